@@ -1,0 +1,12 @@
+"""purerl: PPO-family training as one pure JAX function."""
+
+from purerl.config import ConfigError as ConfigError
+from purerl.config import PPOConfig as PPOConfig
+from purerl.config import validate as validate
+from purerl.metrics import summarize as summarize
+from purerl.train import Train as Train
+from purerl.train import make_train as make_train
+from purerl.types import Advantages as Advantages
+from purerl.types import Network as Network
+from purerl.types import Outputs as Outputs
+from purerl.types import Transition as Transition

@@ -1,0 +1,113 @@
+"""Advantage estimators: from a rollout to how much better each action was than expected, and what values to learn.
+
+All take a `Transition` with leaves `[T, B]` and return `Advantages` with leaves `[T, B]`, gradient-free. Rewards and values
+may have a trailing axis of `K` reward streams, `[T, B, K]`; then `gamma` and `gae_lambda` may be `[K]` and the flags
+`[T, B]` or `[T, B, K]`.
+
+Two masks, never one: `terminated` alone cuts the bootstrap (a cut-short episode goes on in the observation before the
+reset, whose value is `next_value`), while either flag cuts the trace between one step and the next row.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purerl.reductions import moments
+from purerl.types import Advantages, Transition
+
+UNROLL = 16  # 1.3 times as fast as no unrolling on a CPU at [128, 4]; the number of equations stays independent of T
+
+
+def gae(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Advantages:
+    """Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, equations 11 and 16).
+
+        delta_t = r_t + gamma * V'_t - V_t,    V'_t = 0 where terminated, else the value before the reset
+        A_t     = delta_t + gamma * lambda * A_{t+1},    the second term absent where the episode ended
+        target_t = A_t + V_t
+
+    Args:
+        steps: `[T, B(, K)]` the rollout.
+        gamma: discount, in [0, 1].
+        gae_lambda: 0 trusts the values (one-step errors), 1 the rewards (Monte Carlo).
+    """
+    continues, bootstrap = _continuation(steps)
+    delta = steps.reward + gamma * bootstrap - steps.value
+    advantage = _backward(delta, gamma * gae_lambda * continues, jnp.zeros_like(delta[-1]))
+    return _gradient_free(advantage, advantage + steps.value)
+
+
+def td_lambda(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Advantages:
+    """TD(lambda) returns (Sutton & Barto 2018, section 12.1), and their difference to the values as advantages.
+
+        target_t = r_t + gamma * ((1 - lambda) * V'_t + lambda * target_{t+1})
+
+    with V'_t as in `gae` and `target_{t+1} = V'_t` at the end of an episode and of the rollout. Equal to `gae` but for rounding.
+    """
+    continues, bootstrap = _continuation(steps)
+    trace = gae_lambda * continues
+    ahead = steps.reward + gamma * (1 - trace) * bootstrap
+    target = _backward(ahead, gamma * trace, bootstrap[-1])
+    return _gradient_free(target - steps.value, target)
+
+
+def n_step(steps: Transition, gamma: jax.Array, n: int) -> Advantages:
+    """n-step returns (Sutton & Barto 2018, section 7.1), and their difference to the values as advantages.
+
+        target_t = r_t + gamma * r_{t+1} + ... + gamma^{n-1} * r_{t+n-1} + gamma^n * V'_{t+n-1}
+
+    shortened where the episode or the rollout ends.
+
+    Args:
+        steps: `[T, B(, K)]` the rollout.
+        gamma: discount, in [0, 1].
+        n: rewards in each return; 0, or anything from T up, reaches to the end of the rollout.
+    """
+    if n == 0 or n >= steps.reward.shape[0]:
+        return td_lambda(steps, gamma, jnp.float32(1))
+    continues, bootstrap = _continuation(steps)
+
+    def one_longer(_, target):
+        following = jnp.concatenate([target[1:], bootstrap[-1:]])
+        return steps.reward + gamma * jnp.where(continues > 0, following, bootstrap)
+
+    target = jax.lax.fori_loop(1, n, one_longer, steps.reward + gamma * bootstrap)
+    return _gradient_free(target - steps.value, target)
+
+
+def estimate(steps: Transition, cfg: Any) -> Advantages:
+    """The estimator that a config names, with the config's discount and trade-off."""
+    if cfg.estimator == "n_step":
+        return n_step(steps, cfg.gamma, cfg.return_steps)
+    return {"gae": gae, "td_lambda": td_lambda}[cfg.estimator](steps, cfg.gamma, cfg.gae_lambda)
+
+
+def standardize(advantage: jax.Array, axis_name: str | None = None) -> jax.Array:
+    """Advantages with mean 0 and population standard deviation 1: `(A - mean) / (std + 1e-8)`."""
+    mean, variance = moments(advantage, axis_name)
+    return (advantage - mean) / (jnp.sqrt(variance) + 1e-8)
+
+
+def _continuation(steps: Transition) -> tuple[jax.Array, jax.Array]:
+    """1 where the next row belongs to the same episode, else 0; and V' with `terminated` winning. Both shaped as values."""
+
+    def flag(x):
+        return jnp.broadcast_to(x.reshape(x.shape + (1,) * (steps.value.ndim - x.ndim)), steps.value.shape)
+
+    terminated, truncated = flag(steps.terminated), flag(steps.truncated)
+    continues = (~(terminated | truncated)).astype(steps.value.dtype)
+    return continues, jnp.where(terminated, jnp.zeros_like(steps.next_value), steps.next_value)
+
+
+def _backward(a: jax.Array, b: jax.Array, last: jax.Array) -> jax.Array:
+    """The solution of `x_t = a_t + b_t * x_{t+1}` with `x_T = last`. `a, b: [T, ...]`, `last: [...]`."""
+
+    def step(following, ab):
+        x = ab[0] + ab[1] * following
+        return x, x
+
+    return jax.lax.scan(step, last, (a, b), reverse=True, unroll=min(UNROLL, a.shape[0]))[1]
+
+
+def _gradient_free(advantage: jax.Array, target: jax.Array) -> Advantages:
+    return jax.lax.stop_gradient(Advantages(advantage=advantage, target=target))

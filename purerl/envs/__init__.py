@@ -1,0 +1,29 @@
+"""Environments: one protocol, one adapter a suite. An adapter is imported only when one of its environments is made."""
+
+from typing import Any
+
+from purerl.config import ConfigError, Problem
+from purerl.types import Environment
+
+
+def make_env(env_id: str, env_kwargs: tuple, env_params: dict[str, Any], env: Any = None, params: Any = None) -> Environment:
+    """The environment of an id, or of an object with gymnax 1.0's methods, behind purerl's protocol.
+
+    Args:
+        env_id: id of a registered gymnax environment; not used when `env` is given.
+        env_kwargs: pairs of constructor arguments; not used when `env` is given.
+        env_params: overrides of single parameters, numbers or tracers.
+        env: an object with `reset` and `step`, or None.
+        params: its parameters; None for `env.default_params`.
+
+    Raises:
+        ConfigError: there is no such environment, or it does not keep the protocol.
+    """
+    from purerl.envs import gymnax
+
+    if env is None:
+        env = gymnax.make(env_id, env_kwargs)
+    missing = [name for name in ("reset", "step", "action_space") if not callable(getattr(env, name, None))]
+    if missing:
+        raise ConfigError([Problem("env", env, f"has no method {' or '.join(missing)}; gymnax 1.0's are needed")])
+    return gymnax.adapt(env, env_params, params)

@@ -1,0 +1,203 @@
+"""The adapter for gymnax 1.0: its registered environments, and any object with the same methods.
+
+Shapes and dtypes are read from what the functions return, since the declared spaces are wrong for several environments
+(FourRooms, Catch, UmbrellaChain, BernoulliBandit in gymnax 1.0.1). Rewards become float32 and weak types are stripped, so
+that the state of a scan is a fixed point. Observations keep their dtype; the network casts them.
+"""
+
+import dataclasses
+from typing import Any
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnax.environments import spaces
+from gymnax.environments.environment import Environment as GymnaxEnvironment
+
+from purerl.config import ConfigError, Problem, nearest
+from purerl.envs.auto_reset import auto_reset
+from purerl.types import Box, Discrete, Environment, Space, TimeStep
+
+
+def make(env_id: str, env_kwargs: tuple) -> Any:
+    """The registered environment of this id.
+
+    Raises:
+        ConfigError: no such id, or its constructor refused the arguments.
+    """
+    if env_id not in gymnax.registered_envs:
+        hint = f"not a registered environment; {nearest(env_id, gymnax.registered_envs)}"
+        raise ConfigError([Problem("env", env_id, hint)])
+    try:
+        # Some constructors compute with jax.numpy, which inside a trace would make tracers of the environment's constants.
+        with jax.ensure_compile_time_eval():
+            return gymnax.make(env_id, **dict(env_kwargs))[0]
+    except TypeError as error:
+        raise ConfigError([Problem("env_kwargs", env_kwargs, f"refused by {env_id}: {error}")]) from error
+
+
+def adapt(env: Any, overrides: dict[str, Any], params: Any = None) -> Environment:
+    """An environment object with gymnax 1.0's methods behind purerl's protocol.
+
+    Where the public `step` is gymnax's own, the bare `reset_env`, `step_env` and `is_truncated` run under purerl's
+    auto-reset. An object that replaces `step` (a wrapper, DeepSea) is stepped through it, and has to give the observation
+    before the reset as `info["final_observation"]`.
+
+    Raises:
+        ConfigError: it does not keep the protocol.
+    """
+    with jax.ensure_compile_time_eval():
+        params = getattr(env, "default_params", None) if params is None else params
+    params = _override(params, overrides)
+    bare = getattr(type(env), "step", None) is GymnaxEnvironment.step
+    reset = (lambda key: _strong(env.reset_env(key, params))) if bare else (lambda key: _strong(env.reset(key, params)))
+    step = _bare_step(env, params) if bare else _public_step(env, params)
+    obs, env_state = jax.eval_shape(reset, jax.random.key(0))
+    action_space = _action_space(env.action_space(params))
+    _check(step, action_space, obs, env_state)
+    return Environment(
+        reset=lambda keys: jax.vmap(reset)(keys)[::-1],
+        step=auto_reset(reset, step) if bare else _batched(step),
+        observation_space=_observation_space(env, params, obs),
+        action_space=action_space,
+        max_steps=_max_steps(params),
+    )
+
+
+def _bare_step(env: Any, params: Any):
+    def step(key, env_state, action):
+        obs, env_state, reward, terminated, _ = _unpack(env.step_env(key, env_state, action, params), 5, "step_env")
+        return _signals(obs, env_state, reward, terminated, env.is_truncated(env_state, params))
+
+    return step
+
+
+def _public_step(env: Any, params: Any):
+    def step(key, env_state, action):
+        values = _unpack(env.step(key, env_state, action, params), 6, "step")
+        obs, env_state, reward, terminated, truncated, info = values
+        if "final_observation" not in info:
+            hint = "its step resets by itself but gives no info['final_observation'], so a cut-short episode cannot be valued"
+            raise ConfigError([Problem("env", env, hint)])
+        return (_strong(info["final_observation"]), *_signals(obs, env_state, reward, terminated, truncated))
+
+    return step
+
+
+def _batched(step):
+    def batched_step(keys, env_state, action):
+        next_obs, obs, env_state, reward, terminated, truncated = jax.vmap(step)(keys[0], env_state, action)
+        return TimeStep(env_state, obs, next_obs, reward, terminated, truncated)
+
+    return batched_step
+
+
+def _signals(obs, env_state, reward, terminated, truncated):
+    obs, env_state, reward, terminated, truncated = _strong((obs, env_state, reward, terminated, truncated))
+    return obs, env_state, reward.astype(jnp.float32) if jnp.isrealobj(reward) else reward, terminated, truncated
+
+
+def _strong(tree: Any) -> Any:
+    """Arrays whose dtype no longer depends on what they meet: weakly typed leaves would drift in a scan's carry."""
+
+    def strong(x):
+        x = jnp.asarray(x)
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return x if is_key else jax.lax.convert_element_type(x, x.dtype)
+
+    return jax.tree.map(strong, tree)
+
+
+def _unpack(values: tuple, count: int, method: str) -> tuple:
+    if len(values) != count:
+        hint = f"returns {len(values)} values, not gymnax 1.0's {count}"
+        if len(values) == 5:
+            hint += "; five are gymnax 0.0's, which cannot tell termination from truncation: it needs gymnax >= 1.0.1"
+        raise ConfigError([Problem("env", method, hint)])
+    return values
+
+
+# --- parameters and spaces --------------------------------------------------------------------------------------------
+
+
+def _override(params: Any, overrides: dict[str, Any]) -> Any:
+    """The parameters with some replaced, each cast to the type it had."""
+    names = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
+    unknown = [name for name in overrides if name not in names]
+    if unknown:
+        hint = "the environment has no parameters" if not names else None
+        raise ConfigError([Problem("env_params", name, hint or f"no such parameter; {nearest(name, names)}") for name in unknown])
+
+    def cast(name, value):
+        kind = jnp.result_type(getattr(params, name))
+        return np.asarray(value).astype(kind)[()] if not isinstance(value, jax.Array) else value.astype(kind)
+
+    return dataclasses.replace(params, **{name: cast(name, value) for name, value in overrides.items()})
+
+
+def _max_steps(params: Any) -> int | None:
+    limit = getattr(params, "max_steps_in_episode", None)
+    return None if limit is None or isinstance(limit, jax.core.Tracer) else int(limit)
+
+
+def _observation_space(env: Any, params: Any, obs: Any) -> jax.ShapeDtypeStruct | Discrete:
+    declared = env.observation_space(params) if callable(getattr(env, "observation_space", None)) else None
+    if isinstance(declared, spaces.Discrete) and obs.shape == ():
+        return Discrete(declared.n)
+    return jax.ShapeDtypeStruct(obs.shape, obs.dtype)
+
+
+def _action_space(space: Any) -> Space:
+    if isinstance(space, spaces.Discrete):
+        if space.n < 1:
+            raise ConfigError([Problem("env", space, "its action space has no action")])
+        return Discrete(space.n)
+    if not isinstance(space, spaces.Box):
+        raise ConfigError([Problem("env", space, "its action space must be Discrete or Box")])
+    if not jnp.issubdtype(space.dtype, jnp.floating):
+        raise ConfigError([Problem("env", space, "its action space is a Box of integers; use Discrete, or a Box of floats")])
+    low, high = (jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in (space.low, space.high))
+    if not isinstance(low, jax.core.Tracer) and not isinstance(high, jax.core.Tracer) and not (low < high).all():
+        raise ConfigError([Problem("env", space, "its action space needs low < high in every dimension")])
+    return Box(low, high)
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def _check(step, action_space: Space, obs: Any, env_state: Any) -> None:
+    """Refuses an environment whose step and reset disagree, or whose signals have the wrong shape. Nothing is compiled."""
+    shape, kind = ((), jnp.int32) if isinstance(action_space, Discrete) else (action_space.shape, jnp.float32)
+    action = jax.ShapeDtypeStruct(shape, kind)
+    *observations, state_after, reward, terminated, truncated = jax.eval_shape(step, jax.random.key(0), env_state, action)
+    found = []
+    if len(jax.tree.leaves(obs)) != 1 or not hasattr(obs, "shape"):
+        found.append(Problem("env", jax.tree.structure(obs), "observations must be one array"))
+    elif obs.size == 0:
+        found.append(Problem("env", obs, "observations are empty"))
+    for before, after, what in [(env_state, state_after, "state"), *((obs, o, "observation") for o in observations)]:
+        found += _differences(before, after, what)
+    if reward.shape != () or jnp.issubdtype(reward.dtype, jnp.complexfloating):
+        found.append(Problem("env", reward, "the reward must be a real scalar; take reward[0] or reward.sum() in its step"))
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if flag.shape != () or flag.dtype != bool:
+            found.append(Problem("env", flag, f"`{name}` must be a bool scalar"))
+    if found:
+        raise ConfigError(found)
+
+
+def _differences(before: Any, after: Any, what: str) -> list[Problem]:
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        hint = f"the {what} after a step has another structure than after a reset: {jax.tree.structure(before)}"
+        return [Problem("env", jax.tree.structure(after), hint)]
+    pairs = zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True)
+    return [
+        Problem("env", _says(new), f"the {what}{jax.tree_util.keystr(path)} after a step is not what a reset gives: {_says(old)}")
+        for (path, old), new in pairs
+        if (old.shape, old.dtype) != (new.shape, new.dtype)
+    ]
+
+
+def _says(x: Any) -> str:
+    return f"{x.dtype}{list(x.shape)}"

@@ -1,0 +1,40 @@
+"""Random streams by name: each use of randomness has a key of its own, so that adding one use moves no bit of another."""
+
+import zlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.types import Clock
+
+
+def stream(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax.Array:
+    """The key of the stream `name` at these counters, folded from the root `key`.
+
+    Unlike splitting, this does not depend on which other streams exist or on the order in which they are asked for. The
+    root key is not consumed, but each pair of a name and counters must be used once only.
+    """
+    key = jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
+    for counter in counters:
+        words = (counter.high, counter.low) if isinstance(counter, Clock) else (counter,)
+        for word in words:
+            key = jax.random.fold_in(key, word)
+    return key
+
+
+def typed_key(key: jax.Array) -> jax.Array:
+    """A single key, typed (`jax.random.key`) or raw (`jax.random.PRNGKey`), as a typed one.
+
+    Raises:
+        TypeError: not a key, or more than one.
+    """
+    if not isinstance(key, jax.Array | np.ndarray):
+        raise TypeError(f"expected a key such as jax.random.key(0), not {type(key).__name__} {key!r}")
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        if key.dtype != np.uint32 or key.ndim == 0:
+            raise TypeError(f"expected a key such as jax.random.key(0), not an array of {key.dtype}{list(key.shape)}")
+        key = jax.random.wrap_key_data(key)
+    if key.ndim:
+        raise TypeError(f"expected one key, not keys of shape {list(key.shape)}; jax.vmap over them to train many agents")
+    return key

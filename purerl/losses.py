@@ -1,0 +1,56 @@
+"""The terms of a loss, step by step: arrays of one entry a step in, arrays of the same shape out. Whoever uses them takes the mean."""
+
+import jax
+import jax.numpy as jnp
+
+
+def clipped_surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, clip_eps: jax.Array) -> jax.Array:
+    """PPO's policy loss (Schulman et al. 2017, arXiv:1707.06347, equation 7), to be minimised.
+
+        loss = -min(r * A, clip(r, 1 - eps, 1 + eps) * A),    r = exp(log_prob - old_log_prob)
+
+    Args:
+        log_prob: `[...]` of the action under the policy being trained.
+        old_log_prob: `[...]` under the policy that acted.
+        advantage: `[...]`.
+        clip_eps: scalar, above 0.
+    """
+    ratio = jnp.exp(log_prob - old_log_prob)
+    return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip_eps, 1 + clip_eps) * advantage)
+
+
+def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: str, clip_eps: jax.Array) -> jax.Array:
+    """Half the squared error of a value, with its step limited in one of the ways in use.
+
+        none     (V - target)^2 / 2
+        max      max((V - target)^2, (V_old + clip(V - V_old, -eps, eps) - target)^2) / 2
+        replace  (V_old + clip(V - V_old, -eps, eps) - target)^2 / 2
+
+    `max` is that of OpenAI's baselines ("37 details", number 9). `replace` is skrl's: it has no gradient wherever the
+    prediction has moved by more than eps, even if it moved the right way.
+
+    Args:
+        value: `[...(, K)]` of the network being trained.
+        old_value: `[...(, K)]` at the time of the rollout.
+        target: `[...(, K)]`.
+        mode: "none", "max" or "replace".
+        clip_eps: scalar, in units of return.
+    """
+    error = jnp.square(value - target)
+    clipped = jnp.square(old_value + jnp.clip(value - old_value, -clip_eps, clip_eps) - target)
+    return 0.5 * {"none": error, "max": jnp.maximum(error, clipped), "replace": clipped}[mode]
+
+
+def approximate_kl(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
+    """An unbiased, never negative estimate of KL(old || new) from actions of the old policy: `exp(d) - 1 - d`.
+
+    `d = log_prob - old_log_prob`; the estimator k3 of Schulman, "Approximating KL Divergence" (2020).
+    """
+    d = log_prob - old_log_prob
+    return jnp.exp(d) - 1 - d
+
+
+def clip_fraction(log_prob: jax.Array, old_log_prob: jax.Array, clip_eps: jax.Array) -> jax.Array:
+    """1 where the ratio of probabilities lies outside `1 +- clip_eps`, else 0."""
+    return (jnp.abs(jnp.exp(log_prob - old_log_prob) - 1) > clip_eps).astype(jnp.float32)
+

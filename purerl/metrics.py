@@ -1,0 +1,75 @@
+"""What an update reports: sums and counts, so that rows can be added up and a mean over nothing is never taken on device.
+
+Metrics are a dict from a name to one of three kinds. `summarize` turns them into NumPy arrays on the host.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from purerl import reductions
+
+
+@struct.dataclass
+class Sum:
+    """A quantity that adds up: steps, episodes."""
+
+    total: jax.Array
+
+    def read(self) -> np.ndarray:
+        return np.asarray(self.total)
+
+
+@struct.dataclass
+class Mean:
+    """A quantity to be averaged: `total / count`, and NaN where nothing was counted."""
+
+    total: jax.Array
+    count: jax.Array
+
+    def read(self) -> np.ndarray:
+        total, count = np.asarray(self.total), np.asarray(self.count)
+        return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+
+
+@struct.dataclass
+class Max:
+    """A quantity whose largest value counts."""
+
+    value: jax.Array
+
+    def read(self) -> np.ndarray:
+        return np.asarray(self.value)
+
+
+def mean_of(x: jax.Array, axis_name: str | None = None) -> Mean:
+    """The mean over all of `x`."""
+    return mean_where(x, jnp.ones(x.shape, bool), axis_name)
+
+
+def mean_where(x: jax.Array, where: jax.Array, axis_name: str | None = None) -> Mean:
+    """The mean of those entries of `x` where the mask is set."""
+    kept = jnp.where(where, x, jnp.zeros_like(x)).astype(jnp.float32)
+    return Mean(reductions.total(kept, axis_name), reductions.total(where.astype(jnp.int32), axis_name))
+
+
+def explained_variance(value: jax.Array, target: jax.Array, axis_name: str | None = None) -> Mean:
+    """The share of the targets' variance that the values predict, `1 - var(target - value) / var(target)`.
+
+    1 is perfect and 0 no better than the targets' mean. Not counted where all targets are equal.
+    """
+    (_, variance), (_, left) = reductions.moments(target, axis_name), reductions.moments(target - value, axis_name)
+    varies = variance > 0
+    share = 1 - left / jnp.where(varies, variance, jnp.ones_like(variance))
+    return mean_where(share, varies, None)
+
+
+def summarize(metrics: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Metrics as plain NumPy arrays of the same leading shape: `[num_updates]`, or `[num_seeds, num_updates]` and so on.
+
+    A mean over nothing, such as the return in an update that ended no episode, is NaN.
+    """
+    return {name: metric.read() for name, metric in jax.device_get(metrics).items()}

@@ -1,0 +1,120 @@
+"""Learning: from a training set and a loss to the next parameters. The only loop over gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from purerl import reductions
+from purerl.clock import due
+from purerl.keys import stream
+from purerl.metrics import Mean
+from purerl.optimizers import clip_scale
+from purerl.shuffle import permutation
+from purerl.types import Clock, Phase, Sequences
+
+PyTree = Any
+
+
+def sequences(steps: PyTree, carry: PyTree, length: int) -> Sequences:
+    """A rollout cut into training sequences.
+
+    Args:
+        steps: leaves `[T, B, ...]`.
+        carry: leaves `[T / L, B, ...]`, the memory from before each sequence.
+        length: L, a divisor of T.
+
+    Returns:
+        `Sequences` of L contiguous steps each, `N = T * B / L` of them.
+    """
+
+    def cut(x):  # [T, B, ...] -> [T/L, L, B, ...] -> [L, T/L, B, ...] -> [L, N, ...]
+        return x.reshape(-1, length, *x.shape[1:]).swapaxes(0, 1).reshape(length, -1, *x.shape[2:])
+
+    return Sequences(jax.tree.map(cut, steps), jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), carry))
+
+
+def run_phase(
+    phase: Phase,
+    clock: Clock,
+    key: jax.Array,
+    params: dict[str, PyTree],
+    opt_state: PyTree,
+    data: Sequences,
+    lr: jax.Array,
+    max_grad_norm: jax.Array,
+    axis_name: str | None = None,
+) -> tuple[dict[str, PyTree], PyTree, dict[str, Mean]]:
+    """Minimises a phase's loss over a training set, if the phase is due.
+
+    Each epoch visits every sequence once, in a new random order. A gradient step is
+
+        params[group] -= lr * direction(clip(gradient))
+
+    where `clip` brings the joint norm of all groups to `max_grad_norm` at most.
+
+    Args:
+        phase: the loss, the groups it moves, epochs, minibatches, and how often.
+        clock: finished updates; must not be batched by `vmap`, or the phase would run in every update.
+        key: root key; the phase draws from streams under its own name.
+        params: all groups; the loss sees all and moves those of the phase.
+        opt_state: of the phase.
+        data: the training set, `[L, N]`.
+        lr: learning rate.
+        max_grad_norm: inf disables.
+        axis_name: mesh axis over which the training set is spread, if any.
+
+    Returns:
+        Parameters, optimizer state, and the loss's metrics with `grad_norm` (before clipping, joint and per group),
+        averaged over all gradient steps; counted 0 times where the phase was not due.
+    """
+    run = lambda: _epochs(phase, clock, key, params, opt_state, data, lr, max_grad_norm, axis_name)
+    if phase.every == 1:
+        return run()
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run)[2])
+    return jax.lax.cond(due(clock, phase.every), run, lambda: (params, opt_state, nothing))
+
+
+def _epochs(phase, clock, key, params, opt_state, data, lr, max_grad_norm, axis_name):
+    num_sequences = jax.tree.leaves(data.steps)[0].shape[1]
+    flat, unflatten = _flatten(phase, params)
+
+    def gradient_step(carry, rows):
+        flat, opt_state = carry
+        minibatch = Sequences(
+            jax.tree.map(lambda x: x[:, rows], data.steps), jax.tree.map(lambda x: x[rows], data.carry)
+        )
+        gradient, metrics = jax.grad(lambda flat: phase.loss({**params, **unflatten(flat)}, minibatch), has_aux=True)(flat)
+        gradient, metrics = reductions.pooled((gradient, metrics), axis_name)
+        norms = {group: jnp.sqrt(jnp.sum(jnp.square(g))) for group, g in gradient.items()}
+        norm = jnp.sqrt(sum(jnp.square(n) for n in norms.values()))
+        scale = clip_scale(norm, max_grad_norm)
+        direction, opt_state = phase.optimizer.update(jax.tree.map(lambda g: scale * g, gradient), opt_state, flat)
+        flat = jax.tree.map(lambda p, d: p - lr * d, flat, direction)
+        return (flat, opt_state), {**metrics, "grad_norm": norm, **{f"grad_norm/{g}": n for g, n in norms.items()}}
+
+    def epoch(carry, index):
+        order = permutation(stream(key, f"{phase.name}/shuffle", clock, index), num_sequences)
+        return jax.lax.scan(gradient_step, carry, order.reshape(phase.minibatches, -1))
+
+    (flat, opt_state), metrics = jax.lax.scan(epoch, (flat, opt_state), jnp.arange(phase.epochs, dtype=jnp.uint32))
+    averages = {name: Mean(x.sum(), jnp.int32(x.size)) for name, x in metrics.items()}
+    return {**params, **unflatten(flat)}, opt_state, averages
+
+
+def _flatten(phase: Phase, params: dict[str, PyTree]) -> tuple[dict[str, jax.Array], Callable]:
+    """One vector for each group that a phase moves, and the way back.
+
+    The optimizer's arithmetic is then a few kernels for each group instead of several for each array: 5 % of a gradient
+    step of two 64-64 networks on 128 samples, on a CPU.
+    """
+    groups = {group: ravel_pytree(params[group]) for group in phase.group or params}
+    flat = {group: vector for group, (vector, _) in groups.items()}
+    return flat, lambda flat: {group: unravel(flat[group]) for group, (_, unravel) in groups.items()}
+
+
+def init_phase(phase: Phase, params: dict[str, PyTree]) -> PyTree:
+    """The optimizer state that a phase starts from."""
+    return phase.optimizer.init(_flatten(phase, params)[0])

@@ -1,0 +1,172 @@
+"""Acting: from a network and environments to a rollout. The only loop over time."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from purerl.keys import stream
+from purerl.metrics import Max, Mean, Sum, mean_of, mean_where
+from purerl.types import Actor, Environment, Network, Outputs, Rollout, Transition
+
+PyTree = Any
+
+
+def one_step(network: Network, params: PyTree, carry: PyTree, obs: PyTree, first: jax.Array) -> tuple[Outputs, PyTree]:
+    """The network on one step of `B` environments: `obs [B, ...]`, `first [B]`, outputs `[B, ...]`, and the carry after it."""
+    outputs, carry = network.apply(params, carry, jax.tree.map(lambda x: x[None], obs), first[None])
+    return jax.tree.map(lambda x: x[0], outputs), carry
+
+
+def start(env: Environment, network: Network, num_envs: int, key: jax.Array) -> Actor:
+    """Actors at the beginning of an episode in each of `num_envs` environments. The key is consumed."""
+    env_state, obs = env.reset(jax.random.split(key, num_envs))
+    return Actor(
+        env_state=env_state,
+        obs=obs,
+        first=jnp.ones(num_envs, bool),
+        carry=network.initial_carry(num_envs),
+        episode_return=jnp.zeros(num_envs, jnp.float32),
+        episode_length=jnp.zeros(num_envs, jnp.int32),
+    )
+
+
+class _Step(NamedTuple):
+    """What the scan over time keeps of each step, `[T, B, ...]`; `value` and `final_value` only with a memory."""
+
+    obs: PyTree
+    first: jax.Array
+    policy: Any
+    action: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    next_obs: PyTree
+    episode_return: jax.Array
+    episode_length: jax.Array
+    value: Any
+    final_value: Any
+
+
+def collect(
+    env: Environment, network: Network, params: PyTree, actor: Actor, key: jax.Array, num_steps: int
+) -> tuple[Actor, Rollout, dict[str, Any]]:
+    """Acts for `T = num_steps` steps in every environment.
+
+    All random numbers are drawn before the loop: drawing them in each step takes half as long again. Log-probabilities,
+    and without a memory all values, are computed after it, in one batch.
+
+    Args:
+        env: the environments.
+        network: policy and value function.
+        params: its parameters.
+        actor: where the environments stand, `[B]`.
+        key: consumed.
+        num_steps: T.
+
+    Returns:
+        The actor after the rollout; the rollout, with the memory from before its first step as `carry [1, B, ...]`; and
+        metrics of steps, rewards and finished episodes.
+    """
+    remembers = bool(jax.tree.leaves(actor.carry))
+    forward = functools.partial(one_step, network)
+    outputs, _ = jax.eval_shape(forward, params, actor.carry, actor.obs, actor.first)
+    noise = outputs.policy.noise(stream(key, "action"), num_steps)
+    env_keys = jax.random.split(stream(key, "environment"), (num_steps, 2, actor.first.shape[0]))
+
+    def bootstrap(carry, obs):
+        """The value of an observation that continues an episode."""
+        return forward(params, carry, obs, jnp.zeros_like(actor.first))[0].value
+
+    def step(actor, draw):
+        outputs, carry = forward(params, actor.carry, actor.obs, actor.first)
+        action = outputs.policy.sample(draw[0])
+        after = env.step(draw[1], actor.env_state, outputs.policy.env_action(action, env.action_space))
+        done = after.terminated | after.truncated
+        episode_return = actor.episode_return + after.reward
+        episode_length = actor.episode_length + 1
+        value, final_value = (), ()
+        if remembers:
+            value = outputs.value
+            final_value = jax.lax.cond(
+                after.truncated.any(), lambda: bootstrap(carry, after.next_obs), lambda: jnp.zeros_like(outputs.value)
+            )
+        following = Actor(
+            env_state=after.env_state,
+            obs=after.obs,
+            first=done,
+            carry=carry,
+            episode_return=jnp.where(done, jnp.float32(0), episode_return),
+            episode_length=jnp.where(done, jnp.int32(0), episode_length),
+        )
+        return following, _Step(
+            obs=actor.obs,
+            first=actor.first,
+            policy=outputs.policy,
+            action=action,
+            reward=after.reward,
+            terminated=after.terminated,
+            truncated=after.truncated,
+            next_obs=after.next_obs,
+            episode_return=episode_return,
+            episode_length=episode_length,
+            value=value,
+            final_value=final_value,
+        )
+
+    last, steps = jax.lax.scan(step, actor, (noise, env_keys))
+    if remembers:
+        value, next_value = _values_with_memory(steps, bootstrap(last.carry, last.obs))
+    else:
+        value, next_value = _values(network, params, steps)
+    transition = Transition(
+        obs=steps.obs,
+        first=steps.first,
+        action=steps.action,
+        log_prob=steps.policy.log_prob(steps.action),
+        value=value,
+        reward=steps.reward,
+        terminated=steps.terminated,
+        truncated=steps.truncated,
+        next_value=next_value,
+    )
+    rollout = Rollout(transition, jax.tree.map(lambda x: x[None], actor.carry))
+    return last, rollout, _rollout_metrics(transition, steps)
+
+
+def _values(network: Network, params: PyTree, steps: _Step) -> tuple[jax.Array, jax.Array]:
+    """Values of all observations and of all their successors before a reset, without a memory: two batches.
+
+    Keeping every successor and valuing them at once ran 1.14 times as fast as valuing them step by step with 2048
+    CartPoles on a CPU. What it costs is the memory of a second `[T, B, ...]` of observations.
+    """
+    value = network.apply(params, (), steps.obs, steps.first)[0].value
+    next_value = network.apply(params, (), steps.next_obs, jnp.zeros_like(steps.first))[0].value
+    return value, next_value
+
+
+def _values_with_memory(steps: _Step, last_value: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Values of all observations and of their successors, with a memory.
+
+    The successor of a step is the next row's observation, except where an episode was cut short: there its value was taken
+    during the rollout, since it needs the memory of that moment.
+    """
+    following = jnp.concatenate([steps.value[1:], last_value[None]])
+    truncated = steps.truncated.reshape(steps.truncated.shape + (1,) * (following.ndim - steps.truncated.ndim))
+    return steps.value, jnp.where(truncated, steps.final_value, following)
+
+
+def _rollout_metrics(transition: Transition, steps: _Step) -> dict[str, Any]:
+    done = transition.terminated | transition.truncated
+    return {
+        "steps": Sum(jnp.int32(done.size)),
+        "episodes": Sum(done.sum(dtype=jnp.int32)),
+        "episode_return": mean_where(steps.episode_return, done),
+        "episode_length": mean_where(steps.episode_length, done),
+        "reward": mean_of(transition.reward),
+        "reward_max": Max(transition.reward.max()),
+        "log_prob": mean_of(transition.log_prob),
+        "value": mean_of(transition.value),
+        **steps.policy.metrics(),
+    }

@@ -1,0 +1,185 @@
+"""`make_train`: from a config to a pure training function."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from purerl.advantages import estimate
+from purerl.algorithms.ppo import ppo, surrogate
+from purerl.config import ConfigError, PPOConfig, Problem, not_scalar, problems, single_precision
+from purerl.envs import make_env
+from purerl.evaluate import evaluate
+from purerl.keys import typed_key
+from purerl.networks import actor_critic
+from purerl.plan import Plan
+from purerl.policy import Policy
+from purerl.rollout import collect
+from purerl.types import Algorithm, Discrete, Environment, Episodes, Network, TrainResult, TrainState
+
+PyTree = Any
+
+
+def make_train(
+    cfg: PPOConfig,
+    *,
+    env: Any = None,
+    env_params: Any = None,
+    network: Network | None = None,
+    advantage: Callable = estimate,
+    policy_loss: Callable = surrogate,
+) -> "Train":
+    """A training function for this config.
+
+    Python only: it checks everything and compiles nothing. The floats of the config may be tracers, so that a config can be
+    an argument of a jitted function (then a changed float does not recompile) or be swept:
+
+        jax.jit(lambda cfg, key: make_train(cfg)(key))
+        jax.vmap(lambda cfg, key: make_train(cfg)(key), in_axes=(0, None))
+
+    Args:
+        cfg: what to train and how.
+        env: an environment object with gymnax 1.0's methods, in place of the config's `env`.
+        env_params: its parameters; its `default_params` if None. The config's `env_params` override single ones.
+        network: policy and value function, in place of the built-in ones.
+        advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`.
+        policy_loss: `(log_prob, old_log_prob, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate.
+
+    Raises:
+        ConfigError: with every problem found in the config, the environment and the network.
+    """
+    found = problems(cfg) + not_scalar(cfg)
+    if not any(problem.field.startswith("env") for problem in found):
+        try:
+            environment = make_env(cfg.env, cfg.env_kwargs, cfg.env_params, env, env_params)
+        except ConfigError as error:
+            found += error.problems
+    if found:
+        raise ConfigError(found)
+    cfg = single_precision(cfg)
+    network = network or actor_critic(cfg, environment.observation_space, environment.action_space)
+    _check_network(network, environment)
+    remake = lambda overrides: make_env(cfg.env, cfg.env_kwargs, {**cfg.env_params, **overrides}, env, env_params)
+    return Train(cfg, environment, network, ppo(cfg, environment, network, advantage=advantage, policy_loss=policy_loss), remake)
+
+
+class Train:
+    """A training run as pure functions; what `make_train` returns.
+
+    Attributes:
+        cfg: the config, its floats as float32.
+        init: `(key) -> TrainState`, everything that persists.
+        update: `(TrainState) -> (TrainState, metrics)`, one iteration: a rollout and what is learnt from it.
+        seed_axes: `in_axes` (or `out_axes`) of a state under `vmap` over seeds. The clock has none, so that a phase which is
+          due in some updates only stays a branch.
+    """
+
+    seed_axes = TrainState(params=0, opt_state=0, actor=0, clock=None, key=0)
+
+    def __init__(self, cfg: PPOConfig, env: Environment, network: Network, algorithm: Algorithm, remake_env: Callable):
+        self.cfg = cfg
+        self._env, self._network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
+        self.update = algorithm.update
+
+    def init(self, key: jax.Array) -> TrainState:
+        """The state before the first update. `key`: one key, typed or raw."""
+        return self._algorithm.init(typed_key(key))
+
+    def __call__(self, key: jax.Array) -> TrainResult:
+        """The whole run: `init`, then `plan.num_updates` times `update`. Pure: wrap it in `jax.jit`, `jax.vmap` or both."""
+        step = lambda state, _: self.update(state)
+        return TrainResult(*jax.lax.scan(step, self.init(key), length=self.cfg.num_updates))
+
+    def policy(self, state: TrainState) -> Policy:
+        """The policy of a state, ready to act."""
+        return Policy(self._network, state.params, self._env.action_space)
+
+    def evaluate(
+        self,
+        state: TrainState,
+        key: jax.Array,
+        num_episodes: int = 128,
+        deterministic: bool = False,
+        max_steps: int | None = None,
+        env_params: dict[str, Any] | None = None,
+    ) -> Episodes:
+        """Whole episodes of a state's policy in fresh environments. Pure, and changes nothing of the state.
+
+        Args:
+            state: of one run; under `vmap`, `in_axes=(train.seed_axes, 0)`.
+            key: consumed.
+            num_episodes: how many, all at once.
+            deterministic: the most likely action instead of a random one.
+            max_steps: the fixed number of steps taken; the environment's time limit if None.
+            env_params: overrides of the environment's parameters, on top of the config's.
+
+        Raises:
+            ConfigError: the environment has no known time limit and `max_steps` is None.
+        """
+        env = self._remake_env(env_params) if env_params else self._env
+        limit = env.max_steps if max_steps is None else max_steps
+        if limit is None:
+            raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
+        return evaluate(env, self.policy(state), typed_key(key), num_episodes, limit, deterministic)
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """What the run will do, before anything is compiled."""
+        cfg = self.cfg
+        state = jax.eval_shape(self.init, jax.random.key(0))
+        rollout = jax.eval_shape(
+            lambda state: collect(self._env, self._network, state.params, state.actor, state.key, cfg.num_steps)[1], state
+        )
+        env_steps = cfg.num_updates * cfg.batch_size
+        return Plan(
+            num_updates=cfg.num_updates,
+            env_steps=env_steps,
+            extra_steps=env_steps - int(cfg.total_timesteps),
+            batch_size=cfg.batch_size,
+            minibatch_size=cfg.minibatch_size,
+            gradient_steps=cfg.num_updates * cfg.num_epochs * cfg.num_minibatches,
+            parameters=sum(x.size for x in jax.tree.leaves(state.params)),
+            rollout_bytes=_bytes(rollout),
+            state_bytes=_bytes(state),
+        )
+
+
+def _bytes(tree: PyTree) -> int:
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _check_network(network: Network, env: Environment) -> None:
+    """Refuses a network whose outputs do not fit the environment. Nothing is compiled."""
+    num_envs = 2
+    key = jax.random.key(0)
+    _, obs = jax.eval_shape(env.reset, jax.random.split(key, num_envs))
+    obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
+    first = jax.ShapeDtypeStruct((1, num_envs), bool)
+    carry = jax.eval_shape(lambda: network.initial_carry(num_envs))
+    params = jax.eval_shape(network.init, key, obs)
+    outputs, carry_after = jax.eval_shape(network.apply, params, carry, obs, first)
+    space = env.action_space
+
+    def act(policy):
+        action = policy.sample(policy.noise(key))
+        return policy.env_action(action, space), policy.log_prob(action)
+
+    found = []
+    if not isinstance(params, dict):
+        found.append(Problem("network", type(params).__name__, "init must return a dict from a group's name to its parameters"))
+    if carry_after != carry:
+        found.append(Problem("network", carry_after, f"apply must return a carry like the one it was given: {carry}"))
+    if outputs.value.shape != (1, num_envs):
+        hint = f"the value of {num_envs} observations must be [1, {num_envs}], without an axis for the output"
+        found.append(Problem("network", list(outputs.value.shape), hint))
+    action, log_prob = jax.eval_shape(act, outputs.policy)
+    expected = (1, num_envs, *(() if isinstance(space, Discrete) else space.shape))
+    if action.shape != expected or log_prob.shape != (1, num_envs):
+        found.append(Problem("network", list(action.shape), f"actions must be {list(expected)}, and have one log-probability each"))
+    logits = getattr(outputs.policy, "logits", None)
+    if isinstance(space, Discrete) and logits is not None and logits.shape[-1] != space.n:
+        found.append(Problem("network", logits.shape[-1], f"the environment has {space.n} actions; as many logits are needed"))
+    if found:
+        raise ConfigError(found)
