@@ -3,6 +3,8 @@
 from purerl.config import ConfigError as ConfigError
 from purerl.config import PPOConfig as PPOConfig
 from purerl.config import validate as validate
+from purerl.fit import FitResult as FitResult
+from purerl.fit import fit as fit
 from purerl.metrics import summarize as summarize
 from purerl.train import Train as Train
 from purerl.train import make_train as make_train

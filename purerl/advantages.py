@@ -32,6 +32,7 @@ def gae(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Advantage
         gae_lambda: 0 trusts the values (one-step errors), 1 the rewards (Monte Carlo).
     """
     continues, bootstrap = _continuation(steps)
+    gamma, gae_lambda = _per_step(gamma, steps), _per_step(gae_lambda, steps)
     delta = steps.reward + gamma * bootstrap - steps.value
     advantage = _backward(delta, gamma * gae_lambda * continues, jnp.zeros_like(delta[-1]))
     return _gradient_free(advantage, advantage + steps.value)
@@ -45,7 +46,7 @@ def td_lambda(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Adv
     with V'_t as in `gae` and `target_{t+1} = V'_t` at the end of an episode and of the rollout. Equal to `gae` but for rounding.
     """
     continues, bootstrap = _continuation(steps)
-    trace = gae_lambda * continues
+    gamma, trace = _per_step(gamma, steps), _per_step(gae_lambda, steps) * continues
     ahead = steps.reward + gamma * (1 - trace) * bootstrap
     target = _backward(ahead, gamma * trace, bootstrap[-1])
     return _gradient_free(target - steps.value, target)
@@ -66,6 +67,7 @@ def n_step(steps: Transition, gamma: jax.Array, n: int) -> Advantages:
     if n == 0 or n >= steps.reward.shape[0]:
         return td_lambda(steps, gamma, jnp.float32(1))
     continues, bootstrap = _continuation(steps)
+    gamma = _per_step(gamma, steps)
 
     def one_longer(_, target):
         following = jnp.concatenate([target[1:], bootstrap[-1:]])
@@ -97,6 +99,12 @@ def _continuation(steps: Transition) -> tuple[jax.Array, jax.Array]:
     terminated, truncated = flag(steps.terminated), flag(steps.truncated)
     continues = (~(terminated | truncated)).astype(steps.value.dtype)
     return continues, jnp.where(terminated, jnp.zeros_like(steps.next_value), steps.next_value)
+
+
+def _per_step(hyperparameter: jax.Array, steps: Transition) -> jax.Array:
+    """A scalar, or `[K]` for as many streams, for every step and stream."""
+    scalar = jnp.ndim(hyperparameter) == 0
+    return hyperparameter if scalar else jnp.broadcast_to(hyperparameter, steps.value.shape)
 
 
 def _backward(a: jax.Array, b: jax.Array, last: jax.Array) -> jax.Array:

@@ -52,10 +52,11 @@ def nearest(name: str, names) -> str:
 
 
 class Rule(NamedTuple):
-    """What a value must be: in words, and as an elementwise test of concrete values (NaN passes none)."""
+    """What a value must be: in words, as an elementwise test of concrete values (NaN passes none), or as all its choices."""
 
     says: str
     holds: Callable[[Any], Any]
+    choices: tuple[str, ...] = ()
 
 
 def at_least(low) -> Rule:
@@ -75,11 +76,11 @@ def finite(low=-math.inf) -> Rule:
 
 
 def one_of(*choices) -> Rule:
-    return Rule(f"choose from {', '.join(map(repr, choices))}", lambda x: x in choices)
+    return Rule(f"choose from {', '.join(map(repr, choices))}", lambda x: x in choices, choices)
 
 
 def each(rule: Rule) -> Rule:
-    return Rule(f"every entry {rule.says}", lambda xs: all(is_int(x) and rule.holds(x) for x in xs))
+    return Rule(f"must be a tuple of ints, each of which {rule.says}", lambda xs: all(is_int(x) and rule.holds(x) for x in xs))
 
 
 ANY = Rule("", lambda x: True)
@@ -219,7 +220,8 @@ def problems(cfg: Config) -> list[Problem]:
         check = _static_problem if field.metadata.get("static") else _leaf_problem
         if hint := check(value, field.type, rule):
             found.append(Problem(field.name, value, hint))
-    return found or cfg.inconsistencies()
+    static = {field.name for field in dataclasses.fields(cfg) if field.metadata.get("static")}
+    return found if static.intersection(problem.field for problem in found) else found + cfg.inconsistencies()
 
 
 def not_scalar(cfg: Config) -> list[Problem]:
@@ -234,7 +236,8 @@ def _static_problem(value: Any, kind: type, rule: Rule) -> str | None:
         return "static: it shapes the program, so it cannot be traced or swept by vmap; loop over it instead"
     fits = is_int(value) if kind is int else isinstance(value, kind)
     if not fits:
-        return f"must be {'an int' if kind is int else f'a {kind.__name__}'}, not {type(value).__name__}"
+        kinds = {int: "an int", str: "a string", bool: "True or False"}
+        return f"{rule.says or f'must be {kinds[kind]}'}, not {type(value).__name__}"
     return None if rule.holds(value) else rule.says
 
 

@@ -2,8 +2,9 @@
 
 Each is a PyTree of its parameters, of any batch shape, with the same methods:
 
-    noise(key, *leading)    standard noise for samples of shape `[*leading, *batch]`; the key is consumed
-    sample(noise)           actions, a deterministic function of the noise, so that noise can be drawn for a whole rollout at once
+    noise(key, *leading)    standard noise for `leading` times a sample, so that it can be drawn for a whole rollout at
+                            once: `[*leading, *batch, ...]`; the key is consumed
+    sample(noise)           `[*batch, ...]` an action, a deterministic function of the noise of one sample
     mode()                  the most likely action
     log_prob(action)        `[*batch]` log-probability (density)
     entropy()               `[*batch]` in nats, summed over the dimensions of an action
@@ -44,7 +45,7 @@ class Categorical:
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         # A masked sum: the gradient of a gather is a scatter, which XLA runs one element at a time on a CPU.
-        chosen = jnp.arange(self.logits.shape[-1], dtype=jnp.int32) == action[..., None]
+        chosen = jax.nn.one_hot(action, self.logits.shape[-1], dtype=bool)
         log_p = jax.nn.log_softmax(self.logits)
         return jnp.where(chosen, log_p, jnp.zeros_like(log_p)).sum(-1)
 
@@ -102,7 +103,8 @@ class DiagGaussian:
         return (0.5 * (jnp.exp(2 * ratio) + distance - 1) - ratio).sum(-1)
 
     def env_action(self, action: jax.Array, space: Box) -> jax.Array:
-        return jnp.clip(action.reshape(action.shape[:-1] + space.shape), space.low, space.high)
+        action = action.reshape(action.shape[:-1] + space.shape)
+        return jnp.clip(action, jnp.broadcast_to(space.low, action.shape), jnp.broadcast_to(space.high, action.shape))
 
     def metrics(self) -> dict[str, Mean]:
         return {"policy_std": mean_of(jnp.exp(self.clipped_log_std))}

@@ -60,7 +60,7 @@ def make_train(
         raise ConfigError(found)
     cfg = single_precision(cfg)
     network = network or actor_critic(cfg, environment.observation_space, environment.action_space)
-    _check_network(network, environment)
+    _check_network(network, environment, cfg)
     remake = lambda overrides: make_env(cfg.env, cfg.env_kwargs, {**cfg.env_params, **overrides}, env, env_params)
     return Train(cfg, environment, network, ppo(cfg, environment, network, advantage=advantage, policy_loss=policy_loss), remake)
 
@@ -150,8 +150,8 @@ def _bytes(tree: PyTree) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def _check_network(network: Network, env: Environment) -> None:
-    """Refuses a network whose outputs do not fit the environment. Nothing is compiled."""
+def _check_network(network: Network, env: Environment, cfg: PPOConfig) -> None:
+    """Refuses a network that does not fit the environment or the config. Nothing is compiled."""
     num_envs = 2
     key = jax.random.key(0)
     _, obs = jax.eval_shape(env.reset, jax.random.split(key, num_envs))
@@ -181,5 +181,8 @@ def _check_network(network: Network, env: Environment) -> None:
     logits = getattr(outputs.policy, "logits", None)
     if isinstance(space, Discrete) and logits is not None and logits.shape[-1] != space.n:
         found.append(Problem("network", logits.shape[-1], f"the environment has {space.n} actions; as many logits are needed"))
+    if jax.tree.leaves(carry) and cfg.num_envs % cfg.num_minibatches:
+        hint = f"the network has a memory, so a minibatch is whole environments: it must divide num_envs = {cfg.num_envs}"
+        found.append(Problem("num_minibatches", cfg.num_minibatches, hint))
     if found:
         raise ConfigError(found)

@@ -131,9 +131,14 @@ def _override(params: Any, overrides: dict[str, Any]) -> Any:
 
     def cast(name, value):
         kind = jnp.result_type(getattr(params, name))
-        return np.asarray(value).astype(kind)[()] if not isinstance(value, jax.Array) else value.astype(kind)
+        if isinstance(value, jax.Array):
+            return value.astype(kind)
+        if np.issubdtype(kind, np.integer) and value != int(value):
+            raise ConfigError([Problem("env_params", {name: value}, "must be a whole number")])
+        return np.asarray(value).astype(kind)[()]
 
-    return dataclasses.replace(params, **{name: cast(name, value) for name, value in overrides.items()})
+    changes = {name: cast(name, value) for name, value in overrides.items()}
+    return dataclasses.replace(params, **changes) if changes else params
 
 
 def _max_steps(params: Any) -> int | None:
@@ -142,7 +147,10 @@ def _max_steps(params: Any) -> int | None:
 
 
 def _observation_space(env: Any, params: Any, obs: Any) -> jax.ShapeDtypeStruct | Discrete:
-    declared = env.observation_space(params) if callable(getattr(env, "observation_space", None)) else None
+    try:
+        declared = env.observation_space(params)
+    except (AttributeError, NotImplementedError):  # it need not be declared
+        declared = None
     if isinstance(declared, spaces.Discrete) and obs.shape == ():
         return Discrete(declared.n)
     return jax.ShapeDtypeStruct(obs.shape, obs.dtype)

@@ -1,0 +1,158 @@
+"""Probe environments: so small that the right answer is known, each built to convict one kind of bug.
+
+They have gymnax 1.0's methods. `Probe` holds what they share; a probe is its reset and its step.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from gymnax.environments import spaces
+from gymnax.environments.environment import Environment
+
+
+@struct.dataclass
+class State:
+    time: jax.Array
+    kind: jax.Array
+
+
+@struct.dataclass
+class Params:
+    max_steps_in_episode: int = 1000
+
+
+class Probe(Environment):
+    """`observe(state) -> obs`; `reward_of(state, action) -> reward`; an episode terminates after `length` steps."""
+
+    length = 1
+    kinds = 1
+    width = 1
+    limit = 1000
+    box = False
+
+    @property
+    def default_params(self):
+        return Params(max_steps_in_episode=self.limit)
+
+    def reset_env(self, key, params):
+        state = State(jnp.int32(0), jax.random.randint(key, (), 0, self.kinds))
+        return self.observe_state(state), state
+
+    def step_env(self, key, state, action, params):
+        after = state.replace(time=state.time + 1)
+        return self.observe_state(after), after, self.reward_of(state, action), self.ends(after), {}
+
+    def observe_state(self, state):
+        return jnp.ones(self.width, jnp.float32)
+
+    def reward_of(self, state, action):
+        return jnp.float32(1)
+
+    def ends(self, state):
+        return state.time >= self.length
+
+    def action_space(self, params=None):
+        return spaces.Box(-1.0, 1.0, (1,)) if self.box else spaces.Discrete(2)
+
+    def aim(self, action, target):
+        """1 for the right action and less for any other; `target` is 0 or 1."""
+        if self.box:
+            return 1 - jnp.square(action[0] - (target.astype(jnp.float32) - jnp.float32(0.5)))
+        return (action == target).astype(jnp.float32)
+
+
+class Constant(Probe):
+    """Reward 1, one step: V = 1."""
+
+
+class ObsDependent(Probe):
+    """Reward is the observation, -1 or 1, one step: V(obs) = obs."""
+
+    kinds = 2
+
+    def observe_state(self, state):
+        return jnp.full(1, 2 * state.kind - 1, jnp.float32)
+
+    def reward_of(self, state, action):
+        return (2 * state.kind - 1).astype(jnp.float32)
+
+
+class Delayed(Probe):
+    """Two steps, reward 1 for the second: V(0) = gamma, V(1) = 1."""
+
+    length = 2
+
+    def observe_state(self, state):
+        return jnp.full(1, state.time, jnp.float32)
+
+    def reward_of(self, state, action):
+        return (state.time == 1).astype(jnp.float32)
+
+
+class ActionDependent(Probe):
+    """One step, action 1 is right."""
+
+    def reward_of(self, state, action):
+        return self.aim(action, jnp.int32(1))
+
+
+class Both(ObsDependent):
+    """One step, the observation says which action is right."""
+
+    def reward_of(self, state, action):
+        return self.aim(action, state.kind)
+
+
+class TimeLimit(Probe):
+    """Reward 1 for ever, cut short every 8 steps: V = 1 / (1 - gamma), if a time limit is no ending."""
+
+    length = 10**6
+    limit = 8
+
+
+class BothFlags(Probe):
+    """Reward 1, terminates in the very step of the time limit: V(s0) = 1 + gamma + gamma^2 + gamma^3."""
+
+    length = 4
+    limit = 4
+    width = 5
+
+    def observe_state(self, state):
+        return jax.nn.one_hot(state.time, 5)
+
+
+class FinalObs(Probe):
+    """Begins in one of three kinds. Kind 0 is worth 0. Kind 1 pays 1 and is cut short in kind 2's observation. Kind 2 pays 5.
+
+    V(1) = 1 + 5 gamma, if the observation before the reset is the one that counts.
+    """
+
+    kinds = 3
+    width = 3
+    length = 10**6
+
+    def observe_state(self, state):
+        return jax.nn.one_hot(state.kind, 3)
+
+    def reward_of(self, state, action):
+        return jnp.array([0.0, 1.0, 5.0])[state.kind]
+
+    def step_env(self, key, state, action, params):
+        reward, cut = self.reward_of(state, action), state.kind == 1
+        after = State(state.time + 1, jnp.where(cut, 2, state.kind).astype(jnp.int32))
+        # The time limit is of kind 1 alone: the others terminate.
+        return self.observe_state(after), after, reward, ~cut, {}
+
+    def is_truncated(self, state, params):
+        return state.time >= 1
+
+
+class Episodes37(Probe):
+    """Reward 1, episodes of 37 steps."""
+
+    length = 37
+
+
+def boxed(probe):
+    """The same probe with a Box action."""
+    return type("Box" + probe.__name__, (probe,), {"box": True})

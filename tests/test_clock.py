@@ -1,0 +1,27 @@
+import jax
+import numpy as np
+import pytest
+
+from purerl.clock import clock_at, due, progress, tick, updates_at
+
+
+@pytest.mark.parametrize("start", [0, 2**31 - 2, 2**32 - 2, 2**33 - 2, 10**15])
+def test_counts_exactly_across_words(start):
+    clock = clock_at(start)
+    for i in range(4):
+        assert updates_at(clock) == start + i
+        clock = jax.jit(tick)(clock)
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 7, 32, 65_535])
+def test_due_every_kth_update_also_past_a_word(every):
+    for start in (0, 2**32 - 5, 3 * 2**32 - 5):
+        for i in range(start, start + 10):
+            assert bool(due(clock_at(i), every)) == (i % every == every - 1)
+
+
+def test_progress():
+    assert progress(clock_at(0), 8) == 0
+    assert progress(clock_at(3), 8) == np.float32(3 / 8)
+    assert progress(clock_at(9), 8) == 1
+    np.testing.assert_allclose(progress(clock_at(2**32 + 2**31), 2**33), 0.75, rtol=1e-6)

@@ -1,0 +1,116 @@
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl import ConfigError, PPOConfig
+
+LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if f.type is float]
+
+
+def test_floats_are_leaves_and_the_rest_is_static():
+    cfg = PPOConfig(env_params={"max_steps_in_episode": 100})
+    assert len(jax.tree.leaves(cfg)) == len(LEAVES) + 1
+    leaves, treedef = jax.tree.flatten(cfg)
+    assert jax.tree.unflatten(treedef, leaves) == cfg
+    assert jax.tree.structure(cfg) == jax.tree.structure(cfg.replace(lr=1.0, max_grad_norm=math.inf))
+    assert jax.tree.structure(cfg) != jax.tree.structure(cfg.replace(num_envs=8))
+
+
+def test_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PPOConfig().lr = 1.0
+
+
+def test_json_round_trip():
+    cfg = PPOConfig(
+        env="DeepSea-bsuite", env_kwargs=(("size", 12),), env_params={"unscaled_move_cost": 0.02}, hidden=(32, 16), max_grad_norm=math.inf
+    )
+    assert PPOConfig.from_json(cfg.to_json()) == cfg
+    assert '"max_grad_norm": "inf"' in cfg.to_json()
+    assert PPOConfig.from_json('{"gamma": 0.5}') == PPOConfig(gamma=0.5)
+
+
+def test_json_keeps_a_sweep():
+    sweep = jax.vmap(lambda lr: PPOConfig().replace(lr=lr))(jnp.array([1e-3, 1e-4]))
+    back = PPOConfig.from_json(sweep.to_json())
+    for got, want in zip(jax.tree.leaves(back), jax.tree.leaves(sweep), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: PPOConfig().replace(num_evns=8),
+        lambda: PPOConfig.from_dict({"num_evns": 8}),
+        lambda: PPOConfig.from_json('{"num_evns": 8}'),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(build):
+    with pytest.raises(ConfigError, match="did you mean 'num_envs'") as error:
+        build()
+    assert error.value.problems[0].field == "num_evns"
+
+
+def test_all_problems_at_once():
+    cfg = PPOConfig(env="CartPol-v1", lr=-1.0, gamma=math.nan, num_minibatches=7, hidden=(0,), activation="sine", num_epochs=2.0)
+    with pytest.raises(ConfigError) as error:
+        purerl.make_train(cfg)
+    fields = [problem.field for problem in error.value.problems]
+    assert fields == ["num_epochs", "lr", "gamma", "hidden", "activation", "env"]
+    for problem in error.value.problems:
+        assert problem.field in str(error.value)
+        assert repr(problem.value) in str(error.value)
+
+
+def test_minibatches_must_divide_and_the_message_says_what_would_work():
+    with pytest.raises(ConfigError, match=r"num_minibatches = 7: must divide num_envs \* num_steps = 512; 4 or 8 would work"):
+        purerl.make_train(PPOConfig(num_minibatches=7))
+
+
+def test_a_standardised_minibatch_of_one_step_is_refused():
+    cfg = PPOConfig(num_envs=2, num_steps=4, num_minibatches=8)
+    with pytest.raises(ConfigError, match="advantage"):
+        purerl.make_train(cfg)
+    purerl.make_train(cfg.replace(advantage_norm="batch"))
+
+
+def test_whole_floats_are_welcome_where_people_write_1e6():
+    assert PPOConfig(total_timesteps=1e6).num_updates == PPOConfig(total_timesteps=1_000_000).num_updates
+    with pytest.raises(ConfigError, match="total_timesteps"):
+        purerl.make_train(PPOConfig(total_timesteps=1.5))
+
+
+def test_a_traced_static_field_is_refused():
+    with pytest.raises(ConfigError, match="num_envs.*static"):
+        jax.jit(lambda n: purerl.make_train(PPOConfig().replace(num_envs=n)).init(jax.random.key(0)))(4)
+
+
+def test_an_array_of_rates_needs_vmap():
+    with pytest.raises(ConfigError, match="vmap"):
+        purerl.make_train(PPOConfig(lr=np.array([1e-3, 1e-4, 1e-5])))
+
+
+def test_the_values_of_a_sweep_are_checked_where_they_can_be_seen():
+    sweep = jax.vmap(lambda lr: PPOConfig().replace(lr=lr))(jnp.array([1e-3, -1.0, jnp.nan]))
+    with pytest.raises(ConfigError, match=r"lr = .*wrong: -1.0, nan"):
+        purerl.validate(sweep)
+    purerl.validate(jax.vmap(lambda lr: PPOConfig().replace(lr=lr))(jnp.array([1e-3, 1e-4])))
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_leaf_refuses_nan_and_text(name):
+    for wrong in (math.nan, "0.1", True, None):
+        with pytest.raises(ConfigError) as error:
+            purerl.validate(PPOConfig().replace(**{name: wrong}))
+        assert error.value.problems[0].field == name
+
+
+def test_documented():
+    attributes = PPOConfig.__doc__.split("Attributes:")[1]
+    for field in dataclasses.fields(PPOConfig):
+        assert f"        {field.name}: " in attributes

@@ -1,0 +1,218 @@
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnax.environments import spaces
+from gymnax.environments.environment import Environment as GymnaxEnvironment
+
+import purerl
+from purerl import ConfigError, PPOConfig
+from purerl.envs import make_env
+from purerl.types import Box, Discrete
+from tests import probes
+
+RUNNABLE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite"]  # which downloads its data
+
+
+def walk(env, num_envs=3, num_steps=20, seed=0):
+    """Random actions: the time steps, `[T, B]`."""
+    key = jax.random.key(seed)
+    state, obs = env.reset(jax.random.split(key, num_envs))
+    seen = []
+    step = jax.jit(env.step)
+    for t in range(num_steps):
+        key_t = jax.random.fold_in(key, t)
+        if isinstance(env.action_space, Discrete):
+            action = jax.random.randint(key_t, (num_envs,), 0, env.action_space.n)
+        else:
+            action = jax.random.uniform(key_t, (num_envs, *env.action_space.shape))
+        after = step(jax.random.split(key_t, (2, num_envs)), state, action)
+        state = after.env_state
+        seen.append(after)
+    return jax.tree.map(lambda *x: jnp.stack(x), *seen)
+
+
+@pytest.mark.parametrize("env_id", RUNNABLE)
+def test_one_update_of_the_default_config(env_id):
+    """The ratio is 1 before the first gradient step, everything stays finite, and dtypes follow the rule."""
+    cfg = PPOConfig(env=env_id)
+    with jax.numpy_rank_promotion("allow"):  # some of gymnax's environments rely on it
+        state = jax.jit(purerl.make_train(cfg).init)(jax.random.key(0))
+        update = jax.jit(lambda cfg, state: purerl.make_train(cfg).update(state))
+        # With a rate of 0 the policy stays the one that acted: no ratio may then leave 1 by more than 1e-5.
+        _, still = update(cfg.replace(lr=0.0, clip_eps=1e-5), state)
+        after, metrics = update(cfg, state)
+    assert still["clip_fraction"].total == 0
+    assert still["clip_fraction"].count == 16
+    kind = lambda x: (x.dtype, x.shape, getattr(x, "weak_type", False))
+    for before, leaf in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
+        assert kind(leaf) == kind(before)
+    floats = [x for x in jax.tree.leaves((after, metrics)) if jnp.issubdtype(x.dtype, jnp.floating)]
+    assert all(x.dtype == jnp.float32 and np.isfinite(x).all() for x in floats)
+    given = jax.eval_shape(gymnax.make(env_id)[0].reset, jax.random.key(0))[0]
+    assert after.actor.obs.dtype == given.dtype  # kept as the environment gives it; the network casts
+
+
+@pytest.mark.parametrize(("env_id", "kind"), [("UmbrellaChain-bsuite", jnp.int32), ("CartPole-v1", jnp.float32)])
+def test_rewards_become_float32(env_id, kind):
+    env, params = gymnax.make(env_id)
+    _, state = env.reset(jax.random.key(0), params)
+    assert env.step(jax.random.key(0), state, 0, params)[2].dtype == kind
+    steps = walk(make_env(env_id, (), {}))
+    assert steps.reward.dtype == jnp.float32
+
+
+def test_an_index_observation_is_one_hot():
+    env = make_env("FrozenLake-misc", (), {})
+    assert env.observation_space == Discrete(16)
+    params = purerl.make_train(PPOConfig(env="FrozenLake-misc")).init(jax.random.key(0)).params
+    assert params["policy"]["torso"]["Dense_0"]["kernel"].shape == (16, 64)
+
+
+def test_the_observation_before_the_reset_is_kept():
+    steps = walk(make_env("", (), {}, probes.TimeLimit()), num_steps=20)
+    done = np.asarray(steps.truncated)
+    np.testing.assert_array_equal(done[:, 0], np.arange(1, 21) % 8 == 0)
+    assert not np.asarray(steps.terminated).any()
+    steps = walk(make_env("", (), {}, probes.BothFlags()), num_steps=8)
+    flags = np.asarray(steps.terminated & steps.truncated)[:, 0]
+    np.testing.assert_array_equal(flags, [False] * 3 + [True] + [False] * 3 + [True])
+    np.testing.assert_array_equal(np.asarray(steps.next_obs[:, 0]).argmax(-1), [1, 2, 3, 4, 1, 2, 3, 4])
+    np.testing.assert_array_equal(np.asarray(steps.obs[:, 0]).argmax(-1), [1, 2, 3, 0, 1, 2, 3, 0])
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "DeepSea-bsuite", "Acrobot-v1"])
+def test_same_transitions_as_gymnax_itself(env_id):
+    """Our auto-reset against gymnax's own step: equal flags, rewards and successors, and other start states after a reset."""
+    bare, params = gymnax.make(env_id)
+    env = make_env(env_id, (), {})
+    key = jax.random.key(1)
+    state, _ = env.reset(key[None])
+    step, reference = jax.jit(env.step), jax.jit(bare.step)
+    for t in range(40):
+        keys = jax.random.split(jax.random.fold_in(key, t), (2, 1))
+        action = jnp.array([t % 2])
+        theirs = reference(keys[0, 0], jax.tree.map(lambda x: x[0], state), action[0], params)
+        after = step(keys, state, action)
+        np.testing.assert_allclose(after.next_obs[0], theirs[5]["final_observation"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(after.reward[0], theirs[2], rtol=1e-5, atol=1e-6)
+        assert (bool(after.terminated[0]), bool(after.truncated[0])) == (bool(theirs[3]), bool(theirs[4]))
+        state = after.env_state
+
+
+def test_a_wrapper_is_stepped_through_its_own_step():
+    from gymnax.wrappers import FlattenObservationWrapper
+
+    inner, params = gymnax.make("Catch-bsuite")
+    env = make_env("", (), {}, FlattenObservationWrapper(inner), params)
+    steps = walk(env)
+    assert steps.next_obs.shape == (20, 3, 50)
+    assert steps.terminated.any()
+
+
+def test_constructor_arguments_and_parameters():
+    assert make_env("DeepSea-bsuite", (("size", 12),), {}).observation_space.shape == (12, 12)
+    assert make_env("CartPole-v1", (), {"max_steps_in_episode": 30}).max_steps == 30
+    slow = walk(make_env("CartPole-v1", (), {"max_steps_in_episode": 5, "gravity": 0.0}))
+    assert slow.truncated[4].all()
+    assert not slow.terminated.any()
+
+
+def test_parameters_may_be_traced():
+    def first_reward(torque):
+        env = make_env("Pendulum-v1", (), {"max_torque": torque})
+        return env.action_space.high
+
+    np.testing.assert_array_equal(jax.vmap(first_reward)(jnp.array([1.0, 3.0])), [[1], [3]])
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda: PPOConfig(env="Breakout"), "did you mean 'Breakout-MinAtar'"),
+        (lambda: PPOConfig(env_kwargs=(("size", 3),)), "refused by CartPole-v1"),
+        (lambda: PPOConfig(env_kwargs={"size": 3}), "tuple of pairs"),
+        (lambda: PPOConfig(env_params={"gravty": 3.0}), "did you mean 'gravity'"),
+        (lambda: PPOConfig(env_params={"max_steps_in_episode": 2.5}), "whole number"),
+        (lambda: PPOConfig(env_params=3), "dict"),
+    ],
+)
+def test_a_wrong_name_or_argument_is_refused(build, says):
+    with pytest.raises(ConfigError, match=says):
+        purerl.make_train(build())
+
+
+def broken(**changes):
+    """A probe with some methods replaced."""
+    return type("Broken", (probes.Constant,), changes)()
+
+
+def public(values):
+    """An object with gymnax's methods and no base class, whose step returns `values(state)`."""
+
+    class Public:
+        default_params = None
+
+        def reset(self, key, params):
+            return jnp.zeros(2), jnp.int32(0)
+
+        def step(self, key, state, action, params):
+            return values(jnp.zeros(2), state)
+
+        def action_space(self, params):
+            return spaces.Discrete(2)
+
+    return Public()
+
+
+FLAGS = (jnp.float32(0), jnp.array(False), jnp.array(False))
+WRONG = {
+    "no methods": (object(), "has no method reset or step or action_space"),
+    "five values": (public(lambda o, s: (o, s, 0.0, False, {})), r"5 values.*gymnax 0\.0.*gymnax >= 1\.0\.1"),
+    "four values": (public(lambda o, s: (o, s, 0.0, False)), "returns 4 values"),
+    "seven values": (public(lambda o, s: (o, s, *FLAGS, {}, 0)), "returns 7 values"),
+    "no final observation": (public(lambda o, s: (o, s, *FLAGS, {})), "final_observation"),
+    "reward of shape (1,)": (broken(reward_of=lambda *_: jnp.ones(1)), "real scalar"),
+    "complex reward": (broken(reward_of=lambda *_: jnp.complex64(1)), "real scalar"),
+    "float flag": (broken(ends=lambda *_: jnp.float32(1)), "`terminated` must be a bool scalar"),
+    "flag of shape (1,)": (broken(is_truncated=lambda *_: jnp.ones(1, bool)), "`truncated` must be a bool scalar"),
+    "empty observation": (broken(width=0), "empty"),
+    "tuple action": (broken(action_space=lambda *_: spaces.Tuple([])), "Discrete or Box"),
+    "no action": (broken(action_space=lambda *_: spaces.Discrete(0)), "no action"),
+    "bounds": (broken(action_space=lambda *_: spaces.Box(1.0, -1.0, (1,))), "low < high"),
+    "nan bounds": (broken(action_space=lambda *_: spaces.Box(-1.0, np.nan, (1,))), "low < high"),
+    "integer box": (broken(action_space=lambda *_: spaces.Box(0, 3, (1,), jnp.int32)), "integers"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_an_environment_that_breaks_the_protocol_is_refused(name):
+    env, says = WRONG[name]
+    with pytest.raises(ConfigError, match=says):
+        purerl.make_train(PPOConfig(), env=env)
+
+
+def test_a_step_that_disagrees_with_reset_is_refused():
+    class Grows(probes.Constant):
+        def step_env(self, key, state, action, params):
+            obs, state, *rest = super().step_env(key, state, action, params)
+            return jnp.ones(2), state.replace(kind=jnp.float32(0)), *rest
+
+    with pytest.raises(ConfigError) as error:
+        purerl.make_train(PPOConfig(), env=Grows())
+    text = str(error.value)
+    assert "the state.kind after a step is not what a reset gives: int32[]" in text
+    assert "the observation after a step is not what a reset gives: float32[1]" in text
+
+
+def test_one_action_is_enough():
+    env = broken(action_space=lambda *_: spaces.Discrete(1))
+    purerl.make_train(PPOConfig(), env=env)
+
+
+def test_box_bounds_are_read():
+    env = make_env("Pendulum-v1", (), {})
+    assert isinstance(env.action_space, Box)
+    np.testing.assert_array_equal(env.action_space.high, [2])
+    assert issubclass(probes.Probe, GymnaxEnvironment)

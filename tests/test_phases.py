@@ -1,0 +1,179 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from purerl.algorithms.ppo import ppo_loss
+from purerl.clock import clock_at
+from purerl.config import PPOConfig
+from purerl.envs import make_env
+from purerl.networks import actor_critic
+from purerl.optimizers import adam
+from purerl.phases import init_phase, run_phase, sequences
+from purerl.reductions import mean, moments, total
+from purerl.types import Phase, Sample, Sequences
+
+KEY = jax.random.key(0)
+
+
+def seen(params, batch):
+    """A loss whose gradient is a histogram of the samples in its minibatch."""
+    return (params["policy"] * jax.nn.one_hot(batch.steps.ravel(), params["policy"].size).sum(0)).sum(), {}
+
+
+def phase_of(loss, **changes):
+    default = {"name": "p", "loss": loss, "optimizer": optax.identity(), "group": None, "epochs": 1, "minibatches": 1}
+    return Phase(**default | changes)
+
+
+def run(phase, params, data, clock=None, lr=1.0, max_grad_norm=jnp.inf, opt_state=None):
+    opt_state = init_phase(phase, params) if opt_state is None else opt_state
+    clock = clock_at(0) if clock is None else clock
+    return jax.jit(lambda *a: run_phase(phase, *a))(clock, KEY, params, opt_state, data, jnp.float32(lr), jnp.float32(max_grad_norm))
+
+
+# --- training sequences -----------------------------------------------------------------------------------------------
+
+
+def test_flat_sequences_are_time_major_samples():
+    steps = jnp.arange(12).reshape(4, 3)
+    data = sequences(steps, (), 1)
+    np.testing.assert_array_equal(data.steps, np.arange(12)[None])
+
+
+def test_whole_environment_columns():
+    steps, carry = jnp.arange(12).reshape(4, 3), jnp.arange(3)[None] * 10
+    data = sequences(steps, carry, 4)
+    np.testing.assert_array_equal(data.steps, steps)
+    np.testing.assert_array_equal(data.carry, [0, 10, 20])
+
+
+def test_chunks_are_contiguous_and_keep_their_own_carry():
+    T, B, L = 6, 3, 2
+    steps = jnp.arange(T)[:, None] * 100 + jnp.arange(B)[None]
+    carry = jnp.broadcast_to(steps[::L], (T // L, B))  # the carry names the step it comes before
+    data = sequences(steps, carry, L)
+    assert data.steps.shape == (L, T * B // L)
+    np.testing.assert_array_equal(data.steps[0], data.carry)
+    np.testing.assert_array_equal(data.steps[1], data.carry + 100)
+
+
+def test_columns_match_the_reference_vector(vectors):
+    given, expected = vectors["minibatch_layouts"]
+    data = sequences(jnp.arange(12).reshape(given["T"], given["N"]), (), given["T"])
+    np.testing.assert_array_equal(data.steps[:, 0], expected["env_columns_first_of_3"][0])
+
+
+# --- the gradient loop ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "minibatches", "epochs"), [(12, 4, 3), (10, 1, 2), (7, 7, 1)])
+def test_every_epoch_sees_every_sample_once(n, minibatches, epochs):
+    params = {"policy": jnp.zeros(n)}
+    data = Sequences(jnp.arange(n)[None], ())
+    moved, _, metrics = run(phase_of(seen, epochs=epochs, minibatches=minibatches), params, data)
+    np.testing.assert_array_equal(moved["policy"], np.full(n, -epochs))
+    assert metrics["grad_norm"].count == epochs * minibatches
+
+
+def test_each_epoch_has_its_own_order():
+    def order(params, batch):
+        return (params["policy"] * 0).sum(), {"first": batch.steps[0, 0].astype(jnp.float32)}
+
+    data = Sequences(jnp.arange(1000)[None], ())
+    totals = [
+        run(phase_of(order, epochs=e, minibatches=2), {"policy": jnp.zeros(1)}, data)[2]["first"].total for e in (1, 2, 3)
+    ]
+    assert len(set(np.diff([0, *totals]).tolist())) == 3
+
+
+def test_only_the_group_moves_and_the_rest_is_seen():
+    loss = lambda params, batch: ((params["policy"] * params["value"]).sum(), {})
+    params = {"policy": jnp.ones(2), "value": jnp.full(2, 3.0)}
+    moved, opt_state, metrics = run(phase_of(loss, group=("policy",)), params, Sequences(jnp.zeros((1, 4)), ()), lr=0.1)
+    np.testing.assert_allclose(moved["policy"], 1 - 0.1 * 3, rtol=1e-6)
+    np.testing.assert_array_equal(moved["value"], params["value"])
+    assert "grad_norm/value" not in metrics
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 100.0, np.inf])
+def test_the_joint_norm_is_clipped_and_both_are_reported(max_norm):
+    loss = lambda params, batch: (3 * params["policy"].sum() + 4 * params["value"].sum(), {})
+    params = {"policy": jnp.zeros(1), "value": jnp.zeros(1)}
+    moved, _, metrics = run(phase_of(loss), params, Sequences(jnp.zeros((1, 4)), ()), max_grad_norm=max_norm)
+    scale = min(1, max_norm / 5)
+    np.testing.assert_allclose([moved["policy"][0], moved["value"][0]], [-3 * scale, -4 * scale], rtol=1e-6)
+    assert [metrics[n].read() for n in ("grad_norm", "grad_norm/policy", "grad_norm/value")] == [5, 3, 4]
+
+
+def test_due_every_third_update_and_counted_only_then():
+    params = {"policy": jnp.zeros(4)}
+    phase, data = phase_of(seen, every=3), Sequences(jnp.arange(4)[None], ())
+    for i in (0, 1, 2, 3, 5, 2**32 + 1):
+        moved, _, metrics = run(phase, params, data, clock_at(i))
+        ran = i % 3 == 2
+        assert moved["policy"].any() == ran
+        assert metrics["grad_norm"].count == int(ran)
+
+
+def test_a_due_phase_stays_a_branch_under_vmap_over_seeds():
+    params, data = {"policy": jnp.zeros((5, 4))}, Sequences(jnp.arange(4)[None], ())
+    phase = phase_of(seen, every=3)
+    opt_state = jax.vmap(lambda p: init_phase(phase, p))(params)
+    go = lambda clock, params, opt_state: run_phase(phase, clock, KEY, params, opt_state, data, jnp.float32(1), jnp.float32(1))
+    text = str(jax.make_jaxpr(jax.vmap(go, in_axes=(None, 0, 0)))(clock_at(0), params, opt_state))
+    assert "cond[" in text
+    text = str(jax.make_jaxpr(jax.vmap(go))(jax.tree.map(lambda x: jnp.broadcast_to(x, 5), clock_at(0)), params, opt_state))
+    assert "cond[" not in text
+
+
+def test_adam_counts_every_gradient_step():
+    params = {"policy": jnp.zeros(12)}
+    phase = phase_of(seen, optimizer=adam(1e-5), epochs=3, minibatches=4)
+    _, opt_state, _ = run(phase, params, Sequences(jnp.arange(12)[None], ()))
+    assert opt_state.count == 12
+
+
+def test_minibatch_steps_add_up_to_the_full_gradient():
+    """With plain gradient descent and a tiny rate, an epoch of M minibatches moves as far as M steps on the whole batch."""
+    cfg = PPOConfig(advantage_norm="none")
+    env = make_env("CartPole-v1", (), {})
+    network = actor_critic(cfg, env.observation_space, env.action_space)
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=(1, 64, *shape)), jnp.float32)
+    steps = Sample(draw(4), jnp.zeros((1, 64), bool), jnp.int32(draw() > 0), draw() * 0.1 - 0.7, draw(), draw(), draw())
+    params = network.init(KEY, steps.obs)
+    loss = ppo_loss(cfg, network)
+    # Steps of 1e-6 are below what float32 parameters resolve, so the optimizer's state adds them up.
+    adding_up = optax.GradientTransformation(
+        lambda params: jax.tree.map(jnp.zeros_like, params), lambda g, total, _: (g, jax.tree.map(jnp.add, total, g))
+    )
+    _, gone, _ = run(phase_of(loss, minibatches=8, optimizer=adding_up), params, Sequences(steps, ()), lr=1e-6)
+    gradient = jax.grad(lambda p: loss(p, Sequences(steps, ()))[0])(params)
+    for group in params:
+        want = 8 * ravel_pytree(gradient[group])[0]
+        assert jnp.linalg.norm(gone[group] - want) < 1e-3 * jnp.linalg.norm(want)
+
+
+# --- over devices -----------------------------------------------------------------------------------------------------
+
+
+def test_reductions_pool_over_an_axis():
+    x = jnp.float32(np.random.default_rng(0).normal(size=(4, 8)) + np.arange(4)[:, None] * 10)  # unequal shards
+    pooled = jax.vmap(lambda x: (mean(x, "d"), *moments(x, "d"), total(x, "d")), axis_name="d")(x)
+    whole = (mean(x), *moments(x), total(x))
+    for got, want in zip(pooled, whole, strict=True):
+        np.testing.assert_allclose(got, np.full(4, want), rtol=1e-6)
+
+
+def test_gradients_pool_over_an_axis():
+    loss = lambda params, batch: ((params["policy"] * batch.steps.mean()).sum(), {})
+    params, steps = {"policy": jnp.ones(1)}, jnp.arange(8.0).reshape(4, 1, 2)
+    phase = phase_of(loss)
+    go = lambda steps: run_phase(
+        phase, clock_at(0), KEY, params, init_phase(phase, params), Sequences(steps, ()), jnp.float32(1), jnp.float32(jnp.inf), "d"
+    )[0]
+    moved = jax.vmap(go, axis_name="d")(steps)
+    np.testing.assert_allclose(moved["policy"][:, 0], np.full(4, 1 - 3.5), rtol=1e-6)

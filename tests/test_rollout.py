@@ -1,0 +1,148 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl import Network, Outputs, PPOConfig
+from purerl.distributions import DiagGaussian
+from purerl.envs import make_env
+from purerl.networks import actor_critic
+from purerl.rollout import collect, start
+from tests import probes
+from tests.recurrent import running_sum
+
+KEY = jax.random.key(0)
+CFG = PPOConfig(hidden=(8,))
+
+
+def rolled_out(env, network, num_envs=3, num_steps=20, rollouts=1):
+    """Consecutive rollouts with the same parameters: each `(actor before, actor after, Rollout, metrics)`."""
+    actor = start(env, network, num_envs, KEY)
+    params = network.init(KEY, actor.obs[None])
+    step = jax.jit(lambda actor, key: collect(env, network, params, actor, key, num_steps))
+    found = []
+    for i in range(rollouts):
+        after, rollout, metrics = step(actor, jax.random.fold_in(KEY, i))
+        found.append((actor, after, rollout, metrics))
+        actor = after
+    return params, found
+
+
+def built_in(env):
+    return actor_critic(CFG, env.observation_space, env.action_space)
+
+
+def test_rows_follow_each_other():
+    env = make_env("", (), {}, probes.BothFlags())
+    _, [(before, after, rollout, _)] = rolled_out(env, built_in(env))
+    steps, done = rollout.steps, rollout.steps.terminated | rollout.steps.truncated
+    np.testing.assert_array_equal(steps.first[1:], done[:-1])
+    assert steps.first[0].all()
+    np.testing.assert_array_equal(after.first, done[-1])
+    np.testing.assert_array_equal(steps.obs[0], before.obs)
+    assert (np.asarray(steps.obs).argmax(-1) == np.arange(20)[:, None] % 4).all()
+    assert steps.reward.dtype == jnp.float32
+    assert jax.tree.leaves(rollout.carry) == []
+
+
+def test_values_and_log_probabilities_are_those_of_the_policy_that_acted():
+    env = make_env("", (), {}, probes.BothFlags())
+    network = built_in(env)
+    params, [(_, _, rollout, _)] = rolled_out(env, network)
+    steps = rollout.steps
+    outputs, _ = network.apply(params, (), steps.obs, steps.first)
+    np.testing.assert_allclose(steps.value, outputs.value, rtol=1e-5)
+    np.testing.assert_allclose(steps.log_prob, outputs.policy.log_prob(steps.action), rtol=1e-5)
+
+
+def test_next_value_is_of_the_observation_before_the_reset():
+    env = make_env("", (), {}, probes.BothFlags())
+    network = built_in(env)
+    params, [(_, _, rollout, _)] = rolled_out(env, network)
+    successor = jax.nn.one_hot(jnp.broadcast_to(jnp.arange(20)[:, None] % 4 + 1, (20, 3)), 5)
+    value = network.apply(params, (), successor, rollout.steps.first)[0].value
+    np.testing.assert_allclose(rollout.steps.next_value, value, rtol=1e-5)
+
+
+def test_episodes_go_on_across_rollouts():
+    env = make_env("", (), {}, probes.Episodes37())
+    _, found = rolled_out(env, built_in(env), num_steps=30, rollouts=3)
+    np.testing.assert_array_equal(found[0][1].episode_length, np.full(3, 30))
+    np.testing.assert_array_equal(found[1][1].episode_return, np.full(3, 60.0 - 37))
+    np.testing.assert_array_equal(found[2][2].steps.first[:, 0], (60 + np.arange(30)) % 37 == 0)
+
+
+def test_the_density_is_of_the_unclipped_action_and_the_environment_gets_the_clipped_one():
+    """Means of 10 on a box of +-1: the actions kept are near 10 and the ratio is 1."""
+
+    class Watched(probes.boxed(probes.Constant)):
+        def reward_of(self, state, action):
+            return action[0]
+
+    env = make_env("", (), {}, Watched())
+    init = lambda key, obs: {"policy": jnp.full((1,), 10.0), "value": jnp.zeros(1)}
+
+    def apply(params, carry, obs, first):
+        mean = jnp.broadcast_to(params["policy"], (*first.shape, 1))
+        return Outputs(DiagGaussian(mean, jnp.zeros_like(mean)), jnp.zeros(first.shape) + params["value"].sum()), carry
+
+    network = Network(init, apply)
+    params, [(_, _, rollout, _)] = rolled_out(env, network)
+    steps = rollout.steps
+    assert steps.action.mean() > 9
+    np.testing.assert_array_equal(steps.reward, np.ones((20, 3)))
+    again = network.apply(params, (), steps.obs, steps.first)[0].policy.log_prob(steps.action)
+    np.testing.assert_allclose(again, steps.log_prob, atol=1e-6)
+
+
+# --- with a memory ----------------------------------------------------------------------------------------------------
+
+
+class CutShort(probes.Probe):
+    """Observation is the step of the episode, one-hot; every third episode length is cut short, the rest terminate."""
+
+    width, limit, length = 4, 3, 10**6
+
+    def observe_state(self, state):
+        return jax.nn.one_hot(state.time, 4)
+
+
+def test_memory_is_kept_within_and_reset_between_episodes():
+    env = make_env("", (), {}, CutShort())
+    network = running_sum(2, 4)
+    params, found = rolled_out(env, network, num_steps=8, rollouts=3)
+    for before, _, rollout, _ in found:
+        np.testing.assert_array_equal(rollout.carry[0], before.carry)
+        outputs, _ = network.apply(params, rollout.carry[0], rollout.steps.obs, rollout.steps.first)
+        np.testing.assert_allclose(outputs.policy.log_prob(rollout.steps.action), rollout.steps.log_prob, atol=1e-6)
+        np.testing.assert_allclose(outputs.value, rollout.steps.value, rtol=1e-6)
+    time = np.arange(24) % 3
+    memory = np.cumsum(np.eye(4), axis=0)[time]  # the sum of one-hot steps so far in the episode
+    value = np.concatenate([rollout.steps.value for _, _, rollout, _ in found])
+    np.testing.assert_allclose(value[:, 0], memory @ params["value"], rtol=1e-5)
+
+
+def test_the_final_observation_is_valued_with_the_memory_of_that_moment():
+    env = make_env("", (), {}, CutShort())
+    network = running_sum(2, 4)
+    params, [(_, _, rollout, _)] = rolled_out(env, network, num_steps=9)
+    memory = np.cumsum(np.eye(4), axis=0)[np.arange(9) % 3 + 1]
+    np.testing.assert_allclose(rollout.steps.next_value[:, 0], memory @ params["value"], rtol=1e-5)
+    assert rollout.steps.truncated[2].all()
+
+
+def test_a_network_with_memory_trains_on_whole_columns():
+    """Ratio one before the first step, with episodes that end inside the rollout, for both minibatches of columns."""
+    cfg = PPOConfig(total_timesteps=1024, num_envs=4, num_steps=16, num_minibatches=2, gamma=0.9, lr=0.0, clip_eps=1e-5)
+    train = purerl.make_train(cfg, env=CutShort(), network=running_sum(2, 4))
+    result = jax.jit(train)(jax.random.key(0))
+    assert result.metrics["clip_fraction"].total.sum() == 0
+    learnt = jax.jit(purerl.make_train(cfg.replace(lr=1e-2), env=CutShort(), network=running_sum(2, 4)))(jax.random.key(0))
+    assert purerl.summarize(learnt.metrics)["value_loss"][-1] < 0.5 * purerl.summarize(result.metrics)["value_loss"][-1]
+
+
+def test_columns_that_do_not_divide_are_refused():
+    cfg = PPOConfig(num_envs=4, num_minibatches=8)
+    with pytest.raises(purerl.ConfigError, match="num_minibatches"):
+        purerl.make_train(cfg, env=CutShort(), network=running_sum(2, 4))
