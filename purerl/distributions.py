@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from purerl.keys import flat_draw
 from purerl.metrics import Mean, mean_of
 from purerl.types import Box, Discrete
 
@@ -35,7 +36,7 @@ class Categorical:
     logits: jax.Array
 
     def noise(self, key: jax.Array, *leading: int) -> jax.Array:
-        return jax.random.gumbel(key, (*leading, *self.logits.shape), jnp.float32)
+        return flat_draw(jax.random.gumbel, key, (*leading, *self.logits.shape))
 
     def sample(self, noise: jax.Array) -> jax.Array:
         return jnp.argmax(self.logits + noise, axis=-1).astype(jnp.int32)
@@ -82,7 +83,7 @@ class DiagGaussian:
         return jnp.clip(self.log_std, LOG_STD_MIN, LOG_STD_MAX)
 
     def noise(self, key: jax.Array, *leading: int) -> jax.Array:
-        return jax.random.normal(key, (*leading, *self.mean.shape), jnp.float32)
+        return flat_draw(jax.random.normal, key, (*leading, *self.mean.shape))
 
     def sample(self, noise: jax.Array) -> jax.Array:
         return self.mean + jnp.exp(self.clipped_log_std) * noise

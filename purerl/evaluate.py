@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from purerl.keys import stream
+from purerl.keys import split_keys, stream
 from purerl.policy import Policy
 from purerl.types import Environment, Episodes
 
@@ -25,14 +25,13 @@ def evaluate(
         deterministic: take the most likely action instead of a random one.
     """
     env_state, obs = env.reset(jax.random.split(stream(key, "start"), num_episodes))
-    zeros = jnp.zeros(num_episodes)
-    episodes = Episodes(zeros.astype(jnp.float32), zeros.astype(jnp.int32), zeros.astype(bool))
+    episodes = Episodes(*(jnp.zeros(num_episodes, dtype) for dtype in (jnp.float32, jnp.int32, bool)))
     initial = (env_state, obs, jnp.ones(num_episodes, bool), policy.initial_carry(num_episodes), episodes)
 
     def step(state, index):
         env_state, obs, first, carry, episodes = state
         action, carry = policy(carry, obs, first, stream(key, "action", index), deterministic)
-        keys = jax.random.split(stream(key, "environment", index), (2, num_episodes))
+        keys = split_keys(stream(key, "environment", index), 2, num_episodes)
         after = env.step(keys, env_state, action)
         done, running = after.terminated | after.truncated, ~episodes.finished
         episodes = Episodes(

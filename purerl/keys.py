@@ -1,6 +1,8 @@
 """Random streams by name: each use of randomness has a key of its own, so that adding one use moves no bit of another."""
 
+import math
 import zlib
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +23,16 @@ def stream(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax
         for word in words:
             key = jax.random.fold_in(key, word)
     return key
+
+
+def flat_draw(draw: Callable, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """`draw(key, shape)` float32, by way of one flat axis: the same numbers, for half the compile time. The key is consumed."""
+    return draw(key, (math.prod(shape),), jnp.float32).reshape(shape)
+
+
+def split_keys(key: jax.Array, *shape: int) -> jax.Array:
+    """`jax.random.split(key, shape)`, by way of one flat axis: the same keys, for half the compile time. The key is consumed."""
+    return jax.random.split(key, math.prod(shape)).reshape(shape)
 
 
 def typed_key(key: jax.Array) -> jax.Array:

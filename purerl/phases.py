@@ -91,7 +91,8 @@ def _epochs(phase, clock, key, params, opt_state, data, lr, max_grad_norm, axis_
         norms = {group: jnp.sqrt(jnp.sum(jnp.square(g))) for group, g in gradient.items()}
         norm = jnp.sqrt(sum(jnp.square(n) for n in norms.values()))
         scale = clip_scale(norm, max_grad_norm)
-        direction, opt_state = phase.optimizer.update(jax.tree.map(lambda g: scale * g, gradient), opt_state, flat)
+        with jax.numpy_dtype_promotion("standard"):  # optax relies on it
+            direction, opt_state = phase.optimizer.update(jax.tree.map(lambda g: scale * g, gradient), opt_state, flat)
         flat = jax.tree.map(lambda p, d: p - lr * d, flat, direction)
         return (flat, opt_state), {**metrics, "grad_norm": norm, **{f"grad_norm/{g}": n for g, n in norms.items()}}
 

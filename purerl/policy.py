@@ -1,6 +1,7 @@
 """A trained policy, ready to act."""
 
-from typing import Any, NamedTuple
+import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,8 @@ from purerl.types import Network, Space
 PyTree = Any
 
 
-class Policy(NamedTuple):
+@dataclasses.dataclass(frozen=True, eq=False)
+class Policy:
     """A network with its parameters. Pure: acting changes nothing.
 
     network: policy and value function.

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from purerl.keys import stream
+from purerl.keys import split_keys, stream
 from purerl.metrics import Max, Mean, Sum, mean_of, mean_where
 from purerl.types import Actor, Environment, Network, Outputs, Rollout, Transition
 
@@ -55,7 +55,7 @@ def collect(
     """Acts for `T = num_steps` steps in every environment.
 
     All random numbers are drawn before the loop: drawing them in each step takes half as long again. Log-probabilities,
-    and without a memory all values, are computed after it, in one batch.
+    and without a memory all values, are computed after it, in batches.
 
     Args:
         env: the environments.
@@ -73,7 +73,7 @@ def collect(
     forward = functools.partial(one_step, network)
     outputs, _ = jax.eval_shape(forward, params, actor.carry, actor.obs, actor.first)
     noise = outputs.policy.noise(stream(key, "action"), num_steps)
-    env_keys = jax.random.split(stream(key, "environment"), (num_steps, 2, actor.first.shape[0]))
+    env_keys = split_keys(stream(key, "environment"), num_steps, 2, actor.first.shape[0])
 
     def bootstrap(carry, obs):
         """The value of an observation that continues an episode."""
@@ -117,9 +117,11 @@ def collect(
 
     last, steps = jax.lax.scan(step, actor, (noise, env_keys))
     if remembers:
-        value, next_value = _values_with_memory(steps, bootstrap(last.carry, last.obs))
+        value, final_value = steps.value, steps.final_value
     else:
-        value, next_value = _values(network, params, steps)
+        value, final_value = _values(network, params, steps)
+    following = jnp.concatenate([value[1:], bootstrap(last.carry, last.obs)[None]])
+    truncated = steps.truncated.reshape(steps.truncated.shape + (1,) * (value.ndim - steps.truncated.ndim))
     transition = Transition(
         obs=steps.obs,
         first=steps.first,
@@ -129,32 +131,36 @@ def collect(
         reward=steps.reward,
         terminated=steps.terminated,
         truncated=steps.truncated,
-        next_value=next_value,
+        next_value=jnp.where(truncated, final_value, following),
     )
     rollout = Rollout(transition, jax.tree.map(lambda x: x[None], actor.carry))
     return last, rollout, _rollout_metrics(transition, steps)
 
 
 def _values(network: Network, params: PyTree, steps: _Step) -> tuple[jax.Array, jax.Array]:
-    """Values of all observations and of all their successors before a reset, without a memory: two batches.
+    """Values of all observations, and of the last ones of episodes that were cut short, without a memory. `[T, B(, K)]`.
 
-    Keeping every successor and valuing them at once ran 1.14 times as fast as valuing them step by step with 2048
-    CartPoles on a CPU. What it costs is the memory of a second `[T, B, ...]` of observations.
+    The successor of a step is the next row's observation, except at the end of an episode. Where a time limit ended it,
+    the observation before the reset was kept, and its value is computed after the rollout, B of them at a time and no more
+    than there are. Next to valuing every successor that makes an update 4 % faster with 2048 CartPoles on a CPU; next to
+    valuing them in the step, 15 %.
     """
-    value = network.apply(params, (), steps.obs, steps.first)[0].value
-    next_value = network.apply(params, (), steps.next_obs, jnp.zeros_like(steps.first))[0].value
-    return value, next_value
+    value_of = lambda obs, first: network.apply(params, (), obs, first)[0].value
+    value = value_of(steps.obs, steps.first)
+    T, B = steps.truncated.shape
+    rows = jnp.nonzero(steps.truncated.ravel(), size=T * B, fill_value=0)[0]
+    successors = jax.tree.map(lambda x: x.reshape(T * B, *x.shape[2:]), steps.next_obs)
 
+    def next_batch(state):
+        i, final_value = state
+        chosen = jax.lax.dynamic_slice(rows, (i * B,), (B,))
+        obs = jax.tree.map(lambda x: x[chosen][None], successors)
+        return i + 1, final_value.at[chosen].set(value_of(obs, jnp.zeros((1, B), bool))[0])
 
-def _values_with_memory(steps: _Step, last_value: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Values of all observations and of their successors, with a memory.
-
-    The successor of a step is the next row's observation, except where an episode was cut short: there its value was taken
-    during the rollout, since it needs the memory of that moment.
-    """
-    following = jnp.concatenate([steps.value[1:], last_value[None]])
-    truncated = steps.truncated.reshape(steps.truncated.shape + (1,) * (following.ndim - steps.truncated.ndim))
-    return steps.value, jnp.where(truncated, steps.final_value, following)
+    count = steps.truncated.sum(dtype=jnp.int32)
+    empty = jnp.zeros((T * B, *value.shape[2:]), value.dtype)
+    _, final_value = jax.lax.while_loop(lambda state: state[0] * B < count, next_batch, (jnp.int32(0), empty))
+    return value, final_value.reshape(value.shape)
 
 
 def _rollout_metrics(transition: Transition, steps: _Step) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def permutation(key: jax.Array, n: int) -> jax.Array:
     """
     a = math.isqrt(n - 1) + 1
     b = -(-n // a)
-    round_keys = jax.random.bits(key, (ROUNDS, 2), jnp.uint32)
+    round_keys = jax.random.bits(key, (ROUNDS * 2,), jnp.uint32).reshape(ROUNDS, 2)
 
     def encrypt(index):
         def one_round(halves, keys):
@@ -39,11 +39,13 @@ def permutation(key: jax.Array, n: int) -> jax.Array:
         (left, right), _ = jax.lax.scan(one_round, (left, index - left * np.uint32(b)), round_keys)
         return left * np.uint32(b) + right
 
-    index = encrypt(jnp.arange(n, dtype=jnp.uint32))
-    if a * b > n:
-        limit = np.uint32(n)
-        walk = lambda i: jnp.where(i >= limit, encrypt(i), i)
-        index = jax.lax.while_loop(lambda i: (i >= limit).any(), walk, index)
+    def walk(state):
+        index, outside = state
+        index = jnp.where(outside, encrypt(index), index)
+        return index, index >= np.uint32(n)
+
+    everything = jnp.arange(n, dtype=jnp.uint32), jnp.ones(n, bool)
+    index, _ = jax.lax.while_loop(lambda state: state[1].any(), walk, everything)
     return index.astype(jnp.int32)
 
 

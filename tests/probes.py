@@ -35,7 +35,7 @@ class Probe(Environment):
         return Params(max_steps_in_episode=self.limit)
 
     def reset_env(self, key, params):
-        state = State(jnp.int32(0), jax.random.randint(key, (), 0, self.kinds))
+        state = State(jnp.int32(0), jax.random.randint(key, (), 0, self.kinds, jnp.int32))
         return self.observe_state(state), state
 
     def step_env(self, key, state, action, params):

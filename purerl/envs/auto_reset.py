@@ -23,11 +23,12 @@ def auto_reset(reset: Callable, step: Callable) -> Callable:
     """
 
     def batched_step(keys, env_state, action):
-        next_obs, env_state, reward, terminated, truncated = jax.vmap(step)(keys[0], env_state, action)
+        step_keys, reset_keys = keys
+        next_obs, env_state, reward, terminated, truncated = jax.vmap(step)(step_keys, env_state, action)
         done = terminated | truncated
 
         def restart(running):
-            fresh = jax.vmap(reset)(keys[1])
+            fresh = jax.vmap(reset)(reset_keys)
             return jax.tree.map(lambda new, old: jax.vmap(jnp.where)(done, new, old), fresh, running)
 
         obs, env_state = jax.lax.cond(done.any(), restart, lambda running: running, (next_obs, env_state))

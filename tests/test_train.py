@@ -1,0 +1,268 @@
+"""What a user does with `make_train`: jit, vmap over seeds and configs, plan, policy, evaluate."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl import ConfigError, PPOConfig
+from purerl.clock import clock_at, updates_at
+from tests import probes
+from tests.tiny import CFG, digest, tiny
+
+KEY = jax.random.key(0)
+LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if f.type is float]
+
+
+@pytest.fixture(scope="module")
+def run():
+    return jax.jit(tiny())
+
+
+@pytest.fixture(scope="module")
+def sweep_run():
+    """The form that never recompiles for a changed float: the config is an argument."""
+    return jax.jit(lambda cfg, key: tiny(cfg)(key))
+
+
+# --- a run ------------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_have_one_row_an_update(run):
+    metrics = purerl.summarize(run(KEY).metrics)
+    assert {
+        "steps", "episodes", "episode_return", "episode_length", "loss", "policy_loss", "value_loss", "entropy", "approx_kl",
+        "clip_fraction", "explained_variance", "grad_norm", "grad_norm/policy", "grad_norm/value", "log_prob", "value",
+        "reward", "reward_max", "lr",
+    } == set(metrics)  # fmt: skip
+    assert {x.shape for x in metrics.values()} == {(4,)}
+    np.testing.assert_array_equal(metrics["steps"], 64)
+    np.testing.assert_allclose(metrics["lr"], 1e-3 * np.array([1, 0.75, 0.5, 0.25]), rtol=1e-6)
+    assert (metrics["grad_norm"] >= metrics["grad_norm/policy"]).all()
+    assert metrics["reward_max"].max() == 5
+    assert (metrics["approx_kl"] >= 0).all()
+
+
+def test_a_box_policy_reports_its_deviation():
+    metrics = purerl.summarize(jax.jit(tiny(CFG.replace(log_std_init=-1.0), box=True))(KEY).metrics)
+    np.testing.assert_allclose(metrics["policy_std"][0], math.exp(-1), rtol=1e-3)
+
+
+def test_every_form_of_running_gives_the_same(run):
+    train = tiny()
+    alone = run(KEY)
+    keys = jax.random.split(KEY, 3)
+    raw = jax.random.PRNGKey(0)
+    assert digest(run(raw)) == digest(alone)
+    one = jax.tree.map(lambda x: x[1], jax.jit(jax.vmap(train))(keys))
+    for other in (jax.vmap(run)(keys), jax.lax.map(train, keys)):
+        other = jax.tree.map(lambda x: x[1], other)
+        for got, want in zip(jax.tree.leaves((other.state.params, other.metrics)), jax.tree.leaves((one.state.params, one.metrics)), strict=True):
+            np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-4)
+
+
+def test_update_by_update_is_the_whole_run(run):
+    train = tiny()
+    state, update = train.init(KEY), jax.jit(train.update)
+    for _ in range(train.plan.num_updates):
+        state, _ = update(state)
+    for got, want in zip(jax.tree.leaves(state.params), jax.tree.leaves(run(KEY).state.params), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
+    assert updates_at(state.clock) == 4
+
+
+def test_rows_of_a_batch_do_not_see_each_other():
+    many = jax.jit(jax.vmap(tiny()))
+    key_of = lambda seeds: jax.vmap(jax.random.key)(np.array(seeds))
+    row = lambda result: jax.tree.map(lambda x: x[0], result)
+    assert digest(row(many(key_of([0, 1, 2, 3])))) == digest(row(many(key_of([0, 9, 8, 7]))))
+
+
+def test_another_process_gives_the_same_bits(run, fresh_python, tmp_path):
+    code = "from tests.tiny import *; print(digest(jax.jit(tiny())(jax.random.key(0))))"
+    hashes = {fresh_python(code, cwd=cwd, PYTHONHASHSEED=seed).strip() for cwd, seed in [(None, "0"), (tmp_path, "1")]}
+    assert hashes == {digest(run(KEY))}
+
+
+# --- sweeps -----------------------------------------------------------------------------------------------------------
+
+TO = {"lr": 1e-2, "lr_final": 1e-3, "value_clip_eps": 1e-3, "clip_eps": 1e-3, "max_grad_norm": 1e-3, "log_std_init": 0.7, "vf_coef": 5.0}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_every_leaf_can_be_swept_and_has_an_effect(name):
+    values = jnp.array([getattr(CFG, name), TO.get(name, 0.5)], jnp.float32)
+    sweep = jax.vmap(lambda x: strong(CFG.replace(**{name: x})))(values)
+    many = swept(sweep, KEY)
+    rows = [digest(jax.tree.map(lambda x: x[i], many.state.params)) for i in (0, 1)]
+    assert rows[0] != rows[1]
+    alone = one(strong(CFG.replace(**{name: values[1]})), KEY)
+    for got, want in zip(jax.tree.leaves(many.state.params), jax.tree.leaves(alone.state.params), strict=True):
+        np.testing.assert_allclose(got[1], want, rtol=2e-3, atol=2e-4)
+
+
+def strong(cfg):
+    """Floats as float32 arrays, so that one compiled program serves every swept field of these tests."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), cfg)
+
+
+one = jax.jit(lambda cfg, key: tiny(cfg, box=True)(key))
+swept = jax.jit(jax.vmap(lambda cfg, key: tiny(cfg, box=True)(key), in_axes=(0, None)))
+
+
+def test_a_changed_float_does_not_recompile(sweep_run):
+    for lr in (1e-3, 2e-3, np.float32(3e-3)):
+        sweep_run(CFG.replace(lr=lr), KEY)
+    before = sweep_run._cache_size()
+    sweep_run(CFG.replace(lr=4e-3, gamma=0.5, max_grad_norm=math.inf), KEY)
+    assert sweep_run._cache_size() == before
+
+
+def test_sweeps_outside_jit_too():
+    sweep = jax.vmap(lambda lr: CFG.replace(lr=lr, total_timesteps=64))(jnp.array([0.0, 1e-2]))
+    states = jax.vmap(lambda cfg: tiny(cfg)(KEY).state, in_axes=0)(sweep)
+    assert not jnp.allclose(*states.params["policy"]["head"]["Linear_0"]["kernel"])
+
+
+def test_environment_parameters_can_be_swept():
+    run = lambda limit: purerl.make_train(
+        PPOConfig(total_timesteps=64, num_steps=16, env_params={"max_steps_in_episode": limit}), env=probes.TimeLimit()
+    )(KEY)
+    episodes = jax.jit(jax.vmap(run))(jnp.array([2, 4])).metrics["episodes"].total
+    np.testing.assert_array_equal(episodes[:, 0], [4 * 8, 4 * 4])
+
+
+# --- size -------------------------------------------------------------------------------------------------------------
+
+
+def test_steps_are_rounded_up_and_the_plan_says_so():
+    plan = purerl.make_train(PPOConfig()).plan
+    assert (plan.num_updates, plan.env_steps, plan.extra_steps) == (977, 500_224, 224)
+    assert (plan.batch_size, plan.minibatch_size, plan.gradient_steps) == (512, 128, 977 * 16)
+    assert plan.parameters == 2 * (4 * 64 + 64 + 64 * 64 + 64) + 64 * 2 + 2 + 64 + 1
+    assert "extra_steps" in str(plan)
+    assert "500,224" in str(plan)
+    assert tiny(CFG.replace(total_timesteps=1)).plan.num_updates == 1
+    assert tiny(CFG.replace(total_timesteps=10**18)).plan.num_updates == 10**18 // 64
+
+
+@pytest.mark.parametrize("start", [2**31 - 100, 2**32 - 100])
+def test_counters_stay_exact_past_a_word(start):
+    train = tiny(CFG.replace(total_timesteps=2 * 64 * start))
+    state = train.init(KEY).replace(clock=clock_at(start))
+    state, metrics = jax.jit(lambda state: jax.lax.scan(lambda s, _: train.update(s), state, length=200))(state)
+    assert updates_at(state.clock) == start + 200
+    assert purerl.summarize(metrics)["steps"].astype(int).sum() == 200 * 64
+    np.testing.assert_allclose(purerl.summarize(metrics)["lr"], 5e-4, rtol=1e-5)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
+
+
+# --- policy and evaluation --------------------------------------------------------------------------------------------
+
+
+def test_policy_acts_and_values(run):
+    train, state = tiny(), run(KEY).state
+    policy = train.policy(state)
+    obs, first = jnp.eye(3), jnp.zeros(3, bool)
+    carry = policy.initial_carry(3)
+    action, carry = jax.jit(policy)(carry, obs, first, KEY)
+    assert action.shape == (3,)
+    assert action.dtype == jnp.int32
+    greedy, _ = policy(carry, obs, first, KEY, deterministic=True)
+    again, _ = policy(carry, obs, first, jax.random.key(9), deterministic=True)
+    np.testing.assert_array_equal(greedy, again)
+    assert policy.value(carry, obs).shape == (3,)
+    np.testing.assert_array_equal(policy.value(carry, obs, first), policy.value(carry, obs))
+
+
+def test_policy_of_a_box_stays_inside():
+    train = tiny(CFG.replace(log_std_init=3.0), box=True)
+    action, _ = train.policy(train.init(KEY))((), jnp.eye(3), jnp.zeros(3, bool), KEY)
+    assert action.shape == (3, 1)
+    assert (jnp.abs(action) <= 1).all()
+    assert (jnp.abs(action) == 1).any()
+
+
+def test_evaluation_counts_whole_first_episodes():
+    train = purerl.make_train(PPOConfig(), env=probes.Episodes37())
+    state = train.init(KEY)
+    episodes = jax.jit(lambda s, k: train.evaluate(s, k, num_episodes=5, max_steps=100))(state, KEY)
+    np.testing.assert_array_equal(episodes.returns, np.full(5, 37))
+    np.testing.assert_array_equal(episodes.lengths, np.full(5, 37))
+    assert episodes.finished.all()
+    short = train.evaluate(state, KEY, num_episodes=5, max_steps=30)
+    np.testing.assert_array_equal(short.returns, np.full(5, 30))
+    assert not short.finished.any()
+
+
+def test_evaluation_changes_nothing_and_has_its_own_key(run):
+    train, state = tiny(), run(KEY).state
+    before = digest(state)
+    scores = [train.evaluate(state, jax.random.key(seed), 64, max_steps=3).returns for seed in (0, 0, 1)]
+    assert digest(state) == before
+    np.testing.assert_array_equal(scores[0], scores[1])
+    assert (scores[0] != scores[2]).any()
+
+
+def test_evaluation_in_other_settings():
+    train = purerl.make_train(PPOConfig(), env=probes.TimeLimit())
+    state = train.init(KEY)
+    lengths = train.evaluate(state, KEY, 3, env_params={"max_steps_in_episode": 5}).lengths
+    np.testing.assert_array_equal(lengths, [5, 5, 5])
+    np.testing.assert_array_equal(train.evaluate(state, KEY, 3).lengths, [8, 8, 8])
+
+
+def test_evaluation_of_many_seeds():
+    train = tiny()
+    result = jax.jit(jax.vmap(train))(jax.random.split(KEY, 3))
+    score = jax.vmap(lambda s, k: train.evaluate(s, k, 16, max_steps=2).returns)(result.state, jax.random.split(KEY, 3))
+    assert score.shape == (3, 16)
+
+
+def test_evaluation_without_a_known_limit_is_refused():
+    class Limitless(probes.Constant):
+        default_params = None
+
+        def is_truncated(self, state, params):
+            return jnp.array(False)
+
+    train = purerl.make_train(CFG, env=Limitless())
+    with pytest.raises(ConfigError, match="max_steps"):
+        train.evaluate(train.init(KEY), KEY)
+    assert train.evaluate(train.init(KEY), KEY, 4, max_steps=3).finished.all()
+
+
+# --- a network that does not fit --------------------------------------------------------------------------------------
+
+
+def outputs_of(logits=2, value_shape=lambda first: first.shape, carry=lambda c: c, params=None):
+    from purerl import Network, Outputs
+    from purerl.distributions import Categorical
+
+    def apply(params, c, obs, first):
+        return Outputs(Categorical(jnp.zeros((*first.shape, logits))), jnp.zeros(value_shape(first))), carry(c)
+
+    return Network(lambda key, obs: {"policy": jnp.zeros(1)} if params is None else params, apply)
+
+
+@pytest.mark.parametrize(
+    ("network", "says"),
+    [
+        (outputs_of(logits=3), "2 actions"),
+        (outputs_of(value_shape=lambda f: (*f.shape, 1)), "without an axis for the output"),
+        (outputs_of(carry=lambda c: jnp.zeros(3)), "carry"),
+        (outputs_of(params=jnp.zeros(3)), "dict"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused(network, says):
+    with pytest.raises(ConfigError, match=says):
+        tiny(network=network)
+
+
+def test_a_torso_that_does_not_fit_is_refused():
+    with pytest.raises(ConfigError, match=r"torso = 'cnn': needs observations \[height, width, channels\]"):
+        tiny(CFG.replace(torso="cnn"))

@@ -1,0 +1,30 @@
+"""The smallest run that exercises everything, and a hash of all that it gives."""
+
+import hashlib
+
+import jax
+import numpy as np
+
+import purerl
+from purerl import PPOConfig
+from tests.probes import FinalObs, boxed
+
+CFG = PPOConfig(total_timesteps=256, num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden=(16, 16), lr=1e-3)
+
+
+def tiny(cfg=CFG, box=False, **objects):
+    return purerl.make_train(cfg, env=boxed(FinalObs)() if box else FinalObs(), **objects)
+
+
+def digest(tree):
+    """SHA-256 over the path, dtype, shape and bytes of every leaf."""
+    sha = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        is_key = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        data = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+        sha.update(f"{jax.tree_util.keystr(path)} {data.dtype} {data.shape}".encode() + data.tobytes())
+    return sha.hexdigest()
+
+
+if __name__ == "__main__":
+    print(digest(jax.jit(tiny())(jax.random.key(0))))
