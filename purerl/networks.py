@@ -38,6 +38,26 @@ class MLP(nn.Module):
         return x
 
 
+class Conv(nn.Module):
+    """A convolution without padding, as one matrix product of all image patches. `[N, H, W, C] -> [N, H', W', filters]`.
+
+    XLA's own convolution, with its gradient, takes 45 times as long inside a loop on a CPU (256 images of 10 x 10 x 4).
+    """
+
+    filters: int
+    size: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        N, H, W, C = x.shape
+        rows, columns = H - self.size + 1, W - self.size + 1
+        kernel = self.param("kernel", nn.initializers.zeros, (self.size, self.size, C, self.filters), jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, (self.filters,), jnp.float32)
+        offsets = [(i, j) for i in range(self.size) for j in range(self.size)]
+        patches = jnp.concatenate([x[:, i : i + rows, j : j + columns].reshape(-1, C) for i, j in offsets], axis=-1)
+        return (patches @ kernel.reshape(-1, self.filters) + bias[None]).reshape(N, rows, columns, self.filters)
+
+
 class CNN(nn.Module):
     """One 3 x 3 convolution of 16 filters for 10 x 10 images (Young & Tian 2019, arXiv:1903.03176), then an `MLP`."""
 
@@ -46,8 +66,7 @@ class CNN(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = nn.Conv(16, (3, 3), padding="VALID", kernel_init=nn.initializers.zeros)(x)
-        return MLP(self.hidden, self.activation)(self.activation(x))
+        return MLP(self.hidden, self.activation)(self.activation(Conv(filters=16, size=3)(x)))
 
 
 class Linear(nn.Module):

@@ -147,6 +147,23 @@ class FinalObs(Probe):
         return state.time >= 1
 
 
+class Varied(Probe):
+    """Nothing to find out, everything to go through: action-dependent rewards, episodes of 1 to 5 steps that end both ways."""
+
+    kinds = 3
+    width = 4
+    limit = 5
+
+    def observe_state(self, state):
+        return jnp.append(jax.nn.one_hot(state.kind, 3), state.time.astype(jnp.float32) / 5)
+
+    def step_env(self, key, state, action, params):
+        goes = (action[0] > 0 if self.box else action == 1).astype(jnp.int32)
+        after = State(state.time + 1, (state.kind + goes + 1) % 3)
+        reward = jnp.where(after.kind == 2, jnp.float32(1), jnp.float32(-0.1)) + jnp.float32(0.5) * goes.astype(jnp.float32)
+        return self.observe_state(after), after, reward, (after.kind == 0) & (after.time > 1), {}
+
+
 class Episodes37(Probe):
     """Reward 1, episodes of 37 steps."""
 

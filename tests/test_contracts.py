@@ -17,7 +17,7 @@ KEY = jax.random.key(0)
 KINDS = {
     "discrete": lambda cfg=CFG: tiny(cfg),
     "box": lambda cfg=CFG: tiny(cfg, box=True),
-    "memory": lambda cfg=CFG: tiny(cfg, network=running_sum(2, 3)),
+    "memory": lambda cfg=CFG: tiny(cfg, network=running_sum(2, 4)),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 

@@ -43,7 +43,7 @@ def test_metrics_have_one_row_an_update(run):
     np.testing.assert_array_equal(metrics["steps"], 64)
     np.testing.assert_allclose(metrics["lr"], 1e-3 * np.array([1, 0.75, 0.5, 0.25]), rtol=1e-6)
     assert (metrics["grad_norm"] >= metrics["grad_norm/policy"]).all()
-    assert metrics["reward_max"].max() == 5
+    assert metrics["reward_max"].max() == 1.5
     assert (metrics["approx_kl"] >= 0).all()
 
 
@@ -167,7 +167,7 @@ def test_counters_stay_exact_past_a_word(start):
 def test_policy_acts_and_values(run):
     train, state = tiny(), run(KEY).state
     policy = train.policy(state)
-    obs, first = jnp.eye(3), jnp.zeros(3, bool)
+    obs, first = jnp.eye(4)[:3], jnp.zeros(3, bool)
     carry = policy.initial_carry(3)
     action, carry = jax.jit(policy)(carry, obs, first, KEY)
     assert action.shape == (3,)
@@ -181,7 +181,7 @@ def test_policy_acts_and_values(run):
 
 def test_policy_of_a_box_stays_inside():
     train = tiny(CFG.replace(log_std_init=3.0), box=True)
-    action, _ = train.policy(train.init(KEY))((), jnp.eye(3), jnp.zeros(3, bool), KEY)
+    action, _ = train.policy(train.init(KEY))((), jnp.eye(4)[:3], jnp.zeros(3, bool), KEY)
     assert action.shape == (3, 1)
     assert (jnp.abs(action) <= 1).all()
     assert (jnp.abs(action) == 1).any()

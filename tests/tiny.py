@@ -7,13 +7,13 @@ import numpy as np
 
 import purerl
 from purerl import PPOConfig
-from tests.probes import FinalObs, boxed
+from tests.probes import Varied, boxed
 
 CFG = PPOConfig(total_timesteps=256, num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden=(16, 16), lr=1e-3)
 
 
 def tiny(cfg=CFG, box=False, **objects):
-    return purerl.make_train(cfg, env=boxed(FinalObs)() if box else FinalObs(), **objects)
+    return purerl.make_train(cfg, env=boxed(Varied)() if box else Varied(), **objects)
 
 
 def digest(tree):

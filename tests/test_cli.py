@@ -1,0 +1,108 @@
+import io
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from purerl.cli import main
+from purerl.fit import fit
+from purerl.recorders import LiveLine, closing_table
+from tests.probes import Varied
+from tests.tiny import CFG
+
+SMALL = ["ppo", "--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
+
+
+def test_trains_and_closes_with_a_table(capsys):
+    assert main([*SMALL, "--seed", "3", "--num-seeds", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "512 steps in" in out
+    assert "steps/s" in out
+    rows = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
+    assert rows == ["3", "4"]
+
+
+def test_every_kind_of_flag(capsys):
+    flags = ["--env", "DeepSea-bsuite", "--env-kwargs", "size", "5", "--env-params", "unscaled_move_cost", "0.02"]
+    more = ["--max-grad-norm", "inf", "--lr-schedule", "constant", "--total-timesteps", "1e2", "--hidden", "8", "8"]
+    assert main([*SMALL, *flags, *more]) == 0
+    assert "length" in capsys.readouterr().out
+
+
+def test_a_wrong_config_is_told_without_a_traceback(capsys):
+    assert main(["ppo", "--env", "CartPol-v1", "--lr", "-1", "--num-minibatches", "7"]) == 2
+    err = capsys.readouterr().err
+    assert "3 problems" in err
+    assert "did you mean 'CartPole-v1'" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("flag", "meant"), [("--num-evns", "--num-envs"), ("--gama", "--gamma")])
+def test_an_unknown_flag_is_refused_with_the_nearest(capsys, flag, meant):
+    with pytest.raises(SystemExit) as stop:
+        main(["ppo", flag, "3"])
+    assert stop.value.code == 2
+    assert meant in capsys.readouterr().err
+
+
+def test_help_lists_every_field(capsys):
+    with pytest.raises(SystemExit):
+        main(["ppo", "--help"])
+    out = capsys.readouterr().out
+    for text in ("--gae-lambda FLOAT", "--estimator {gae,n_step,td_lambda}", "--num-seeds INT", "Learning rate at the first update"):
+        assert text in out
+
+
+def test_the_live_line_renews_itself_in_a_terminal():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    with LiveLine(console) as line:
+        fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(line,))
+    text = console.file.getvalue()
+    assert "256 steps" in text
+    assert "0:00 left" in text
+    assert "\x1b[2K" in text  # the line is erased and written again
+
+
+def test_plain_lines_elsewhere():
+    console = Console(file=io.StringIO(), width=120)
+    with LiveLine(console, plain_seconds=0) as line:
+        result = fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(line,))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 3
+    assert "\x1b" not in console.file.getvalue()
+    assert "return" in lines[-1]
+    table = closing_table(result, first_seed=0)
+    assert [column.header for column in table.columns] == ["seed", "episodes", "return", "length", "entropy"]
+
+
+def test_an_interrupt_closes_with_the_table():
+    """The real command, stopped by a real signal in the middle of a run of hours."""
+    root = pathlib.Path(__file__).parent.parent
+    command = [sys.executable, "-m", "purerl.cli", "ppo", "--total-timesteps", "1e12", "--hidden", "8"]
+    env = {**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    first = process.stdout.readline()
+    while "steps/s" not in first:
+        assert process.poll() is None, first
+        first = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    asked = time.monotonic()
+    rest = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, rest
+    assert time.monotonic() - asked < 20
+    assert "episodes" in rest
+    assert "Traceback" not in rest
+
+
+def test_unfinished_episodes_are_no_return():
+    from purerl.metrics import Mean
+    from purerl.recorders import pooled
+
+    assert np.isnan(pooled(Mean(np.zeros(3), np.zeros(3, int))))
+    assert pooled(Mean(np.array([4.0, 6.0]), np.array([1, 3]))) == 2.5
