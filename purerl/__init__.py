@@ -3,9 +3,12 @@
 from purerl.config import ConfigError as ConfigError
 from purerl.config import PPOConfig as PPOConfig
 from purerl.config import validate as validate
+from purerl.devices import over_devices as over_devices
+from purerl.devices import use_cores as use_cores
 from purerl.fit import FitResult as FitResult
 from purerl.fit import fit as fit
 from purerl.metrics import summarize as summarize
+from purerl.presets import preset as preset
 from purerl.train import Train as Train
 from purerl.train import make_train as make_train
 from purerl.types import Advantages as Advantages

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from purerl.reductions import moments
 from purerl.types import Advantages, Transition
 
+
 def gae(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Advantages:
     """Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, equations 11 and 16).
 

@@ -183,7 +183,9 @@ def _from_json(value: Any, field: dataclasses.Field) -> Any:
         return _tuples(value)
     if isinstance(value, dict):
         return {name: _from_json(v, field) for name, v in value.items()}
-    return np.array([float(v) for v in value], np.float32) if isinstance(value, list) else float(value) if value == "inf" else value
+    return (
+        np.array([float(v) for v in value], np.float32) if isinstance(value, list) else float(value) if value == "inf" else value
+    )
 
 
 def _tuples(value: Any) -> Any:
@@ -295,6 +297,7 @@ class PPOConfig(Config):
         hidden: Widths of the hidden layers; of those after the convolution for `cnn`.
         activation: Nonlinearity: `tanh`, `relu`, `swish`, `gelu` or `elu`.
         log_std_init: Logarithm of the initial standard deviation of a Box action, in the environment's units.
+        metrics_every: Updates whose metrics are added up to one row; for runs so long that a row for each is too much.
     """
 
     env: str = static("CartPole-v1")
@@ -330,6 +333,8 @@ class PPOConfig(Config):
     activation: str = static("tanh", one_of("tanh", "relu", "swish", "gelu", "elu"))
     log_std_init: float = leaf(0.0, finite())
 
+    metrics_every: int = static(1, at_least(1))
+
     @property
     def batch_size(self) -> int:
         """Environment steps of one update."""
@@ -356,4 +361,7 @@ class PPOConfig(Config):
         elif self.minibatch_size == 1 and self.advantage_norm == "minibatch":
             hint = "gives minibatches of one step, whose standardised advantage is always 0; use fewer, or advantage_norm='batch'"
             found.append(Problem("num_minibatches", self.num_minibatches, hint))
+        if self.metrics_every * self.batch_size >= 2**31:
+            hint = f"a row would count 2**31 steps or more; at most {(2**31 - 1) // self.batch_size} would work"
+            found.append(Problem("metrics_every", self.metrics_every, hint))
         return found

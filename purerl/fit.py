@@ -5,6 +5,7 @@ argument of one compiled program, and nothing on the device or in the program gr
 """
 
 import contextlib
+import operator
 import signal
 import threading
 import time
@@ -15,8 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.clock import updates_at
 from purerl.config import ConfigError, PPOConfig, Problem
+from purerl.devices import over_devices, use_cores
+from purerl.metrics import add_rows
 from purerl.plan import Plan
 from purerl.train import Train, make_train
 from purerl.types import TrainState
@@ -59,7 +61,7 @@ class FitResult(NamedTuple):
     """What a run gives, whole or interrupted.
 
     state: after the last finished chunk. With several seeds its leaves have a leading axis, but for the clock.
-    metrics: as in `TrainResult`, on the host; leaves `[updates]`, or `[num_seeds, updates]`.
+    metrics: as in `TrainResult`, on the host; leaves `[rows]`, or `[num_seeds, rows]`.
     progress: where the run stood at the end.
     """
 
@@ -73,6 +75,7 @@ def fit(
     seed: int = 0,
     *,
     num_seeds: int = 1,
+    exact: bool = False,
     chunk_seconds: float = 1.0,
     recorders: tuple[Callable[[Progress], None], ...] = (),
     **objects: Any,
@@ -85,7 +88,8 @@ def fit(
     Args:
         cfg: what to train and how.
         seed: of the first run; the others follow it. Run i begins with `jax.random.key(seed + i)`.
-        num_seeds: runs side by side in one program.
+        num_seeds: runs side by side in one program, spread over the devices; on a CPU over its cores, see `use_cores`.
+        exact: every one of several seeds has the bits of its run alone: see `over_devices`.
         chunk_seconds: about how long to run between two reports.
         recorders: called with a `Progress` after each chunk.
         **objects: `env`, `network` and the others, as `make_train` takes them.
@@ -93,50 +97,76 @@ def fit(
     Raises:
         ConfigError: as `make_train`.
     """
-    train = make_train(cfg, **objects)
     if num_seeds < 1:
         raise ConfigError([Problem("num_seeds", num_seeds, "must be at least 1")])
-    state, run_chunk = _start(train, seed, num_seeds)
+    if num_seeds > 1:
+        use_cores()
+    train = make_train(cfg, **objects)
+    state, run_chunk = _start(train, seed, num_seeds, exact)
     total, updates, chunk = train.plan.num_updates, 0, 1
-    history: list[PyTree] = []
+    curves = _Curves(cfg.metrics_every)
     with _interruptible() as interrupted:
         began = time.perf_counter()
-        while updates < total and not interrupted.is_set():
+        while True:
             before = time.perf_counter()
             chunk = min(chunk, total - updates, MAX_CHUNK)
-            state, rows = run_chunk(state, np.int32(chunk))
-            rows = jax.tree.map(lambda x: np.moveaxis(x[:chunk], 0, -1), jax.device_get(rows))
+            state, buffer = run_chunk(state, np.int32(chunk))
+            rows = jax.tree.map(operator.itemgetter((..., slice(chunk))), jax.device_get(buffer))
             updates += chunk
-            history.append(rows)
+            curves.append(rows)
             progress = Progress(train.plan, num_seeds, updates, time.perf_counter() - began, rows)
             for recorder in recorders:
                 recorder(progress)
+            if updates == total or interrupted.is_set():
+                return FitResult(state, curves.whole(), progress)
             chunk = max(1, round(chunk * min(4.0, chunk_seconds / (time.perf_counter() - before))))
-    metrics = jax.tree.map(lambda *rows: np.concatenate(rows, axis=-1), *history)
-    return FitResult(state, metrics, progress)
 
 
-def _start(train: Train, seed: int, num_seeds: int) -> tuple[TrainState, Callable]:
+def _start(train: Train, seed: int, num_seeds: int, exact: bool) -> tuple[TrainState, Callable]:
     """The first state, and the compiled program that takes it through a chunk of updates."""
-    if num_seeds == 1:
-        init, update, keys = train.init, train.update, jax.random.key(seed)
-    else:
-        init = jax.vmap(train.init, out_axes=train.seed_axes)
-        update = jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))
-        keys = jax.vmap(jax.random.key)(np.arange(seed, seed + num_seeds, dtype=np.uint32))
 
     def run_chunk(state, length):
-        """`length <= MAX_CHUNK` updates, and their metrics in the first rows of a buffer."""
-        rows = jax.tree.map(lambda x: jnp.zeros((MAX_CHUNK, *x.shape), x.dtype), jax.eval_shape(update, state)[1])
+        """`length <= MAX_CHUNK` updates, and their metrics in the first entries of a buffer."""
+        buffer = jax.tree.map(lambda x: jnp.zeros((MAX_CHUNK, *x.shape), x.dtype), jax.eval_shape(train.update, state)[1])
 
         def body(i, carry):
-            state, metrics = update(carry[0])
+            state, metrics = train.update(carry[0])
             return state, jax.tree.map(lambda row, x: row.at[i].set(x), carry[1], metrics)
 
-        return jax.lax.fori_loop(0, length, body, (state, rows))
+        return jax.lax.fori_loop(0, length, body, (state, buffer))
 
+    init, keys = train.init, jax.random.key(seed)
+    if num_seeds > 1:
+        keys = jnp.stack([jax.random.key(seed + i) for i in range(num_seeds)])
+        init = over_devices(init, out_axes=train.seed_axes, exact=exact)
+        run_chunk = over_devices(run_chunk, in_axes=(train.seed_axes, None), out_axes=(train.seed_axes, 0), exact=exact)
     state = jax.jit(init)(keys)
     return state, jax.jit(run_chunk, donate_argnums=0).lower(state, np.int32(1)).compile()
+
+
+class _Curves:
+    """Metrics on the host, one row for each `every` updates, whatever the chunks they come in."""
+
+    def __init__(self, every: int):
+        self._every, self._rows, self._pending = every, [], []
+
+    def append(self, rows: dict[str, Any]) -> None:
+        self._pending.append(rows)
+        rows = _joined(self._pending)
+        whole = jax.tree.leaves(rows)[0].shape[-1] // self._every * self._every
+        if whole:
+            self._rows.append(add_rows(jax.tree.map(lambda x: x[..., :whole], rows), self._every))
+            rows = jax.tree.map(lambda x: x[..., whole:], rows)
+        self._pending = [rows]
+
+    def whole(self) -> dict[str, Any]:
+        left = _joined(self._pending)
+        last = [add_rows(left, self._every)] if jax.tree.leaves(left)[0].size else []
+        return _joined(self._rows + last)
+
+
+def _joined(rows: list[PyTree]) -> PyTree:
+    return jax.tree.map(lambda *x: np.concatenate(x, axis=-1), *rows)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ PyTree = Any
 
 
 def orthogonal(key: jax.Array, params: PyTree, gain: Callable[[str], float]) -> PyTree:
-    """Parameters with every kernel drawn anew: a random (semi-)orthogonal matrix times a gain (Saxe et al. 2014, arXiv:1312.6120).
+    """Parameters with every kernel drawn anew: random (semi-)orthogonal, times a gain (Saxe et al. 2014, arXiv:1312.6120).
 
     All numbers come from one draw, since every draw in a program takes XLA a tenth of a second to compile. They are drawn
     one seed at a time also under `vmap`: a batched draw is a batched LAPACK QR factorisation, and several of those at once

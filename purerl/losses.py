@@ -1,4 +1,4 @@
-"""The terms of a loss, step by step: arrays of one entry a step in, arrays of the same shape out. Whoever uses them takes the mean."""
+"""The terms of a loss, step by step: arrays of one entry a step in, the same shape out. Whoever uses them takes the mean."""
 
 import jax
 import jax.numpy as jnp
@@ -53,4 +53,3 @@ def approximate_kl(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
 def clip_fraction(log_prob: jax.Array, old_log_prob: jax.Array, clip_eps: jax.Array) -> jax.Array:
     """1 where the ratio of probabilities lies outside `1 +- clip_eps`, else 0."""
     return (jnp.abs(jnp.exp(log_prob - old_log_prob) - 1) > clip_eps).astype(jnp.float32)
-

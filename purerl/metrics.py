@@ -1,8 +1,10 @@
 """What an update reports: sums and counts, so that rows can be added up and a mean over nothing is never taken on device.
 
-Metrics are a dict from a name to one of three kinds. `summarize` turns them into NumPy arrays on the host.
+Metrics are a dict from a name to one of three kinds, each of which says how two rows are added and what to start from.
+`summarize` turns them into NumPy arrays on the host.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -18,6 +20,8 @@ class Sum:
     """A quantity that adds up: steps, episodes."""
 
     total: jax.Array
+    add = staticmethod(jnp.add)
+    start = 0
 
     def read(self) -> np.ndarray:
         return np.asarray(self.total)
@@ -29,6 +33,8 @@ class Mean:
 
     total: jax.Array
     count: jax.Array
+    add = staticmethod(jnp.add)
+    start = 0
 
     def read(self) -> np.ndarray:
         total, count = np.asarray(self.total), np.asarray(self.count)
@@ -40,6 +46,8 @@ class Max:
     """A quantity whose largest value counts."""
 
     value: jax.Array
+    add = staticmethod(jnp.maximum)
+    start = -np.inf
 
     def read(self) -> np.ndarray:
         return np.asarray(self.value)
@@ -65,6 +73,26 @@ def explained_variance(value: jax.Array, target: jax.Array, axis_name: str | Non
     varies = variance > 0
     share = 1 - left / jnp.where(varies, variance, jnp.ones_like(variance))
     return mean_where(share, varies, None)
+
+
+def accumulate(update: Callable, state: Any, count: jax.Array) -> tuple[Any, dict[str, Any]]:
+    """`count` times `(state) -> (state, metrics)`: the last state, and the metrics of all as one row."""
+    kinds = jax.eval_shape(update, state)[1]
+    start = lambda metric: lambda x: jnp.full(x.shape, metric.start, x.dtype)
+    nothing = {name: jax.tree.map(start(metric), metric) for name, metric in kinds.items()}
+
+    def body(_, carry):
+        state, metrics = update(carry[0])
+        return state, {name: jax.tree.map(metric.add, metric, metrics[name]) for name, metric in carry[1].items()}
+
+    return jax.lax.fori_loop(0, count, body, (state, nothing))
+
+
+def add_rows(metrics: dict[str, Any], every: int) -> dict[str, Any]:
+    """Each `every` rows added up to one, on the host; the last ones too if they are fewer. Leaves `[..., rows]`."""
+    ufunc = {jnp.add: np.add, jnp.maximum: np.maximum}
+    add = lambda metric: lambda x: ufunc[metric.add].reduceat(x, np.arange(0, x.shape[-1], every), axis=-1)
+    return {name: jax.tree.map(add(metric), metric) for name, metric in metrics.items()}
 
 
 def summarize(metrics: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -16,8 +16,8 @@ def adam(eps: jax.Array) -> optax.GradientTransformation:
 def learning_rate(clock: Clock, num_updates: int, lr: jax.Array, lr_final: jax.Array, schedule: str) -> jax.Array:
     """The learning rate of the update that the clock stands before; constant within an update. Float32 scalar.
 
-        constant  lr
-        linear    lr + (lr_final - lr) * i / n    at update i = 0 .. n - 1
+    constant  lr
+    linear    lr + (lr_final - lr) * i / n    at update i = 0 .. n - 1
     """
     return {"constant": lr, "linear": lr + (lr_final - lr) * progress(clock, num_updates)}[schedule]
 

@@ -83,9 +83,7 @@ def _epochs(phase, clock, key, params, opt_state, data, lr, max_grad_norm, axis_
 
     def gradient_step(carry, rows):
         flat, opt_state = carry
-        minibatch = Sequences(
-            jax.tree.map(lambda x: x[:, rows], data.steps), jax.tree.map(lambda x: x[rows], data.carry)
-        )
+        minibatch = Sequences(jax.tree.map(lambda x: x[:, rows], data.steps), jax.tree.map(lambda x: x[rows], data.carry))
         gradient, metrics = jax.grad(lambda flat: phase.loss({**params, **unflatten(flat)}, minibatch), has_aux=True)(flat)
         gradient, metrics = reductions.pooled((gradient, metrics), axis_name)
         norms = {group: jnp.sqrt(jnp.sum(jnp.square(g))) for group, g in gradient.items()}

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from purerl.keys import split_keys, stream
-from purerl.metrics import Max, Mean, Sum, mean_of, mean_where
+from purerl.metrics import Max, Sum, mean_of, mean_where
 from purerl.types import Actor, Environment, Network, Outputs, Rollout, Transition
 
 PyTree = Any

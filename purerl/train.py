@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
 from purerl.advantages import estimate
 from purerl.algorithms.ppo import ppo, surrogate
@@ -13,6 +13,7 @@ from purerl.config import ConfigError, PPOConfig, Problem, not_scalar, problems,
 from purerl.envs import make_env
 from purerl.evaluate import evaluate
 from purerl.keys import typed_key
+from purerl.metrics import accumulate
 from purerl.networks import actor_critic
 from purerl.plan import Plan
 from purerl.policy import Policy
@@ -89,8 +90,12 @@ class Train:
 
     def __call__(self, key: jax.Array) -> TrainResult:
         """The whole run: `init`, then `plan.num_updates` times `update`. Pure: wrap it in `jax.jit`, `jax.vmap` or both."""
-        step = lambda state, _: self.update(state)
-        return TrainResult(*jax.lax.scan(step, self.init(key), length=self.cfg.num_updates))
+        updates, every = self.cfg.num_updates, self.cfg.metrics_every
+        if every == 1:
+            return TrainResult(*jax.lax.scan(lambda state, _: self.update(state), self.init(key), length=updates))
+        rows = -(-updates // every)
+        counts = jnp.full(rows, every, jnp.int32).at[-1].set(updates - (rows - 1) * every)
+        return TrainResult(*jax.lax.scan(functools.partial(accumulate, self.update), self.init(key), counts))
 
     def policy(self, state: TrainState) -> Policy:
         """The policy of a state, ready to act."""
@@ -177,7 +182,9 @@ def _check_network(network: Network, env: Environment, cfg: PPOConfig) -> None:
     action, log_prob = jax.eval_shape(act, outputs.policy)
     expected = (1, num_envs, *(() if isinstance(space, Discrete) else space.shape))
     if action.shape != expected or log_prob.shape != (1, num_envs):
-        found.append(Problem("network", list(action.shape), f"actions must be {list(expected)}, and have one log-probability each"))
+        found.append(
+            Problem("network", list(action.shape), f"actions must be {list(expected)}, and have one log-probability each")
+        )
     logits = getattr(outputs.policy, "logits", None)
     if isinstance(space, Discrete) and logits is not None and logits.shape[-1] != space.n:
         found.append(Problem("network", logits.shape[-1], f"the environment has {space.n} actions; as many logits are needed"))

@@ -268,7 +268,7 @@ class TrainResult:
     """What a whole run gives.
 
     state: the `TrainState` after the last update.
-    metrics: a dict of `purerl.metrics`, leaves `[num_updates]`.
+    metrics: a dict of `purerl.metrics`, leaves `[num_updates]`, or one row for each `metrics_every` of them.
     """
 
     state: TrainState

@@ -5,6 +5,7 @@ import jax
 import numpy as np
 import pytest
 
+jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 

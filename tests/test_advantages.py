@@ -6,6 +6,7 @@ import pytest
 from purerl import advantages
 from purerl.advantages import estimate, standardize
 from purerl.types import Transition
+from tests.tiny import at
 
 gae, td_lambda = jax.jit(advantages.gae), jax.jit(advantages.td_lambda)
 n_step = jax.jit(advantages.n_step, static_argnums=2)
@@ -132,7 +133,7 @@ def test_an_episode_does_not_see_the_next(estimator):
     env, row = np.argwhere(np.asarray(steps.terminated | steps.truncated)[10:50].T)[0] + [0, 10]
     column = jax.tree.map(lambda x: x[:, env : env + 1], steps)
     whole = estimator(column, 0.97, 0.9).advantage
-    alone = [estimator(jax.tree.map(lambda x: x[part], column), 0.97, 0.9).advantage for part in np.split(np.arange(64), [row + 1])]
+    alone = [estimator(at(column, part), 0.97, 0.9).advantage for part in np.split(np.arange(64), [row + 1])]
     np.testing.assert_allclose(whole, np.concatenate(alone), atol=1e-6)
 
 
@@ -155,7 +156,9 @@ def test_long_horizon_keeps_its_precision():
 @pytest.mark.parametrize("estimator", [gae, td_lambda, lambda s, g, lam: n_step(s, g, 3)])
 def test_streams_are_a_trailing_axis(estimator):
     first, second = random_steps(0), random_steps(1)
-    stacked = first.replace(**{n: jnp.stack([getattr(s, n) for s in (first, second)], -1) for n in ("reward", "value", "next_value")})
+    stacked = first.replace(
+        **{n: jnp.stack([getattr(s, n) for s in (first, second)], -1) for n in ("reward", "value", "next_value")}
+    )
     got = estimator(stacked, jnp.array([0.9, 0.99]), 0.8)
     np.testing.assert_allclose(got.advantage[..., 0], estimator(first, 0.9, 0.8).advantage, rtol=1e-6)
     second = second.replace(terminated=first.terminated, truncated=first.truncated)

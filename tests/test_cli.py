@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from purerl.cli import main
+import purerl
+from purerl.cli import _config, _flags, main
 from purerl.fit import fit
 from purerl.recorders import LiveLine, closing_table
 from tests.probes import Varied
@@ -51,11 +52,32 @@ def test_an_unknown_flag_is_refused_with_the_nearest(capsys, flag, meant):
     assert meant in capsys.readouterr().err
 
 
+def test_a_preset_gives_the_defaults_and_flags_change_them():
+    base = purerl.preset("Breakout-MinAtar")
+    flags = _flags("ppo", base)(lr=1.0, preset="Breakout-MinAtar")
+    assert _config(purerl.PPOConfig, flags) == base.replace(lr=1.0)
+    with_arguments = base.replace(env_kwargs=(("size", 5), ("name", "5")), env_params={"limit": 3})
+    assert _config(purerl.PPOConfig, _flags("ppo", with_arguments)()) == with_arguments
+
+
+def test_the_preset_flag(capsys):
+    small = ["--total-timesteps", "64", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
+    assert main(["ppo", "--preset", "Breakout-MinAtar", *small]) == 0
+    assert "64 steps in" in capsys.readouterr().out
+    assert main(["ppo", "--preset", "Breakuot-MinAtar"]) == 2
+    assert "did you mean 'Breakout-MinAtar'" in capsys.readouterr().err
+
+
 def test_help_lists_every_field(capsys):
     with pytest.raises(SystemExit):
         main(["ppo", "--help"])
     out = capsys.readouterr().out
-    for text in ("--gae-lambda FLOAT", "--estimator {gae,n_step,td_lambda}", "--num-seeds INT", "Learning rate at the first update"):
+    for text in (
+        "--gae-lambda FLOAT",
+        "--estimator {gae,n_step,td_lambda}",
+        "--num-seeds INT",
+        "Learning rate at the first update",
+    ):
         assert text in out
 
 

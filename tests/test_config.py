@@ -28,7 +28,11 @@ def test_frozen():
 
 def test_json_round_trip():
     cfg = PPOConfig(
-        env="DeepSea-bsuite", env_kwargs=(("size", 12),), env_params={"unscaled_move_cost": 0.02}, hidden=(32, 16), max_grad_norm=math.inf
+        env="DeepSea-bsuite",
+        env_kwargs=(("size", 12),),
+        env_params={"unscaled_move_cost": 0.02},
+        hidden=(32, 16),
+        max_grad_norm=math.inf,
     )
     assert PPOConfig.from_json(cfg.to_json()) == cfg
     assert '"max_grad_norm": "inf"' in cfg.to_json()
@@ -86,7 +90,7 @@ def test_whole_floats_are_welcome_where_people_write_1e6():
 
 
 def test_a_traced_static_field_is_refused():
-    with pytest.raises(ConfigError, match="num_envs.*static"):
+    with pytest.raises(ConfigError, match=r"num_envs.*static"):
         jax.jit(lambda n: purerl.make_train(PPOConfig().replace(num_envs=n)).init(jax.random.key(0)))(4)
 
 

@@ -112,7 +112,9 @@ def test_a_network():
 
 def test_they_sweep_like_everything_else():
     sweep = jax.vmap(lambda lr: CFG.replace(lr=lr, total_timesteps=512))(jnp.array([1e-3, 1e-2]))
-    run = lambda cfg: purerl.make_train(cfg, env=Corridor(), advantage=clipped_gae, policy_loss=drift_loss, network=bilinear(2, 8))(KEY)
+    run = lambda cfg: purerl.make_train(
+        cfg, env=Corridor(), advantage=clipped_gae, policy_loss=drift_loss, network=bilinear(2, 8)
+    )(KEY)
     result = jax.jit(jax.vmap(run))(sweep)
     assert not np.allclose(*result.state.params["policy"])
 

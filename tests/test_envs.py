@@ -18,7 +18,7 @@ RUNNABLE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsui
 def walk(env, num_envs=3, num_steps=20, seed=0):
     """Random actions: the time steps, `[T, B]`."""
     key = jax.random.key(seed)
-    state, obs = env.reset(jax.random.split(key, num_envs))
+    state, _ = env.reset(jax.random.split(key, num_envs))
     seen = []
     step = jax.jit(env.step)
     for t in range(num_steps):
@@ -196,7 +196,7 @@ def test_an_environment_that_breaks_the_protocol_is_refused(name):
 def test_a_step_that_disagrees_with_reset_is_refused():
     class Grows(probes.Constant):
         def step_env(self, key, state, action, params):
-            obs, state, *rest = super().step_env(key, state, action, params)
+            _, state, *rest = super().step_env(key, state, action, params)
             return jnp.ones(2), state.replace(kind=jnp.float32(0)), *rest
 
     with pytest.raises(ConfigError) as error:

@@ -1,3 +1,4 @@
+import itertools
 import os
 import signal
 import threading
@@ -11,7 +12,7 @@ import purerl
 from purerl.clock import updates_at
 from purerl.fit import MAX_CHUNK
 from tests.probes import Varied
-from tests.tiny import CFG, digest, tiny
+from tests.tiny import CFG, at, digest, tiny
 
 KEY = jax.random.key(0)
 
@@ -39,13 +40,26 @@ def test_fit_is_the_same_training(whole):
 
 def test_the_length_of_a_chunk_does_not_matter():
     lengths = []
-    short = fitted(chunk_seconds=1e-9, recorders=(lambda p: lengths.append(p.metrics["lr"].total.shape[0]),))
+    measure = lambda progress: lengths.append(progress.metrics["lr"].total.shape[0])
+    short = fitted(chunk_seconds=1e-9, recorders=(measure,))
     assert lengths == [1] * 10
     lengths.clear()
-    assert digest(fitted(chunk_seconds=100.0, recorders=(lambda p: lengths.append(p.metrics["lr"].total.shape[0]),)).state) == digest(
-        short.state
-    )
+    assert digest(fitted(chunk_seconds=100.0, recorders=(measure,)).state) == digest(short.state)
     assert lengths == [1, 4, 5]
+
+
+def test_rows_of_metrics_do_not_depend_on_chunks():
+    cfg = CFG.replace(total_timesteps=640, metrics_every=4)
+    by_one, by_many = (purerl.fit(cfg, env=Varied(), chunk_seconds=s).metrics for s in (1e-9, 100.0))
+    assert digest(by_one) == digest(by_many)
+    whole = jax.jit(tiny(cfg))(KEY).metrics
+    every = purerl.fit(cfg.replace(metrics_every=1), env=Varied()).metrics
+    for name in every:
+        got, want = purerl.summarize(by_one)[name], purerl.summarize(whole)[name]
+        assert got.shape == want.shape == (3,)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(by_one["steps"].total, [256, 256, 128])
+    np.testing.assert_array_equal(by_one["reward_max"].value, [every["reward_max"].value[i : i + 4].max() for i in (0, 4, 8)])
 
 
 def test_seeds_side_by_side():
@@ -59,6 +73,12 @@ def test_seeds_side_by_side():
         np.testing.assert_allclose(got[1], want, rtol=1e-3, atol=1e-4)
 
 
+def test_exact_seeds_have_the_bits_of_their_run_alone():
+    result = fitted(num_seeds=3, seed=5, exact=True)
+    for i in range(3):
+        assert digest(at(result.state.params, i)) == digest(fitted(seed=5 + i).state.params)
+
+
 def test_progress_says_where_the_run_stands():
     seen = []
     fitted(chunk_seconds=1e-9, recorders=(seen.append,))
@@ -66,7 +86,7 @@ def test_progress_says_where_the_run_stands():
     assert [p.steps for p in seen] == [64 * i for i in range(1, 11)]
     assert seen[-1].seconds_left == 0
     assert all(p.steps_per_second > 0 for p in seen)
-    assert all(a.seconds < b.seconds for a, b in zip(seen, seen[1:], strict=False))
+    assert all(a.seconds < b.seconds for a, b in itertools.pairwise(seen))
 
 
 def test_an_interrupt_ends_the_run_with_what_was_reached():
@@ -110,7 +130,9 @@ def test_one_program_for_every_chunk():
 def test_a_chunk_never_outgrows_its_buffer():
     lengths = []
     cfg = CFG.replace(num_steps=2, num_epochs=1, num_minibatches=1, total_timesteps=8 * (MAX_CHUNK * 2 + 100))
-    result = purerl.fit(cfg, env=Varied(), chunk_seconds=1e9, recorders=(lambda p: lengths.append(p.metrics["lr"].total.shape[0]),))
+    result = purerl.fit(
+        cfg, env=Varied(), chunk_seconds=1e9, recorders=(lambda p: lengths.append(p.metrics["lr"].total.shape[0]),)
+    )
     assert max(lengths) == MAX_CHUNK
     assert sum(lengths) == result.progress.updates == 2 * MAX_CHUNK + 100
 

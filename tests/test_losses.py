@@ -53,7 +53,8 @@ def test_gradients_match_the_reference_vector(vectors):
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "loss", "flat"), [(0.5, 1, -0.5, False), (0.5, -1, 0.8, True), (1.5, 1, -1.2, True), (1.5, -1, 1.5, False)]
+    ("ratio", "advantage", "loss", "flat"),
+    [(0.5, 1, -0.5, False), (0.5, -1, 0.8, True), (1.5, 1, -1.2, True), (1.5, -1, 1.5, False)],
 )
 def test_surrogate_table(ratio, advantage, loss, flat):
     of = lambda log_prob: clipped_surrogate(log_prob, jnp.float32(0), jnp.float32(advantage), 0.2)

@@ -13,7 +13,20 @@ MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("
 # A module imports only from floors below its own, or from those listed before it on its own floor.
 FLOORS = [
     ["types", "config"],
-    ["clock", "keys", "reductions", "shuffle", "metrics", "plan", "initializers", "advantages", "losses", "distributions"],
+    [
+        "clock",
+        "keys",
+        "reductions",
+        "shuffle",
+        "devices",
+        "presets",
+        "metrics",
+        "plan",
+        "initializers",
+        "advantages",
+        "losses",
+        "distributions",
+    ],
     ["networks", "optimizers", "envs.auto_reset", "envs.gymnax", "envs"],
     ["rollout", "phases"],
     ["policy", "evaluate"],
@@ -50,7 +63,13 @@ def test_modules_import_only_from_below():
 
 
 def test_heavy_packages_are_imported_where_they_are_used():
-    allowed = {"gymnax": {"envs.gymnax"}, "flax.linen": {"networks"}, "rich": {"recorders"}, "tyro": {"cli"}, "optax": {"optimizers"}}
+    allowed = {
+        "gymnax": {"envs.gymnax"},
+        "flax.linen": {"networks"},
+        "rich": {"recorders"},
+        "tyro": {"cli"},
+        "optax": {"optimizers"},
+    }
     for name, path in MODULES.items():
         for imported in imports_of(path):
             for package, homes in allowed.items():

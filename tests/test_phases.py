@@ -31,7 +31,9 @@ def phase_of(loss, **changes):
 def run(phase, params, data, clock=None, lr=1.0, max_grad_norm=jnp.inf, opt_state=None):
     opt_state = init_phase(phase, params) if opt_state is None else opt_state
     clock = clock_at(0) if clock is None else clock
-    return jax.jit(lambda *a: run_phase(phase, *a))(clock, KEY, params, opt_state, data, jnp.float32(lr), jnp.float32(max_grad_norm))
+    return jax.jit(lambda *a: run_phase(phase, *a))(
+        clock, KEY, params, opt_state, data, jnp.float32(lr), jnp.float32(max_grad_norm)
+    )
 
 
 # --- training sequences -----------------------------------------------------------------------------------------------
@@ -83,16 +85,14 @@ def test_each_epoch_has_its_own_order():
         return (params["policy"] * 0).sum(), {"first": batch.steps[0, 0].astype(jnp.float32)}
 
     data = Sequences(jnp.arange(1000)[None], ())
-    totals = [
-        run(phase_of(order, epochs=e, minibatches=2), {"policy": jnp.zeros(1)}, data)[2]["first"].total for e in (1, 2, 3)
-    ]
+    totals = [run(phase_of(order, epochs=e, minibatches=2), {"policy": jnp.zeros(1)}, data)[2]["first"].total for e in (1, 2, 3)]
     assert len(set(np.diff([0, *totals]).tolist())) == 3
 
 
 def test_only_the_group_moves_and_the_rest_is_seen():
     loss = lambda params, batch: ((params["policy"] * params["value"]).sum(), {})
     params = {"policy": jnp.ones(2), "value": jnp.full(2, 3.0)}
-    moved, opt_state, metrics = run(phase_of(loss, group=("policy",)), params, Sequences(jnp.zeros((1, 4)), ()), lr=0.1)
+    moved, _, metrics = run(phase_of(loss, group=("policy",)), params, Sequences(jnp.zeros((1, 4)), ()), lr=0.1)
     np.testing.assert_allclose(moved["policy"], 1 - 0.1 * 3, rtol=1e-6)
     np.testing.assert_array_equal(moved["value"], params["value"])
     assert "grad_norm/value" not in metrics
@@ -173,7 +173,15 @@ def test_gradients_pool_over_an_axis():
     params, steps = {"policy": jnp.ones(1)}, jnp.arange(8.0).reshape(4, 1, 2)
     phase = phase_of(loss)
     go = lambda steps: run_phase(
-        phase, clock_at(0), KEY, params, init_phase(phase, params), Sequences(steps, ()), jnp.float32(1), jnp.float32(jnp.inf), "d"
+        phase,
+        clock_at(0),
+        KEY,
+        params,
+        init_phase(phase, params),
+        Sequences(steps, ()),
+        jnp.float32(1),
+        jnp.float32(jnp.inf),
+        "d",
     )[0]
     moved = jax.vmap(go, axis_name="d")(steps)
     np.testing.assert_allclose(moved["policy"][:, 0], np.full(4, 1 - 3.5), rtol=1e-6)

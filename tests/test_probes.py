@@ -11,7 +11,15 @@ from tests import probes
 
 SEEDS = np.arange(5)
 CFG = PPOConfig(
-    total_timesteps=24_000, num_envs=16, num_steps=16, lr=5e-3, hidden=(32,), gamma=0.9, ent_coef=0.0, value_clip="none", log_std_init=-1.0
+    total_timesteps=24_000,
+    num_envs=16,
+    num_steps=16,
+    lr=5e-3,
+    hidden=(32,),
+    gamma=0.9,
+    ent_coef=0.0,
+    value_clip="none",
+    log_std_init=-1.0,
 )
 
 

@@ -137,7 +137,9 @@ def test_a_network_with_memory_trains_on_whole_columns():
     cfg = PPOConfig(total_timesteps=16_384, num_envs=4, num_steps=16, num_minibatches=2, gamma=0.9, lr=3e-2, value_clip="none")
     run = jax.jit(lambda cfg: purerl.make_train(cfg, env=CutShort(), network=running_sum(2, 4))(jax.random.key(0)).metrics)
     assert run(cfg.replace(lr=0.0, clip_eps=1e-5))["clip_fraction"].total.sum() == 0
-    np.testing.assert_allclose(purerl.summarize(run(cfg))["value"][-1], 10, atol=0.5)  # 1 / (1 - gamma): a time limit is no ending
+    np.testing.assert_allclose(
+        purerl.summarize(run(cfg))["value"][-1], 10, atol=0.5
+    )  # 1 / (1 - gamma): a time limit is no ending
 
 
 def test_columns_that_do_not_divide_are_refused():

@@ -12,7 +12,7 @@ import purerl
 from purerl import ConfigError, PPOConfig
 from purerl.clock import clock_at, updates_at
 from tests import probes
-from tests.tiny import CFG, digest, tiny
+from tests.tiny import CFG, at, digest, tiny
 
 KEY = jax.random.key(0)
 LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if f.type is float]
@@ -61,7 +61,9 @@ def test_every_form_of_running_gives_the_same(run):
     one = jax.tree.map(lambda x: x[1], jax.jit(jax.vmap(train))(keys))
     for other in (jax.vmap(run)(keys), jax.lax.map(train, keys)):
         other = jax.tree.map(lambda x: x[1], other)
-        for got, want in zip(jax.tree.leaves((other.state.params, other.metrics)), jax.tree.leaves((one.state.params, one.metrics)), strict=True):
+        for got, want in zip(
+            jax.tree.leaves((other.state.params, other.metrics)), jax.tree.leaves((one.state.params, one.metrics)), strict=True
+        ):
             np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-4)
 
 
@@ -90,7 +92,15 @@ def test_another_process_gives_the_same_bits(run, fresh_python, tmp_path):
 
 # --- sweeps -----------------------------------------------------------------------------------------------------------
 
-TO = {"lr": 1e-2, "lr_final": 1e-3, "value_clip_eps": 1e-3, "clip_eps": 1e-3, "max_grad_norm": 1e-3, "log_std_init": 0.7, "vf_coef": 5.0}
+TO = {
+    "lr": 1e-2,
+    "lr_final": 1e-3,
+    "value_clip_eps": 1e-3,
+    "clip_eps": 1e-3,
+    "max_grad_norm": 1e-3,
+    "log_std_init": 0.7,
+    "vf_coef": 5.0,
+}
 
 
 @pytest.mark.parametrize("name", LEAVES)
@@ -98,7 +108,7 @@ def test_every_leaf_can_be_swept_and_has_an_effect(name):
     values = jnp.array([getattr(CFG, name), TO.get(name, 0.5)], jnp.float32)
     sweep = jax.vmap(lambda x: strong(CFG.replace(**{name: x})))(values)
     many = swept(sweep, KEY)
-    rows = [digest(jax.tree.map(lambda x: x[i], many.state.params)) for i in (0, 1)]
+    rows = [digest(at(many.state.params, i)) for i in (0, 1)]
     assert rows[0] != rows[1]
     alone = one(strong(CFG.replace(**{name: values[1]})), KEY)
     for got, want in zip(jax.tree.leaves(many.state.params), jax.tree.leaves(alone.state.params), strict=True):

@@ -16,6 +16,11 @@ def tiny(cfg=CFG, box=False, **objects):
     return purerl.make_train(cfg, env=boxed(Varied)() if box else Varied(), **objects)
 
 
+def at(tree, index):
+    """The part of every leaf at this index."""
+    return jax.tree.map(lambda x: x[index], tree)
+
+
 def digest(tree):
     """SHA-256 over the path, dtype, shape and bytes of every leaf."""
     sha = hashlib.sha256()

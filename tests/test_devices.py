@@ -1,0 +1,93 @@
+"""Seeds over devices. The tests run with two CPU devices (`conftest.py`)."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from tests.tiny import CFG, at, digest, tiny
+
+train = tiny(CFG)
+
+
+def keys(count):
+    return jax.random.split(jax.random.key(0), count)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("exact", [False, True])
+def test_any_number_of_seeds(count, exact):
+    many = jax.jit(purerl.over_devices(train, exact=exact))(keys(count))
+    together = jax.jit(jax.vmap(train))(keys(count))
+    for got, want in zip(jax.tree.leaves(many.state.params), jax.tree.leaves(together.state.params), strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-4)
+    assert many.metrics["lr"].total.shape == (count, 4)
+
+
+def test_exact_rows_have_the_bits_of_their_run_alone():
+    many = jax.jit(purerl.over_devices(train, exact=True))(keys(3))
+    alone = jax.jit(train)
+    for i in range(3):
+        assert digest(at(many, i)) == digest(alone(keys(3)[i]))
+
+
+def test_each_device_computes_its_share():
+    many = jax.jit(purerl.over_devices(train))(keys(4))
+    shards = jax.tree.leaves(many.state.params)[0].addressable_shards
+    assert [shard.device for shard in shards] == jax.local_devices()
+    assert {shard.data.shape[0] for shard in shards} == {2}
+
+
+def test_only_the_given_devices():
+    many = jax.jit(purerl.over_devices(train, devices=jax.local_devices()[1:]))
+    assert many(keys(2)).state.params.keys() == {"policy", "value"}
+
+
+@pytest.mark.parametrize("count", [4, 3])
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_clock_is_shared(count, exact):
+    """With `seed_axes` a state is spread over devices, all but its clock, and gradients stay those of each seed."""
+    spread = lambda f, **axes: jax.jit(purerl.over_devices(f, exact=exact, **axes))
+    state = spread(train.init, out_axes=train.seed_axes)(keys(count))
+    step = spread(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))
+    for _ in range(2):
+        state, metrics = step(state)
+    assert state.clock.low.shape == ()
+    assert state.clock.low == 2
+    assert metrics["lr"].total.shape == (count,)
+    alone = jax.jit(train.init)(keys(count)[2])
+    for _ in range(2):
+        alone, _ = jax.jit(train.update)(alone)
+    for got, want in zip(jax.tree.leaves(state.params), jax.tree.leaves(alone.params), strict=True):
+        np.testing.assert_allclose(got[2], want, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_sweeps(exact):
+    sweep = jax.vmap(lambda lr: CFG.replace(lr=lr))(jnp.array([1e-3, 1e-2, 1e-1]))
+    run = lambda cfg, key: tiny(cfg)(key).state.params
+    got = jax.jit(purerl.over_devices(run, in_axes=(0, None), exact=exact))(sweep, keys(1)[0])
+    want = jax.jit(jax.vmap(run, in_axes=(0, None)))(sweep, keys(1)[0])
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4)
+
+
+def test_cores_become_devices(fresh_python):
+    code = "import purerl, jax; purerl.use_cores(3); purerl.use_cores(2); print(len(jax.local_devices()))"
+    assert fresh_python(code) == "3\n"
+    chosen = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    assert fresh_python(code, **chosen) == "4\n"  # what was configured before is kept
+
+
+def test_too_late_to_use_the_cores(fresh_python):
+    code = """
+import warnings, jax, purerl
+jax.random.key(0)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    purerl.use_cores(2)
+print(len(caught), "purerl.use_cores()" in str(caught[0].message), len(jax.local_devices()))
+"""
+    assert fresh_python(code) == "1 True 1\n"

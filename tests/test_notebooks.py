@@ -1,0 +1,33 @@
+"""Every notebook runs as it is committed: unmodified, and without outputs."""
+
+import json
+import os
+import pathlib
+import time
+
+import pytest
+from nbclient import NotebookClient
+from nbformat import NO_CONVERT, read
+
+NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_runs_in_a_minute(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(path.parent.parent))
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    start = time.perf_counter()
+    NotebookClient(read(path, NO_CONVERT), timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert time.perf_counter() - start < 60
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_is_committed_without_outputs(path):
+    code = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert code
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in code)
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS

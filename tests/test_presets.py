@@ -1,0 +1,16 @@
+import pytest
+
+import purerl
+from purerl.presets import PRESETS
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_can_be_trained(name):
+    cfg = purerl.preset(name)
+    assert cfg.env == name
+    assert purerl.make_train(cfg).plan.env_steps >= cfg.total_timesteps
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest():
+    with pytest.raises(purerl.ConfigError, match="did you mean 'Breakout-MinAtar'"):
+        purerl.preset("Breakout")
