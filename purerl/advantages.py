@@ -2,7 +2,7 @@
 
 All take a `Transition` with leaves `[T, B]` and return `Advantages` with leaves `[T, B]`, gradient-free. Rewards and values
 may have a trailing axis of `K` reward streams, `[T, B, K]`; then `gamma` and `gae_lambda` may be `[K]` and the flags
-`[T, B]` or `[T, B, K]`.
+`[T, B]` or `[T, B, K]`. Shapes that differ raise an AssertionError.
 
 Two masks, never one: `terminated` alone cuts the bootstrap (a cut-short episode goes on in the observation before the
 reset, whose value is `next_value`), while either flag cuts the trace between one step and the next row.
@@ -10,6 +10,7 @@ reset, whose value is `next_value`), while either flag cuts the trace between on
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -90,6 +91,8 @@ def standardize(advantage: jax.Array, axis_name: str | None = None) -> jax.Array
 
 def _continuation(steps: Transition) -> tuple[jax.Array, jax.Array]:
     """1 where the next row belongs to the same episode, else 0; and V' with `terminated` winning. Both shaped as values."""
+    chex.assert_equal_shape((steps.reward, steps.value, steps.next_value))
+    chex.assert_equal_shape_prefix((steps.terminated, steps.truncated, steps.value), 2)
 
     def flag(x):
         return jnp.broadcast_to(x.reshape(x.shape + (1,) * (steps.value.ndim - x.ndim)), steps.value.shape)

@@ -13,6 +13,7 @@ from purerl.fit import fit
 from purerl.presets import preset
 from purerl.recorders import LiveLine, closing_table
 
+DESCRIPTION = "Trains agents of the PPO family."
 ALGORITHMS: dict[str, type[Config]] = {"ppo": PPOConfig}
 
 # Where a flag cannot have the type of its field: text can be a whole number written as 1e6, and pairs are a sequence of words.
@@ -42,9 +43,7 @@ def main(args: list[str] | None = None) -> int:
     try:
         base = _preset(args)
         flags = {name: _flags(name, base or cls()) for name, cls in ALGORITHMS.items()}
-        chosen = tyro.extras.subcommand_cli_from_dict(
-            flags, prog="purerl", description="Trains agents of the PPO family.", args=args
-        )
+        chosen = tyro.extras.subcommand_cli_from_dict(flags, prog="purerl", description=DESCRIPTION, args=args)
         return _train(_config(ALGORITHMS[type(chosen).__name__], chosen), chosen)
     except ConfigError as error:
         print(error, file=sys.stderr)

@@ -11,32 +11,19 @@ ROOT = pathlib.Path(purerl.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in ROOT.rglob("*.py")}
 
 # A module imports only from floors below its own, or from those listed before it on its own floor.
-FLOORS = [
-    ["types", "config"],
-    [
-        "clock",
-        "keys",
-        "reductions",
-        "shuffle",
-        "devices",
-        "presets",
-        "metrics",
-        "plan",
-        "initializers",
-        "advantages",
-        "losses",
-        "distributions",
-    ],
-    ["networks", "optimizers", "envs.auto_reset", "envs.gymnax", "envs"],
-    ["rollout", "phases"],
-    ["policy", "evaluate"],
-    ["algorithms", "algorithms.ppo"],
-    ["train"],
-    ["fit"],
-    ["recorders"],
-    ["cli"],
-]
-ORDER = [name for floor in FLOORS for name in floor]
+FLOORS = """
+types config
+clock keys reductions shuffle devices presets metrics plan initializers advantages losses distributions
+networks optimizers envs.auto_reset envs.gymnax envs
+rollout phases
+policy evaluate
+algorithms algorithms.ppo
+train
+fit
+recorders
+cli
+"""
+ORDER = FLOORS.split()
 
 
 def imports_of(path):

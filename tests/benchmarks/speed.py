@@ -16,27 +16,24 @@ import statistics
 import subprocess
 import sys
 
+import jax
+
 HERE = pathlib.Path(__file__).parent
-SMALL = {"env": "CartPole-v1", "num_envs": 4, "num_steps": 128, "num_minibatches": 4, "total_timesteps": 499_712, "lr": 2.5e-4}
-LARGE = {"env": "CartPole-v1", "num_envs": 2048, "num_steps": 32, "num_minibatches": 32, "total_timesteps": 5_242_880, "lr": 1e-3}
-IMAGES = {
-    "env": "Breakout-MinAtar",
-    "num_envs": 64,
-    "num_steps": 128,
-    "num_minibatches": 8,
-    "total_timesteps": 1_048_576,
-    "lr": 1e-3,
-}
+NAMES = ("env", "num_envs", "num_steps", "num_minibatches", "total_timesteps", "lr")
+SMALL = dict(zip(NAMES, ("CartPole-v1", 4, 128, 4, 499_712, 2.5e-4), strict=True)) | {"repeats": 3}
+LARGE = dict(zip(NAMES, ("CartPole-v1", 2048, 32, 32, 5_242_880, 1e-3), strict=True))
+IMAGES = dict(zip(NAMES, ("Breakout-MinAtar", 64, 128, 8, 1_048_576, 1e-3), strict=True))
+SEEDS = SMALL | {"seeds": 16, "repeats": 1}
 DEFAULTS = {"seeds": 1, "repeats": 1, "pinned": False, "over_devices": False}
 
 # What purerl runs, what the peer runs, and the least ratio of their speeds.
 WORKLOADS = {
-    "A": (SMALL | {"repeats": 3}, SMALL | {"repeats": 3}, 1.1),
-    "A on one core": (SMALL | {"repeats": 3, "pinned": True}, SMALL | {"repeats": 3, "pinned": True}, 1.15),
+    "A": (SMALL, SMALL, 1.1),
+    "A on one core": (SMALL | {"pinned": True}, SMALL | {"pinned": True}, 1.15),
     "B": (LARGE, LARGE, 1.8),
-    "C, against the peer's A": (IMAGES, SMALL | {"repeats": 3}, 0.6),
-    "D in one vmap": (SMALL | {"seeds": 16}, SMALL | {"seeds": 16}, 1.0),
-    "D over devices": (SMALL | {"seeds": 16, "over_devices": True}, SMALL | {"seeds": 16}, 2.0),
+    "C, against the peer's A": (IMAGES, SMALL, 0.6),
+    "D in one vmap": (SEEDS, SEEDS, 1.0),
+    "D over devices": (SEEDS | {"over_devices": True}, SEEDS, 2.0),
 }
 COMPILE_CEILING = 1.15  # of the time that the peer takes to compile A
 
@@ -52,14 +49,30 @@ def run(python, program, work):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def compare(ours, peers, python, times):
-    """Both programs `times` times in turn: the reports of each."""
-    pairs = [(run(sys.executable, "speed_purerl.py", ours), run(python, "speed_rejax.py", peers)) for _ in range(times)]
-    return [list(reports) for reports in zip(*pairs, strict=True)]
+def compare(name, python, times):
+    """Both programs `times` times in turn: medians and ranges of their speeds and of what they take to compile."""
+    ours, peers, floor = WORKLOADS[name]
+    mine, theirs = [], []
+    for _ in range(times):
+        mine.append(run(sys.executable, "speed_purerl.py", ours))
+        theirs.append(run(python, "speed_rejax.py", peers))
+    of = lambda reports: {key: spread([report[key] for report in reports]) for key in ("speed", "compile")}
+    row = {"floor": floor, "purerl": of(mine), "rejax": of(theirs)}
+    row["ratio"] = row["purerl"]["speed"]["median"] / row["rejax"]["speed"]["median"]
+    row["ratios"] = spread([a["speed"] / b["speed"] for a, b in zip(mine, theirs, strict=True)])
+    row["compile_ratio"] = row["purerl"]["compile"]["median"] / row["rejax"]["compile"]["median"]
+    row["ok"] = row["ratio"] >= floor and (name != "A" or row["compile_ratio"] <= COMPILE_CEILING)
+    return row
 
 
-def summary(values):
+def spread(values):
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
+
+
+def says(name, row):
+    ratio = f"{row['ratio']:.2f} ({row['ratios']['low']:.2f} to {row['ratios']['high']:.2f}), floor {row['floor']}"
+    speeds = ", ".join(f"{program} {row[program]['speed']['median']:,.0f}" for program in ("purerl", "rejax"))
+    return f"{name}: {ratio}; steps/s {speeds}; compile {row['compile_ratio']:.2f}: {'ok' if row['ok'] else 'BELOW THE FLOOR'}"
 
 
 def main():
@@ -68,36 +81,15 @@ def main():
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=list(WORKLOADS), choices=list(WORKLOADS))
     args = parser.parse_args()
-    results, failed = {}, False
+    rows = {}
     for name in args.only:
-        ours, peers, floor = WORKLOADS[name]
-        mine, theirs = compare(ours, peers, args.peer, args.times)
-        row = {
-            who: {key: summary([r[key] for r in reports]) for key in reports[0]}
-            for who, reports in (("purerl", mine), ("rejax", theirs))
-        }
-        row["ratio"] = row["purerl"]["speed"]["median"] / row["rejax"]["speed"]["median"]
-        row["pairs"] = summary([a["speed"] / b["speed"] for a, b in zip(mine, theirs, strict=True)])
-        row["compile_ratio"] = row["purerl"]["compile"]["median"] / row["rejax"]["compile"]["median"]
-        row["floor"] = floor
-        results[name] = row
-        slow = row["ratio"] < floor or (name == "A" and row["compile_ratio"] > COMPILE_CEILING)
-        failed |= slow
-        speeds = ", ".join(f"{who} {row[who]['speed']['median']:,.0f}" for who in ("purerl", "rejax"))
-        span = f"{row['pairs']['low']:.2f} to {row['pairs']['high']:.2f}"
-        verdict = "BELOW THE FLOOR" if slow else "ok"
-        print(
-            f"{name}: {row['ratio']:.2f} ({span}), floor {floor}; steps/s: {speeds}; compile {row['compile_ratio']:.2f}: {verdict}",
-            flush=True,
-        )
+        rows[name] = compare(name, args.peer, args.times)
+        print(says(name, rows[name]), flush=True)
     if args.only == list(WORKLOADS):
-        facts = {
-            "command": "python -m tests.benchmarks.speed --peer PYTHON",
-            "times": args.times,
-            "cores": len(os.sched_getaffinity(0)),
-        }
-        (HERE / "speed.json").write_text(json.dumps({**facts, "workloads": results}, indent=1) + "\n")
-    return int(failed)
+        facts = {"command": "python -m tests.benchmarks.speed --peer PYTHON", "times": args.times}
+        record = {**facts, "cores": len(os.sched_getaffinity(0)), "jax": jax.__version__, "workloads": rows}
+        (HERE / "speed.json").write_text(json.dumps(record, indent=1) + "\n")
+    return int(not all(row["ok"] for row in rows.values()))
 
 
 if __name__ == "__main__":
