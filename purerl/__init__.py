@@ -1,10 +1,10 @@
 """purerl: PPO-family training as one pure JAX function."""
 
-from purerl.config import ConfigError as ConfigError
 from purerl.config import PPOConfig as PPOConfig
-from purerl.config import validate as validate
 from purerl.devices import over_devices as over_devices
 from purerl.devices import use_cores as use_cores
+from purerl.errors import ConfigError as ConfigError
+from purerl.fields import validate as validate
 from purerl.fit import FitResult as FitResult
 from purerl.fit import fit as fit
 from purerl.metrics import summarize as summarize

@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 import tyro
 
-from purerl.config import Config, ConfigError, PPOConfig
+from purerl.config import PPOConfig
+from purerl.errors import ConfigError
+from purerl.fields import Config
 from purerl.fit import fit
 from purerl.presets import preset
 from purerl.recorders import LiveLine, closing_table

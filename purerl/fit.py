@@ -16,8 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.config import ConfigError, PPOConfig, Problem
+from purerl.config import PPOConfig
 from purerl.devices import over_devices, use_cores
+from purerl.errors import ConfigError, Problem
+from purerl.fields import is_int
 from purerl.metrics import add_rows
 from purerl.plan import Plan
 from purerl.train import Train, make_train
@@ -97,8 +99,8 @@ def fit(
     Raises:
         ConfigError: as `make_train`.
     """
-    if num_seeds < 1:
-        raise ConfigError([Problem("num_seeds", num_seeds, "must be at least 1")])
+    if found := _wrong_seeds(seed, num_seeds):
+        raise ConfigError(found)
     if num_seeds > 1:
         use_cores()
     train = make_train(cfg, **objects)
@@ -120,6 +122,16 @@ def fit(
             if updates == total or interrupted.is_set():
                 return FitResult(state, curves.whole(), progress)
             chunk = max(1, round(chunk * min(4.0, chunk_seconds / (time.perf_counter() - before))))
+
+
+def _wrong_seeds(seed: Any, num_seeds: Any) -> list[Problem]:
+    found = [Problem("seed", seed, "must be an int from 0 to 2**32 - 1")] if not (is_int(seed) and 0 <= seed < 2**32) else []
+    if not (is_int(num_seeds) and num_seeds >= 1):
+        found.append(Problem("num_seeds", num_seeds, "must be an int of at least 1"))
+    elif not found and seed + num_seeds > 2**32:
+        hint = f"the last seed would be above 2**32 - 1; at most {2**32 - seed} would work"
+        found.append(Problem("num_seeds", num_seeds, hint))
+    return found
 
 
 def _start(train: Train, seed: int, num_seeds: int, exact: bool) -> tuple[TrainState, Callable]:

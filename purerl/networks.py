@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from purerl.config import ConfigError, Problem
 from purerl.distributions import Categorical, DiagGaussian
+from purerl.errors import ConfigError, Problem
 from purerl.initializers import orthogonal
 from purerl.types import Discrete, Network, Outputs, Space
 

@@ -1,6 +1,7 @@
 """Configs that were tuned for one environment each, on seeds that no published score uses."""
 
-from purerl.config import ConfigError, PPOConfig, Problem, nearest
+from purerl.config import PPOConfig
+from purerl.errors import ConfigError, Problem, nearest
 
 _MINATAR = PPOConfig(
     total_timesteps=1_000_000,

@@ -1,17 +1,22 @@
 """`make_train`: from a config to a pure training function."""
 
 import functools
+import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from purerl.advantages import estimate
 from purerl.algorithms.ppo import ppo, surrogate
-from purerl.config import ConfigError, PPOConfig, Problem, not_scalar, problems, single_precision
+from purerl.config import PPOConfig
 from purerl.envs import make_env
+from purerl.errors import ConfigError, Problem
 from purerl.evaluate import evaluate
+from purerl.fields import not_scalar, problems, single_precision
 from purerl.keys import typed_key
 from purerl.metrics import accumulate
 from purerl.networks import actor_critic
@@ -59,9 +64,12 @@ def make_train(
             found += error.problems
     if found:
         raise ConfigError(found)
+    for doubt in cfg.doubts() + _doubts(cfg, environment, network):
+        warnings.warn(str(doubt), stacklevel=2)
     cfg = single_precision(cfg)
     network = network or actor_critic(cfg, environment.observation_space, environment.action_space)
-    _check_network(network, environment, cfg)
+    if found := _size_problems(cfg, environment) + _network_problems(network, environment, cfg):
+        raise ConfigError(found)
     remake = lambda overrides: make_env(cfg.env, cfg.env_kwargs, {**cfg.env_params, **overrides}, env, env_params)
     return Train(cfg, environment, network, ppo(cfg, environment, network, advantage=advantage, policy_loss=policy_loss), remake)
 
@@ -91,6 +99,9 @@ class Train:
     def __call__(self, key: jax.Array) -> TrainResult:
         """The whole run: `init`, then `plan.num_updates` times `update`. Pure: wrap it in `jax.jit`, `jax.vmap` or both."""
         updates, every = self.cfg.num_updates, self.cfg.metrics_every
+        if updates // every >= 2**31:
+            hint = f"more than 2**31 rows of metrics; use fit, or metrics_every = {updates // 2**31 + 1} or more"
+            raise ConfigError([Problem("total_timesteps", self.cfg.total_timesteps, hint)])
         if every == 1:
             return TrainResult(*jax.lax.scan(lambda state, _: self.update(state), self.init(key), length=updates))
         rows = -(-updates // every)
@@ -155,8 +166,38 @@ def _bytes(tree: PyTree) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def _check_network(network: Network, env: Environment, cfg: PPOConfig) -> None:
-    """Refuses a network that does not fit the environment or the config. Nothing is compiled."""
+def _size_problems(cfg: PPOConfig, env: Environment) -> list[Problem]:
+    """A rollout whose observations alone are more than all memory. Nothing is allocated to find out."""
+    space = env.observation_space
+    each = 4 if isinstance(space, Discrete) else space.size * space.dtype.itemsize
+    needed, there = 2 * each * cfg.batch_size, _memory()  # those acted on, and those before a reset
+    if there is None or needed <= there:
+        return []
+    hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
+    return [Problem("num_envs", cfg.num_envs, hint)]
+
+
+def _memory() -> int | None:
+    """Bytes of memory of the device that trains; None where they cannot be told."""
+    device = jax.local_devices()[0]
+    if device.platform == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def _doubts(cfg: PPOConfig, env: Environment, network: Network | None) -> list[Problem]:
+    found = []
+    if not env.terminates and not isinstance(cfg.gamma, jax.core.Tracer) and cfg.gamma == 1:
+        found.append(Problem("gamma", cfg.gamma, "the environment has no terminal state, so its values have no bound"))
+    kind = None if isinstance(env.observation_space, Discrete) else env.observation_space.dtype
+    if network is None and kind in (np.float64, np.uint8):
+        hints = {"float64": "cast to float32", "uint8": "cast to float32, not scaled; divide by 255 in the environment"}
+        found.append(Problem("env", f"observations of {kind.name}", hints[kind.name]))
+    return found
+
+
+def _network_problems(network: Network, env: Environment, cfg: PPOConfig) -> list[Problem]:
+    """Where a network does not fit the environment or the config. Nothing is compiled."""
     num_envs = 2
     key = jax.random.key(0)
     _, obs = jax.eval_shape(env.reset, jax.random.split(key, num_envs))
@@ -191,5 +232,4 @@ def _check_network(network: Network, env: Environment, cfg: PPOConfig) -> None:
     if jax.tree.leaves(carry) and cfg.num_envs % cfg.num_minibatches:
         hint = f"the network has a memory, so a minibatch is whole environments: it must divide num_envs = {cfg.num_envs}"
         found.append(Problem("num_minibatches", cfg.num_minibatches, hint))
-    if found:
-        raise ConfigError(found)
+    return found

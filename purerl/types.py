@@ -73,6 +73,7 @@ class Environment(NamedTuple):
     observation_space: the shape and dtype of one observation, as a `jax.ShapeDtypeStruct`, or `Discrete` for an index.
     action_space: what `action` must be.
     max_steps: the time limit in steps, or None where the environment does not say.
+    terminates: False where no state is terminal, whatever happens.
     """
 
     reset: Callable
@@ -80,6 +81,7 @@ class Environment(NamedTuple):
     observation_space: jax.ShapeDtypeStruct | Discrete
     action_space: Space
     max_steps: int | None
+    terminates: bool = True
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("
 
 # A module imports only from floors below its own, or from those listed before it on its own floor.
 FLOORS = """
-types config
+types errors fields config
 clock keys reductions shuffle devices presets metrics plan initializers advantages losses distributions
 networks optimizers envs.auto_reset envs.gymnax envs
 rollout phases

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from purerl.config import ConfigError, Problem
+from purerl.errors import ConfigError, Problem
 from purerl.types import Environment
 
 

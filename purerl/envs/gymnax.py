@@ -10,13 +10,14 @@ from typing import Any
 
 import gymnax
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
 from gymnax.environments.environment import Environment as GymnaxEnvironment
 
-from purerl.config import ConfigError, Problem, nearest
 from purerl.envs.auto_reset import auto_reset
+from purerl.errors import ConfigError, Problem, nearest
 from purerl.types import Box, Discrete, Environment, Space, TimeStep
 
 
@@ -62,6 +63,7 @@ def adapt(env: Any, overrides: dict[str, Any], params: Any = None) -> Environmen
         observation_space=_observation_space(env, params, obs),
         action_space=action_space,
         max_steps=_max_steps(params),
+        terminates=_terminates(step, action_space, env_state),
     )
 
 
@@ -101,12 +103,16 @@ def _signals(obs, env_state, reward, terminated, truncated):
 def _strong(tree: Any) -> Any:
     """Arrays whose dtype no longer depends on what they meet: weakly typed leaves would drift in a scan's carry."""
 
-    def strong(x):
-        x = jnp.asarray(x)
+    def strong(path, x):
+        try:
+            x = jnp.asarray(x)
+        except TypeError as error:
+            hint = "is no array, so the environment cannot be traced; keep arrays only in its state, observation and signals"
+            raise ConfigError([Problem(f"env: {jax.tree_util.keystr(path)}", x, hint)]) from error
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         return x if is_key else jax.lax.convert_element_type(x, x.dtype)
 
-    return jax.tree.map(strong, tree)
+    return jax.tree_util.tree_map_with_path(strong, tree)
 
 
 def _unpack(values: tuple, count: int, method: str) -> tuple:
@@ -176,9 +182,8 @@ def _action_space(space: Any) -> Space:
 
 def _check(step, action_space: Space, obs: Any, env_state: Any) -> None:
     """Refuses an environment whose step and reset disagree, or whose signals have the wrong shape. Nothing is compiled."""
-    shape, kind = ((), jnp.int32) if isinstance(action_space, Discrete) else (action_space.shape, jnp.float32)
-    action = jax.ShapeDtypeStruct(shape, kind)
-    *observations, state_after, reward, terminated, truncated = jax.eval_shape(step, jax.random.key(0), env_state, action)
+    after = jax.eval_shape(step, jax.random.key(0), env_state, _one_action(action_space))
+    *observations, state_after, reward, terminated, truncated = after
     found = []
     if len(jax.tree.leaves(obs)) != 1 or not hasattr(obs, "shape"):
         found.append(Problem("env", jax.tree.structure(obs), "observations must be one array"))
@@ -193,6 +198,22 @@ def _check(step, action_space: Space, obs: Any, env_state: Any) -> None:
             found.append(Problem("env", flag, f"`{name}` must be a bool scalar"))
     if found:
         raise ConfigError(found)
+
+
+def _one_action(space: Space) -> jax.ShapeDtypeStruct:
+    discrete = isinstance(space, Discrete)
+    return jax.ShapeDtypeStruct(() if discrete else space.shape, jnp.int32 if discrete else jnp.float32)
+
+
+def _terminates(step, action_space: Space, env_state: Any) -> bool:
+    """Whether `terminated` depends on anything, as far as the traced program shows; if not, it is a constant False."""
+    terminated = lambda *args: step(*args)[-2]
+    program = jax.make_jaxpr(terminated)(jax.random.key(0), env_state, _one_action(action_space)).jaxpr
+    dependent = set(program.invars)
+    for equation in program.eqns:
+        if any(not isinstance(x, jax.extend.core.Literal) and x in dependent for x in equation.invars):
+            dependent.update(equation.outvars)
+    return not isinstance(program.outvars[0], jax.extend.core.Literal) and program.outvars[0] in dependent
 
 
 def _differences(before: Any, after: Any, what: str) -> list[Problem]:

@@ -1,0 +1,31 @@
+"""What is wrong with a config, an environment or a network, and how it is said."""
+
+import difflib
+from typing import Any, NamedTuple
+
+
+class Problem(NamedTuple):
+    """One thing wrong with a config: the field, its value, and what would work."""
+
+    field: str
+    value: Any
+    hint: str
+
+    def __str__(self) -> str:
+        return f"{self.field} = {self.value!r}: {self.hint}"
+
+
+class ConfigError(ValueError):
+    """A config, environment or network that cannot be trained. `problems` lists all that was found."""
+
+    def __init__(self, problems: list[Problem]):
+        self.problems = problems
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        super().__init__("\n  ".join([f"{count} with this config:", *map(str, problems)]))
+
+
+def nearest(name: str, names) -> str:
+    """A hint that names what `name` may have meant, or else every choice."""
+    names = list(names)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose from {', '.join(names)}"

@@ -1,0 +1,119 @@
+"""Every bad input ends in one clear error, before anything is compiled, allocated or run."""
+
+import json
+import math
+import time
+import warnings
+
+import jax
+import numpy as np
+import pytest
+
+import purerl
+from purerl import ConfigError, PPOConfig
+from tests.bad_input import ACCEPTED, KEY, REFUSED, WARNED, outcome
+from tests.probes import Varied
+
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: compiled.append(name))
+
+
+def compiles():
+    return sum("backend_compile" in name for name in compiled)
+
+
+def ids(cases):
+    return [f"{row} {name}" for row, name in cases]
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=ids(REFUSED))
+def test_refused(row):
+    case, parts = REFUSED[row]
+    outcome(case)  # what the case itself needs, and the suite's import, are not what is measured
+    before, arrays, start = compiles(), len(jax.live_arrays()), time.perf_counter()
+    said = outcome(case)
+    seconds = time.perf_counter() - start
+    assert said.startswith("TypeError" if row[0] == 50 and "fit" not in row[1] else "ConfigError")
+    for part in parts:
+        assert part in said
+    assert compiles() == before
+    assert len(jax.live_arrays()) <= arrays
+    assert seconds < 0.5
+
+
+@pytest.mark.parametrize("row", WARNED, ids=ids(WARNED))
+def test_warned(row):
+    case, says = WARNED[row]
+    with pytest.warns(UserWarning, match=says.split(":")[0]) as caught:
+        case()
+    assert says in str(caught[0].message)
+    assert caught[0].filename == __file__.replace("test_bad_input", "bad_input")
+
+
+@pytest.mark.parametrize("row", ACCEPTED, ids=ids(ACCEPTED))
+def test_accepted(row):
+    train = ACCEPTED[row]()
+    state = jax.eval_shape(train.init, KEY)
+    after, metrics = jax.eval_shape(train.update, state)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype, x.weak_type), after) == jax.tree.map(
+        lambda x: (x.shape, x.dtype, x.weak_type), state
+    )
+    assert metrics
+
+
+def test_rounded_up_and_said():
+    plan = purerl.make_train(PPOConfig(total_timesteps=1000)).plan
+    assert (plan.num_updates, plan.env_steps, plan.extra_steps) == (2, 1024, 24)
+    assert purerl.make_train(PPOConfig(total_timesteps=10**18 + 1)).plan.env_steps == 1_000_000_000_000_000_512
+
+
+def test_a_float64_observation_is_cast_with_a_warning(fresh_python):
+    code = """
+import warnings, jax, purerl
+jax.config.update("jax_enable_x64", True)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    train = purerl.make_train(purerl.PPOConfig(env="MountainCar-v0"))
+print("observations of float64" in str(caught[0].message), jax.eval_shape(train.init, jax.random.key(0)).params["policy"]["head"])
+"""
+    said = fresh_python(code)
+    assert said.startswith("True")
+    assert "float64" not in said.removeprefix("True")
+
+
+def test_the_same_without_asserts(fresh_python):
+    said = json.loads(fresh_python("import runpy; runpy.run_module('tests.bad_input', run_name='__main__')", flags=("-O",)))
+    assert said.keys() == {f"{row} {name}" for row, name in REFUSED}
+    for (row, name), (_, parts) in REFUSED.items():
+        assert all(part in said[f"{row} {name}"] for part in parts), (row, name)
+
+
+# --- 500 configs at the boundaries ------------------------------------------------------------------------------------
+
+BOUNDARY = {
+    float: [0.0, -0.0, 1.0, 1e-38, -1e-38, 1 + 1e-6, 1e38, math.inf, -math.inf, math.nan, 1, 0, True, "1", None],
+    int: [1, 0, -1, 2, 3, 2**31 - 1, 2**31, 10**18, 1.0, math.nan, True, "1", None],
+    str: ["", "gae", "none", "tanh", "linear", "CartPole-v1", 1, None],
+    tuple: [(), (1,), (0,), (1.0,), ((),), (8, 8), [8], None, "8"],
+    dict: [{}, {"max_steps_in_episode": 8}, {"max_steps_in_episode": -1}, {"x": 1}, {"max_steps_in_episode": "8"}, None, ()],
+}
+
+
+def random_config(rng):
+    """A small config with one to three of its fields at a boundary."""
+    small = PPOConfig(num_envs=2, num_steps=4, num_minibatches=2, num_epochs=1, hidden=(4,), total_timesteps=64)
+    fields = rng.choice(list(PPOConfig.__dataclass_fields__.values()), rng.integers(1, 4), replace=False)
+    return small.replace(**{f.name: BOUNDARY[f.type][rng.integers(len(BOUNDARY[f.type]))] for f in fields})
+
+
+def test_configs_at_the_boundaries_are_refused_or_can_be_traced():
+    rng, refused = np.random.default_rng(0), 0
+    for _ in range(500):
+        cfg = random_config(rng)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            try:
+                jax.eval_shape(purerl.make_train(cfg, env=Varied() if rng.integers(2) else None), KEY)
+            except ConfigError:
+                refused += 1
+    assert 200 < refused < 450
