@@ -15,3 +15,5 @@ from purerl.types import Advantages as Advantages
 from purerl.types import Network as Network
 from purerl.types import Outputs as Outputs
 from purerl.types import Transition as Transition
+
+__version__ = "0.1.0"

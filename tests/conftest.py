@@ -35,7 +35,7 @@ def fresh_python():
 
     def run(code, cwd=None, flags=(), **variables):
         env = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parent.parent), **variables}
-        done = subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, env=env, cwd=cwd)
+        done = subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, env=env, cwd=cwd, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -276,3 +276,13 @@ def test_a_network_that_does_not_fit_is_refused(network, says):
 def test_a_torso_that_does_not_fit_is_refused():
     with pytest.raises(ConfigError, match=r"torso = 'cnn': needs observations \[height, width, channels\]"):
         tiny(CFG.replace(torso="cnn"))
+
+
+def test_sixteen_seeds_finish(fresh_python):
+    """Batched initialisation of orthogonal weights waited for itself for ever on two cores before it was drawn in turn."""
+    code = """
+import jax, purerl
+train = purerl.make_train(purerl.PPOConfig(total_timesteps=2048))
+print(jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 16)).state.clock.low.shape)
+"""
+    assert fresh_python(code) == "(16,)\n"

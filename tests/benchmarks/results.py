@@ -1,0 +1,165 @@
+"""Learning results: trains and scores seeds 0 - 7, keeps every score in `results.json`, and renders the README's tables.
+
+python -m tests.benchmarks.results train [ENV ...]             purerl's presets, or the defaults where there is none
+python -m tests.benchmarks.results peer --peer PYTHON          rejax on two of them, in its own environment (see speed.py)
+python -m tests.benchmarks.results render                      the tables, from results.json and speed.json
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+
+import purerl
+from purerl.presets import PRESETS
+from tests.benchmarks.scores import interval, iqm, score
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent.parent
+SEEDS = range(8)
+
+# Environments, and the scores that gymnax publishes for its own PPO agents.
+BASELINES = {
+    "CartPole-v1": 500,
+    "Acrobot-v1": -80,
+    "Pendulum-v1": -130,
+    "MountainCar-v0": -118,
+    "Asterix-MinAtar": 15,
+    "Breakout-MinAtar": 28,
+    "Catch-bsuite": 1,
+    "UmbrellaChain-bsuite": 1,
+}
+PEER_SIZES = {
+    "num_envs": 32,
+    "num_steps": 32,
+    "num_minibatches": 4,
+    "learning_rate": 2.5674e-4,
+    "gamma": 0.995,
+    "max_grad_norm": 1,
+}
+PEER = {  # rejax on MinAtar: as its repository configures Breakout, and with the sizes and rates of purerl's preset
+    "its own config": lambda cfg: {
+        **{"num_envs": 32, "num_steps": 32, "num_minibatches": 4, "hidden": [64, 64], "activation": "tanh"},
+        **{"learning_rate": 2.5674e-4, "gamma": 0.995, "max_grad_norm": 1},
+    },
+    "our sizes": lambda cfg: {
+        **{name: getattr(cfg, name) for name in ("num_envs", "num_steps", "num_minibatches", "gamma", "hidden", "activation")},
+        "learning_rate": cfg.lr,
+        "max_grad_norm": cfg.max_grad_norm,
+    },
+}
+
+
+def config(name):
+    return PRESETS.get(name) or purerl.PPOConfig(env=name)
+
+
+def load():
+    path = HERE / "results.json"
+    return json.loads(path.read_text()) if path.exists() else {"purerl": {}, "rejax": {}}
+
+
+def keep(results):
+    (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+def circumstances(command):
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    versions = {"purerl": purerl.__version__, "jax": jax.__version__}
+    return {"command": f"python -m tests.benchmarks.results {command}", "commit": commit, "versions": versions, "cores": cores()}
+
+
+def cores():
+    return len(os.sched_getaffinity(0))
+
+
+def train(names):
+    results = load()
+    for name in names:
+        start = time.perf_counter()
+        scores = score(config(name), SEEDS).tolist()
+        row = {"config": json.loads(config(name).to_json()), "seeds": list(SEEDS), "scores": scores}
+        results["purerl"][name] = row | circumstances(f"train {name}") | {"seconds": time.perf_counter() - start}
+        keep(results)
+        print(says(name, scores), flush=True)
+
+
+def peer(python, names):
+    results = load()
+    for name in names:
+        for variant, sizes in PEER.items():
+            work = sizes(config(name)) | {"env": name, "total_timesteps": config(name).total_timesteps, "seeds": list(SEEDS)}
+            start = time.perf_counter()
+            done = subprocess.run([python, str(HERE / "results_rejax.py"), json.dumps(work)], capture_output=True, text=True)
+            if done.returncode:
+                raise SystemExit(done.stderr)
+            scores = json.loads(done.stdout.splitlines()[-1])
+            row = {"config": work, "scores": scores} | circumstances("peer") | {"seconds": time.perf_counter() - start}
+            results["rejax"].setdefault(name, {})[variant] = row
+            keep(results)
+            print(says(f"{name}, rejax with {variant}", scores), flush=True)
+
+
+def says(name, scores):
+    low, high = interval(np.array(scores))
+    return f"{name}: IQM {iqm(np.array(scores)):.1f} ({low:.1f} to {high:.1f}) of {', '.join(f'{x:.1f}' for x in sorted(scores))}"
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def learning_table(results):
+    lines = ["| environment | steps | IQM | 95 % interval | all seeds | gymnax | rejax |", "|---|--:|--:|--:|--:|--:|--:|"]
+    for name, row in results["purerl"].items():
+        scores = np.array(row["scores"])
+        low, high = interval(scores)
+        peers = [np.array(p["scores"]) for p in results["rejax"].get(name, {}).values()]
+        best = f"{max(map(iqm, peers)):.1f}" if peers else ""
+        cells = [name, f"{int(row['config']['total_timesteps']):,}", f"{iqm(scores):.1f}", f"{low:.1f} to {high:.1f}"]
+        lines.append("| " + " | ".join([*cells, f"{scores.min():.1f} to {scores.max():.1f}", str(BASELINES[name]), best]) + " |")
+    return "\n".join(lines)
+
+
+def speed_table(speed):
+    lines = ["| workload | purerl, steps/s | rejax, steps/s | ratio | range |", "|---|--:|--:|--:|--:|"]
+    for name, row in speed["workloads"].items():
+        ours, peers = (row[program]["speed"]["median"] for program in ("purerl", "rejax"))
+        span = f"{row['ratios']['low']:.2f} to {row['ratios']['high']:.2f}"
+        lines.append(f"| {name} | {ours / 1e3:,.0f} k | {peers / 1e3:,.0f} k | {row['ratio']:.2f} | {span} |")
+    return "\n".join(lines)
+
+
+def rendered(readme):
+    """The README with its tables made anew."""
+    tables = {"learning": learning_table(load())}
+    if (HERE / "speed.json").exists():
+        tables["speed"] = speed_table(json.loads((HERE / "speed.json").read_text()))
+    for name, table in tables.items():
+        before, rest = readme.split(f"<!-- {name} -->\n")
+        readme = f"{before}<!-- {name} -->\n{table}\n<!-- end -->" + rest.split("<!-- end -->", 1)[1]
+    return readme
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("train").add_argument("names", nargs="*", default=list(BASELINES), metavar="ENV")
+    commands.add_parser("peer").add_argument("--peer", required=True, help="the Python that has rejax")
+    commands.add_parser("render")
+    args = parser.parse_args()
+    if args.command == "train":
+        train(args.names)
+    elif args.command == "peer":
+        peer(args.peer, ["Asterix-MinAtar", "Breakout-MinAtar"])
+    else:
+        (ROOT / "README.md").write_text(rendered((ROOT / "README.md").read_text()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

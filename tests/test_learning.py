@@ -1,0 +1,28 @@
+"""What is learnt: minutes each. `python -m pytest -m slow -s` prints every seed."""
+
+import numpy as np
+import pytest
+
+import purerl
+from tests.benchmarks.scores import interval, iqm, score
+
+pytestmark = pytest.mark.slow
+
+
+def scores_of(cfg):
+    scores = score(cfg, range(8))
+    low, high = interval(scores)
+    print(f"\n{cfg.env}: IQM {iqm(scores):.1f} ({low:.1f} to {high:.1f}); seeds 0 - 7: {np.round(scores, 1).tolist()}")
+    return scores
+
+
+def test_cartpole_at_the_defaults():
+    scores = scores_of(purerl.PPOConfig())
+    assert (scores >= 475).sum() >= 7
+    assert scores.mean() >= 475
+
+
+def test_breakout_with_its_preset():
+    cfg = purerl.preset("Breakout-MinAtar")
+    assert cfg.total_timesteps == 1_000_000
+    assert iqm(scores_of(cfg)) >= 20

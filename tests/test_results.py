@@ -1,0 +1,36 @@
+"""The statistics of the results, and that the README's tables are what the recorded numbers say."""
+
+import pathlib
+
+import numpy as np
+
+from tests.benchmarks import results
+from tests.benchmarks.scores import interval, iqm
+
+README = pathlib.Path(__file__).parent.parent / "README.md"
+
+
+def test_the_interquartile_mean_is_that_of_the_middle_half():
+    assert iqm(np.array([100.0, 1, 2, 3, 4, 5, 6, -100])) == 3.5
+    assert iqm(np.array([0.0, 1, 2, 3, 100])) == (0.75 * 1 + 2 + 0.75 * 3) / 2.5
+    assert iqm(np.array([7.0])) == 7
+
+
+def test_the_interval_covers_the_mean():
+    """Of 200 samples of 8 from a normal distribution, 95 % of intervals contain its mean; a bootstrap of 8 somewhat fewer."""
+    rng = np.random.default_rng(0)
+    spans = [interval(rng.normal(size=8), resamples=500) for _ in range(200)]
+    assert 0.82 < np.mean([low <= 0 <= high for low, high in spans]) < 0.98
+
+
+def test_the_readmes_tables_are_the_recorded_numbers():
+    assert README.read_text() == results.rendered(README.read_text())
+
+
+def test_every_recorded_score_is_of_the_config_that_users_get():
+    recorded = results.load()["purerl"]
+    assert list(recorded) == list(results.BASELINES)
+    for name, row in recorded.items():
+        assert results.config(name).from_json(results.json.dumps(row["config"])) == results.config(name)
+        assert row["seeds"] == list(range(8))
+        assert len(row["scores"]) == 8
