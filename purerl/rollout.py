@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from purerl.keys import split_keys, stream
 from purerl.metrics import Max, Sum, mean_of, mean_where
-from purerl.types import Actor, Environment, Network, Outputs, Rollout, Transition
+from purerl.types import Actor, Environment, Network, Outputs, Rollout, TimeStep, Transition
 
 PyTree = Any
 
@@ -39,10 +39,7 @@ class _Step(NamedTuple):
     first: jax.Array
     policy: Any
     action: jax.Array
-    reward: jax.Array
-    terminated: jax.Array
-    truncated: jax.Array
-    next_obs: PyTree
+    after: TimeStep
     episode_return: jax.Array
     episode_length: jax.Array
     value: Any
@@ -83,15 +80,13 @@ def collect(
         outputs, carry = forward(params, actor.carry, actor.obs, actor.first)
         action = outputs.policy.sample(draw[0])
         after = env.step(draw[1], actor.env_state, outputs.policy.env_action(action, env.action_space))
-        done = after.terminated | after.truncated
-        episode_return = actor.episode_return + after.reward
-        episode_length = actor.episode_length + 1
         value, final_value = (), ()
         if remembers:
             value = outputs.value
-            final_value = jax.lax.cond(
-                after.truncated.any(), lambda: bootstrap(carry, after.next_obs), lambda: jnp.zeros_like(outputs.value)
-            )
+            nothing = lambda: jnp.zeros_like(value)
+            final_value = jax.lax.cond(after.truncated.any(), lambda: bootstrap(carry, after.next_obs), nothing)
+        episode_return, episode_length = actor.episode_return + after.reward, actor.episode_length + 1
+        done = after.terminated | after.truncated
         following = Actor(
             env_state=after.env_state,
             obs=after.obs,
@@ -100,41 +95,32 @@ def collect(
             episode_return=jnp.where(done, jnp.float32(0), episode_return),
             episode_length=jnp.where(done, jnp.int32(0), episode_length),
         )
-        return following, _Step(
-            obs=actor.obs,
-            first=actor.first,
-            policy=outputs.policy,
-            action=action,
-            reward=after.reward,
-            terminated=after.terminated,
-            truncated=after.truncated,
-            next_obs=after.next_obs,
-            episode_return=episode_return,
-            episode_length=episode_length,
-            value=value,
-            final_value=final_value,
-        )
+        kept = after.replace(env_state=(), obs=())  # the next step's
+        episode = (episode_return, episode_length)
+        return following, _Step(actor.obs, actor.first, outputs.policy, action, kept, *episode, value, final_value)
 
     last, steps = jax.lax.scan(step, actor, (noise, env_keys))
-    if remembers:
-        value, final_value = steps.value, steps.final_value
-    else:
-        value, final_value = _values(network, params, steps)
-    following = jnp.concatenate([value[1:], bootstrap(last.carry, last.obs)[None]])
-    truncated = steps.truncated.reshape(steps.truncated.shape + (1,) * (value.ndim - steps.truncated.ndim))
-    transition = Transition(
+    value, final_value = (steps.value, steps.final_value) if remembers else _values(network, params, steps)
+    transition = _transition(steps, value, final_value, bootstrap(last.carry, last.obs))
+    rollout = Rollout(transition, jax.tree.map(lambda x: x[None], actor.carry))
+    return last, rollout, _rollout_metrics(transition, steps)
+
+
+def _transition(steps: _Step, value: jax.Array, final_value: jax.Array, last_value: jax.Array) -> Transition:
+    """The rows of a rollout; `last_value [B]` is that of the observation after the last one."""
+    after = steps.after
+    truncated = after.truncated.reshape(after.truncated.shape + (1,) * (value.ndim - after.truncated.ndim))
+    return Transition(
         obs=steps.obs,
         first=steps.first,
         action=steps.action,
         log_prob=steps.policy.log_prob(steps.action),
         value=value,
-        reward=steps.reward,
-        terminated=steps.terminated,
-        truncated=steps.truncated,
-        next_value=jnp.where(truncated, final_value, following),
+        reward=after.reward,
+        terminated=after.terminated,
+        truncated=after.truncated,
+        next_value=jnp.where(truncated, final_value, jnp.concatenate([value[1:], last_value[None]])),
     )
-    rollout = Rollout(transition, jax.tree.map(lambda x: x[None], actor.carry))
-    return last, rollout, _rollout_metrics(transition, steps)
 
 
 def _values(network: Network, params: PyTree, steps: _Step) -> tuple[jax.Array, jax.Array]:
@@ -147,9 +133,9 @@ def _values(network: Network, params: PyTree, steps: _Step) -> tuple[jax.Array, 
     """
     value_of = lambda obs, first: network.apply(params, (), obs, first)[0].value
     value = value_of(steps.obs, steps.first)
-    T, B = steps.truncated.shape
-    rows = jnp.nonzero(steps.truncated.ravel(), size=T * B, fill_value=0)[0]
-    successors = jax.tree.map(lambda x: x.reshape(T * B, *x.shape[2:]), steps.next_obs)
+    T, B = steps.after.truncated.shape
+    rows = jnp.nonzero(steps.after.truncated.ravel(), size=T * B, fill_value=0)[0]
+    successors = jax.tree.map(lambda x: x.reshape(T * B, *x.shape[2:]), steps.after.next_obs)
 
     def next_batch(state):
         i, final_value = state
@@ -157,7 +143,7 @@ def _values(network: Network, params: PyTree, steps: _Step) -> tuple[jax.Array, 
         obs = jax.tree.map(lambda x: x[chosen][None], successors)
         return i + 1, final_value.at[chosen].set(value_of(obs, jnp.zeros((1, B), bool))[0])
 
-    count = steps.truncated.sum(dtype=jnp.int32)
+    count = steps.after.truncated.sum(dtype=jnp.int32)
     empty = jnp.zeros((T * B, *value.shape[2:]), value.dtype)
     _, final_value = jax.lax.while_loop(lambda state: state[0] * B < count, next_batch, (jnp.int32(0), empty))
     return value, final_value.reshape(value.shape)

@@ -190,7 +190,7 @@ WRONG = {
 def test_an_environment_that_breaks_the_protocol_is_refused(name):
     env, says = WRONG[name]
     with pytest.raises(ConfigError, match=says):
-        purerl.make_train(PPOConfig(), env=env)
+        assert purerl.make_train(PPOConfig(), env=env).plan.num_updates
 
 
 def test_a_step_that_disagrees_with_reset_is_refused():
@@ -208,7 +208,7 @@ def test_a_step_that_disagrees_with_reset_is_refused():
 
 def test_one_action_is_enough():
     env = broken(action_space=lambda *_: spaces.Discrete(1))
-    purerl.make_train(PPOConfig(), env=env)
+    assert purerl.make_train(PPOConfig(), env=env).plan.num_updates
 
 
 def test_box_bounds_are_read():
