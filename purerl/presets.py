@@ -7,14 +7,38 @@ _MINATAR = PPOConfig(
     total_timesteps=1_000_000,
     num_envs=64,
     num_minibatches=8,
-    lr=3e-3,
+    lr=5e-3,
     gamma=0.995,
     torso="mlp",
+    hidden=(128, 64),
     activation="relu",
 )
 
 PRESETS = {
+    "Asterix-MinAtar": _MINATAR.replace(
+        env="Asterix-MinAtar", total_timesteps=10_000_000, num_envs=128, num_steps=32, lr=2e-3, gamma=0.99, value_clip="none"
+    ),
     "Breakout-MinAtar": _MINATAR.replace(env="Breakout-MinAtar"),
+    "MountainCar-v0": PPOConfig(
+        env="MountainCar-v0",
+        total_timesteps=1_000_000,
+        num_envs=16,
+        num_steps=16,
+        lr=3e-3,
+        gae_lambda=0.98,
+        ent_coef=0.03,  # every reward is -1 until the top is reached: exploration alone gets there
+    ),
+    "Pendulum-v1": PPOConfig(
+        env="Pendulum-v1",
+        total_timesteps=1_000_000,
+        num_envs=16,
+        num_epochs=10,
+        num_minibatches=16,
+        lr=1e-3,
+        gamma=0.95,
+        ent_coef=0.0,
+        value_clip="none",  # returns are in the hundreds: a step of 0.2 would take for ever
+    ),
 }
 
 
