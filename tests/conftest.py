@@ -1,5 +1,8 @@
 import json
+import os
 import pathlib
+import shutil
+import tempfile
 
 import jax
 import numpy as np
@@ -7,6 +10,19 @@ import pytest
 
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_configure(config):
+    """Tests compile many programs more than once; what one process of a test run compiled, another may load."""
+    if not hasattr(config, "workerinput"):
+        os.environ["PURERL_TESTS_CACHE"] = tempfile.mkdtemp()
+    jax.config.update("jax_compilation_cache_dir", os.environ["PURERL_TESTS_CACHE"])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+def pytest_unconfigure(config):
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(os.environ.pop("PURERL_TESTS_CACHE"))
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +45,6 @@ def vectors():
 @pytest.fixture(scope="session")
 def fresh_python():
     """Runs code in another process with some environment variables changed, and gives its standard output."""
-    import os
     import subprocess
     import sys
 

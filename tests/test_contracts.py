@@ -84,7 +84,7 @@ def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
 
 
 def test_everything_stays_float32_with_64_bits_enabled():
-    with jax.enable_x64(True), pytest.warns(UserWarning, match="observations of float64: cast to float32"):
+    with jax.enable_x64(True), pytest.warns(UserWarning, match=r"observations of float64.*cast to float32"):
         state = jax.jit(tiny(CFG.replace(lr=np.float64(1e-3))))(jax.random.key(0)).state
     assert {x.dtype for x in jax.tree.leaves((state.params, state.actor.episode_return))} == {jnp.dtype("float32")}
 

