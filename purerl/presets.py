@@ -15,6 +15,7 @@ _MINATAR = PPOConfig(
 )
 
 PRESETS = {
+    "Acrobot-v1": PPOConfig(env="Acrobot-v1", num_envs=16, num_steps=64, lr=3e-3, ent_coef=0.0),
     "Asterix-MinAtar": _MINATAR.replace(
         env="Asterix-MinAtar", total_timesteps=10_000_000, num_envs=128, num_steps=32, lr=2e-3, gamma=0.99, value_clip="none"
     ),

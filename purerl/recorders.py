@@ -34,7 +34,7 @@ class LiveLine:
             self._live.stop()
 
     def __call__(self, progress: Progress) -> None:
-        latest = pooled(progress.metrics["episode_return"])
+        latest = overall(progress.metrics["episode_return"])
         self._return = self._return if np.isnan(latest) else latest
         line = (
             f"{progress.steps:>13,} steps  {progress.steps_per_second:>9,.0f} steps/s  "
@@ -57,13 +57,13 @@ def closing_table(result: FitResult, first_seed: int) -> Table:
     tail = slice(-max(1, progress.updates // 10), None)
     for i in range(progress.num_seeds):
         mine = {name: _seed_of(metric, i if progress.num_seeds > 1 else ...) for name, metric in metrics.items()}
-        last = [f"{pooled(_seed_of(mine[name], tail)):.1f}" for name in ("episode_return", "episode_length")]
+        last = [f"{overall(_seed_of(mine[name], tail)):.1f}" for name in ("episode_return", "episode_length")]
         entropy = summarize({"entropy": mine["entropy"]})["entropy"][-1]
         table.add_row(str(first_seed + i), f"{mine['episodes'].total.sum(dtype=np.int64):,}", *last, f"{entropy:.3f}")
     return table
 
 
-def pooled(mean: Mean) -> float:
+def overall(mean: Mean) -> float:
     """One mean over everything that was counted, on the host; NaN if nothing was."""
     count = np.sum(mean.count, dtype=np.int64)
     return float(np.sum(mean.total, dtype=np.float64) / count) if count else float("nan")

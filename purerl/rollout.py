@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from purerl.keys import split_keys, stream
 from purerl.metrics import Max, Sum, mean_of, mean_where
+from purerl.reductions import largest, total
 from purerl.types import Actor, Environment, Network, Outputs, Rollout, TimeStep, Transition
 
 PyTree = Any
@@ -153,11 +154,11 @@ def _rollout_metrics(transition: Transition, steps: _Step) -> dict[str, Any]:
     done = transition.terminated | transition.truncated
     return {
         "steps": Sum(jnp.int32(done.size)),
-        "episodes": Sum(done.sum(dtype=jnp.int32)),
+        "episodes": Sum(total(done.astype(jnp.int32))),
         "episode_return": mean_where(steps.episode_return, done),
         "episode_length": mean_where(steps.episode_length, done),
         "reward": mean_of(transition.reward),
-        "reward_max": Max(transition.reward.max()),
+        "reward_max": Max(largest(transition.reward)),
         "log_prob": mean_of(transition.log_prob),
         "value": mean_of(transition.value),
         **steps.policy.metrics(),

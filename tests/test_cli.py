@@ -124,7 +124,7 @@ def test_an_interrupt_closes_with_the_table():
 
 def test_unfinished_episodes_are_no_return():
     from purerl.metrics import Mean
-    from purerl.recorders import pooled
+    from purerl.recorders import overall
 
-    assert np.isnan(pooled(Mean(np.zeros(3), np.zeros(3, int))))
-    assert pooled(Mean(np.array([4.0, 6.0]), np.array([1, 3]))) == 2.5
+    assert np.isnan(overall(Mean(np.zeros(3), np.zeros(3, int))))
+    assert overall(Mean(np.array([4.0, 6.0]), np.array([1, 3]))) == 2.5
