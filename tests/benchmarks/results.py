@@ -30,7 +30,6 @@ BASELINES = {
     "Acrobot-v1": -80,
     "Pendulum-v1": -130,
     "MountainCar-v0": -118,
-    "Asterix-MinAtar": 15,
     "Breakout-MinAtar": 28,
     "Catch-bsuite": 1,
     "UmbrellaChain-bsuite": 1,

@@ -24,7 +24,7 @@ HERE = pathlib.Path(__file__).parent
 NAMES = ("env", "num_envs", "num_steps", "num_minibatches", "total_timesteps", "lr")
 SMALL = dict(zip(NAMES, ("CartPole-v1", 4, 128, 4, 499_712, 2.5e-4), strict=True)) | {"repeats": 3}
 LARGE = dict(zip(NAMES, ("CartPole-v1", 2048, 32, 32, 5_242_880, 1e-3), strict=True))
-IMAGES = dict(zip(NAMES, ("Breakout-MinAtar", 64, 128, 8, 1_048_576, 1e-3), strict=True))
+IMAGES = dict(zip(NAMES, ("Breakout-MinAtar", 64, 128, 8, 1_048_576, 1e-3), strict=True)) | {"repeats": 3}
 SEEDS = SMALL | {"seeds": 16, "repeats": 1}
 DEFAULTS = {"seeds": 1, "repeats": 1, "pinned": False, "over_devices": False}
 
