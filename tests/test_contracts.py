@@ -73,7 +73,7 @@ def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
     original = purerl.rollout.stream
     for module in (purerl.rollout, purerl.phases, purerl.algorithms.ppo):
         monkeypatch.setattr(module, "stream", recorded)
-    train = KINDS[kind](CFG.replace(num_steps=4, num_minibatches=2))
+    train = KINDS[kind](CFG.replace(num_steps=2, num_minibatches=2))
     state = train.init(KEY)
     with jax.disable_jit():
         for _ in range(2):

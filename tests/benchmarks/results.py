@@ -1,7 +1,7 @@
 """Learning results: trains and scores seeds 0 - 7, keeps every score in `results.json`, and renders the README's tables.
 
 python -m tests.benchmarks.results train [ENV ...]             purerl's presets, or the defaults where there is none
-python -m tests.benchmarks.results peer --peer PYTHON          rejax on two of them, in its own environment (see speed.py)
+python -m tests.benchmarks.results peer --peer PYTHON          rejax on Breakout, in its own environment (see speed.py)
 python -m tests.benchmarks.results render                      the tables, from results.json and speed.json
 """
 
@@ -149,13 +149,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("train").add_argument("names", nargs="*", default=list(BASELINES), metavar="ENV")
-    commands.add_parser("peer").add_argument("--peer", required=True, help="the Python that has rejax")
+    peers = commands.add_parser("peer")
+    peers.add_argument("names", nargs="*", default=["Breakout-MinAtar"], metavar="ENV")
+    peers.add_argument("--peer", required=True, help="the Python that has rejax")
     commands.add_parser("render")
     args = parser.parse_args()
     if args.command == "train":
         train(args.names)
     elif args.command == "peer":
-        peer(args.peer, ["Asterix-MinAtar", "Breakout-MinAtar"])
+        peer(args.peer, args.names)
     else:
         (ROOT / "README.md").write_text(rendered((ROOT / "README.md").read_text()))
 
