@@ -3,7 +3,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from gymnax.environments import spaces
 from gymnax.environments.environment import Environment as GymnaxEnvironment
 
 import purerl
@@ -141,74 +140,6 @@ def test_parameters_may_be_traced():
 def test_a_wrong_name_or_argument_is_refused(build, says):
     with pytest.raises(ConfigError, match=says):
         purerl.make_train(build())
-
-
-def broken(**changes):
-    """A probe with some methods replaced."""
-    return type("Broken", (probes.Constant,), changes)()
-
-
-def public(values):
-    """An object with gymnax's methods and no base class, whose step returns `values(state)`."""
-
-    class Public:
-        default_params = None
-
-        def reset(self, key, params):
-            return jnp.zeros(2), jnp.int32(0)
-
-        def step(self, key, state, action, params):
-            return values(jnp.zeros(2), state)
-
-        def action_space(self, params):
-            return spaces.Discrete(2)
-
-    return Public()
-
-
-FLAGS = (jnp.float32(0), jnp.array(False), jnp.array(False))
-WRONG = {
-    "no methods": (object(), "has no method reset or step or action_space"),
-    "five values": (public(lambda o, s: (o, s, 0.0, False, {})), r"5 values.*gymnax 0\.0.*gymnax >= 1\.0\.1"),
-    "four values": (public(lambda o, s: (o, s, 0.0, False)), "returns 4 values"),
-    "seven values": (public(lambda o, s: (o, s, *FLAGS, {}, 0)), "returns 7 values"),
-    "no final observation": (public(lambda o, s: (o, s, *FLAGS, {})), "final_observation"),
-    "reward of shape (1,)": (broken(reward_of=lambda *_: jnp.ones(1)), "real scalar"),
-    "complex reward": (broken(reward_of=lambda *_: jnp.complex64(1)), "real scalar"),
-    "float flag": (broken(ends=lambda *_: jnp.float32(1)), "`terminated` must be a bool scalar"),
-    "flag of shape (1,)": (broken(is_truncated=lambda *_: jnp.ones(1, bool)), "`truncated` must be a bool scalar"),
-    "empty observation": (broken(width=0), "empty"),
-    "tuple action": (broken(action_space=lambda *_: spaces.Tuple([])), "Discrete or Box"),
-    "no action": (broken(action_space=lambda *_: spaces.Discrete(0)), "no action"),
-    "bounds": (broken(action_space=lambda *_: spaces.Box(1.0, -1.0, (1,))), "low < high"),
-    "nan bounds": (broken(action_space=lambda *_: spaces.Box(-1.0, np.nan, (1,))), "low < high"),
-    "integer box": (broken(action_space=lambda *_: spaces.Box(0, 3, (1,), jnp.int32)), "integers"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_an_environment_that_breaks_the_protocol_is_refused(name):
-    env, says = WRONG[name]
-    with pytest.raises(ConfigError, match=says):
-        assert purerl.make_train(PPOConfig(), env=env).plan.num_updates
-
-
-def test_a_step_that_disagrees_with_reset_is_refused():
-    class Grows(probes.Constant):
-        def step_env(self, key, state, action, params):
-            _, state, *rest = super().step_env(key, state, action, params)
-            return jnp.ones(2), state.replace(kind=jnp.float32(0)), *rest
-
-    with pytest.raises(ConfigError) as error:
-        purerl.make_train(PPOConfig(), env=Grows())
-    text = str(error.value)
-    assert "the state.kind after a step is not what a reset gives: int32[]" in text
-    assert "the observation after a step is not what a reset gives: float32[1]" in text
-
-
-def test_one_action_is_enough():
-    env = broken(action_space=lambda *_: spaces.Discrete(1))
-    assert purerl.make_train(PPOConfig(), env=env).plan.num_updates
 
 
 def test_box_bounds_are_read():
