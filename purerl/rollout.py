@@ -96,15 +96,27 @@ def collect(
             episode_return=jnp.where(done, jnp.float32(0), episode_return),
             episode_length=jnp.where(done, jnp.int32(0), episode_length),
         )
-        kept = after.replace(env_state=(), obs=())  # the next step's
+        kept = after.replace(env_state=(), obs=(), next_obs=_rows(after.next_obs))  # without what the next step keeps
         episode = (episode_return, episode_length)
-        return following, _Step(actor.obs, actor.first, outputs.policy, action, kept, *episode, value, final_value)
+        return following, _Step(_rows(actor.obs), actor.first, outputs.policy, action, kept, *episode, value, final_value)
 
     last, steps = jax.lax.scan(step, actor, (noise, env_keys))
+    obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
+    steps = steps._replace(obs=obs, after=steps.after.replace(next_obs=next_obs))
     value, final_value = (steps.value, steps.final_value) if remembers else _values(network, params, steps)
     transition = _transition(steps, value, final_value, bootstrap(last.carry, last.obs))
     rollout = Rollout(transition, jax.tree.map(lambda x: x[None], actor.carry))
     return last, rollout, _rollout_metrics(transition, steps)
+
+
+def _rows(obs: PyTree) -> PyTree:
+    """Observations `[B, ...]` as one row each: XLA takes a third less time to keep 400 numbers than 10 x 10 x 4 on a CPU."""
+    return jax.tree.map(lambda x: x.reshape(x.shape[0], -1), obs)
+
+
+def _unrows(rows: PyTree, obs: PyTree) -> PyTree:
+    """Rows `[T, B, size]` in the shape of the observations `[B, ...]` they were made of."""
+    return jax.tree.map(lambda x, like: x.reshape(*x.shape[:2], *like.shape[1:]), rows, obs)
 
 
 def _transition(steps: _Step, value: jax.Array, final_value: jax.Array, last_value: jax.Array) -> Transition:

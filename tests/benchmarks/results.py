@@ -1,7 +1,7 @@
 """Learning results: trains and scores seeds 0 - 7, keeps every score in `results.json`, and renders the README's tables.
 
 python -m tests.benchmarks.results train [ENV ...]             purerl's presets, or the defaults where there is none
-python -m tests.benchmarks.results peer --peer PYTHON          rejax on Breakout, in its own environment (see speed.py)
+python -m tests.benchmarks.results peer --peer PYTHON          rejax on MinAtar, in its own environment (see speed.py)
 python -m tests.benchmarks.results render                      the tables, from results.json and speed.json
 """
 
@@ -30,17 +30,10 @@ BASELINES = {
     "Acrobot-v1": -80,
     "Pendulum-v1": -130,
     "MountainCar-v0": -118,
+    "Asterix-MinAtar": 15,
     "Breakout-MinAtar": 28,
     "Catch-bsuite": 1,
     "UmbrellaChain-bsuite": 1,
-}
-PEER_SIZES = {
-    "num_envs": 32,
-    "num_steps": 32,
-    "num_minibatches": 4,
-    "learning_rate": 2.5674e-4,
-    "gamma": 0.995,
-    "max_grad_norm": 1,
 }
 PEER = {  # rejax on MinAtar: as its repository configures Breakout, and with the sizes and rates of purerl's preset
     "its own config": lambda cfg: {
@@ -150,7 +143,7 @@ def main():
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("train").add_argument("names", nargs="*", default=list(BASELINES), metavar="ENV")
     peers = commands.add_parser("peer")
-    peers.add_argument("names", nargs="*", default=["Breakout-MinAtar"], metavar="ENV")
+    peers.add_argument("names", nargs="*", default=["Asterix-MinAtar", "Breakout-MinAtar"], metavar="ENV")
     peers.add_argument("--peer", required=True, help="the Python that has rejax")
     commands.add_parser("render")
     args = parser.parse_args()
