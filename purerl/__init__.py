@@ -3,6 +3,10 @@
 from purerl.config import PPOConfig as PPOConfig
 from purerl.devices import over_devices as over_devices
 from purerl.devices import use_cores as use_cores
+from purerl.directory import Loaded as Loaded
+from purerl.directory import load as load
+from purerl.directory import restore as restore
+from purerl.directory import save as save
 from purerl.errors import ConfigError as ConfigError
 from purerl.fields import validate as validate
 from purerl.fit import FitResult as FitResult

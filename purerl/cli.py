@@ -1,22 +1,29 @@
-"""The command line: one subcommand an algorithm, its flags made from the fields of the algorithm's config."""
+"""The command line: a subcommand for each algorithm, its flags made from the fields of its config, and some for finished runs."""
 
 import argparse
 import dataclasses
 import json
+import pathlib
 import sys
+import tomllib
 from typing import Any, Literal
 
+import jax
+import numpy as np
 import tyro
 
-from purerl.config import PPOConfig
-from purerl.errors import ConfigError
+from purerl import directory, plots, recorders
+from purerl.config import ALGORITHMS
+from purerl.console import LiveLine, closing_table, evaluation_table
+from purerl.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
+from purerl.export import export
 from purerl.fields import Config
 from purerl.fit import fit
 from purerl.presets import preset
-from purerl.recorders import LiveLine, closing_table
+from purerl.rendering import render
+from purerl.runs import first_of
 
 DESCRIPTION = "Trains agents of the PPO family."
-ALGORITHMS: dict[str, type[Config]] = {"ppo": PPOConfig}
 
 # Where a flag cannot have the type of its field: text can be a whole number written as 1e6, and pairs are a sequence of words.
 FLAG_TYPES = {"total_timesteps": int | float, "env_kwargs": dict[str, str], "env_params": dict[str, float]}
@@ -28,51 +35,230 @@ class Run:
 
     Attributes:
         preset: Environment whose tuned config the other flags change; see `purerl.presets`.
+        config: TOML file of flags, underscores for dashes; flags of the command line are on top.
         seed: Seed of the first run.
         num_seeds: Runs side by side, with the seeds that follow, spread over the devices or the cores.
         exact: Every one of several seeds has the bits of its run alone, for about a tenth of the speed.
+        directory: Where checkpoints, metrics (JSON lines, CSV, TensorBoard) and evaluations go; none without.
+        resume: Go on from the directory's newest checkpoint: `auto` if there is one, `must`, or `never`.
+        init_from: Directory of another run, whose parameters this one starts from.
+        save_seconds: About how long between two checkpoints.
+        save_every: A checkpoint at each k-th update as well; 0 for none.
+        keep: Newest checkpoints to keep.
+        keep_every: Checkpoints of every k-th update are kept for ever; 0 for none.
+        write_every: Updates in a row of the files; 0 writes one about each second.
+        eval_every: Evaluate before the first update and after each k-th; 0 never.
+        eval_episodes: Episodes of an evaluation.
+        eval_deterministic: Evaluate the most likely actions instead of random ones.
+        render_every: Of the evaluations, one in k draws an episode into the directory; 0 for none.
+        wandb: Weights & Biases project to log to; none without.
     """
 
     preset: str = ""
+    config: str = ""
     seed: int = 0
     num_seeds: int = 1
     exact: bool = False
+    directory: str = ""
+    resume: Literal["auto", "must", "never"] = "auto"
+    init_from: str = ""
+    save_seconds: float = 30.0
+    save_every: int = 0
+    keep: int = 3
+    keep_every: int = 0
+    write_every: int = 0
+    eval_every: int = 0
+    eval_episodes: int = 128
+    eval_deterministic: bool = False
+    render_every: int = 0
+    wandb: str = ""
+
+
+TO_FIT = ("num_seeds", "exact", "resume", "save_seconds", "save_every", "keep", "keep_every")
+TO_FIT += ("eval_every", "eval_episodes", "eval_deterministic", "render_every")
+
+
+@dataclasses.dataclass
+class Eval:
+    """Scores a finished run: the return of fresh episodes of each seed.
+
+    Attributes:
+        dir: Directory of the run.
+        num_episodes: Episodes of each seed.
+        deterministic: The most likely actions instead of random ones.
+        best: The state with the best evaluation instead of the last.
+        seed: Of the episodes.
+    """
+
+    dir: tyro.conf.Positional[str]
+    num_episodes: int = 128
+    deterministic: bool = False
+    best: bool = False
+    seed: int = 0
+
+
+@dataclasses.dataclass
+class Plot:
+    """Draws the learning curves of runs, with a band over seeds.
+
+    Attributes:
+        dirs: Directories of the runs to compare.
+        out: File to write.
+        metric: Any name in a run's metrics.
+        centre: Interquartile mean or mean over seeds.
+    """
+
+    dirs: tyro.conf.Positional[tuple[str, ...]]
+    out: str = "curves.png"
+    metric: str = "episode_return"
+    centre: Literal["iqm", "mean"] = "iqm"
+
+
+@dataclasses.dataclass
+class Render:
+    """Draws an episode of a run's policy, of its first seed.
+
+    Attributes:
+        dir: Directory of the run.
+        out: File to write.
+        deterministic: The most likely actions instead of random ones.
+        best: The state with the best evaluation instead of the last.
+        seed: Of the episode.
+    """
+
+    dir: tyro.conf.Positional[str]
+    out: str = "agent.gif"
+    deterministic: bool = False
+    best: bool = False
+    seed: int = 0
+
+
+@dataclasses.dataclass
+class Export:
+    """Writes a run's policy, of its first seed, as a program that needs JAX only; `purerl.export` says how to call it.
+
+    Attributes:
+        dir: Directory of the run.
+        out: File to write.
+        best: The state with the best evaluation instead of the last.
+    """
+
+    dir: tyro.conf.Positional[str]
+    out: str = "policy.jaxexport"
+    best: bool = False
 
 
 def main(args: list[str] | None = None) -> int:
-    """Runs a command and returns its exit status: 0, or 2 where the config cannot be trained."""
+    """Runs a command and returns its exit status.
+
+    0: done, or ended by Ctrl-C; 1: a checkpoint failed or the run diverged; 2: the config cannot be trained; 143: ended by
+    SIGTERM, and to be resumed.
+    """
     args = sys.argv[1:] if args is None else args
     try:
-        base = _preset(args)
-        flags = {name: _flags(name, base or cls()) for name, cls in ALGORITHMS.items()}
-        chosen = tyro.extras.subcommand_cli_from_dict(flags, prog="purerl", description=DESCRIPTION, args=args)
-        return _train(_config(ALGORITHMS[type(chosen).__name__], chosen), chosen)
+        base = _base(args)
+        flags = {name: _flags(name, base or {}, cls) for name, cls in ALGORITHMS.items()}
+        commands = flags | {"eval": Eval, "plot": Plot, "render": Render, "export": Export}
+        chosen = tyro.extras.subcommand_cli_from_dict(commands, prog="purerl", description=DESCRIPTION, args=args)
+        name = type(chosen).__name__
+        return _train(_config(ALGORITHMS[name], chosen), chosen) if name in ALGORITHMS else ACTIONS[type(chosen)](chosen)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
+    except (CheckpointError, NotFiniteError) as error:
+        print(error, file=sys.stderr)
+        return 1
 
 
 def _train(cfg: Config, run: Run) -> int:
+    options = {name: getattr(run, name) for name in TO_FIT}
+    options |= {name: getattr(run, name) or None for name in ("directory", "init_from")}
     with LiveLine() as live_line:
-        result = fit(cfg, run.seed, num_seeds=run.num_seeds, exact=run.exact, recorders=(live_line,))
-    live_line.console.print(closing_table(result, run.seed))
+        result = fit(cfg, run.seed, recorders=(live_line, *_recorders(run, cfg)), **options)
+    if result.progress.updates > result.progress.began[0]:
+        live_line.console.print(closing_table(result.progress, result.metrics))
+    return 128 + result.stopped_by if result.stopped_by == 15 else 0
+
+
+def _recorders(run: Run, cfg: Config) -> list[recorders.Rows]:
+    home = pathlib.Path(run.directory).expanduser()
+    kinds = (("metrics.jsonl", recorders.JsonLines), ("metrics.csv", recorders.Csv), ("tensorboard", recorders.TensorBoard))
+    made = [kind(home / name, run.write_every) for name, kind in kinds] if run.directory else []
+    if run.wandb:
+        made.append(recorders.Wandb(run.write_every, project=run.wandb, config=json.loads(cfg.to_json())))
+    return made
+
+
+def _evaluate(command: Eval) -> int:
+    loaded = directory.load(command.dir, best=command.best)
+    evaluate = lambda state, key: loaded.train.evaluate(state, key, command.num_episodes, command.deterministic)
+    keys = jax.random.key(command.seed)
+    if loaded.num_runs is not None:
+        evaluate, keys = jax.vmap(evaluate, (loaded.train.seed_axes, 0)), jax.random.split(keys, loaded.num_runs)
+    episodes = jax.tree.map(np.atleast_2d, jax.device_get(jax.jit(evaluate)(loaded.state, keys)))
+    LiveLine().console.print(evaluation_table(episodes, loaded.seed, loaded.updates))
     return 0
 
 
-def _preset(args: list[str]) -> Config | None:
-    """The config that the flags start from; it has to be known before they are made."""
+def _plot(command: Plot) -> int:
+    plots.plot(command.dirs, command.out, metric=command.metric, centre=command.centre)
+    print(command.out)
+    return 0
+
+
+def _render(command: Render) -> int:
+    loaded = directory.load(command.dir, best=command.best)
+    state = loaded.state if loaded.num_runs is None else first_of(loaded.state)
+    score = render(loaded.train, state, command.out, seed=command.seed, deterministic=command.deterministic)
+    print(f"{command.out}: an episode of return {score:.1f}")
+    return 0
+
+
+def _export(command: Export) -> int:
+    loaded = directory.load(command.dir, best=command.best)
+    state = loaded.state if loaded.num_runs is None else first_of(loaded.state)
+    data = export(loaded.train, state, command.out)
+    print(f"{command.out}: {len(data):,} bytes")
+    return 0
+
+
+ACTIONS = {Eval: _evaluate, Plot: _plot, Render: _render, Export: _export}
+
+
+def _base(args: list[str]) -> dict[str, Any]:
+    """What the flags start from, by name: a preset, and a file on top. They have to be known before the flags are made."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset")
-    name = parser.parse_known_args(args)[0].preset
-    return preset(name) if name else None
+    parser.add_argument("--config")
+    given = parser.parse_known_args(args)[0]
+    file = _from_file(given.config) if given.config else {}
+    name = given.preset or file.get("preset")
+    cfg = preset(name) if name else None
+    base = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)} if cfg else {}
+    return base | file
 
 
-def _flags(name: str, base: Config) -> type:
-    """A dataclass that tyro turns into flags: the fields of the config, its values as defaults, and those of `Run`."""
-    parts = [(part, f) for part in (base, Run()) for f in dataclasses.fields(part)]
-    fields = [(f.name, _flag_type(f), _default(f.name, getattr(part, f.name))) for part, f in parts]
+def _from_file(path: str) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(pathlib.Path(path).read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError([Problem("config", path, f"cannot be read: {error}")]) from error
+    values = {name.replace("-", "_"): tuple(x) if isinstance(x, list) else x for name, x in values.items()}
+    if isinstance(values.get("env_kwargs"), dict):
+        values["env_kwargs"] = tuple(values["env_kwargs"].items())
+    known = [f.name for cls in (*ALGORITHMS.values(), Run) for f in dataclasses.fields(cls)]
+    unknown = [Problem(name, values[name], f"no such flag; {nearest(name, known)}") for name in values if name not in known]
+    if unknown:
+        raise ConfigError(unknown)
+    return values
+
+
+def _flags(name: str, base: dict[str, Any], cls: type[Config]) -> type:
+    """A dataclass that tyro turns into flags: the fields of the config and those of `Run`, their defaults replaced by `base`."""
+    parts = [(part, f) for part in (cls(), Run()) for f in dataclasses.fields(part)]
+    fields = [(f.name, _flag_type(f), _default(f.name, base.get(f.name, getattr(part, f.name)))) for part, f in parts]
     attributes = Run.__doc__.split("Attributes:\n")[1]
-    documentation = {"__doc__": type(base).__doc__.rstrip() + "\n" + attributes}
+    documentation = {"__doc__": cls.__doc__.rstrip() + "\n" + attributes}
     return dataclasses.make_dataclass(name, fields, kw_only=True, namespace=documentation)
 
 

@@ -45,6 +45,8 @@ class PPOConfig(Config):
         hidden: Widths of the hidden layers; of those after the convolution for `cnn`.
         activation: Nonlinearity: `tanh`, `relu`, `swish`, `gelu` or `elu`.
         log_std_init: Logarithm of the initial standard deviation of a Box action, in the environment's units.
+        nonfinite: An update that would leave a parameter NaN or infinite is kept (`ignore`), or skipped and counted for that seed
+          alone (`freeze`).
         metrics_every: Updates whose metrics are added up to one row; for runs so long that a row for each is too much.
     """
 
@@ -81,6 +83,7 @@ class PPOConfig(Config):
     activation: str = static("tanh", one_of("tanh", "relu", "swish", "gelu", "elu"))
     log_std_init: float = leaf(0.0, finite())
 
+    nonfinite: str = static("ignore", one_of("ignore", "freeze"))
     metrics_every: int = static(1, at_least(1))
 
     @property
@@ -121,3 +124,11 @@ class PPOConfig(Config):
         if isinstance(self.clip_eps, jax.core.Tracer) or not 1 <= self.clip_eps < math.inf:
             return []
         return [Problem("clip_eps", self.clip_eps, "from 1 on no decrease of a probability is clipped; 0.1 to 0.3 is usual")]
+
+
+ALGORITHMS: dict[str, type[Config]] = {"ppo": PPOConfig}
+
+
+def algorithm_of(cfg: Config) -> str:
+    """The name of the algorithm that a config configures, as on the command line."""
+    return next(name for name, cls in ALGORITHMS.items() if cls is type(cfg))

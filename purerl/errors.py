@@ -1,4 +1,4 @@
-"""What is wrong with a config, an environment or a network, and how it is said."""
+"""Everything that purerl raises, and how it is said."""
 
 import difflib
 from typing import Any, NamedTuple
@@ -29,3 +29,28 @@ def nearest(name: str, names) -> str:
     names = list(names)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose from {', '.join(names)}"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that could not be written or read."""
+
+
+class CheckpointMismatch(CheckpointError):
+    """A checkpoint of another run than the one that asks for it, or of a finished one. `differences` says why."""
+
+    def __init__(self, directory: Any, differences: list[str]):
+        self.differences = differences
+        shown = differences[:5] + ([f"and {len(differences) - 5} more"] if len(differences) > 5 else [])
+        super().__init__("\n  ".join([f"cannot go on from the checkpoint in {directory}:", *shown]))
+
+
+class CheckpointCorrupt(CheckpointError):
+    """A checkpoint whose files are not what was written."""
+
+
+class DirectoryLocked(CheckpointError):
+    """Another process trains in this directory."""
+
+
+class NotFiniteError(ArithmeticError):
+    """Parameters that are NaN or infinite: the run has diverged."""

@@ -1,201 +1,234 @@
 """`fit`: the host loop around training, for everything that must happen while it runs.
 
 It drives the same `Train.update` as `Train.__call__` does, a chunk of updates at a time. The length of a chunk is an
-argument of one compiled program, and nothing on the device or in the program grows with the length of the run.
+argument of one compiled program, and nothing on the device or in the program grows with the length of the run. What happens
+between chunks (records, evaluations, checkpoints) moves no bit of training.
 """
 
 import contextlib
-import operator
-import signal
-import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
+from purerl.checkpoint import Checkpoint, describe, run_directory, to_tree
 from purerl.config import PPOConfig
-from purerl.devices import over_devices, use_cores
-from purerl.errors import ConfigError, Problem
-from purerl.fields import is_int
-from purerl.metrics import add_rows
-from purerl.plan import Plan
-from purerl.train import Train, make_train
+from purerl.curves import Curves
+from purerl.directory import Directory, identity, warm_start
+from purerl.errors import CheckpointError, ConfigError, NotFiniteError, Problem
+from purerl.evaluations import Evaluations
+from purerl.fields import Rule, at_least, is_int, is_number, one_of
+from purerl.nonfinite import first_bad_leaf
+from purerl.progress import Progress
+from purerl.recorders import Reports
+from purerl.runs import MAX_CHUNK, Runs
+from purerl.signals import Stop
 from purerl.types import TrainState
 
 PyTree = Any
-MAX_CHUNK = 1024  # updates in one chunk, at most: the size of the buffer for their metrics
-
-
-class Progress(NamedTuple):
-    """Where a run stands after a chunk.
-
-    plan: the whole run.
-    num_seeds: runs side by side.
-    updates: finished updates.
-    seconds: since the first update began, compilation left out.
-    metrics: of this chunk's updates; leaves `[chunk]`, or `[num_seeds, chunk]`.
-    """
-
-    plan: Plan
-    num_seeds: int
-    updates: int
-    seconds: float
-    metrics: dict[str, Any]
-
-    @property
-    def steps(self) -> int:
-        """Environment steps so far, over all seeds."""
-        return self.updates * self.plan.batch_size * self.num_seeds
-
-    @property
-    def steps_per_second(self) -> float:
-        return self.steps / self.seconds
-
-    @property
-    def seconds_left(self) -> float:
-        return self.seconds * (self.plan.num_updates - self.updates) / self.updates
 
 
 class FitResult(NamedTuple):
     """What a run gives, whole or interrupted.
 
-    state: after the last finished chunk. With several seeds its leaves have a leading axis, but for the clock.
-    metrics: as in `TrainResult`, on the host; leaves `[rows]`, or `[num_seeds, rows]`.
+    state: after the last finished chunk. With several runs its leaves have a leading axis, but for the clock.
+    metrics: as in `TrainResult`, on the host, from the first update on; leaves `[rows]`, or `[runs, rows]`.
+    evaluations: `update [n]`, and `episode_return`, `episode_length` and `finished`, means over episodes, `[n, runs]`.
     progress: where the run stood at the end.
+    stopped_by: the signal that ended it early, or None.
     """
 
     state: TrainState
     metrics: dict[str, Any]
+    evaluations: dict[str, np.ndarray]
     progress: Progress
+    stopped_by: int | None
 
 
 def fit(
     cfg: PPOConfig,
     seed: int = 0,
+    directory: Any = None,
     *,
     num_seeds: int = 1,
     exact: bool = False,
+    resume: str = "auto",
+    init_from: Any = None,
+    save_seconds: float = 30.0,
+    save_every: int = 0,
+    keep: int = 3,
+    keep_every: int = 0,
+    on_save_error: str = "raise",
+    eval_every: int = 0,
+    eval_episodes: int = 128,
+    eval_deterministic: bool = False,
+    eval_max_steps: int | None = None,
+    eval_env_params: dict[str, float] | None = None,
+    render_every: int = 0,
+    on_nonfinite: str = "raise",
+    measure: Callable[[TrainState], dict[str, Any]] | None = None,
     chunk_seconds: float = 1.0,
     recorders: tuple[Callable[[Progress], None], ...] = (),
     **objects: Any,
 ) -> FitResult:
-    """Trains, reporting after each chunk of updates.
+    """Trains, reporting after each chunk of updates, and with a directory so that nothing is lost.
 
-    An interrupt (Ctrl-C) ends the run after the chunk in progress, and what was reached is returned; a second one raises
-    KeyboardInterrupt at once.
+    A run that is killed at any moment and resumed, any number of times, ends in the same bits as one that never was. SIGINT
+    (Ctrl-C) or SIGTERM ends it after the chunk in progress: it is saved, and what was reached is returned. A second one does
+    what it always does.
 
     Args:
-        cfg: what to train and how.
+        cfg: what to train and how; or a batch of configs, with leaves `[configs]`, to train side by side.
         seed: of the first run; the others follow it. Run i begins with `jax.random.key(seed + i)`.
-        num_seeds: runs side by side in one program, spread over the devices; on a CPU over its cores, see `use_cores`.
-        exact: every one of several seeds has the bits of its run alone: see `over_devices`.
+        directory: for checkpoints, metrics and evaluations; None keeps nothing.
+        num_seeds: runs (of each config) side by side in one program, spread over the devices; on a CPU over its cores.
+        exact: every one of several runs has the bits of its run alone: see `over_devices`.
+        resume: `auto` goes on from the directory's newest checkpoint if it has one, `must` insists on one, `never` on none.
+          Everything but `total_timesteps` and the arguments below must be as it was.
+        init_from: a directory of another run, whose parameters this one starts from.
+        save_seconds: about how long between two checkpoints.
+        save_every: a checkpoint at each k-th update as well; 0 for none.
+        keep: newest checkpoints to keep.
+        keep_every: checkpoints of every k-th update are kept for ever; 0 for none.
+        on_save_error: `raise`, or `warn` and try again when the next one is due.
+        eval_every: evaluate before the first update and after each k-th; 0 never.
+        eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as `Train.evaluate` takes them.
+        render_every: of the evaluations, one in k also draws an episode of the first run into the directory; 0 for none.
+        on_nonfinite: `raise` where a run has diverged, or `ignore` it. No checkpoint is made of such a state.
+        measure: `(state) -> {name: scalar}`, added to the metrics of each update.
         chunk_seconds: about how long to run between two reports.
-        recorders: called with a `Progress` after each chunk.
+        recorders: called with a `Progress` after each chunk; see `purerl.recorders`. One that fails is reported once.
         **objects: `env`, `network` and the others, as `make_train` takes them.
 
     Raises:
-        ConfigError: as `make_train`.
+        ConfigError: as `make_train`, for the arguments, and for a directory that cannot be written to.
+        CheckpointMismatch: the directory's run is another one, or finished.
+        CheckpointError: a checkpoint could not be written or read.
+        DirectoryLocked: another process trains there.
+        NotFiniteError: a run has diverged.
     """
-    if found := _wrong_seeds(seed, num_seeds):
+    if found := _wrong_options(locals()):
         raise ConfigError(found)
-    if num_seeds > 1:
-        use_cores()
-    train = make_train(cfg, **objects)
-    state, run_chunk = _start(train, seed, num_seeds, exact)
-    total, updates, chunk = train.plan.num_updates, 0, 1
-    curves = _Curves(cfg.metrics_every)
-    with _interruptible() as interrupted:
-        began = time.perf_counter()
-        while True:
-            before = time.perf_counter()
-            chunk = min(chunk, total - updates, MAX_CHUNK)
-            state, buffer = run_chunk(state, np.int32(chunk))
-            rows = jax.tree.map(operator.itemgetter((..., slice(chunk))), jax.device_get(buffer))
-            updates += chunk
-            curves.append(rows)
-            progress = Progress(train.plan, num_seeds, updates, time.perf_counter() - began, rows)
-            for recorder in recorders:
-                recorder(progress)
-            if updates == total or interrupted.is_set():
-                return FitResult(state, curves.whole(), progress)
-            chunk = max(1, round(chunk * min(4.0, chunk_seconds / (time.perf_counter() - before))))
+    runs = Runs(cfg, seed, num_seeds, exact, measure, objects)
+    plan, who = runs.train.plan, identity(cfg, seed, num_seeds, exact, runs.share)
+    path = None if directory is None else run_directory(directory)
+    with Directory(path, who, keep, keep_every) as home, contextlib.ExitStack() as stack:
+        curves = stack.enter_context(contextlib.closing(Curves(runs.row(), cfg.metrics_every, home.file("curves.bin"))))
+        tree = {"state": runs.template(), "pending": curves.pending}
+        saved = home.saved(resume, plan, describe(tree))
+        state, updates, seconds = runs.init(), 0, 0.0
+        if saved is not None:
+            state, curves.pending, updates, seconds = _restored(saved, tree, state)
+        elif init_from is not None:
+            state = warm_start(state, init_from)
+        curves.begin(updates)
+        began = (updates, seconds)
+        report = stack.enter_context(Reports(recorders, Progress(plan, runs.labels, updates, seconds, {}, began)))
+        options = {"deterministic": eval_deterministic, "max_steps": eval_max_steps, "env_params": eval_env_params}
+        evaluations = Evaluations(runs.evaluation(eval_episodes, **options), home.file("evaluations.jsonl"), updates)
+
+        def save(to):
+            with _told(on_save_error):
+                home.save(updates, {"state": state, "pending": curves.pending}, seconds, to)
+
+        def evaluate():
+            if evaluations.add(updates, state):
+                save("best")
+            if render_every and updates // eval_every % render_every == 0:
+                runs.render(state, home.file(f"renders/{updates}.gif"))
+
+        runs.compile(state)
+        if eval_every and updates == 0:
+            evaluate()
+        chunk, saved_at, start = 1, time.monotonic(), time.perf_counter()
+        with Stop() as stop:
+            while True:
+                before = time.perf_counter()
+                until_due = (every - updates % every for every in (save_every, eval_every) if every)
+                chunk = min(chunk, MAX_CHUNK, plan.num_updates - updates, *until_due)
+                state, rows, finite = runs.chunk(state, chunk)
+                updates, seconds = updates + chunk, began[1] + time.perf_counter() - start
+                if on_nonfinite == "raise" and not finite.all():
+                    raise _diverged(state, rows, finite, updates, runs.labels)
+                curves.append(rows)
+                report(Progress(plan, runs.labels, updates, seconds, rows, began))
+                if eval_every and updates % eval_every == 0:
+                    evaluate()
+                ends = updates == plan.num_updates or stop.asked is not None
+                due = (save_every and updates % save_every == 0) or time.monotonic() - saved_at >= save_seconds
+                if (ends or due) and finite.all():
+                    report.flush()
+                    curves.flush()
+                    save("checkpoints")
+                    saved_at = time.monotonic()
+                if ends:
+                    break
+                chunk = max(1, round(chunk * min(4.0, chunk_seconds / (time.perf_counter() - before))))
+        with _told(on_save_error):
+            home.wait()
+        return FitResult(state, curves.whole(), evaluations.table(), report.latest, stop.asked)
 
 
-def _wrong_seeds(seed: Any, num_seeds: Any) -> list[Problem]:
-    found = [Problem("seed", seed, "must be an int from 0 to 2**32 - 1")] if not (is_int(seed) and 0 <= seed < 2**32) else []
-    if not (is_int(num_seeds) and num_seeds >= 1):
-        found.append(Problem("num_seeds", num_seeds, "must be an int of at least 1"))
-    elif not found and seed + num_seeds > 2**32:
-        hint = f"the last seed would be above 2**32 - 1; at most {2**32 - seed} would work"
-        found.append(Problem("num_seeds", num_seeds, hint))
+RULES: dict[str, Rule] = {
+    "resume": one_of("auto", "must", "never"),
+    "save_seconds": Rule("must be above 0", lambda x: x > 0),
+    "save_every": at_least(0),
+    "keep": at_least(1),
+    "keep_every": at_least(0),
+    "on_save_error": one_of("raise", "warn"),
+    "eval_every": at_least(0),
+    "eval_episodes": at_least(1),
+    "render_every": at_least(0),
+    "on_nonfinite": one_of("raise", "ignore"),
+    "chunk_seconds": Rule("must be above 0", lambda x: x > 0),
+}
+
+
+def _wrong_options(options: dict[str, Any]) -> list[Problem]:
+    """What is wrong with the arguments of `fit` by themselves."""
+    found = []
+    for name, rule in RULES.items():
+        value = options[name]
+        right = isinstance(value, str) if rule.choices else is_number(value) if name.endswith("seconds") else is_int(value)
+        if not (right and rule.holds(value)):
+            found.append(Problem(name, value, rule.says if rule.choices or right else f"{rule.says}, not {type(value).__name__}"))
+    if not found and options["render_every"] and not (options["eval_every"] and options["directory"]):
+        found.append(Problem("render_every", options["render_every"], "needs eval_every and a directory to draw into"))
+    if options["resume"] == "must" and options["directory"] is None:
+        found.append(Problem("directory", None, "resume='must' needs the directory to go on from"))
     return found
 
 
-def _start(train: Train, seed: int, num_seeds: int, exact: bool) -> tuple[TrainState, Callable]:
-    """The first state, and the compiled program that takes it through a chunk of updates."""
-
-    def run_chunk(state, length):
-        """`length <= MAX_CHUNK` updates, and their metrics in the first entries of a buffer."""
-        buffer = jax.tree.map(lambda x: jnp.zeros((MAX_CHUNK, *x.shape), x.dtype), jax.eval_shape(train.update, state)[1])
-
-        def body(i, carry):
-            state, metrics = train.update(carry[0])
-            return state, jax.tree.map(lambda row, x: row.at[i].set(x), carry[1], metrics)
-
-        return jax.lax.fori_loop(0, length, body, (state, buffer))
-
-    init, keys = train.init, jax.random.key(seed)
-    if num_seeds > 1:
-        keys = jnp.stack([jax.random.key(seed + i) for i in range(num_seeds)])
-        init = over_devices(init, out_axes=train.seed_axes, exact=exact)
-        run_chunk = over_devices(run_chunk, in_axes=(train.seed_axes, None), out_axes=(train.seed_axes, 0), exact=exact)
-    state = jax.jit(init)(keys)
-    return state, jax.jit(run_chunk, donate_argnums=0).lower(state, np.int32(1)).compile()
+def _restored(saved: Checkpoint, tree: PyTree, fresh: TrainState) -> tuple[TrainState, dict[str, Any], int, float]:
+    """The state of a checkpoint where the fresh one lies, the pending metrics, updates and seconds."""
+    restored = to_tree(saved.arrays, tree)
+    state = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), restored["state"], fresh)
+    return state, jax.device_get(restored["pending"]), saved.updates, saved.record["seconds"]
 
 
-class _Curves:
-    """Metrics on the host, one row for each `every` updates, whatever the chunks they come in."""
-
-    def __init__(self, every: int):
-        self._every, self._rows, self._pending = every, [], []
-
-    def append(self, rows: dict[str, Any]) -> None:
-        self._pending.append(rows)
-        rows = _joined(self._pending)
-        whole = jax.tree.leaves(rows)[0].shape[-1] // self._every * self._every
-        if whole:
-            self._rows.append(add_rows(jax.tree.map(lambda x: x[..., :whole], rows), self._every))
-            rows = jax.tree.map(lambda x: x[..., whole:], rows)
-        self._pending = [rows]
-
-    def whole(self) -> dict[str, Any]:
-        left = _joined(self._pending)
-        last = [add_rows(left, self._every)] if jax.tree.leaves(left)[0].size else []
-        return _joined(self._rows + last)
-
-
-def _joined(rows: list[PyTree]) -> PyTree:
-    return jax.tree.map(lambda *x: np.concatenate(x, axis=-1), *rows)
+def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updates: int, labels: tuple[str, ...]) -> Exception:
+    """The error that names the update, the run and the parameter that is not finite."""
+    run = int(np.argmin(finite))
+    mine = jax.tree.map(lambda x: x[run] if len(finite) > 1 else x, jax.device_get((state.params, state.opt_state)))
+    totals = np.stack([np.atleast_2d(jax.tree.leaves(metric)[0])[run] for metric in rows.values()])
+    bad = ~np.isfinite(totals).all(0)
+    first = updates - totals.shape[1] + 1 + (int(np.argmax(bad)) if bad.any() else totals.shape[1] - 1)
+    leaf = first_bad_leaf({"params": mine[0], "opt_state": mine[1]})
+    return NotFiniteError(
+        f"{labels[run]}: {leaf} is not finite; first seen in update {first}. The last checkpoint is from before. "
+        "A lower lr or max_grad_norm may help; nonfinite='freeze' skips such updates, on_nonfinite='ignore' goes on"
+    )
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """An event that the first interrupt sets; the second raises KeyboardInterrupt. Only the main thread may listen."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def stop(*_):
-        event.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    signal.signal(signal.SIGINT, stop)
+def _told(on_save_error: str) -> Iterator[None]:
+    """A failure to save is raised, or told and forgotten: the next save may succeed."""
     try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)
+        yield
+    except CheckpointError as error:
+        if on_save_error == "raise":
+            raise
+        warnings.warn(f"{error}; training goes on, and saves again when the next checkpoint is due", stacklevel=4)

@@ -88,10 +88,10 @@ def accumulate(update: Callable, state: Any, count: jax.Array) -> tuple[Any, dic
     return jax.lax.fori_loop(0, count, body, (state, nothing))
 
 
-def add_rows(metrics: dict[str, Any], every: int) -> dict[str, Any]:
-    """Each `every` rows added up to one, on the host; the last ones too if they are fewer. Leaves `[..., rows]`."""
+def add_up(metrics: dict[str, Any]) -> dict[str, Any]:
+    """All rows as one, on the host, `[..., rows] -> [...]`: one after the other, so that pieces do not matter."""
     ufunc = {jnp.add: np.add, jnp.maximum: np.maximum}
-    add = lambda metric: lambda x: ufunc[metric.add].reduceat(x, np.arange(0, x.shape[-1], every), axis=-1)
+    add = lambda metric: lambda x: ufunc[metric.add].accumulate(x, axis=-1)[..., -1]
     return {name: jax.tree.map(add(metric), metric) for name, metric in metrics.items()}
 
 

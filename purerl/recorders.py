@@ -1,79 +1,273 @@
-"""What a person sees of a run: a live line while it goes, a table when it ends."""
+"""Files of the numbers of a run, written while it goes.
 
-import time
-from typing import Any
+A recorder is any callable of a `Progress`, called after each chunk. It may also have `begin(progress)`, called once, with where
+the run goes on from; `flush()`, called before each checkpoint; and `close()`.
+"""
 
+import csv
+import json
+import math
+import os
+import pathlib
+import warnings
+from collections.abc import Callable
+from typing import Any, Self
+
+import jax
 import numpy as np
-from rich.console import Console as RichConsole
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from purerl.fit import FitResult, Progress
-from purerl.metrics import Mean, summarize
+from purerl.metrics import add_up, summarize
+from purerl.progress import Progress
+
+TAGS = {  # the names that TensorBoard users know
+    "episode_return": "charts/episodic_return",
+    "episode_length": "charts/episodic_length",
+    "steps_per_second": "charts/SPS",
+    "lr": "charts/learning_rate",
+    "seconds": "charts/seconds",
+    "update": "charts/update",
+    "policy_loss": "losses/policy_loss",
+    "value_loss": "losses/value_loss",
+    "loss": "losses/loss",
+    "entropy": "losses/entropy",
+    "approx_kl": "losses/approx_kl",
+    "clip_fraction": "losses/clipfrac",
+    "explained_variance": "losses/explained_variance",
+}
 
 
-class LiveLine:
-    """A recorder that says how far a run is: one line that renews itself in a terminal, plain lines elsewhere.
+class Reports:
+    """Calls recorders, and reports each that fails once, after which it is left out. Use as a context manager.
 
-    Use as a context manager around `fit`. Plain lines come at most every `plain_seconds`.
+    Attributes:
+        latest: the `Progress` of the last call.
     """
 
-    def __init__(self, console: RichConsole | None = None, plain_seconds: float = 5.0):
-        self.console = console or RichConsole()
-        self._plain_seconds, self._printed, self._return = plain_seconds, None, np.nan
-        self._live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
+    def __init__(self, recorders: tuple[Callable[[Progress], None], ...], began: Progress):
+        self._recorders, self.latest = list(recorders), began
 
-    def __enter__(self) -> "LiveLine":
-        if self._live:
-            self._live.start()
+    def __enter__(self) -> Self:
+        self._each("begin", self.latest)
         return self
 
+    def __call__(self, progress: Progress) -> None:
+        self.latest = progress
+        self._each("__call__", progress)
+
+    def flush(self) -> None:
+        """Before a checkpoint."""
+        self._each("flush")
+
     def __exit__(self, *_) -> None:
-        if self._live:
-            self._live.stop()
+        self._each("close")
+
+    def _each(self, method: str, *args: Any) -> None:
+        for recorder in list(self._recorders):
+            try:
+                if hasattr(recorder, method):
+                    getattr(recorder, method)(*args)
+            except Exception as error:
+                self._recorders.remove(recorder)
+                warnings.warn(f"the recorder {recorder!r} failed and is left out from here on: {error!r}", stacklevel=4)
+
+
+def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[str, Any]:
+    """One flat row of plain numbers: `metrics` added up, ending at `updates`.
+
+    One run gives `{"episode_return": 21.0}`. Several give their mean under that name, then `episode_return/min`, `/max`, `/std`
+    and each run's own, `episode_return/seed 3`; a run without a value is left out of the first four.
+    """
+    steps = updates * progress.plan.batch_size
+    row = {"update": updates, "steps": steps, "seconds": round(progress.seconds, 3)}
+    row["steps_per_second"] = round(progress.steps_per_second, 1)
+    others = {name: metric for name, metric in metrics.items() if name != "steps"}
+    for name, value in summarize(add_up(others)).items():
+        row.update({name: value.item()} if value.ndim == 0 else spread(name, value, progress.labels))
+    return row
+
+
+def spread(name: str, values: np.ndarray, labels: tuple[str, ...]) -> dict[str, float]:
+    """The columns of one quantity of several runs, `[runs]`."""
+    seen = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+    of = lambda statistic: float(statistic(seen.astype(np.float64))) if seen.size else math.nan
+    across = {name: of(np.mean), f"{name}/min": of(np.min), f"{name}/max": of(np.max), f"{name}/std": of(np.std)}
+    return across | {f"{name}/{label}": value.item() for label, value in zip(labels, values, strict=True)}
+
+
+class Rows:
+    """What recorders that write rows have in common.
+
+    Args:
+        path: the file, or for TensorBoard the directory.
+        every: updates in a row; 0 writes one for each chunk. A row also ends at each checkpoint, so that a run that is killed
+          and resumed neither loses nor repeats one.
+    """
+
+    def __init__(self, path: str | os.PathLike, every: int = 0):
+        self.path = pathlib.Path(path)
+        self._every, self._pending = every, None
+
+    def begin(self, progress: Progress) -> None:
+        """Opens the file, cut back to the rows up to where the run goes on."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def __call__(self, progress: Progress) -> None:
-        latest = overall(progress.metrics["episode_return"])
-        self._return = self._return if np.isnan(latest) else latest
-        line = (
-            f"{progress.steps:>13,} steps  {progress.steps_per_second:>9,.0f} steps/s  "
-            f"return {self._return:>9.1f}  {_clock(progress.seconds_left)} left"
-        )
-        if self._live:
-            self._live.update(Text(line), refresh=True)
-        elif self._printed is None or time.monotonic() - self._printed >= self._plain_seconds:
-            if self._printed is not None:
-                self.console.print(line, highlight=False)
-            self._printed = time.monotonic()
+        rows = progress.metrics
+        if self._pending is not None:
+            rows = jax.tree.map(lambda *x: np.concatenate(x, -1), self._pending[1], rows)
+        count = jax.tree.leaves(rows)[0].shape[-1]
+        before = progress.updates - count
+        every = self._every or count
+        until_next = every - before % every if self._every else count
+        start = 0
+        for end in range(until_next, count + 1, every):
+            self.write(row_of(progress, jax.tree.map(lambda x: x[..., start:end], rows), before + end))  # noqa: B023
+            start = end
+        self._pending = (progress, jax.tree.map(lambda x: x[..., start:], rows)) if start < count else None
+
+    def flush(self) -> None:
+        """Everything so far is in the file."""
+        if self._pending is not None:
+            progress, rest = self._pending
+            self._pending = None
+            self.write(row_of(progress, rest, progress.updates))
+
+    def write(self, row: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.flush()
 
 
-def closing_table(result: FitResult, first_seed: int) -> Table:
-    """What each seed reached: its episodes, and their mean return and length over the last tenth of the run."""
-    progress, metrics = result.progress, result.metrics
-    table = Table(title=f"{progress.steps:,} steps in {_clock(progress.seconds)}, {progress.steps_per_second:,.0f} steps/s")
-    for column in ("seed", "episodes", "return", "length", "entropy"):
-        table.add_column(column, justify="right")
-    tail = slice(-max(1, progress.updates // 10), None)
-    for i in range(progress.num_seeds):
-        mine = {name: _seed_of(metric, i if progress.num_seeds > 1 else ...) for name, metric in metrics.items()}
-        last = [f"{overall(_seed_of(mine[name], tail)):.1f}" for name in ("episode_return", "episode_length")]
-        entropy = summarize({"entropy": mine["entropy"]})["entropy"][-1]
-        table.add_row(str(first_seed + i), f"{mine['episodes'].total.sum(dtype=np.int64):,}", *last, f"{entropy:.3f}")
-    return table
+class JsonLines(Rows):
+    """One JSON object a row; NaN and infinity are null."""
+
+    def begin(self, progress: Progress) -> None:
+        super().begin(progress)
+        if self.path.exists():
+            lines = self.path.read_text().splitlines(keepends=True)
+            _replace(self.path, "".join(line for line in lines if _up_to(line, progress.updates)))
+        self._file = open(self.path, "a")  # noqa: SIM115
+
+    def write(self, row: dict[str, Any]) -> None:
+        finite = {name: x if math.isfinite(x) else None for name, x in row.items()}
+        self._file.write(json.dumps(finite) + "\n")
+
+    def flush(self) -> None:
+        super().flush()
+        self._file.flush()
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()
 
 
-def overall(mean: Mean) -> float:
-    """One mean over everything that was counted, on the host; NaN if nothing was."""
-    count = np.sum(mean.count, dtype=np.int64)
-    return float(np.sum(mean.total, dtype=np.float64) / count) if count else float("nan")
+class Csv(Rows):
+    """One line a row, under a line of names; NaN is empty."""
+
+    def begin(self, progress: Progress) -> None:
+        super().begin(progress)
+        self._names: list[str] = []
+        if self.path.exists():
+            with open(self.path, newline="") as file:
+                table = list(csv.reader(file))
+            self._names = table[0] if table else []
+            whole = [line for line in table[1:] if len(line) == len(self._names) and int(line[0]) <= progress.updates]
+            _replace(self.path, "".join(",".join(line) + "\n" for line in table[:1] + whole))
+        self._file = open(self.path, "a", newline="")  # noqa: SIM115
+
+    def write(self, row: dict[str, Any]) -> None:
+        writer = csv.writer(self._file, lineterminator="\n")
+        if not self._names:
+            self._names = list(row)
+            writer.writerow(self._names)
+        writer.writerow(["" if math.isnan(row[name]) else row[name] for name in self._names])
+
+    def flush(self) -> None:
+        super().flush()
+        self._file.flush()
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()
 
 
-def _seed_of(metric: Any, index: Any) -> Any:
-    return type(metric)(**{name: x[index] for name, x in vars(metric).items()})
+class TensorBoard(Rows):
+    """Scalars over environment steps (of one run), under the tags that TensorBoard users know: `charts/episodic_return`, ..."""
+
+    def begin(self, progress: Progress) -> None:
+        super().begin(progress)
+        from tensorboardX import SummaryWriter
+
+        for file in sorted(self.path.glob("events.out.tfevents.*")):
+            _cut_events(file, progress.updates * progress.plan.batch_size)
+        self._writer = SummaryWriter(str(self.path), flush_secs=3600)
+
+    def write(self, row: dict[str, Any]) -> None:
+        for name, value in row.items():
+            if name != "steps" and not math.isnan(value):
+                base, _, rest = name.partition("/")
+                tag = TAGS.get(base, f"metrics/{base}") + (f"/{rest}" if rest else "")
+                self._writer.add_scalar(tag, value, row["steps"])
+
+    def flush(self) -> None:
+        super().flush()
+        self._writer.flush()
+
+    def close(self) -> None:
+        super().close()
+        self._writer.close()
 
 
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+class Wandb(Rows):
+    """Rows to Weights & Biases. The arguments are those of `wandb.init`; to go on with a run, give its `id`.
+
+    Raises:
+        ImportError: wandb is not installed.
+    """
+
+    def __init__(self, every: int = 0, **init: Any):
+        super().__init__(".", every)
+        try:
+            import wandb
+        except ImportError as error:
+            raise ImportError("Weights & Biases needs its package: pip install 'purerl[wandb]'") from error
+        self._run = wandb.init(**{"resume": "allow", **init})
+
+    def write(self, row: dict[str, Any]) -> None:
+        self._run.log({TAGS.get(name, name): x for name, x in row.items() if not math.isnan(x)}, step=row["update"])
+
+    def close(self) -> None:
+        super().close()
+        self._run.finish()
+
+
+def _up_to(line: str, updates: int) -> bool:
+    """Whether a line is a whole row, and one of the updates to keep."""
+    try:
+        return line.endswith("\n") and json.loads(line)["update"] <= updates
+    except ValueError:
+        return False
+
+
+def _replace(path: pathlib.Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    beside = path.with_name(path.name + ".new")
+    beside.write_text(text)
+    os.replace(beside, path)
+
+
+def _cut_events(path: pathlib.Path, steps: int) -> None:
+    """Cuts an event file before the first event of a later step.
+
+    A record is its length in 8 bytes, 4 bytes of checksum, the event, and 4 bytes of checksum.
+    """
+    from tensorboardX.proto.event_pb2 import Event
+
+    data, end = path.read_bytes(), 0
+    while end + 12 <= len(data):
+        after = end + 12 + int.from_bytes(data[end : end + 8], "little") + 4
+        if after > len(data) or Event.FromString(data[end + 12 : after - 4]).step > steps:
+            break
+        end = after
+    os.truncate(path, end)

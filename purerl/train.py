@@ -20,6 +20,7 @@ from purerl.fields import not_scalar, problems, single_precision
 from purerl.keys import typed_key
 from purerl.metrics import accumulate
 from purerl.networks import actor_critic
+from purerl.nonfinite import freeze
 from purerl.plan import Plan
 from purerl.policy import Policy
 from purerl.rollout import collect
@@ -79,6 +80,8 @@ class Train:
 
     Attributes:
         cfg: the config, its floats as float32.
+        env: the environments.
+        network: policy and value function.
         init: `(key) -> TrainState`, everything that persists.
         update: `(TrainState) -> (TrainState, metrics)`, one iteration: a rollout and what is learnt from it.
         seed_axes: `in_axes` (or `out_axes`) of a state under `vmap` over seeds. The clock has none, so that a phase which is
@@ -89,8 +92,8 @@ class Train:
 
     def __init__(self, cfg: PPOConfig, env: Environment, network: Network, algorithm: Algorithm, remake_env: Callable):
         self.cfg = cfg
-        self._env, self._network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
-        self.update = algorithm.update
+        self.env, self.network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
+        self.update = freeze(algorithm.update) if cfg.nonfinite == "freeze" else algorithm.update
 
     def init(self, key: jax.Array) -> TrainState:
         """The state before the first update. `key`: one key, typed or raw."""
@@ -110,7 +113,7 @@ class Train:
 
     def policy(self, state: TrainState) -> Policy:
         """The policy of a state, ready to act."""
-        return Policy(self._network, state.params, self._env.action_space)
+        return Policy(self.network, state.params, self.env.action_space)
 
     def evaluate(
         self,
@@ -134,7 +137,7 @@ class Train:
         Raises:
             ConfigError: the environment has no known time limit and `max_steps` is None.
         """
-        env = self._remake_env(env_params) if env_params else self._env
+        env = self._remake_env(env_params) if env_params else self.env
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
             raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
@@ -146,7 +149,7 @@ class Train:
         cfg = self.cfg
         state = jax.eval_shape(self.init, jax.random.key(0))
         rollout = jax.eval_shape(
-            lambda state: collect(self._env, self._network, state.params, state.actor, state.key, cfg.num_steps)[1], state
+            lambda state: collect(self.env, self.network, state.params, state.actor, state.key, cfg.num_steps)[1], state
         )
         env_steps = cfg.num_updates * cfg.batch_size
         return Plan(

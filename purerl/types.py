@@ -74,6 +74,7 @@ class Environment(NamedTuple):
     action_space: what `action` must be.
     max_steps: the time limit in steps, or None where the environment does not say.
     terminates: False where no state is terminal, whatever happens.
+    draw: `(env_states, returns, path)` draws single environments' states, a frame each, into a file; None where nothing can.
     """
 
     reset: Callable
@@ -82,6 +83,7 @@ class Environment(NamedTuple):
     action_space: Space
     max_steps: int | None
     terminates: bool = True
+    draw: Callable | None = None
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------

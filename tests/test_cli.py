@@ -12,8 +12,8 @@ from rich.console import Console
 
 import purerl
 from purerl.cli import _config, _flags, main
+from purerl.console import LiveLine, closing_table
 from purerl.fit import fit
-from purerl.recorders import LiveLine, closing_table
 from tests.probes import Varied
 from tests.tiny import CFG
 
@@ -26,7 +26,7 @@ def test_trains_and_closes_with_a_table(capsys):
     assert "512 steps in" in out
     assert "steps/s" in out
     rows = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
-    assert rows == ["3", "4"]
+    assert rows == ["seed 3", "seed 4"]
 
 
 def test_every_kind_of_flag(capsys):
@@ -54,10 +54,10 @@ def test_an_unknown_flag_is_refused_with_the_nearest(capsys, flag, meant):
 
 def test_a_preset_gives_the_defaults_and_flags_change_them():
     base = purerl.preset("Breakout-MinAtar")
-    flags = _flags("ppo", base)(lr=1.0, preset="Breakout-MinAtar")
+    flags = _flags("ppo", vars(base), purerl.PPOConfig)(lr=1.0, preset="Breakout-MinAtar")
     assert _config(purerl.PPOConfig, flags) == base.replace(lr=1.0)
     with_arguments = base.replace(env_kwargs=(("size", 5), ("name", "5")), env_params={"limit": 3})
-    assert _config(purerl.PPOConfig, _flags("ppo", with_arguments)()) == with_arguments
+    assert _config(purerl.PPOConfig, _flags("ppo", vars(with_arguments), purerl.PPOConfig)()) == with_arguments
 
 
 def test_the_preset_flag(capsys):
@@ -99,8 +99,8 @@ def test_plain_lines_elsewhere():
     assert len(lines) == 3
     assert "\x1b" not in console.file.getvalue()
     assert "return" in lines[-1]
-    table = closing_table(result, first_seed=0)
-    assert [column.header for column in table.columns] == ["seed", "episodes", "return", "length", "entropy"]
+    table = closing_table(result.progress, result.metrics)
+    assert [column.header for column in table.columns] == ["run", "episodes", "return", "length", "entropy"]
 
 
 def test_an_interrupt_closes_with_the_table():
@@ -123,8 +123,8 @@ def test_an_interrupt_closes_with_the_table():
 
 
 def test_unfinished_episodes_are_no_return():
+    from purerl.console import overall
     from purerl.metrics import Mean
-    from purerl.recorders import overall
 
     assert np.isnan(overall(Mean(np.zeros(3), np.zeros(3, int))))
     assert overall(Mean(np.array([4.0, 6.0]), np.array([1, 3]))) == 2.5

@@ -10,7 +10,7 @@ import pytest
 
 import purerl
 from purerl.clock import updates_at
-from purerl.fit import MAX_CHUNK
+from purerl.runs import MAX_CHUNK
 from tests.probes import Varied
 from tests.tiny import CFG, at, digest, tiny
 

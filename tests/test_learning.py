@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import purerl
-from tests.benchmarks.scores import interval, iqm, score
+from purerl.statistics import interval, iqm
+from tests.benchmarks.scores import score
 
 pytestmark = pytest.mark.slow
 

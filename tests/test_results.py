@@ -4,8 +4,8 @@ import pathlib
 
 import numpy as np
 
+from purerl.statistics import interval, iqm
 from tests.benchmarks import results
-from tests.benchmarks.scores import interval, iqm
 
 README = pathlib.Path(__file__).parent.parent / "README.md"
 

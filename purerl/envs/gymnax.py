@@ -6,8 +6,10 @@ that the state of a scan is a fixed point. Observations keep their dtype; the ne
 """
 
 import dataclasses
+import os
 from typing import Any
 
+import gymnasium
 import gymnax
 import jax
 import jax.extend
@@ -15,10 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
 from gymnax.environments.environment import Environment as GymnaxEnvironment
+from gymnax.visualize import vis_gym, visualizer
 
 from purerl.envs.auto_reset import auto_reset
 from purerl.errors import ConfigError, Problem, nearest
 from purerl.types import Box, Discrete, Environment, Space, TimeStep
+
+DRAWN = {
+    *vis_gym.SUPPORTED_GYM_ENVS,
+    *("Catch-bsuite", "PointRobot-misc", "MetaMaze-misc", "FourRooms-misc", "Pong-misc"),
+    *(f"{game}-MinAtar" for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")),
+}
 
 
 def make(env_id: str, env_kwargs: tuple) -> Any:
@@ -64,6 +73,7 @@ def adapt(env: Any, overrides: dict[str, Any], params: Any = None) -> Environmen
         action_space=action_space,
         max_steps=_max_steps(params),
         terminates=_terminates(step, action_space, env_state),
+        draw=_draw(env, params),
     )
 
 
@@ -145,6 +155,23 @@ def _override(params: Any, overrides: dict[str, Any]) -> Any:
 
     changes = {name: cast(name, value) for name, value in overrides.items()}
     return dataclasses.replace(params, **changes) if changes else params
+
+
+def _draw(env: Any, params: Any):
+    """gymnax's own drawing, where it has one for this environment."""
+    if getattr(env, "name", None) not in DRAWN:
+        return None
+
+    def draw(env_states, returns, path):
+        for driver in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
+            os.environ.setdefault(driver, "dummy")  # pygame draws into memory; without a screen it would complain
+        try:
+            visualizer.Visualizer(env, params, env_states, returns).animate(str(path))
+        except gymnasium.error.DependencyNotInstalled as error:
+            hint = "drawing classic control needs pygame: pip install 'purerl[render]'"
+            raise ConfigError([Problem("env", env.name, hint)]) from error
+
+    return draw
 
 
 def _max_steps(params: Any) -> int | None:

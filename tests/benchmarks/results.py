@@ -18,7 +18,8 @@ import numpy as np
 
 import purerl
 from purerl.presets import PRESETS
-from tests.benchmarks.scores import interval, iqm, score
+from purerl.statistics import interval, iqm
+from tests.benchmarks.scores import score
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent

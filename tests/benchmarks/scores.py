@@ -22,18 +22,3 @@ def score(cfg: purerl.PPOConfig, seeds: range) -> np.ndarray:
     episodes = jax.jit(purerl.over_devices(one, exact=True))(keys)
     assert episodes.finished.all()
     return np.asarray(episodes.returns.mean(-1))
-
-
-def iqm(scores: np.ndarray) -> float:
-    """The interquartile mean: of the middle half, whose outermost scores count in part where the seeds do not divide by 4."""
-    scores, n = np.sort(scores), len(scores)
-    edges = np.linspace(0, 1, n + 1)
-    weight = np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25)
-    return float(np.average(scores, weights=np.maximum(weight, 0)))
-
-
-def interval(scores: np.ndarray, resamples: int = 10_000) -> tuple[float, float]:
-    """The 95 % percentile bootstrap interval of the interquartile mean over seeds (Agarwal et al. 2021, arXiv:2108.13264)."""
-    draws = np.random.default_rng(0).choice(scores, (resamples, len(scores)))
-    low, high = np.percentile([iqm(draw) for draw in draws], [2.5, 97.5])
-    return float(low), float(high)

@@ -1,0 +1,52 @@
+"""Updates that end in NaN or infinity: skipped on the device, or found on the host."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.metrics import Mean, Sum
+from purerl.types import TrainState
+
+PyTree = Any
+
+
+def freeze(update: Callable) -> Callable:
+    """An update that learns nothing where it would leave a parameter that is not finite.
+
+    Parameters and optimizer states stay as they were, the environments go on. Under `vmap` each seed is frozen by itself. The
+    metric `nonfinite` counts such updates; those of their metrics that are not finite are not counted.
+    """
+
+    def frozen(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        after, metrics = update(state)
+        learnt, before = (after.params, after.opt_state), (state.params, state.opt_state)
+        finite = jnp.stack(finite_leaves(learnt)).all()
+        params, opt_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), learnt, before)
+        counted = {name: _counted(metric) for name, metric in metrics.items()}
+        return after.replace(params=params, opt_state=opt_state), {**counted, "nonfinite": Sum((~finite).astype(jnp.int32))}
+
+    return frozen
+
+
+def finite_leaves(tree: PyTree) -> list[jax.Array]:
+    """For each leaf of floats, whether all of it is finite. Bool scalars."""
+    return [jnp.isfinite(x).all() for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+
+def first_bad_leaf(tree: PyTree) -> str | None:
+    """The path of the first leaf on the host that is not finite."""
+    for path, x in jax.tree_util.tree_leaves_with_path(tree):
+        if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+            return jax.tree_util.keystr(path)
+    return None
+
+
+def _counted(metric: Any) -> Any:
+    if not isinstance(metric, Mean):
+        return metric
+    finite = jnp.isfinite(metric.total)
+    zero = lambda x: jnp.where(finite, x, jnp.zeros_like(x))
+    return Mean(zero(metric.total), zero(metric.count))
