@@ -7,7 +7,12 @@ from purerl.directory import Loaded as Loaded
 from purerl.directory import load as load
 from purerl.directory import restore as restore
 from purerl.directory import save as save
+from purerl.errors import CheckpointCorrupt as CheckpointCorrupt
+from purerl.errors import CheckpointError as CheckpointError
+from purerl.errors import CheckpointMismatch as CheckpointMismatch
 from purerl.errors import ConfigError as ConfigError
+from purerl.errors import DirectoryLocked as DirectoryLocked
+from purerl.errors import NotFiniteError as NotFiniteError
 from purerl.fields import validate as validate
 from purerl.fit import FitResult as FitResult
 from purerl.fit import fit as fit

@@ -269,8 +269,8 @@ def _orbax() -> Any:
 
 
 def _quiet(record: logging.LogRecord) -> bool:
-    """Keeps Orbax's progress reports off the terminal; its errors arrive as exceptions."""
-    return record.levelno >= logging.ERROR
+    """Keeps Orbax's reports off the terminal; its errors arrive as exceptions."""
+    return "orbax" not in record.pathname
 
 
 # --- the directory of a run -------------------------------------------------------------------------------------------

@@ -58,12 +58,13 @@ class Runs:
         if len(pairs) > 1:
             use_cores()
         self.train, self._exact, self._measure = make_train(one, **objects), exact, measure
-        self._keys = jnp.stack([jax.random.key(s) for _, s in pairs]) if self.batched else jax.random.key(seed)
+        self._seeds = [s for _, s in pairs]
         # Configs of a batch are arguments of the program; a single one stays a part of it.
         self._cfgs = jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), num_seeds) if np.ndim(x) else x, cfg) if several else ()
         self._train_of = (lambda cfg: make_train(cfg, **objects)) if several else lambda _: self.train
         self._cfg_axes = jax.tree.map(lambda x: 0 if np.ndim(x) else None, self._cfgs)
         self._first = self._over(lambda cfg, key: self._train_of(cfg).init(key), (0,), Train.seed_axes)
+        self._row = jax.eval_shape(lambda: self._measured(self.train, self.train.init(jax.random.key(seed)))[1])
         self._chunk = None
 
     @property
@@ -73,16 +74,20 @@ class Runs:
 
     def template(self) -> TrainState:
         """The shapes of the first state. Nothing is compiled."""
-        return jax.eval_shape(self._first, self._cfgs, self._keys)
+        return jax.eval_shape(lambda: self._first(self._cfgs, self._keys()))
 
     def init(self) -> TrainState:
         """The first state."""
-        return jax.jit(self._first)(self._cfgs, self._keys)
+        return jax.jit(self._first)(self._cfgs, self._keys())
+
+    def _keys(self) -> jax.Array:
+        keys = [jax.random.key(seed) for seed in self._seeds]
+        return jnp.stack(keys) if self.batched else keys[0]
 
     def row(self) -> dict[str, Any]:
-        """The shapes of the metrics of one update."""
-        update = self._over(lambda cfg, state: self._update(cfg, state)[1], (Train.seed_axes,), 0)
-        return jax.eval_shape(update, self._cfgs, self.template())
+        """The shapes of the metrics of one update, `[(runs)]`."""
+        lead = (len(self.labels),) if self.batched else ()
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), self._row)
 
     def chunk(self, state: TrainState, length: int) -> tuple[TrainState, dict[str, Any], np.ndarray]:
         """`length <= MAX_CHUNK` updates: the state, their metrics `[(runs,) length]`, and whether each run is finite. Donates."""
@@ -122,19 +127,20 @@ class Runs:
             return function
         return over_devices(function, in_axes=(self._cfg_axes, *in_axes), out_axes=out_axes, exact=self._exact)
 
-    def _update(self, cfg, state):
-        state, metrics = self._train_of(cfg).update(state)
+    def _measured(self, train, state):
+        state, metrics = train.update(state)
         if self._measure is not None:
             metrics |= {name: mean_of(jnp.asarray(value, jnp.float32)) for name, value in self._measure(state).items()}
         return state, metrics
 
     def _run_chunk(self, cfg, state, length):
+        train = self._train_of(cfg)
+
         def body(i, carry):
-            state, metrics = self._update(cfg, carry[0])
+            state, metrics = self._measured(train, carry[0])
             return state, jax.tree.map(lambda row, x: row.at[i].set(x), carry[1], metrics)
 
-        row = jax.eval_shape(lambda state: self._update(cfg, state)[1], state)
-        buffer = jax.tree.map(lambda x: jnp.zeros((MAX_CHUNK, *x.shape), x.dtype), row)
+        buffer = jax.tree.map(lambda x: jnp.zeros((MAX_CHUNK, *x.shape), x.dtype), self._row)
         state, buffer = jax.lax.fori_loop(0, length, body, (state, buffer))
         return state, buffer, jnp.stack(finite_leaves((state.params, state.opt_state))).all()
 

@@ -110,6 +110,30 @@ class TimeLimit(Probe):
     limit = 8
 
 
+class Endless(TimeLimit):
+    """Reward 1, and no episode ends within any test."""
+
+    limit = 10**9
+
+
+@struct.dataclass
+class Dose:
+    max_steps_in_episode: int = 1000
+    poison: float = 0.0
+    at: int = 5
+
+
+class Poisoned(TimeLimit):
+    """Reward 1, but where the parameter `poison` is set, `nan` in step `at` of an episode."""
+
+    default_params = Dose(max_steps_in_episode=40)
+
+    def step_env(self, key, state, action, params):
+        obs, after, reward, ends, info = super().step_env(key, state, action, params)
+        bad = (jnp.float32(params.poison) > 0) & (after.time == params.at)
+        return obs, after, jnp.where(bad, jnp.float32(jnp.nan), reward), ends, info
+
+
 class BothFlags(Probe):
     """Reward 1, terminates in the very step of the time limit: V(s0) = 1 + gamma + gamma^2 + gamma^3."""
 

@@ -38,7 +38,7 @@ def test_fit_is_the_same_training(whole):
     np.testing.assert_allclose(metrics["lr"], wanted["lr"], rtol=1e-6)
 
 
-def test_the_length_of_a_chunk_does_not_matter():
+def test_d2_the_length_of_a_chunk_does_not_matter():
     lengths = []
     measure = lambda progress: lengths.append(progress.metrics["lr"].total.shape[0])
     short = fitted(chunk_seconds=1e-9, recorders=(measure,))

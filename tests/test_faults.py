@@ -1,0 +1,195 @@
+"""Faults of the real world, on the real command: kills, signals, full disks.
+
+A few in the normal tests; `python -m pytest -m slow -s tests/test_faults.py` kills thirty times and at every call that touches
+the file system.
+"""
+
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import purerl
+from tests.tiny import digest
+
+ROOT = pathlib.Path(__file__).parent.parent
+COMMAND = "ppo --total-timesteps 6400 --num-envs 4 --num-steps 16 --hidden 8 --save-every 5 --save-seconds 1000 --seed 11"
+UPDATES = 100
+
+
+def start(directory, *more, code=None):
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "JAX_COMPILATION_CACHE_DIR": os.environ["PURERL_TESTS_CACHE"],
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
+    }
+    command = [sys.executable, *(("-c", code) if code else ("-m", "purerl.cli")), *COMMAND.split(), "--directory", str(directory)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen([*command, *more], env=env, **pipes)
+
+
+def finish(directory, *more, **kwargs):
+    process = start(directory, *more, **kwargs)
+    out = process.communicate(timeout=300)[0]
+    return process.returncode, out
+
+
+def committed(directory):
+    folder = directory / "checkpoints"
+    return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=0) if folder.is_dir() else 0
+
+
+def committing(directory):
+    folder = directory / "checkpoints"
+    return folder.is_dir() and any("tmp" in path.name for path in folder.iterdir())
+
+
+def wait_for(condition, process):
+    while not condition() and process.poll() is None:
+        time.sleep(0.0005)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("uninterrupted")
+    code, out = finish(directory)
+    assert code == 0, out
+    return result_of(directory)
+
+
+def result_of(directory):
+    """The hash of the final state, and the curves."""
+    loaded = purerl.load(directory)
+    assert loaded.updates == UPDATES
+    return digest(loaded.state), (directory / "curves.bin").read_bytes()
+
+
+def kill_and_resume(directory, kills, in_commit, seed=0):
+    """Kills the command again and again, and then lets it end; gives how often it was killed, and how often in a commit."""
+    rng, killed, during = random.Random(seed), 0, 0
+    while killed < kills:
+        process, before = start(directory), committed(directory)
+        if killed < in_commit:
+            wait_for(lambda: committed(directory) > before and committing(directory), process)  # noqa: B023
+        else:
+            wait_for(lambda: committed(directory) > before, process)  # noqa: B023
+            time.sleep(rng.uniform(0, 0.3))
+        writing = committing(directory)
+        process.kill()
+        process.communicate()
+        if process.returncode == 0:  # it came to its end first: begin again, to be killed more
+            raise AssertionError("the run is too short for so many kills")
+        assert committed(directory) >= before
+        killed, during = killed + 1, during + writing
+    code, out = finish(directory, "--resume", "must")
+    assert code == 0, out
+    return killed, during
+
+
+def test_a_run_that_is_killed_ends_in_the_same_bits(uninterrupted, tmp_path):
+    kill_and_resume(tmp_path / "run", kills=5, in_commit=2)
+    assert result_of(tmp_path / "run") == uninterrupted
+
+
+@pytest.mark.slow
+def test_thirty_kills_lose_nothing(uninterrupted, tmp_path):
+    killed = during = lost = 0
+    for i in range(3):
+        more, writing = kill_and_resume(tmp_path / str(i), kills=10, in_commit=5, seed=i)
+        killed, during, lost = killed + more, during + writing, lost + (result_of(tmp_path / str(i)) != uninterrupted)
+    print(f"\nkills: {killed}, of which while a checkpoint was being written: {during}, lost: {lost}")
+    assert during >= 15
+    assert lost == 0
+
+
+CRASH = """
+import os, sys
+calls, fatal = 0, int(os.environ["CRASH_AT"])
+
+def dangerous(function):
+    def call(*args, **kwargs):
+        global calls
+        calls += 1
+        if calls == fatal:
+            os._exit(9)
+        return function(*args, **kwargs)
+    return call
+
+from purerl import cli, checkpoint
+checkpoint._orbax()
+for module, names in ((os, ("rename", "replace", "mkdir", "fsync", "truncate", "unlink", "rmdir")),):
+    for name in names:
+        setattr(module, name, dangerous(getattr(module, name)))
+code = cli.main(sys.argv[1:])
+print("calls:", calls)
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+def test_a_crash_at_every_call_that_touches_the_file_system(uninterrupted, tmp_path, monkeypatch):
+    monkeypatch.setenv("CRASH_AT", "0")
+    code, out = finish(tmp_path / "count", code=CRASH)
+    assert code == 0, out
+    calls = int(out.rsplit("calls: ", 1)[1])
+    points = sorted({*range(1, 25), *range(25, calls, max(1, calls // 12)), calls})
+    for point in points:
+        monkeypatch.setenv("CRASH_AT", str(point))
+        code, out = finish(tmp_path / str(point), code=CRASH)
+        assert code == 9, (point, out)
+        code, out = finish(tmp_path / str(point))
+        assert code == 0, (point, out)
+        assert result_of(tmp_path / str(point)) == uninterrupted, point
+    print(f"\ncrash points: {len(points)} of {calls} calls, lost: 0")
+
+
+def test_sigterm_saves_and_says_so(uninterrupted, tmp_path):
+    process = start(tmp_path / "run")
+    wait_for(lambda: committed(tmp_path / "run") > 0, process)
+    process.send_signal(signal.SIGTERM)
+    asked = time.monotonic()
+    out = process.communicate(timeout=60)[0]
+    assert process.returncode == 128 + signal.SIGTERM, out
+    assert time.monotonic() - asked < 20
+    assert 0 < committed(tmp_path / "run") < UPDATES
+    code, out = finish(tmp_path / "run")
+    assert code == 0, out
+    assert result_of(tmp_path / "run") == uninterrupted
+
+
+FULL = """
+import resource, signal, sys, warnings
+import purerl
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+directory, on_save_error = sys.argv[-1], {mode!r}
+cfg = purerl.PPOConfig(total_timesteps=640, num_envs=4, num_steps=16, hidden=(256, 256))
+
+def fill(progress):
+    room = 65536 if progress.updates in (4, 5) else -1
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, -1))
+
+purerl.fit(cfg, directory=directory, save_every=1, keep=10, on_save_error=on_save_error, recorders=(fill,))
+"""
+
+
+def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(tmp_path):
+    code, out = finish(tmp_path, code=FULL.format(mode="raise"))
+    assert code == 1
+    failed = int(out.split("CheckpointError: update ")[1].split(" could not be saved")[0])
+    assert failed in (3, 4)  # the third save may still be under way when the disk fills
+    assert "File too large" in out
+    assert purerl.load(tmp_path).updates == failed - 1
+
+
+def test_a_full_disk_may_be_a_warning(tmp_path):
+    code, out = finish(tmp_path, code=FULL.format(mode="warn"))
+    assert code == 0, out
+    assert "training goes on" in out
+    assert purerl.load(tmp_path).updates == 10
+    assert not {4, 5} & {int(path.name) for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()}

@@ -1,0 +1,87 @@
+"""Runs that meet NaN: what is skipped, what is told, and what is not touched."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from tests.probes import Poisoned
+from tests.test_scale import equations
+from tests.tiny import CFG, at, digest
+
+# Episodes of 40 steps: the poison of step 5 is in updates 1, 3, 6, 8, ... of 16 steps each.
+FROZEN = CFG.replace(total_timesteps=64 * 10, nonfinite="freeze")
+
+
+def poisoned(cfg, poison, **kwargs):
+    return purerl.fit(cfg.replace(env_params={"poison": poison}), env=Poisoned(), **kwargs)
+
+
+def test_a_poisoned_update_is_skipped_and_counted():
+    result = poisoned(FROZEN, 1.0, chunk_seconds=1e-9)
+    metrics = purerl.summarize(result.metrics)
+    skipped = metrics["nonfinite"].astype(bool)
+    assert skipped.tolist() == [True, False, True, False, False, True, False, True, False, False]
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get((result.state.params, result.state.opt_state))))
+    assert np.isnan(metrics["policy_loss"][skipped]).all()  # not counted
+    assert np.isfinite(metrics["policy_loss"][~skipped]).all()
+
+
+def test_a_skipped_update_leaves_everything_learnt_as_it_was():
+    train = purerl.make_train(FROZEN.replace(env_params={"poison": 1.0}), env=Poisoned())
+    state = train.init(jax.random.key(0))
+    after, metrics = jax.jit(train.update)(state)
+    assert int(metrics["nonfinite"].total) == 1
+    assert digest((after.params, after.opt_state)) == digest((state.params, state.opt_state))
+    assert digest(after.actor) != digest(state.actor)
+
+
+def test_other_runs_of_a_batch_do_not_feel_it():
+    doses = lambda *values: jax.vmap(lambda x: FROZEN.replace(env_params={"poison": x}))(jnp.array(values, jnp.float32))
+    mixed, clean = (purerl.fit(doses(*values), env=Poisoned()) for values in ((0.0, 1.0), (0.0, 0.0)))
+    assert mixed.progress.labels == ("config 0, seed 0", "config 1, seed 0")
+    assert digest(at((mixed.state.params, mixed.state.actor), 0)) == digest(at((clean.state.params, clean.state.actor), 0))
+    assert purerl.summarize(mixed.metrics)["nonfinite"].sum(-1).tolist() == [0, 4]
+
+
+def test_divergence_ends_the_run_with_its_place(tmp_path):
+    with pytest.raises(
+        purerl.NotFiniteError, match=r"seed 3: \['opt_state'\].*mu\['policy'\] is not finite; first seen in update 1\."
+    ):
+        poisoned(CFG, 1.0, seed=3, directory=tmp_path / "a")
+    with pytest.raises(purerl.CheckpointError, match="no checkpoint"):
+        purerl.load(tmp_path / "a", env=Poisoned())
+
+
+def test_the_last_good_checkpoint_stays(tmp_path):
+    late = CFG.replace(total_timesteps=640, env_params={"poison": 1.0, "at": 39})  # in the third update
+    with pytest.raises(purerl.NotFiniteError, match="first seen in update 3"):
+        purerl.fit(late, env=Poisoned(), directory=tmp_path, save_every=1, keep=1)
+    loaded = purerl.load(tmp_path, env=Poisoned())
+    assert loaded.updates == 2
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(loaded.state.params)))
+
+
+def test_a_user_may_let_it_pass():
+    result = poisoned(CFG, 1.0, on_nonfinite="ignore")
+    assert result.progress.updates == 4
+
+
+def test_a_failing_save_does_not_hide_a_divergence(tmp_path, monkeypatch):
+    def fail(self):
+        raise purerl.CheckpointError("disk on fire")
+
+    monkeypatch.setattr("purerl.checkpoint.Store.close", fail)
+    with pytest.raises(purerl.NotFiniteError) as error:
+        poisoned(CFG, 1.0, directory=tmp_path)
+    assert "disk on fire" in error.value.__notes__[0]
+
+
+def test_a_default_run_does_not_pay_for_it():
+    programs = [
+        jax.make_jaxpr(purerl.make_train(CFG.replace(nonfinite=mode), env=Poisoned()).update) for mode in ("ignore", "freeze")
+    ]
+    state = purerl.make_train(CFG, env=Poisoned()).init(jax.random.key(0))
+    ignore, freeze = (equations(program(state).jaxpr) for program in programs)
+    assert ignore < freeze

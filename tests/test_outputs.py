@@ -1,0 +1,138 @@
+"""What a run leaves behind: evaluations, pictures, and a policy that needs nothing of purerl."""
+
+import json
+
+import jax
+import matplotlib.image
+import numpy as np
+import PIL.Image
+import pytest
+
+import purerl
+from purerl import plots
+from purerl.export import export
+from purerl.rendering import render
+from tests.probes import Varied
+from tests.test_resume import StopAt, fitted
+from tests.tiny import digest
+
+SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=(8,))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """CartPole, two seeds, evaluated, stopped in the middle and resumed."""
+    directory = tmp_path_factory.mktemp("cartpole") / "ours"
+    options = {"directory": directory, "num_seeds": 2, "eval_every": 8, "eval_episodes": 5, "render_every": 4}
+    assert purerl.fit(SMALL, recorders=(StopAt(17),), chunk_seconds=1e-9, **options).progress.updates == 17
+    result = purerl.fit(SMALL, **options)
+    return directory, result
+
+
+def test_evaluations_come_before_the_first_update_and_at_each_kth(run):
+    directory, result = run
+    table = result.evaluations
+    assert table["update"].tolist() == [0, 8, 16, 24, 32]
+    assert table["episode_return"].shape == (5, 2)
+    assert (table["finished"] == 1).all()
+    np.testing.assert_array_equal(table["episode_return"], table["episode_length"])
+    assert len((directory / "evaluations.jsonl").read_text().splitlines()) == 5
+
+
+def test_the_state_with_the_best_evaluation_is_kept(run):
+    directory, result = run
+    best = result.evaluations["update"][np.argmax(result.evaluations["episode_return"].mean(1))]
+    loaded = purerl.load(directory, best=True)
+    assert loaded.updates == best
+    assert [int(path.name) for path in (directory / "best").iterdir()] == [best]
+
+
+def test_evaluations_may_be_in_other_settings():
+    result = fitted(eval_every=5, eval_episodes=3, eval_max_steps=2, eval_env_params={"max_steps_in_episode": 2})
+    assert (result.evaluations["episode_length"] <= 2).all()
+
+
+def test_renderings_are_moving_pictures(run):
+    directory, _ = run
+    pictures = sorted(path.name for path in (directory / "renders").iterdir())
+    assert pictures == ["0.gif", "32.gif"]
+    with PIL.Image.open(directory / "renders" / "32.gif") as picture:
+        assert picture.n_frames > 1
+
+
+def test_what_cannot_be_drawn_is_refused(tmp_path):
+    train = purerl.make_train(SMALL, env=Varied())
+    with pytest.raises(purerl.ConfigError, match="no way of drawing"):
+        render(train, train.init(jax.random.key(0)), tmp_path / "a.gif")
+
+
+def test_a_plot_has_axes_a_legend_and_a_band(run, tmp_path):
+    directory, _ = run
+    figure = plots.plot([directory, directory], tmp_path / "a.png", labels=["one", "other"])
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "environment steps"
+    assert axes.get_ylabel() == "episode return"
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["one (2 seeds)", "other (2 seeds)"]
+    assert len(axes.collections) == 2  # bands
+    assert "95 %" in axes.get_title()
+    assert matplotlib.image.imread(tmp_path / "a.png").std() > 0.01
+
+
+def test_a_curve_is_the_metrics_of_the_run(run):
+    directory, result = run
+    steps, values = plots.curve(directory)
+    wanted = purerl.summarize(result.metrics)["episode_return"]
+    np.testing.assert_array_equal(steps, 64 * np.arange(1, 33))
+    np.testing.assert_array_equal(values, wanted)
+    with pytest.raises(purerl.ConfigError, match="did you mean 'entropy'"):
+        plots.curve(directory, "entropie")
+    with pytest.raises(purerl.CheckpointError, match="no metrics"):
+        plots.curve(directory / "checkpoints")
+
+
+def test_a_long_curve_has_few_points_and_loses_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("purerl.plots.POINTS", 4)
+    result = fitted(directory=tmp_path)
+    steps, values = plots.curve(tmp_path)
+    assert steps.tolist() == [192, 384, 576, 640]
+    totals, counts = (getattr(result.metrics["episode_return"], name) for name in ("total", "count"))
+    np.testing.assert_allclose(values[0, 1], totals[3:6].sum() / counts[3:6].sum(), rtol=1e-6)
+
+
+def test_an_exported_policy_needs_nothing_of_purerl(run, tmp_path, fresh_python):
+    loaded = purerl.load(run[0])
+    state = purerl.runs.first_of(loaded.state)
+    export(loaded.train, state, tmp_path / "policy")
+    obs = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    np.save(tmp_path / "obs.npy", obs)
+    code = f"""
+import sys
+sys.modules["purerl"] = sys.modules["flax"] = None  # importing them fails
+import json, jax, jax.export, numpy as np
+act = jax.export.deserialize(bytearray(open({str(tmp_path / "policy")!r}, "rb").read())).call
+obs = np.load({str(tmp_path / "obs.npy")!r})
+first, key = np.zeros(7, bool), jax.random.PRNGKey(3)
+print(json.dumps([act((), obs, first, key, mode)[0].tolist() for mode in (np.array(True), np.array(False))]))
+print(act((), obs[:2], first[:2], key, np.array(True))[0].shape)
+"""
+    mode, sample, shape = *json.loads((lines := fresh_python(code).splitlines())[0]), lines[1]
+    policy, key = loaded.train.policy(state), jax.random.wrap_key_data(jax.random.PRNGKey(3))
+    first = np.zeros(7, bool)
+    assert mode == policy((), obs, first, key, deterministic=True)[0].tolist()
+    assert sample == policy((), obs, first, key)[0].tolist()
+    assert shape == "(2,)"
+
+
+def test_a_batch_of_configs_is_trained_side_by_side(tmp_path):
+    sweep = jax.vmap(lambda lr: SMALL.replace(lr=lr))(np.float32([1e-3, 3e-3]))
+    result = purerl.fit(sweep, num_seeds=2, directory=tmp_path, env=Varied())
+    np.testing.assert_allclose(purerl.summarize(result.metrics)["lr"][:, 0], [1e-3, 1e-3, 3e-3, 3e-3])
+    assert result.progress.labels[2] == "config 1, seed 0"
+    loaded = purerl.load(tmp_path, env=Varied())
+    assert digest(loaded.state) == digest(result.state)
+    np.testing.assert_array_equal(loaded.cfg.lr, np.float32([1e-3, 3e-3]))
+    lone = purerl.fit(SMALL.replace(lr=3e-3), seed=1, env=Varied())
+    for got, want in zip(jax.tree.leaves(result.state.params), jax.tree.leaves(lone.state.params), strict=True):
+        np.testing.assert_allclose(got[3], want, rtol=1e-3, atol=1e-4)
+    with pytest.raises(purerl.ConfigError, match=r"lr.*at least 0; wrong: -1\.0"):
+        purerl.fit(jax.vmap(lambda lr: SMALL.replace(lr=lr))(np.float32([1e-3, -1])), env=Varied())

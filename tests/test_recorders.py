@@ -1,0 +1,129 @@
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+import purerl
+from purerl.recorders import Csv, JsonLines, TensorBoard, Wandb
+from tests.test_resume import StopAt, fitted
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def events_of(directory):
+    """`(tag, step, value)` of every scalar in the directory's event files, in order."""
+    for path in sorted(directory.glob("events*")):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 8], "little")
+            event = Event.FromString(data[at + 12 : at + 12 + size])
+            yield from ((value.tag, event.step, value.simple_value) for value in event.summary.value)
+            at += size + 16
+
+
+def recorders(directory, every=0):
+    return (JsonLines(directory / "a.jsonl", every), Csv(directory / "a.csv", every), TensorBoard(directory / "tb", every))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A run that is stopped after update 5, killed in what it wrote after its checkpoint, and resumed."""
+    directory = tmp_path_factory.mktemp("recorded")
+    fitted(directory=directory / "run", chunk_seconds=1e-9, recorders=(*recorders(directory), StopAt(5)))
+    with open(directory / "a.jsonl", "a") as file:
+        file.write('{"update": 6, "steps": 384}\n{"update": 7, "st')
+    with open(directory / "a.csv", "a") as file:
+        file.write("6,384,1\n7,44")
+    events = next((directory / "tb").glob("events*"))
+    events.write_bytes(events.read_bytes() + b"half a record")
+    result = fitted(directory=directory / "run", chunk_seconds=1e-9, recorders=recorders(directory))
+    return directory, result
+
+
+def test_json_lines_have_every_update_once(recorded):
+    directory, result = recorded
+    rows = rows_of(directory / "a.jsonl")
+    assert [row["update"] for row in rows] == list(range(1, 11))
+    assert [row["steps"] for row in rows] == [64 * i for i in range(1, 11)]
+    np.testing.assert_allclose([row["episode_return"] for row in rows], purerl.summarize(result.metrics)["episode_return"])
+    seconds = [row["seconds"] for row in rows]
+    assert seconds == sorted(seconds)
+
+
+def test_csv_has_every_update_once(recorded):
+    directory, result = recorded
+    with open(directory / "a.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["update"]) for row in rows] == list(range(1, 11))
+    np.testing.assert_allclose([float(row["entropy"]) for row in rows], purerl.summarize(result.metrics)["entropy"])
+
+
+def test_tensorboard_has_every_update_once_under_the_usual_tags(recorded):
+    directory, result = recorded
+    events = list(events_of(directory / "tb"))
+    for tag, name in (("charts/episodic_return", "episode_return"), ("losses/value_loss", "value_loss")):
+        mine = [(step, value) for other, step, value in events if other == tag]
+        assert [step for step, _ in mine] == [64 * i for i in range(1, 11)]
+        np.testing.assert_allclose([value for _, value in mine], purerl.summarize(result.metrics)[name], rtol=1e-6)
+    assert {"charts/SPS", "losses/policy_loss", "losses/approx_kl", "charts/learning_rate"} <= {tag for tag, _, _ in events}
+
+
+def test_rows_of_several_updates_end_at_checkpoints_too(tmp_path):
+    fitted(directory=tmp_path / "run", save_every=4, recorders=recorders(tmp_path, every=3))
+    assert [row["update"] for row in rows_of(tmp_path / "a.jsonl")] == [3, 4, 6, 8, 9, 10]
+    fitted(chunk_seconds=1e-9, recorders=(JsonLines(tmp_path / "b.jsonl", every=4),))
+    assert [row["update"] for row in rows_of(tmp_path / "b.jsonl")] == [4, 8, 10]
+
+
+def test_several_seeds_are_recorded_each_and_together(tmp_path):
+    result = fitted(seed=5, num_seeds=2, chunk_seconds=1e-9, recorders=(JsonLines(tmp_path / "a.jsonl"),))
+    rows, wanted = rows_of(tmp_path / "a.jsonl"), purerl.summarize(result.metrics)["episode_return"]
+    for row, (a, b) in zip(rows, wanted.T, strict=True):
+        np.testing.assert_allclose([row["episode_return/seed 5"], row["episode_return/seed 6"]], [a, b])
+        np.testing.assert_allclose(row["episode_return"], (a + b) / 2, rtol=1e-6)
+        np.testing.assert_allclose(row["episode_return/std"], abs(a - b) / 2, atol=1e-6)
+        assert row["episode_return/min"] == min(a, b)
+        assert row["episode_return/max"] == max(a, b)
+
+
+def test_a_user_may_measure_the_state(tmp_path):
+    measure = lambda state: {"last_bias": state.params["value"]["head"]["Linear_0"]["bias"][0]}
+    result = fitted(measure=measure, recorders=(JsonLines(tmp_path / "a.jsonl"),))
+    biases = purerl.summarize(result.metrics)["last_bias"]
+    assert biases.shape == (10,)
+    np.testing.assert_allclose(biases[-1], result.state.params["value"]["head"]["Linear_0"]["bias"][0])
+    np.testing.assert_allclose(rows_of(tmp_path / "a.jsonl")[0]["last_bias"], biases[0], rtol=1e-5)
+
+
+def test_a_failing_recorder_is_reported_once_and_stops_nothing():
+    calls = []
+
+    def failing(progress):
+        calls.append(progress.updates)
+        raise OSError("disk on fire")
+
+    with pytest.warns(UserWarning, match="disk on fire") as warned:
+        result = fitted(chunk_seconds=1e-9, recorders=(failing, lambda progress: calls.append(-progress.updates)))
+    assert len(warned) == 1
+    assert result.progress.updates == 10
+    assert calls == [1, *(-i for i in range(1, 11))]
+
+
+def test_unfinished_episodes_are_null_and_not_zero(tmp_path):
+    from tests.probes import Endless
+
+    cfg = purerl.PPOConfig(total_timesteps=256, num_envs=4, num_steps=16, hidden=(8,))
+    result = purerl.fit(cfg, env=Endless(), recorders=(JsonLines(tmp_path / "a.jsonl"),))
+    assert all(row["episode_return"] is None for row in rows_of(tmp_path / "a.jsonl"))
+    assert np.isnan(purerl.summarize(result.metrics)["episode_return"]).all()
+    assert all(math.isfinite(x) for x in purerl.summarize(result.metrics)["value"])
+
+
+def test_a_missing_package_is_named():
+    with pytest.raises(ImportError, match=r"pip install 'purerl\[wandb\]'"):
+        Wandb()
