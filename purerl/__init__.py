@@ -25,4 +25,4 @@ from purerl.types import Network as Network
 from purerl.types import Outputs as Outputs
 from purerl.types import Transition as Transition
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

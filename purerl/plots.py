@@ -12,13 +12,13 @@ from purerl.errors import CheckpointError, ConfigError, Problem, nearest
 from purerl.metrics import add_up, summarize
 
 CENTRES = {"iqm": ("interquartile mean", statistics.iqm), "mean": ("mean", statistics.mean)}
-POINTS = 200  # on a curve, at most
+POINTS = 60  # on a curve, at most
 
 
 def curve(path: str | os.PathLike, metric: str = "episode_return") -> tuple[np.ndarray, np.ndarray]:
     """A metric of a run over environment steps (of one seed), `[points]`, and its values, `[seeds, points]`.
 
-    Rows are added up to at most 200 points, each the mean over everything counted in it; NaN where nothing was.
+    Rows are added up to at most 60 points, each the mean over everything counted in it; NaN where nothing was.
 
     Raises:
         CheckpointError: the directory has no curves.

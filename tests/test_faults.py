@@ -12,9 +12,14 @@ import subprocess
 import sys
 import time
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import purerl
+from tests.benchmarks.results import record_fault
+from tests.probes import Varied
+from tests.test_resume import fitted
 from tests.tiny import digest
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -104,6 +109,7 @@ def test_thirty_kills_lose_nothing(uninterrupted, tmp_path):
         more, writing = kill_and_resume(tmp_path / str(i), kills=10, in_commit=5, seed=i)
         killed, during, lost = killed + more, during + writing, lost + (result_of(tmp_path / str(i)) != uninterrupted)
     print(f"\nkills: {killed}, of which while a checkpoint was being written: {during}, lost: {lost}")
+    record_fault("kills", {"kills": killed, "while a checkpoint was being written": during, "lost": lost})
     assert during >= 15
     assert lost == 0
 
@@ -147,6 +153,7 @@ def test_a_crash_at_every_call_that_touches_the_file_system(uninterrupted, tmp_p
         assert code == 0, (point, out)
         assert result_of(tmp_path / str(point)) == uninterrupted, point
     print(f"\ncrash points: {len(points)} of {calls} calls, lost: 0")
+    record_fault("crashes", {"calls that touch the file system": calls, "crashes": len(points), "lost": 0})
 
 
 def test_sigterm_saves_and_says_so(uninterrupted, tmp_path):
@@ -192,4 +199,42 @@ def test_a_full_disk_may_be_a_warning(tmp_path):
     assert code == 0, out
     assert "training goes on" in out
     assert purerl.load(tmp_path).updates == 10
-    assert not {4, 5} & {int(path.name) for path in (tmp_path / "checkpoints").iterdir() if path.name.isdigit()}
+    assert not (tmp_path / "checkpoints" / "4").exists()
+
+
+def test_a_directory_that_vanishes_is_told(tmp_path):
+    def vanish(progress):
+        if progress.updates == 4:
+            os.rename(tmp_path / "run", tmp_path / "elsewhere")
+            (tmp_path / "run").write_text("in the way")
+
+    with pytest.raises(purerl.CheckpointError, match="could not be saved"):
+        fitted(directory=tmp_path / "run", save_every=1, recorders=(vanish,))
+
+
+class Breaking(Varied):
+    """A bug of the user's that shows itself in the middle of a run, on the host."""
+
+    calls = 0
+
+    def step_env(self, key, state, action, params):
+        obs, after, reward, ends, info = super().step_env(key, state, action, params)
+        return (
+            obs,
+            after,
+            jax.pure_callback(self.fail, jax.ShapeDtypeStruct((), jnp.float32), reward, vmap_method="sequential"),
+            ends,
+            info,
+        )
+
+    def fail(self, reward):
+        self.calls += 1
+        if self.calls > 64 * 5:
+            raise OSError("the simulator is gone")
+        return reward
+
+
+def test_an_environment_that_fails_in_the_middle_ends_the_run_and_keeps_what_was_saved(tmp_path):
+    with pytest.raises(Exception, match="the simulator is gone"):
+        fitted(directory=tmp_path, save_every=1, env=Breaking())
+    assert purerl.load(tmp_path, env=Varied()).updates in (4, 5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import purerl
-from tests.probes import Poisoned
+from tests.probes import Poisoned, Varied
 from tests.test_scale import equations
 from tests.tiny import CFG, at, digest
 
@@ -85,3 +85,8 @@ def test_a_default_run_does_not_pay_for_it():
     state = purerl.make_train(CFG, env=Poisoned()).init(jax.random.key(0))
     ignore, freeze = (equations(program(state).jaxpr) for program in programs)
     assert ignore < freeze
+
+
+def test_a_rate_that_is_far_too_large_is_told():
+    with pytest.raises(purerl.NotFiniteError, match="A lower lr"):
+        purerl.fit(CFG.replace(lr=1e38), env=Varied())

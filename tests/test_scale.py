@@ -1,11 +1,15 @@
 """Nothing compiled, returned or kept grows with the length of a run, and programs do not grow with its sizes."""
 
+import os
+import pathlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import purerl
+from purerl.recorders import Csv, JsonLines, TensorBoard
 from tests.probes import Varied
 from tests.test_bad_input import compiles
 from tests.tiny import CFG, tiny
@@ -90,9 +94,20 @@ def test_another_seed_and_another_rate_compile_nothing():
     assert compiles() == before
 
 
-def test_live_arrays_stay_as_many_over_200_chunks():
-    alive = []
+def test_nothing_grows_over_200_chunks(tmp_path):
+    """Live arrays, compiled programs and resident memory, with checkpoints and files of rows."""
+    alive, compiled, resident = [], [], []
+
+    def look(progress):
+        alive.append(len(jax.live_arrays()))
+        compiled.append(compiles())
+        resident.append(int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE"))
+
     cfg = CFG.replace(total_timesteps=64 * 200, num_epochs=1)
-    purerl.fit(cfg, env=Varied(), chunk_seconds=1e-9, recorders=(lambda _: alive.append(len(jax.live_arrays())),))
+    files = (JsonLines(tmp_path / "a.jsonl"), Csv(tmp_path / "a.csv"), TensorBoard(tmp_path / "tensorboard"))
+    purerl.fit(cfg, env=Varied(), directory=tmp_path, save_every=20, chunk_seconds=1e-9, recorders=(look, *files))
     assert len(alive) == 200
     assert len(set(alive[1:])) == 1
+    assert compiled[0] == compiled[-1]
+    slope = np.polyfit(np.arange(40, 200), resident[40:], 1)[0]
+    assert slope < 20_000

@@ -59,7 +59,17 @@ def load():
 
 
 def keep(results):
+    for part in results.values():
+        for name in sorted(part, key=list(BASELINES).index):
+            part[name] = part.pop(name)
     (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+
+
+def record_fault(name, row):
+    """Keeps what the slow tests of faults found."""
+    path = HERE / "faults.json"
+    faults = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(dict(sorted((faults | {name: row}).items())), indent=1) + "\n")
 
 
 def circumstances(command):
