@@ -167,7 +167,8 @@ class Store:
         try:
             self.wait()
         finally:
-            self._checkpointer.close()
+            with self._reported():
+                self._checkpointer.close()
 
     def _reported(self):
         return _Translated(lambda error: CheckpointError(f"update {self._saving_updates} could not be saved: {error}"))

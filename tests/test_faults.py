@@ -202,6 +202,7 @@ def test_a_full_disk_may_be_a_warning(tmp_path):
     assert not (tmp_path / "checkpoints" / "4").exists()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves its event loops behind
 def test_a_directory_that_vanishes_is_told(tmp_path):
     def vanish(progress):
         if progress.updates == 4:

@@ -217,6 +217,13 @@ def test_other_versions_and_devices_are_noted(tmp_path, monkeypatch):
         fitted(directory=tmp_path)
 
 
+def test_another_number_of_seeds_on_a_device_is_noted(tmp_path, monkeypatch):
+    fitted(updates=2, num_seeds=4, directory=tmp_path)
+    monkeypatch.setattr("purerl.runs.Runs.share", 4)
+    with pytest.warns(UserWarning, match="not to the same bits: runs on each device 2 then, 4 now"):
+        fitted(updates=3, num_seeds=4, directory=tmp_path)
+
+
 def test_a_directory_has_one_writer_and_many_readers(tmp_path):
     seen = []
 

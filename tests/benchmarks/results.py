@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks.results train [ENV ...]             purerl's presets, or the defaults where there is none
 python -m tests.benchmarks.results peer --peer PYTHON          rejax on MinAtar, in its own environment (see speed.py)
-python -m tests.benchmarks.results render                      the tables, from results.json and speed.json
+python -m tests.benchmarks.results render                      the tables, from the JSON files beside this one
 """
 
 import argparse
@@ -138,11 +138,31 @@ def speed_table(speed):
     return "\n".join(lines)
 
 
+def overhead_table(workloads):
+    lines = ["| workload | `fit`, share of the speed of `jax.jit(train)` | range |", "|---|--:|--:|"]
+    lines += [f"| {name} | {row['ratio']:.3f} | {row['low']:.3f} to {row['high']:.3f} |" for name, row in workloads.items()]
+    return "\n".join(lines)
+
+
+def faults_table(faults):
+    kills, crashes = faults["kills"], faults["crashes"]
+    during, calls = kills["while a checkpoint was being written"], crashes["calls that touch the file system"]
+    return "\n".join(
+        [
+            "| fault | times | lost |",
+            "|---|--:|--:|",
+            f"| SIGKILL, {during} of them while a checkpoint was being written | {kills['kills']} | {kills['lost']} |",
+            f"| death at one of the {calls} calls that touch the file system | {crashes['crashes']} | {crashes['lost']} |",
+        ]
+    )
+
+
 def rendered(readme):
     """The README with its tables made anew."""
+    makers = {"speed": speed_table, "overhead": overhead_table, "faults": faults_table}
+    kept = {name: HERE / f"{name}.json" for name in makers}
     tables = {"learning": learning_table(load())}
-    if (HERE / "speed.json").exists():
-        tables["speed"] = speed_table(json.loads((HERE / "speed.json").read_text()))
+    tables |= {name: make(json.loads(kept[name].read_text())) for name, make in makers.items() if kept[name].exists()}
     for name, table in tables.items():
         before, rest = readme.split(f"<!-- {name} -->\n")
         readme = f"{before}<!-- {name} -->\n{table}\n<!-- end -->" + rest.split("<!-- end -->", 1)[1]
