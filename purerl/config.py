@@ -41,6 +41,11 @@ class PPOConfig(Config):
         value_clip_eps: How far a value may move, in units of return.
         advantage_norm: Advantages are standardised over each `minibatch`, over the `batch`, or `none`.
         max_grad_norm: Gradients of all networks together are scaled down to this norm; inf disables.
+        normalize_obs: The network sees observations standardised by running statistics.
+        obs_clip: Bound of a standardised observation.
+        normalize_reward: Rewards are divided by the running standard deviation of the discounted return, and not centred.
+        reward_clip: Bound of a scaled reward; inf disables.
+        normalize_value: The network gives values standardised by the running statistics of the value targets.
         torso: `mlp`, `cnn` (MinAtar-sized images), or `auto`: cnn for observations of rank 3.
         hidden: Widths of the hidden layers; of those after the convolution for `cnn`.
         activation: Nonlinearity: `tanh`, `relu`, `swish`, `gelu` or `elu`.
@@ -77,6 +82,12 @@ class PPOConfig(Config):
     value_clip_eps: float = leaf(0.2, above(0))
     advantage_norm: str = static("minibatch", one_of("minibatch", "batch", "none"))
     max_grad_norm: float = leaf(0.5, above(0))
+
+    normalize_obs: bool = static(False)
+    obs_clip: float = leaf(10.0, above(0))
+    normalize_reward: bool = static(False)
+    reward_clip: float = leaf(math.inf, above(0))
+    normalize_value: bool = static(False)
 
     torso: str = static("auto", one_of("auto", "mlp", "cnn"))
     hidden: tuple = static((64, 64), each(between(1, 2**16)))

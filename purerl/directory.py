@@ -233,18 +233,17 @@ def restore(directory: Any, train: Train, *, updates: int | None = None) -> Trai
 
 
 def warm_start(state: TrainState, directory: Any) -> TrainState:
-    """A state that starts from the parameters of another run; one run's go to every one of several.
+    """A state that starts from the parameters and statistics of another run; one run's go to every one of several.
 
     Raises:
-        ConfigError: the parameters do not fit.
+        ConfigError: they do not fit.
         CheckpointError: there is no checkpoint, or it cannot be read.
     """
-    saved, prefix = _read(directory, "checkpoints"), "['state'].params"
-    theirs = {name.removeprefix(prefix): x for name, x in saved.arrays.items() if name.startswith(prefix)}
-    ours = {jax.tree_util.keystr(p): x for p, x in jax.tree_util.tree_leaves_with_path(state.params)}
-    found = [
-        f"{name} is only {there}" for name in theirs.keys() ^ ours.keys() for there in ["there" if name in theirs else "here"]
-    ]
+    taken = {"state": state.replace(opt_state=(), actor=(), clock=(), key=())}
+    ours = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(taken)}
+    mine = ("['state'].params", "['state'].statistics")
+    theirs = {name: x for name, x in _read(directory, "checkpoints").arrays.items() if name.startswith(mine)}
+    found = [f"{name} is only {'there' if name in theirs else 'here'}" for name in theirs.keys() ^ ours.keys()]
     for name in ours.keys() & theirs.keys():
         if theirs[name].shape not in (ours[name].shape, ours[name].shape[state.key.ndim :]):
             found.append(f"{name} is {list(theirs[name].shape)} there, {list(ours[name].shape)} here")
@@ -255,7 +254,8 @@ def warm_start(state: TrainState, directory: Any) -> TrainState:
         x = theirs[jax.tree_util.keystr(at)]
         return jax.device_put(np.broadcast_to(x, like.shape).astype(like.dtype), like.sharding)
 
-    return state.replace(params=jax.tree_util.tree_map_with_path(leaf, state.params))
+    taken = jax.tree_util.tree_map_with_path(leaf, taken)["state"]
+    return state.replace(params=taken.params, statistics=taken.statistics)
 
 
 def _read(directory: Any, folder: str, updates: int | None = None) -> Checkpoint:

@@ -21,7 +21,7 @@ from purerl.directory import Directory, identity, warm_start
 from purerl.errors import CheckpointError, ConfigError, NotFiniteError, Problem
 from purerl.evaluations import Evaluations
 from purerl.fields import Rule, at_least, is_int, is_number, one_of
-from purerl.nonfinite import first_bad_leaf
+from purerl.nonfinite import LEARNT, first_bad_leaf
 from purerl.progress import Progress
 from purerl.recorders import Reports
 from purerl.runs import MAX_CHUNK, Runs
@@ -212,11 +212,12 @@ def _restored(saved: Checkpoint, tree: PyTree, fresh: TrainState) -> tuple[Train
 def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updates: int, labels: tuple[str, ...]) -> Exception:
     """The error that names the update, the run and the parameter that is not finite."""
     run = int(np.argmin(finite))
-    mine = jax.tree.map(lambda x: x[run] if len(finite) > 1 else x, jax.device_get((state.params, state.opt_state)))
+    learnt = {name: jax.device_get(getattr(state, name)) for name in LEARNT}
+    mine = jax.tree.map(lambda x: x[run] if len(finite) > 1 else x, learnt)
     totals = np.stack([np.atleast_2d(jax.tree.leaves(metric)[0])[run] for metric in rows.values()])
     bad = ~np.isfinite(totals).all(0)
     first = updates - totals.shape[1] + 1 + (int(np.argmax(bad)) if bad.any() else totals.shape[1] - 1)
-    leaf = first_bad_leaf({"params": mine[0], "opt_state": mine[1]})
+    leaf = first_bad_leaf(mine)
     return NotFiniteError(
         f"{labels[run]}: {leaf} is not finite; first seen in update {first}. The last checkpoint is from before. "
         "A lower lr or max_grad_norm may help; nonfinite='freeze' skips such updates, on_nonfinite='ignore' goes on"

@@ -11,22 +11,23 @@ from purerl.metrics import Mean, Sum
 from purerl.types import TrainState
 
 PyTree = Any
+LEARNT = ("params", "opt_state", "statistics")  # the parts of a state that learning changes
 
 
 def freeze(update: Callable) -> Callable:
     """An update that learns nothing where it would leave a parameter that is not finite.
 
-    Parameters and optimizer states stay as they were, the environments go on. Under `vmap` each seed is frozen by itself. The
-    metric `nonfinite` counts such updates; those of their metrics that are not finite are not counted.
+    Parameters, optimizer states and statistics stay as they were, the environments go on. Under `vmap` each seed is frozen by
+    itself. The metric `nonfinite` counts such updates; those of their metrics that are not finite are not counted.
     """
 
     def frozen(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
         after, metrics = update(state)
-        learnt, before = (after.params, after.opt_state), (state.params, state.opt_state)
+        learnt, before = ({name: getattr(s, name) for name in LEARNT} for s in (after, state))
         finite = jnp.stack(finite_leaves(learnt)).all()
-        params, opt_state = jax.tree.map(lambda new, old: jnp.where(finite, new, old), learnt, before)
+        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), learnt, before)
         counted = {name: _counted(metric) for name, metric in metrics.items()}
-        return after.replace(params=params, opt_state=opt_state), {**counted, "nonfinite": Sum((~finite).astype(jnp.int32))}
+        return after.replace(**kept), {**counted, "nonfinite": Sum((~finite).astype(jnp.int32))}
 
     return frozen
 

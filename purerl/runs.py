@@ -13,7 +13,7 @@ from purerl.errors import ConfigError, Problem
 from purerl.fields import is_int, problems
 from purerl.keys import stream
 from purerl.metrics import mean_of
-from purerl.nonfinite import finite_leaves
+from purerl.nonfinite import LEARNT, finite_leaves
 from purerl.rendering import render
 from purerl.train import Train, make_train
 from purerl.types import TrainState
@@ -142,7 +142,7 @@ class Runs:
 
         buffer = jax.tree.map(lambda x: jnp.zeros((MAX_CHUNK, *x.shape), x.dtype), self._row)
         state, buffer = jax.lax.fori_loop(0, length, body, (state, buffer))
-        return state, buffer, jnp.stack(finite_leaves((state.params, state.opt_state))).all()
+        return state, buffer, jnp.stack(finite_leaves({name: getattr(state, name) for name in LEARNT})).all()
 
 
 def first_of(state: TrainState) -> TrainState:

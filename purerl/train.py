@@ -21,6 +21,7 @@ from purerl.keys import typed_key
 from purerl.metrics import accumulate
 from purerl.networks import actor_critic
 from purerl.nonfinite import freeze
+from purerl.normalize import acting
 from purerl.plan import Plan
 from purerl.policy import Policy
 from purerl.rollout import collect
@@ -69,7 +70,9 @@ def make_train(
         warnings.warn(str(doubt), stacklevel=2)
     cfg = single_precision(cfg)
     network = network or actor_critic(cfg, environment.observation_space, environment.action_space)
-    if found := _size_problems(cfg, environment) + _network_problems(network, environment, cfg):
+    if cfg.normalize_obs and isinstance(environment.observation_space, Discrete):
+        found.append(Problem("normalize_obs", True, "the environment's observation is an index, which is no quantity"))
+    if found := found + _size_problems(cfg, environment) + _network_problems(network, environment, cfg):
         raise ConfigError(found)
     remake = lambda overrides: make_env(cfg.env, cfg.env_kwargs, {**cfg.env_params, **overrides}, env, env_params)
     return Train(cfg, environment, network, ppo(cfg, environment, network, advantage=advantage, policy_loss=policy_loss), remake)
@@ -88,7 +91,7 @@ class Train:
           due in some updates only stays a branch.
     """
 
-    seed_axes = TrainState(params=0, opt_state=0, actor=0, clock=None, key=0)
+    seed_axes = TrainState(params=0, opt_state=0, actor=0, clock=None, key=0, statistics=0)
 
     def __init__(self, cfg: PPOConfig, env: Environment, network: Network, algorithm: Algorithm, remake_env: Callable):
         self.cfg = cfg
@@ -113,7 +116,7 @@ class Train:
 
     def policy(self, state: TrainState) -> Policy:
         """The policy of a state, ready to act."""
-        return Policy(self.network, state.params, self.env.action_space)
+        return Policy(acting(self.network, state, self.cfg.obs_clip), state.params, self.env.action_space)
 
     def evaluate(
         self,

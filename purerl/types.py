@@ -247,6 +247,7 @@ class TrainState:
     actor: the environments and where they stand.
     clock: finished updates. Never batched under `vmap` over seeds: see `Train.seed_axes`.
     key: the root of every random stream. It never changes; the clock does.
+    statistics: running statistics, see `purerl.normalize`.
     """
 
     params: PyTree
@@ -254,6 +255,7 @@ class TrainState:
     actor: Actor
     clock: Clock
     key: jax.Array
+    statistics: PyTree
 
 
 class Algorithm(NamedTuple):

@@ -12,7 +12,8 @@ MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("
 # A module imports only from floors below its own, or from those listed before it on its own floor.
 FLOORS = """
 types errors fields config
-clock keys reductions shuffle devices presets metrics plan initializers advantages losses distributions statistics signals
+clock keys reductions shuffle devices presets metrics plan initializers advantages losses distributions statistics
+signals normalize
 networks optimizers nonfinite envs.auto_reset envs.gymnax envs progress curves
 rollout phases
 policy evaluate

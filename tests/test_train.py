@@ -91,6 +91,7 @@ def test_d1_another_process_gives_the_same_bits(run, fresh_python, tmp_path):
 
 # --- sweeps -----------------------------------------------------------------------------------------------------------
 
+SWEPT = CFG.replace(normalize_obs=True, normalize_reward=True)
 TO = {
     "lr": 1e-2,
     "lr_final": 1e-3,
@@ -104,12 +105,12 @@ TO = {
 
 @pytest.mark.parametrize("name", LEAVES)
 def test_every_leaf_can_be_swept_and_has_an_effect(name):
-    values = jnp.array([getattr(CFG, name), TO.get(name, 0.5)], jnp.float32)
-    sweep = jax.vmap(lambda x: strong(CFG.replace(**{name: x})))(values)
+    values = jnp.array([getattr(SWEPT, name), TO.get(name, 0.5)], jnp.float32)
+    sweep = jax.vmap(lambda x: strong(SWEPT.replace(**{name: x})))(values)
     many = swept(sweep, KEY)
     rows = [digest(at(many.state.params, i)) for i in (0, 1)]
     assert rows[0] != rows[1]
-    alone = one(strong(CFG.replace(**{name: values[1]})), KEY)
+    alone = one(strong(SWEPT.replace(**{name: values[1]})), KEY)
     for got, want in zip(jax.tree.leaves(many.state.params), jax.tree.leaves(alone.state.params), strict=True):
         np.testing.assert_allclose(got[1], want, rtol=2e-3, atol=2e-4)
 

@@ -18,6 +18,7 @@ from purerl.clock import clock_at, tick
 from purerl.config import PPOConfig
 from purerl.keys import stream
 from purerl.metrics import explained_variance, mean_of
+from purerl.normalize import Statistics, acting, merge_statistics, no_statistics, observing, scale_rewards, standardize_values
 from purerl.optimizers import adam, learning_rate
 from purerl.phases import init_phase, run_phase, sequences
 from purerl.reductions import mean
@@ -50,7 +51,7 @@ def ppo(
     remembers = bool(jax.tree.leaves(network.initial_carry(1)))
     phase = Phase(
         name="ppo",
-        loss=ppo_loss(cfg, network, policy_loss),
+        loss=None,  # it sees the statistics of the update
         optimizer=adam(cfg.adam_eps),
         group=None,
         epochs=cfg.num_epochs,
@@ -61,22 +62,26 @@ def ppo(
     def init(key: jax.Array) -> TrainState:
         actor = start(env, network, cfg.num_envs, stream(key, "start"))
         params = network.init(stream(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
-        return TrainState(params, {phase.name: init_phase(phase, params)}, actor, clock_at(0), key)
+        opt_state = {phase.name: init_phase(phase, params)}
+        return TrainState(params, opt_state, actor, clock_at(0), key, no_statistics(cfg, actor.obs))
 
     def update(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
         key = stream(state.key, "rollout", state.clock)
-        actor, rollout, acted = collect(env, network, state.params, state.actor, key, cfg.num_steps)
-        advantages = advantage(rollout.steps, cfg)
+        actor, rollout, acted = collect(env, acting(network, state, cfg.obs_clip), state.params, state.actor, key, cfg.num_steps)
+        statistics, steps = scale_rewards(cfg, state.statistics, rollout.steps)
+        advantages = advantage(steps, cfg)
         if cfg.advantage_norm == "batch":
             advantages = advantages.replace(advantage=standardize(advantages.advantage))
-        data = sequences(samples(rollout.steps, advantages), rollout.carry, phase.length)
+        data = sequences(samples(steps, advantages, statistics), rollout.carry, phase.length)
+        seeing = phase._replace(loss=ppo_loss(cfg, observing(network, statistics, cfg.obs_clip), policy_loss))
         lr = learning_rate(state.clock, cfg.num_updates, cfg.lr, cfg.lr_final, cfg.lr_schedule)
         params, opt_state, learnt = run_phase(
-            phase, state.clock, state.key, state.params, state.opt_state[phase.name], data, lr, cfg.max_grad_norm
+            seeing, state.clock, state.key, state.params, state.opt_state[phase.name], data, lr, cfg.max_grad_norm
         )
-        explained = explained_variance(rollout.steps.value, advantages.target)
+        explained = explained_variance(steps.value, advantages.target)
         metrics = {**acted, **learnt, "explained_variance": explained, "lr": mean_of(lr)}
-        return TrainState(params, {phase.name: opt_state}, actor, tick(state.clock), state.key), metrics
+        statistics = merge_statistics(cfg, statistics, steps.obs, advantages.target)
+        return TrainState(params, {phase.name: opt_state}, actor, tick(state.clock), state.key, statistics), metrics
 
     return Algorithm(init, update)
 
@@ -104,7 +109,8 @@ def ppo_loss(cfg: PPOConfig, network: Network, policy_loss: Callable[..., jax.Ar
     return loss
 
 
-def samples(steps: Transition, advantages: Advantages) -> Sample:
-    """What the loss reads of a rollout and its advantages, `[T, B]`."""
-    kept = {name: getattr(steps, name) for name in ("obs", "first", "action", "log_prob", "value")}
-    return Sample(**kept, advantage=advantages.advantage, target=advantages.target)
+def samples(steps: Transition, advantages: Advantages, statistics: Statistics) -> Sample:
+    """What the loss reads of a rollout and its advantages, `[T, B]`; values and targets in the units of the network."""
+    kept = {name: getattr(steps, name) for name in ("obs", "first", "action", "log_prob")}
+    value, target = (standardize_values(statistics, x) for x in (steps.value, advantages.target))
+    return Sample(**kept, value=value, advantage=advantages.advantage, target=target)

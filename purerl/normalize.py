@@ -1,0 +1,192 @@
+"""Running statistics: updating them and applying them are apart, because they are state.
+
+They are frozen while a rollout is made and learnt from, and merged once an update from its raw data; those of rewards, which are
+in no probability ratio, are merged first and then used. So the ratio of new to old probabilities is exactly 1 before the first
+gradient step, and nothing that only looks (`policy`, `evaluate`) changes them.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from purerl import reductions
+from purerl.clock import WORD, advance, clock_at
+from purerl.types import Clock, Network, TrainState, Transition
+
+PyTree = Any
+EPSILON = 1e-8  # added to a variance
+
+
+# --- moments ----------------------------------------------------------------------------------------------------------
+
+
+@struct.dataclass
+class Moments:
+    """Mean and variance of all that was merged.
+
+    mean, variance: `[...]` float32; 0 and 1 before the first merge.
+    count: what was merged, an exact integer in two words.
+    """
+
+    mean: jax.Array
+    variance: jax.Array
+    count: Clock
+
+
+def no_moments(shape: tuple[int, ...]) -> Moments:
+    """Before anything was seen: mean 0, variance 1."""
+    return Moments(jnp.zeros(shape, jnp.float32), jnp.ones(shape, jnp.float32), clock_at(0))
+
+
+def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0, axis_name: str | None = None) -> Moments:
+    """The moments of what was seen and of `x [T, B, ...]` together (Chan et al. 1979), over the first two axes.
+
+    With n0 seen, n new, d the difference of means, `mean + d n / (n0 + n)` and `(v0 n0 + v n + d^2 n0 n / (n0 + n)) / (n0 + n)`.
+    Each batch's variance is of deviations from its own mean, so it is exact far from 0, where `E[x^2] - E[x]^2` is not.
+
+    Args:
+        moments: so far.
+        x: any real dtype.
+        prior: how many observations the initial mean 0 and variance 1 count for. 0 lets the first batch replace them; 1 (with
+          `ddof=1`) is skrl's RunningStandardScaler, 1e-4 baselines' RunningMeanStd.
+        ddof: 1 takes n - 1 for n in the variance of a batch.
+        axis_name: mesh axis over which the environments are spread, if any.
+    """
+    x = x.astype(jnp.float32)
+    n = x.shape[0] * x.shape[1]
+    batch_mean = reductions.pooled(x.mean((0, 1)), axis_name)
+    batch_variance = reductions.pooled(jnp.square(x - batch_mean[None, None]).mean((0, 1)), axis_name) * np.float32(
+        n / (n - ddof)
+    )
+    devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
+    before = moments.count.high.astype(jnp.float32) * np.float32(WORD) + moments.count.low.astype(jnp.float32) + np.float32(prior)
+    new = np.float32(n * devices) / (before + np.float32(n * devices))
+    old, difference = 1 - new, batch_mean - moments.mean
+    return Moments(
+        mean=moments.mean + difference * new,
+        variance=moments.variance * old + batch_variance * new + jnp.square(difference) * old * new,
+        count=advance(moments.count, n * devices),
+    )
+
+
+def standardized(moments: Moments, x: jax.Array, clip: jax.Array) -> jax.Array:
+    """`(x - mean) / sqrt(variance + 1e-8)`, clipped to `+- clip`. `[L, N, ...]` float32."""
+    lead = (None,) * (x.ndim - moments.mean.ndim)
+    z = (x.astype(jnp.float32) - moments.mean[lead]) * jax.lax.rsqrt(moments.variance + EPSILON)[lead]
+    return jnp.clip(z, -clip, clip)
+
+
+def restored(moments: Moments, z: jax.Array) -> jax.Array:
+    """The inverse of `standardized` without a clip: `mean + z sqrt(variance + 1e-8)`."""
+    lead = (None,) * (z.ndim - moments.mean.ndim)
+    return moments.mean[lead] + z * jnp.sqrt(moments.variance + EPSILON)[lead]
+
+
+# --- what PPO keeps ---------------------------------------------------------------------------------------------------
+
+
+@struct.dataclass
+class RewardScale:
+    """The scale of rewards.
+
+    discounted: `[B]` float32, the discounted sum of each environment's rewards since its episode began.
+    moments: of all those sums; only the variance is used.
+    """
+
+    discounted: jax.Array
+    moments: Moments
+
+
+@struct.dataclass
+class Statistics:
+    """Running statistics of a run; each is the empty tuple where it is switched off, and then costs nothing.
+
+    obs: `Moments`, of observations `[...]`.
+    reward: `RewardScale`.
+    value: `Moments`, of value targets `[]`.
+    """
+
+    obs: PyTree = ()
+    reward: PyTree = ()
+    value: PyTree = ()
+
+
+def no_statistics(cfg: Any, obs: jax.Array) -> Statistics:
+    """What a run begins with; `obs [B, ...]` is what its environments show first."""
+    return Statistics(
+        obs=no_moments(obs.shape[1:]) if cfg.normalize_obs else (),
+        reward=RewardScale(jnp.zeros(obs.shape[0], jnp.float32), no_moments(())) if cfg.normalize_reward else (),
+        value=no_moments(()) if cfg.normalize_value else (),
+    )
+
+
+def scale_rewards(cfg: Any, statistics: Statistics, steps: Transition) -> tuple[Statistics, Transition]:
+    """A rollout whose rewards are divided by the running standard deviation of the discounted return.
+
+    Merges first and uses then: with this rollout's sums `G_t = gamma G_{t-1} (1 - first_t) + r_t` in it, `r / sqrt(var + 1e-8)`,
+    clipped to `+- reward_clip` and never centred, which would change what is optimal. A terminal reward counts for its own
+    episode, and the sum begins anew after any end, by a terminal state or a time limit.
+    """
+    if not cfg.normalize_reward:
+        return statistics, steps
+    scale, _ = reward_sums(statistics.reward, steps.reward, steps.first, cfg.gamma)
+    reward = jnp.clip(steps.reward * jax.lax.rsqrt(scale.moments.variance + EPSILON), -cfg.reward_clip, cfg.reward_clip)
+    return statistics.replace(reward=scale), steps.replace(reward=reward)
+
+
+def reward_sums(
+    scale: RewardScale, reward: jax.Array, first: jax.Array, gamma: jax.Array, *, prior: float = 0.0
+) -> tuple[RewardScale, jax.Array]:
+    """The discounted sums of a rollout's raw rewards, `[T, B]`, and the scale with them merged."""
+
+    def accumulate(discounted, step):
+        reward, first = step
+        discounted = gamma * jnp.where(first, jnp.float32(0), discounted) + reward
+        return discounted, discounted
+
+    last, sums = jax.lax.scan(accumulate, scale.discounted, (reward, first))
+    return RewardScale(last, merge(scale.moments, sums, prior=prior)), sums
+
+
+def standardize_values(statistics: Statistics, x: jax.Array) -> jax.Array:
+    """Values or value targets in the units that the network gives values in."""
+    return standardized(statistics.value, x, jnp.float32(jnp.inf)) if isinstance(statistics.value, Moments) else x
+
+
+def merge_statistics(cfg: Any, statistics: Statistics, obs: jax.Array, target: jax.Array) -> Statistics:
+    """The statistics after an update: with the observations it acted on and its value targets, both raw. `[T, B, ...]`"""
+    return statistics.replace(
+        obs=merge(statistics.obs, obs) if cfg.normalize_obs else (),
+        value=merge(statistics.value, target) if cfg.normalize_value else (),
+    )
+
+
+# --- networks ---------------------------------------------------------------------------------------------------------
+
+
+def observing(network: Network, statistics: Statistics, clip: jax.Array) -> Network:
+    """A network that sees standardised observations, where they are."""
+    if not isinstance(statistics.obs, Moments):
+        return network
+    apply = lambda params, carry, obs, first: network.apply(params, carry, standardized(statistics.obs, obs, clip), first)
+    return network._replace(apply=apply)
+
+
+def valuing(network: Network, statistics: Statistics) -> Network:
+    """A network whose values are in units of reward, where it gives them standardised."""
+    if not isinstance(statistics.value, Moments):
+        return network
+
+    def apply(params, carry, obs, first):
+        outputs, carry = network.apply(params, carry, obs, first)
+        return outputs._replace(value=restored(statistics.value, outputs.value)), carry
+
+    return network._replace(apply=apply)
+
+
+def acting(network: Network, state: TrainState, clip: jax.Array) -> Network:
+    """The network as whoever acts with it, evaluates it or asks it for values must see it: with a state's statistics."""
+    return valuing(observing(network, state.statistics, clip), state.statistics)
