@@ -103,6 +103,7 @@ def test_plain_lines_elsewhere():
     assert [column.header for column in table.columns] == ["run", "episodes", "return", "length", "entropy"]
 
 
+@pytest.mark.slow
 def test_an_interrupt_closes_with_the_table():
     """The real command, stopped by a real signal in the middle of a run of hours."""
     root = pathlib.Path(__file__).parent.parent

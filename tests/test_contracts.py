@@ -20,9 +20,10 @@ KINDS = {
     "memory": lambda cfg=CFG: tiny(cfg, network=running_sum(2, 4)),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
+most_kinds = pytest.mark.parametrize("kind", ["discrete", pytest.param("box", marks=pytest.mark.slow), "memory"])
 
 
-@kinds
+@most_kinds
 def test_strict_modes(kind):
     """No leaked tracer, no NaN, no implicit promotion of rank or dtype, no key used twice."""
     with (
@@ -60,7 +61,7 @@ def test_the_state_is_a_fixed_point(kind):
         assert not old.weak_type, jax.tree_util.keystr(path)
 
 
-@kinds
+@most_kinds
 def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
     """`debug_key_reuse` does not see two equal `fold_in`s, so every key that a stream gives is collected, loops unrolled."""
     asked = []

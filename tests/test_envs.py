@@ -32,7 +32,13 @@ def walk(env, num_envs=3, num_steps=20, seed=0):
     return jax.tree.map(lambda *x: jnp.stack(x), *seen)
 
 
-@pytest.mark.parametrize("env_id", RUNNABLE)
+# The others take a minute, and are run with the slow tests: one of each kind of observation and action is here.
+EVERY_TIME = {"CartPole-v1", "Pendulum-v1", "Breakout-MinAtar", "DeepSea-bsuite", "FrozenLake-misc", "UmbrellaChain-bsuite"}
+
+
+@pytest.mark.parametrize(
+    "env_id", [env_id if env_id in EVERY_TIME else pytest.param(env_id, marks=pytest.mark.slow) for env_id in RUNNABLE]
+)
 def test_one_update_of_the_default_config(env_id):
     """The ratio is 1 before the first gradient step, everything stays finite, and dtypes follow the rule."""
     cfg = PPOConfig(env=env_id)

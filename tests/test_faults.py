@@ -235,6 +235,7 @@ class Breaking(Varied):
         return reward
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_environment_that_fails_in_the_middle_ends_the_run_and_keeps_what_was_saved(tmp_path):
     with pytest.raises(Exception, match="the simulator is gone"):
         fitted(directory=tmp_path, save_every=1, env=Breaking())

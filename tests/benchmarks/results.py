@@ -145,16 +145,16 @@ def overhead_table(workloads):
 
 
 def faults_table(faults):
-    kills, crashes = faults["kills"], faults["crashes"]
-    during, calls = kills["while a checkpoint was being written"], crashes["calls that touch the file system"]
-    return "\n".join(
-        [
-            "| fault | times | lost |",
-            "|---|--:|--:|",
-            f"| SIGKILL, {during} of them while a checkpoint was being written | {kills['kills']} | {kills['lost']} |",
-            f"| death at one of the {calls} calls that touch the file system | {crashes['crashes']} | {crashes['lost']} |",
-        ]
-    )
+    lines = ["| fault | times | lost |", "|---|--:|--:|"]
+    if kills := faults.get("kills"):
+        during = kills["while a checkpoint was being written"]
+        lines.append(f"| SIGKILL, {during} of them while a checkpoint was being written | {kills['kills']} | {kills['lost']} |")
+    if crashes := faults.get("crashes"):
+        calls = crashes["calls that touch the file system"]
+        lines.append(
+            f"| death at one of the {calls} calls that touch the file system | {crashes['crashes']} | {crashes['lost']} |"
+        )
+    return "\n".join(lines)
 
 
 def rendered(readme):
