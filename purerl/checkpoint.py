@@ -5,6 +5,7 @@ array. There are no pickles and no names of classes in it; code and environments
 knows Orbax, and of it only the v1 interface.
 """
 
+import asyncio
 import fcntl
 import hashlib
 import importlib.metadata
@@ -258,7 +259,9 @@ class _Translated:
         pass
 
     def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        if isinstance(error, Exception) and not isinstance(error, CheckpointError):
+        # One failed write cancels the others, and then the cancellation may be what surfaces.
+        failed = isinstance(error, Exception | asyncio.CancelledError)
+        if failed and not isinstance(error, CheckpointError):
             raise self._translate(error) from error
 
 

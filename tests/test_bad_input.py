@@ -93,6 +93,7 @@ def test_the_same_without_asserts(fresh_python):
 BOUNDARY = {
     float: [0.0, -0.0, 1.0, 1e-38, -1e-38, 1 + 1e-6, 1e38, math.inf, -math.inf, math.nan, 1, 0, True, "1", None],
     int: [1, 0, -1, 2, 3, 2**31 - 1, 2**31, 10**18, 1.0, math.nan, True, "1", None],
+    bool: [True, False, 1, 0, "True", None],
     str: ["", "gae", "none", "tanh", "linear", "CartPole-v1", 1, None],
     tuple: [(), (1,), (0,), (1.0,), ((),), (8, 8), [8], None, "8"],
     dict: [{}, {"max_steps_in_episode": 8}, {"max_steps_in_episode": -1}, {"x": 1}, {"max_steps_in_episode": "8"}, None, ()],

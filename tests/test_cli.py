@@ -60,6 +60,7 @@ def test_a_preset_gives_the_defaults_and_flags_change_them():
     assert _config(purerl.PPOConfig, _flags("ppo", vars(with_arguments), purerl.PPOConfig)()) == with_arguments
 
 
+@pytest.mark.slow
 def test_the_preset_flag(capsys):
     small = ["--total-timesteps", "64", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
     assert main(["ppo", "--preset", "Breakout-MinAtar", *small]) == 0

@@ -20,10 +20,11 @@ KINDS = {
     "memory": lambda cfg=CFG: tiny(cfg, network=running_sum(2, 4)),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
-most_kinds = pytest.mark.parametrize("kind", ["discrete", pytest.param("box", marks=pytest.mark.slow), "memory"])
+slow = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("box", "memory")]
+slow_but_one = pytest.mark.parametrize("kind", ["discrete", *slow])
 
 
-@most_kinds
+@slow_but_one
 def test_strict_modes(kind):
     """No leaked tracer, no NaN, no implicit promotion of rank or dtype, no key used twice."""
     with (
@@ -61,7 +62,7 @@ def test_the_state_is_a_fixed_point(kind):
         assert not old.weak_type, jax.tree_util.keystr(path)
 
 
-@most_kinds
+@slow_but_one
 def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
     """`debug_key_reuse` does not see two equal `fold_in`s, so every key that a stream gives is collected, loops unrolled."""
     asked = []

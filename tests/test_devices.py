@@ -27,7 +27,7 @@ def close(got, want):
         np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_any_number_of_seeds(count, alone):
     many = jax.jit(purerl.over_devices(train))(keys(3)[:count])
     assert many.metrics["lr"].total.shape == (count, 4)
@@ -71,7 +71,7 @@ def test_the_clock_is_shared(count, exact):
     close(at(state.params, 2), alone.params)
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("exact", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sweeps(exact):
     sweep = jax.vmap(lambda lr: CFG.replace(lr=lr))(jnp.array([1e-3, 1e-2, 1e-1]))
     run = lambda cfg, key: tiny(cfg)(key).state.params

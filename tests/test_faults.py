@@ -4,6 +4,7 @@ A few in the normal tests; `python -m pytest -m slow -s tests/test_faults.py` ki
 the file system.
 """
 
+import gc
 import os
 import pathlib
 import random
@@ -185,9 +186,11 @@ purerl.fit(cfg, directory=directory, save_every=1, keep=10, on_save_error=on_sav
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(tmp_path):
     code, out = finish(tmp_path, code=FULL.format(mode="raise"))
     assert code == 1
+    assert "CheckpointError: update " in out, out[-3000:]
     failed = int(out.split("CheckpointError: update ")[1].split(" could not be saved")[0])
     assert failed in (3, 4)  # the third save may still be under way when the disk fills
     assert "File too large" in out
@@ -211,6 +214,7 @@ def test_a_directory_that_vanishes_is_told(tmp_path):
 
     with pytest.raises(purerl.CheckpointError, match="could not be saved"):
         fitted(directory=tmp_path / "run", save_every=1, recorders=(vanish,))
+    gc.collect()
 
 
 class Breaking(Varied):
@@ -240,3 +244,4 @@ def test_an_environment_that_fails_in_the_middle_ends_the_run_and_keeps_what_was
     with pytest.raises(Exception, match="the simulator is gone"):
         fitted(directory=tmp_path, save_every=1, env=Breaking())
     assert purerl.load(tmp_path, env=Varied()).updates in (4, 5)
+    gc.collect()

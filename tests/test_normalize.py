@@ -7,8 +7,10 @@ import pytest
 
 import purerl
 from purerl.clock import clock_at, updates_at
+from purerl.directory import warm_start
 from purerl.normalize import Moments, RewardScale, merge, no_moments, restored, reward_sums, standardized
-from tests.probes import Varied, boxed
+from tests.probes import Varied
+from tests.test_resume import fitted, stopped
 from tests.test_scale import equations
 from tests.tiny import CFG, digest, tiny
 
@@ -163,7 +165,7 @@ def test_looking_changes_nothing_and_sees_the_statistics():
     np.testing.assert_allclose(value, restored(state.statistics.value, raw), rtol=1e-5)
 
 
-@pytest.mark.parametrize("scale", [1e-3, 1e3])
+@pytest.mark.parametrize("scale", [pytest.param(1e-3, marks=pytest.mark.slow), 1e3])
 def test_the_scale_of_rewards_does_not_matter(scale):
     """After its first update a run with scaled rewards is the same run, but for rounding."""
 
@@ -174,6 +176,7 @@ def test_the_scale_of_rewards_does_not_matter(scale):
         np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_rewards_are_clipped_and_reported_raw():
     on, off = (
         jax.jit(purerl.make_train(CFG.replace(normalize_reward=mode, reward_clip=0.1), env=Scaled(1e3)))(jax.random.key(0))
@@ -189,17 +192,16 @@ def test_an_index_cannot_be_standardised():
 
 
 def test_every_form_of_running(tmp_path):
-    many = jax.jit(jax.vmap(tiny(ON)))(jax.random.split(jax.random.key(0), 2))
-    assert many.state.statistics.obs.mean.shape == (2, 4)
-    train = purerl.make_train(ON, env=boxed(Varied)())
-    with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
-        jax.jit(train.update)(train.init(jax.random.key(0)))
-    whole = purerl.fit(ON, env=Varied())
-    stopped = lambda progress: progress.updates == 2 and __import__("os").kill(__import__("os").getpid(), 15)
-    purerl.fit(ON, env=Varied(), directory=tmp_path, chunk_seconds=1e-9, recorders=(stopped,))
-    assert digest(purerl.fit(ON, env=Varied(), directory=tmp_path).state) == digest(whole.state)
-    warm = purerl.fit(ON.replace(lr=0.0, lr_final=0.0, total_timesteps=64), env=Varied(), init_from=tmp_path)
-    assert updates_at(warm.state.statistics.obs.count) == updates_at(whole.state.statistics.obs.count) + 64
+    many = jax.vmap(tiny(ON).init)(jax.random.split(jax.random.key(0), 2))
+    many = jax.eval_shape(jax.vmap(tiny(ON).update), many)[0]
+    assert many.statistics.obs.mean.shape == (2, 4)
+    with jax.checking_leaks(), jax.numpy_dtype_promotion("strict"):
+        jax.eval_shape(tiny(ON, box=True), jax.random.key(0))
+    whole = fitted(cfg=ON)
+    stopped(tmp_path, 6, cfg=ON)
+    assert digest(fitted(cfg=ON, directory=tmp_path).state) == digest(whole.state)
+    warm = warm_start(tiny(ON).init(jax.random.key(5)), tmp_path)
+    assert digest(warm.statistics) == digest(whole.state.statistics)
 
 
 def test_what_is_off_costs_nothing():
