@@ -8,7 +8,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop:
-    """Notes the first SIGINT or SIGTERM; the second one does what it would have done without this.
+    """Notes the first SIGINT or SIGTERM; the second one leaves at once, by KeyboardInterrupt or by ending the process.
 
     Use as a context manager. Only the main thread may listen; elsewhere nothing is noted.
 
@@ -27,7 +27,8 @@ class Stop:
 
     def _note(self, number: int, _) -> None:
         self.asked = signal.Signals(number)
-        self._restore()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():
