@@ -79,22 +79,31 @@ TO_FIT += ("eval_every", "eval_episodes", "eval_deterministic", "render_every")
 
 
 @dataclasses.dataclass
-class Eval:
-    """Scores a finished run: the return of fresh episodes of each seed.
+class Watch:
+    """Episodes of a finished run.
 
     Attributes:
         dir: Directory of the run.
-        num_episodes: Episodes of each seed.
         deterministic: The most likely actions instead of random ones.
         best: The state with the best evaluation instead of the last.
         seed: Of the episodes.
     """
 
     dir: tyro.conf.Positional[str]
-    num_episodes: int = 128
     deterministic: bool = False
     best: bool = False
     seed: int = 0
+
+
+@dataclasses.dataclass
+class Eval(Watch):
+    """Scores a finished run: the return of fresh episodes of each seed.
+
+    Attributes:
+        num_episodes: Episodes of each seed.
+    """
+
+    num_episodes: int = 128
 
 
 @dataclasses.dataclass
@@ -115,22 +124,14 @@ class Plot:
 
 
 @dataclasses.dataclass
-class Render:
+class Render(Watch):
     """Draws an episode of a run's policy, of its first seed.
 
     Attributes:
-        dir: Directory of the run.
         out: File to write.
-        deterministic: The most likely actions instead of random ones.
-        best: The state with the best evaluation instead of the last.
-        seed: Of the episode.
     """
 
-    dir: tyro.conf.Positional[str]
     out: str = "agent.gif"
-    deterministic: bool = False
-    best: bool = False
-    seed: int = 0
 
 
 @dataclasses.dataclass

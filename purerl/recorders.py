@@ -4,6 +4,7 @@ A recorder is any callable of a `Progress`, called after each chunk. It may also
 the run goes on from; `flush()`, called before each checkpoint; and `close()`.
 """
 
+import abc
 import csv
 import json
 import math
@@ -94,8 +95,8 @@ def spread(name: str, values: np.ndarray, labels: tuple[str, ...]) -> dict[str, 
     return across | {f"{name}/{label}": value.item() for label, value in zip(labels, values, strict=True)}
 
 
-class Rows:
-    """What recorders that write rows have in common.
+class Rows(abc.ABC):
+    """What recorders that write rows have in common: a subclass writes a row, to `self.sink` if that is flushed and closed.
 
     Args:
         path: the file, or for TensorBoard the directory.
@@ -105,7 +106,7 @@ class Rows:
 
     def __init__(self, path: str | os.PathLike, every: int = 0):
         self.path = pathlib.Path(path)
-        self._every, self._pending = every, None
+        self.sink, self._every, self._pending = None, every, None
 
     def begin(self, progress: Progress) -> None:
         """Opens the file, cut back to the rows up to where the run goes on."""
@@ -131,65 +132,64 @@ class Rows:
             progress, rest = self._pending
             self._pending = None
             self.write(row_of(progress, rest, progress.updates))
+        if self.sink is not None:
+            self.sink.flush()
 
+    @abc.abstractmethod
     def write(self, row: dict[str, Any]) -> None:
-        raise NotImplementedError
+        """Adds a row to the file."""
 
     def close(self) -> None:
         self.flush()
+        if self.sink is not None:
+            self.sink.close()
 
 
-class JsonLines(Rows):
-    """One JSON object a row; NaN and infinity are null."""
+class TextRows(Rows):
+    """Rows in a text file, one a line."""
 
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
         if self.path.exists():
-            lines = self.path.read_text().splitlines(keepends=True)
-            _replace(self.path, "".join(line for line in lines if _up_to(line, progress.updates)))
-        self._file = open(self.path, "a")  # noqa: SIM115
+            beside = self.path.with_name(self.path.name + ".new")
+            beside.write_text(self.kept(self.path.read_text().splitlines(), progress.updates))
+            os.replace(beside, self.path)
+        self.sink = open(self.path, "a")  # noqa: SIM115
+
+    @abc.abstractmethod
+    def kept(self, lines: list[str], updates: int) -> str:
+        """The text of those lines that are whole rows of the first so many updates."""
+
+
+class JsonLines(TextRows):
+    """One JSON object a row; NaN and infinity are null."""
+
+    def kept(self, lines: list[str], updates: int) -> str:
+        return "".join(line + "\n" for line in lines if _up_to(line, updates))
 
     def write(self, row: dict[str, Any]) -> None:
         finite = {name: x if math.isfinite(x) else None for name, x in row.items()}
-        self._file.write(json.dumps(finite) + "\n")
-
-    def flush(self) -> None:
-        super().flush()
-        self._file.flush()
-
-    def close(self) -> None:
-        super().close()
-        self._file.close()
+        self.sink.write(json.dumps(finite) + "\n")
 
 
-class Csv(Rows):
+class Csv(TextRows):
     """One line a row, under a line of names; NaN is empty."""
 
     def begin(self, progress: Progress) -> None:
-        super().begin(progress)
         self._names: list[str] = []
-        if self.path.exists():
-            with open(self.path, newline="") as file:
-                table = list(csv.reader(file))
-            self._names = table[0] if table else []
-            whole = [line for line in table[1:] if len(line) == len(self._names) and int(line[0]) <= progress.updates]
-            _replace(self.path, "".join(",".join(line) + "\n" for line in table[:1] + whole))
-        self._file = open(self.path, "a", newline="")  # noqa: SIM115
+        super().begin(progress)
+
+    def kept(self, lines: list[str], updates: int) -> str:
+        self._names, *rows = csv.reader(lines) if lines else [[]]
+        whole = [row for row in rows if len(row) == len(self._names) and int(row[0]) <= updates]
+        return "".join(",".join(line) + "\n" for line in (self._names, *whole) if line)
 
     def write(self, row: dict[str, Any]) -> None:
-        writer = csv.writer(self._file, lineterminator="\n")
+        writer = csv.writer(self.sink, lineterminator="\n")
         if not self._names:
             self._names = list(row)
             writer.writerow(self._names)
         writer.writerow(["" if math.isnan(row[name]) else row[name] for name in self._names])
-
-    def flush(self) -> None:
-        super().flush()
-        self._file.flush()
-
-    def close(self) -> None:
-        super().close()
-        self._file.close()
 
 
 class TensorBoard(Rows):
@@ -201,22 +201,14 @@ class TensorBoard(Rows):
 
         for file in sorted(self.path.glob("events.out.tfevents.*")):
             _cut_events(file, progress.updates * progress.plan.batch_size)
-        self._writer = SummaryWriter(str(self.path), flush_secs=3600)
+        self.sink = SummaryWriter(str(self.path), flush_secs=3600)
 
     def write(self, row: dict[str, Any]) -> None:
         for name, value in row.items():
             if name != "steps" and not math.isnan(value):
                 base, _, rest = name.partition("/")
                 tag = TAGS.get(base, f"metrics/{base}") + (f"/{rest}" if rest else "")
-                self._writer.add_scalar(tag, value, row["steps"])
-
-    def flush(self) -> None:
-        super().flush()
-        self._writer.flush()
-
-    def close(self) -> None:
-        super().close()
-        self._writer.close()
+                self.sink.add_scalar(tag, value, row["steps"])
 
 
 class Wandb(Rows):
@@ -245,16 +237,9 @@ class Wandb(Rows):
 def _up_to(line: str, updates: int) -> bool:
     """Whether a line is a whole row, and one of the updates to keep."""
     try:
-        return line.endswith("\n") and json.loads(line)["update"] <= updates
+        return json.loads(line)["update"] <= updates
     except ValueError:
         return False
-
-
-def _replace(path: pathlib.Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    beside = path.with_name(path.name + ".new")
-    beside.write_text(text)
-    os.replace(beside, path)
 
 
 def _cut_events(path: pathlib.Path, steps: int) -> None:

@@ -124,14 +124,15 @@ class Dose:
 
 
 class Poisoned(TimeLimit):
-    """Reward 1, but where the parameter `poison` is set, `nan` in step `at` of an episode."""
+    """Reward 1, but in step `at` of an episode the parameter `poison` gives: 1 the reward nan, 2 the reward inf, 3 a nan observation."""
 
     default_params = Dose(max_steps_in_episode=40)
 
     def step_env(self, key, state, action, params):
         obs, after, reward, ends, info = super().step_env(key, state, action, params)
-        bad = (jnp.float32(params.poison) > 0) & (after.time == params.at)
-        return obs, after, jnp.where(bad, jnp.float32(jnp.nan), reward), ends, info
+        kind = jnp.where(after.time == params.at, jnp.float32(params.poison), jnp.float32(0))
+        reward = jnp.where(kind == 1, jnp.float32(jnp.nan), jnp.where(kind == 2, jnp.float32(jnp.inf), reward))
+        return jnp.where(kind == 3, jnp.full_like(obs, jnp.nan), obs), after, reward, ends, info
 
 
 class BothFlags(Probe):
