@@ -31,10 +31,27 @@ def tick(clock: Clock) -> Clock:
     return advance(clock, 1)
 
 
+def before(clock: Clock, updates: int) -> jax.Array:
+    """Whether fewer than so many updates are finished. Bool scalar."""
+    high, low = (np.uint32(word) for word in divmod(updates, WORD))
+    return (clock.high < high) | ((clock.high == high) & (clock.low < low))
+
+
+def updates_in_float32(clock: Clock) -> jax.Array:
+    """The number of finished updates, rounded: float32."""
+    return clock.high.astype(jnp.float32) * np.float32(WORD) + clock.low.astype(jnp.float32)
+
+
 def progress(clock: Clock, num_updates: int) -> jax.Array:
     """Finished share of a run of `num_updates`: float32 from 0 to 1."""
-    done = clock.high.astype(jnp.float32) * np.float32(WORD) + clock.low.astype(jnp.float32)
-    return jnp.minimum(done / np.float32(num_updates), np.float32(1))
+    return jnp.minimum(updates_in_float32(clock) / np.float32(num_updates), np.float32(1))
+
+
+def gradient_steps(clock: Clock, per_update: int, step: jax.Array) -> jax.Array:
+    """Gradient steps before the one of this index in its update: int32, which stays at its largest value once it is reached."""
+    largest = 2**31 - 1
+    counted = clock.low * np.uint32(per_update) + step
+    return jnp.where(before(clock, largest // per_update), counted.astype(jnp.int32), jnp.int32(largest))
 
 
 def due(clock: Clock, every: int) -> jax.Array:

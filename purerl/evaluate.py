@@ -25,7 +25,8 @@ def evaluate(
         deterministic: take the most likely action instead of a random one.
     """
     env_state, obs = env.reset(jax.random.split(stream(key, "start"), num_episodes))
-    episodes = Episodes(*(jnp.zeros(num_episodes, dtype) for dtype in (jnp.float32, jnp.int32, bool)))
+    nothing = {name: jnp.zeros(num_episodes, jnp.float32) for name in env.info}
+    episodes = Episodes(*(jnp.zeros(num_episodes, dtype) for dtype in (jnp.float32, jnp.int32, bool)), nothing)
     initial = (env_state, obs, jnp.ones(num_episodes, bool), policy.initial_carry(num_episodes), episodes)
 
     def step(state, index):
@@ -34,10 +35,12 @@ def evaluate(
         keys = split_keys(stream(key, "environment", index), 2, num_episodes)
         after = env.step(keys, env_state, action)
         done, running = after.terminated | after.truncated, ~episodes.finished
+        add = lambda total, x: total + jnp.where(running, x, jnp.float32(0))
         episodes = Episodes(
-            returns=episodes.returns + jnp.where(running, after.reward, jnp.float32(0)),
+            returns=add(episodes.returns, after.reward),
             lengths=episodes.lengths + running.astype(jnp.int32),
             finished=episodes.finished | done,
+            info=jax.tree.map(add, episodes.info, after.info),
         )
         return (after.env_state, after.obs, done, carry, episodes), None
 

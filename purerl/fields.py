@@ -60,6 +60,7 @@ PAIRS = Rule(
     'must be a tuple of pairs of a name and a value: (("size", 12),)',
     lambda xs: all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) for x in xs),
 )
+NAMES = Rule("must be a tuple of names", lambda xs: all(isinstance(x, str) for x in xs))
 
 
 def leaf(default: float, rule: Rule) -> Any:
@@ -166,6 +167,11 @@ def _from_json(value: Any, field: dataclasses.Field) -> Any:
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def is_off(value: Any, neutral: float) -> bool:
+    """Whether a leaf is known to have the value that changes nothing: then nothing is computed for it. A tracer never is."""
+    return not isinstance(value, jax.core.Tracer) and bool(value == neutral)
 
 
 def single_precision(cfg: Config) -> Config:

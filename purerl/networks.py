@@ -1,31 +1,57 @@
 """The built-in networks: a torso and a head each for the policy and for the value, as flax linen modules behind `Network`."""
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
-from purerl.distributions import Categorical, DiagGaussian
+from purerl.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.errors import ConfigError, Problem
-from purerl.initializers import orthogonal
-from purerl.types import Discrete, Network, Outputs, Space
+from purerl.initializers import initialize
+from purerl.types import Box, Discrete, MultiBinary, MultiDiscrete, Network, Outputs, Space
+
+PyTree = Any
 
 HEAD_GAINS = {"policy": 0.01, "value": 1.0}  # a policy that starts near uniform ("37 details", number 2)
 ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "gelu": nn.gelu, "elu": nn.elu}
 
 
-def encode(obs: jax.Array, space: jax.ShapeDtypeStruct | Discrete) -> jax.Array:
-    """Observations as float32: an index one-hot, everything else cast. `[L, N, ...]` in and out."""
+# --- observations -----------------------------------------------------------------------------------------------------
+
+
+def encode(obs: PyTree, space: PyTree) -> jax.Array:
+    """An observation as one array of float32, `[L, N, ...]` in and out.
+
+    An index becomes one-hot, an image of bytes (three dimensions, uint8) is divided by 255, everything else is cast. Of several
+    entries each is flattened, and they follow one another in the order of `jax.tree.leaves`.
+    """
+    spaces = jax.tree.leaves(space, is_leaf=lambda x: isinstance(x, Discrete))
+    entries = [_encode_entry(x, kind) for x, kind in zip(jax.tree.leaves(obs), spaces, strict=True)]
+    return entries[0] if len(entries) == 1 else jnp.concatenate([x.reshape(*x.shape[:2], -1) for x in entries], axis=-1)
+
+
+def _encode_entry(x: jax.Array, space: jax.ShapeDtypeStruct | Discrete) -> jax.Array:
     if isinstance(space, Discrete):
-        return jax.nn.one_hot(obs, space.n, dtype=jnp.float32)
-    return obs.astype(jnp.float32)
+        return jax.nn.one_hot(x, space.n, dtype=jnp.float32)
+    is_image = x.dtype == jnp.uint8 and len(space.shape) == 3
+    return x.astype(jnp.float32) / 255 if is_image else x.astype(jnp.float32)
+
+
+def without(obs: PyTree, names: tuple[str, ...]) -> PyTree:
+    """A dict of observations without these entries; anything else as it is."""
+    return {name: x for name, x in obs.items() if name not in names} if isinstance(obs, dict) else obs
+
+
+# --- torsos and heads -------------------------------------------------------------------------------------------------
 
 
 class MLP(nn.Module):
-    """Flattens an observation and applies dense layers. `[N, ...] -> [N, hidden[-1]]`."""
+    """Flattens an observation and applies dense layers. `[N, ...] -> [N, hidden[-1]]`, computed in the dtype of the input."""
 
     hidden: tuple[int, ...]
     activation: Callable
@@ -34,7 +60,7 @@ class MLP(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         x = x.reshape(x.shape[0], -1)
         for width in self.hidden:
-            x = self.activation(nn.Dense(width, kernel_init=nn.initializers.zeros)(x))
+            x = self.activation(nn.Dense(width, dtype=x.dtype, kernel_init=nn.initializers.zeros)(x))
         return x
 
 
@@ -46,27 +72,39 @@ class Conv(nn.Module):
 
     filters: int
     size: int
+    stride: int = 1
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         N, H, W, C = x.shape
-        rows, columns = H - self.size + 1, W - self.size + 1
+        rows, columns = ((n - self.size) // self.stride + 1 for n in (H, W))
         kernel = self.param("kernel", nn.initializers.zeros, (self.size, self.size, C, self.filters), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (self.filters,), jnp.float32)
-        offsets = [(i, j) for i in range(self.size) for j in range(self.size)]
-        patches = jnp.concatenate([x[:, i : i + rows, j : j + columns].reshape(-1, C) for i, j in offsets], axis=-1)
-        return (patches @ kernel.reshape(-1, self.filters) + bias[None]).reshape(N, rows, columns, self.filters)
+        reach = lambda start, count: slice(start, start + (count - 1) * self.stride + 1, self.stride)
+        offsets = [(reach(i, rows), reach(j, columns)) for i in range(self.size) for j in range(self.size)]
+        patches = jnp.concatenate([x[:, i, j].reshape(-1, C) for i, j in offsets], axis=-1)
+        product = patches @ kernel.astype(x.dtype).reshape(-1, self.filters) + bias.astype(x.dtype)[None]
+        return product.reshape(N, rows, columns, self.filters)
+
+
+CONVOLUTIONS = {  # filters, size and stride of each layer, and the least height and width of an image
+    "cnn": (((16, 3, 1),), 3),  # for 10 x 10 images (Young & Tian 2019, arXiv:1903.03176)
+    "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 36),  # for 84 x 84 images (Mnih et al. 2015)
+}
 
 
 class CNN(nn.Module):
-    """One 3 x 3 convolution of 16 filters for 10 x 10 images (Young & Tian 2019, arXiv:1903.03176), then an `MLP`."""
+    """Convolutions, then an `MLP`. `[N, H, W, C] -> [N, hidden[-1]]`."""
 
+    convolutions: tuple[tuple[int, int, int], ...]
     hidden: tuple[int, ...]
     activation: Callable
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return MLP(self.hidden, self.activation)(self.activation(Conv(filters=16, size=3)(x)))
+        for filters, size, stride in self.convolutions:
+            x = self.activation(Conv(filters, size, stride)(x))
+        return MLP(self.hidden, self.activation)(x)
 
 
 class Linear(nn.Module):
@@ -86,27 +124,29 @@ class Linear(nn.Module):
         return product + bias[None]
 
 
-class CategoricalHead(nn.Module):
-    """Logits of `n` choices."""
+class LogitsHead(nn.Module):
+    """A distribution over choices from `size` logits."""
 
-    n: int
+    size: int
+    distribution: Callable
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> Categorical:
-        return Categorical(Linear(self.n)(x))
+    def __call__(self, x: jax.Array) -> Any:
+        return self.distribution(Linear(self.size)(x))
 
 
 class GaussianHead(nn.Module):
     """Means, and a standard deviation that is a parameter and not a function of the observation."""
 
     size: int
+    distribution: Callable
     log_std_init: Any
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> DiagGaussian:
+    def __call__(self, x: jax.Array) -> Any:
         mean = Linear(self.size)(x)
         log_std = self.param("log_std", lambda key: jnp.full(self.size, self.log_std_init, jnp.float32))
-        return DiagGaussian(mean, jnp.broadcast_to(log_std, mean.shape))
+        return self.distribution(mean, jnp.broadcast_to(log_std, mean.shape))
 
 
 class ValueHead(nn.Module):
@@ -118,43 +158,127 @@ class ValueHead(nn.Module):
 
 
 class Branch(nn.Module):
-    """A torso and what it ends in."""
+    """A torso and what it ends in. The head computes in float32."""
 
     torso: nn.Module
     head: nn.Module
 
     def __call__(self, x: jax.Array) -> Any:
-        return self.head(self.torso(x))
+        return self.head(self.torso(x).astype(jnp.float32))
 
 
-def actor_critic(cfg: Any, observation_space: jax.ShapeDtypeStruct | Discrete, action_space: Space) -> Network:
-    """The network a config describes: separate torsos for the policy and the value ("37 details", number 13).
+# --- the whole --------------------------------------------------------------------------------------------------------
+
+
+def actor_critic(cfg: Any, observation_space: PyTree, action_space: Space) -> Network:
+    """The network a config describes. Groups of parameters:
+
+        arch        groups                   the value's gradient reaches
+        separate    policy, value            its own torso ("37 details", number 13)
+        shared      torso, policy, value     the one torso
+        detach      torso, policy, value     its own last layer
+
+    Of a dict of observations the policy does not see the entry `critic_obs`, and nothing sees the entry `action_mask`.
 
     Raises:
-        ConfigError: the torso does not fit the observations.
+        ConfigError: the torso does not fit the observations, or the distribution the actions.
     """
-    shape = (observation_space.n,) if isinstance(observation_space, Discrete) else observation_space.shape
-    kind = cfg.torso if cfg.torso != "auto" else "cnn" if len(shape) == 3 else "mlp"
-    if kind == "cnn" and (len(shape) != 3 or min(shape[:2]) < 3):
-        hint = f"needs observations [height, width, channels] of at least 3 x 3, not {list(shape)}; use 'mlp'"
-        raise ConfigError([Problem("torso", cfg.torso, hint)])
-    torso = {"mlp": MLP, "cnn": CNN}[kind](cfg.hidden, ACTIVATIONS[cfg.activation])
-    if isinstance(action_space, Discrete):
-        policy_head = CategoricalHead(action_space.n)
-    else:
-        policy_head = GaussianHead(math.prod(action_space.shape), cfg.log_std_init)
-    branches = {"policy": Branch(torso, policy_head), "value": Branch(torso, ValueHead())}
+    hidden = {"policy": (cfg.action_mask, cfg.critic_obs), "value": (cfg.action_mask,)}
+    found = _distribution_problems(cfg, action_space)
+    if cfg.arch != "separate" and cfg.critic_obs:
+        found.append(Problem("arch", cfg.arch, "one torso would show the policy what only the value may see; use 'separate'"))
+    spaces = {group: without(observation_space, names) for group, names in hidden.items()}
+    for space in spaces.values():
+        found += [problem for problem in _torso_problems(cfg, space) if problem not in found]
+    if found:
+        raise ConfigError(found)
+    heads = {"policy": _policy_head(cfg, action_space), "value": ValueHead()}
+    one_torso = cfg.arch != "separate"
+    torsos = {group: _torso(cfg, space) for group, space in spaces.items()}
+    modules = {"torso": torsos["policy"], **heads} if one_torso else {g: Branch(torsos[g], head) for g, head in heads.items()}
+    dtype = jnp.dtype(cfg.compute_dtype)
+
+    def seen(obs, cut):
+        """What each group sees, computed once where it is the same."""
+        view = lambda group: cut(encode(without(obs, hidden[group]), spaces[group]).astype(dtype))
+        policy = view("policy")
+        return {"policy": policy, "value": view("value") if cfg.critic_obs else policy}
+
+    def features(params, x):
+        """What the heads see of the one torso."""
+        policy = modules["torso"].apply({"params": params["torso"]}, x["policy"]).astype(jnp.float32)
+        return {"policy": policy, "value": jax.lax.stop_gradient(policy) if cfg.arch == "detach" else policy}
 
     def init(key, obs):
-        x = encode(obs, observation_space)[0]
-        params = {group: branch.init(key, x)["params"] for group, branch in branches.items()}
-        return orthogonal(key, params, lambda path: HEAD_GAINS[path.split("/")[0]] if "/head/" in path else math.sqrt(2))
+        x = seen(obs, lambda x: x[0])
+        params = {}
+        if one_torso:
+            params["torso"] = modules["torso"].init(key, x["policy"])["params"]
+            x = features(params, x)
+        params |= {group: modules[group].init(key, x[group])["params"] for group in heads}
+        hidden_gain = math.sqrt(2) if cfg.init == "orthogonal" else 1.0  # the other schemes have a scale of their own
+        return initialize(key, params, cfg.init, lambda path: hidden_gain if "torso" in path.split("/") else _head_gain(path))
 
     def apply(params, carry, obs, first):
         # Steps and sequences as one axis: with two, XLA transposes for each weight's gradient, and takes half as long again.
-        x = encode(obs, observation_space)
-        x = x.reshape(-1, *x.shape[2:])
-        outputs = Outputs(**{group: branch.apply({"params": params[group]}, x) for group, branch in branches.items()})
+        x = seen(obs, lambda x: x.reshape(-1, *x.shape[2:]))
+        x = features(params, x) if one_torso else x
+        outputs = Outputs(**{group: modules[group].apply({"params": params[group]}, x[group]) for group in heads})
         return jax.tree.map(lambda y: y.reshape(*first.shape, *y.shape[1:]), outputs), carry
 
     return Network(init, apply)
+
+
+def _head_gain(path: str) -> float:
+    return HEAD_GAINS[path.split("/")[0]]
+
+
+def _torso_kind(cfg: Any, space: PyTree) -> tuple[str, tuple[int, ...]]:
+    """The torso for such observations, and their shape if they are one array."""
+    entries = jax.tree.leaves(space, is_leaf=lambda x: isinstance(x, Discrete))
+    alone = len(entries) == 1 and not isinstance(entries[0], Discrete)
+    shape = entries[0].shape if alone else ()
+    if cfg.torso != "auto":
+        return cfg.torso, shape
+    if len(shape) != 3:
+        return "mlp", shape
+    return ("nature_cnn" if min(shape[:2]) >= CONVOLUTIONS["nature_cnn"][1] else "cnn"), shape
+
+
+def _torso(cfg: Any, space: PyTree) -> nn.Module:
+    kind, _ = _torso_kind(cfg, space)
+    activation = ACTIVATIONS[cfg.activation]
+    return MLP(cfg.hidden, activation) if kind == "mlp" else CNN(CONVOLUTIONS[kind][0], cfg.hidden, activation)
+
+
+def _torso_problems(cfg: Any, space: PyTree) -> list[Problem]:
+    kind, shape = _torso_kind(cfg, space)
+    if kind == "mlp" or (len(shape) == 3 and min(shape[:2]) >= CONVOLUTIONS[kind][1]):
+        return []
+    size = CONVOLUTIONS[kind][1]
+    hint = f"needs observations [height, width, channels] of at least {size} x {size}, not {list(shape)}; use 'mlp'"
+    return [Problem("torso", cfg.torso, hint)]
+
+
+def _policy_head(cfg: Any, space: Space) -> nn.Module:
+    if isinstance(space, Box):
+        distribution = TanhGaussian if cfg.action_distribution == "tanh" else DiagGaussian
+        return GaussianHead(math.prod(space.shape), distribution, cfg.log_std_init)
+    if isinstance(space, MultiDiscrete):
+        return LogitsHead(sum(space.sizes), functools.partial(MultiCategorical, sizes=space.sizes))
+    return LogitsHead(space.n, Bernoulli if isinstance(space, MultiBinary) else Categorical)
+
+
+def _distribution_problems(cfg: Any, space: Space) -> list[Problem]:
+    chosen = cfg.action_distribution
+    if chosen != "auto" and not isinstance(space, Box):
+        return [Problem("action_distribution", chosen, f"is for Box actions, not {type(space).__name__}; use 'auto'")]
+    if chosen == "tanh" and not bounded(space):
+        return [Problem("action_distribution", chosen, "needs finite bounds of the actions; use 'gaussian'")]
+    return []
+
+
+def bounded(space: Space) -> bool:
+    """Whether an action has no infinite bound, as far as can be told under a trace."""
+    bounds = [x for x in (space.low, space.high) if not isinstance(x, jax.core.Tracer)] if isinstance(space, Box) else []
+    return all(np.isfinite(x).all() for x in bounds)

@@ -5,6 +5,7 @@ in no probability ratio, are merged first and then used. So the ratio of new to 
 gradient step, and nothing that only looks (`policy`, `evaluate`) changes them.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from flax import struct
 
 from purerl import reductions
 from purerl.clock import WORD, advance, clock_at
-from purerl.types import Clock, Network, TrainState, Transition
+from purerl.types import Clock, Discrete, Transition
 
 PyTree = Any
 EPSILON = 1e-8  # added to a variance
@@ -104,7 +105,7 @@ class RewardScale:
 class Statistics:
     """Running statistics of a run; each is the empty tuple where it is switched off, and then costs nothing.
 
-    obs: `Moments`, of observations `[...]`.
+    obs: `Moments` of each entry `[...]` of an observation, and the empty tuple for an entry that is no quantity.
     reward: `RewardScale`.
     value: `Moments`, of value targets `[]`.
     """
@@ -114,13 +115,32 @@ class Statistics:
     value: PyTree = ()
 
 
-def no_statistics(cfg: Any, obs: jax.Array) -> Statistics:
-    """What a run begins with; `obs [B, ...]` is what its environments show first."""
+def no_statistics(cfg: Any, space: PyTree) -> Statistics:
+    """What a run begins with, in environments of this observation space."""
     return Statistics(
-        obs=no_moments(obs.shape[1:]) if cfg.normalize_obs else (),
-        reward=RewardScale(jnp.zeros(obs.shape[0], jnp.float32), no_moments(())) if cfg.normalize_reward else (),
+        obs=_quantities(cfg, space) if cfg.normalize_obs else (),
+        reward=RewardScale(jnp.zeros(cfg.num_envs, jnp.float32), no_moments(())) if cfg.normalize_reward else (),
         value=no_moments(()) if cfg.normalize_value else (),
     )
+
+
+def _quantities(cfg: Any, space: PyTree) -> PyTree:
+    """Moments for all of an observation but indices and the action mask."""
+    if isinstance(space, dict):
+        return {name: () if name == cfg.action_mask else _quantities(cfg, inside) for name, inside in space.items()}
+    is_index = lambda x: isinstance(x, Discrete)
+    return jax.tree.map(lambda x: () if is_index(x) else no_moments(x.shape), space, is_leaf=is_index)
+
+
+def _per_entry(function: Callable, moments: PyTree, obs: PyTree) -> PyTree:
+    """`function` of the moments, or the empty tuple, and the value of each entry of an observation."""
+    return jax.tree.map(function, moments, obs, is_leaf=lambda m: isinstance(m, Moments) or m == ())
+
+
+def standardize_observations(cfg: Any, statistics: Statistics, obs: PyTree) -> PyTree:
+    """What the network sees of an observation, `[L, N, ...]`."""
+    see = lambda moments, x: standardized(moments, x, cfg.obs_clip) if isinstance(moments, Moments) else x
+    return _per_entry(see, statistics.obs, obs) if cfg.normalize_obs else obs
 
 
 def scale_rewards(cfg: Any, statistics: Statistics, steps: Transition) -> tuple[Statistics, Transition]:
@@ -156,37 +176,15 @@ def standardize_values(statistics: Statistics, x: jax.Array) -> jax.Array:
     return standardized(statistics.value, x, jnp.float32(jnp.inf)) if isinstance(statistics.value, Moments) else x
 
 
-def merge_statistics(cfg: Any, statistics: Statistics, obs: jax.Array, target: jax.Array) -> Statistics:
+def restore_values(statistics: Statistics, z: jax.Array) -> jax.Array:
+    """The inverse: values in units of reward."""
+    return restored(statistics.value, z) if isinstance(statistics.value, Moments) else z
+
+
+def merge_statistics(cfg: Any, statistics: Statistics, obs: PyTree, target: jax.Array) -> Statistics:
     """The statistics after an update: with the observations it acted on and its value targets, both raw. `[T, B, ...]`"""
+    entry = lambda moments, x: merge(moments, x) if isinstance(moments, Moments) else ()
     return statistics.replace(
-        obs=merge(statistics.obs, obs) if cfg.normalize_obs else (),
+        obs=_per_entry(entry, statistics.obs, obs) if cfg.normalize_obs else (),
         value=merge(statistics.value, target) if cfg.normalize_value else (),
     )
-
-
-# --- networks ---------------------------------------------------------------------------------------------------------
-
-
-def observing(network: Network, statistics: Statistics, clip: jax.Array) -> Network:
-    """A network that sees standardised observations, where they are."""
-    if not isinstance(statistics.obs, Moments):
-        return network
-    apply = lambda params, carry, obs, first: network.apply(params, carry, standardized(statistics.obs, obs, clip), first)
-    return network._replace(apply=apply)
-
-
-def valuing(network: Network, statistics: Statistics) -> Network:
-    """A network whose values are in units of reward, where it gives them standardised."""
-    if not isinstance(statistics.value, Moments):
-        return network
-
-    def apply(params, carry, obs, first):
-        outputs, carry = network.apply(params, carry, obs, first)
-        return outputs._replace(value=restored(statistics.value, outputs.value)), carry
-
-    return network._replace(apply=apply)
-
-
-def acting(network: Network, state: TrainState, clip: jax.Array) -> Network:
-    """The network as whoever acts with it, evaluates it or asks it for values must see it: with a state's statistics."""
-    return valuing(observing(network, state.statistics, clip), state.statistics)

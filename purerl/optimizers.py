@@ -1,16 +1,90 @@
-"""Directions of descent, step sizes and limits: what turns gradients into the next parameters."""
+"""From gradients to steps: directions of descent, step sizes, and when to stop.
+
+A `Descent` gives the step of one minibatch. The learning rate is not a part of the optax transformation: it follows from the
+clock, or from how far the policy moved, and here is where it is applied.
+"""
+
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from flax import struct
 
-from purerl.clock import progress
-from purerl.types import Clock
+from purerl.clock import gradient_steps, progress, updates_in_float32
+from purerl.errors import Problem
+from purerl.fields import is_off
+from purerl.types import Clock, Descent
+
+PyTree = Any
 
 
-def adam(eps: jax.Array) -> optax.GradientTransformation:
-    """Adam's direction (Kingma & Ba 2015, arXiv:1412.6980), without a learning rate: the phase scales the step."""
-    return optax.scale_by_adam(eps=eps)
+def coefficients(cfg: Any, clock: Clock) -> Any:
+    """The config with those of its coefficients that follow a schedule at their values for the coming update."""
+    at = lambda start, end: start + (end - start) * progress(clock, cfg.num_updates)
+    changes = {"clip_eps": at(cfg.clip_eps, cfg.clip_eps_final)} if cfg.clip_schedule == "linear" else {}
+    changes |= {"ent_coef": at(cfg.ent_coef, cfg.ent_coef_final)} if cfg.ent_schedule == "linear" else {}
+    return cfg.replace(**changes)
+
+
+def direction(cfg: Any) -> optax.GradientTransformation:
+    """The direction of descent that a config names, without a learning rate."""
+    adam = optax.scale_by_adam(eps=cfg.adam_eps)  # Kingma & Ba 2015, arXiv:1412.6980
+    return {
+        "adam": adam,
+        "adamw": optax.chain(adam, optax.add_decayed_weights(cfg.weight_decay)),  # Loshchilov & Hutter 2019, arXiv:1711.05101
+        "rmsprop": optax.scale_by_rms(decay=0.99, eps=cfg.adam_eps),
+        "sgd": optax.identity(),
+    }[cfg.optimizer]
+
+
+def optimizer_problems(optimizer: Any) -> list[Problem]:
+    """A transformation that has a learning rate of its own, and so a sign: it would climb. Found by a step on one number."""
+    if optimizer is None:
+        return []
+    if not isinstance(optimizer, optax.GradientTransformation):
+        return [Problem("optimizer", optimizer, "must be an optax transformation, such as optax.scale_by_adam()")]
+    try:
+        one = np.ones(1, np.float32)
+        with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"), jax.disable_jit():
+            step, _ = optimizer.update({"policy": one}, optimizer.init({"policy": one}), {"policy": one})
+        climbs = float(step["policy"][0]) < 0
+    except Exception:  # what it is made of cannot be told on one number, or not inside a trace
+        return []
+    hint = "gives steps against the gradient, so it has a learning rate of its own; take optax.scale_by_adam(), not optax.adam()"
+    return [Problem("optimizer", optimizer, hint)] if climbs else []
+
+
+def descent(cfg: Any, optimizer: optax.GradientTransformation, schedule: Callable | None, clock: Clock) -> Descent:
+    """Steps in an optimizer's direction, as long as a config says, in the update that the clock stands before.
+
+    Args:
+        cfg: its `lr_schedule`, `critic_lr_scale`, `target_kl` and what belongs to them.
+        optimizer: gives the direction.
+        schedule: `(gradient steps so far, int32) -> learning rate`, in place of the config's; or None.
+        clock: finished updates.
+    """
+    scales = {} if is_off(cfg.critic_lr_scale, 1) else {"value": cfg.critic_lr_scale}
+    steps = cfg.num_epochs * cfg.num_minibatches
+    if schedule is not None:
+        moving = scheduled(optimizer, lambda step: schedule(gradient_steps(clock, steps, step)), scales)
+    elif cfg.lr_schedule == "polynomial":
+        decay_steps = cfg.decay_steps or cfg.num_updates * steps
+        so_far = lambda step: updates_in_float32(clock) * np.float32(steps) + step.astype(jnp.float32)
+        rate = lambda step: polynomial(so_far(step) / np.float32(decay_steps), cfg.lr, cfg.lr_final, cfg.lr_power)
+        moving = scheduled(optimizer, rate, scales)
+    elif cfg.lr_schedule == "kl_adaptive":
+        moving = adapting(cfg, optimizer, scales)
+    else:
+        moving = steady(optimizer, learning_rate(clock, cfg.num_updates, cfg.lr, cfg.lr_final, cfg.lr_schedule), scales)
+    if is_off(cfg.target_kl, np.inf):
+        return moving
+    return stopping(moving, cfg.target_kl, steps if cfg.kl_stop == "update" else cfg.num_minibatches)
+
+
+# --- step sizes -------------------------------------------------------------------------------------------------------
 
 
 def learning_rate(clock: Clock, num_updates: int, lr: jax.Array, lr_final: jax.Array, schedule: str) -> jax.Array:
@@ -22,9 +96,127 @@ def learning_rate(clock: Clock, num_updates: int, lr: jax.Array, lr_final: jax.A
     return {"constant": lr, "linear": lr + (lr_final - lr) * progress(clock, num_updates)}[schedule]
 
 
+def polynomial(share: jax.Array, lr: jax.Array, lr_final: jax.Array, power: jax.Array) -> jax.Array:
+    """`(lr - lr_final) * (1 - share)**power + lr_final`, and `lr_final` from a share of 1 on."""
+    return (lr - lr_final) * (1 - jnp.minimum(share, 1)) ** power + lr_final
+
+
+def adapted(
+    x: jax.Array,
+    kl: jax.Array,
+    desired_kl: jax.Array,
+    tolerance: jax.Array,
+    factor: jax.Array,
+    far: Callable,
+    near: Callable,
+) -> jax.Array:
+    """`far(x, factor)` where `kl > desired_kl * tolerance`, `near(x, factor)` where `kl < desired_kl / tolerance`, else x."""
+    too_far, too_near = kl > desired_kl * tolerance, kl < desired_kl / tolerance
+    return jnp.where(too_far, far(x, factor), jnp.where(too_near, near(x, factor), x))
+
+
+def adapted_rate(cfg: Any, lr: jax.Array, kl: jax.Array) -> jax.Array:
+    """The learning rate after a KL divergence was seen: lowered if it was too large, raised if too small, within bounds.
+
+    The rule of rsl_rl, UniLab and skrl. A divergence that is not positive says nothing where single minibatches decide, since
+    the first one of an update has not moved yet.
+    """
+    lower = lambda lr, factor: jnp.maximum(lr / factor, cfg.lr_min)
+    higher = lambda lr, factor: jnp.minimum(lr * factor, cfg.lr_max)
+    rate = adapted(lr, kl, cfg.desired_kl, cfg.lr_kl_tolerance, cfg.lr_kl_factor, lower, higher)
+    return rate if cfg.lr_kl_every == "epoch" else jnp.where(kl > 0, rate, lr)
+
+
+def adapted_coefficient(cfg: Any, coef: jax.Array, kl: jax.Array) -> jax.Array:
+    """The weight of the KL penalty after an update that moved the policy by `kl` (Schulman et al. 2017, section 4)."""
+    higher, lower = (lambda coef, factor: coef * factor), (lambda coef, factor: coef / factor)
+    return adapted(coef, kl, cfg.desired_kl, cfg.kl_coef_tolerance, cfg.kl_coef_factor, higher, lower)
+
+
 def clip_scale(norm: jax.Array, max_norm: jax.Array) -> jax.Array:
     """The factor that brings a gradient of this norm to `max_norm` at most: `min(1, max_norm / norm)`.
 
     Infinity disables it. Unlike optax's clipping it makes no NaN of a gradient of 0, so that `jax.debug_nans` stays usable.
     """
     return jnp.minimum(1, max_norm / jnp.maximum(norm, 1e-12))
+
+
+# --- descents ---------------------------------------------------------------------------------------------------------
+
+
+def steady(optimizer: optax.GradientTransformation, lr: jax.Array, scales: dict[str, jax.Array]) -> Descent:
+    """Steps of one learning rate; groups named in `scales` take it times their own factor."""
+
+    def step(gradient, state, params, metrics):
+        with jax.numpy_dtype_promotion("standard"):  # optax relies on it
+            direction, state = optimizer.update(gradient, state, params)
+        rate = lambda group: lr * scales[group] if group in scales else lr
+        return {group: rate(group) * d for group, d in direction.items()}, state
+
+    return Descent(optimizer.init, step, lr=lambda state: lr)
+
+
+def scheduled(optimizer: optax.GradientTransformation, rate: Callable, scales: dict[str, jax.Array]) -> Descent:
+    """Steps whose learning rate is `rate(i)` at the i-th gradient step of an update."""
+
+    def step(gradient, course, params, metrics):
+        state, i = course
+        taken, state = steady(optimizer, rate(i), scales).step(gradient, state, params, metrics)
+        return taken, (state, i + 1)
+
+    first = jnp.uint32(0)
+    return Descent(
+        optimizer.init, step, lambda state: rate(first), begin=lambda state: (state, first), end=lambda course: course[0]
+    )
+
+
+@struct.dataclass
+class Adapting:
+    """The state of an optimizer, and its learning rate, float32."""
+
+    inner: PyTree
+    lr: jax.Array
+
+
+def adapting(cfg: Any, optimizer: optax.GradientTransformation, scales: dict[str, jax.Array]) -> Descent:
+    """Steps whose learning rate follows the KL divergence, `metrics["kl"]`: see `adapted_rate`."""
+    by_minibatch, minibatches = cfg.lr_kl_every == "minibatch", np.float32(cfg.num_minibatches)
+
+    def step(gradient, course, params, metrics):
+        state, kl, count = course  # of this epoch: the sum of KL divergences, and over how many minibatches
+        kl, count = kl + metrics["kl"], count + 1
+        ends = count == minibatches
+        lr = adapted_rate(cfg, state.lr, metrics["kl"]) if by_minibatch else state.lr
+        taken, inner = steady(optimizer, lr, scales).step(gradient, state.inner, params, metrics)
+        after = lr if by_minibatch else jnp.where(ends, adapted_rate(cfg, lr, kl / minibatches), lr)
+        return taken, (Adapting(inner, after), *(jnp.where(ends, jnp.zeros_like(x), x) for x in (kl, count)))
+
+    return Descent(
+        init=lambda params: Adapting(optimizer.init(params), jnp.float32(cfg.lr)),
+        step=step,
+        lr=lambda state: state.lr,
+        begin=lambda state: (state, jnp.float32(0), jnp.float32(0)),
+        end=lambda course: course[0],
+    )
+
+
+def stopping(moving: Descent, target_kl: jax.Array, period: int) -> Descent:
+    """Steps of 0 from the first minibatch on whose `metrics["approx_kl"]` is above `target_kl`, until `period` steps are over.
+
+    The gradients are computed nevertheless: a mask keeps the program one program, also over seeds.
+    """
+
+    def step(gradient, course, params, metrics):
+        before, stopped, i = course
+        taken, after = moving.step(gradient, before, params, metrics)
+        stopped = (stopped & (i % np.uint32(period) > 0)) | (metrics["approx_kl"] > target_kl)
+        taken = jax.tree.map(lambda x: jnp.where(stopped, jnp.zeros_like(x), x), taken)
+        after = jax.tree.map(lambda old, new: jnp.where(stopped, old, new), before, after)
+        return taken, (after, stopped, i + 1)
+
+    return moving._replace(
+        step=step,
+        begin=lambda state: (moving.begin(state), jnp.bool_(False), jnp.uint32(0)),
+        end=lambda course: moving.end(course[0]),
+        report=lambda course: {**moving.report(course[0]), "stopped": course[1].astype(jnp.float32)},
+    )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from purerl import reductions
-from purerl.clock import due
+from purerl.clock import before, due
 from purerl.keys import stream
 from purerl.metrics import Mean
 from purerl.optimizers import clip_scale
@@ -43,64 +43,66 @@ def run_phase(
     params: dict[str, PyTree],
     opt_state: PyTree,
     data: Sequences,
-    lr: jax.Array,
-    max_grad_norm: jax.Array,
     axis_name: str | None = None,
 ) -> tuple[dict[str, PyTree], PyTree, dict[str, Mean]]:
     """Minimises a phase's loss over a training set, if the phase is due.
 
     Each epoch visits every sequence once, in a new random order. A gradient step is
 
-        params[group] -= lr * direction(clip(gradient))
+        params[group] -= descent(clip(gradient))[group]
 
-    where `clip` brings the joint norm of all groups to `max_grad_norm` at most.
+    where `clip` brings the norm of all groups together, or of each, to `max_grad_norm` at most.
 
     Args:
-        phase: the loss, the groups it moves, epochs, minibatches, and how often.
+        phase: the loss, the groups it moves and how, epochs, minibatches, and how often.
         clock: finished updates; must not be batched by `vmap`, or the phase would run in every update.
         key: root key; the phase draws from streams under its own name.
         params: all groups; the loss sees all and moves those of the phase.
         opt_state: of the phase.
         data: the training set, `[L, N]`.
-        lr: learning rate.
-        max_grad_norm: inf disables.
         axis_name: mesh axis over which the training set is spread, if any.
 
     Returns:
         Parameters, optimizer state, and the loss's metrics with `grad_norm` (before clipping, joint and per group),
         averaged over all gradient steps; counted 0 times where the phase was not due.
     """
-    run = lambda: _epochs(phase, clock, key, params, opt_state, data, lr, max_grad_norm, axis_name)
-    if phase.every == 1:
+    run = lambda: _epochs(phase, clock, key, params, opt_state, data, axis_name)
+    if phase.every == 1 and not phase.start:
         return run()
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run)[2])
-    return jax.lax.cond(due(clock, phase.every), run, lambda: (params, opt_state, nothing))
+    is_due = due(clock, phase.every) & ~before(clock, phase.start)
+    return jax.lax.cond(is_due, run, lambda: (params, opt_state, nothing))
 
 
-def _epochs(phase, clock, key, params, opt_state, data, lr, max_grad_norm, axis_name):
+def _epochs(phase, clock, key, params, opt_state, data, axis_name):
     num_sequences = jax.tree.leaves(data.steps)[0].shape[1]
     flat, unflatten = _flatten(phase, params)
 
     def gradient_step(carry, rows):
-        flat, opt_state = carry
+        flat, course = carry
         minibatch = Sequences(jax.tree.map(lambda x: x[:, rows], data.steps), jax.tree.map(lambda x: x[rows], data.carry))
         gradient, metrics = jax.grad(lambda flat: phase.loss({**params, **unflatten(flat)}, minibatch), has_aux=True)(flat)
         gradient, metrics = reductions.pooled((gradient, metrics), axis_name)
         norms = {group: jnp.sqrt(jnp.sum(jnp.square(g))) for group, g in gradient.items()}
         norm = jnp.sqrt(sum(jnp.square(n) for n in norms.values()))
-        scale = clip_scale(norm, max_grad_norm)
-        with jax.numpy_dtype_promotion("standard"):  # optax relies on it
-            direction, opt_state = phase.optimizer.update(jax.tree.map(lambda g: scale * g, gradient), opt_state, flat)
-        flat = jax.tree.map(lambda p, d: p - lr * d, flat, direction)
-        return (flat, opt_state), {**metrics, "grad_norm": norm, **{f"grad_norm/{g}": n for g, n in norms.items()}}
+        scale = clip_scale(norm, phase.max_grad_norm) if phase.joint else None
+        scales = {group: clip_scale(n, phase.max_grad_norm) if scale is None else scale for group, n in norms.items()}
+        clipped = {group: scales[group] * g for group, g in gradient.items()}
+        step, course = phase.descent.step(clipped, course, flat, metrics)
+        flat = jax.tree.map(jnp.subtract, flat, step)
+        norms = {"grad_norm": norm, **{f"grad_norm/{group}": n for group, n in norms.items()}}
+        return (flat, course), {**metrics, **norms, **phase.descent.report(course)}
 
     def epoch(carry, index):
-        order = permutation(stream(key, f"{phase.name}/shuffle", clock, index), num_sequences)
+        order = permutation(stream(key, f"{phase.name}/shuffle", clock, index), num_sequences // phase.block)
+        if phase.block > 1:
+            order = order[:, None] * phase.block + jnp.arange(phase.block, dtype=order.dtype)[None]
         return jax.lax.scan(gradient_step, carry, order.reshape(phase.minibatches, -1))
 
-    (flat, opt_state), metrics = jax.lax.scan(epoch, (flat, opt_state), jnp.arange(phase.epochs, dtype=jnp.uint32))
+    start = flat, phase.descent.begin(opt_state)
+    (flat, course), metrics = jax.lax.scan(epoch, start, jnp.arange(phase.epochs, dtype=jnp.uint32))
     averages = {name: Mean(x.sum(), jnp.int32(x.size)) for name, x in metrics.items()}
-    return {**params, **unflatten(flat)}, opt_state, averages
+    return {**params, **unflatten(flat)}, phase.descent.end(course), averages
 
 
 def _flatten(phase: Phase, params: dict[str, PyTree]) -> tuple[dict[str, jax.Array], Callable]:
@@ -116,4 +118,4 @@ def _flatten(phase: Phase, params: dict[str, PyTree]) -> tuple[dict[str, jax.Arr
 
 def init_phase(phase: Phase, params: dict[str, PyTree]) -> PyTree:
     """The optimizer state that a phase starts from."""
-    return phase.optimizer.init(_flatten(phase, params)[0])
+    return phase.descent.init(_flatten(phase, params)[0])

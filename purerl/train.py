@@ -1,6 +1,7 @@
 """`make_train`: from a config to a pure training function."""
 
 import functools
+import math
 import os
 import warnings
 from collections.abc import Callable
@@ -19,13 +20,14 @@ from purerl.evaluate import evaluate
 from purerl.fields import not_scalar, problems, single_precision
 from purerl.keys import typed_key
 from purerl.metrics import accumulate
-from purerl.networks import actor_critic
+from purerl.networks import actor_critic, bounded
 from purerl.nonfinite import freeze
-from purerl.normalize import acting
+from purerl.optimizers import optimizer_problems
 from purerl.plan import Plan
 from purerl.policy import Policy
 from purerl.rollout import collect
-from purerl.types import Algorithm, Discrete, Environment, Episodes, Network, TrainResult, TrainState
+from purerl.types import Algorithm, Discrete, Environment, Episodes, MultiDiscrete, Network, TrainResult, TrainState
+from purerl.wrappers import acting, masking
 
 PyTree = Any
 
@@ -38,6 +40,9 @@ def make_train(
     network: Network | None = None,
     advantage: Callable = estimate,
     policy_loss: Callable = surrogate,
+    optimizer: Any = None,
+    lr_schedule: Callable | None = None,
+    reward_shaper: Callable | None = None,
 ) -> "Train":
     """A training function for this config.
 
@@ -54,14 +59,20 @@ def make_train(
         network: policy and value function, in place of the built-in ones.
         advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`.
         policy_loss: `(log_prob, old_log_prob, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate.
+        optimizer: an optax transformation that gives the direction of descent, such as `optax.scale_by_lion()`, in place of the
+          config's `optimizer`; the config's learning rate scales it. It sees a dict with one vector for each group of parameters,
+          so that `optax.multi_transform` can treat groups apart.
+        lr_schedule: any optax schedule, `(gradient steps so far, int32) -> learning rate`, in place of the config's.
+        reward_shaper: `(reward [T, B], step [T, 1]) -> reward [T, B]`, what is learnt from in place of the environment's rewards;
+          `step` is the number of environment steps before, float32. Reported returns stay the environment's.
 
     Raises:
         ConfigError: with every problem found in the config, the environment and the network.
     """
     found = problems(cfg) + not_scalar(cfg)
-    if not any(problem.field.startswith("env") for problem in found):
+    if not any(problem.field.startswith(("env", "info")) for problem in found):
         try:
-            environment = make_env(cfg.env, cfg.env_kwargs, cfg.env_params, env, env_params)
+            environment = make_env(cfg.env, cfg.env_kwargs, cfg.env_params, env, env_params, cfg.info)
         except ConfigError as error:
             found += error.problems
     if found:
@@ -69,13 +80,17 @@ def make_train(
     for doubt in cfg.doubts() + _doubts(cfg, environment, network):
         warnings.warn(str(doubt), stacklevel=2)
     cfg = single_precision(cfg)
-    network = network or actor_critic(cfg, environment.observation_space, environment.action_space)
-    if cfg.normalize_obs and isinstance(environment.observation_space, Discrete):
-        found.append(Problem("normalize_obs", True, "the environment's observation is an index, which is no quantity"))
-    if found := found + _size_problems(cfg, environment) + _network_problems(network, environment, cfg):
+    found += _observation_problems(cfg, environment) + optimizer_problems(optimizer)
+    if found:
         raise ConfigError(found)
-    remake = lambda overrides: make_env(cfg.env, cfg.env_kwargs, {**cfg.env_params, **overrides}, env, env_params)
-    return Train(cfg, environment, network, ppo(cfg, environment, network, advantage=advantage, policy_loss=policy_loss), remake)
+    network = network or actor_critic(cfg, environment.observation_space, environment.action_space)
+    network = masking(network, cfg.action_mask) if cfg.action_mask else network
+    if found := _size_problems(cfg, environment) + _network_problems(network, environment, cfg):
+        raise ConfigError(found)
+    parts = {"advantage": advantage, "policy_loss": policy_loss}
+    parts |= {"optimizer": optimizer, "lr_schedule": lr_schedule, "reward_shaper": reward_shaper}
+    remake = lambda overrides: make_env(cfg.env, cfg.env_kwargs, {**cfg.env_params, **overrides}, env, env_params, cfg.info)
+    return Train(cfg, environment, network, ppo(cfg, environment, network, **parts), remake)
 
 
 class Train:
@@ -91,7 +106,7 @@ class Train:
           due in some updates only stays a branch.
     """
 
-    seed_axes = TrainState(params=0, opt_state=0, actor=0, clock=None, key=0, statistics=0)
+    seed_axes = TrainState(params=0, opt_state=0, actor=0, clock=None, key=0, statistics=0, extra=0)
 
     def __init__(self, cfg: PPOConfig, env: Environment, network: Network, algorithm: Algorithm, remake_env: Callable):
         self.cfg = cfg
@@ -116,7 +131,7 @@ class Train:
 
     def policy(self, state: TrainState) -> Policy:
         """The policy of a state, ready to act."""
-        return Policy(acting(self.network, state, self.cfg.obs_clip), state.params, self.env.action_space)
+        return Policy(acting(self.cfg, self.network, state), state.params, self.env.action_space)
 
     def evaluate(
         self,
@@ -174,13 +189,45 @@ def _bytes(tree: PyTree) -> int:
 
 def _size_problems(cfg: PPOConfig, env: Environment) -> list[Problem]:
     """A rollout whose observations alone are more than all memory. Nothing is allocated to find out."""
-    space = env.observation_space
-    each = 4 if isinstance(space, Discrete) else space.size * space.dtype.itemsize
+    each = sum(math.prod(space.shape) * space.dtype.itemsize for space in _entries(env.observation_space))
     needed, there = 2 * each * cfg.batch_size, _memory()  # those acted on, and those before a reset
     if there is None or needed <= there:
         return []
     hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
     return [Problem("num_envs", cfg.num_envs, hint)]
+
+
+def _entries(space: PyTree) -> list[Any]:
+    """The spaces of the entries of an observation."""
+    return jax.tree.leaves(space, is_leaf=lambda x: isinstance(x, Discrete))
+
+
+def _observation_problems(cfg: PPOConfig, env: Environment) -> list[Problem]:
+    """Entries that the config names and the environment does not have."""
+    found, space = [], env.observation_space
+    if cfg.normalize_obs and isinstance(space, Discrete):
+        found.append(Problem("normalize_obs", True, "the environment's observation is an index, which is no quantity"))
+    there = space if isinstance(space, dict) else {}
+    for field in ("action_mask", "critic_obs"):
+        name = getattr(cfg, field)
+        if name and name not in there:
+            has = f"has {', '.join(map(repr, there))}" if there else "is no dict"
+            found.append(Problem(field, name, f"no entry of the environment's observation, which {has}"))
+    if not found and cfg.action_mask:
+        found += _mask_problems(cfg, there[cfg.action_mask], env.action_space)
+    if cfg.warmup_steps and not bounded(env.action_space):
+        found.append(Problem("warmup_steps", cfg.warmup_steps, "actions without bounds cannot all be drawn alike"))
+    return found
+
+
+def _mask_problems(cfg: PPOConfig, mask: Any, actions: Any) -> list[Problem]:
+    if not isinstance(actions, Discrete | MultiDiscrete):
+        hint = f"only choices can be masked, and the action space is {type(actions).__name__}"
+        return [Problem("action_mask", cfg.action_mask, hint)]
+    size = sum(actions.sizes) if isinstance(actions, MultiDiscrete) else actions.n
+    if mask.shape == (size,):
+        return []
+    return [Problem("action_mask", cfg.action_mask, f"must be one flag for each of {size} actions, not {list(mask.shape)}")]
 
 
 def _memory() -> int | None:
@@ -195,10 +242,10 @@ def _doubts(cfg: PPOConfig, env: Environment, network: Network | None) -> list[P
     found = []
     if not env.terminates and not isinstance(cfg.gamma, jax.core.Tracer) and cfg.gamma == 1:
         found.append(Problem("gamma", cfg.gamma, "the environment has no terminal state, so its values have no bound"))
-    kind = None if isinstance(env.observation_space, Discrete) else env.observation_space.dtype
-    if network is None and kind in (np.float64, np.uint8):
-        hints = {"float64": "cast to float32", "uint8": "cast to float32, not scaled; divide by 255 in the environment"}
-        found.append(Problem("env", f"observations of {kind.name}", hints[kind.name]))
+    hints = {"float64": "cast to float32", "uint8": "cast to float32, not scaled, since they are no image"}
+    for space in _entries(env.observation_space) if network is None else []:
+        if space.dtype.name in hints and not (space.dtype == np.uint8 and len(space.shape) == 3):
+            found.append(Problem("env", f"observations of {space.dtype.name}", hints[space.dtype.name]))
     return found
 
 
@@ -227,7 +274,7 @@ def _network_problems(network: Network, env: Environment, cfg: PPOConfig) -> lis
         hint = f"the value of {num_envs} observations must be [1, {num_envs}], without an axis for the output"
         found.append(Problem("network", list(outputs.value.shape), hint))
     action, log_prob = jax.eval_shape(act, outputs.policy)
-    expected = (1, num_envs, *(() if isinstance(space, Discrete) else space.shape))
+    expected = (1, num_envs, *space.shape)
     if action.shape != expected or log_prob.shape != (1, num_envs):
         found.append(
             Problem("network", list(action.shape), f"actions must be {list(expected)}, and have one log-probability each")
@@ -235,6 +282,9 @@ def _network_problems(network: Network, env: Environment, cfg: PPOConfig) -> lis
     logits = getattr(outputs.policy, "logits", None)
     if isinstance(space, Discrete) and logits is not None and logits.shape[-1] != space.n:
         found.append(Problem("network", logits.shape[-1], f"the environment has {space.n} actions; as many logits are needed"))
+    if jax.tree.leaves(carry) and cfg.minibatches == "time":
+        hint = "the network has a memory, so the steps of an environment cannot be parted; use 'env'"
+        found.append(Problem("minibatches", cfg.minibatches, hint))
     if jax.tree.leaves(carry) and cfg.num_envs % cfg.num_minibatches:
         hint = f"the network has a memory, so a minibatch is whole environments: it must divide num_envs = {cfg.num_envs}"
         found.append(Problem("num_minibatches", cfg.num_minibatches, hint))

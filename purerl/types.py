@@ -22,6 +22,30 @@ class Discrete(NamedTuple):
     """The integers `0 .. n - 1`."""
 
     n: int
+    shape = ()
+    dtype = np.dtype(np.int32)
+
+
+class MultiDiscrete(NamedTuple):
+    """Several choices at once: `[len(sizes)]` int32, the i-th one of `0 .. sizes[i] - 1`."""
+
+    sizes: tuple[int, ...]
+    dtype = np.dtype(np.int32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.sizes),)
+
+
+class MultiBinary(NamedTuple):
+    """Several switches at once: `[n]` int32 of 0 and 1."""
+
+    n: int
+    dtype = np.dtype(np.int32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.n,)
 
 
 class Box(NamedTuple):
@@ -32,13 +56,14 @@ class Box(NamedTuple):
 
     low: np.ndarray
     high: np.ndarray
+    dtype = np.dtype(np.float32)
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self.low.shape
 
 
-Space = Discrete | Box
+Space = Discrete | MultiDiscrete | MultiBinary | Box
 
 
 # --- environments -----------------------------------------------------------------------------------------------------
@@ -55,6 +80,7 @@ class TimeStep:
     terminated: `[B]` bool, the episode ended in a terminal state: nothing follows, its value is 0.
     truncated: `[B]` bool, the episode was cut short by a time limit: its continuation is worth `V(next_obs)`. Both flags can
       be set; then `terminated` wins.
+    info: `[B]` float32 each, what else was asked for by name.
     """
 
     env_state: PyTree
@@ -63,6 +89,7 @@ class TimeStep:
     reward: jax.Array
     terminated: jax.Array
     truncated: jax.Array
+    info: dict[str, jax.Array] = struct.field(default_factory=dict)
 
 
 class Environment(NamedTuple):
@@ -70,19 +97,22 @@ class Environment(NamedTuple):
 
     reset: `(keys [B]) -> (env_state, obs)`.
     step: `(keys [2, B], env_state, action) -> TimeStep`; the first row of keys moves the environments, the second resets them.
-    observation_space: the shape and dtype of one observation, as a `jax.ShapeDtypeStruct`, or `Discrete` for an index.
+    observation_space: the shape and dtype of one observation, as a `jax.ShapeDtypeStruct`, or `Discrete` for an index; a PyTree
+      of them if an observation is one.
     action_space: what `action` must be.
     max_steps: the time limit in steps, or None where the environment does not say.
     terminates: False where no state is terminal, whatever happens.
+    info: names of what `TimeStep.info` holds.
     draw: `(env_states, returns, path)` draws single environments' states, a frame each, into a file; None where nothing can.
     """
 
     reset: Callable
     step: Callable
-    observation_space: jax.ShapeDtypeStruct | Discrete
+    observation_space: PyTree
     action_space: Space
     max_steps: int | None
     terminates: bool = True
+    info: tuple[str, ...] = ()
     draw: Callable | None = None
 
 
@@ -131,6 +161,7 @@ class Transition:
     terminated, truncated: bool, as in `TimeStep`. There is no `done`.
     next_value: float32 `[T, B(, K)]`, of the observation this step led to, *before* any reset. Not masked: whoever reads
       it must let `terminated` win.
+    policy: the distribution that `action` was drawn from.
     """
 
     obs: PyTree
@@ -142,6 +173,7 @@ class Transition:
     terminated: jax.Array
     truncated: jax.Array
     next_value: jax.Array
+    policy: Any = ()
 
 
 @struct.dataclass
@@ -170,7 +202,10 @@ class Advantages:
 
 @struct.dataclass
 class Sample:
-    """What PPO's loss reads of one step; the names are those of `Transition` and `Advantages`."""
+    """What PPO's loss reads of one step; the names are those of `Transition` and `Advantages`.
+
+    policy: `()` where the loss does not ask for it.
+    """
 
     obs: PyTree
     first: jax.Array
@@ -179,6 +214,7 @@ class Sample:
     value: jax.Array
     advantage: jax.Array
     target: jax.Array
+    policy: Any = ()
 
 
 @struct.dataclass
@@ -196,26 +232,52 @@ class Sequences:
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
+class Descent(NamedTuple):
+    """From gradients to steps.
+
+    init: `(params) -> state`, what persists from one update to the next.
+    step: `(gradient, course, params, metrics) -> (step, course)`; the step is to be subtracted from the parameters, the metrics
+      are those of the loss on this minibatch, and the course is the state with whatever counts within one update.
+    lr: `(state) -> float32`, the learning rate it stands at.
+    begin, end: from the state to the course of an update, and back.
+    report: `(course) -> metrics` of the step that led here.
+    """
+
+    init: Callable
+    step: Callable
+    lr: Callable
+    begin: Callable = lambda state: state
+    end: Callable = lambda course: course
+    report: Callable = lambda course: {}
+
+
 class Phase(NamedTuple):
     """One way of moving parameters: a loss, what it moves, how often.
 
     name: prefix of its random stream and its metrics.
     loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`.
-    optimizer: an optax transformation of the gradient's direction; its step is scaled by the learning rate.
+    descent: from its gradients to steps.
     group: the names of the parameter groups that move; None for all.
     epochs, minibatches: passes over the data, and gradient steps in each pass.
+    max_grad_norm: of all groups together, or of each if `joint` is False; inf disables.
     length: steps of a training sequence. 1 gives minibatches of single steps, T of whole environment columns.
+    block: sequences in a row that stay together in one minibatch: B of them, with length 1, are a row of time.
     every: run it in every k-th update only.
+    start: updates before the first.
     """
 
     name: str
     loss: Callable
-    optimizer: Any
+    descent: Descent
     group: tuple[str, ...] | None
     epochs: int
     minibatches: int
+    max_grad_norm: Any
+    joint: bool = True
     length: int = 1
+    block: int = 1
     every: int = 1
+    start: int = 0
 
 
 @struct.dataclass
@@ -248,6 +310,7 @@ class TrainState:
     clock: finished updates. Never batched under `vmap` over seeds: see `Train.seed_axes`.
     key: the root of every random stream. It never changes; the clock does.
     statistics: running statistics, see `purerl.normalize`.
+    extra: what an algorithm keeps besides, by name.
     """
 
     params: PyTree
@@ -256,6 +319,7 @@ class TrainState:
     clock: Clock
     key: jax.Array
     statistics: PyTree
+    extra: dict[str, PyTree] = struct.field(default_factory=dict)
 
 
 class Algorithm(NamedTuple):
@@ -288,8 +352,10 @@ class Episodes:
     returns: float32, undiscounted sum of rewards.
     lengths: int32, steps.
     finished: bool; where False the episode was still running when the evaluation stopped, and the others are partial.
+    info: float32 each, the sum over the episode of the entries of `info` that the config names.
     """
 
     returns: jax.Array
     lengths: jax.Array
     finished: jax.Array
+    info: dict[str, jax.Array] = struct.field(default_factory=dict)

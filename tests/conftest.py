@@ -17,8 +17,9 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput"):
         os.environ["PURERL_TESTS_CACHE"] = tempfile.mkdtemp()
     if "not slow" in config.option.markexpr:
-        # Compiling takes most of the time of these tests, and a tenth less at this level; the slow ones run as users do.
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=1"
+        # Compiling takes most of the time of these tests, and a quarter of it with these flags; the slow ones run as users do.
+        flags = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
     jax.config.update("jax_compilation_cache_dir", os.environ["PURERL_TESTS_CACHE"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 

@@ -124,7 +124,7 @@ class Dose:
 
 
 class Poisoned(TimeLimit):
-    """Reward 1, but in step `at` of an episode the parameter `poison` gives: 1 the reward nan, 2 the reward inf, 3 a nan observation."""
+    """Reward 1, but in step `at` of an episode `poison` gives: 1 a reward nan, 2 a reward inf, 3 an observation nan."""
 
     default_params = Dose(max_steps_in_episode=40)
 

@@ -30,9 +30,9 @@ def ids(cases):
 def test_refused(row):
     case, parts = REFUSED[row]
     outcome(case)  # what the case itself needs, and the suite's import, are not what is measured
-    before, arrays, start = compiles(), len(jax.live_arrays()), time.perf_counter()
+    before, arrays, start = compiles(), len(jax.live_arrays()), time.thread_time()
     said = outcome(case)
-    seconds = time.perf_counter() - start
+    seconds = time.thread_time() - start
     assert said.startswith("TypeError" if row[0] == 50 and "fit" not in row[1] else "ConfigError")
     for part in parts:
         assert part in said
@@ -104,12 +104,14 @@ def random_config(rng):
     """A small config with one to three of its fields at a boundary."""
     small = PPOConfig(num_envs=2, num_steps=4, num_minibatches=2, num_epochs=1, hidden=(4,), total_timesteps=64)
     fields = rng.choice(list(PPOConfig.__dataclass_fields__.values()), rng.integers(1, 4), replace=False)
-    return small.replace(**{f.name: BOUNDARY[f.type][rng.integers(len(BOUNDARY[f.type]))] for f in fields})
+    pools = {f.name: f.metadata["rule"].choices or BOUNDARY[f.type] for f in fields}
+    return small.replace(**{name: pool[rng.integers(len(pool))] for name, pool in pools.items()})
 
 
-def test_configs_at_the_boundaries_are_refused_or_can_be_traced():
-    rng, refused = np.random.default_rng(0), 0
-    for _ in range(500):
+@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.slow)])
+def test_configs_at_the_boundaries_are_refused_or_can_be_traced(count):
+    rng, refused = np.random.default_rng(count), 0
+    for _ in range(count):
         cfg = random_config(rng)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
@@ -117,4 +119,4 @@ def test_configs_at_the_boundaries_are_refused_or_can_be_traced():
                 jax.eval_shape(purerl.make_train(cfg, env=Varied() if rng.integers(2) else None), KEY)
             except ConfigError:
                 refused += 1
-    assert 200 < refused < 450
+    assert 0.4 * count < refused < 0.9 * count

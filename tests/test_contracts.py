@@ -92,8 +92,8 @@ def test_everything_stays_float32_with_64_bits_enabled():
 
 
 def test_a_rate_of_zero_moves_nothing_and_every_coefficient_moves_something():
-    run = jax.jit(lambda cfg: tiny(cfg)(KEY).state.params)
-    start = tiny().init(KEY).params
+    both = jax.jit(lambda cfg: (tiny(cfg).init(KEY).params, tiny(cfg)(KEY).state.params))
+    run, start = (lambda cfg: both(cfg)[1]), both(CFG)[0]
     same = lambda a, b, group: all((x == y).all() for x, y in zip(*map(jax.tree.leaves, (a[group], b[group])), strict=True))
     still = run(CFG.replace(lr=0.0))
     assert same(still, start, "policy")

@@ -14,7 +14,7 @@ FLOORS = """
 types errors fields config
 clock keys reductions shuffle devices presets metrics plan initializers advantages losses distributions statistics
 signals normalize
-networks optimizers nonfinite envs.auto_reset envs.gymnax envs progress curves
+wrappers networks optimizers nonfinite envs.auto_reset envs.gymnax envs progress curves
 rollout phases
 policy evaluate
 algorithms algorithms.ppo

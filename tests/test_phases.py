@@ -10,7 +10,7 @@ from purerl.clock import clock_at
 from purerl.config import PPOConfig
 from purerl.envs import make_env
 from purerl.networks import actor_critic
-from purerl.optimizers import adam
+from purerl.optimizers import steady
 from purerl.phases import init_phase, run_phase, sequences
 from purerl.reductions import mean, moments, total
 from purerl.types import Phase, Sample, Sequences
@@ -23,17 +23,15 @@ def seen(params, batch):
     return (params["policy"] * jax.nn.one_hot(batch.steps.ravel(), params["policy"].size).sum(0)).sum(), {}
 
 
-def phase_of(loss, **changes):
-    default = {"name": "p", "loss": loss, "optimizer": optax.identity(), "group": None, "epochs": 1, "minibatches": 1}
-    return Phase(**default | changes)
+def phase_of(loss, lr=1.0, optimizer=None, **changes):
+    moving = steady(optimizer or optax.identity(), jnp.float32(lr), {})
+    default = {"name": "p", "loss": loss, "descent": moving, "group": None, "epochs": 1, "minibatches": 1}
+    return Phase(**default | {"max_grad_norm": jnp.float32(jnp.inf)} | changes)
 
 
-def run(phase, params, data, clock=None, lr=1.0, max_grad_norm=jnp.inf, opt_state=None):
-    opt_state = init_phase(phase, params) if opt_state is None else opt_state
+def run(phase, params, data, clock=None):
     clock = clock_at(0) if clock is None else clock
-    return jax.jit(lambda *a: run_phase(phase, *a))(
-        clock, KEY, params, opt_state, data, jnp.float32(lr), jnp.float32(max_grad_norm)
-    )
+    return jax.jit(lambda *a: run_phase(phase, *a))(clock, KEY, params, init_phase(phase, params), data)
 
 
 # --- training sequences -----------------------------------------------------------------------------------------------
@@ -92,7 +90,7 @@ def test_each_epoch_has_its_own_order():
 def test_only_the_group_moves_and_the_rest_is_seen():
     loss = lambda params, batch: ((params["policy"] * params["value"]).sum(), {})
     params = {"policy": jnp.ones(2), "value": jnp.full(2, 3.0)}
-    moved, _, metrics = run(phase_of(loss, group=("policy",)), params, Sequences(jnp.zeros((1, 4)), ()), lr=0.1)
+    moved, _, metrics = run(phase_of(loss, lr=0.1, group=("policy",)), params, Sequences(jnp.zeros((1, 4)), ()))
     np.testing.assert_allclose(moved["policy"], 1 - 0.1 * 3, rtol=1e-6)
     np.testing.assert_array_equal(moved["value"], params["value"])
     assert "grad_norm/value" not in metrics
@@ -102,7 +100,8 @@ def test_only_the_group_moves_and_the_rest_is_seen():
 def test_the_joint_norm_is_clipped_and_both_are_reported(max_norm):
     loss = lambda params, batch: (3 * params["policy"].sum() + 4 * params["value"].sum(), {})
     params = {"policy": jnp.zeros(1), "value": jnp.zeros(1)}
-    moved, _, metrics = run(phase_of(loss), params, Sequences(jnp.zeros((1, 4)), ()), max_grad_norm=max_norm)
+    phase = phase_of(loss, max_grad_norm=jnp.float32(max_norm))
+    moved, _, metrics = run(phase, params, Sequences(jnp.zeros((1, 4)), ()))
     scale = min(1, max_norm / 5)
     np.testing.assert_allclose([moved["policy"][0], moved["value"][0]], [-3 * scale, -4 * scale], rtol=1e-6)
     assert [metrics[n].read() for n in ("grad_norm", "grad_norm/policy", "grad_norm/value")] == [5, 3, 4]
@@ -122,7 +121,7 @@ def test_a_due_phase_stays_a_branch_under_vmap_over_seeds():
     params, data = {"policy": jnp.zeros((5, 4))}, Sequences(jnp.arange(4)[None], ())
     phase = phase_of(seen, every=3)
     opt_state = jax.vmap(lambda p: init_phase(phase, p))(params)
-    go = lambda clock, params, opt_state: run_phase(phase, clock, KEY, params, opt_state, data, jnp.float32(1), jnp.float32(1))
+    go = lambda clock, params, opt_state: run_phase(phase, clock, KEY, params, opt_state, data)
     text = str(jax.make_jaxpr(jax.vmap(go, in_axes=(None, 0, 0)))(clock_at(0), params, opt_state))
     assert "cond[" in text
     text = str(jax.make_jaxpr(jax.vmap(go))(jax.tree.map(lambda x: jnp.broadcast_to(x, 5), clock_at(0)), params, opt_state))
@@ -131,7 +130,7 @@ def test_a_due_phase_stays_a_branch_under_vmap_over_seeds():
 
 def test_adam_counts_every_gradient_step():
     params = {"policy": jnp.zeros(12)}
-    phase = phase_of(seen, optimizer=adam(1e-5), epochs=3, minibatches=4)
+    phase = phase_of(seen, optimizer=optax.scale_by_adam(), epochs=3, minibatches=4)
     _, opt_state, _ = run(phase, params, Sequences(jnp.arange(12)[None], ()))
     assert opt_state.count == 12
 
@@ -150,7 +149,7 @@ def test_minibatch_steps_add_up_to_the_full_gradient():
     adding_up = optax.GradientTransformation(
         lambda params: jax.tree.map(jnp.zeros_like, params), lambda g, total, _: (g, jax.tree.map(jnp.add, total, g))
     )
-    _, gone, _ = run(phase_of(loss, minibatches=8, optimizer=adding_up), params, Sequences(steps, ()), lr=1e-6)
+    _, gone, _ = run(phase_of(loss, 1e-6, adding_up, minibatches=8), params, Sequences(steps, ()))
     gradient = jax.grad(lambda p: loss(p, Sequences(steps, ()))[0])(params)
     for group in params:
         want = 8 * ravel_pytree(gradient[group])[0]
@@ -179,8 +178,6 @@ def test_gradients_pool_over_an_axis():
         params,
         init_phase(phase, params),
         Sequences(steps, ()),
-        jnp.float32(1),
-        jnp.float32(jnp.inf),
         "d",
     )[0]
     moved = jax.vmap(go, axis_name="d")(steps)

@@ -100,17 +100,34 @@ TO = {
     "max_grad_norm": 1e-3,
     "log_std_init": 0.7,
     "vf_coef": 5.0,
+    "desired_kl": 10.0,
+    "lr_kl_tolerance": 1e3,
+    "lr_kl_factor": 3.0,
+    "lr_min": 5e-3,
+    "lr_max": 1.1e-3,
+    "lr_power": 3.0,
+    "kl_coef_tolerance": 1e3,
+    "kl_coef_factor": 5.0,
+    "target_kl": 1e-6,
 }
+SCHEDULES = {"clip_schedule": "linear", "ent_schedule": "linear", "kl_penalty": "adaptive", "optimizer": "adamw"}
+FOLLOWING = SWEPT.replace(lr_schedule="kl_adaptive", desired_kl=1e-6, **SCHEDULES)
+BASES = dict.fromkeys(("weight_decay", "ent_coef_final"), FOLLOWING)
+BASES |= dict.fromkeys(("desired_kl", "lr_kl_tolerance", "lr_kl_factor", "lr_min"), FOLLOWING)
+BASES |= dict.fromkeys(("kl_coef", "kl_coef_tolerance", "kl_coef_factor"), FOLLOWING)
+BASES |= {"clip_eps_final": SWEPT.replace(clip_schedule="linear", clip_eps=1e-3)}
+BASES |= {"lr_max": FOLLOWING.replace(desired_kl=10.0), "lr_power": SWEPT.replace(lr_schedule="polynomial")}
 
 
 @pytest.mark.parametrize("name", LEAVES)
 def test_every_leaf_can_be_swept_and_has_an_effect(name):
-    values = jnp.array([getattr(SWEPT, name), TO.get(name, 0.5)], jnp.float32)
-    sweep = jax.vmap(lambda x: strong(SWEPT.replace(**{name: x})))(values)
+    base = BASES.get(name, SWEPT)
+    values = jnp.array([getattr(base, name), TO.get(name, 0.5)], jnp.float32)
+    sweep = jax.vmap(lambda x: strong(base.replace(**{name: x})))(values)
     many = swept(sweep, KEY)
     rows = [digest(at(many.state.params, i)) for i in (0, 1)]
     assert rows[0] != rows[1]
-    alone = one(strong(SWEPT.replace(**{name: values[1]})), KEY)
+    alone = one(strong(base.replace(**{name: values[1]})), KEY)
     for got, want in zip(jax.tree.leaves(many.state.params), jax.tree.leaves(alone.state.params), strict=True):
         np.testing.assert_allclose(got[1], want, rtol=2e-3, atol=2e-4)
 

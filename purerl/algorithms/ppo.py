@@ -18,12 +18,13 @@ from purerl.clock import clock_at, tick
 from purerl.config import PPOConfig
 from purerl.keys import stream
 from purerl.metrics import explained_variance, mean_of
-from purerl.normalize import Statistics, acting, merge_statistics, no_statistics, observing, scale_rewards, standardize_values
-from purerl.optimizers import adam, learning_rate
+from purerl.normalize import Statistics, merge_statistics, no_statistics, scale_rewards, standardize_values
+from purerl.optimizers import adapted_coefficient, coefficients, descent, direction
 from purerl.phases import init_phase, run_phase, sequences
 from purerl.reductions import mean
-from purerl.rollout import collect, start
-from purerl.types import Advantages, Algorithm, Environment, Network, Phase, Sample, TrainState, Transition
+from purerl.rollout import collect, start, step_counts
+from purerl.types import Advantages, Algorithm, Environment, Network, Phase, Sample, Sequences, TrainState, Transition
+from purerl.wrappers import acting, observing, warming
 
 
 def surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, cfg: PPOConfig) -> jax.Array:
@@ -38,6 +39,9 @@ def ppo(
     *,
     advantage: Callable[[Transition, PPOConfig], Advantages] = estimate,
     policy_loss: Callable[..., jax.Array] = surrogate,
+    optimizer: Any = None,
+    lr_schedule: Callable[[jax.Array], jax.Array] | None = None,
+    reward_shaper: Callable[[jax.Array, jax.Array], jax.Array] | None = None,
 ) -> Algorithm:
     """PPO as two pure functions.
 
@@ -47,41 +51,56 @@ def ppo(
         network: policy and value function.
         advantage: `(steps [T, B], cfg) -> Advantages [T, B]`.
         policy_loss: `(log_prob, old_log_prob, advantage, cfg) -> loss`, all `[L, N]`.
+        optimizer: an optax transformation that gives the direction of descent, without a learning rate; None for the config's.
+        lr_schedule: `(gradient steps so far) -> learning rate`; None for the config's.
+        reward_shaper: `(reward [T, B], environment steps before each row [T, 1]) -> reward [T, B]`.
     """
     remembers = bool(jax.tree.leaves(network.initial_carry(1)))
+    optimizer = optimizer or direction(cfg)
     phase = Phase(
         name="ppo",
-        loss=None,  # it sees the statistics of the update
-        optimizer=adam(cfg.adam_eps),
+        loss=None,  # it sees the statistics and the coefficients of the update
+        descent=descent(cfg, optimizer, lr_schedule, clock_at(0)),
         group=None,
         epochs=cfg.num_epochs,
         minibatches=cfg.num_minibatches,
-        length=cfg.num_steps if remembers else 1,
+        max_grad_norm=cfg.max_grad_norm,
+        joint=cfg.grad_clip == "joint",
+        length=cfg.num_steps if remembers or cfg.minibatches == "env" else 1,
+        block=cfg.num_envs if cfg.minibatches == "time" else 1,
+        start=-(-cfg.learning_starts // cfg.batch_size),
     )
 
     def init(key: jax.Array) -> TrainState:
         actor = start(env, network, cfg.num_envs, stream(key, "start"))
         params = network.init(stream(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
         opt_state = {phase.name: init_phase(phase, params)}
-        return TrainState(params, opt_state, actor, clock_at(0), key, no_statistics(cfg, actor.obs))
+        extra = {"kl_coef": jax.numpy.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
+        return TrainState(params, opt_state, actor, clock_at(0), key, no_statistics(cfg, env.observation_space), extra)
 
     def update(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        now = coefficients(cfg, state.clock).replace(**state.extra)
+        behaviour = warming(cfg, acting(cfg, network, state), state, env.action_space)
         key = stream(state.key, "rollout", state.clock)
-        actor, rollout, acted = collect(env, acting(network, state, cfg.obs_clip), state.params, state.actor, key, cfg.num_steps)
-        statistics, steps = scale_rewards(cfg, state.statistics, rollout.steps)
+        actor, rollout, acted = collect(env, behaviour, state.params, state.actor, key, cfg.num_steps, cfg.truncation)
+        steps = rollout.steps
+        if reward_shaper is not None:
+            steps = steps.replace(reward=reward_shaper(steps.reward, step_counts(state.clock, *steps.reward.shape)))
+        statistics, steps = scale_rewards(cfg, state.statistics, steps)
         advantages = advantage(steps, cfg)
         if cfg.advantage_norm == "batch":
             advantages = advantages.replace(advantage=standardize(advantages.advantage))
-        data = sequences(samples(steps, advantages, statistics), rollout.carry, phase.length)
-        seeing = phase._replace(loss=ppo_loss(cfg, observing(network, statistics, cfg.obs_clip), policy_loss))
-        lr = learning_rate(state.clock, cfg.num_updates, cfg.lr, cfg.lr_final, cfg.lr_schedule)
-        params, opt_state, learnt = run_phase(
-            seeing, state.clock, state.key, state.params, state.opt_state[phase.name], data, lr, cfg.max_grad_norm
-        )
+        data = sequences(samples(cfg, steps, advantages, statistics), rollout.carry, phase.length)
+        seeing = observing(cfg, network, statistics)
+        moving = descent(cfg, optimizer, lr_schedule, state.clock)
+        current = phase._replace(loss=ppo_loss(now, seeing, policy_loss), descent=moving)
+        params, opt_state, learnt = run_phase(current, state.clock, state.key, state.params, state.opt_state[phase.name], data)
         explained = explained_variance(steps.value, advantages.target)
-        metrics = {**acted, **learnt, "explained_variance": explained, "lr": mean_of(lr)}
+        metrics = {**acted, **learnt, "explained_variance": explained, "lr": mean_of(moving.lr(opt_state))}
+        extra, moved = adapted_penalty(now, seeing, params, data)
         statistics = merge_statistics(cfg, statistics, steps.obs, advantages.target)
-        return TrainState(params, {phase.name: opt_state}, actor, tick(state.clock), state.key, statistics), metrics
+        after = TrainState(params, {phase.name: opt_state}, actor, tick(state.clock), state.key, statistics, extra)
+        return after, metrics | moved
 
     return Algorithm(init, update)
 
@@ -97,7 +116,10 @@ def ppo_loss(cfg: PPOConfig, network: Network, policy_loss: Callable[..., jax.Ar
         policy = mean(policy_loss(log_prob, old.log_prob, advantage, cfg))
         value = mean(losses.value_loss(outputs.value, old.value, old.target, cfg.value_clip, cfg.value_clip_eps))
         total = policy + cfg.vf_coef * value - cfg.ent_coef * entropy
-        return total, {
+        kl = {"kl": mean(old.policy.kl(outputs.policy))} if cfg.measures_kl else {}
+        if cfg.kl_penalty != "none":
+            total = total + cfg.kl_coef * kl["kl"]
+        return total, kl | {
             "loss": total,
             "policy_loss": policy,
             "value_loss": value,
@@ -109,8 +131,20 @@ def ppo_loss(cfg: PPOConfig, network: Network, policy_loss: Callable[..., jax.Ar
     return loss
 
 
-def samples(steps: Transition, advantages: Advantages, statistics: Statistics) -> Sample:
+def adapted_penalty(
+    cfg: PPOConfig, network: Network, params: Any, data: Sequences
+) -> tuple[dict[str, jax.Array], dict[str, Any]]:
+    """The weight of an adaptive KL penalty for the next update, after this one has moved the policy; and its metrics."""
+    if cfg.kl_penalty != "adaptive":
+        return {}, {}
+    outputs, _ = network.apply(params, data.carry, data.steps.obs, data.steps.first)
+    kl = mean(data.steps.policy.kl(outputs.policy))
+    return {"kl_coef": adapted_coefficient(cfg, cfg.kl_coef, kl)}, {"kl_coef": mean_of(cfg.kl_coef), "kl_after": mean_of(kl)}
+
+
+def samples(cfg: PPOConfig, steps: Transition, advantages: Advantages, statistics: Statistics) -> Sample:
     """What the loss reads of a rollout and its advantages, `[T, B]`; values and targets in the units of the network."""
-    kept = {name: getattr(steps, name) for name in ("obs", "first", "action", "log_prob")}
+    names = ("obs", "first", "action", "log_prob", *(("policy",) if cfg.measures_kl else ()))
+    kept = {name: getattr(steps, name) for name in names}
     value, target = (standardize_values(statistics, x) for x in (steps.value, advantages.target))
     return Sample(**kept, value=value, advantage=advantages.advantage, target=target)

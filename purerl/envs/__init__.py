@@ -6,7 +6,14 @@ from purerl.errors import ConfigError, Problem
 from purerl.types import Environment
 
 
-def make_env(env_id: str, env_kwargs: tuple, env_params: dict[str, Any], env: Any = None, params: Any = None) -> Environment:
+def make_env(
+    env_id: str,
+    env_kwargs: tuple,
+    env_params: dict[str, Any],
+    env: Any = None,
+    params: Any = None,
+    info: tuple[str, ...] = (),
+) -> Environment:
     """The environment of an id, or of an object with gymnax 1.0's methods, behind purerl's protocol.
 
     Args:
@@ -15,6 +22,7 @@ def make_env(env_id: str, env_kwargs: tuple, env_params: dict[str, Any], env: An
         env_params: overrides of single parameters, numbers or tracers.
         env: an object with `reset` and `step`, or None.
         params: its parameters; None for `env.default_params`.
+        info: names of entries of its `info` to pass on.
 
     Raises:
         ConfigError: there is no such environment, or it does not keep the protocol.
@@ -26,4 +34,4 @@ def make_env(env_id: str, env_kwargs: tuple, env_params: dict[str, Any], env: An
     missing = [name for name in ("reset", "step", "action_space") if not callable(getattr(env, name, None))]
     if missing:
         raise ConfigError([Problem("env", env, f"has no method {' or '.join(missing)}; gymnax 1.0's are needed")])
-    return gymnax.adapt(env, env_params, params)
+    return gymnax.adapt(env, env_params, params, info)

@@ -16,7 +16,7 @@ def auto_reset(reset: Callable, step: Callable) -> Callable:
 
     Args:
         reset: `(key) -> (obs, env_state)` of one environment.
-        step: `(key, env_state, action) -> (obs, env_state, reward, terminated, truncated)` of one environment.
+        step: `(key, env_state, action) -> (obs, env_state, reward, terminated, truncated, info)` of one environment.
 
     Returns:
         `(keys [2, B], env_state, action) -> TimeStep` of B environments.
@@ -24,7 +24,7 @@ def auto_reset(reset: Callable, step: Callable) -> Callable:
 
     def batched_step(keys, env_state, action):
         step_keys, reset_keys = keys
-        next_obs, env_state, reward, terminated, truncated = jax.vmap(step)(step_keys, env_state, action)
+        next_obs, env_state, reward, terminated, truncated, info = jax.vmap(step)(step_keys, env_state, action)
         done = terminated | truncated
 
         def restart(running):
@@ -32,6 +32,6 @@ def auto_reset(reset: Callable, step: Callable) -> Callable:
             return jax.tree.map(lambda new, old: jax.vmap(jnp.where)(done, new, old), fresh, running)
 
         obs, env_state = jax.lax.cond(done.any(), restart, lambda running: running, (next_obs, env_state))
-        return TimeStep(env_state, obs, next_obs, reward, terminated, truncated)
+        return TimeStep(env_state, obs, next_obs, reward, terminated, truncated, info)
 
     return batched_step

@@ -21,7 +21,7 @@ from gymnax.visualize import vis_gym, visualizer
 
 from purerl.envs.auto_reset import auto_reset
 from purerl.errors import ConfigError, Problem, nearest
-from purerl.types import Box, Discrete, Environment, Space, TimeStep
+from purerl.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete, Space, TimeStep
 
 DRAWN = {
     *vis_gym.SUPPORTED_GYM_ENVS,
@@ -47,7 +47,7 @@ def make(env_id: str, env_kwargs: tuple) -> Any:
         raise ConfigError([Problem("env_kwargs", env_kwargs, f"refused by {env_id}: {error}")]) from error
 
 
-def adapt(env: Any, overrides: dict[str, Any], params: Any = None) -> Environment:
+def adapt(env: Any, overrides: dict[str, Any], params: Any = None, info: tuple[str, ...] = ()) -> Environment:
     """An environment object with gymnax 1.0's methods behind purerl's protocol.
 
     Where the public `step` is gymnax's own, the bare `reset_env`, `step_env` and `is_truncated` run under purerl's
@@ -62,7 +62,7 @@ def adapt(env: Any, overrides: dict[str, Any], params: Any = None) -> Environmen
     params = _override(params, overrides)
     bare = getattr(type(env), "step", None) is GymnaxEnvironment.step
     reset = (lambda key: _strong(env.reset_env(key, params))) if bare else (lambda key: _strong(env.reset(key, params)))
-    step = _bare_step(env, params) if bare else _public_step(env, params)
+    step = (_bare_step if bare else _public_step)(env, params, info)
     obs, env_state = jax.eval_shape(reset, jax.random.key(0))
     action_space = _action_space(env.action_space(params))
     _check(step, action_space, obs, env_state)
@@ -73,34 +73,38 @@ def adapt(env: Any, overrides: dict[str, Any], params: Any = None) -> Environmen
         action_space=action_space,
         max_steps=_max_steps(params),
         terminates=_terminates(step, action_space, env_state),
+        info=info,
         draw=_draw(env, params),
     )
 
 
-def _bare_step(env: Any, params: Any):
+def _bare_step(env: Any, params: Any, names: tuple[str, ...]):
     def step(key, env_state, action):
-        obs, env_state, reward, terminated, _ = _unpack(env.step_env(key, env_state, action, params), 5, "step_env")
-        return _signals(obs, env_state, reward, terminated, env.is_truncated(env_state, params))
+        obs, env_state, reward, terminated, info = _unpack(env.step_env(key, env_state, action, params), 5, "step_env")
+        truncated = env.is_truncated(env_state, params)
+        return (*_signals(obs, env_state, reward, terminated, truncated), _chosen(info, names))
 
     return step
 
 
-def _public_step(env: Any, params: Any):
+def _public_step(env: Any, params: Any, names: tuple[str, ...]):
     def step(key, env_state, action):
         values = _unpack(env.step(key, env_state, action, params), 6, "step")
         obs, env_state, reward, terminated, truncated, info = values
         if "final_observation" not in info:
             hint = "its step resets by itself but gives no info['final_observation'], so a cut-short episode cannot be valued"
             raise ConfigError([Problem("env", env, hint)])
-        return (_strong(info["final_observation"]), *_signals(obs, env_state, reward, terminated, truncated))
+        signals = _signals(obs, env_state, reward, terminated, truncated)
+        return (_strong(info["final_observation"]), *signals, _chosen(info, names))
 
     return step
 
 
 def _batched(step):
     def batched_step(keys, env_state, action):
-        next_obs, obs, env_state, reward, terminated, truncated = jax.vmap(step)(keys[0], env_state, action)
-        return TimeStep(env_state, obs, next_obs, reward, terminated, truncated)
+        next_obs, obs, *rest = jax.vmap(step)(keys[0], env_state, action)
+        env_state, reward, terminated, truncated, info = rest
+        return TimeStep(env_state, obs, next_obs, reward, terminated, truncated, info)
 
     return batched_step
 
@@ -108,6 +112,15 @@ def _batched(step):
 def _signals(obs, env_state, reward, terminated, truncated):
     obs, env_state, reward, terminated, truncated = _strong((obs, env_state, reward, terminated, truncated))
     return obs, env_state, reward.astype(jnp.float32) if jnp.isrealobj(reward) else reward, terminated, truncated
+
+
+def _chosen(info: dict[str, Any], names: tuple[str, ...]) -> dict[str, jax.Array]:
+    """Those entries of `info` that were asked for, as float32 scalars."""
+    wrong = [name for name in names if name not in info or jnp.shape(info[name])]
+    if wrong:
+        hint = f"no number in the environment's info, which has {', '.join(map(repr, info)) or 'nothing'}"
+        raise ConfigError([Problem("info", name, hint) for name in wrong])
+    return {name: jnp.asarray(info[name], jnp.float32) for name in names}
 
 
 def _strong(tree: Any) -> Any:
@@ -179,23 +192,40 @@ def _max_steps(params: Any) -> int | None:
     return None if limit is None or isinstance(limit, jax.core.Tracer) else int(limit)
 
 
-def _observation_space(env: Any, params: Any, obs: Any) -> jax.ShapeDtypeStruct | Discrete:
+def _observation_space(env: Any, params: Any, obs: Any) -> Any:
     try:
         declared = env.observation_space(params)
     except (AttributeError, NotImplementedError):  # it need not be declared
         declared = None
-    if isinstance(declared, spaces.Discrete) and obs.shape == ():
-        return Discrete(declared.n)
-    return jax.ShapeDtypeStruct(obs.shape, obs.dtype)
+
+    def read(declared, obs):
+        if isinstance(obs, dict):
+            inside = getattr(declared, "spaces", {})
+            return {name: read(inside.get(name), x) for name, x in obs.items()}
+        if isinstance(declared, spaces.Discrete | Discrete) and obs.shape == ():
+            return Discrete(declared.n)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), obs)
+
+    return read(declared, obs)
 
 
 def _action_space(space: Any) -> Space:
-    if isinstance(space, spaces.Discrete):
-        if space.n < 1:
-            raise ConfigError([Problem("env", space, "its action space has no action")])
-        return Discrete(space.n)
-    if not isinstance(space, spaces.Box):
-        raise ConfigError([Problem("env", space, "its action space must be Discrete or Box")])
+    if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
+        sizes = (space.n,) if not isinstance(space, MultiDiscrete) else space.sizes
+    elif isinstance(space, spaces.Discrete):
+        space, sizes = Discrete(space.n), (space.n,)
+    elif isinstance(space, spaces.Box | Box):
+        return _box(space)
+    else:
+        raise ConfigError(
+            [Problem("env", space, "its action space must be Discrete, Box, or purerl's MultiDiscrete or MultiBinary")]
+        )
+    if not sizes or min(sizes) < 1:
+        raise ConfigError([Problem("env", space, "its action space has no action")])
+    return space
+
+
+def _box(space: Any) -> Box:
     if not jnp.issubdtype(space.dtype, jnp.floating):
         raise ConfigError([Problem("env", space, "its action space is a Box of integers; use Discrete, or a Box of floats")])
     low, high = (jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in (space.low, space.high))
@@ -210,11 +240,9 @@ def _action_space(space: Any) -> Space:
 def _check(step, action_space: Space, obs: Any, env_state: Any) -> None:
     """Refuses an environment whose step and reset disagree, or whose signals have the wrong shape. Nothing is compiled."""
     after = jax.eval_shape(step, jax.random.key(0), env_state, _one_action(action_space))
-    *observations, state_after, reward, terminated, truncated = after
+    *observations, state_after, reward, terminated, truncated, _ = after
     found = []
-    if len(jax.tree.leaves(obs)) != 1 or not hasattr(obs, "shape"):
-        found.append(Problem("env", jax.tree.structure(obs), "observations must be one array"))
-    elif obs.size == 0:
+    if not sum(x.size for x in jax.tree.leaves(obs)):
         found.append(Problem("env", obs, "observations are empty"))
     for before, after, what in [(env_state, state_after, "state"), *((obs, o, "observation") for o in observations)]:
         found += _differences(before, after, what)
@@ -228,13 +256,12 @@ def _check(step, action_space: Space, obs: Any, env_state: Any) -> None:
 
 
 def _one_action(space: Space) -> jax.ShapeDtypeStruct:
-    discrete = isinstance(space, Discrete)
-    return jax.ShapeDtypeStruct(() if discrete else space.shape, jnp.int32 if discrete else jnp.float32)
+    return jax.ShapeDtypeStruct(space.shape, space.dtype)
 
 
 def _terminates(step, action_space: Space, env_state: Any) -> bool:
     """Whether `terminated` depends on anything, as far as the traced program shows; if not, it is a constant False."""
-    terminated = lambda *args: step(*args)[-2]
+    terminated = lambda *args: step(*args)[-3]
     program = jax.make_jaxpr(terminated)(jax.random.key(0), env_state, _one_action(action_space)).jaxpr
     dependent = set(program.invars)
     for equation in program.eqns:

@@ -1,0 +1,92 @@
+"""Networks as acting and learning see them: with standardised observations, legal actions, values in units of reward.
+
+Each function takes a network and gives one. What acts, evaluates, bootstraps and learns goes through the same ones.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from purerl.clock import before
+from purerl.normalize import Statistics, restore_values, standardize_observations
+from purerl.types import Box, Network, Space, TrainState
+
+
+def masking(network: Network, name: str) -> Network:
+    """A network whose policy takes legal actions only: those that the entry `name` of the observation says."""
+
+    def apply(params, carry, obs, first):
+        outputs, carry = network.apply(params, carry, obs, first)
+        return outputs._replace(policy=outputs.policy.masked(obs[name])), carry
+
+    return network._replace(apply=apply)
+
+
+def observing(cfg: Any, network: Network, statistics: Statistics) -> Network:
+    """A network that sees standardised observations, where the config says so."""
+
+    def apply(params, carry, obs, first):
+        return network.apply(params, carry, standardize_observations(cfg, statistics, obs), first)
+
+    return network._replace(apply=apply) if cfg.normalize_obs else network
+
+
+def acting(cfg: Any, network: Network, state: TrainState) -> Network:
+    """The network as whoever acts with it, evaluates it or asks it for values must see it: with a state's statistics."""
+    network = observing(cfg, network, state.statistics)
+
+    def apply(params, carry, obs, first):
+        outputs, carry = network.apply(params, carry, obs, first)
+        return outputs._replace(value=restore_values(state.statistics, outputs.value)), carry
+
+    return network._replace(apply=apply) if cfg.normalize_value else network
+
+
+def warming(cfg: Any, network: Network, state: TrainState, space: Space) -> Network:
+    """A network that acts at random, with every action alike, until `warmup_steps` environment steps were taken."""
+    updates = -(-cfg.warmup_steps // cfg.batch_size)
+
+    def apply(params, carry, obs, first):
+        outputs, carry = network.apply(params, carry, obs, first)
+        random = jnp.broadcast_to(before(state.clock, updates), first.shape)
+        of_each = lambda bound: jnp.broadcast_to(bound.reshape(-1), (*first.shape, bound.size))
+        bounds = (of_each(space.low), of_each(space.high)) if isinstance(space, Box) else ()
+        return outputs._replace(policy=WarmUp(outputs.policy, random, bounds)), carry
+
+    return network._replace(apply=apply) if updates else network
+
+
+@struct.dataclass
+class WarmUp:
+    """A distribution over actions that gives way to the uniform one.
+
+    policy: the distribution.
+    random: `[*batch]` bool, where the uniform one takes its place.
+    bounds: of a Box action, each `[*batch, d]`; otherwise empty.
+    """
+
+    policy: Any
+    random: jax.Array
+    bounds: tuple[jax.Array, ...]
+
+    def noise(self, key: jax.Array, *leading: int) -> jax.Array:
+        return self.policy.noise(key, *leading)
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        action, uniform = self.policy.sample(noise), self.policy.uniform_sample(noise, *self.bounds)
+        random = self.random.reshape(self.random.shape + (1,) * (action.ndim - self.random.ndim))
+        return jnp.where(random, uniform, action)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        return jnp.where(self.random, self.policy.uniform_log_prob(action, *self.bounds), self.policy.log_prob(action))
+
+    def kl(self, other: Any) -> jax.Array:
+        return self.policy.kl(other)
+
+    def env_action(self, action: jax.Array, space: Space) -> jax.Array:
+        return self.policy.env_action(action, space)
+
+    def metrics(self) -> dict[str, Any]:
+        return self.policy.metrics()
