@@ -58,8 +58,9 @@ class PPOConfig(Config):
           `adaptive`, which doubles or halves the weight after an update that moved more than 1.5 times `desired_kl` or less
           than its share (the paper's section 4; there without a clip, which is `clip_eps = inf`).
         kl_coef: That weight, of `adaptive` the first one.
-        kl_coef_tolerance: The 1.5 of `adaptive`; RLlib's is 2.
-        kl_coef_factor: Its 2; RLlib's is 1.5.
+        kl_coef_tolerance: The 1.5 of `adaptive`; RLlib has 2.
+        kl_coef_raise: What it is multiplied by after too far a move; RLlib has 1.5.
+        kl_coef_lower: What it is multiplied by after too short a move.
         vf_coef: Weight of the value loss, which is half a squared error.
         ent_coef: Weight of the entropy bonus.
         ent_coef_final: What a `linear` schedule of it ends at.
@@ -138,7 +139,8 @@ class PPOConfig(Config):
     kl_penalty: str = static("none", one_of("none", "fixed", "adaptive"))
     kl_coef: float = leaf(1.0, finite(0))
     kl_coef_tolerance: float = leaf(1.5, finite(1))
-    kl_coef_factor: float = leaf(2.0, finite(1))
+    kl_coef_raise: float = leaf(2.0, finite(1))
+    kl_coef_lower: float = leaf(0.5, between(0, 1))
     vf_coef: float = leaf(0.5, finite(0))
     ent_coef: float = leaf(0.01, finite(0))
     ent_coef_final: float = leaf(0.0, finite(0))

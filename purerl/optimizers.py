@@ -101,36 +101,23 @@ def polynomial(share: jax.Array, lr: jax.Array, lr_final: jax.Array, power: jax.
     return (lr - lr_final) * (1 - jnp.minimum(share, 1)) ** power + lr_final
 
 
-def adapted(
-    x: jax.Array,
-    kl: jax.Array,
-    desired_kl: jax.Array,
-    tolerance: jax.Array,
-    factor: jax.Array,
-    far: Callable,
-    near: Callable,
-) -> jax.Array:
-    """`far(x, factor)` where `kl > desired_kl * tolerance`, `near(x, factor)` where `kl < desired_kl / tolerance`, else x."""
-    too_far, too_near = kl > desired_kl * tolerance, kl < desired_kl / tolerance
-    return jnp.where(too_far, far(x, factor), jnp.where(too_near, near(x, factor), x))
-
-
 def adapted_rate(cfg: Any, lr: jax.Array, kl: jax.Array) -> jax.Array:
     """The learning rate after a KL divergence was seen: lowered if it was too large, raised if too small, within bounds.
 
     The rule of rsl_rl, UniLab and skrl. A divergence that is not positive says nothing where single minibatches decide, since
     the first one of an update has not moved yet.
     """
-    lower = lambda lr, factor: jnp.maximum(lr / factor, cfg.lr_min)
-    higher = lambda lr, factor: jnp.minimum(lr * factor, cfg.lr_max)
-    rate = adapted(lr, kl, cfg.desired_kl, cfg.lr_kl_tolerance, cfg.lr_kl_factor, lower, higher)
-    return rate if cfg.lr_kl_every == "epoch" else jnp.where(kl > 0, rate, lr)
+    lower, higher = jnp.maximum(lr / cfg.lr_kl_factor, cfg.lr_min), jnp.minimum(lr * cfg.lr_kl_factor, cfg.lr_max)
+    too_far, too_near = kl > cfg.desired_kl * cfg.lr_kl_tolerance, kl < cfg.desired_kl / cfg.lr_kl_tolerance
+    if cfg.lr_kl_every == "minibatch":
+        too_near = too_near & (kl > 0)
+    return jnp.where(too_far, lower, jnp.where(too_near, higher, lr))
 
 
 def adapted_coefficient(cfg: Any, coef: jax.Array, kl: jax.Array) -> jax.Array:
     """The weight of the KL penalty after an update that moved the policy by `kl` (Schulman et al. 2017, section 4)."""
-    higher, lower = (lambda coef, factor: coef * factor), (lambda coef, factor: coef / factor)
-    return adapted(coef, kl, cfg.desired_kl, cfg.kl_coef_tolerance, cfg.kl_coef_factor, higher, lower)
+    too_far, too_near = kl > cfg.desired_kl * cfg.kl_coef_tolerance, kl < cfg.desired_kl / cfg.kl_coef_tolerance
+    return coef * jnp.where(too_far, cfg.kl_coef_raise, jnp.where(too_near, cfg.kl_coef_lower, jnp.float32(1)))
 
 
 def clip_scale(norm: jax.Array, max_norm: jax.Array) -> jax.Array:

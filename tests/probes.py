@@ -9,6 +9,8 @@ from flax import struct
 from gymnax.environments import spaces
 from gymnax.environments.environment import Environment
 
+from purerl.types import MultiBinary, MultiDiscrete
+
 
 @struct.dataclass
 class State:
@@ -21,6 +23,19 @@ class Params:
     max_steps_in_episode: int = 1000
 
 
+ACTIONS = {
+    "discrete": spaces.Discrete(2),
+    "box": spaces.Box(-1.0, 1.0, (1,)),
+    "multi_discrete": MultiDiscrete((2, 3)),
+    "multi_binary": MultiBinary(2),
+}
+
+
+def right_action(kind, target):
+    """What `aim` wants of choices: of several the second is the opposite of the first."""
+    return target if kind == "discrete" else jnp.stack([target, 1 - target])
+
+
 class Probe(Environment):
     """`observe(state) -> obs`; `reward_of(state, action) -> reward`; an episode terminates after `length` steps."""
 
@@ -28,7 +43,7 @@ class Probe(Environment):
     kinds = 1
     width = 1
     limit = 1000
-    box = False
+    kind = "discrete"
 
     @property
     def default_params(self):
@@ -52,13 +67,18 @@ class Probe(Environment):
         return state.time >= self.length
 
     def action_space(self, params=None):
-        return spaces.Box(-1.0, 1.0, (1,)) if self.box else spaces.Discrete(2)
+        return ACTIONS[self.kind]
 
     def aim(self, action, target):
         """1 for the right action and less for any other; `target` is 0 or 1."""
-        if self.box:
+        if self.kind == "box":
             return 1 - jnp.square(action[0] - (target.astype(jnp.float32) - jnp.float32(0.5)))
-        return (action == target).astype(jnp.float32)
+        return (action == right_action(self.kind, target)).astype(jnp.float32).mean()
+
+    def goes(self, action):
+        """An action as 0 or 1."""
+        first = action if self.kind == "discrete" else action[0]
+        return (first > 0).astype(jnp.int32)
 
 
 class Constant(Probe):
@@ -183,7 +203,7 @@ class Varied(Probe):
         return jnp.append(jax.nn.one_hot(state.kind, 3), state.time.astype(jnp.float32) / 5)
 
     def step_env(self, key, state, action, params):
-        goes = (action[0] > 0 if self.box else action == 1).astype(jnp.int32)
+        goes = self.goes(action)
         after = State(state.time + 1, (state.kind + goes + 1) % 3)
         reward = jnp.where(after.kind == 2, jnp.float32(1), jnp.float32(-0.1)) + jnp.float32(0.5) * goes.astype(jnp.float32)
         return self.observe_state(after), after, reward, (after.kind == 0) & (after.time > 1), {}
@@ -195,6 +215,37 @@ class Episodes37(Probe):
     length = 37
 
 
+class Rich(Varied):
+    """`Varied` with all an observation can have: several entries, an index, legal actions, and what only the critic may see.
+
+    `info["illegal"]` is 1 for an action that was not legal.
+    """
+
+    kind = "multi_discrete"
+
+    def observe_state(self, state):
+        even = state.time % 2 == 0
+        return {
+            "seen": super().observe_state(state),
+            "index": state.kind,
+            "legal": jnp.stack([jnp.bool_(True), even, state.kind != 0, jnp.bool_(True), ~even]),
+            "secret": jax.nn.one_hot(state.time, 6),
+        }
+
+    def observation_space(self, params=None):
+        return spaces.Dict({"index": spaces.Discrete(3)})
+
+    def step_env(self, key, state, action, params):
+        legal = self.observe_state(state)["legal"]
+        allowed = legal[action[0]] & legal[2 + action[1]]
+        obs, after, reward, ends, _ = super().step_env(key, state, action, params)
+        return obs, after, reward, ends, {"illegal": (~allowed).astype(jnp.float32), "time": after.time}
+
+
+def acting(probe, kind):
+    """The same probe with actions of another kind."""
+    return type(kind + probe.__name__, (probe,), {"kind": kind})
+
+
 def boxed(probe):
-    """The same probe with a Box action."""
-    return type("Box" + probe.__name__, (probe,), {"box": True})
+    return acting(probe, "box")

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purerl.distributions import Categorical, DiagGaussian
+from purerl.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.types import Box
 
 
@@ -81,3 +81,101 @@ def test_gradient_of_the_log_probability():
     logits = jnp.array([0.2, -1.0, 0.7])
     got = jax.grad(lambda x: Categorical(x).log_prob(jnp.int32(1)))(logits)
     np.testing.assert_allclose(got, jnp.array([0.0, 1, 0]) - jax.nn.softmax(logits), rtol=1e-5)
+
+
+# --- choices ----------------------------------------------------------------------------------------------------------
+
+
+def every_action(policy):
+    """All actions of a distribution over choices, and their probabilities."""
+    sizes = {Categorical: lambda: (policy.logits.size,), MultiCategorical: lambda: policy.sizes, Bernoulli: lambda: (2,) * 3}
+    actions = np.stack(np.meshgrid(*map(np.arange, sizes[type(policy)]()), indexing="ij"), -1).reshape(
+        -1, len(sizes[type(policy)]())
+    )
+    actions = jnp.int32(actions[:, 0] if isinstance(policy, Categorical) else actions)
+    return actions, np.asarray(jnp.exp(jax.vmap(policy.log_prob)(actions)))
+
+
+def choices(seed=0):
+    draw = lambda n: jax.random.normal(jax.random.key(seed), (n,))
+    return [Categorical(draw(4)), MultiCategorical(draw(5), (2, 3)), Bernoulli(draw(3))]
+
+
+@pytest.mark.parametrize("i", range(3))
+def test_choices_are_what_enumeration_says(i):
+    policy, other = choices(0)[i], choices(1)[i]
+    actions, p = every_action(policy)
+    _, q = every_action(other)
+    np.testing.assert_allclose(p.sum(), 1, rtol=1e-5)
+    np.testing.assert_allclose(policy.entropy(), -(p * np.log(p)).sum(), rtol=1e-5)
+    np.testing.assert_allclose(policy.kl(other), (p * np.log(p / q)).sum(), rtol=1e-4)
+    np.testing.assert_array_equal(policy.mode(), actions[p.argmax()])
+    drawn = jax.vmap(policy.sample)(policy.noise(jax.random.key(2), 100_000))
+    shares = (drawn.reshape(100_000, 1, -1) == actions.reshape(1, len(p), -1)).all(-1).mean(0)
+    np.testing.assert_allclose(shares, p, atol=6e-3)
+
+
+@pytest.mark.parametrize("policy", choices()[:2], ids=["categorical", "multi"])
+def test_masked_choices_never_happen(policy):
+    legal = jnp.array([True, False, True, False, True])[: policy.logits.size]
+    masked = policy.masked(legal)
+    drawn = jax.vmap(masked.sample)(masked.noise(jax.random.key(0), 20_000))
+    uniform = jax.vmap(masked.uniform_sample)(masked.noise(jax.random.key(0), 20_000))
+    for taken in (drawn, uniform, masked.mode()[None]):
+        taken = taken.reshape(len(taken), -1)
+        offsets = np.array([0, 2])[None, : taken.shape[1]]
+        assert np.asarray(legal)[np.asarray(taken) + offsets].all()
+    _, p = every_action(masked)
+    allowed = p > 0
+    np.testing.assert_allclose(p.sum(), 1, rtol=1e-5)
+    np.testing.assert_allclose(masked.entropy(), -(p[allowed] * np.log(p[allowed])).sum(), rtol=1e-5)
+    np.testing.assert_array_equal(masked.kl(masked), 0)
+    gradient = jax.grad(lambda x: policy.replace(logits=x).masked(legal).entropy())(policy.logits)
+    assert np.isfinite(gradient).all()
+    np.testing.assert_array_equal(gradient[~legal], 0)
+
+
+# --- the tanh ---------------------------------------------------------------------------------------------------------
+
+
+def test_tanh_densities_far_out_are_finite():
+    """reliability L1 11."""
+    tanh = TanhGaussian(jnp.zeros(1), jnp.zeros(1))
+    got = [tanh.log_prob(jnp.array([u])) for u in (0.0, 8.0, 20.0)]
+    np.testing.assert_allclose(got, [-0.918939, -18.305233, -162.305233], rtol=1e-6)
+    slopes = jax.vmap(jax.grad(lambda u: tanh.log_prob(u[None])))(jnp.array([0.0, 8.0, 20.0, 80.0]))
+    assert np.isfinite(slopes).all()
+
+
+def test_tanh_density_integrates_to_one():
+    tanh, grid = TanhGaussian(jnp.array([0.4]), jnp.array([-0.3])), jnp.linspace(-1, 1, 40_001)[1:-1]
+    density = jnp.exp(jax.vmap(tanh.log_prob)(jnp.arctanh(grid)[:, None]))
+    assert abs(np.trapezoid(density, grid) - 1) < 1e-3
+
+
+@pytest.mark.parametrize("mean", [0.0, 1.5])
+@pytest.mark.parametrize("log_std", [-3.0, 0.0, 1.0, 2.0])
+def test_tanh_entropy_is_that_of_many_samples(mean, log_std):
+    tanh = TanhGaussian(jnp.full(2, mean), jnp.full(2, log_std))
+    drawn = jax.vmap(tanh.sample)(tanh.noise(jax.random.key(0), 100_000))
+    np.testing.assert_allclose(tanh.entropy(), -jax.vmap(tanh.log_prob)(drawn).mean(), rtol=1e-2)
+
+
+def test_tanh_reaches_its_bounds_and_never_leaves_them():
+    space = Box(jnp.array([-2.0, 0.0]), jnp.array([2.0, 10.0]))
+    tanh = TanhGaussian(jnp.zeros((3, 2)), jnp.zeros((3, 2)))
+    got = tanh.env_action(jnp.array([[0.0, 0.0], [50.0, 50.0], [-50.0, -50.0]]), space)
+    np.testing.assert_allclose(got, [[0, 5], [2, 10], [-2, 0]], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [DiagGaussian, TanhGaussian])
+def test_uniform_actions_are_uniform(kind):
+    space = Box(jnp.array([-2.0]), jnp.array([4.0]))
+    policy = kind(jnp.full((1,), 3.0), jnp.full((1,), -2.0))
+    bounds = (space.low, space.high)
+    drawn = jax.vmap(lambda noise: policy.uniform_sample(noise, *bounds))(policy.noise(jax.random.key(0), 100_000))
+    sent = jax.vmap(lambda u: policy.env_action(u, space))(drawn)
+    shares = np.histogram(sent, 6, (-2, 4))[0] / 100_000
+    np.testing.assert_allclose(shares, 1 / 6, atol=5e-3)
+    width = 6 if kind is DiagGaussian else 2  # the density is that of the tanh, which is 2 wide
+    np.testing.assert_allclose(policy.uniform_log_prob(drawn[0], *bounds), -np.log(width), rtol=1e-5)

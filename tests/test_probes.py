@@ -23,63 +23,95 @@ CFG = PPOConfig(
 )
 
 
-def trained(probe, cfg=CFG):
-    """What five trained seeds say of some observations: for each, `(action probabilities or mean [5, A], value [5])`."""
-    train = purerl.make_train(cfg, env=probe())
+# How policies act: the actions of the probe, and the distribution.
+KINDS = {
+    "discrete": ("discrete", "auto"),
+    "box": ("box", "gaussian"),
+    "tanh": ("box", "tanh"),
+    "multi_discrete": ("multi_discrete", "auto"),
+    "multi_binary": ("multi_binary", "auto"),
+}
+# Where actions play no part one kind of them is enough.
+EMPTY = {(probe, kind) for probe in ("TimeLimit", "BothFlags", "FinalObs") for kind in KINDS if kind != "discrete"}
+EVERY_TIME = {"discrete", "box"}
+
+
+def trained(probe, kind="discrete"):
+    """What five trained seeds say of some observations: for each, `(right [5, 2], value [5])`.
+
+    `right` is the probability of the right action, for target 0 and 1; of real actions, 1 less the distance from it.
+    """
+    actions, distribution = KINDS[kind]
+    train = purerl.make_train(CFG.replace(action_distribution=distribution), env=probes.acting(probe, actions)())
+
+    def rightness(policy, target):
+        if actions == "box":
+            return 1 - jnp.abs(policy.env_action(policy.mode(), train.env.action_space)[0, 0, 0] - (target - 0.5))
+        action = probes.right_action(actions, jnp.int32(target))
+        return jnp.exp(policy.log_prob(jnp.broadcast_to(action, (1, 1, *action.shape))))[0, 0]
 
     def run(seed, observations):
         policy = train.policy(train(jax.random.key(seed)).state)
 
         def says(obs):
             outputs = policy.network.apply(policy.params, (), obs[None, None], jnp.zeros((1, 1), bool))[0]
-            actions = outputs.policy.mean if probe.box else jax.nn.softmax(outputs.policy.logits)
-            return actions[0, 0], policy.value((), obs[None])[0]
+            return jnp.stack([rightness(outputs.policy, t) for t in (0, 1)]), policy.value((), obs[None])[0]
 
         return [says(obs) for obs in observations]
 
     return lambda *observations: jax.jit(jax.vmap(run, in_axes=(0, None)))(SEEDS, [jnp.float32(obs) for obs in observations])
 
 
-def both_kinds(probe):
-    return pytest.mark.parametrize("probe", [probe, probes.boxed(probe)], ids=["discrete", "box"])
+every_kind = pytest.mark.parametrize(
+    "kind", [kind if kind in EVERY_TIME else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
 
 
-@both_kinds(probes.Constant)
-def test_value_of_a_constant(probe):
-    [(_, value)] = trained(probe)([1])
+@every_kind
+def test_value_of_a_constant(kind):
+    [(_, value)] = trained(probes.Constant, kind)([1])
     np.testing.assert_allclose(value, 1, atol=0.05)
 
 
-@both_kinds(probes.ObsDependent)
-def test_value_depends_on_the_observation(probe):
-    (_, low), (_, high) = trained(probe)([-1], [1])
+@every_kind
+def test_value_depends_on_the_observation(kind):
+    (_, low), (_, high) = trained(probes.ObsDependent, kind)([-1], [1])
     np.testing.assert_allclose(low, -1, atol=0.05)
     np.testing.assert_allclose(high, 1, atol=0.05)
 
 
-@both_kinds(probes.Delayed)
-def test_value_is_discounted(probe):
-    (_, before), (_, after) = trained(probe)([0], [1])
+@every_kind
+def test_value_is_discounted(kind):
+    (_, before), (_, after) = trained(probes.Delayed, kind)([0], [1])
     np.testing.assert_allclose(before, 0.9, atol=0.05)
     np.testing.assert_allclose(after, 1, atol=0.05)
 
 
-def right(actions, target, probe):
+def is_right(rightness, target, kind):
     """Whether the policy takes the right action: with probability 0.95, or with a mean close to it."""
-    return np.abs(actions[:, 0] - (target - 0.5)) < 0.1 if probe.box else actions[:, target] >= 0.95
+    return rightness[:, target] >= (0.9 if KINDS[kind][0] == "box" else 0.95)
 
 
-@both_kinds(probes.ActionDependent)
-def test_policy_finds_the_action(probe):
-    [(actions, _)] = trained(probe)([1])
-    assert right(actions, 1, probe).all()
+@every_kind
+def test_policy_finds_the_action(kind):
+    [(rightness, _)] = trained(probes.ActionDependent, kind)([1])
+    assert is_right(rightness, 1, kind).all()
 
 
-@both_kinds(probes.Both)
-def test_policy_depends_on_the_observation(probe):
-    (low, _), (high, _) = trained(probe)([-1], [1])
-    assert right(low, 0, probe).all()
-    assert right(high, 1, probe).all()
+@pytest.mark.parametrize("kind", KINDS)
+def test_policy_depends_on_the_observation(kind):
+    (low, _), (high, _) = trained(probes.Both, kind)([-1], [1])
+    assert is_right(low, 0, kind).all()
+    assert is_right(high, 1, kind).all()
+
+
+def test_the_empty_cells_are_those_where_actions_play_no_part():
+    assert len(EMPTY) == 3 * (len(KINDS) - 1)
+    for name, kind in EMPTY:
+        probe = probes.acting(getattr(probes, name), KINDS[kind][0])()
+        space, state = probe.action_space(), probes.State(jnp.int32(0), jnp.int32(1))
+        rewards = {float(probe.reward_of(state, jnp.full(space.shape, a, space.dtype))) for a in (0, 1)}
+        assert len(rewards) == 1
 
 
 def test_a_time_limit_is_no_ending():

@@ -107,15 +107,17 @@ TO = {
     "lr_max": 1.1e-3,
     "lr_power": 3.0,
     "kl_coef_tolerance": 1e3,
-    "kl_coef_factor": 5.0,
+    "kl_coef_raise": 5.0,
+    "kl_coef_lower": 0.2,
     "target_kl": 1e-6,
 }
 SCHEDULES = {"clip_schedule": "linear", "ent_schedule": "linear", "kl_penalty": "adaptive", "optimizer": "adamw"}
 FOLLOWING = SWEPT.replace(lr_schedule="kl_adaptive", desired_kl=1e-6, **SCHEDULES)
 BASES = dict.fromkeys(("weight_decay", "ent_coef_final"), FOLLOWING)
 BASES |= dict.fromkeys(("desired_kl", "lr_kl_tolerance", "lr_kl_factor", "lr_min"), FOLLOWING)
-BASES |= dict.fromkeys(("kl_coef", "kl_coef_tolerance", "kl_coef_factor"), FOLLOWING)
+BASES |= dict.fromkeys(("kl_coef", "kl_coef_tolerance", "kl_coef_raise"), FOLLOWING)
 BASES |= {"clip_eps_final": SWEPT.replace(clip_schedule="linear", clip_eps=1e-3)}
+BASES |= {"kl_coef_lower": FOLLOWING.replace(desired_kl=10.0)}
 BASES |= {"lr_max": FOLLOWING.replace(desired_kl=10.0), "lr_power": SWEPT.replace(lr_schedule="polynomial")}
 
 
