@@ -79,7 +79,7 @@ def collect(
         truncation: what follows a step that a time limit ended (the vector `gae_mixed` has the numbers of each):
 
             final_obs    the value of the observation before the reset: right, since the episode could have gone on from it
-            current_obs  the value of the step's own observation (rsl_rl, skrl 1.4): a step late, wrong by what the step changes
+            current_obs  the value of the step's own observation (rsl_rl, skrl 1.4), even of a terminal step: one step late
             zero         nothing, as if the state were terminal (rlib, cleanrl): values learn the time limit, not the task
             ignore       the next episode, as if it were the same one (skrl 2.0): values leak across the reset
 
@@ -149,6 +149,8 @@ def _transition(steps: _Step, value: jax.Array, final_value: jax.Array, last_val
     after = steps.after
     if truncation == "ignore":
         after = after.replace(truncated=jnp.zeros_like(after.truncated))
+    if truncation == "current_obs":
+        after = after.replace(terminated=after.terminated & ~after.truncated)
     truncated = after.truncated.reshape(after.truncated.shape + (1,) * (value.ndim - after.truncated.ndim))
     return Transition(
         obs=steps.obs,

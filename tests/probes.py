@@ -237,7 +237,8 @@ class Rich(Varied):
 
     def step_env(self, key, state, action, params):
         legal = self.observe_state(state)["legal"]
-        allowed = legal[action[0]] & legal[2 + action[1]]
+        choice = action.astype(jnp.int32)
+        allowed = legal[choice[0]] & legal[2 + choice[-1]]
         obs, after, reward, ends, _ = super().step_env(key, state, action, params)
         return obs, after, reward, ends, {"illegal": (~allowed).astype(jnp.float32), "time": after.time}
 

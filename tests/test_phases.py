@@ -66,6 +66,41 @@ def test_columns_match_the_reference_vector(vectors):
     np.testing.assert_array_equal(data.steps[:, 0], expected["env_columns_first_of_3"][0])
 
 
+class Seen(Exception):
+    """Carries the first minibatch out of a loss."""
+
+
+@pytest.mark.parametrize(
+    ("layout", "key", "count"),
+    [("flat", "skrl_contiguous", 2), ("time", "rlib_time_rows", 2), ("env", "env_columns_first_of_3", 3)],
+)
+def test_layouts_match_the_reference_vector(vectors, monkeypatch, layout, key, count):
+    """The samples of the first minibatch, for the identity in place of a random order."""
+    given, expected = vectors["minibatch_layouts"]
+    T, B = given["T"], given["N"]
+    length, block = {"flat": (1, 1), "time": (1, B), "env": (T, 1)}[layout]
+
+    def loss(params, batch):
+        raise Seen(batch.steps.T.ravel())
+
+    monkeypatch.setattr("purerl.phases.permutation", lambda key, n: jnp.arange(n))
+    phase, params = phase_of(loss, minibatches=count, length=length, block=block), {"policy": jnp.zeros(1)}
+    data = sequences(jnp.arange(T * B).reshape(T, B), (), length)
+    with jax.disable_jit(), pytest.raises(Seen) as seen:
+        run_phase(phase, clock_at(0), KEY, params, init_phase(phase, params), data)
+    np.testing.assert_array_equal(seen.value.args[0], expected[key][0])
+
+
+def test_rows_of_time_stay_together_and_all_are_seen():
+    T, B = 6, 4
+    rows = lambda params, batch: ((params["policy"] * jax.nn.one_hot(batch.steps[0] // B, T).sum(0)).sum(), {})
+    counted = lambda params, batch: (rows(params, batch)[0], {"rows": (jax.nn.one_hot(batch.steps[0] // B, T).sum(0) == B).sum()})
+    phase = phase_of(counted, minibatches=3, block=B)
+    moved, _, metrics = run(phase, {"policy": jnp.zeros(T)}, sequences(jnp.arange(T * B).reshape(T, B), (), 1))
+    np.testing.assert_array_equal(moved["policy"], np.full(T, -B))
+    assert metrics["rows"].total == T  # two whole rows in each of three minibatches
+
+
 # --- the gradient loop ------------------------------------------------------------------------------------------------
 
 
