@@ -22,6 +22,8 @@ from purerl.presets import preset as preset
 from purerl.train import Train as Train
 from purerl.train import make_train as make_train
 from purerl.types import Advantages as Advantages
+from purerl.types import MultiBinary as MultiBinary
+from purerl.types import MultiDiscrete as MultiDiscrete
 from purerl.types import Network as Network
 from purerl.types import Outputs as Outputs
 from purerl.types import Transition as Transition
