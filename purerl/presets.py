@@ -14,6 +14,17 @@ _MINATAR = PPOConfig(
     activation="relu",
 )
 
+_CONTINUOUS = PPOConfig(
+    num_envs=16,
+    num_epochs=10,
+    num_minibatches=16,
+    lr=1e-3,
+    ent_coef=0.0,
+    value_clip="none",
+    normalize_obs=True,
+    normalize_reward=True,
+)
+
 PRESETS = {
     "Acrobot-v1": PPOConfig(env="Acrobot-v1", num_envs=16, num_steps=64, lr=3e-3, ent_coef=0.0),
     "Asterix-MinAtar": _MINATAR.replace(
@@ -29,17 +40,13 @@ PRESETS = {
         gae_lambda=0.98,
         ent_coef=0.03,  # every reward is -1 until the top is reached: exploration alone gets there
     ),
-    "Pendulum-v1": PPOConfig(
-        env="Pendulum-v1",
+    "MountainCarContinuous-v0": _CONTINUOUS.replace(
+        env="MountainCarContinuous-v0",
         total_timesteps=1_000_000,
-        num_envs=16,
-        num_epochs=10,
-        num_minibatches=16,
-        lr=1e-3,
-        gamma=0.95,
-        ent_coef=0.0,
-        value_clip="none",  # returns are in the hundreds: a step of 0.2 would take for ever
+        gamma=0.999,
+        log_std_init=1.0,  # most actions then lie at the bounds, which is what swings the car up by chance
     ),
+    "Pendulum-v1": _CONTINUOUS.replace(env="Pendulum-v1", gamma=0.95),
 }
 
 

@@ -6,6 +6,7 @@ python -m tests.benchmarks.results render                      the tables, from 
 """
 
 import argparse
+import csv
 import json
 import os
 import pathlib
@@ -25,12 +26,14 @@ HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
 SEEDS = range(8)
 
-# Environments, and the scores that gymnax publishes for its own PPO agents.
+# Environments, and the scores that gymnax publishes for its own PPO agents, where it does.
 BASELINES = {
     "CartPole-v1": 500,
+    "CartPole-v1 in bfloat16": "",
     "Acrobot-v1": -80,
     "Pendulum-v1": -130,
     "MountainCar-v0": -118,
+    "MountainCarContinuous-v0": "",
     "Asterix-MinAtar": 15,
     "Breakout-MinAtar": 28,
     "Catch-bsuite": 1,
@@ -50,7 +53,9 @@ PEER = {  # rejax on MinAtar: as its repository configures Breakout, and with th
 
 
 def config(name):
-    return PRESETS.get(name) or purerl.PPOConfig(env=name)
+    """The preset of an environment, or the defaults; "ENV in DTYPE" computes in that dtype."""
+    env, _, dtype = name.partition(" in ")
+    return (PRESETS.get(env) or purerl.PPOConfig(env=env)).replace(compute_dtype=dtype or "float32")
 
 
 def load():
@@ -157,11 +162,24 @@ def faults_table(faults):
     return "\n".join(lines)
 
 
+def names_table():
+    """What other systems call things, a table for each."""
+    text = (ROOT / "tests" / "data" / "names.csv").read_text()
+    lines, system = [], None
+    for row in csv.DictReader(text.splitlines()):
+        if row["system"] != system:
+            system = row["system"]
+            lines += ["", f"| {system} | purerl | |", "|---|---|---|"]
+        ours = row["purerl"].replace("cfg.", "")
+        lines.append(f"| `{row['name']}` | {f'`{ours}`' if ours else ''} | {row['note']} |")
+    return "\n".join([*lines, ""])
+
+
 def rendered(readme):
     """The README with its tables made anew."""
     makers = {"speed": speed_table, "overhead": overhead_table, "faults": faults_table}
     kept = {name: HERE / f"{name}.json" for name in makers}
-    tables = {"learning": learning_table(load())}
+    tables = {"learning": learning_table(load()), "names": names_table()}
     tables |= {name: make(json.loads(kept[name].read_text())) for name, make in makers.items() if kept[name].exists()}
     for name, table in tables.items():
         before, rest = readme.split(f"<!-- {name} -->\n")
