@@ -16,16 +16,17 @@ from flax import struct
 from purerl.clock import gradient_steps, progress, updates_in_float32
 from purerl.errors import Problem
 from purerl.fields import is_off
-from purerl.types import Clock, Descent
+from purerl.types import Clock, Descent, TrainState
 
 PyTree = Any
 
 
-def coefficients(cfg: Any, clock: Clock) -> Any:
-    """The config with those of its coefficients that follow a schedule at their values for the coming update."""
-    at = lambda start, end: start + (end - start) * progress(clock, cfg.num_updates)
+def coefficients(cfg: Any, state: TrainState) -> Any:
+    """The config with those of its coefficients that follow a schedule, or the policy, at their values for the coming update."""
+    at = lambda start, end: start + (end - start) * progress(state.clock, cfg.num_updates)
     changes = {"clip_eps": at(cfg.clip_eps, cfg.clip_eps_final)} if cfg.clip_schedule == "linear" else {}
     changes |= {"ent_coef": at(cfg.ent_coef, cfg.ent_coef_final)} if cfg.ent_schedule == "linear" else {}
+    changes |= {"kl_coef": state.extra["kl_coef"]} if cfg.kl_penalty == "adaptive" else {}
     return cfg.replace(**changes)
 
 

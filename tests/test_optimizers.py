@@ -138,9 +138,10 @@ def test_each_network_may_be_clipped_by_itself(vectors):
 
 def test_coefficients_follow_their_schedules():
     cfg = PPOConfig(total_timesteps=512 * 10, ent_schedule="linear", clip_schedule="linear", clip_eps_final=0.1)
-    halfway = coefficients(cfg, clock_at(5))
+    state = tiny().init(KEY).replace(clock=clock_at(5))
+    halfway = coefficients(cfg, state)
     np.testing.assert_allclose([halfway.ent_coef, halfway.clip_eps], [0.005, 0.15], rtol=1e-6)
-    assert coefficients(PPOConfig(), clock_at(5)) == PPOConfig()
+    assert coefficients(PPOConfig(), state) == PPOConfig()
 
 
 def test_gradient_steps_are_counted_exactly_until_they_no_longer_fit():

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from purerl import losses
 from purerl.advantages import estimate, standardize
@@ -75,11 +76,11 @@ def ppo(
         actor = start(env, network, cfg.num_envs, stream(key, "start"))
         params = network.init(stream(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
         opt_state = {phase.name: init_phase(phase, params)}
-        extra = {"kl_coef": jax.numpy.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
+        extra = {"kl_coef": jnp.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
         return TrainState(params, opt_state, actor, clock_at(0), key, no_statistics(cfg, env.observation_space), extra)
 
     def update(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        now = coefficients(cfg, state.clock).replace(**state.extra)
+        now = coefficients(cfg, state)
         behaviour = warming(cfg, acting(cfg, network, state), state, env.action_space)
         key = stream(state.key, "rollout", state.clock)
         actor, rollout, acted = collect(env, behaviour, state.params, state.actor, key, cfg.num_steps, cfg.truncation)
