@@ -206,5 +206,5 @@ def stopping(moving: Descent, target_kl: jax.Array, period: int) -> Descent:
         step=step,
         begin=lambda state: (moving.begin(state), jnp.bool_(False), jnp.uint32(0)),
         end=lambda course: moving.end(course[0]),
-        report=lambda course: {**moving.report(course[0]), "stopped": course[1].astype(jnp.float32)},
+        report=lambda course: {"stopped": course[1].astype(jnp.float32)},
     )

@@ -18,7 +18,7 @@ from purerl.advantages import estimate, standardize
 from purerl.clock import clock_at, tick
 from purerl.config import PPOConfig
 from purerl.keys import stream
-from purerl.metrics import explained_variance, mean_of
+from purerl.metrics import Mean, explained_variance, mean_of
 from purerl.normalize import Statistics, merge_statistics, no_statistics, scale_rewards, standardize_values
 from purerl.optimizers import adapted_coefficient, coefficients, descent, direction
 from purerl.phases import init_phase, run_phase, sequences
@@ -97,7 +97,8 @@ def ppo(
         current = phase._replace(loss=ppo_loss(now, seeing, policy_loss), descent=moving)
         params, opt_state, learnt = run_phase(current, state.clock, state.key, state.params, state.opt_state[phase.name], data)
         explained = explained_variance(steps.value, advantages.target)
-        metrics = {**acted, **learnt, "explained_variance": explained, "lr": mean_of(moving.lr(opt_state))}
+        stopped = Mean(jnp.float32(0), learnt["loss"].count)  # where nothing stops a phase
+        metrics = {**acted, "stopped": stopped, **learnt, "explained_variance": explained, "lr": mean_of(moving.lr(opt_state))}
         extra, moved = adapted_penalty(now, seeing, params, data)
         statistics = merge_statistics(cfg, statistics, steps.obs, advantages.target)
         after = TrainState(params, {phase.name: opt_state}, actor, tick(state.clock), state.key, statistics, extra)
