@@ -91,7 +91,12 @@ def state_after(changes, env):
     return digest(updated(base.replace(**floats | dict(changes)), env))
 
 
-@pytest.mark.parametrize("name", FIELDS)
+# Floats share one program. Of the others, each of which compiles one of its own, a few are tried every time.
+EVERY_TIME = {"estimator", "kl_stop", "minibatches", "optimizer", "value_clip", *ELSEWHERE}
+EVERY_TIME |= {f.name for f in dataclasses.fields(CFG) if f.type is float}
+
+
+@pytest.mark.parametrize("name", [n if n in EVERY_TIME else pytest.param(n, marks=pytest.mark.slow) for n in FIELDS])
 def test_every_field_it_names_changes_something(name):
     if name in ELSEWHERE:
         values = {"env": ("CartPole-v1", "Pendulum-v1"), "total_timesteps": (64, 128), "info": ((), ("illegal",))}[name]

@@ -15,8 +15,6 @@ NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent / "notebooks").glob("*.
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs_in_a_minute(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(path.parent.parent))
-    # Between what users run and what the tests do: these compile much and run for a while.
-    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false")
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     start = time.perf_counter()
     NotebookClient(read(path, NO_CONVERT), timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute()

@@ -37,7 +37,7 @@ def test_metrics_have_one_row_an_update(run):
     assert {
         "steps", "episodes", "episode_return", "episode_length", "loss", "policy_loss", "value_loss", "entropy", "approx_kl",
         "clip_fraction", "explained_variance", "grad_norm", "grad_norm/policy", "grad_norm/value", "log_prob", "value",
-        "reward", "reward_max", "lr",
+        "reward", "reward_max", "lr", "stopped",
     } == set(metrics)  # fmt: skip
     assert {x.shape for x in metrics.values()} == {(4,)}
     np.testing.assert_array_equal(metrics["steps"], 64)
