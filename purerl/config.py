@@ -6,7 +6,23 @@ import math
 import jax
 
 from purerl.errors import Problem
-from purerl.fields import ANY, NAMES, PAIRS, Config, above, at_least, between, config, count, each, finite, leaf, one_of, static
+from purerl.fields import (
+    ANY,
+    NAMES,
+    PAIRS,
+    Config,
+    above,
+    at_least,
+    between,
+    config,
+    count,
+    each,
+    finite,
+    leaf,
+    one_of,
+    some_of,
+    static,
+)
 
 
 @config
@@ -25,8 +41,8 @@ class PPOConfig(Config):
         num_steps: Steps of each environment between two updates.
         num_epochs: Passes over the rollout in each update.
         num_minibatches: Gradient steps in each pass; must divide `num_envs * num_steps`.
-        minibatches: What stays together in a minibatch: nothing (`flat`), the whole rollout of an environment (`env`), or one
-          step of all environments (`time`).
+        minibatches: What stays together in a minibatch: nothing (`flat`), the whole rollout of an environment (`env`), one step
+          of all environments (`time`), or (`auto`) what must: with a memory whole sequences of steps, without one nothing.
         lr: Learning rate at the first update.
         lr_final: Learning rate that a `linear` or `polynomial` schedule ends at.
         lr_schedule: `linear` in the number of updates (at update i of n: `lr + (lr_final - lr) * i / n`), `constant`,
@@ -86,6 +102,11 @@ class PPOConfig(Config):
           (`detach`).
         init: How weights begin: `orthogonal`, `xavier_uniform`, `xavier_normal` or `lecun`.
         compute_dtype: The torsos compute in `float32` or `bfloat16`; parameters, heads, losses and statistics are float32.
+        memory: `gru` or `lstm` behind the torso, or `none`. Policy and value have one each, or one together, as `arch` says.
+        memory_size: Width of the memory.
+        memory_layers: Layers of the memory.
+        memory_inputs: What the memory reads besides: `("action", "reward")` of the step before, or one of them.
+        sequence_length: Steps of a training sequence of a network with a memory, a divisor of `num_steps`; 0 for all of them.
         log_std_init: Logarithm of the initial standard deviation of a Box action: in the environment's units for `gaussian`,
           before the tanh for `tanh`.
         action_distribution: Of a Box action: `gaussian`, clipped to the bounds, or `tanh`, pressed between them; `auto` is
@@ -109,7 +130,7 @@ class PPOConfig(Config):
     num_steps: int = static(128, at_least(1))
     num_epochs: int = static(4, between(1, 2**16))
     num_minibatches: int = static(4, at_least(1))
-    minibatches: str = static("flat", one_of("flat", "env", "time"))
+    minibatches: str = static("auto", one_of("auto", "flat", "env", "time"))
 
     lr: float = leaf(2.5e-4, finite(0))
     lr_final: float = leaf(0.0, finite(0))
@@ -165,6 +186,11 @@ class PPOConfig(Config):
     arch: str = static("separate", one_of("separate", "shared", "detach"))
     init: str = static("orthogonal", one_of("orthogonal", "xavier_uniform", "xavier_normal", "lecun"))
     compute_dtype: str = static("float32", one_of("float32", "bfloat16"))
+    memory: str = static("none", one_of("none", "gru", "lstm"))
+    memory_size: int = static(128, between(1, 2**16))
+    memory_layers: int = static(1, between(1, 64))
+    memory_inputs: tuple = static((), some_of("action", "reward"))
+    sequence_length: int = static(0, at_least(0))
     log_std_init: float = leaf(0.0, finite())
     action_distribution: str = static("auto", one_of("auto", "gaussian", "tanh"))
     action_mask: str = static("")
@@ -187,9 +213,9 @@ class PPOConfig(Config):
         return self.batch_size // self.num_minibatches
 
     @property
-    def _units(self) -> int:
-        """How many indivisible parts a rollout has when it is split into minibatches."""
-        return {"flat": self.batch_size, "env": self.num_envs, "time": self.num_steps}[self.minibatches]
+    def training_length(self) -> int:
+        """Steps of a training sequence of a network with a memory."""
+        return self.sequence_length or self.num_steps
 
     @property
     def num_updates(self) -> int:
@@ -207,13 +233,18 @@ class PPOConfig(Config):
             over = next((d for d in range(wanted, min(2 * wanted, size) + 1) if size % d == 0), below)
             hint = f"must divide num_envs * num_steps = {size}; {' or '.join(map(str, sorted({below, over})))} would work"
             found.append(Problem("num_minibatches", self.num_minibatches, hint))
-        elif self.minibatches != "flat" and self._units % self.num_minibatches:
-            unit = {"env": "num_envs", "time": "num_steps"}[self.minibatches]
-            hint = f"with minibatches = {self.minibatches!r} it must divide {unit} = {self._units}"
-            found.append(Problem("num_minibatches", self.num_minibatches, hint))
+        elif self.minibatches in ("env", "time"):
+            unit, units = {"env": ("num_envs", self.num_envs), "time": ("num_steps", self.num_steps)}[self.minibatches]
+            if units % self.num_minibatches:
+                hint = f"with minibatches = {self.minibatches!r} it must divide {unit} = {units}"
+                found.append(Problem("num_minibatches", self.num_minibatches, hint))
         elif self.minibatch_size == 1 and self.advantage_norm == "minibatch":
             hint = "gives minibatches of one step, whose standardised advantage is always 0; use fewer, or advantage_norm='batch'"
             found.append(Problem("num_minibatches", self.num_minibatches, hint))
+        if self.sequence_length and (self.sequence_length > self.num_steps or self.num_steps % self.sequence_length):
+            found.append(Problem("sequence_length", self.sequence_length, f"must divide num_steps = {self.num_steps}"))
+        if self.memory == "none" and self.memory_inputs:
+            found.append(Problem("memory_inputs", self.memory_inputs, "nothing reads them with memory = 'none'"))
         if self.batch_size < 2**31 <= self.metrics_every * self.batch_size:
             hint = f"a row would count 2**31 steps or more; at most {(2**31 - 1) // self.batch_size} would work"
             found.append(Problem("metrics_every", self.metrics_every, hint))

@@ -51,6 +51,11 @@ def one_of(*choices) -> Rule:
     return Rule(f"choose from {', '.join(map(repr, choices))}", lambda x: x in choices, choices)
 
 
+def some_of(*choices) -> Rule:
+    names = ", ".join(map(repr, choices))
+    return Rule(f"must be a tuple of some of {names}", lambda xs: set(xs) <= set(choices) and len(set(xs)) == len(xs))
+
+
 def each(rule: Rule) -> Rule:
     return Rule(f"must be a tuple of ints, each of which {rule.says}", lambda xs: all(is_int(x) and rule.holds(x) for x in xs))
 

@@ -13,11 +13,13 @@ from flax import linen as nn
 from purerl.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.errors import ConfigError, Problem
 from purerl.initializers import initialize
+from purerl.memory import Memory
 from purerl.types import Box, Discrete, MultiBinary, MultiDiscrete, Network, Outputs, Space
 
 PyTree = Any
 
 HEAD_GAINS = {"policy": 0.01, "value": 1.0}  # a policy that starts near uniform ("37 details", number 2)
+PREVIOUS = ("previous_action", "previous_reward")  # entries of an observation
 ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "gelu": nn.gelu, "elu": nn.elu}
 
 
@@ -157,14 +159,26 @@ class ValueHead(nn.Module):
         return Linear(1)(x).squeeze(-1)
 
 
-class Branch(nn.Module):
-    """A torso and what it ends in. The head computes in float32."""
+class Trunk(nn.Module):
+    """A torso, the memory behind it if there is one, and the head they end in; without a head, the features it would see.
+
+    `x [L * N, ...]` is what the torso sees, steps and sequences as one axis: with two, XLA transposes for each weight's gradient,
+    and takes half as long again. `past [L, N, ...]` is what the memory reads besides. Memories and heads give float32.
+    """
 
     torso: nn.Module
-    head: nn.Module
+    memory: nn.Module | None
+    head: nn.Module | None
 
-    def __call__(self, x: jax.Array) -> Any:
-        return self.head(self.torso(x).astype(jnp.float32))
+    def __call__(self, x: jax.Array, past: jax.Array | None, carry: PyTree, first: jax.Array) -> tuple[Any, PyTree]:
+        features = self.torso(x)
+        if self.memory is not None:
+            inputs = features.reshape(*first.shape, -1)
+            inputs = inputs if past is None else jnp.concatenate([inputs, past], axis=-1)
+            features, carry = self.memory(carry, inputs, first)
+            features = features.reshape(-1, features.shape[-1])
+        features = features.astype(jnp.float32)
+        return (features if self.head is None else self.head(features)), carry
 
 
 # --- the whole --------------------------------------------------------------------------------------------------------
@@ -173,17 +187,18 @@ class Branch(nn.Module):
 def actor_critic(cfg: Any, observation_space: PyTree, action_space: Space) -> Network:
     """The network a config describes. Groups of parameters:
 
-        arch        groups                   the value's gradient reaches
-        separate    policy, value            its own torso ("37 details", number 13)
-        shared      torso, policy, value     the one torso
-        detach      torso, policy, value     its own last layer
+        arch        groups                           the value's gradient reaches
+        separate    policy, value                    its own torso and memory ("37 details", number 13)
+        shared      torso, (memory,) policy, value   the one torso and memory
+        detach      torso, (memory,) policy, value   its own last layer
 
-    Of a dict of observations the policy does not see the entry `critic_obs`, and nothing sees the entry `action_mask`.
+    Of a dict of observations the policy does not see the entry `critic_obs`, nothing sees the entry `action_mask`, and the memory
+    alone sees what was done and paid before (`purerl.envs.previous`).
 
     Raises:
         ConfigError: the torso does not fit the observations, or the distribution the actions.
     """
-    hidden = {"policy": (cfg.action_mask, cfg.critic_obs), "value": (cfg.action_mask,)}
+    hidden = {"policy": (cfg.action_mask, cfg.critic_obs, *PREVIOUS), "value": (cfg.action_mask, *PREVIOUS)}
     found = _distribution_problems(cfg, action_space)
     if cfg.arch != "separate" and cfg.critic_obs:
         found.append(Problem("arch", cfg.arch, "one torso would show the policy what only the value may see; use 'separate'"))
@@ -192,45 +207,96 @@ def actor_critic(cfg: Any, observation_space: PyTree, action_space: Space) -> Ne
         found += [problem for problem in _torso_problems(cfg, space) if problem not in found]
     if found:
         raise ConfigError(found)
+    past_space = (
+        {name: x for name, x in observation_space.items() if name in PREVIOUS} if isinstance(observation_space, dict) else {}
+    )
+    memory = Memory(cfg.memory, cfg.memory_size, cfg.memory_layers) if cfg.memory != "none" else None
     heads = {"policy": _policy_head(cfg, action_space), "value": ValueHead()}
-    one_torso = cfg.arch != "separate"
-    torsos = {group: _torso(cfg, space) for group, space in spaces.items()}
-    modules = {"torso": torsos["policy"], **heads} if one_torso else {g: Branch(torsos[g], head) for g, head in heads.items()}
     dtype = jnp.dtype(cfg.compute_dtype)
 
-    def seen(obs, cut):
-        """What each group sees, computed once where it is the same."""
-        view = lambda group: cut(encode(without(obs, hidden[group]), spaces[group]).astype(dtype))
+    def views(obs):
+        """What the torso of each group sees, computed once where it is the same, and what a memory reads besides."""
+        flat = lambda x: x.reshape(-1, *x.shape[2:])
+        view = lambda group: flat(encode(without(obs, hidden[group]), spaces[group]).astype(dtype))
         policy = view("policy")
-        return {"policy": policy, "value": view("value") if cfg.critic_obs else policy}
+        past = encode({name: obs[name] for name in past_space}, past_space).astype(dtype) if past_space else None
+        past = past if past is None else past.reshape(*past.shape[:2], -1)
+        return {"policy": policy, "value": view("value") if cfg.critic_obs else policy}, past
 
-    def features(params, x):
-        """What the heads see of the one torso."""
-        policy = modules["torso"].apply({"params": params["torso"]}, x["policy"]).astype(jnp.float32)
-        return {"policy": policy, "value": jax.lax.stop_gradient(policy) if cfg.arch == "detach" else policy}
+    if cfg.arch == "separate":
+        return _separate(cfg, {group: Trunk(_torso(cfg, spaces[group]), memory, head) for group, head in heads.items()}, views)
+    return _shared(cfg, Trunk(_torso(cfg, spaces["policy"]), memory, None), heads, views)
+
+
+def _separate(cfg: Any, trunks: dict[str, Trunk], views: Callable) -> Network:
+    """A trunk with a head for each group; the carry is a dict of theirs."""
+    remembers = cfg.memory != "none"
+    carry_of = lambda carry, group: carry[group] if remembers else ()
+
+    def initial_carry(num_envs):
+        return {group: trunk.memory.initial_carry(num_envs) for group, trunk in trunks.items()} if remembers else ()
 
     def init(key, obs):
-        x = seen(obs, lambda x: x[0])
-        params = {}
-        if one_torso:
-            params["torso"] = modules["torso"].init(key, x["policy"])["params"]
-            x = features(params, x)
-        params |= {group: modules[group].init(key, x[group])["params"] for group in heads}
-        hidden_gain = math.sqrt(2) if cfg.init == "orthogonal" else 1.0  # the other schemes have a scale of their own
-        return initialize(key, params, cfg.init, lambda path: hidden_gain if "torso" in path.split("/") else _head_gain(path))
+        (x, past), (first, carry) = views(obs), _beginning(obs, initial_carry, remembers)
+        params = {group: t.init(key, x[group], past, carry_of(carry, group), first)["params"] for group, t in trunks.items()}
+        return initialize(key, params, cfg.init, _gain(cfg))
 
     def apply(params, carry, obs, first):
-        # Steps and sequences as one axis: with two, XLA transposes for each weight's gradient, and takes half as long again.
-        x = seen(obs, lambda x: x.reshape(-1, *x.shape[2:]))
-        x = features(params, x) if one_torso else x
-        outputs = Outputs(**{group: modules[group].apply({"params": params[group]}, x[group]) for group in heads})
-        return jax.tree.map(lambda y: y.reshape(*first.shape, *y.shape[1:]), outputs), carry
+        (x, past), found = views(obs), {}
+        for group, trunk in trunks.items():
+            found[group] = trunk.apply({"params": params[group]}, x[group], past, carry_of(carry, group), first)
+        outputs = Outputs(**{group: y for group, (y, _) in found.items()})
+        return _steps(outputs, first), {group: after for group, (_, after) in found.items()} if remembers else ()
 
-    return Network(init, apply)
+    return Network(init, apply, initial_carry)
 
 
-def _head_gain(path: str) -> float:
-    return HEAD_GAINS[path.split("/")[0]]
+def _shared(cfg: Any, trunk: Trunk, heads: dict[str, nn.Module], views: Callable) -> Network:
+    """One trunk and two heads; the carry is the trunk's."""
+
+    def initial_carry(num_envs):
+        return trunk.memory.initial_carry(num_envs) if cfg.memory != "none" else ()
+
+    def init(key, obs):
+        (x, past), (first, carry) = views(obs), _beginning(obs, initial_carry, cfg.memory != "none")
+        (features, _), params = trunk.init_with_output(key, x["policy"], past, carry, first)
+        params = params["params"] | {group: head.init(key, features)["params"] for group, head in heads.items()}
+        return initialize(key, params, cfg.init, _gain(cfg))
+
+    def apply(params, carry, obs, first):
+        x, past = views(obs)
+        mine = {name: group for name, group in params.items() if name not in heads}
+        features, carry = trunk.apply({"params": mine}, x["policy"], past, carry, first)
+        seen = {"policy": features, "value": jax.lax.stop_gradient(features) if cfg.arch == "detach" else features}
+        outputs = Outputs(**{group: head.apply({"params": params[group]}, seen[group]) for group, head in heads.items()})
+        return _steps(outputs, first), carry
+
+    return Network(init, apply, initial_carry)
+
+
+def _beginning(obs: PyTree, initial_carry: Callable, remembers: bool) -> tuple[jax.Array | None, PyTree]:
+    """`first` and a carry for observations `[L, N, ...]` that nothing came before; without a memory nobody asks."""
+    if not remembers:
+        return None, ()
+    first = jnp.ones(jax.tree.leaves(obs)[0].shape[:2], bool)
+    return first, initial_carry(first.shape[1])
+
+
+def _steps(outputs: Outputs, first: jax.Array) -> Outputs:
+    """Outputs `[L * N, ...]` as `[L, N, ...]`."""
+    return jax.tree.map(lambda y: y.reshape(*first.shape, *y.shape[1:]), outputs)
+
+
+def _gain(cfg: Any) -> Callable[[str], float]:
+    """The factor of each kernel as it begins, by its path; the schemes but `orthogonal` have a scale of their own."""
+
+    def gain(path):
+        parts = path.split("/")
+        if "memory" in parts:
+            return 1.0  # "37 details", number 32
+        return (math.sqrt(2) if cfg.init == "orthogonal" else 1.0) if "torso" in parts else HEAD_GAINS[parts[0]]
+
+    return gain
 
 
 def _torso_kind(cfg: Any, space: PyTree) -> tuple[str, tuple[int, ...]]:

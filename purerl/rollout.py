@@ -1,6 +1,7 @@
 """Acting: from a network and environments to a rollout. The only loop over time."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -63,6 +64,7 @@ def collect(
     key: jax.Array,
     num_steps: int,
     truncation: str = "final_obs",
+    length: int | None = None,
 ) -> tuple[Actor, Rollout, dict[str, Any]]:
     """Acts for `T = num_steps` steps in every environment.
 
@@ -83,9 +85,11 @@ def collect(
             zero         nothing, as if the state were terminal (rlib, cleanrl): values learn the time limit, not the task
             ignore       the next episode, as if it were the same one (skrl 2.0): values leak across the reset
 
+        length: steps of a training sequence, a divisor of T; None for T.
+
     Returns:
-        The actor after the rollout; the rollout, with the memory from before its first step as `carry [1, B, ...]`; and
-        metrics of steps, rewards and finished episodes.
+        The actor after the rollout; the rollout, with the memory from before the first step of each sequence; and metrics of
+        steps, rewards and finished episodes.
     """
     remembers = bool(jax.tree.leaves(actor.carry))
     forward = functools.partial(one_step, network)
@@ -121,7 +125,7 @@ def collect(
         episode = (episode_return, episode_length)
         return following, _Step(_rows(actor.obs), actor.first, outputs.policy, action, kept, *episode, value, final_value)
 
-    last, steps = jax.lax.scan(step, actor, (noise, env_keys))
+    last, steps, carries = _scan_sequences(step, actor, (noise, env_keys), num_steps // (length or num_steps))
     obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
     steps = steps._replace(obs=obs, after=steps.after.replace(next_obs=next_obs))
     value = steps.value if remembers else network.apply(params, (), steps.obs, steps.first)[0].value
@@ -130,8 +134,22 @@ def collect(
     else:
         final_value = value if truncation == "current_obs" else jnp.zeros_like(value)
     transition = _transition(steps, value, final_value, bootstrap(last.carry, last.obs), truncation)
-    rollout = Rollout(transition, jax.tree.map(lambda x: x[None], actor.carry))
-    return last, rollout, _rollout_metrics(steps, transition)
+    return last, Rollout(transition, carries), _rollout_metrics(steps, transition)
+
+
+def _scan_sequences(step: Callable, actor: Actor, draws: PyTree, count: int) -> tuple[Actor, PyTree, PyTree]:
+    """A scan over time in `count` sequences: the last actor, all steps `[T, ...]`, and the memories before each sequence."""
+    if count == 1:
+        last, steps = jax.lax.scan(step, actor, draws)
+        return last, steps, jax.tree.map(lambda x: x[None], actor.carry)
+
+    def sequence(actor, draws):
+        after, steps = jax.lax.scan(step, actor, draws)
+        return after, (steps, actor.carry)
+
+    draws = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), draws)
+    last, (steps, carries) = jax.lax.scan(sequence, actor, draws)
+    return last, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps), carries
 
 
 def _rows(obs: PyTree) -> PyTree:

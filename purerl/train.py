@@ -15,6 +15,7 @@ from purerl.advantages import estimate
 from purerl.algorithms.ppo import ppo, surrogate
 from purerl.config import PPOConfig
 from purerl.envs import make_env
+from purerl.envs.previous import with_previous
 from purerl.errors import ConfigError, Problem
 from purerl.evaluate import evaluate
 from purerl.fields import not_scalar, problems, single_precision
@@ -69,10 +70,12 @@ def make_train(
     Raises:
         ConfigError: with every problem found in the config, the environment and the network.
     """
+    made = lambda overrides: make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, cfg.info)
+    make = lambda overrides: with_previous(made(overrides), cfg.memory_inputs)
     found = problems(cfg) + not_scalar(cfg)
-    if not any(problem.field.startswith(("env", "info")) for problem in found):
+    if not any(problem.field.startswith(("env", "info", "memory")) for problem in found):
         try:
-            environment = make_env(cfg.env, cfg.env_kwargs, cfg.env_params, env, env_params, cfg.info)
+            environment = make(cfg.env_params)
         except ConfigError as error:
             found += error.problems
     if found:
@@ -89,7 +92,7 @@ def make_train(
         raise ConfigError(found)
     parts = {"advantage": advantage, "policy_loss": policy_loss}
     parts |= {"optimizer": optimizer, "lr_schedule": lr_schedule, "reward_shaper": reward_shaper}
-    remake = lambda overrides: make_env(cfg.env, cfg.env_kwargs, {**cfg.env_params, **overrides}, env, env_params, cfg.info)
+    remake = lambda overrides: make({**cfg.env_params, **overrides})
     return Train(cfg, environment, network, ppo(cfg, environment, network, **parts), remake)
 
 
@@ -167,7 +170,10 @@ class Train:
         cfg = self.cfg
         state = jax.eval_shape(self.init, jax.random.key(0))
         rollout = jax.eval_shape(
-            lambda state: collect(self.env, self.network, state.params, state.actor, state.key, cfg.num_steps)[1], state
+            lambda state: collect(
+                self.env, self.network, state.params, state.actor, state.key, cfg.num_steps, length=cfg.training_length
+            )[1],
+            state,
         )
         env_steps = cfg.num_updates * cfg.batch_size
         return Plan(
@@ -282,10 +288,20 @@ def _network_problems(network: Network, env: Environment, cfg: PPOConfig) -> lis
     logits = getattr(outputs.policy, "logits", None)
     if isinstance(space, Discrete) and logits is not None and logits.shape[-1] != space.n:
         found.append(Problem("network", logits.shape[-1], f"the environment has {space.n} actions; as many logits are needed"))
-    if jax.tree.leaves(carry) and cfg.minibatches == "time":
-        hint = "the network has a memory, so the steps of an environment cannot be parted; use 'env'"
-        found.append(Problem("minibatches", cfg.minibatches, hint))
-    if jax.tree.leaves(carry) and cfg.num_envs % cfg.num_minibatches:
-        hint = f"the network has a memory, so a minibatch is whole environments: it must divide num_envs = {cfg.num_envs}"
-        found.append(Problem("num_minibatches", cfg.num_minibatches, hint))
+    if jax.tree.leaves(carry):
+        found += _sequence_problems(cfg)
     return found
+
+
+def _sequence_problems(cfg: PPOConfig) -> list[Problem]:
+    """Where minibatches would tear the sequences of a network with a memory."""
+    if cfg.minibatches in ("flat", "time"):
+        hint = "the network has a memory, so the steps of an environment must stay in order; use 'auto'"
+        return [Problem("minibatches", cfg.minibatches, hint)]
+    if cfg.minibatches == "env" and cfg.training_length != cfg.num_steps:
+        return [Problem("minibatches", cfg.minibatches, f"cannot be cut into sequences of {cfg.sequence_length}; use 'auto'")]
+    sequences = cfg.batch_size // cfg.training_length
+    if sequences % cfg.num_minibatches:
+        hint = f"the network has a memory, so a minibatch is whole sequences: it must divide their number, {sequences}"
+        return [Problem("num_minibatches", cfg.num_minibatches, hint)]
+    return []

@@ -67,7 +67,7 @@ def ppo(
         minibatches=cfg.num_minibatches,
         max_grad_norm=cfg.max_grad_norm,
         joint=cfg.grad_clip == "joint",
-        length=cfg.num_steps if remembers or cfg.minibatches == "env" else 1,
+        length=cfg.training_length if remembers else cfg.num_steps if cfg.minibatches == "env" else 1,
         block=cfg.num_envs if cfg.minibatches == "time" else 1,
         start=-(-cfg.learning_starts // cfg.batch_size),
     )
@@ -83,7 +83,8 @@ def ppo(
         now = coefficients(cfg, state)
         behaviour = warming(cfg, acting(cfg, network, state), state, env.action_space)
         key = stream(state.key, "rollout", state.clock)
-        actor, rollout, acted = collect(env, behaviour, state.params, state.actor, key, cfg.num_steps, cfg.truncation)
+        length = phase.length if remembers else None
+        actor, rollout, acted = collect(env, behaviour, state.params, state.actor, key, cfg.num_steps, cfg.truncation, length)
         steps = rollout.steps
         if reward_shaper is not None:
             steps = steps.replace(reward=reward_shaper(steps.reward, step_counts(state.clock, *steps.reward.shape)))

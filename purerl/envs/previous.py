@@ -1,0 +1,60 @@
+"""Environments that also show what was done and paid in the step before: what a memory may read besides the observation."""
+
+import jax
+import jax.numpy as jnp
+
+from purerl.types import Discrete, Environment, MultiDiscrete, PyTree, Space
+
+
+def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
+    """The environment with the entries `previous_action` and `previous_reward` in its observations, or one of them.
+
+    Zero at the beginning of an episode: an action that was a choice is then -1, which is one-hot nothing. An observation that is
+    no dict becomes the entry `obs`.
+
+    Args:
+        env: any environment.
+        names: some of "action" and "reward".
+    """
+    if not names:
+        return env
+
+    def shown(obs, **previous):
+        entries = obs if isinstance(obs, dict) else {"obs": obs}
+        return entries | {f"previous_{name}": previous[name] for name in names}
+
+    def nothing(count):
+        return {"action": _no_action(env.action_space, count), "reward": jnp.zeros(count, jnp.float32)}
+
+    def reset(keys):
+        env_state, obs = env.reset(keys)
+        return env_state, shown(obs, **nothing(keys.shape[0]))
+
+    def step(keys, env_state, action):
+        after = env.step(keys, env_state, action)
+        done = after.terminated | after.truncated
+        previous = {"action": _entries(env.action_space, action), "reward": after.reward}
+        fresh = jax.tree.map(lambda new, x: jax.vmap(jnp.where)(done, new, x), nothing(done.shape[0]), previous)
+        return after.replace(obs=shown(after.obs, **fresh), next_obs=shown(after.next_obs, **previous))
+
+    spaces = {"action": _action_space(env.action_space), "reward": jax.ShapeDtypeStruct((), jnp.float32)}
+    return env._replace(reset=reset, step=step, observation_space=shown(env.observation_space, **spaces))
+
+
+def _entries(space: Space, action: jax.Array) -> PyTree:
+    """An action as what an observation may hold: a choice is an index, and several are a tuple of them."""
+    if isinstance(space, MultiDiscrete):
+        return tuple(action[:, i] for i in range(len(space.sizes)))
+    return action if isinstance(space, Discrete) else action.astype(jnp.float32)
+
+
+def _no_action(space: Space, count: int) -> PyTree:
+    if isinstance(space, MultiDiscrete):
+        return tuple(jnp.full(count, -1, jnp.int32) for _ in space.sizes)
+    return jnp.full(count, -1, jnp.int32) if isinstance(space, Discrete) else jnp.zeros((count, *space.shape), jnp.float32)
+
+
+def _action_space(space: Space) -> PyTree:
+    if isinstance(space, MultiDiscrete):
+        return tuple(Discrete(n) for n in space.sizes)
+    return space if isinstance(space, Discrete) else jax.ShapeDtypeStruct(space.shape, jnp.float32)
