@@ -105,8 +105,14 @@ def test_an_episode_begins_with_nothing_of_the_one_before(kind, arch):
     assert says(full, False) != says(full, True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("length", [0, 8, 2, 1])
+def combinations(*lengths):
+    """Every length with a GRU, one with an LSTM; the others are run with the slow tests."""
+    slow = lambda kind, length: [pytest.mark.slow] if kind == "lstm" and length != lengths[1] else []
+    cells = [pytest.param(kind, length, marks=slow(kind, length)) for kind in KINDS for length in lengths]
+    return pytest.mark.parametrize(("kind", "length"), cells)
+
+
+@combinations(0, 8, 2, 1)
 def test_the_ratio_is_one_across_episodes(kind, length):
     """With a rate of 0; episodes of 1 to 5 steps, so that a rollout of 16 has more than three ends."""
     cfg = REMEMBERS.replace(memory=kind, sequence_length=length, lr=0.0, lr_final=0.0, normalize_obs=True)
@@ -128,8 +134,7 @@ def rolled_out(kind, num_steps, length=None, rollouts=1):
     return network, params, actor, found
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("length", [16, 8, 4, 2])
+@combinations(16, 4, 2)
 def test_replayed_memories_are_those_of_acting(kind, length):
     network, params, actor, [rollout] = rolled_out(kind, 16, length)
     data = sequences(rollout.steps, rollout.carry, length)
@@ -244,7 +249,7 @@ def test_everything_with_a_memory_resumes_to_the_same_bits(tmp_path):
     assert not episodes.info["illegal"].any()
 
 
-@pytest.mark.parametrize("box", [False, True])
+@pytest.mark.parametrize("box", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_seeds_and_configs_side_by_side(box):
     sweep = jax.vmap(lambda x: REMEMBERS.replace(lr=x, sequence_length=4))(jnp.array([1e-3, 1e-2]))
     run = jax.vmap(lambda cfg, key: tiny(cfg, box=box)(key).state, in_axes=(0, None))
