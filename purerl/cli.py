@@ -26,7 +26,7 @@ from purerl.runs import first_of
 DESCRIPTION = "Trains agents of the PPO family."
 
 # Where a flag cannot have the type of its field: text can be a whole number written as 1e6, and pairs are a sequence of words.
-FLAG_TYPES = {"total_timesteps": int | float, "env_kwargs": dict[str, str], "env_params": dict[str, float]}
+FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float]}
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -265,6 +265,8 @@ def _flags(name: str, base: dict[str, Any], cls: type[Config]) -> type:
 
 def _flag_type(field: dataclasses.Field) -> Any:
     choices = field.metadata["rule"].choices if "rule" in field.metadata else ()
+    if field.metadata.get("whole_float"):
+        return int | float
     return Literal[choices] if choices else FLAG_TYPES.get(field.name, field.type)
 
 

@@ -37,6 +37,14 @@ def before(clock: Clock, updates: int) -> jax.Array:
     return (clock.high < high) | ((clock.high == high) & (clock.low < low))
 
 
+def since(clock: Clock, updates: int) -> Clock:
+    """The clock as if it had begun after so many updates; it stands at 0 until then."""
+    high, low = (np.uint32(word) for word in divmod(updates, WORD))
+    early, borrow = before(clock, updates), (clock.low < low).astype(jnp.uint32)
+    zero = jnp.uint32(0)
+    return Clock(high=jnp.where(early, zero, clock.high - high - borrow), low=jnp.where(early, zero, clock.low - low))
+
+
 def updates_in_float32(clock: Clock) -> jax.Array:
     """The number of finished updates, rounded: float32."""
     return clock.high.astype(jnp.float32) * np.float32(WORD) + clock.low.astype(jnp.float32)

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import jax
+import numpy as np
 
 from purerl.errors import Problem
 from purerl.fields import (
@@ -18,6 +19,7 @@ from purerl.fields import (
     count,
     each,
     finite,
+    is_off,
     leaf,
     one_of,
     some_of,
@@ -83,7 +85,7 @@ class PPOConfig(Config):
         ent_schedule: `constant`, or `linear` in the number of updates.
         value_clip: How the value's own step is limited: `max` takes the worse of the clipped and the unclipped error,
           `replace` the clipped one alone, `none` the unclipped one.
-        value_clip_eps: How far a value may move, in units of return.
+        value_clip_eps: How far a value may move, in units of what the network gives: of return, or standardised.
         advantage_norm: Advantages are standardised over each `minibatch`, over the `batch`, or `none`.
         max_grad_norm: Gradients are scaled down to this norm; inf disables.
         grad_clip: The norm is that of all networks together, `joint`, or each network's own, `per_network`.
@@ -101,7 +103,7 @@ class PPOConfig(Config):
         arch: `separate` torsos of policy and value, a `shared` one, or a shared one that the value's gradient does not reach
           (`detach`).
         init: How weights begin: `orthogonal`, `xavier_uniform`, `xavier_normal` or `lecun`.
-        compute_dtype: The torsos compute in `float32` or `bfloat16`; parameters, heads, losses and statistics are float32.
+        compute_dtype: Torsos and memories compute in `float32` or `bfloat16`; all that is kept, heads and losses are float32.
         memory: `gru` or `lstm` behind the torso, or `none`. Policy and value have one each, or one together, as `arch` says.
         memory_size: Width of the memory.
         memory_layers: Layers of the memory.
@@ -213,6 +215,11 @@ class PPOConfig(Config):
         return self.batch_size // self.num_minibatches
 
     @property
+    def skipped_updates(self) -> int:
+        """Updates before the first that learns."""
+        return -(-int(self.learning_starts) // self.batch_size)
+
+    @property
     def training_length(self) -> int:
         """Steps of a training sequence of a network with a memory."""
         return self.sequence_length or self.num_steps
@@ -238,13 +245,13 @@ class PPOConfig(Config):
             if units % self.num_minibatches:
                 hint = f"with minibatches = {self.minibatches!r} it must divide {unit} = {units}"
                 found.append(Problem("num_minibatches", self.num_minibatches, hint))
-        elif self.minibatch_size == 1 and self.advantage_norm == "minibatch":
+        if not found and self.minibatch_size == 1 and self.advantage_norm == "minibatch":
             hint = "gives minibatches of one step, whose standardised advantage is always 0; use fewer, or advantage_norm='batch'"
             found.append(Problem("num_minibatches", self.num_minibatches, hint))
         if self.sequence_length and (self.sequence_length > self.num_steps or self.num_steps % self.sequence_length):
             found.append(Problem("sequence_length", self.sequence_length, f"must divide num_steps = {self.num_steps}"))
-        if self.memory == "none" and self.memory_inputs:
-            found.append(Problem("memory_inputs", self.memory_inputs, "nothing reads them with memory = 'none'"))
+        if self.clip_schedule == "linear" and not isinstance(self.clip_eps, jax.core.Tracer) and np.isinf(self.clip_eps).any():
+            found.append(Problem("clip_schedule", self.clip_schedule, "from an infinite clip_eps there is no way down"))
         if self.batch_size < 2**31 <= self.metrics_every * self.batch_size:
             hint = f"a row would count 2**31 steps or more; at most {(2**31 - 1) // self.batch_size} would work"
             found.append(Problem("metrics_every", self.metrics_every, hint))
@@ -256,9 +263,14 @@ class PPOConfig(Config):
         return self.lr_schedule == "kl_adaptive" or self.kl_penalty != "none"
 
     def doubts(self) -> list[Problem]:
-        if isinstance(self.clip_eps, jax.core.Tracer) or not 1 <= self.clip_eps < math.inf:
-            return []
-        return [Problem("clip_eps", self.clip_eps, "from 1 on no decrease of a probability is clipped; 0.1 to 0.3 is usual")]
+        found = []
+        if not isinstance(self.clip_eps, jax.core.Tracer) and 1 <= self.clip_eps < math.inf:
+            hint = "from 1 on no decrease of a probability is clipped; 0.1 to 0.3 is usual"
+            found.append(Problem("clip_eps", self.clip_eps, hint))
+        if self.learning_starts < self.warmup_steps and not is_off(self.target_kl, math.inf):
+            hint = "random actions are far from the policy, and stop its learning; learning_starts = warmup_steps avoids it"
+            found.append(Problem("target_kl", self.target_kl, hint))
+        return found
 
 
 ALGORITHMS: dict[str, type[Config]] = {"ppo": PPOConfig}

@@ -239,7 +239,7 @@ def warm_start(state: TrainState, directory: Any) -> TrainState:
         ConfigError: they do not fit.
         CheckpointError: there is no checkpoint, or it cannot be read.
     """
-    taken = {"state": state.replace(opt_state=(), actor=(), clock=(), key=())}
+    taken = {"state": state.replace(opt_state=(), actor=(), clock=(), key=(), extra={})}
     ours = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(taken)}
     mine = ("['state'].params", "['state'].statistics")
     theirs = {name: x for name, x in _read(directory, "checkpoints").arrays.items() if name.startswith(mine)}

@@ -65,7 +65,8 @@ class GRU(nn.Module):
             h = (1 - z) * n + z * h
             return h, h
 
-        return unrolled(step, carry, read(inputs).astype(jnp.float32) + bias.reshape(1, 1, -1), first)
+        outputs, carry = unrolled(step, carry, read(inputs).astype(jnp.float32) + bias.reshape(1, 1, -1), first)
+        return outputs.astype(inputs.dtype), carry
 
 
 class LSTM(nn.Module):
@@ -93,7 +94,8 @@ class LSTM(nn.Module):
             h = nn.sigmoid(o) * jnp.tanh(c)
             return (c, h), h
 
-        return unrolled(step, carry, read(inputs).astype(jnp.float32) + bias.reshape(1, 1, -1), first)
+        outputs, carry = unrolled(step, carry, read(inputs).astype(jnp.float32) + bias.reshape(1, 1, -1), first)
+        return outputs.astype(inputs.dtype), carry
 
 
 def unrolled(step: Callable, carry: PyTree, inputs: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:

@@ -19,7 +19,6 @@ from purerl.types import Box, Discrete, MultiBinary, MultiDiscrete, Network, Out
 PyTree = Any
 
 HEAD_GAINS = {"policy": 0.01, "value": 1.0}  # a policy that starts near uniform ("37 details", number 2)
-PREVIOUS = ("previous_action", "previous_reward")  # entries of an observation
 ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "gelu": nn.gelu, "elu": nn.elu}
 
 
@@ -198,18 +197,22 @@ def actor_critic(cfg: Any, observation_space: PyTree, action_space: Space) -> Ne
     Raises:
         ConfigError: the torso does not fit the observations, or the distribution the actions.
     """
-    hidden = {"policy": (cfg.action_mask, cfg.critic_obs, *PREVIOUS), "value": (cfg.action_mask, *PREVIOUS)}
+    previous = tuple(f"previous_{name}" for name in cfg.memory_inputs)
+    hidden = {"policy": (cfg.action_mask, cfg.critic_obs, *previous), "value": (cfg.action_mask, *previous)}
     found = _distribution_problems(cfg, action_space)
+    if cfg.memory == "none" and previous:
+        found.append(Problem("memory_inputs", cfg.memory_inputs, "nothing reads them with memory = 'none'"))
     if cfg.arch != "separate" and cfg.critic_obs:
         found.append(Problem("arch", cfg.arch, "one torso would show the policy what only the value may see; use 'separate'"))
     spaces = {group: without(observation_space, names) for group, names in hidden.items()}
+    if not jax.tree.leaves(spaces["policy"]):
+        found.append(Problem("critic_obs", cfg.critic_obs, "leaves the policy nothing to see"))
+        raise ConfigError(found)
     for space in spaces.values():
         found += [problem for problem in _torso_problems(cfg, space) if problem not in found]
     if found:
         raise ConfigError(found)
-    past_space = (
-        {name: x for name, x in observation_space.items() if name in PREVIOUS} if isinstance(observation_space, dict) else {}
-    )
+    past_space = {name: observation_space[name] for name in previous}
     memory = Memory(cfg.memory, cfg.memory_size, cfg.memory_layers) if cfg.memory != "none" else None
     heads = {"policy": _policy_head(cfg, action_space), "value": ValueHead()}
     dtype = jnp.dtype(cfg.compute_dtype)

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from flax import struct
 
-from purerl.clock import gradient_steps, progress, updates_in_float32
+from purerl.clock import gradient_steps, progress, since, updates_in_float32
 from purerl.errors import Problem
 from purerl.fields import is_off
 from purerl.types import Clock, Descent, TrainState
@@ -58,28 +58,30 @@ def optimizer_problems(optimizer: Any) -> list[Problem]:
     return [Problem("optimizer", optimizer, hint)] if climbs else []
 
 
-def descent(cfg: Any, optimizer: optax.GradientTransformation, schedule: Callable | None, clock: Clock) -> Descent:
+def descent(cfg: Any, optimizer: optax.GradientTransformation, schedule: Callable | None, clock: Clock | None) -> Descent:
     """Steps in an optimizer's direction, as long as a config says, in the update that the clock stands before.
 
     Args:
         cfg: its `lr_schedule`, `critic_lr_scale`, `target_kl` and what belongs to them.
         optimizer: gives the direction.
         schedule: `(gradient steps so far, int32) -> learning rate`, in place of the config's; or None.
-        clock: finished updates.
+        clock: finished updates; None where only its `init` is wanted.
     """
+    learning = since(clock, cfg.skipped_updates) if clock and cfg.skipped_updates else clock
     scales = {} if is_off(cfg.critic_lr_scale, 1) else {"value": cfg.critic_lr_scale}
     steps = cfg.num_epochs * cfg.num_minibatches
     if schedule is not None:
-        moving = scheduled(optimizer, lambda step: schedule(gradient_steps(clock, steps, step)), scales)
+        moving = scheduled(optimizer, lambda step: jnp.float32(schedule(gradient_steps(learning, steps, step))), scales)
     elif cfg.lr_schedule == "polynomial":
-        decay_steps = cfg.decay_steps or cfg.num_updates * steps
-        so_far = lambda step: updates_in_float32(clock) * np.float32(steps) + step.astype(jnp.float32)
+        decay_steps = cfg.decay_steps or max(1, cfg.num_updates - cfg.skipped_updates) * steps
+        so_far = lambda step: updates_in_float32(learning) * np.float32(steps) + step.astype(jnp.float32)
         rate = lambda step: polynomial(so_far(step) / np.float32(decay_steps), cfg.lr, cfg.lr_final, cfg.lr_power)
         moving = scheduled(optimizer, rate, scales)
     elif cfg.lr_schedule == "kl_adaptive":
         moving = adapting(cfg, optimizer, scales)
     else:
-        moving = steady(optimizer, learning_rate(clock, cfg.num_updates, cfg.lr, cfg.lr_final, cfg.lr_schedule), scales)
+        lr = learning_rate(clock, cfg.num_updates, cfg.lr, cfg.lr_final, cfg.lr_schedule) if clock else cfg.lr
+        moving = steady(optimizer, lr, scales)
     if is_off(cfg.target_kl, np.inf):
         return moving
     return stopping(moving, cfg.target_kl, steps if cfg.kl_stop == "update" else cfg.num_minibatches)
@@ -116,9 +118,13 @@ def adapted_rate(cfg: Any, lr: jax.Array, kl: jax.Array) -> jax.Array:
 
 
 def adapted_coefficient(cfg: Any, coef: jax.Array, kl: jax.Array) -> jax.Array:
-    """The weight of the KL penalty after an update that moved the policy by `kl` (Schulman et al. 2017, section 4)."""
+    """The weight of the KL penalty after an update that moved the policy by `kl` (Schulman et al. 2017, section 4).
+
+    It stays within 1e-10 and 1e10: a weight of 0, or infinity, would stay what it is for ever.
+    """
     too_far, too_near = kl > cfg.desired_kl * cfg.kl_coef_tolerance, kl < cfg.desired_kl / cfg.kl_coef_tolerance
-    return coef * jnp.where(too_far, cfg.kl_coef_raise, jnp.where(too_near, cfg.kl_coef_lower, jnp.float32(1)))
+    factor = jnp.where(too_far, cfg.kl_coef_raise, jnp.where(too_near, cfg.kl_coef_lower, jnp.float32(1)))
+    return jnp.clip(coef * factor, 1e-10, 1e10)
 
 
 def clip_scale(norm: jax.Array, max_norm: jax.Array) -> jax.Array:
@@ -135,11 +141,15 @@ def clip_scale(norm: jax.Array, max_norm: jax.Array) -> jax.Array:
 def steady(optimizer: optax.GradientTransformation, lr: jax.Array, scales: dict[str, jax.Array]) -> Descent:
     """Steps of one learning rate; groups named in `scales` take it times their own factor."""
 
-    def step(gradient, state, params, metrics):
+    def step(gradient, state, params, metrics, stopped=None):
         with jax.numpy_dtype_promotion("standard"):  # optax relies on it
-            direction, state = optimizer.update(gradient, state, params)
+            direction, after = optimizer.update(gradient, state, params)
         rate = lambda group: lr * scales[group] if group in scales else lr
-        return {group: rate(group) * d for group, d in direction.items()}, state
+        taken = {group: rate(group) * d for group, d in direction.items()}
+        if stopped is None:
+            return taken, after
+        taken = jax.tree.map(lambda x: jnp.where(stopped, jnp.zeros_like(x), x), taken)
+        return taken, jax.tree.map(lambda old, new: jnp.where(stopped, old, new), state, after)
 
     return Descent(optimizer.init, step, lr=lambda state: lr)
 
@@ -147,9 +157,9 @@ def steady(optimizer: optax.GradientTransformation, lr: jax.Array, scales: dict[
 def scheduled(optimizer: optax.GradientTransformation, rate: Callable, scales: dict[str, jax.Array]) -> Descent:
     """Steps whose learning rate is `rate(i)` at the i-th gradient step of an update."""
 
-    def step(gradient, course, params, metrics):
+    def step(gradient, course, params, metrics, stopped=None):
         state, i = course
-        taken, state = steady(optimizer, rate(i), scales).step(gradient, state, params, metrics)
+        taken, state = steady(optimizer, rate(i), scales).step(gradient, state, params, metrics, stopped)
         return taken, (state, i + 1)
 
     first = jnp.uint32(0)
@@ -170,12 +180,12 @@ def adapting(cfg: Any, optimizer: optax.GradientTransformation, scales: dict[str
     """Steps whose learning rate follows the KL divergence, `metrics["kl"]`: see `adapted_rate`."""
     by_minibatch, minibatches = cfg.lr_kl_every == "minibatch", np.float32(cfg.num_minibatches)
 
-    def step(gradient, course, params, metrics):
+    def step(gradient, course, params, metrics, stopped=None):
         state, kl, count = course  # of this epoch: the sum of KL divergences, and over how many minibatches
         kl, count = kl + metrics["kl"], count + 1
         ends = count == minibatches
         lr = adapted_rate(cfg, state.lr, metrics["kl"]) if by_minibatch else state.lr
-        taken, inner = steady(optimizer, lr, scales).step(gradient, state.inner, params, metrics)
+        taken, inner = steady(optimizer, lr, scales).step(gradient, state.inner, params, metrics, stopped)
         after = lr if by_minibatch else jnp.where(ends, adapted_rate(cfg, lr, kl / minibatches), lr)
         return taken, (Adapting(inner, after), *(jnp.where(ends, jnp.zeros_like(x), x) for x in (kl, count)))
 
@@ -191,16 +201,15 @@ def adapting(cfg: Any, optimizer: optax.GradientTransformation, scales: dict[str
 def stopping(moving: Descent, target_kl: jax.Array, period: int) -> Descent:
     """Steps of 0 from the first minibatch on whose `metrics["approx_kl"]` is above `target_kl`, until `period` steps are over.
 
-    The gradients are computed nevertheless: a mask keeps the program one program, also over seeds.
+    The gradients are computed nevertheless: a mask keeps the program one program, also over seeds. A rate that is scheduled, or
+    that follows the KL divergence, goes on.
     """
 
     def step(gradient, course, params, metrics):
-        before, stopped, i = course
-        taken, after = moving.step(gradient, before, params, metrics)
+        inner, stopped, i = course
         stopped = (stopped & (i % np.uint32(period) > 0)) | (metrics["approx_kl"] > target_kl)
-        taken = jax.tree.map(lambda x: jnp.where(stopped, jnp.zeros_like(x), x), taken)
-        after = jax.tree.map(lambda old, new: jnp.where(stopped, old, new), before, after)
-        return taken, (after, stopped, i + 1)
+        taken, inner = moving.step(gradient, inner, params, metrics, stopped)
+        return taken, (inner, stopped, i + 1)
 
     return moving._replace(
         step=step,

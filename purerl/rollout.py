@@ -133,7 +133,8 @@ def collect(
         final_value = steps.final_value if remembers else _final_values(network, params, steps, value)
     else:
         final_value = value if truncation == "current_obs" else jnp.zeros_like(value)
-    transition = _transition(steps, value, final_value, bootstrap(last.carry, last.obs), truncation)
+    last_value = forward(params, last.carry, last.obs, last.first)[0].value
+    transition = _transition(steps, value, final_value, last_value, truncation)
     return last, Rollout(transition, carries), _rollout_metrics(steps, transition)
 
 

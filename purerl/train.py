@@ -182,7 +182,7 @@ class Train:
             extra_steps=env_steps - int(cfg.total_timesteps),
             batch_size=cfg.batch_size,
             minibatch_size=cfg.minibatch_size,
-            gradient_steps=cfg.num_updates * cfg.num_epochs * cfg.num_minibatches,
+            gradient_steps=max(0, cfg.num_updates - cfg.skipped_updates) * cfg.num_epochs * cfg.num_minibatches,
             parameters=sum(x.size for x in jax.tree.leaves(state.params)),
             rollout_bytes=_bytes(rollout),
             state_bytes=_bytes(state),
@@ -211,7 +211,7 @@ def _entries(space: PyTree) -> list[Any]:
 def _observation_problems(cfg: PPOConfig, env: Environment) -> list[Problem]:
     """Entries that the config names and the environment does not have."""
     found, space = [], env.observation_space
-    if cfg.normalize_obs and isinstance(space, Discrete):
+    if cfg.normalize_obs and all(isinstance(entry, Discrete) for entry in _entries(space)):
         found.append(Problem("normalize_obs", True, "the environment's observation is an index, which is no quantity"))
     there = space if isinstance(space, dict) else {}
     for field in ("action_mask", "critic_obs"):
@@ -290,6 +290,8 @@ def _network_problems(network: Network, env: Environment, cfg: PPOConfig) -> lis
         found.append(Problem("network", logits.shape[-1], f"the environment has {space.n} actions; as many logits are needed"))
     if jax.tree.leaves(carry):
         found += _sequence_problems(cfg)
+    elif cfg.sequence_length:
+        found.append(Problem("sequence_length", cfg.sequence_length, "the network has no memory; see the config's `memory`"))
     return found
 
 

@@ -236,8 +236,9 @@ class Descent(NamedTuple):
     """From gradients to steps.
 
     init: `(params) -> state`, what persists from one update to the next.
-    step: `(gradient, course, params, metrics) -> (step, course)`; the step is to be subtracted from the parameters, the metrics
-      are those of the loss on this minibatch, and the course is the state with whatever counts within one update.
+    step: `(gradient, course, params, metrics, stopped=None) -> (step, course)`; the step is to be subtracted from the parameters,
+      the metrics are those of the loss on this minibatch, and the course is the state with whatever counts within one update.
+      Where `stopped` is set the step is 0, and the optimizer has not seen this gradient.
     lr: `(state) -> float32`, the learning rate it stands at.
     begin, end: from the state to the course of an update, and back.
     report: `(course) -> metrics` of the step that led here.

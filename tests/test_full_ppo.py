@@ -55,7 +55,7 @@ def test_strict_modes_with_everything_on():
 
 def test_illegal_actions_are_never_sent():
     """Not while training, not at random, not when evaluated, not as the most likely action."""
-    cfg = EVERYTHING.replace(learning_starts=0, total_timesteps=64 * 20, lr=1e-2)
+    cfg = EVERYTHING.replace(learning_starts=64, total_timesteps=64 * 20, lr=1e-2)
     train = purerl.make_train(cfg, env=Rich())
     result = jax.jit(train)(KEY)
     assert purerl.summarize(result.metrics)["info/illegal"].tolist() == [0] * 20
@@ -139,3 +139,58 @@ def test_other_ways_to_treat_a_time_limit_train(mode):
     result = jax.jit(tiny(CFG.replace(truncation=mode)))(KEY)
     assert digest(result.state.params) != digest(jax.jit(tiny(CFG))(KEY).state.params)
     assert purerl.summarize(result.metrics)["episodes"].min() > 0
+
+
+# --- together ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"clip_eps": np.inf, "clip_schedule": "linear"}, "no way down"),
+        ({"minibatches": "time", "num_envs": 1, "num_minibatches": 16}, "minibatches of one step"),
+        ({"sequence_length": 4}, "the network has no memory"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(changes, says):
+    with pytest.raises(purerl.ConfigError, match=says):
+        tiny(CFG.replace(**changes))
+
+
+def test_a_policy_that_sees_nothing_and_entries_that_are_there_already_are_refused():
+    class Named(Varied):
+        def observe_state(self, state):
+            return {"previous_reward": super().observe_state(state)}
+
+    with pytest.raises(purerl.ConfigError, match="nothing to see"):
+        purerl.make_train(CFG.replace(critic_obs="previous_reward"), env=Named())
+    with pytest.raises(purerl.ConfigError, match="such an entry already"):
+        purerl.make_train(CFG.replace(memory="gru", memory_inputs=("reward",)), env=Named())
+    seen = purerl.make_train(CFG, env=Named()).init(KEY).params["policy"]["torso"]["Dense_0"]["kernel"]
+    assert seen.shape[0] == 4
+
+
+def test_waiting_to_learn_leaves_the_penalty_and_the_schedule_alone():
+    late = CFG.replace(learning_starts=128, kl_penalty="adaptive", lr_schedule="polynomial")
+    metrics = purerl.summarize(jax.jit(tiny(late))(KEY).metrics)
+    assert metrics["kl_coef"][:3].tolist() == [1, 1, 1]
+    np.testing.assert_allclose(metrics["lr"][:3], late.lr)
+    assert tiny(late).plan.gradient_steps == 2 * 4
+    constant = purerl.summarize(jax.jit(tiny(lr_schedule=lambda step: 1e-3))(KEY).metrics)
+    np.testing.assert_allclose(constant["lr"], 1e-3)
+
+
+def test_a_rate_goes_on_adapting_where_learning_has_stopped():
+    cfg = CFG.replace(lr_schedule="kl_adaptive", desired_kl=1e-5, target_kl=1e-5, lr=1e-2)
+    lr = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)["lr"]
+    assert lr[-1] < lr[0] < 1e-2
+
+
+def test_an_adaptive_penalty_is_no_obstacle_to_a_warm_start(tmp_path):
+    from purerl.directory import warm_start
+
+    cfg = CFG.replace(kl_penalty="adaptive")
+    result = fitted(cfg=cfg, directory=tmp_path)
+    warm = warm_start(tiny(cfg).init(KEY), tmp_path)
+    assert digest(warm.params) == digest(result.state.params)
+    assert warm.extra["kl_coef"] == 1

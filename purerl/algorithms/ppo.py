@@ -4,7 +4,7 @@ Collect a rollout; estimate how much better each action was than expected; take 
 
     L = clipped surrogate + vf_coef * value loss - ent_coef * entropy
 
-and start again. A memory, if the network has one, needs nothing here: minibatches are then whole environment columns.
+and start again. A memory, if the network has one, changes what a minibatch is made of: whole sequences of steps.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from purerl import losses
 from purerl.advantages import estimate, standardize
-from purerl.clock import clock_at, tick
+from purerl.clock import before, clock_at, tick
 from purerl.config import PPOConfig
 from purerl.keys import stream
 from purerl.metrics import Mean, explained_variance, mean_of
@@ -24,7 +24,7 @@ from purerl.optimizers import adapted_coefficient, coefficients, descent, direct
 from purerl.phases import init_phase, run_phase, sequences
 from purerl.reductions import mean
 from purerl.rollout import collect, start, step_counts
-from purerl.types import Advantages, Algorithm, Environment, Network, Phase, Sample, Sequences, TrainState, Transition
+from purerl.types import Advantages, Algorithm, Clock, Environment, Network, Phase, Sample, Sequences, TrainState, Transition
 from purerl.wrappers import acting, observing, warming
 
 
@@ -58,24 +58,27 @@ def ppo(
     """
     remembers = bool(jax.tree.leaves(network.initial_carry(1)))
     optimizer = optimizer or direction(cfg)
-    phase = Phase(
-        name="ppo",
-        loss=None,  # it sees the statistics and the coefficients of the update
-        descent=descent(cfg, optimizer, lr_schedule, clock_at(0)),
-        group=None,
-        epochs=cfg.num_epochs,
-        minibatches=cfg.num_minibatches,
-        max_grad_norm=cfg.max_grad_norm,
-        joint=cfg.grad_clip == "joint",
-        length=cfg.training_length if remembers else cfg.num_steps if cfg.minibatches == "env" else 1,
-        block=cfg.num_envs if cfg.minibatches == "time" else 1,
-        start=-(-cfg.learning_starts // cfg.batch_size),
-    )
+    length = cfg.training_length if remembers else cfg.num_steps if cfg.minibatches == "env" else 1
+
+    def phase_at(clock, loss=None):
+        return Phase(
+            name="ppo",
+            loss=loss,
+            descent=descent(cfg, optimizer, lr_schedule, clock),
+            group=None,
+            epochs=cfg.num_epochs,
+            minibatches=cfg.num_minibatches,
+            max_grad_norm=cfg.max_grad_norm,
+            joint=cfg.grad_clip == "joint",
+            length=length,
+            block=cfg.num_envs if cfg.minibatches == "time" else 1,
+            start=cfg.skipped_updates,
+        )
 
     def init(key: jax.Array) -> TrainState:
         actor = start(env, network, cfg.num_envs, stream(key, "start"))
         params = network.init(stream(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
-        opt_state = {phase.name: init_phase(phase, params)}
+        opt_state = {"ppo": init_phase(phase_at(None), params)}
         extra = {"kl_coef": jnp.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
         return TrainState(params, opt_state, actor, clock_at(0), key, no_statistics(cfg, env.observation_space), extra)
 
@@ -83,8 +86,8 @@ def ppo(
         now = coefficients(cfg, state)
         behaviour = warming(cfg, acting(cfg, network, state), state, env.action_space)
         key = stream(state.key, "rollout", state.clock)
-        length = phase.length if remembers else None
-        actor, rollout, acted = collect(env, behaviour, state.params, state.actor, key, cfg.num_steps, cfg.truncation, length)
+        parts = (cfg.num_steps, cfg.truncation, length if remembers else cfg.num_steps)
+        actor, rollout, acted = collect(env, behaviour, state.params, state.actor, key, *parts)
         steps = rollout.steps
         if reward_shaper is not None:
             steps = steps.replace(reward=reward_shaper(steps.reward, step_counts(state.clock, *steps.reward.shape)))
@@ -92,18 +95,16 @@ def ppo(
         advantages = advantage(steps, cfg)
         if cfg.advantage_norm == "batch":
             advantages = advantages.replace(advantage=standardize(advantages.advantage))
-        data = sequences(samples(cfg, steps, advantages, statistics), rollout.carry, phase.length)
+        data = sequences(samples(cfg, steps, advantages, statistics), rollout.carry, length)
         seeing = observing(cfg, network, statistics)
-        moving = descent(cfg, optimizer, lr_schedule, state.clock)
-        current = phase._replace(loss=ppo_loss(now, seeing, policy_loss), descent=moving)
-        params, opt_state, learnt = run_phase(current, state.clock, state.key, state.params, state.opt_state[phase.name], data)
-        explained = explained_variance(steps.value, advantages.target)
+        phase = phase_at(state.clock, ppo_loss(now, seeing, policy_loss))
+        params, opt_state, learnt = run_phase(phase, state.clock, state.key, state.params, state.opt_state["ppo"], data)
         stopped = Mean(jnp.float32(0), learnt["loss"].count)  # where nothing stops a phase
-        metrics = {**acted, "stopped": stopped, **learnt, "explained_variance": explained, "lr": mean_of(moving.lr(opt_state))}
-        extra, moved = adapted_penalty(now, seeing, params, data)
+        metrics = {**acted, "stopped": stopped, **learnt, "lr": mean_of(phase.descent.lr(opt_state))}
+        extra, moved = adapted_penalty(now, seeing, params, data, state.clock)
         statistics = merge_statistics(cfg, statistics, steps.obs, advantages.target)
-        after = TrainState(params, {phase.name: opt_state}, actor, tick(state.clock), state.key, statistics, extra)
-        return after, metrics | moved
+        after = TrainState(params, {"ppo": opt_state}, actor, tick(state.clock), state.key, statistics, extra)
+        return after, {**metrics, **moved, "explained_variance": explained_variance(steps.value, advantages.target)}
 
     return Algorithm(init, update)
 
@@ -135,14 +136,15 @@ def ppo_loss(cfg: PPOConfig, network: Network, policy_loss: Callable[..., jax.Ar
 
 
 def adapted_penalty(
-    cfg: PPOConfig, network: Network, params: Any, data: Sequences
+    cfg: PPOConfig, network: Network, params: Any, data: Sequences, clock: Clock
 ) -> tuple[dict[str, jax.Array], dict[str, Any]]:
-    """The weight of an adaptive KL penalty for the next update, after this one has moved the policy; and its metrics."""
+    """The weight of an adaptive KL penalty for the next update, after this one moved the policy, if it did; and its metrics."""
     if cfg.kl_penalty != "adaptive":
         return {}, {}
     outputs, _ = network.apply(params, data.carry, data.steps.obs, data.steps.first)
     kl = mean(data.steps.policy.kl(outputs.policy))
-    return {"kl_coef": adapted_coefficient(cfg, cfg.kl_coef, kl)}, {"kl_coef": mean_of(cfg.kl_coef), "kl_after": mean_of(kl)}
+    coef = jnp.where(before(clock, cfg.skipped_updates), cfg.kl_coef, adapted_coefficient(cfg, cfg.kl_coef, kl))
+    return {"kl_coef": coef}, {"kl_coef": mean_of(cfg.kl_coef), "kl_after": mean_of(kl)}
 
 
 def samples(cfg: PPOConfig, steps: Transition, advantages: Advantages, statistics: Statistics) -> Sample:

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from purerl.errors import ConfigError, Problem
 from purerl.types import Discrete, Environment, MultiDiscrete, PyTree, Space
 
 
@@ -15,9 +16,16 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
     Args:
         env: any environment.
         names: some of "action" and "reward".
+
+    Raises:
+        ConfigError: the observation has such an entry already.
     """
     if not names:
         return env
+    entries = env.observation_space if isinstance(env.observation_space, dict) else {}
+    if taken := [name for name in names if f"previous_{name}" in entries]:
+        hint = "the environment's observation has such an entry already"
+        raise ConfigError([Problem("memory_inputs", name, hint) for name in taken])
 
     def shown(obs, **previous):
         entries = obs if isinstance(obs, dict) else {"obs": obs}
