@@ -162,7 +162,7 @@ class Trunk(nn.Module):
     """A torso, the memory behind it if there is one, and the head they end in; without a head, the features it would see.
 
     `x [L * N, ...]` is what the torso sees, steps and sequences as one axis: with two, XLA transposes for each weight's gradient,
-    and takes half as long again. `past [L, N, ...]` is what the memory reads besides. Memories and heads give float32.
+    and takes half as long again. `past [L, N, ...]` is what the memory reads besides. The head computes in float32.
     """
 
     torso: nn.Module

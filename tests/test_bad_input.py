@@ -81,6 +81,7 @@ print("observations of float64" in str(caught[0].message), jax.eval_shape(train.
     assert "float64" not in said.removeprefix("True")
 
 
+@pytest.mark.slow
 def test_the_same_without_asserts(fresh_python):
     said = json.loads(fresh_python("import runpy; runpy.run_module('tests.bad_input', run_name='__main__')", flags=("-O",)))
     assert said.keys() == {f"{row} {name}" for row, name in REFUSED}
@@ -108,7 +109,7 @@ def random_config(rng):
     return small.replace(**{name: pool[rng.integers(len(pool))] for name, pool in pools.items()})
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [50, pytest.param(500, marks=pytest.mark.slow)])
 def test_configs_at_the_boundaries_are_refused_or_can_be_traced(count):
     rng, refused = np.random.default_rng(count), 0
     for _ in range(count):

@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from purerl.clock import clock_at, due, progress, tick, updates_at
+from purerl.clock import before, clock_at, due, progress, since, tick, updates_at
 
 
 @pytest.mark.parametrize("start", [0, 2**31 - 2, 2**32 - 2, 2**33 - 2, 10**15])
@@ -25,3 +25,10 @@ def test_progress():
     assert progress(clock_at(3), 8) == np.float32(3 / 8)
     assert progress(clock_at(9), 8) == 1
     np.testing.assert_allclose(progress(clock_at(2**32 + 2**31), 2**33), 0.75, rtol=1e-6)
+
+
+@pytest.mark.parametrize("now", [0, 5, 2**32 - 1, 2**32 + 3, 7 * 2**32])
+def test_counted_from_later_on(now):
+    for start in (0, 1, 5, 2**32 - 1, 2**32 + 4):
+        assert updates_at(since(clock_at(now), start)) == max(0, now - start)
+        assert bool(before(clock_at(now), start)) == (now < start)

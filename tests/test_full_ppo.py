@@ -27,9 +27,10 @@ KINDS = {
     "tanh": (CFG.replace(**NORMALISED, action_distribution="tanh", log_std_init=1.0), acting(Varied, "box")()),
     "clipped": (CFG.replace(**NORMALISED, arch="detach", log_std_init=1.0), acting(Varied, "box")()),
 }
+SLOW = ("everything", "multi_discrete", "clipped")  # everything, and a memory: in `test_memory.py`
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["multi_binary", "tanh", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)])
 def test_the_ratio_is_one_before_the_first_step(kind):
     """With a rate of 0 every gradient step is before the first one; random actions count, with their own probability."""
     cfg, env = KINDS[kind]
@@ -66,6 +67,7 @@ def test_illegal_actions_are_never_sent():
     assert purerl.summarize(jax.jit(unmasked)(KEY).metrics)["info/illegal"].min() > 0.1
 
 
+@pytest.mark.slow
 def test_everything_resumes_to_the_same_bits(tmp_path):
     whole = fitted(cfg=EVERYTHING, env=Rich())
     stopped(tmp_path, 4, cfg=EVERYTHING, env=Rich())

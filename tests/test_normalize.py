@@ -191,6 +191,7 @@ def test_an_index_cannot_be_standardised():
         purerl.make_train(purerl.PPOConfig(env="FrozenLake-misc", normalize_obs=True))
 
 
+@pytest.mark.slow
 def test_every_form_of_running(tmp_path):
     many = jax.vmap(tiny(ON).init)(jax.random.split(jax.random.key(0), 2))
     many = jax.eval_shape(jax.vmap(tiny(ON).update), many)[0]

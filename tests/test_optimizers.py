@@ -219,6 +219,7 @@ def test_rates_and_penalties_follow_the_kl_divergence():
     np.testing.assert_allclose(near["kl_coef"], [1, 0.5, 0.25, 0.125])
 
 
+@pytest.mark.slow
 def test_adaptive_rates_are_each_seeds_own():
     cfg = CFG.replace(lr_schedule="kl_adaptive", lr_kl_every="epoch", desired_kl=1e-4, lr=1e-3)
     state = jax.jit(jax.vmap(tiny(cfg)))(jax.random.split(KEY, 8)).state

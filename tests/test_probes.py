@@ -98,7 +98,7 @@ def test_policy_finds_the_action(kind):
     assert is_right(rightness, 1, kind).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_policy_depends_on_the_observation(kind):
     (low, _), (high, _) = trained(probes.Both, kind)([-1], [1])
     assert is_right(low, 0, kind).all()

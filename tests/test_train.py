@@ -297,6 +297,7 @@ def test_a_torso_that_does_not_fit_is_refused():
         tiny(CFG.replace(torso="cnn"))
 
 
+@pytest.mark.slow
 def test_sixteen_seeds_finish(fresh_python):
     """Batched initialisation of orthogonal weights waited for itself for ever on two cores before it was drawn in turn."""
     code = """
