@@ -55,12 +55,13 @@ def test_each_device_computes_its_share():
     assert {shard.data.shape[0] for shard in shards} == {2}
 
 
+@pytest.mark.slow
 def test_only_the_given_devices():
     many = jax.jit(purerl.over_devices(train, devices=jax.local_devices()[1:]))
     assert many(keys(2)).state.params.keys() == {"policy", "value"}
 
 
-@pytest.mark.parametrize(("count", "exact"), [(4, False), (3, True)])
+@pytest.mark.parametrize(("count", "exact"), [pytest.param(4, False, marks=pytest.mark.slow), (3, True)])
 def test_the_clock_is_shared(count, exact):
     """With `seed_axes` a state is spread over devices, all but its clock, and gradients stay those of each seed."""
     spread = lambda f, **axes: jax.jit(purerl.over_devices(f, exact=exact, **axes))

@@ -33,7 +33,7 @@ def walk(env, num_envs=3, num_steps=20, seed=0):
 
 
 # The others take a minute, and are run with the slow tests: one of each kind of observation and action is here.
-EVERY_TIME = {"CartPole-v1", "Pendulum-v1", "Breakout-MinAtar", "DeepSea-bsuite", "FrozenLake-misc"}
+EVERY_TIME = {"CartPole-v1", "Breakout-MinAtar", "DeepSea-bsuite", "FrozenLake-misc"}
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def test_everything_resumes_to_the_same_bits(tmp_path):
     assert again.state.extra["kl_coef"] != 1
 
 
+@pytest.mark.slow
 def test_everything_sweeps_and_seeds():
     sweep = jax.vmap(lambda x: EVERYTHING.replace(desired_kl=x, lr=1e-3, target_kl=0.1))(jnp.array([1e-3, 1e-1]))
     run = jax.vmap(lambda cfg, key: purerl.make_train(cfg, env=Rich())(key), in_axes=(0, None))

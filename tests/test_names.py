@@ -94,7 +94,7 @@ def state_after(changes, env):
 
 
 # Floats share one program. Of the others, each of which compiles one of its own, a few are tried every time.
-EVERY_TIME = {"estimator", "kl_stop", "minibatches", "optimizer", "value_clip", *ELSEWHERE}
+EVERY_TIME = {"kl_stop", *ELSEWHERE}
 EVERY_TIME |= {f.name for f in dataclasses.fields(CFG) if f.type is float}
 
 

@@ -206,6 +206,7 @@ def test_learning_stops_where_the_policy_has_moved_too_far():
     assert not free["stopped"].any()
     assert (stopped["stopped"] > 0).all()
     assert stopped["approx_kl"].mean() < free["approx_kl"].mean()
+    np.testing.assert_array_equal(stopped["lr"], free["lr"])  # a stop does not shift the schedule of later updates
 
 
 def test_rates_and_penalties_follow_the_kl_divergence():

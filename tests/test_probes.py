@@ -33,7 +33,6 @@ KINDS = {
 }
 # Where actions play no part one kind of them is enough.
 EMPTY = {(probe, kind) for probe in ("TimeLimit", "BothFlags", "FinalObs") for kind in KINDS if kind != "discrete"}
-EVERY_TIME = {"discrete", "box"}
 
 
 def trained(probe, kind="discrete"):
@@ -62,12 +61,15 @@ def trained(probe, kind="discrete"):
     return lambda *observations: jax.jit(jax.vmap(run, in_axes=(0, None)))(SEEDS, [jnp.float32(obs) for obs in observations])
 
 
-every_kind = pytest.mark.parametrize(
-    "kind", [kind if kind in EVERY_TIME else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
-)
+def kinds(*every_time):
+    """All kinds, of which some are tried every time and the others with the slow tests."""
+    return pytest.mark.parametrize("kind", [k if k in every_time else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
 
 
-@every_kind
+one_kind, every_kind = kinds("discrete"), kinds("discrete", "box")
+
+
+@one_kind
 def test_value_of_a_constant(kind):
     [(_, value)] = trained(probes.Constant, kind)([1])
     np.testing.assert_allclose(value, 1, atol=0.05)
@@ -80,7 +82,7 @@ def test_value_depends_on_the_observation(kind):
     np.testing.assert_allclose(high, 1, atol=0.05)
 
 
-@every_kind
+@one_kind
 def test_value_is_discounted(kind):
     (_, before), (_, after) = trained(probes.Delayed, kind)([0], [1])
     np.testing.assert_allclose(before, 0.9, atol=0.05)
