@@ -13,6 +13,7 @@ from flax import linen as nn
 from purerl.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.errors import ConfigError, Problem
 from purerl.initializers import initialize
+from purerl.layers import CNN, CONVOLUTIONS, MLP, GaussianHead, LogitsHead, Trunk, ValueHead
 from purerl.memory import Memory
 from purerl.types import Box, Discrete, MultiBinary, MultiDiscrete, Network, Outputs, Space
 
@@ -46,138 +47,6 @@ def _encode_entry(x: jax.Array, space: jax.ShapeDtypeStruct | Discrete) -> jax.A
 def without(obs: PyTree, names: tuple[str, ...]) -> PyTree:
     """A dict of observations without these entries; anything else as it is."""
     return {name: x for name, x in obs.items() if name not in names} if isinstance(obs, dict) else obs
-
-
-# --- torsos and heads -------------------------------------------------------------------------------------------------
-
-
-class MLP(nn.Module):
-    """Flattens an observation and applies dense layers. `[N, ...] -> [N, hidden[-1]]`, computed in the dtype of the input."""
-
-    hidden: tuple[int, ...]
-    activation: Callable
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        x = x.reshape(x.shape[0], -1)
-        for width in self.hidden:
-            x = self.activation(nn.Dense(width, dtype=x.dtype, kernel_init=nn.initializers.zeros)(x))
-        return x
-
-
-class Conv(nn.Module):
-    """A convolution without padding, as one matrix product of all image patches. `[N, H, W, C] -> [N, H', W', filters]`.
-
-    XLA's own convolution, with its gradient, takes 45 times as long inside a loop on a CPU (256 images of 10 x 10 x 4).
-    """
-
-    filters: int
-    size: int
-    stride: int = 1
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        N, H, W, C = x.shape
-        rows, columns = ((n - self.size) // self.stride + 1 for n in (H, W))
-        kernel = self.param("kernel", nn.initializers.zeros, (self.size, self.size, C, self.filters), jnp.float32)
-        bias = self.param("bias", nn.initializers.zeros, (self.filters,), jnp.float32)
-        reach = lambda start, count: slice(start, start + (count - 1) * self.stride + 1, self.stride)
-        offsets = [(reach(i, rows), reach(j, columns)) for i in range(self.size) for j in range(self.size)]
-        patches = jnp.concatenate([x[:, i, j].reshape(-1, C) for i, j in offsets], axis=-1)
-        product = patches @ kernel.astype(x.dtype).reshape(-1, self.filters) + bias.astype(x.dtype)[None]
-        return product.reshape(N, rows, columns, self.filters)
-
-
-CONVOLUTIONS = {  # filters, size and stride of each layer, and the least height and width of an image
-    "cnn": (((16, 3, 1),), 3),  # for 10 x 10 images (Young & Tian 2019, arXiv:1903.03176)
-    "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 36),  # for 84 x 84 images (Mnih et al. 2015)
-}
-
-
-class CNN(nn.Module):
-    """Convolutions, then an `MLP`. `[N, H, W, C] -> [N, hidden[-1]]`."""
-
-    convolutions: tuple[tuple[int, int, int], ...]
-    hidden: tuple[int, ...]
-    activation: Callable
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        for filters, size, stride in self.convolutions:
-            x = self.activation(Conv(filters, size, stride)(x))
-        return MLP(self.hidden, self.activation)(x)
-
-
-class Linear(nn.Module):
-    """The last layer of a head: `size` numbers from each row of features, `[N, features] -> [N, size]`.
-
-    A few outputs are computed one by one. As one matrix product, with its gradient, 2 outputs of 2048 rows take XLA 220 us
-    on a CPU; one by one they take 40, because a product of a matrix and a vector has code of its own.
-    """
-
-    size: int
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        kernel = self.param("kernel", nn.initializers.zeros, (x.shape[-1], self.size), jnp.float32)
-        bias = self.param("bias", nn.initializers.zeros, (self.size,), jnp.float32)
-        product = jnp.stack([x @ column for column in kernel.T], axis=-1) if self.size <= 8 else x @ kernel
-        return product + bias[None]
-
-
-class LogitsHead(nn.Module):
-    """A distribution over choices from `size` logits."""
-
-    size: int
-    distribution: Callable
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> Any:
-        return self.distribution(Linear(self.size)(x))
-
-
-class GaussianHead(nn.Module):
-    """Means, and a standard deviation that is a parameter and not a function of the observation."""
-
-    size: int
-    distribution: Callable
-    log_std_init: Any
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> Any:
-        mean = Linear(self.size)(x)
-        log_std = self.param("log_std", lambda key: jnp.full(self.size, self.log_std_init, jnp.float32))
-        return self.distribution(mean, jnp.broadcast_to(log_std, mean.shape))
-
-
-class ValueHead(nn.Module):
-    """One number for each step. `[N, features] -> [N]`."""
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return Linear(1)(x).squeeze(-1)
-
-
-class Trunk(nn.Module):
-    """A torso, the memory behind it if there is one, and the head they end in; without a head, the features it would see.
-
-    `x [L * N, ...]` is what the torso sees, steps and sequences as one axis: with two, XLA transposes for each weight's gradient,
-    and takes half as long again. `past [L, N, ...]` is what the memory reads besides. The head computes in float32.
-    """
-
-    torso: nn.Module
-    memory: nn.Module | None
-    head: nn.Module | None
-
-    def __call__(self, x: jax.Array, past: jax.Array | None, carry: PyTree, first: jax.Array) -> tuple[Any, PyTree]:
-        features = self.torso(x)
-        if self.memory is not None:
-            inputs = features.reshape(*first.shape, -1)
-            inputs = inputs if past is None else jnp.concatenate([inputs, past], axis=-1)
-            features, carry = self.memory(carry, inputs, first)
-            features = features.reshape(-1, features.shape[-1])
-        features = features.astype(jnp.float32)
-        return (features if self.head is None else self.head(features)), carry
 
 
 # --- the whole --------------------------------------------------------------------------------------------------------

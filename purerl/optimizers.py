@@ -52,7 +52,7 @@ def optimizer_problems(optimizer: Any) -> list[Problem]:
         with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"), jax.disable_jit():
             step, _ = optimizer.update({"policy": one}, optimizer.init({"policy": one}), {"policy": one})
         climbs = float(step["policy"][0]) < 0
-    except Exception:  # what it is made of cannot be told on one number, or not inside a trace
+    except (TypeError, ValueError, KeyError):  # it wants other groups than this one, or is made of tracers
         return []
     hint = "gives steps against the gradient, so it has a learning rate of its own; take optax.scale_by_adam(), not optax.adam()"
     return [Problem("optimizer", optimizer, hint)] if climbs else []

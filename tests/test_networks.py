@@ -157,7 +157,7 @@ def test_the_networks_of_images():
 
 @pytest.mark.parametrize(("size", "stride"), [(3, 1), (4, 2), (8, 4)])
 def test_convolutions_are_those_of_jax(size, stride):
-    from purerl.networks import Conv
+    from purerl.layers import Conv
 
     x, kernel = jax.random.normal(KEY, (2, 21, 18, 3)), jax.random.normal(KEY, (size, size, 3, 5))
     got = Conv(5, size, stride).apply({"params": {"kernel": kernel, "bias": jnp.arange(5.0)}}, x)

@@ -14,7 +14,7 @@ FLOORS = """
 types errors fields config
 clock keys reductions shuffle devices presets metrics plan initializers advantages losses distributions statistics
 signals normalize
-wrappers memory networks optimizers nonfinite envs.auto_reset envs.gymnax envs envs.previous progress curves
+wrappers memory layers networks optimizers nonfinite envs.auto_reset envs.gymnax envs envs.previous progress curves
 rollout phases
 policy evaluate
 algorithms algorithms.ppo
@@ -54,7 +54,7 @@ def test_modules_import_only_from_below():
 def test_heavy_packages_are_imported_where_they_are_used():
     allowed = {
         "gymnax": {"envs.gymnax"},
-        "flax.linen": {"networks", "memory"},
+        "flax.linen": {"networks", "layers", "memory"},
         "rich": {"console"},
         "orbax": {"checkpoint"},
         "tensorboardX": {"recorders"},
