@@ -1,6 +1,8 @@
 """purerl: PPO-family training as one pure JAX function."""
 
 from purerl import recorders as recorders
+from purerl.config import DAACConfig as DAACConfig
+from purerl.config import PPGConfig as PPGConfig
 from purerl.config import PPOConfig as PPOConfig
 from purerl.devices import over_devices as over_devices
 from purerl.devices import use_cores as use_cores

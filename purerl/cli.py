@@ -13,7 +13,7 @@ import numpy as np
 import tyro
 
 from purerl import directory, plots, recorders
-from purerl.config import ALGORITHMS
+from purerl.config import ALGORITHMS, OnPolicyConfig, algorithm_of
 from purerl.console import LiveLine, closing_table, evaluation_table
 from purerl.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
 from purerl.export import export
@@ -235,6 +235,8 @@ def _base(args: list[str]) -> dict[str, Any]:
     file = _from_file(given.config) if given.config else {}
     name = given.preset or file.get("preset")
     cfg = preset(name) if name else None
+    if cfg and algorithm_of(cfg) != next((arg for arg in args if arg in ALGORITHMS), algorithm_of(cfg)):
+        raise ConfigError([Problem("preset", name, f"was tuned for {algorithm_of(cfg)}, and is none for another algorithm")])
     base = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)} if cfg else {}
     return base | file
 
@@ -258,8 +260,8 @@ def _flags(name: str, base: dict[str, Any], cls: type[Config]) -> type:
     """A dataclass that tyro turns into flags: the fields of the config and those of `Run`, their defaults replaced by `base`."""
     parts = [(part, f) for part in (cls(), Run()) for f in dataclasses.fields(part)]
     fields = [(f.name, _flag_type(f), _default(f.name, base.get(f.name, getattr(part, f.name)))) for part, f in parts]
-    attributes = Run.__doc__.split("Attributes:\n")[1]
-    documentation = {"__doc__": cls.__doc__.rstrip() + "\n" + attributes}
+    inherited = [part.__doc__.split("Attributes:\n")[1].rstrip() for part in (OnPolicyConfig, Run)]
+    documentation = {"__doc__": "\n".join([cls.__doc__.rstrip(), *inherited, ""])}
     return dataclasses.make_dataclass(name, fields, kw_only=True, namespace=documentation)
 
 

@@ -62,11 +62,12 @@ def gradient_steps(clock: Clock, per_update: int, step: jax.Array) -> jax.Array:
     return jnp.where(before(clock, largest // per_update), counted.astype(jnp.int32), jnp.int32(largest))
 
 
-def due(clock: Clock, every: int) -> jax.Array:
-    """Whether the update that the clock stands before is one of each k-th: the k-th, the 2k-th, ... Bool scalar.
+def remainder(clock: Clock, k: int) -> jax.Array:
+    """Finished updates modulo k, at most 2**16 so that the remainders of both words multiply within 32 bits. uint32 scalar."""
+    k, word = np.uint32(k), np.uint32(WORD % k)
+    return ((clock.high % k) * word + clock.low % k) % k
 
-    `every` is at most 2**16, so that the remainders of both words multiply within 32 bits.
-    """
-    k = np.uint32(every)
-    remainder = (clock.high % k) * np.uint32(WORD % every) + clock.low % k
-    return remainder % k == k - np.uint32(1)
+
+def due(clock: Clock, every: int) -> jax.Array:
+    """Whether the update that the clock stands before is one of each k-th: the k-th, the 2k-th, ... Bool scalar."""
+    return remainder(clock, every) == np.uint32(every - 1)

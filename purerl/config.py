@@ -28,8 +28,8 @@ from purerl.fields import (
 
 
 @config
-class PPOConfig(Config):
-    """Proximal Policy Optimization (Schulman et al. 2017, arXiv:1707.06347).
+class OnPolicyConfig(Config):
+    """What every algorithm here has: environments, rollouts, advantages, the surrogate, optimizers, networks.
 
     The defaults are those of "The 37 Implementation Details of Proximal Policy Optimization" (Huang et al. 2022) for
     classic control. Floats are leaves and can be swept by `jax.vmap`; all other fields are static.
@@ -41,7 +41,6 @@ class PPOConfig(Config):
         total_timesteps: Environment steps over all environments, rounded up to whole updates; `Train.plan` says by how much.
         num_envs: Environments that run in parallel.
         num_steps: Steps of each environment between two updates.
-        num_epochs: Passes over the rollout in each update.
         num_minibatches: Gradient steps in each pass; must divide `num_envs * num_steps`.
         minibatches: What stays together in a minibatch: nothing (`flat`), the whole rollout of an environment (`env`), one step
           of all environments (`time`), or (`auto`) what must: with a memory whole sequences of steps, without one nothing.
@@ -100,8 +99,6 @@ class PPOConfig(Config):
           latter for observations of rank 3, by their size, and mlp for others.
         hidden: Widths of the hidden layers; of those after the convolutions for images.
         activation: Nonlinearity: `tanh`, `relu`, `swish`, `gelu` or `elu`.
-        arch: `separate` torsos of policy and value, a `shared` one, or a shared one that the value's gradient does not reach
-          (`detach`).
         init: How weights begin: `orthogonal`, `xavier_uniform`, `xavier_normal` or `lecun`.
         compute_dtype: Torsos and memories compute in `float32` or `bfloat16`; all that is kept, heads and losses are float32.
         memory: `gru` or `lstm` behind the torso, or `none`. Policy and value have one each, or one together, as `arch` says.
@@ -130,7 +127,6 @@ class PPOConfig(Config):
     total_timesteps: int = count(500_000, at_least(1))
     num_envs: int = static(4, at_least(1))
     num_steps: int = static(128, at_least(1))
-    num_epochs: int = static(4, between(1, 2**16))
     num_minibatches: int = static(4, at_least(1))
     minibatches: str = static("auto", one_of("auto", "flat", "env", "time"))
 
@@ -185,7 +181,6 @@ class PPOConfig(Config):
     torso: str = static("auto", one_of("auto", "mlp", "cnn", "nature_cnn"))
     hidden: tuple = static((64, 64), each(between(1, 2**16)))
     activation: str = static("tanh", one_of("tanh", "relu", "swish", "gelu", "elu"))
-    arch: str = static("separate", one_of("separate", "shared", "detach"))
     init: str = static("orthogonal", one_of("orthogonal", "xavier_uniform", "xavier_normal", "lecun"))
     compute_dtype: str = static("float32", one_of("float32", "bfloat16"))
     memory: str = static("none", one_of("none", "gru", "lstm"))
@@ -228,6 +223,11 @@ class PPOConfig(Config):
     def num_updates(self) -> int:
         """Updates of the whole run, the last one whole."""
         return -(-int(self.total_timesteps) // self.batch_size)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """What the network says besides, from the features of the policy."""
+        return ()
 
     def inconsistencies(self) -> list[Problem]:
         found = []
@@ -273,7 +273,132 @@ class PPOConfig(Config):
         return found
 
 
-ALGORITHMS: dict[str, type[Config]] = {"ppo": PPOConfig}
+@config
+class PPOConfig(OnPolicyConfig):
+    """Proximal Policy Optimization (Schulman et al. 2017, arXiv:1707.06347).
+
+    Attributes:
+        num_epochs: Passes over the rollout in each update.
+        arch: `separate` torsos of policy and value, a `shared` one, or a shared one that the value's gradient does not reach
+          (`detach`).
+    """
+
+    num_epochs: int = static(4, between(1, 2**16))
+    arch: str = static("separate", one_of("separate", "shared", "detach"))
+
+    @property
+    def policy_epochs(self) -> int:
+        return self.num_epochs
+
+
+@config
+class PPGConfig(OnPolicyConfig):
+    """Phasic Policy Gradient (Cobbe et al. 2021, arXiv:2009.04416), with the paper's words for what it adds.
+
+    A phase is `n_pi` updates of PPO, the policy phase, and then the auxiliary phase: the policy network learns to predict the
+    values of all that was seen since the last one, while a clone of itself holds the policy where it is.
+
+    Attributes:
+        n_pi: Updates of a policy phase. Those left over at the end of a run, fewer than this, have no auxiliary phase.
+        e_pi: Passes of the policy over each rollout.
+        e_v: Passes of the value function over each rollout. Where it equals `e_pi` one pass trains both.
+        e_aux: Passes of an auxiliary phase over all of its rollouts; 0 for none.
+        beta_clone: Weight of the KL divergence of the policy before the auxiliary phase from the policy during it.
+        aux_lr: Learning rate of the auxiliary phase, which follows the same schedule, at the place where its policy phase began.
+        aux_optimizer: A `separate` optimizer for the auxiliary phase, or the one of the policy phase, `shared`.
+        aux_columns: Rollouts of single environments in each of its minibatches.
+        aux_accumulation: Minibatches whose mean gradient makes one step.
+        arch: `dual`, policy and value each a torso, the policy's with an auxiliary value head; or a single torso, which the
+          gradient of the value reaches always (`shared`), or by way of the auxiliary head only (`detach`).
+    """
+
+    n_pi: int = static(32, between(1, 2**16))
+    e_pi: int = static(1, between(1, 2**16))
+    e_v: int = static(1, between(1, 2**16))
+    e_aux: int = static(6, between(0, 2**16))
+    beta_clone: float = leaf(1.0, finite(0))
+    aux_lr: float = leaf(5e-4, finite(0))
+    aux_optimizer: str = static("separate", one_of("separate", "shared"))
+    aux_columns: int = static(4, at_least(1))
+    aux_accumulation: int = static(1, at_least(1))
+    arch: str = static("dual", one_of("dual", "shared", "detach"))
+
+    num_minibatches: int = static(8, at_least(1))
+    lr: float = leaf(5e-4, finite(0))
+    lr_schedule: str = static("constant", one_of("linear", "constant", "polynomial", "kl_adaptive"))
+    gamma: float = leaf(0.999, between(0, 1))
+    value_clip: str = static("none", one_of("max", "replace", "none"))
+    advantage_norm: str = static("batch", one_of("minibatch", "batch", "none"))
+    normalize_reward: bool = static(True)
+    reward_clip: float = leaf(10.0, above(0))
+
+    @property
+    def policy_epochs(self) -> int:
+        return self.e_pi
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return ("aux_value",)
+
+    def inconsistencies(self) -> list[Problem]:
+        found, columns = super().inconsistencies(), self.n_pi * self.num_envs
+        if columns * self.num_steps >= 2**31:
+            hint = f"{self.n_pi} rollouts of {self.batch_size} steps in all; it must be below 2**31"
+            found.append(Problem("n_pi", self.n_pi, hint))
+        elif columns % self.aux_columns or columns // self.aux_columns % self.aux_accumulation:
+            hint = f"times aux_accumulation = {self.aux_accumulation} it must divide n_pi * num_envs = {columns}"
+            found.append(Problem("aux_columns", self.aux_columns, hint))
+        if self.aux_optimizer == "shared" and self.e_pi != self.e_v:
+            hint = f"needs one pass for policy and value, so e_pi = e_v; they are {self.e_pi} and {self.e_v}"
+            found.append(Problem("aux_optimizer", self.aux_optimizer, hint))
+        if self.aux_optimizer == "shared" and self.lr_schedule == "kl_adaptive":
+            hint = "the auxiliary phase has no rate that adapts; use 'separate'"
+            found.append(Problem("aux_optimizer", self.aux_optimizer, hint))
+        return found
+
+
+@config
+class DAACConfig(OnPolicyConfig):
+    """Decoupled Advantage Actor-Critic (Raileanu & Fergus 2021, arXiv:2102.10330).
+
+    Two networks that share nothing. The policy's has a head that predicts the advantage of the action taken, which shapes its
+    features as a value would, without what the policy has no use for.
+
+    Attributes:
+        e_pi: Passes of the policy over each rollout.
+        e_v: Passes of the value function over a rollout.
+        value_freq: The value function learns from every k-th rollout.
+        adv_coef: Weight of the squared error of the predicted advantage.
+    """
+
+    e_pi: int = static(1, between(1, 2**16))
+    e_v: int = static(9, between(1, 2**16))
+    value_freq: int = static(1, between(1, 2**16))
+    adv_coef: float = leaf(0.25, finite(0))
+
+    num_minibatches: int = static(8, at_least(1))
+    lr: float = leaf(5e-4, finite(0))
+    lr_schedule: str = static("constant", one_of("linear", "constant", "polynomial", "kl_adaptive"))
+    gamma: float = leaf(0.999, between(0, 1))
+    advantage_norm: str = static("batch", one_of("batch", "none"))
+    normalize_reward: bool = static(True)
+    reward_clip: float = leaf(10.0, above(0))
+
+    @property
+    def arch(self) -> str:
+        """Two networks."""
+        return "separate"
+
+    @property
+    def policy_epochs(self) -> int:
+        return self.e_pi
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return ("advantage",)
+
+
+ALGORITHMS: dict[str, type[OnPolicyConfig]] = {"ppo": PPOConfig, "ppg": PPGConfig, "daac": DAACConfig}
 
 
 def algorithm_of(cfg: Config) -> str:

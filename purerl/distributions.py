@@ -10,6 +10,7 @@ Each is a PyTree of its parameters, of any batch shape, with the same methods:
     entropy()               `[*batch]` in nats, summed over the dimensions of an action
     kl(other)               `[*batch]` KL(self || other) in nats
     env_action(action, space)  what the environment receives for `action`
+    encoded(action)         `[*batch, d]` float32, an action as numbers that a network can read
     metrics()               scalars worth logging, by name
 
 and, for a run that asks for random actions first,
@@ -76,6 +77,9 @@ class Categorical:
     def env_action(self, action: jax.Array, space: Discrete) -> jax.Array:
         return action
 
+    def encoded(self, action: jax.Array) -> jax.Array:
+        return jax.nn.one_hot(action, self.logits.shape[-1], dtype=jnp.float32)
+
     def metrics(self) -> dict[str, Mean]:
         return {}
 
@@ -130,6 +134,9 @@ class MultiCategorical:
     def env_action(self, action: jax.Array, space: MultiDiscrete) -> jax.Array:
         return action
 
+    def encoded(self, action: jax.Array) -> jax.Array:
+        return jnp.concatenate([choice.encoded(action[..., i]) for i, choice in enumerate(self.choices)], axis=-1)
+
     def metrics(self) -> dict[str, Mean]:
         return {}
 
@@ -179,6 +186,9 @@ class Bernoulli:
 
     def env_action(self, action: jax.Array, space: MultiBinary) -> jax.Array:
         return action
+
+    def encoded(self, action: jax.Array) -> jax.Array:
+        return action.astype(jnp.float32)
 
     def metrics(self) -> dict[str, Mean]:
         return {}
@@ -240,6 +250,9 @@ class DiagGaussian:
         action = action.reshape(action.shape[:-1] + space.shape)
         return jnp.clip(action, jnp.broadcast_to(space.low, action.shape), jnp.broadcast_to(space.high, action.shape))
 
+    def encoded(self, action: jax.Array) -> jax.Array:
+        return action
+
     def metrics(self) -> dict[str, Mean]:
         return {"policy_std": mean_of(jnp.exp(self.clipped_log_std))}
 
@@ -295,6 +308,9 @@ class TanhGaussian:
         action = action.reshape(action.shape[:-1] + space.shape)
         low, high = (jnp.broadcast_to(bound, action.shape) for bound in (space.low, space.high))
         return low + (high - low) * (0.5 + 0.5 * jnp.tanh(action))
+
+    def encoded(self, action: jax.Array) -> jax.Array:
+        return action
 
     def metrics(self) -> dict[str, Mean]:
         return self.gaussian.metrics()

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from purerl.checkpoint import Checkpoint, describe, run_directory, to_tree
-from purerl.config import PPOConfig
+from purerl.config import OnPolicyConfig
 from purerl.curves import Curves
 from purerl.directory import Directory, identity, warm_start
 from purerl.errors import CheckpointError, ConfigError, NotFiniteError, Problem
@@ -49,7 +49,7 @@ class FitResult(NamedTuple):
 
 
 def fit(
-    cfg: PPOConfig,
+    cfg: OnPolicyConfig,
     seed: int = 0,
     directory: Any = None,
     *,

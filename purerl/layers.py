@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax import struct
 
 PyTree = Any
 
@@ -117,18 +118,48 @@ class ValueHead(nn.Module):
         return Linear(1)(x).squeeze(-1)
 
 
+@struct.dataclass
+class OfAction:
+    """A number for each step that depends on the action taken: `constant + weight . action`.
+
+    constant: `[*batch]`.
+    weight: `[*batch, d]`.
+    """
+
+    constant: jax.Array
+    weight: jax.Array
+
+    def __call__(self, action: jax.Array) -> jax.Array:
+        """`action: [*batch, d]`, encoded as its distribution does. `[*batch]`"""
+        return self.constant + (self.weight * action).sum(-1)
+
+
+class ActionHead(nn.Module):
+    """A dense layer to one number that reads features and, once it is known, an encoded action of `size` numbers."""
+
+    size: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> OfAction:
+        weight = self.param("kernel", nn.initializers.zeros, (x.shape[-1] + self.size, 1), jnp.float32).squeeze(-1)
+        bias = self.param("bias", nn.initializers.zeros, (1,), jnp.float32)
+        features, action = jnp.split(weight, [x.shape[-1]])
+        return OfAction(x @ features + bias, jnp.broadcast_to(action, (x.shape[0], self.size)))
+
+
 class Trunk(nn.Module):
-    """A torso, the memory behind it if there is one, and the head they end in; without a head, the features it would see.
+    """A torso, the memory behind it if there is one, and the head they end in.
 
     `x [L * N, ...]` is what the torso sees, steps and sequences as one axis: with two, XLA transposes for each weight's gradient,
-    and takes half as long again. `past [L, N, ...]` is what the memory reads besides. The head computes in float32.
+    and takes half as long again. `past [L, N, ...]` is what the memory reads besides. The head computes in float32. Gives the
+    features, what the head makes of them (None without one), and the carry.
     """
 
     torso: nn.Module
     memory: nn.Module | None
     head: nn.Module | None
 
-    def __call__(self, x: jax.Array, past: jax.Array | None, carry: PyTree, first: jax.Array) -> tuple[Any, PyTree]:
+    def __call__(self, x: jax.Array, past: jax.Array | None, carry: PyTree, first: jax.Array) -> tuple[jax.Array, Any, PyTree]:
         features = self.torso(x)
         if self.memory is not None:
             inputs = features.reshape(*first.shape, -1)
@@ -136,4 +167,4 @@ class Trunk(nn.Module):
             features, carry = self.memory(carry, inputs, first)
             features = features.reshape(-1, features.shape[-1])
         features = features.astype(jnp.float32)
-        return (features if self.head is None else self.head(features)), carry
+        return features, (None if self.head is None else self.head(features)), carry

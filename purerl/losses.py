@@ -19,6 +19,11 @@ def clipped_surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: j
     return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip_eps, 1 + clip_eps) * advantage)
 
 
+def half_squared_error(prediction: jax.Array, target: jax.Array) -> jax.Array:
+    """`(prediction - target)^2 / 2`, both `[...]`."""
+    return 0.5 * jnp.square(prediction - target)
+
+
 def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: str, clip_eps: jax.Array) -> jax.Array:
     """Half the squared error of a value, with its step limited in one of the ways in use.
 

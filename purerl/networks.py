@@ -13,13 +13,14 @@ from flax import linen as nn
 from purerl.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.errors import ConfigError, Problem
 from purerl.initializers import initialize
-from purerl.layers import CNN, CONVOLUTIONS, MLP, GaussianHead, LogitsHead, Trunk, ValueHead
+from purerl.layers import CNN, CONVOLUTIONS, MLP, ActionHead, GaussianHead, LogitsHead, Trunk, ValueHead
 from purerl.memory import Memory
 from purerl.types import Box, Discrete, MultiBinary, MultiDiscrete, Network, Outputs, Space
 
 PyTree = Any
 
-HEAD_GAINS = {"policy": 0.01, "value": 1.0}  # a policy that starts near uniform ("37 details", number 2)
+# A policy that starts near uniform ("37 details", number 2); predictions of values and advantages as large as they come.
+HEAD_GAINS = {"policy": 0.01, "value": 1.0, "aux_value": 1.0, "advantage": 1.0}
 ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "gelu": nn.gelu, "elu": nn.elu}
 
 
@@ -55,11 +56,12 @@ def without(obs: PyTree, names: tuple[str, ...]) -> PyTree:
 def actor_critic(cfg: Any, observation_space: PyTree, action_space: Space) -> Network:
     """The network a config describes. Groups of parameters:
 
-        arch        groups                           the value's gradient reaches
-        separate    policy, value                    its own torso and memory ("37 details", number 13)
-        shared      torso, (memory,) policy, value   the one torso and memory
-        detach      torso, (memory,) policy, value   its own last layer
+        arch            groups                           the value's gradient reaches
+        separate, dual  policy, value                    its own torso and memory ("37 details", number 13)
+        shared          torso, (memory,) policy, value   the one torso and memory
+        detach          torso, (memory,) policy, value   its own last layer
 
+    The config's `heads` are a group each, under their names, and read what the policy's head reads.
     Of a dict of observations the policy does not see the entry `critic_obs`, nothing sees the entry `action_mask`, and the memory
     alone sees what was done and paid before (`purerl.envs.previous`).
 
@@ -71,8 +73,9 @@ def actor_critic(cfg: Any, observation_space: PyTree, action_space: Space) -> Ne
     found = _distribution_problems(cfg, action_space)
     if cfg.memory == "none" and previous:
         found.append(Problem("memory_inputs", cfg.memory_inputs, "nothing reads them with memory = 'none'"))
-    if cfg.arch != "separate" and cfg.critic_obs:
-        found.append(Problem("arch", cfg.arch, "one torso would show the policy what only the value may see; use 'separate'"))
+    apart = cfg.arch in ("separate", "dual")
+    if not apart and cfg.critic_obs:
+        found.append(Problem("arch", cfg.arch, "one torso would show the policy what only the value may see; use two"))
     spaces = {group: without(observation_space, names) for group, names in hidden.items()}
     if not jax.tree.leaves(spaces["policy"]):
         found.append(Problem("critic_obs", cfg.critic_obs, "leaves the policy nothing to see"))
@@ -84,6 +87,8 @@ def actor_critic(cfg: Any, observation_space: PyTree, action_space: Space) -> Ne
     past_space = {name: observation_space[name] for name in previous}
     memory = Memory(cfg.memory, cfg.memory_size, cfg.memory_layers) if cfg.memory != "none" else None
     heads = {"policy": _policy_head(cfg, action_space), "value": ValueHead()}
+    further = {"aux_value": ValueHead(), "advantage": ActionHead(heads["policy"].size)}
+    further = {name: further[name] for name in cfg.heads}
     dtype = jnp.dtype(cfg.compute_dtype)
 
     def views(obs):
@@ -95,13 +100,14 @@ def actor_critic(cfg: Any, observation_space: PyTree, action_space: Space) -> Ne
         past = past if past is None else past.reshape(*past.shape[:2], -1)
         return {"policy": policy, "value": view("value") if cfg.critic_obs else policy}, past
 
-    if cfg.arch == "separate":
-        return _separate(cfg, {group: Trunk(_torso(cfg, spaces[group]), memory, head) for group, head in heads.items()}, views)
-    return _shared(cfg, Trunk(_torso(cfg, spaces["policy"]), memory, None), heads, views)
+    if apart:
+        trunks = {group: Trunk(_torso(cfg, spaces[group]), memory, head) for group, head in heads.items()}
+        return _separate(cfg, trunks, further, views)
+    return _shared(cfg, Trunk(_torso(cfg, spaces["policy"]), memory, None), heads, further, views)
 
 
-def _separate(cfg: Any, trunks: dict[str, Trunk], views: Callable) -> Network:
-    """A trunk with a head for each group; the carry is a dict of theirs."""
+def _separate(cfg: Any, trunks: dict[str, Trunk], further: dict[str, nn.Module], views: Callable) -> Network:
+    """A trunk with a head for each of policy and value, and further heads on the policy's; the carry is a dict of the trunks'."""
     remembers = cfg.memory != "none"
     carry_of = lambda carry, group: carry[group] if remembers else ()
 
@@ -110,38 +116,50 @@ def _separate(cfg: Any, trunks: dict[str, Trunk], views: Callable) -> Network:
 
     def init(key, obs):
         (x, past), (first, carry) = views(obs), _beginning(obs, initial_carry, remembers)
-        params = {group: t.init(key, x[group], past, carry_of(carry, group), first)["params"] for group, t in trunks.items()}
-        return initialize(key, params, cfg.init, _gain(cfg))
+        params, features = {}, {}
+        for group, trunk in trunks.items():
+            found, made = trunk.init_with_output(key, x[group], past, carry_of(carry, group), first)
+            params[group], features[group] = made["params"], found[0]
+        params |= {name: head.init(key, features["policy"])["params"] for name, head in further.items()}
+        return initialize(key, params, cfg.init, _gain(cfg), last=tuple(further))
 
     def apply(params, carry, obs, first):
         (x, past), found = views(obs), {}
         for group, trunk in trunks.items():
             found[group] = trunk.apply({"params": params[group]}, x[group], past, carry_of(carry, group), first)
-        outputs = Outputs(**{group: y for group, (y, _) in found.items()})
-        return _steps(outputs, first), {group: after for group, (_, after) in found.items()} if remembers else ()
+        outputs = Outputs(**{group: y for group, (_, y, _) in found.items()})
+        outputs = _with_heads(outputs, further, params, found["policy"][0])
+        return _steps(outputs, first), {group: after for group, (_, _, after) in found.items()} if remembers else ()
 
     return Network(init, apply, initial_carry)
 
 
-def _shared(cfg: Any, trunk: Trunk, heads: dict[str, nn.Module], views: Callable) -> Network:
-    """One trunk and two heads; the carry is the trunk's."""
+def _with_heads(outputs: Outputs, further: dict[str, nn.Module], params: PyTree, features: jax.Array) -> Outputs:
+    """Outputs with what further heads make of the policy's features."""
+    if not further:
+        return outputs
+    return outputs._replace(heads={name: head.apply({"params": params[name]}, features) for name, head in further.items()})
+
+
+def _shared(cfg: Any, trunk: Trunk, heads: dict[str, nn.Module], further: dict[str, nn.Module], views: Callable) -> Network:
+    """One trunk and all heads; the carry is the trunk's."""
 
     def initial_carry(num_envs):
         return trunk.memory.initial_carry(num_envs) if cfg.memory != "none" else ()
 
     def init(key, obs):
         (x, past), (first, carry) = views(obs), _beginning(obs, initial_carry, cfg.memory != "none")
-        (features, _), params = trunk.init_with_output(key, x["policy"], past, carry, first)
-        params = params["params"] | {group: head.init(key, features)["params"] for group, head in heads.items()}
-        return initialize(key, params, cfg.init, _gain(cfg))
+        (features, *_), params = trunk.init_with_output(key, x["policy"], past, carry, first)
+        params = params["params"] | {group: head.init(key, features)["params"] for group, head in (heads | further).items()}
+        return initialize(key, params, cfg.init, _gain(cfg), last=tuple(further))
 
     def apply(params, carry, obs, first):
         x, past = views(obs)
-        mine = {name: group for name, group in params.items() if name not in heads}
-        features, carry = trunk.apply({"params": mine}, x["policy"], past, carry, first)
+        mine = {name: group for name, group in params.items() if name not in heads | further}
+        features, _, carry = trunk.apply({"params": mine}, x["policy"], past, carry, first)
         seen = {"policy": features, "value": jax.lax.stop_gradient(features) if cfg.arch == "detach" else features}
         outputs = Outputs(**{group: head.apply({"params": params[group]}, seen[group]) for group, head in heads.items()})
-        return _steps(outputs, first), carry
+        return _steps(_with_heads(outputs, further, params, features), first), carry
 
     return Network(init, apply, initial_carry)
 

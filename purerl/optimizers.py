@@ -58,7 +58,9 @@ def optimizer_problems(optimizer: Any) -> list[Problem]:
     return [Problem("optimizer", optimizer, hint)] if climbs else []
 
 
-def descent(cfg: Any, optimizer: optax.GradientTransformation, schedule: Callable | None, clock: Clock | None) -> Descent:
+def descent(
+    cfg: Any, optimizer: optax.GradientTransformation, schedule: Callable | None, clock: Clock | None, epochs: int
+) -> Descent:
     """Steps in an optimizer's direction, as long as a config says, in the update that the clock stands before.
 
     Args:
@@ -66,10 +68,11 @@ def descent(cfg: Any, optimizer: optax.GradientTransformation, schedule: Callabl
         optimizer: gives the direction.
         schedule: `(gradient steps so far, int32) -> learning rate`, in place of the config's; or None.
         clock: finished updates; None where only its `init` is wanted.
+        epochs: passes over the training set in each update.
     """
     learning = since(clock, cfg.skipped_updates) if clock and cfg.skipped_updates else clock
-    scales = {} if is_off(cfg.critic_lr_scale, 1) else {"value": cfg.critic_lr_scale}
-    steps = cfg.num_epochs * cfg.num_minibatches
+    scales = group_scales(cfg)
+    steps = epochs * cfg.num_minibatches
     if schedule is not None:
         moving = scheduled(optimizer, lambda step: jnp.float32(schedule(gradient_steps(learning, steps, step))), scales)
     elif cfg.lr_schedule == "polynomial":
@@ -85,6 +88,18 @@ def descent(cfg: Any, optimizer: optax.GradientTransformation, schedule: Callabl
     if is_off(cfg.target_kl, np.inf):
         return moving
     return stopping(moving, cfg.target_kl, steps if cfg.kl_stop == "update" else cfg.num_minibatches)
+
+
+def group_scales(cfg: Any) -> dict[str, jax.Array]:
+    """The groups whose learning rate is a multiple of the others'."""
+    return {} if is_off(cfg.critic_lr_scale, 1) else {"value": cfg.critic_lr_scale}
+
+
+def unsteered(cfg: Any) -> Any:
+    """The config for a phase that does not see how far the policy moved: its rate does not follow that, and nothing stops it."""
+    return cfg.replace(
+        lr_schedule="constant" if cfg.lr_schedule == "kl_adaptive" else cfg.lr_schedule, target_kl=np.float32(np.inf)
+    )
 
 
 # --- step sizes -------------------------------------------------------------------------------------------------------

@@ -66,22 +66,36 @@ def run_phase(
         Parameters, optimizer state, and the loss's metrics with `grad_norm` (before clipping, joint and per group),
         averaged over all gradient steps; counted 0 times where the phase was not due.
     """
-    run = lambda: _epochs(phase, clock, key, params, opt_state, data, axis_name)
+    return if_due(phase, clock, lambda: epochs(phase, clock, key, params, opt_state, data, axis_name), (params, opt_state))
+
+
+def if_due(phase: Phase, clock: Clock, run: Callable, otherwise: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree, dict[str, Mean]]:
+    """`run()` in an update that a phase is due in; else parameters and optimizer state as they are, and metrics of nothing."""
     if phase.every == 1 and not phase.start:
         return run()
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run)[2])
     is_due = due(clock, phase.every) & ~before(clock, phase.start)
-    return jax.lax.cond(is_due, run, lambda: (params, opt_state, nothing))
+    return jax.lax.cond(is_due, run, lambda: (*otherwise, nothing))
 
 
-def _epochs(phase, clock, key, params, opt_state, data, axis_name):
+def epochs(
+    phase: Phase, clock: Clock, key: jax.Array, params: PyTree, opt_state: PyTree, data: Sequences, axis_name: str | None = None
+) -> tuple[dict[str, PyTree], PyTree, dict[str, Mean]]:
+    """What `run_phase` does when the phase is due."""
     num_sequences = jax.tree.leaves(data.steps)[0].shape[1]
     flat, unflatten = _flatten(phase, params)
 
+    def gradient_of(flat, rows):
+        minibatch = Sequences(jax.tree.map(lambda x: x[:, rows], data.steps), jax.tree.map(lambda x: x[rows], data.carry))
+        return jax.grad(lambda flat: phase.loss({**params, **unflatten(flat)}, minibatch), has_aux=True)(flat)
+
+    def accumulated(flat, rows):
+        parts = jax.lax.map(lambda part: gradient_of(flat, part), rows.reshape(phase.accumulate, -1))
+        return jax.tree.map(lambda x: x.mean(0), parts)
+
     def gradient_step(carry, rows):
         flat, course = carry
-        minibatch = Sequences(jax.tree.map(lambda x: x[:, rows], data.steps), jax.tree.map(lambda x: x[rows], data.carry))
-        gradient, metrics = jax.grad(lambda flat: phase.loss({**params, **unflatten(flat)}, minibatch), has_aux=True)(flat)
+        gradient, metrics = (gradient_of if phase.accumulate == 1 else accumulated)(flat, rows)
         gradient, metrics = reductions.pooled((gradient, metrics), axis_name)
         norms = {group: jnp.sqrt(jnp.sum(jnp.square(g))) for group, g in gradient.items()}
         norm = jnp.sqrt(sum(jnp.square(n) for n in norms.values()))
@@ -91,6 +105,7 @@ def _epochs(phase, clock, key, params, opt_state, data, axis_name):
         step, course = phase.descent.step(clipped, course, flat, metrics)
         flat = jax.tree.map(jnp.subtract, flat, step)
         norms = {"grad_norm": norm, **{f"grad_norm/{group}": n for group, n in norms.items()}}
+        norms = {phase.prefix + name: n for name, n in norms.items()}
         return (flat, course), {**metrics, **norms, **phase.descent.report(course)}
 
     def epoch(carry, index):

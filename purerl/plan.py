@@ -1,6 +1,22 @@
 """What a run will do, known before anything is compiled."""
 
 from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+
+class PhasePlan(NamedTuple):
+    """How often a phase runs.
+
+    name: of the phase.
+    runs: updates that it is a part of.
+    gradient_steps: in all of them.
+    left_over: updates after the last of them.
+    """
+
+    name: str
+    runs: int
+    gradient_steps: int
+    left_over: int
 
 
 @dataclass(frozen=True)
@@ -16,6 +32,7 @@ class Plan:
     parameters: trained numbers.
     rollout_bytes: memory of one rollout.
     state_bytes: memory of the whole state.
+    phases: what an update learns.
     """
 
     num_updates: int
@@ -27,6 +44,11 @@ class Plan:
     parameters: int
     rollout_bytes: int
     state_bytes: int
+    phases: tuple[PhasePlan, ...]
 
     def __str__(self) -> str:
-        return "\n".join(f"{field.name:<16}{getattr(self, field.name):>16,}" for field in fields(self))
+        rows = [(field.name, getattr(self, field.name)) for field in fields(self) if field.name != "phases"]
+        for phase in self.phases if len(self.phases) > 1 else ():
+            rows += [(f"{phase.name} phases", phase.runs), ("  gradient_steps", phase.gradient_steps)]
+            rows += [("  left_over", phase.left_over)] if phase.left_over else []
+        return "\n".join(f"{name:<16}{value:>16,}" for name, value in rows)

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.advantages import estimate
+from purerl.algorithms.daac import daac
+from purerl.algorithms.ppg import ppg
 from purerl.algorithms.ppo import ppo, surrogate
-from purerl.config import PPOConfig
+from purerl.config import OnPolicyConfig, PPGConfig, algorithm_of
 from purerl.envs import make_env
 from purerl.envs.previous import with_previous
 from purerl.errors import ConfigError, Problem
@@ -24,17 +26,19 @@ from purerl.metrics import accumulate
 from purerl.networks import actor_critic, bounded
 from purerl.nonfinite import freeze
 from purerl.optimizers import optimizer_problems
-from purerl.plan import Plan
+from purerl.plan import PhasePlan, Plan
 from purerl.policy import Policy
 from purerl.rollout import collect
-from purerl.types import Algorithm, Discrete, Environment, Episodes, MultiDiscrete, Network, TrainResult, TrainState
+from purerl.types import Algorithm, Discrete, Environment, Episodes, MultiDiscrete, Network, Phase, TrainResult, TrainState
 from purerl.wrappers import acting, masking
 
 PyTree = Any
 
+MAKERS = {"ppo": ppo, "ppg": ppg, "daac": daac}
+
 
 def make_train(
-    cfg: PPOConfig,
+    cfg: OnPolicyConfig,
     *,
     env: Any = None,
     env_params: Any = None,
@@ -93,7 +97,7 @@ def make_train(
     parts = {"advantage": advantage, "policy_loss": policy_loss}
     parts |= {"optimizer": optimizer, "lr_schedule": lr_schedule, "reward_shaper": reward_shaper}
     remake = lambda overrides: make({**cfg.env_params, **overrides})
-    return Train(cfg, environment, network, ppo(cfg, environment, network, **parts), remake)
+    return Train(cfg, environment, network, MAKERS[algorithm_of(cfg)](cfg, environment, network, **parts), remake)
 
 
 class Train:
@@ -111,7 +115,7 @@ class Train:
 
     seed_axes = TrainState(params=0, opt_state=0, actor=0, clock=None, key=0, statistics=0, extra=0)
 
-    def __init__(self, cfg: PPOConfig, env: Environment, network: Network, algorithm: Algorithm, remake_env: Callable):
+    def __init__(self, cfg: OnPolicyConfig, env: Environment, network: Network, algorithm: Algorithm, remake_env: Callable):
         self.cfg = cfg
         self.env, self.network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
         self.update = freeze(algorithm.update) if cfg.nonfinite == "freeze" else algorithm.update
@@ -176,31 +180,45 @@ class Train:
             state,
         )
         env_steps = cfg.num_updates * cfg.batch_size
+        phases = tuple(_phase_plan(phase, cfg.num_updates) for phase in self._algorithm.phases)
         return Plan(
             num_updates=cfg.num_updates,
             env_steps=env_steps,
             extra_steps=env_steps - int(cfg.total_timesteps),
             batch_size=cfg.batch_size,
             minibatch_size=cfg.minibatch_size,
-            gradient_steps=max(0, cfg.num_updates - cfg.skipped_updates) * cfg.num_epochs * cfg.num_minibatches,
+            gradient_steps=sum(phase.gradient_steps for phase in phases),
             parameters=sum(x.size for x in jax.tree.leaves(state.params)),
             rollout_bytes=_bytes(rollout),
             state_bytes=_bytes(state),
+            phases=phases,
         )
+
+
+def _phase_plan(phase: Phase, num_updates: int) -> PhasePlan:
+    """A phase is due in the last of each `every` updates, counted from the first of the run, once `start` are over."""
+    runs = max(0, num_updates // phase.every - phase.start // phase.every)
+    left_over = num_updates - num_updates // phase.every * phase.every
+    return PhasePlan(phase.name, runs, runs * phase.epochs * phase.minibatches, left_over)
 
 
 def _bytes(tree: PyTree) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def _size_problems(cfg: PPOConfig, env: Environment) -> list[Problem]:
+def _size_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     """A rollout whose observations alone are more than all memory. Nothing is allocated to find out."""
     each = sum(math.prod(space.shape) * space.dtype.itemsize for space in _entries(env.observation_space))
     needed, there = 2 * each * cfg.batch_size, _memory()  # those acted on, and those before a reset
-    if there is None or needed <= there:
+    if there is None:
         return []
-    hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
-    return [Problem("num_envs", cfg.num_envs, hint)]
+    if needed > there:
+        hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
+        return [Problem("num_envs", cfg.num_envs, hint)]
+    if isinstance(cfg, PPGConfig) and needed + cfg.n_pi * each * cfg.batch_size > there:
+        hint = f"rollouts of {each * cfg.batch_size / 1e9:,.1f} GB of observations each are kept, of {there / 1e9:,.0f} GB of memory"
+        return [Problem("n_pi", cfg.n_pi, hint)]
+    return []
 
 
 def _entries(space: PyTree) -> list[Any]:
@@ -208,7 +226,7 @@ def _entries(space: PyTree) -> list[Any]:
     return jax.tree.leaves(space, is_leaf=lambda x: isinstance(x, Discrete))
 
 
-def _observation_problems(cfg: PPOConfig, env: Environment) -> list[Problem]:
+def _observation_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     """Entries that the config names and the environment does not have."""
     found, space = [], env.observation_space
     if cfg.normalize_obs and all(isinstance(entry, Discrete) for entry in _entries(space)):
@@ -226,7 +244,7 @@ def _observation_problems(cfg: PPOConfig, env: Environment) -> list[Problem]:
     return found
 
 
-def _mask_problems(cfg: PPOConfig, mask: Any, actions: Any) -> list[Problem]:
+def _mask_problems(cfg: OnPolicyConfig, mask: Any, actions: Any) -> list[Problem]:
     if not isinstance(actions, Discrete | MultiDiscrete):
         hint = f"only choices can be masked, and the action space is {type(actions).__name__}"
         return [Problem("action_mask", cfg.action_mask, hint)]
@@ -244,7 +262,7 @@ def _memory() -> int | None:
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
-def _doubts(cfg: PPOConfig, env: Environment, network: Network | None) -> list[Problem]:
+def _doubts(cfg: OnPolicyConfig, env: Environment, network: Network | None) -> list[Problem]:
     found = []
     if not env.terminates and not isinstance(cfg.gamma, jax.core.Tracer) and cfg.gamma == 1:
         found.append(Problem("gamma", cfg.gamma, "the environment has no terminal state, so its values have no bound"))
@@ -255,7 +273,7 @@ def _doubts(cfg: PPOConfig, env: Environment, network: Network | None) -> list[P
     return found
 
 
-def _network_problems(network: Network, env: Environment, cfg: PPOConfig) -> list[Problem]:
+def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -> list[Problem]:
     """Where a network does not fit the environment or the config. Nothing is compiled."""
     num_envs = 2
     key = jax.random.key(0)
@@ -274,6 +292,10 @@ def _network_problems(network: Network, env: Environment, cfg: PPOConfig) -> lis
     found = []
     if not isinstance(params, dict):
         found.append(Problem("network", type(params).__name__, "init must return a dict from a group's name to its parameters"))
+    for name in cfg.heads:
+        if name not in outputs.heads:
+            hint = f"{algorithm_of(cfg)} needs the outputs' heads to have the entry {name!r}"
+            found.append(Problem("network", sorted(outputs.heads), hint))
     if carry_after != carry:
         found.append(Problem("network", carry_after, f"apply must return a carry like the one it was given: {carry}"))
     if outputs.value.shape != (1, num_envs):
@@ -295,7 +317,7 @@ def _network_problems(network: Network, env: Environment, cfg: PPOConfig) -> lis
     return found
 
 
-def _sequence_problems(cfg: PPOConfig) -> list[Problem]:
+def _sequence_problems(cfg: OnPolicyConfig) -> list[Problem]:
     """Where minibatches would tear the sequences of a network with a memory."""
     if cfg.minibatches in ("flat", "time"):
         hint = "the network has a memory, so the steps of an environment must stay in order; use 'auto'"

@@ -124,10 +124,13 @@ class Outputs(NamedTuple):
 
     policy: a distribution over actions (`purerl.distributions`) of batch shape `[L, N]`.
     value: `[L, N]` float32, or `[L, N, K]` with several reward streams.
+    heads: what else an algorithm asks for, by name: `aux_value [L, N]` for PPG; for DAAC `advantage`, a PyTree that maps an
+      encoded action `[L, N, d]` to `[L, N]`.
     """
 
     policy: Any
     value: jax.Array
+    heads: Any = ()
 
 
 class Network(NamedTuple):
@@ -255,16 +258,18 @@ class Descent(NamedTuple):
 class Phase(NamedTuple):
     """One way of moving parameters: a loss, what it moves, how often.
 
-    name: prefix of its random stream and its metrics.
+    name: prefix of its random stream.
     loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`.
     descent: from its gradients to steps.
     group: the names of the parameter groups that move; None for all.
     epochs, minibatches: passes over the data, and gradient steps in each pass.
+    accumulate: equal parts of a minibatch, one after the other, whose mean gradient makes the step.
     max_grad_norm: of all groups together, or of each if `joint` is False; inf disables.
     length: steps of a training sequence. 1 gives minibatches of single steps, T of whole environment columns.
     block: sequences in a row that stay together in one minibatch: B of them, with length 1, are a row of time.
     every: run it in every k-th update only.
     start: updates before the first.
+    prefix: of the names of its gradient norms.
     """
 
     name: str
@@ -279,6 +284,8 @@ class Phase(NamedTuple):
     block: int = 1
     every: int = 1
     start: int = 0
+    accumulate: int = 1
+    prefix: str = ""
 
 
 @struct.dataclass
@@ -328,10 +335,12 @@ class Algorithm(NamedTuple):
 
     init: `(key) -> TrainState`.
     update: `(TrainState) -> (TrainState, metrics)`.
+    phases: what an update learns, in this order; without their losses.
     """
 
     init: Callable
     update: Callable
+    phases: tuple[Phase, ...]
 
 
 @struct.dataclass

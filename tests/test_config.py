@@ -8,6 +8,7 @@ import pytest
 
 import purerl
 from purerl import ConfigError, PPOConfig
+from purerl.config import ALGORITHMS
 
 LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if f.type is float]
 
@@ -65,7 +66,7 @@ def test_all_problems_at_once():
     with pytest.raises(ConfigError) as error:
         purerl.make_train(cfg)
     fields = [problem.field for problem in error.value.problems]
-    assert fields == ["num_epochs", "lr", "gamma", "hidden", "activation", "env"]
+    assert fields == ["lr", "gamma", "hidden", "activation", "num_epochs", "env"]
     for problem in error.value.problems:
         assert problem.field in str(error.value)
         assert repr(problem.value) in str(error.value)
@@ -114,7 +115,8 @@ def test_every_leaf_refuses_nan_and_text(name):
         assert error.value.problems[0].field == name
 
 
-def test_documented():
-    attributes = PPOConfig.__doc__.split("Attributes:")[1]
-    for field in dataclasses.fields(PPOConfig):
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_documented(name):
+    attributes = "".join(cls.__doc__ for cls in ALGORITHMS[name].__mro__[:2])
+    for field in dataclasses.fields(ALGORITHMS[name]):
         assert f"        {field.name}: " in attributes

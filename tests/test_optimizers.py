@@ -60,7 +60,7 @@ def test_polynomial_schedule_matches_the_reference_vector(vectors):
     cfg = cfg.replace(num_epochs=1, num_minibatches=2)  # step s is the (s % 2)-th of update s // 2
     got = []
     for step in map(int, given["steps"]):
-        moving = descent(cfg, optax.identity(), None, clock_at(step // 2))
+        moving = descent(cfg, optax.identity(), None, clock_at(step // 2), cfg.num_epochs)
         course = moving.begin(moving.init({"policy": jnp.zeros(1)}))
         for _ in range(step % 2 + 1):
             taken, course = moving.step({"policy": jnp.ones(1)}, course, {"policy": jnp.zeros(1)}, {})

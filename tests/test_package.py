@@ -17,7 +17,7 @@ signals normalize
 wrappers memory layers networks optimizers nonfinite envs.auto_reset envs.gymnax envs envs.previous progress curves
 rollout phases
 policy evaluate
-algorithms algorithms.ppo
+algorithms algorithms.ppo algorithms.ppg algorithms.daac
 train
 checkpoint recorders evaluations rendering export directory plots
 runs

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from purerl import losses
 from purerl.advantages import estimate, standardize
 from purerl.clock import before, clock_at, tick
-from purerl.config import PPOConfig
+from purerl.config import OnPolicyConfig
 from purerl.keys import stream
 from purerl.metrics import Mean, explained_variance, mean_of
 from purerl.normalize import Statistics, merge_statistics, no_statistics, scale_rewards, standardize_values
@@ -24,21 +24,36 @@ from purerl.optimizers import adapted_coefficient, coefficients, descent, direct
 from purerl.phases import init_phase, run_phase, sequences
 from purerl.reductions import mean
 from purerl.rollout import collect, start, step_counts
-from purerl.types import Advantages, Algorithm, Clock, Environment, Network, Phase, Sample, Sequences, TrainState, Transition
+from purerl.types import (
+    Advantages,
+    Algorithm,
+    Clock,
+    Descent,
+    Environment,
+    Network,
+    Outputs,
+    Phase,
+    Sample,
+    Sequences,
+    TrainState,
+    Transition,
+)
 from purerl.wrappers import acting, observing, warming
 
 
-def surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, cfg: PPOConfig) -> jax.Array:
+def surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, cfg: OnPolicyConfig) -> jax.Array:
     """The policy loss of PPO, step by step; what `policy_loss` replaces."""
     return losses.clipped_surrogate(log_prob, old_log_prob, advantage, cfg.clip_eps)
 
 
 def ppo(
-    cfg: PPOConfig,
+    cfg: OnPolicyConfig,
     env: Environment,
     network: Network,
     *,
-    advantage: Callable[[Transition, PPOConfig], Advantages] = estimate,
+    phases: Callable[[OnPolicyConfig, Network, Clock | None], list[Phase]] | None = None,
+    keep: Callable[..., dict[str, Any]] = lambda state, rollout, advantages: {},
+    advantage: Callable[[Transition, OnPolicyConfig], Advantages] = estimate,
     policy_loss: Callable[..., jax.Array] = surrogate,
     optimizer: Any = None,
     lr_schedule: Callable[[jax.Array], jax.Array] | None = None,
@@ -50,6 +65,9 @@ def ppo(
         cfg: the config.
         env: environments.
         network: policy and value function.
+        phases: `(cfg, network, clock) -> phases`, what an update learns from its rollout, in this order, the last one the policy;
+          None for PPO's one phase.
+        keep: `(state, rollout, advantages) -> entries of state.extra` that change with each rollout.
         advantage: `(steps [T, B], cfg) -> Advantages [T, B]`.
         policy_loss: `(log_prob, old_log_prob, advantage, cfg) -> loss`, all `[L, N]`.
         optimizer: an optax transformation that gives the direction of descent, without a learning rate; None for the config's.
@@ -57,28 +75,14 @@ def ppo(
         reward_shaper: `(reward [T, B], environment steps before each row [T, 1]) -> reward [T, B]`.
     """
     remembers = bool(jax.tree.leaves(network.initial_carry(1)))
-    optimizer = optimizer or direction(cfg)
-    length = cfg.training_length if remembers else cfg.num_steps if cfg.minibatches == "env" else 1
-
-    def phase_at(clock, loss=None):
-        return Phase(
-            name="ppo",
-            loss=loss,
-            descent=descent(cfg, optimizer, lr_schedule, clock),
-            group=None,
-            epochs=cfg.num_epochs,
-            minibatches=cfg.num_minibatches,
-            max_grad_norm=cfg.max_grad_norm,
-            joint=cfg.grad_clip == "joint",
-            length=length,
-            block=cfg.num_envs if cfg.minibatches == "time" else 1,
-            start=cfg.skipped_updates,
-        )
+    phases = phases or ppo_phases(policy_loss, optimizer or direction(cfg), lr_schedule)
+    resting = tuple(phases(cfg, network, None))
+    length = resting[0].length
 
     def init(key: jax.Array) -> TrainState:
         actor = start(env, network, cfg.num_envs, stream(key, "start"))
         params = network.init(stream(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
-        opt_state = {"ppo": init_phase(phase_at(None), params)}
+        opt_state = {phase.name: init_phase(phase, params) for phase in resting}
         extra = {"kl_coef": jnp.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
         return TrainState(params, opt_state, actor, clock_at(0), key, no_statistics(cfg, env.observation_space), extra)
 
@@ -97,20 +101,74 @@ def ppo(
             advantages = advantages.replace(advantage=standardize(advantages.advantage))
         data = sequences(samples(cfg, steps, advantages, statistics), rollout.carry, length)
         seeing = observing(cfg, network, statistics)
-        phase = phase_at(state.clock, ppo_loss(now, seeing, policy_loss))
-        params, opt_state, learnt = run_phase(phase, state.clock, state.key, state.params, state.opt_state["ppo"], data)
-        stopped = Mean(jnp.float32(0), learnt["loss"].count)  # where nothing stops a phase
-        metrics = {**acted, "stopped": stopped, **learnt, "lr": mean_of(phase.descent.lr(opt_state))}
-        extra, moved = adapted_penalty(now, seeing, params, data, state.clock)
+        params, opt_state, metrics = state.params, dict(state.opt_state), acted
+        for phase in phases(now, seeing, state.clock):
+            params, opt_state[phase.name], learnt = run_phase(
+                phase, state.clock, state.key, params, opt_state[phase.name], data
+            )
+            metrics |= learnt
+        stopped = Mean(jnp.float32(0), metrics["loss"].count)  # where nothing stops a phase
+        metrics = {"stopped": stopped, **metrics, "lr": mean_of(phase.descent.lr(opt_state[phase.name]))}
+        penalty, moved = adapted_penalty(now, seeing, params, data, state.clock)
+        extra = {**state.extra, **penalty, **keep(state, rollout.replace(steps=steps), advantages)}
         statistics = merge_statistics(cfg, statistics, steps.obs, advantages.target)
-        after = TrainState(params, {"ppo": opt_state}, actor, tick(state.clock), state.key, statistics, extra)
+        after = TrainState(params, opt_state, actor, tick(state.clock), state.key, statistics, extra)
         return after, {**metrics, **moved, "explained_variance": explained_variance(steps.value, advantages.target)}
 
-    return Algorithm(init, update)
+    return Algorithm(init, update, resting)
 
 
-def ppo_loss(cfg: PPOConfig, network: Network, policy_loss: Callable[..., jax.Array] = surrogate) -> Callable:
-    """PPO's loss, as a function of all parameters and a minibatch of `Sample`."""
+# --- phases -----------------------------------------------------------------------------------------------------------
+
+
+def phase_of(cfg: OnPolicyConfig, network: Network, name: str, loss: Callable, descent: Descent, epochs: int, **more) -> Phase:
+    """A phase that learns from one rollout, as the config says."""
+    whole = cfg.training_length if jax.tree.leaves(network.initial_carry(1)) else 1
+    return Phase(
+        name=name,
+        loss=loss,
+        descent=descent,
+        epochs=epochs,
+        minibatches=cfg.num_minibatches,
+        max_grad_norm=cfg.max_grad_norm,
+        joint=cfg.grad_clip == "joint",
+        length=cfg.num_steps if cfg.minibatches == "env" else whole,
+        block=cfg.num_envs if cfg.minibatches == "time" else 1,
+        start=cfg.skipped_updates,
+        **{"group": None, **more},
+    )
+
+
+def ppo_phases(policy_loss: Callable[..., jax.Array], optimizer: Any, lr_schedule: Callable | None) -> Callable:
+    """The one phase of PPO, with policy and value in one loss; as `ppo` takes it."""
+
+    def phases(cfg, network, clock):
+        moving = descent(cfg, optimizer, lr_schedule, clock, cfg.policy_epochs)
+        return [phase_of(cfg, network, "ppo", ppo_loss(cfg, network, policy_loss), moving, cfg.policy_epochs)]
+
+    return phases
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def value_term(cfg: OnPolicyConfig, outputs: Outputs, old: Sample) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The value's share of PPO's loss, and its metrics."""
+    value = mean(losses.value_loss(outputs.value, old.value, old.target, cfg.value_clip, cfg.value_clip_eps))
+    return cfg.vf_coef * value, {"value_loss": value}
+
+
+def ppo_loss(
+    cfg: OnPolicyConfig, network: Network, policy_loss: Callable[..., jax.Array] = surrogate, term: Callable = value_term
+) -> Callable:
+    """A policy's loss, as a function of all parameters and a minibatch of `Sample`.
+
+    Args:
+        cfg: its coefficients.
+        network: what sees the minibatch.
+        policy_loss: step by step.
+        term: `(cfg, Outputs, Sample) -> (scalar, metrics)`, what the loss has beside the policy's own terms.
+    """
 
     def loss(params, batch):
         old = batch.steps
@@ -118,15 +176,14 @@ def ppo_loss(cfg: PPOConfig, network: Network, policy_loss: Callable[..., jax.Ar
         log_prob, entropy = outputs.policy.log_prob(old.action), mean(outputs.policy.entropy())
         advantage = standardize(old.advantage) if cfg.advantage_norm == "minibatch" else old.advantage
         policy = mean(policy_loss(log_prob, old.log_prob, advantage, cfg))
-        value = mean(losses.value_loss(outputs.value, old.value, old.target, cfg.value_clip, cfg.value_clip_eps))
-        total = policy + cfg.vf_coef * value - cfg.ent_coef * entropy
+        beside, metrics = term(cfg, outputs, old)
+        total = policy + beside - cfg.ent_coef * entropy
         kl = {"kl": mean(old.policy.kl(outputs.policy))} if cfg.measures_kl else {}
         if cfg.kl_penalty != "none":
             total = total + cfg.kl_coef * kl["kl"]
-        return total, kl | {
+        return total, metrics | kl | {
             "loss": total,
             "policy_loss": policy,
-            "value_loss": value,
             "entropy": entropy,
             "approx_kl": mean(losses.approximate_kl(log_prob, old.log_prob)),
             "clip_fraction": mean(losses.clip_fraction(log_prob, old.log_prob, cfg.clip_eps)),
@@ -135,8 +192,19 @@ def ppo_loss(cfg: PPOConfig, network: Network, policy_loss: Callable[..., jax.Ar
     return loss
 
 
+def value_phase_loss(cfg: OnPolicyConfig, network: Network) -> Callable:
+    """The loss of a value function that learns by itself, as a function of all parameters and a minibatch of `Sample`."""
+
+    def loss(params, batch):
+        outputs, _ = network.apply(params, batch.carry, batch.steps.obs, batch.steps.first)
+        _, metrics = value_term(cfg, outputs, batch.steps)
+        return metrics["value_loss"], metrics
+
+    return loss
+
+
 def adapted_penalty(
-    cfg: PPOConfig, network: Network, params: Any, data: Sequences, clock: Clock
+    cfg: OnPolicyConfig, network: Network, params: Any, data: Sequences, clock: Clock
 ) -> tuple[dict[str, jax.Array], dict[str, Any]]:
     """The weight of an adaptive KL penalty for the next update, after this one moved the policy, if it did; and its metrics."""
     if cfg.kl_penalty != "adaptive":
@@ -147,7 +215,7 @@ def adapted_penalty(
     return {"kl_coef": coef}, {"kl_coef": mean_of(cfg.kl_coef), "kl_after": mean_of(kl)}
 
 
-def samples(cfg: PPOConfig, steps: Transition, advantages: Advantages, statistics: Statistics) -> Sample:
+def samples(cfg: OnPolicyConfig, steps: Transition, advantages: Advantages, statistics: Statistics) -> Sample:
     """What the loss reads of a rollout and its advantages, `[T, B]`; values and targets in the units of the network."""
     names = ("obs", "first", "action", "log_prob", *(("policy",) if cfg.measures_kl else ()))
     kept = {name: getattr(steps, name) for name in names}
