@@ -30,7 +30,7 @@ def daac(
     lr_schedule: Callable[[jax.Array], jax.Array] | None = None,
     **parts,
 ) -> Algorithm:
-    """DAAC as two pure functions; the arguments are those of `ppo`. The network has the head `advantage` (`purerl.types.Outputs`)."""
+    """DAAC as two pure functions; the arguments are those of `ppo`. The network has the head `advantage`."""
     optimizer = optimizer or direction(cfg)
 
     def phases(cfg: DAACConfig, network: Network, clock: Clock | None) -> list[Phase]:
@@ -47,7 +47,7 @@ def daac(
 
 
 def advantage_term(cfg: DAACConfig, outputs: Outputs, old: Sample) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The advantage head's share of the policy's loss, and its metrics: the squared error, whole and not half, as in the paper."""
+    """The advantage head's share of the policy's loss, and its metrics: the whole squared error, as in the paper."""
     predicted = outputs.heads["advantage"](outputs.policy.encoded(old.action))
     error = mean(jnp.square(predicted - old.advantage))
     return cfg.adv_coef * error, {"advantage_loss": error}

@@ -55,7 +55,7 @@ def ppg(
 ) -> Algorithm:
     """PPG as two pure functions; the arguments are those of `ppo`. The network has the head `aux_value`.
 
-    The buffer is `Sequences` of `n_pi * num_envs` columns, each the rollout of one environment: a rollout that many times as wide.
+    The buffer is `Sequences` of `n_pi * num_envs` columns, each the rollout of one environment: like one wide rollout.
     A schedule of one's own is the policy phase's; the auxiliary phase then keeps to `aux_lr`.
     """
     optimizer = optimizer or direction(cfg)
@@ -150,7 +150,7 @@ def auxiliary_loss(cfg: PPGConfig, network: Network) -> Callable:
 
 
 def auxiliary_descent(cfg: PPGConfig, optimizer: Any, clock: Clock | None) -> Descent:
-    """Steps of one rate in an auxiliary phase: that of the schedule when its policy phase began, so that the last one learns too."""
+    """Steps of one rate in an auxiliary phase: the schedule's when its policy phase began, so that the last one learns too."""
     plain = unsteered(cfg).replace(lr=cfg.aux_lr)
     rate = descent(plain, optimizer, None, since(clock, cfg.n_pi - 1), cfg.e_pi).lr(None) if clock else cfg.aux_lr
     return steady(optimizer, rate, group_scales(cfg))

@@ -103,9 +103,7 @@ def ppo(
         seeing = observing(cfg, network, statistics)
         params, opt_state, metrics = state.params, dict(state.opt_state), acted
         for phase in phases(now, seeing, state.clock):
-            params, opt_state[phase.name], learnt = run_phase(
-                phase, state.clock, state.key, params, opt_state[phase.name], data
-            )
+            params, opt_state[phase.name], learnt = run_phase(phase, state.clock, state.key, params, opt_state[phase.name], data)
             metrics |= learnt
         stopped = Mean(jnp.float32(0), metrics["loss"].count)  # where nothing stops a phase
         metrics = {"stopped": stopped, **metrics, "lr": mean_of(phase.descent.lr(opt_state[phase.name]))}

@@ -1,0 +1,169 @@
+"""Comparisons between algorithms and settings: seeds 0 - 7 of each case, every score kept in `studies.json`.
+
+python -m tests.benchmarks.studies NAME ...      one of those below; minutes to an hour each
+python -m tests.benchmarks.results render        the README's tables, from the JSON files beside this one
+
+Where settings are chosen, it is among the same settings for every algorithm, by two other seeds.
+"""
+
+import argparse
+import itertools
+import json
+import pathlib
+import sys
+import time
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import purerl
+from purerl.config import algorithm_of
+from tests.benchmarks.hidden import StillCartPole, StillPendulum
+from tests.benchmarks.results import circumstances
+from tests.benchmarks.scores import score, score_rows
+
+PATH = pathlib.Path(__file__).parent / "studies.json"
+SEEDS, TUNING_SEEDS = range(8), range(100, 102)
+
+
+class Case(NamedTuple):
+    """What is trained under a name.
+
+    cfg: its config.
+    env: an environment in place of the config's.
+    grid: values of fields to choose from, by the tuning seeds; each is a tuple.
+    """
+
+    cfg: Any
+    env: Any = None
+    grid: dict[str, tuple] | None = None
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+CHAIN = purerl.PPOConfig(
+    env="MemoryChain-bsuite",
+    total_timesteps=2_000_000,
+    num_envs=64,
+    num_steps=64,
+    hidden=(32,),
+    memory="gru",
+    memory_size=32,
+    lr=4e-3,
+    gamma=1.0,
+    gae_lambda=0.0,
+    ent_coef=0.05,
+    ent_schedule="linear",
+)
+
+
+def chains():
+    cases = {}
+    for length in (8, 16, 32):
+        cfg = CHAIN.replace(env_params={"memory_length": length})
+        cases |= {f"MemoryChain of {length}, GRU": Case(cfg), f"MemoryChain of {length}, no memory": Case(cfg.replace(memory="none"))}
+    return cases
+
+
+def hidden():
+    cart = purerl.PPOConfig(num_envs=8, num_steps=64, lr=1e-3, hidden=(32,), memory_size=32)
+    pole = purerl.preset("Pendulum-v1").replace(num_steps=128, memory_size=32, sequence_length=32)
+    return {
+        "CartPole, everything seen": Case(cart),
+        "CartPole without velocities, GRU": Case(cart.replace(memory="gru"), StillCartPole()),
+        "CartPole without velocities, no memory": Case(cart, StillCartPole()),
+        "Pendulum, everything seen": Case(pole.replace(sequence_length=0)),
+        "Pendulum without velocity, GRU": Case(pole.replace(memory="gru"), StillPendulum()),
+        "Pendulum without velocity, no memory": Case(pole.replace(sequence_length=0), StillPendulum()),
+    }
+
+
+# --- phases -----------------------------------------------------------------------------------------------------------
+
+GAMES = ("Breakout-MinAtar", "Asterix-MinAtar", "SpaceInvaders-MinAtar")
+SIZES = {"total_timesteps": 500_000, "num_envs": 64, "num_steps": 32, "num_minibatches": 8, "gamma": 0.99}
+SIZES |= {"torso": "mlp", "hidden": (128, 64), "activation": "relu", "lr_schedule": "linear"}
+RATES = {"lr": (1e-3, 2.5e-3, 5e-3), "ent_coef": (0.01, 0.03)}
+PPG = purerl.PPGConfig(**SIZES, n_pi=16, aux_columns=16)
+
+
+def phases():
+    passes = (1, 4)
+    cases = {}
+    for game in GAMES:
+        cases |= {
+            f"{game}, PPO": Case(purerl.PPOConfig(env=game, **SIZES), grid={**RATES, "num_epochs": passes}),
+            f"{game}, PPG": Case(PPG.replace(env=game), grid={**RATES, ("e_pi", "e_v"): tuple((n, n) for n in passes)}),
+            f"{game}, DAAC": Case(purerl.DAACConfig(env=game, **SIZES), grid={**RATES, "e_pi": passes}),
+        }
+    return cases
+
+
+def passes():
+    """The paper's direction: fewer passes of the policy, more of the auxiliary phase (its figures 3 and 5)."""
+    cfg = PPG.replace(env="Breakout-MinAtar", lr=2.5e-3, aux_lr=2.5e-3)
+    sweep = {(1, 6): "", (6, 6): "", (1, 1): ""}
+    return {f"Breakout, PPG with e_pi = {e_pi}, e_aux = {e_aux}": Case(cfg.replace(e_pi=e_pi, e_aux=e_aux)) for e_pi, e_aux in sweep}
+
+
+STUDIES = {"memory": chains, "hidden": hidden, "phases": phases, "passes": passes}
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def settings(case):
+    """Every setting of a case's grid, as changes of its config."""
+    for values in itertools.product(*case.grid.values()):
+        changes = {}
+        for name, value in zip(case.grid, values, strict=True):
+            changes |= dict(zip(name, value, strict=True)) if isinstance(name, tuple) else {name: value}
+        yield changes
+
+
+def chosen(case):
+    """The config of a case with the best setting of its grid, and the mean score of each that was tried."""
+    tried = []
+    tree = jax.tree.structure
+    rows = [(case.cfg.replace(**changes), changes) for changes in settings(case)]
+    for _, same in itertools.groupby(sorted(rows, key=lambda row: str(tree(row[0]))), key=lambda row: str(tree(row[0]))):
+        same = list(same)
+        cfgs = [cfg for cfg, _ in same for _ in TUNING_SEEDS]
+        scores = score_rows(cfgs, [seed for _ in same for seed in TUNING_SEEDS], case.env).reshape(len(same), -1)
+        tried += [(float(mean), changes) for mean, (_, changes) in zip(scores.mean(1), same, strict=True)]
+    best = max(tried, key=lambda row: row[0])[1]
+    return case.cfg.replace(**best), [{"score": mean, **changes} for mean, changes in tried]
+
+
+def run(name, only):
+    for label, case in STUDIES[name]().items():
+        if only and only not in label:
+            continue
+        start = time.perf_counter()
+        cfg, tried = chosen(case) if case.grid else (case.cfg, [])
+        scores = score(cfg, SEEDS, case.env).tolist()
+        row = {"algorithm": algorithm_of(cfg), "config": json.loads(cfg.to_json()), "tried": tried, "scores": scores}
+        kept = load()
+        row |= circumstances(f"studies {name}") | {"seconds": time.perf_counter() - start}
+        order = list(STUDIES[name]())
+        rows = kept.get(name, {}) | {label: row}
+        kept[name] = {label: rows[label] for label in sorted(rows, key=order.index)}
+        PATH.write_text(json.dumps({name: kept[name] for name in STUDIES if name in kept}, indent=1) + "\n")
+        print(label, np.round(sorted(scores), 2).tolist(), f"{row['seconds']:.0f} s", flush=True)
+
+
+def load():
+    return json.loads(PATH.read_text()) if PATH.exists() else {}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="+", choices=list(STUDIES))
+    parser.add_argument("--only", default="", help="cases whose label contains this")
+    args = parser.parse_args()
+    for name in args.names:
+        run(name, args.only)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
