@@ -216,9 +216,7 @@ def _size_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
         hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
         return [Problem("num_envs", cfg.num_envs, hint)]
     if isinstance(cfg, PPGConfig) and needed + cfg.n_pi * each * cfg.batch_size > there:
-        hint = (
-            f"rollouts of {each * cfg.batch_size / 1e9:,.1f} GB of observations each are kept, of {there / 1e9:,.0f} GB of memory"
-        )
+        hint = f"rollouts of {each * cfg.batch_size / 1e9:,.1f} GB of observations each are kept, of {there / 1e9:,.0f} GB"
         return [Problem("n_pi", cfg.n_pi, hint)]
     return []
 

@@ -290,5 +290,5 @@ def test_a_network_without_the_head_is_refused():
 def test_a_buffer_larger_than_all_memory_is_refused(monkeypatch):
     monkeypatch.setattr("purerl.train._memory", lambda: 2 * 64 * 16 + 4 * 64 * 16)
     assert made().plan.state_bytes > 4 * 64 * 16
-    with pytest.raises(purerl.ConfigError, match="rollouts of 0.0 GB"):
+    with pytest.raises(purerl.ConfigError, match=r"rollouts of 0\.0 GB"):
         made(PPG.replace(n_pi=5))

@@ -62,7 +62,10 @@ def chains():
     cases = {}
     for length in (8, 16, 32):
         cfg = CHAIN.replace(env_params={"memory_length": length})
-        cases |= {f"MemoryChain of {length}, GRU": Case(cfg), f"MemoryChain of {length}, no memory": Case(cfg.replace(memory="none"))}
+        cases |= {
+            f"MemoryChain of {length}, GRU": Case(cfg),
+            f"MemoryChain of {length}, no memory": Case(cfg.replace(memory="none")),
+        }
     return cases
 
 
@@ -104,7 +107,9 @@ def passes():
     """The paper's direction: fewer passes of the policy, more of the auxiliary phase (its figures 3 and 5)."""
     cfg = PPG.replace(env="Breakout-MinAtar", lr=2.5e-3, aux_lr=2.5e-3)
     sweep = {(1, 6): "", (6, 6): "", (1, 1): ""}
-    return {f"Breakout, PPG with e_pi = {e_pi}, e_aux = {e_aux}": Case(cfg.replace(e_pi=e_pi, e_aux=e_aux)) for e_pi, e_aux in sweep}
+    return {
+        f"Breakout, PPG with e_pi = {e_pi}, e_aux = {e_aux}": Case(cfg.replace(e_pi=e_pi, e_aux=e_aux)) for e_pi, e_aux in sweep
+    }
 
 
 STUDIES = {"memory": chains, "hidden": hidden, "phases": phases, "passes": passes}
