@@ -87,18 +87,18 @@ def hidden():
 GAMES = ("Breakout-MinAtar", "Asterix-MinAtar", "SpaceInvaders-MinAtar")
 SIZES = {"total_timesteps": 500_000, "num_envs": 64, "num_steps": 32, "num_minibatches": 8, "gamma": 0.99}
 SIZES |= {"torso": "mlp", "hidden": (128, 64), "activation": "relu", "lr_schedule": "linear"}
-RATES = {"lr": (1e-3, 2.5e-3, 5e-3), "ent_coef": (0.01, 0.03)}
+RATES, ENTROPIES = (1e-3, 2.5e-3, 5e-3), (0.01, 0.03)
 PPG = purerl.PPGConfig(**SIZES, n_pi=16, aux_columns=16)
 
 
 def phases():
-    passes = (1, 4)
+    both = lambda *names: {"ent_coef": ENTROPIES, names: tuple((n,) * len(names) for n in (1, 4))}
     cases = {}
     for game in GAMES:
         cases |= {
-            f"{game}, PPO": Case(purerl.PPOConfig(env=game, **SIZES), grid={**RATES, "num_epochs": passes}),
-            f"{game}, PPG": Case(PPG.replace(env=game), grid={**RATES, ("e_pi", "e_v"): tuple((n, n) for n in passes)}),
-            f"{game}, DAAC": Case(purerl.DAACConfig(env=game, **SIZES), grid={**RATES, "e_pi": passes}),
+            f"{game}, PPO": Case(purerl.PPOConfig(env=game, **SIZES), grid={"lr": RATES, **both("num_epochs")}),
+            f"{game}, PPG": Case(PPG.replace(env=game), grid={("lr", "aux_lr"): tuple(zip(RATES, RATES)), **both("e_pi", "e_v")}),
+            f"{game}, DAAC": Case(purerl.DAACConfig(env=game, **SIZES), grid={"lr": RATES, **both("e_pi")}),
         }
     return cases
 
@@ -106,10 +106,8 @@ def phases():
 def passes():
     """The paper's direction: fewer passes of the policy, more of the auxiliary phase (its figures 3 and 5)."""
     cfg = PPG.replace(env="Breakout-MinAtar", lr=2.5e-3, aux_lr=2.5e-3)
-    sweep = {(1, 6): "", (6, 6): "", (1, 1): ""}
-    return {
-        f"Breakout, PPG with e_pi = {e_pi}, e_aux = {e_aux}": Case(cfg.replace(e_pi=e_pi, e_aux=e_aux)) for e_pi, e_aux in sweep
-    }
+    label = "Breakout, PPG with e_pi = {}, e_aux = {}"
+    return {label.format(e_pi, e_aux): Case(cfg.replace(e_pi=e_pi, e_aux=e_aux)) for e_pi, e_aux in ((1, 6), (6, 6), (1, 1))}
 
 
 STUDIES = {"memory": chains, "hidden": hidden, "phases": phases, "passes": passes}
