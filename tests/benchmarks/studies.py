@@ -97,7 +97,7 @@ def phases():
     for game in GAMES:
         cases |= {
             f"{game}, PPO": Case(purerl.PPOConfig(env=game, **SIZES), grid={"lr": RATES, **both("num_epochs")}),
-            f"{game}, PPG": Case(PPG.replace(env=game), grid={("lr", "aux_lr"): tuple(zip(RATES, RATES)), **both("e_pi", "e_v")}),
+            f"{game}, PPG": Case(PPG.replace(env=game), grid={("lr", "aux_lr"): tuple((lr, lr) for lr in RATES), **both("e_pi", "e_v")}),
             f"{game}, DAAC": Case(purerl.DAACConfig(env=game, **SIZES), grid={"lr": RATES, **both("e_pi")}),
         }
     return cases
