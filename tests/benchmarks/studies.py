@@ -19,7 +19,6 @@ import numpy as np
 
 import purerl
 from purerl.config import algorithm_of
-from tests.benchmarks.hidden import StillCartPole, StillPendulum
 from tests.benchmarks.results import circumstances
 from tests.benchmarks.scores import score, score_rows
 
@@ -70,6 +69,8 @@ def chains():
 
 
 def hidden():
+    from tests.benchmarks.hidden import StillCartPole, StillPendulum  # gymnax starts JAX, and before that come the cores
+
     cart = purerl.PPOConfig(num_envs=8, num_steps=64, lr=1e-3, hidden=(32,), memory_size=32)
     pole = purerl.preset("Pendulum-v1").replace(num_steps=128, memory_size=32, sequence_length=32)
     return {
@@ -97,7 +98,9 @@ def phases():
     for game in GAMES:
         cases |= {
             f"{game}, PPO": Case(purerl.PPOConfig(env=game, **SIZES), grid={"lr": RATES, **both("num_epochs")}),
-            f"{game}, PPG": Case(PPG.replace(env=game), grid={("lr", "aux_lr"): tuple((lr, lr) for lr in RATES), **both("e_pi", "e_v")}),
+            f"{game}, PPG": Case(
+                PPG.replace(env=game), grid={("lr", "aux_lr"): tuple((lr, lr) for lr in RATES), **both("e_pi", "e_v")}
+            ),
             f"{game}, DAAC": Case(purerl.DAACConfig(env=game, **SIZES), grid={"lr": RATES, **both("e_pi")}),
         }
     return cases
@@ -164,6 +167,7 @@ def main():
     parser.add_argument("names", nargs="+", choices=list(STUDIES))
     parser.add_argument("--only", default="", help="cases whose label contains this")
     args = parser.parse_args()
+    purerl.use_cores()
     for name in args.names:
         run(name, args.only)
 
