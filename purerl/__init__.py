@@ -1,6 +1,7 @@
 """purerl: PPO-family training as one pure JAX function."""
 
 from purerl import recorders as recorders
+from purerl.config import APPOConfig as APPOConfig
 from purerl.config import DAACConfig as DAACConfig
 from purerl.config import PPGConfig as PPGConfig
 from purerl.config import PPOConfig as PPOConfig

@@ -37,6 +37,45 @@ def gae(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Advantage
     return _gradient_free(advantage, advantage + steps.value)
 
 
+def vtrace(
+    steps: Transition,
+    log_ratio: jax.Array,
+    gamma: jax.Array,
+    gae_lambda: jax.Array,
+    rho_clip: jax.Array,
+    c_clip: jax.Array,
+    pg_clip: jax.Array,
+) -> Advantages:
+    """V-trace (Espeholt et al. 2018, arXiv:1802.01561, section 4.1): GAE for data that another policy gathered.
+
+        rho_t    = pi(a_t | s_t) / pi_b(a_t | s_t)
+        delta_t  = min(rho_clip, rho_t) * (r_t + gamma * V'_t - V_t),    V'_t as in `gae`
+        e_t      = delta_t + gamma * lambda * min(c_clip, rho_t) * e_{t+1},    the second term absent where the episode ended
+        target_t = V_t + e_t
+        A_t      = min(pg_clip, rho_t) * (r_t + gamma * (V'_t + lambda * e_{t+1}) - V_t)
+
+    With rho = 1 and clips of at least 1 it is `gae`.
+
+    Args:
+        steps: `[T, B(, K)]` the rollout, its values those of the policy that is evaluated.
+        log_ratio: `[T, B]` log rho.
+        gamma: discount, in [0, 1].
+        gae_lambda: as in `gae`.
+        rho_clip: bounds which policy the targets are of: infinity for pi, small values for pi_b.
+        c_clip: bounds the trace, and with it the variance.
+        pg_clip: bounds the weight of an advantage.
+    """
+    continues, bootstrap = _continuation(steps)
+    gamma, trace = _per_step(gamma, steps), _per_step(gae_lambda, steps) * continues
+    rho = jnp.exp(log_ratio)
+    rho = jnp.broadcast_to(rho.reshape(rho.shape + (1,) * (steps.value.ndim - rho.ndim)), steps.value.shape)
+    delta = jnp.minimum(rho_clip, rho) * (steps.reward + gamma * bootstrap - steps.value)
+    error = _backward(delta, gamma * trace * jnp.minimum(c_clip, rho), jnp.zeros_like(delta[-1]))
+    following = jnp.concatenate([error[1:], jnp.zeros_like(error[:1])])
+    ahead = steps.reward + gamma * (bootstrap + trace * following)
+    return _gradient_free(jnp.minimum(pg_clip, rho) * (ahead - steps.value), steps.value + error)
+
+
 def td_lambda(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Advantages:
     """TD(lambda) returns (Sutton & Barto 2018, section 12.1), and their difference to the values as advantages.
 

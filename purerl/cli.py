@@ -260,7 +260,8 @@ def _flags(name: str, base: dict[str, Any], cls: type[Config]) -> type:
     """A dataclass that tyro turns into flags: the fields of the config and those of `Run`, their defaults replaced by `base`."""
     parts = [(part, f) for part in (cls(), Run()) for f in dataclasses.fields(part)]
     fields = [(f.name, _flag_type(f), _default(f.name, base.get(f.name, getattr(part, f.name)))) for part, f in parts]
-    inherited = [part.__doc__.split("Attributes:\n")[1].rstrip() for part in (OnPolicyConfig, Run)]
+    parents = cls.__mro__[1 : cls.__mro__.index(OnPolicyConfig) + 1]
+    inherited = [part.__doc__.split("Attributes:\n")[1].rstrip() for part in (*parents, Run)]
     documentation = {"__doc__": "\n".join([cls.__doc__.rstrip(), *inherited, ""])}
     return dataclasses.make_dataclass(name, fields, kw_only=True, namespace=documentation)
 

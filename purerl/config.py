@@ -205,9 +205,19 @@ class OnPolicyConfig(Config):
         return self.num_envs * self.num_steps
 
     @property
+    def columns(self) -> int:
+        """Environments in a training set, those of several rollouts counted apart."""
+        return self.num_envs
+
+    @property
+    def training_size(self) -> int:
+        """Environment steps of a training set."""
+        return self.columns * self.num_steps
+
+    @property
     def minibatch_size(self) -> int:
         """Environment steps of one gradient step."""
-        return self.batch_size // self.num_minibatches
+        return self.training_size // self.num_minibatches
 
     @property
     def skipped_updates(self) -> int:
@@ -225,23 +235,29 @@ class OnPolicyConfig(Config):
         return -(-int(self.total_timesteps) // self.batch_size)
 
     @property
+    def kept_rollouts(self) -> dict[str, int]:
+        """How many rollouts' observations are kept from update to update, by the field that says so."""
+        return {}
+
+    @property
     def heads(self) -> tuple[str, ...]:
         """What the network says besides, from the features of the policy."""
         return ()
 
     def inconsistencies(self) -> list[Problem]:
         found = []
-        if self.batch_size >= 2**31:
-            hint = f"with num_steps = {self.num_steps} a rollout has {self.batch_size} steps; it must be below 2**31"
+        if self.training_size >= 2**31:
+            hint = f"with num_steps = {self.num_steps} a training set has {self.training_size} steps; it must be below 2**31"
             found.append(Problem("num_envs", self.num_envs, hint))
-        elif self.batch_size % self.num_minibatches:
-            size, wanted = self.batch_size, min(self.num_minibatches, self.batch_size)
+        elif self.training_size % self.num_minibatches:
+            size, wanted = self.training_size, min(self.num_minibatches, self.training_size)
             below = next(d for d in range(wanted, 0, -1) if size % d == 0)
             over = next((d for d in range(wanted, min(2 * wanted, size) + 1) if size % d == 0), below)
-            hint = f"must divide num_envs * num_steps = {size}; {' or '.join(map(str, sorted({below, over})))} would work"
+            product = "num_envs * num_steps" + (" * replay" if self.columns > self.num_envs else "")
+            hint = f"must divide {product} = {size}; {' or '.join(map(str, sorted({below, over})))} would work"
             found.append(Problem("num_minibatches", self.num_minibatches, hint))
         elif self.minibatches in ("env", "time"):
-            unit, units = {"env": ("num_envs", self.num_envs), "time": ("num_steps", self.num_steps)}[self.minibatches]
+            unit, units = {"env": ("num_envs", self.columns), "time": ("num_steps", self.num_steps)}[self.minibatches]
             if units % self.num_minibatches:
                 hint = f"with minibatches = {self.minibatches!r} it must divide {unit} = {units}"
                 found.append(Problem("num_minibatches", self.num_minibatches, hint))
@@ -292,6 +308,65 @@ class PPOConfig(OnPolicyConfig):
 
 
 @config
+class APPOConfig(PPOConfig):
+    """Asynchronous PPO: off-policy correction with V-trace and a target network (IMPACT, Luo et al. 2020, arXiv:1912.00167).
+
+    Here nothing runs at its own pace, so how stale data is, is a part of the config: actors act with parameters of some updates
+    ago, and rollouts are kept in a ring and learnt from several times.
+
+    Attributes:
+        replay: Rollouts in the ring. An update learns from as many; where fewer can be used, those are repeated.
+        max_uses: Updates that a rollout is learnt from at most; 0 for as long as it is in the ring.
+        replay_order: The rollouts of an update: the `newest` that can be used, each as often as another or once more, or each
+          drawn at `random` from those that can be used.
+        lag: Updates between the parameters that act and the newest ones.
+        publish_every: Actors get new parameters in every k-th update.
+        vtrace_rho_clip: Bound of the importance weight of a temporal difference.
+        vtrace_c_clip: Bound of the importance weight of a trace.
+        vtrace_pg_clip: Bound of the importance weight of an advantage.
+        target_ratio_clip: Bound of the ratio of the acting to the target policy in the surrogate: 2 in IMPACT, 1 in UniLab.
+        correction: `vtrace`, or `none`: what PPO would make of the same data, with the values and probabilities of its actors.
+        tau: The target moves to the parameters by this share.
+        target_update_freq: It moves after every k-th update.
+    """
+
+    replay: int = static(2, between(1, 2**16))
+    max_uses: int = static(0, between(0, 2**16))
+    replay_order: str = static("newest", one_of("newest", "random"))
+    lag: int = static(1, between(0, 2**14))
+    publish_every: int = static(1, between(1, 2**14))
+    vtrace_rho_clip: float = leaf(1.0, above(0))
+    vtrace_c_clip: float = leaf(1.0, above(0))
+    vtrace_pg_clip: float = leaf(1.0, above(0))
+    target_ratio_clip: float = leaf(2.0, above(0))
+    correction: str = static("vtrace", one_of("vtrace", "none"))
+    tau: float = leaf(1.0, between(0, 1))
+    target_update_freq: int = static(1, between(1, 2**16))
+
+    num_epochs: int = static(2, between(1, 2**16))
+
+    @property
+    def columns(self) -> int:
+        return self.replay * self.num_envs
+
+    @property
+    def kept_rollouts(self) -> dict[str, int]:
+        return {"replay": 4 * self.replay}  # and their successors, and a copy of both to learn from
+
+    @property
+    def keeps_policy(self) -> bool:
+        """Whether the ring must hold whole policies, and not only the log-probabilities of what was done."""
+        return self.correction == "none" and self.measures_kl
+
+    def inconsistencies(self) -> list[Problem]:
+        found = super().inconsistencies()
+        for name, only in (("estimator", "gae"), ("truncation", "final_obs")):
+            if self.correction == "vtrace" and getattr(self, name) != only:
+                found.append(Problem(name, getattr(self, name), f"V-trace has {only!r} only; see the config's `correction`"))
+        return found
+
+
+@config
 class PPGConfig(OnPolicyConfig):
     """Phasic Policy Gradient (Cobbe et al. 2021, arXiv:2009.04416), with the paper's words for what it adds.
 
@@ -335,6 +410,10 @@ class PPGConfig(OnPolicyConfig):
     @property
     def policy_epochs(self) -> int:
         return self.e_pi
+
+    @property
+    def kept_rollouts(self) -> dict[str, int]:
+        return {"n_pi": self.n_pi}
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -398,7 +477,7 @@ class DAACConfig(OnPolicyConfig):
         return ("advantage",)
 
 
-ALGORITHMS: dict[str, type[OnPolicyConfig]] = {"ppo": PPOConfig, "ppg": PPGConfig, "daac": DAACConfig}
+ALGORITHMS: dict[str, type[OnPolicyConfig]] = {"ppo": PPOConfig, "ppg": PPGConfig, "daac": DAACConfig, "appo": APPOConfig}
 
 
 def algorithm_of(cfg: Config) -> str:

@@ -11,14 +11,14 @@ from purerl.metrics import Mean, Sum
 from purerl.types import TrainState
 
 PyTree = Any
-LEARNT = ("params", "opt_state", "statistics")  # the parts of a state that learning changes
+LEARNT = ("params", "opt_state", "statistics", "extra")  # the parts of a state that learning changes, and learns from
 
 
 def freeze(update: Callable) -> Callable:
     """An update that learns nothing where it would leave a parameter that is not finite.
 
-    Parameters, optimizer states and statistics stay as they were, the environments go on. Under `vmap` each seed is frozen by
-    itself. The metric `nonfinite` counts such updates; those of their metrics that are not finite are not counted.
+    Parameters, optimizer states, statistics and what an algorithm keeps besides stay as they were, the environments go on. Under
+    `vmap` each seed is frozen by itself. The metric `nonfinite` counts such updates; those of their metrics that are not finite are not counted.
     """
 
     def frozen(state: TrainState) -> tuple[TrainState, dict[str, Any]]:

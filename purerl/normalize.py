@@ -150,11 +150,24 @@ def scale_rewards(cfg: Any, statistics: Statistics, steps: Transition) -> tuple[
     clipped to `+- reward_clip` and never centred, which would change what is optimal. A terminal reward counts for its own
     episode, and the sum begins anew after any end, by a terminal state or a time limit.
     """
+    statistics = merge_rewards(cfg, statistics, steps)
+    return statistics, steps.replace(reward=scaled_rewards(cfg, statistics, steps.reward))
+
+
+def merge_rewards(cfg: Any, statistics: Statistics, steps: Transition) -> Statistics:
+    """The statistics with the discounted sums of a rollout's raw rewards."""
     if not cfg.normalize_reward:
-        return statistics, steps
+        return statistics
     scale, _ = reward_sums(statistics.reward, steps.reward, steps.first, cfg.gamma)
-    reward = jnp.clip(steps.reward * jax.lax.rsqrt(scale.moments.variance + EPSILON), -cfg.reward_clip, cfg.reward_clip)
-    return statistics.replace(reward=scale), steps.replace(reward=reward)
+    return statistics.replace(reward=scale)
+
+
+def scaled_rewards(cfg: Any, statistics: Statistics, reward: jax.Array) -> jax.Array:
+    """Raw rewards in units of the running standard deviation, clipped."""
+    if not cfg.normalize_reward:
+        return reward
+    scale = jax.lax.rsqrt(statistics.reward.moments.variance + EPSILON)
+    return jnp.clip(reward * scale, -cfg.reward_clip, cfg.reward_clip)
 
 
 def reward_sums(

@@ -65,6 +65,8 @@ def collect(
     num_steps: int,
     truncation: str = "final_obs",
     length: int | None = None,
+    valued: bool = True,
+    keep_next_obs: bool = False,
 ) -> tuple[Actor, Rollout, dict[str, Any]]:
     """Acts for `T = num_steps` steps in every environment.
 
@@ -86,6 +88,8 @@ def collect(
             ignore       the next episode, as if it were the same one (skrl 2.0): values leak across the reset
 
         length: steps of a training sequence, a divisor of T; None for T.
+        valued: False leaves `value` and `next_value` out, for who computes them later.
+        keep_next_obs: the rollout has `next_obs`.
 
     Returns:
         The actor after the rollout; the rollout, with the memory from before the first step of each sequence; and metrics of
@@ -106,7 +110,7 @@ def collect(
         action = outputs.policy.sample(draw[0])
         after = env.step(draw[1], actor.env_state, outputs.policy.env_action(action, env.action_space))
         value, final_value = (), ()
-        if remembers:
+        if remembers and valued:
             value = outputs.value
             nothing = lambda: jnp.zeros_like(value)
             if truncation == "final_obs":
@@ -128,14 +132,19 @@ def collect(
     last, steps, carries = _scan_sequences(step, actor, (noise, env_keys), num_steps // (length or num_steps))
     obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
     steps = steps._replace(obs=obs, after=steps.after.replace(next_obs=next_obs))
-    value = steps.value if remembers else network.apply(params, (), steps.obs, steps.first)[0].value
-    if truncation == "final_obs":
-        final_value = steps.final_value if remembers else _final_values(network, params, steps, value)
-    else:
-        final_value = value if truncation == "current_obs" else jnp.zeros_like(value)
-    last_value = forward(params, last.carry, last.obs, last.first)[0].value
-    transition = _transition(steps, value, final_value, last_value, truncation)
-    return last, Rollout(transition, carries), _rollout_metrics(steps, transition)
+    transition = _transition(steps, truncation)
+    if valued:
+        value = steps.value if remembers else network.apply(params, (), steps.obs, steps.first)[0].value
+        if truncation == "final_obs":
+            truncated = steps.after.truncated
+            final_value = steps.final_value if remembers else final_values(network, params, truncated, next_obs, value)
+        else:
+            final_value = value if truncation == "current_obs" else jnp.zeros_like(value)
+        last_value = forward(params, last.carry, last.obs, last.first)[0].value
+        following = next_values(value, transition.truncated, final_value, last_value)
+        transition = transition.replace(value=value, next_value=following)
+    metrics = _rollout_metrics(steps, transition)
+    return last, Rollout(transition.replace(next_obs=next_obs) if keep_next_obs else transition, carries), metrics
 
 
 def _scan_sequences(step: Callable, actor: Actor, draws: PyTree, count: int) -> tuple[Actor, PyTree, PyTree]:
@@ -163,29 +172,41 @@ def _unrows(rows: PyTree, obs: PyTree) -> PyTree:
     return jax.tree.map(lambda x, like: x.reshape(*x.shape[:2], *like.shape[1:]), rows, obs)
 
 
-def _transition(steps: _Step, value: jax.Array, final_value: jax.Array, last_value: jax.Array, truncation: str) -> Transition:
-    """The rows of a rollout; `last_value [B]` is that of the observation after the last one."""
+def _transition(steps: _Step, truncation: str) -> Transition:
+    """The rows of a rollout, as yet without values."""
     after = steps.after
     if truncation == "ignore":
         after = after.replace(truncated=jnp.zeros_like(after.truncated))
     if truncation == "current_obs":
         after = after.replace(terminated=after.terminated & ~after.truncated)
-    truncated = after.truncated.reshape(after.truncated.shape + (1,) * (value.ndim - after.truncated.ndim))
     return Transition(
         obs=steps.obs,
         first=steps.first,
         action=steps.action,
         log_prob=steps.policy.log_prob(steps.action),
-        value=value,
+        value=(),
         reward=after.reward,
         terminated=after.terminated,
         truncated=after.truncated,
-        next_value=jnp.where(truncated, final_value, jnp.concatenate([value[1:], last_value[None]])),
+        next_value=(),
         policy=steps.policy,
     )
 
 
-def _final_values(network: Network, params: PyTree, steps: _Step, value: jax.Array) -> jax.Array:
+def next_values(value: jax.Array, truncated: jax.Array, final_value: jax.Array, last_value: jax.Array) -> jax.Array:
+    """`Transition.next_value`: of the next row's observation, or of the last one before a reset where a time limit ended it.
+
+    Args:
+        value: `[T, B(, K)]`.
+        truncated: `[T, B]`.
+        final_value: `[T, B(, K)]`, read where `truncated`.
+        last_value: `[B(, K)]`, of the observation after the last step.
+    """
+    truncated = truncated.reshape(truncated.shape + (1,) * (value.ndim - truncated.ndim))
+    return jnp.where(truncated, final_value, jnp.concatenate([value[1:], last_value[None]]))
+
+
+def final_values(network: Network, params: PyTree, truncated: jax.Array, next_obs: PyTree, value: jax.Array) -> jax.Array:
     """Values of the last observations of episodes that were cut short, without a memory. `[T, B(, K)]`, 0 elsewhere.
 
     The successor of a step is the next row's observation, except at the end of an episode. Where a time limit ended it,
@@ -193,9 +214,9 @@ def _final_values(network: Network, params: PyTree, steps: _Step, value: jax.Arr
     than there are. Next to valuing every successor that makes an update 4 % faster with 2048 CartPoles on a CPU; next to
     valuing them in the step, 15 %.
     """
-    T, B = steps.after.truncated.shape
-    rows = jnp.nonzero(steps.after.truncated.ravel(), size=T * B, fill_value=0)[0]
-    successors = jax.tree.map(lambda x: x.reshape(T * B, *x.shape[2:]), steps.after.next_obs)
+    T, B = truncated.shape
+    rows = jnp.nonzero(truncated.ravel(), size=T * B, fill_value=0)[0]
+    successors = jax.tree.map(lambda x: x.reshape(T * B, *x.shape[2:]), next_obs)
 
     def next_batch(state):
         i, final_value = state
@@ -204,7 +225,7 @@ def _final_values(network: Network, params: PyTree, steps: _Step, value: jax.Arr
         outputs, _ = network.apply(params, (), obs, jnp.zeros((1, B), bool))
         return i + 1, final_value.at[chosen].set(outputs.value[0])
 
-    count = steps.after.truncated.sum(dtype=jnp.int32)
+    count = truncated.sum(dtype=jnp.int32)
     empty = jnp.zeros((T * B, *value.shape[2:]), value.dtype)
     _, final_value = jax.lax.while_loop(lambda state: state[0] * B < count, next_batch, (jnp.int32(0), empty))
     return final_value.reshape(value.shape)
@@ -220,7 +241,7 @@ def _rollout_metrics(steps: _Step, transition: Transition) -> dict[str, Any]:
         "reward": mean_of(transition.reward),
         "reward_max": Max(largest(transition.reward)),
         "log_prob": mean_of(transition.log_prob),
-        "value": mean_of(transition.value),
+        **({"value": mean_of(transition.value)} if isinstance(transition.value, jax.Array) else {}),
         **steps.policy.metrics(),
         **{f"info/{name}": mean_of(x) for name, x in steps.after.info.items()},
     }

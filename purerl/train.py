@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.advantages import estimate
+from purerl.algorithms.appo import appo
 from purerl.algorithms.daac import daac
 from purerl.algorithms.ppg import ppg
 from purerl.algorithms.ppo import ppo, surrogate
-from purerl.config import OnPolicyConfig, PPGConfig, algorithm_of
+from purerl.config import OnPolicyConfig, algorithm_of
 from purerl.envs import make_env
 from purerl.envs.previous import with_previous
 from purerl.errors import ConfigError, Problem
@@ -34,7 +35,7 @@ from purerl.wrappers import acting, masking
 
 PyTree = Any
 
-MAKERS = {"ppo": ppo, "ppg": ppg, "daac": daac}
+MAKERS = {"ppo": ppo, "ppg": ppg, "daac": daac, "appo": appo}
 
 
 def make_train(
@@ -215,9 +216,10 @@ def _size_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     if needed > there:
         hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
         return [Problem("num_envs", cfg.num_envs, hint)]
-    if isinstance(cfg, PPGConfig) and needed + cfg.n_pi * each * cfg.batch_size > there:
-        hint = f"rollouts of {each * cfg.batch_size / 1e9:,.1f} GB of observations each are kept, of {there / 1e9:,.0f} GB"
-        return [Problem("n_pi", cfg.n_pi, hint)]
+    for field, kept in cfg.kept_rollouts.items():
+        if needed + kept * each * cfg.batch_size > there:
+            hint = f"rollouts of {each * cfg.batch_size / 1e9:,.1f} GB of observations each are kept, of {there / 1e9:,.0f} GB"
+            return [Problem(field, getattr(cfg, field), hint)]
     return []
 
 
@@ -324,7 +326,7 @@ def _sequence_problems(cfg: OnPolicyConfig) -> list[Problem]:
         return [Problem("minibatches", cfg.minibatches, hint)]
     if cfg.minibatches == "env" and cfg.training_length != cfg.num_steps:
         return [Problem("minibatches", cfg.minibatches, f"cannot be cut into sequences of {cfg.sequence_length}; use 'auto'")]
-    sequences = cfg.batch_size // cfg.training_length
+    sequences = cfg.training_size // cfg.training_length
     if sequences % cfg.num_minibatches:
         hint = f"the network has a memory, so a minibatch is whole sequences: it must divide their number, {sequences}"
         return [Problem("num_minibatches", cfg.num_minibatches, hint)]

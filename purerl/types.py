@@ -165,6 +165,7 @@ class Transition:
     next_value: float32 `[T, B(, K)]`, of the observation this step led to, *before* any reset. Not masked: whoever reads
       it must let `terminated` win.
     policy: the distribution that `action` was drawn from.
+    next_obs: the observation this step led to, before any reset; `()` unless asked for.
     """
 
     obs: PyTree
@@ -177,6 +178,7 @@ class Transition:
     truncated: jax.Array
     next_value: jax.Array
     policy: Any = ()
+    next_obs: PyTree = ()
 
 
 @struct.dataclass

@@ -8,7 +8,7 @@ import pytest
 
 import purerl
 from purerl import ConfigError, PPOConfig
-from purerl.config import ALGORITHMS
+from purerl.config import ALGORITHMS, OnPolicyConfig
 
 LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if f.type is float]
 
@@ -117,6 +117,6 @@ def test_every_leaf_refuses_nan_and_text(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_documented(name):
-    attributes = "".join(cls.__doc__ for cls in ALGORITHMS[name].__mro__[:2])
+    attributes = "".join(cls.__doc__ for cls in ALGORITHMS[name].__mro__ if issubclass(cls, OnPolicyConfig))
     for field in dataclasses.fields(ALGORITHMS[name]):
         assert f"        {field.name}: " in attributes

@@ -15,9 +15,9 @@ types errors fields config
 clock keys reductions shuffle devices presets metrics plan initializers advantages losses distributions statistics
 signals normalize
 wrappers memory layers networks optimizers nonfinite envs.auto_reset envs.gymnax envs envs.previous progress curves
-rollout phases
+rollout phases replay
 policy evaluate
-algorithms algorithms.ppo algorithms.ppg algorithms.daac
+algorithms algorithms.ppo algorithms.ppg algorithms.daac algorithms.appo
 train
 checkpoint recorders evaluations rendering export directory plots
 runs

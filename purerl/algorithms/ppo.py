@@ -100,20 +100,35 @@ def ppo(
         if cfg.advantage_norm == "batch":
             advantages = advantages.replace(advantage=standardize(advantages.advantage))
         data = sequences(samples(cfg, steps, advantages, statistics), rollout.carry, length)
-        seeing = observing(cfg, network, statistics)
-        params, opt_state, metrics = state.params, dict(state.opt_state), acted
-        for phase in phases(now, seeing, state.clock):
-            params, opt_state[phase.name], learnt = run_phase(phase, state.clock, state.key, params, opt_state[phase.name], data)
-            metrics |= learnt
-        stopped = Mean(jnp.float32(0), metrics["loss"].count)  # where nothing stops a phase
-        metrics = {"stopped": stopped, **metrics, "lr": mean_of(phase.descent.lr(opt_state[phase.name]))}
-        penalty, moved = adapted_penalty(now, seeing, params, data, state.clock)
-        extra = {**state.extra, **penalty, **keep(state, rollout.replace(steps=steps), advantages)}
+        learner, learnt = learn(now, observing(cfg, network, statistics), phases, state, data)
+        extra = {**learner.extra, **keep(state, rollout.replace(steps=steps), advantages)}
         statistics = merge_statistics(cfg, statistics, steps.obs, advantages.target)
-        after = TrainState(params, opt_state, actor, tick(state.clock), state.key, statistics, extra)
-        return after, {**metrics, **moved, "explained_variance": explained_variance(steps.value, advantages.target)}
+        after = learner.replace(actor=actor, clock=tick(state.clock), statistics=statistics, extra=extra)
+        return after, {**acted, **learnt, "explained_variance": explained_variance(steps.value, advantages.target)}
 
     return Algorithm(init, update, resting)
+
+
+def learn(
+    cfg: OnPolicyConfig, network: Network, phases: Callable, state: TrainState, data: Sequences
+) -> tuple[TrainState, dict[str, Any]]:
+    """The state with what an update's phases make of its training set: parameters, optimizers, the weight of a penalty.
+
+    Args:
+        cfg: the config of this update, see `coefficients`.
+        network: as learning sees it, see `observing`.
+        phases: as `ppo` takes them.
+        state: before.
+        data: of `Sample`.
+    """
+    params, opt_state, metrics = state.params, dict(state.opt_state), {}
+    for phase in phases(cfg, network, state.clock):
+        params, opt_state[phase.name], learnt = run_phase(phase, state.clock, state.key, params, opt_state[phase.name], data)
+        metrics |= learnt
+    stopped = Mean(jnp.float32(0), metrics["loss"].count)  # where nothing stops a phase
+    metrics = {"stopped": stopped, **metrics, "lr": mean_of(phase.descent.lr(opt_state[phase.name]))}
+    penalty, moved = adapted_penalty(cfg, network, params, data, state.clock)
+    return state.replace(params=params, opt_state=opt_state, extra=state.extra | penalty), metrics | moved
 
 
 # --- phases -----------------------------------------------------------------------------------------------------------
@@ -131,7 +146,7 @@ def phase_of(cfg: OnPolicyConfig, network: Network, name: str, loss: Callable, d
         max_grad_norm=cfg.max_grad_norm,
         joint=cfg.grad_clip == "joint",
         length=cfg.num_steps if cfg.minibatches == "env" else whole,
-        block=cfg.num_envs if cfg.minibatches == "time" else 1,
+        block=cfg.columns if cfg.minibatches == "time" else 1,
         start=cfg.skipped_updates,
         **{"group": None, **more},
     )
