@@ -153,7 +153,7 @@ def moved_towards(target: PyTree, params: PyTree, tau: jax.Array) -> PyTree:
 def corrected(
     cfg: APPOConfig, network: Network, state: TrainState, data: Kept, length: int, advantage: Callable = estimate
 ) -> tuple[Transition, Advantages, dict[str, Any]]:
-    """Steps with the learner's values and the log-probabilities that the ratio is over; advantages; metrics of how stale they are.
+    """Steps with the learner's values and the log-probabilities that the ratio is over; advantages; metrics of staleness.
 
     Args:
         cfg: clips.
