@@ -5,6 +5,7 @@ from purerl.config import APPOConfig as APPOConfig
 from purerl.config import DAACConfig as DAACConfig
 from purerl.config import PPGConfig as PPGConfig
 from purerl.config import PPOConfig as PPOConfig
+from purerl.config import RNDConfig as RNDConfig
 from purerl.devices import over_devices as over_devices
 from purerl.devices import use_cores as use_cores
 from purerl.directory import Loaded as Loaded

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import json
 import pathlib
+import re
 import sys
 import tomllib
 from typing import Any, Literal
@@ -13,7 +14,7 @@ import numpy as np
 import tyro
 
 from purerl import directory, plots, recorders
-from purerl.config import ALGORITHMS, OnPolicyConfig, algorithm_of
+from purerl.config import ALGORITHMS, OnPolicyConfig, RNDConfig, algorithm_of
 from purerl.console import LiveLine, closing_table, evaluation_table
 from purerl.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
 from purerl.export import export
@@ -250,6 +251,7 @@ def _from_file(path: str) -> dict[str, Any]:
     if isinstance(values.get("env_kwargs"), dict):
         values["env_kwargs"] = tuple(values["env_kwargs"].items())
     known = [f.name for cls in (*ALGORITHMS.values(), Run) for f in dataclasses.fields(cls)]
+    known += [f"rnd_{f.name}" for f in dataclasses.fields(RNDConfig)]
     unknown = [Problem(name, values[name], f"no such flag; {nearest(name, known)}") for name in values if name not in known]
     if unknown:
         raise ConfigError(unknown)
@@ -260,8 +262,12 @@ def _flags(name: str, base: dict[str, Any], cls: type[Config]) -> type:
     """A dataclass that tyro turns into flags: the fields of the config and those of `Run`, their defaults replaced by `base`."""
     parts = [(part, f) for part in (cls(), Run()) for f in dataclasses.fields(part)]
     fields = [(f.name, _flag_type(f), _default(f.name, base.get(f.name, getattr(part, f.name)))) for part, f in parts]
+    fields = [field if field[0] != "rnd" else ("rnd", bool, dataclasses.field(default=bool(base.get("rnd")))) for field in fields]
+    fields += [(f"rnd_{f.name}", _flag_type(f), base.get(f"rnd_{f.name}", f.default)) for f in dataclasses.fields(RNDConfig)]
     parents = cls.__mro__[1 : cls.__mro__.index(OnPolicyConfig) + 1]
     inherited = [part.__doc__.split("Attributes:\n")[1].rstrip() for part in (*parents, Run)]
+    intrinsic = RNDConfig.__doc__.split("Attributes:\n")[1].rstrip()
+    inherited.append(re.sub(r"^        (\w+): ", r"        rnd_\1: With --rnd. ", intrinsic, flags=re.MULTILINE))
     documentation = {"__doc__": "\n".join([cls.__doc__.rstrip(), *inherited, ""])}
     return dataclasses.make_dataclass(name, fields, kw_only=True, namespace=documentation)
 
@@ -281,6 +287,8 @@ def _default(name: str, value: Any) -> Any:
 
 def _config(cls: type[Config], flags: Any) -> Config:
     values = {f.name: getattr(flags, f.name) for f in dataclasses.fields(cls)}
+    rnd = RNDConfig(**{f.name: getattr(flags, f"rnd_{f.name}") for f in dataclasses.fields(RNDConfig)}) if flags.rnd else None
+    values["rnd"] = rnd
     return cls(**{**values, "env_kwargs": tuple((name, _parse(text)) for name, text in flags.env_kwargs.items())})
 
 

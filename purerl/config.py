@@ -21,10 +21,45 @@ from purerl.fields import (
     finite,
     is_off,
     leaf,
+    nested,
     one_of,
     some_of,
     static,
 )
+
+
+@config
+class RNDConfig(Config):
+    """Random Network Distillation (Burda et al. 2019, arXiv:1810.12894): rewards for what was not seen before.
+
+    The bonus of a step is the error of a trained network that predicts a random one, on the observation it led to. It is a stream
+    of rewards of its own, with a value, a discount and no ends of episodes.
+
+    Attributes:
+        int_coef: Weight of the advantage of intrinsic rewards.
+        ext_coef: Weight of the advantage of the environment's rewards; 0 explores for its own sake.
+        gamma_int: Discount of intrinsic rewards.
+        predictor_fraction: Share of the steps that the predictor learns from.
+        lr_scale: The predictor learns at this many times the rate.
+        obs_clip: Bound of a standardised observation, as both networks see it.
+        init_steps: Environment steps of random actions, before the first update and in no count, that its observation statistics
+          start from; rounded up to whole rollouts.
+        features: Outputs of both networks.
+        hidden: Widths of their hidden layers; the predictor has the last one twice more.
+    """
+
+    int_coef: float = leaf(1.0, finite(0))
+    ext_coef: float = leaf(2.0, finite(0))
+    gamma_int: float = leaf(0.99, between(0, 1))
+    predictor_fraction: float = leaf(0.25, between(0, 1))
+    lr_scale: float = leaf(1.0, finite(0))
+    obs_clip: float = leaf(5.0, above(0))
+    init_steps: int = count(6400, at_least(0))
+    features: int = static(64, between(1, 2**16))
+    hidden: tuple = static((128,), each(between(1, 2**16)))
+
+    def inconsistencies(self) -> list[Problem]:
+        return [] if self.hidden else [Problem("hidden", self.hidden, "needs one layer at least")]
 
 
 @config
@@ -118,6 +153,7 @@ class OnPolicyConfig(Config):
         nonfinite: An update that would leave a parameter NaN or infinite is kept (`ignore`), or skipped and counted for that seed
           alone (`freeze`).
         metrics_every: Updates whose metrics are added up to one row; for runs so long that a row for each is too much.
+        rnd: Intrinsic rewards by random network distillation, an `RNDConfig` (`--rnd` turns them on); None for none.
     """
 
     env: str = static("CartPole-v1")
@@ -198,6 +234,12 @@ class OnPolicyConfig(Config):
     learning_starts: int = count(0, at_least(0))
     nonfinite: str = static("ignore", one_of("ignore", "freeze"))
     metrics_every: int = static(1, at_least(1))
+    rnd: RNDConfig | None = nested(RNDConfig)
+
+    @property
+    def streams(self) -> int:
+        """Streams of rewards, each with a value."""
+        return 1 if self.rnd is None else 2
 
     @property
     def batch_size(self) -> int:
@@ -467,6 +509,10 @@ class DAACConfig(OnPolicyConfig):
     def arch(self) -> str:
         """Two networks."""
         return "separate"
+
+    def inconsistencies(self) -> list[Problem]:
+        hint = "the paper has one advantage to predict; use ppo, ppg or appo"
+        return super().inconsistencies() + ([] if self.rnd is None else [Problem("rnd", self.rnd, hint)])
 
     @property
     def policy_epochs(self) -> int:

@@ -78,6 +78,11 @@ def static(default: Any, rule: Rule = ANY) -> Any:
     return dataclasses.field(default=default, metadata={"rule": rule, "static": True})
 
 
+def nested(kind: type) -> Any:
+    """A field that is a config of this class, or None."""
+    return dataclasses.field(default=None, metadata={"rule": ANY, "nested": kind})
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def config(cls: type) -> type:
     """Makes a class of `leaf` and `static` fields a frozen, keyword-only dataclass and a PyTree."""
@@ -121,7 +126,7 @@ class Config:
 
     def to_json(self) -> str:
         """This config as JSON text, one field a line; an infinite float is the string "inf". `from_json` reads it back."""
-        return json.dumps({f.name: _to_json(getattr(self, f.name)) for f in dataclasses.fields(self)}, indent=2)
+        return json.dumps(_to_json(self), indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -130,7 +135,10 @@ class Config:
         Raises:
             ConfigError: a name that is no field, with the nearest that is.
         """
-        values = json.loads(text)
+        return cls._from_json(json.loads(text))
+
+    @classmethod
+    def _from_json(cls, values: dict[str, Any]) -> Self:
         cls._refuse_unknown(values)
         return cls(**{f.name: _from_json(values[f.name], f) for f in dataclasses.fields(cls) if f.name in values})
 
@@ -151,6 +159,8 @@ class Config:
 
 
 def _to_json(value: Any) -> Any:
+    if isinstance(value, Config):
+        return {f.name: _to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {name: _to_json(v) for name, v in value.items()}
     if isinstance(value, float | np.floating | np.ndarray | jax.Array):
@@ -161,6 +171,8 @@ def _to_json(value: Any) -> Any:
 
 
 def _from_json(value: Any, field: dataclasses.Field) -> Any:
+    if kind := field.metadata.get("nested"):
+        return None if value is None else kind._from_json(value)
     if field.metadata.get("static"):
         return _tuples(value)
     if isinstance(value, dict):
@@ -183,7 +195,13 @@ def single_precision(cfg: Config) -> Config:
     """The config with its float leaves as float32, whatever their width, so that no default width leaks into a program."""
     floats = [f.name for f in dataclasses.fields(cfg) if f.type is float]
     cast = lambda x: x.astype(np.float32) if isinstance(x, jax.Array) else np.float32(x)
-    return dataclasses.replace(cfg, **{name: cast(getattr(cfg, name)) for name in floats})
+    inner = {name: single_precision(part) for name, part in _parts(cfg).items()}
+    return dataclasses.replace(cfg, **{name: cast(getattr(cfg, name)) for name in floats}, **inner)
+
+
+def _parts(cfg: Config) -> dict[str, Config]:
+    """The configs inside a config, by field."""
+    return {f.name: part for f in dataclasses.fields(cfg) if isinstance(part := getattr(cfg, f.name), Config)}
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -207,8 +225,14 @@ def problems(cfg: Config) -> list[Problem]:
         if field.metadata.get("whole_float") and isinstance(value, float) and value.is_integer():
             value = int(value)
         check = _static_problem if field.metadata.get("static") else _leaf_problem
+        if kind := field.metadata.get("nested"):
+            if value is not None and type(value) is not kind:
+                found.append(Problem(field.name, value, f"must be a {kind.__name__}, or None"))
+            continue
         if hint := check(value, field.type, rule):
             found.append(Problem(field.name, value, hint))
+    for name, part in _parts(cfg).items():
+        found += [Problem(f"{name}.{problem.field}", problem.value, problem.hint) for problem in problems(part)]
     static = {field.name for field in dataclasses.fields(cfg) if field.metadata.get("static")}
     return found if static.intersection(problem.field for problem in found) else found + cfg.inconsistencies()
 

@@ -123,7 +123,7 @@ def fit(
         if saved is not None:
             state, curves.pending, updates, seconds = _restored(saved, tree, state)
         elif init_from is not None:
-            state = warm_start(state, init_from)
+            state = runs.restart(warm_start(state, init_from))
         curves.begin(updates)
         began = (updates, seconds)
         report = stack.enter_context(Reports(recorders, Progress(plan, runs.labels, updates, seconds, {}, began)))

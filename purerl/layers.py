@@ -111,11 +111,14 @@ class GaussianHead(nn.Module):
 
 
 class ValueHead(nn.Module):
-    """One number for each step. `[N, features] -> [N]`."""
+    """A number for each step and stream of rewards. `[N, features] -> [N]`, or `[N, streams]` of several."""
+
+    streams: int = 1
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        return Linear(1)(x).squeeze(-1)
+        value = Linear(self.streams)(x)
+        return value.squeeze(-1) if self.streams == 1 else value
 
 
 @struct.dataclass

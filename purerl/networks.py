@@ -86,8 +86,8 @@ def actor_critic(cfg: Any, observation_space: PyTree, action_space: Space) -> Ne
         raise ConfigError(found)
     past_space = {name: observation_space[name] for name in previous}
     memory = Memory(cfg.memory, cfg.memory_size, cfg.memory_layers) if cfg.memory != "none" else None
-    heads = {"policy": _policy_head(cfg, action_space), "value": ValueHead()}
-    further = {"aux_value": ValueHead(), "advantage": ActionHead(heads["policy"].size)}
+    heads = {"policy": _policy_head(cfg, action_space), "value": ValueHead(cfg.streams)}
+    further = {"aux_value": ValueHead(cfg.streams), "advantage": ActionHead(heads["policy"].size)}
     further = {name: further[name] for name in cfg.heads}
     dtype = jnp.dtype(cfg.compute_dtype)
 
@@ -155,7 +155,7 @@ def _shared(cfg: Any, trunk: Trunk, heads: dict[str, nn.Module], further: dict[s
 
     def apply(params, carry, obs, first):
         x, past = views(obs)
-        mine = {name: group for name, group in params.items() if name not in heads | further}
+        mine = {name: params[name] for name in ("torso", "memory") if name in params}
         features, _, carry = trunk.apply({"params": mine}, x["policy"], past, carry, first)
         seen = {"policy": features, "value": jax.lax.stop_gradient(features) if cfg.arch == "detach" else features}
         outputs = Outputs(**{group: head.apply({"params": params[group]}, seen[group]) for group, head in heads.items()})
@@ -205,6 +205,14 @@ def _torso(cfg: Any, space: PyTree) -> nn.Module:
     kind, _ = _torso_kind(cfg, space)
     activation = ACTIVATIONS[cfg.activation]
     return MLP(cfg.hidden, activation) if kind == "mlp" else CNN(CONVOLUTIONS[kind][0], cfg.hidden, activation)
+
+
+def convolutions(space: PyTree) -> tuple | None:
+    """The convolutions for observations of this space, if they are images."""
+    entries = jax.tree.leaves(space, is_leaf=lambda x: isinstance(x, Discrete))
+    if len(entries) != 1 or len(entries[0].shape) != 3 or min(entries[0].shape[:2]) < CONVOLUTIONS["cnn"][1]:
+        return None
+    return CONVOLUTIONS["nature_cnn" if min(entries[0].shape[:2]) >= CONVOLUTIONS["nature_cnn"][1] else "cnn"][0]
 
 
 def _torso_problems(cfg: Any, space: PyTree) -> list[Problem]:

@@ -18,8 +18,8 @@ def freeze(update: Callable) -> Callable:
     """An update that learns nothing where it would leave a parameter that is not finite.
 
     Parameters, optimizer states, statistics and what an algorithm keeps besides stay as they were, the environments go on. Under
-    `vmap` each seed is frozen by itself. The metric `nonfinite` counts such updates; those of their metrics that are not finite are
-    not counted.
+    `vmap` each seed is frozen by itself. The metric `nonfinite` counts such updates; their metrics that are not finite
+    are not counted.
     """
 
     def frozen(state: TrainState) -> tuple[TrainState, dict[str, Any]]:

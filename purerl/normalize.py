@@ -120,7 +120,7 @@ def no_statistics(cfg: Any, space: PyTree) -> Statistics:
     return Statistics(
         obs=_quantities(cfg, space) if cfg.normalize_obs else (),
         reward=RewardScale(jnp.zeros(cfg.num_envs, jnp.float32), no_moments(())) if cfg.normalize_reward else (),
-        value=no_moments(()) if cfg.normalize_value else (),
+        value=no_moments((cfg.streams,) if cfg.streams > 1 else ()) if cfg.normalize_value else (),
     )
 
 
@@ -163,11 +163,12 @@ def merge_rewards(cfg: Any, statistics: Statistics, steps: Transition) -> Statis
 
 
 def scaled_rewards(cfg: Any, statistics: Statistics, reward: jax.Array) -> jax.Array:
-    """Raw rewards in units of the running standard deviation, clipped."""
+    """Raw rewards `[T, B(, K)]`, of several streams the first, in units of the running standard deviation, clipped."""
     if not cfg.normalize_reward:
         return reward
     scale = jax.lax.rsqrt(statistics.reward.moments.variance + EPSILON)
-    return jnp.clip(reward * scale, -cfg.reward_clip, cfg.reward_clip)
+    scaled = lambda r: jnp.clip(r * scale, -cfg.reward_clip, cfg.reward_clip)
+    return scaled(reward) if reward.ndim == 2 else reward.at[..., 0].set(scaled(reward[..., 0]))
 
 
 def reward_sums(

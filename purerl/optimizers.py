@@ -92,7 +92,8 @@ def descent(
 
 def group_scales(cfg: Any) -> dict[str, jax.Array]:
     """The groups whose learning rate is a multiple of the others'."""
-    return {} if is_off(cfg.critic_lr_scale, 1) else {"value": cfg.critic_lr_scale}
+    scales = {} if is_off(cfg.critic_lr_scale, 1) else {"value": cfg.critic_lr_scale}
+    return scales if cfg.rnd is None or is_off(cfg.rnd.lr_scale, 1) else {**scales, "predictor": cfg.rnd.lr_scale}
 
 
 def unsteered(cfg: Any) -> Any:

@@ -120,18 +120,20 @@ def _joined(tree: PyTree, shape: tuple[int, int]) -> PyTree:
     return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, B, *x.shape[2:]).swapaxes(0, 1).reshape(T, B, *x.shape[2:]), tree)
 
 
-def reread(network: Network, params: PyTree, data: Kept, length: int) -> tuple[Outputs, jax.Array]:
+def reread(
+    network: Network, params: PyTree, data: Kept, length: int, episodic: tuple[bool, ...] = ()
+) -> tuple[Outputs, jax.Array]:
     """What a network says of kept rollouts: outputs `[T, B, ...]`, and the value of what followed each step, as `next_value`.
 
     A memory is that which was kept from before each sequence of `length` steps, unrolled from there with these parameters, as
-    training does; the observation before a reset is valued with the memory of that moment.
+    training does; the observation before a reset is valued with the memory of that moment. `episodic`: as for `next_values`.
     """
     steps, forward = data.rollout.steps, functools.partial(one_step, network)
     if not jax.tree.leaves(data.rollout.carry):
         outputs, _ = network.apply(params, (), steps.obs, steps.first)
         final_value = final_values(network, params, steps.truncated, steps.next_obs, outputs.value)
         last_value = forward(params, (), data.last_obs, data.last_first)[0].value
-        return outputs, next_values(outputs.value, steps.truncated, final_value, last_value)
+        return outputs, next_values(outputs.value, steps.truncated, final_value, last_value, episodic)
 
     def step(carry, row):
         outputs, carry = forward(params, carry, row.obs, row.first)
@@ -144,4 +146,4 @@ def reread(network: Network, params: PyTree, data: Kept, length: int) -> tuple[O
     outputs, final_value = _joined(said, steps.first.shape)
     carry = jax.tree.map(lambda x: x[-data.last_first.size :], carry)
     last_value = forward(params, carry, data.last_obs, data.last_first)[0].value
-    return outputs, next_values(outputs.value, steps.truncated, final_value, last_value)
+    return outputs, next_values(outputs.value, steps.truncated, final_value, last_value, episodic)

@@ -12,6 +12,7 @@ from purerl.clock import updates_in_float32
 from purerl.keys import split_keys, stream
 from purerl.metrics import Max, Sum, mean_of, mean_where
 from purerl.reductions import largest, total
+from purerl.streams import of_environment
 from purerl.types import Actor, Clock, Environment, Network, Outputs, Rollout, TimeStep, Transition
 
 PyTree = Any
@@ -67,6 +68,7 @@ def collect(
     length: int | None = None,
     valued: bool = True,
     keep_next_obs: bool = False,
+    episodic: tuple[bool, ...] = (),
 ) -> tuple[Actor, Rollout, dict[str, Any]]:
     """Acts for `T = num_steps` steps in every environment.
 
@@ -90,6 +92,7 @@ def collect(
         length: steps of a training sequence, a divisor of T; None for T.
         valued: False leaves `value` and `next_value` out, for who computes them later.
         keep_next_obs: the rollout has `next_obs`.
+        episodic: of several reward streams, whether each ends with an episode.
 
     Returns:
         The actor after the rollout; the rollout, with the memory from before the first step of each sequence; and metrics of
@@ -141,7 +144,7 @@ def collect(
         else:
             final_value = value if truncation == "current_obs" else jnp.zeros_like(value)
         last_value = forward(params, last.carry, last.obs, last.first)[0].value
-        following = next_values(value, transition.truncated, final_value, last_value)
+        following = next_values(value, transition.truncated, final_value, last_value, episodic)
         transition = transition.replace(value=value, next_value=following)
     metrics = _rollout_metrics(steps, transition)
     return last, Rollout(transition.replace(next_obs=next_obs) if keep_next_obs else transition, carries), metrics
@@ -193,7 +196,9 @@ def _transition(steps: _Step, truncation: str) -> Transition:
     )
 
 
-def next_values(value: jax.Array, truncated: jax.Array, final_value: jax.Array, last_value: jax.Array) -> jax.Array:
+def next_values(
+    value: jax.Array, truncated: jax.Array, final_value: jax.Array, last_value: jax.Array, episodic: tuple[bool, ...] = ()
+) -> jax.Array:
     """`Transition.next_value`: of the next row's observation, or of the last one before a reset where a time limit ended it.
 
     Args:
@@ -201,8 +206,10 @@ def next_values(value: jax.Array, truncated: jax.Array, final_value: jax.Array, 
         truncated: `[T, B]`.
         final_value: `[T, B(, K)]`, read where `truncated`.
         last_value: `[B(, K)]`, of the observation after the last step.
+        episodic: of K streams, whether each ends with an episode: the value of one that does not is that of the next row.
     """
     truncated = truncated.reshape(truncated.shape + (1,) * (value.ndim - truncated.ndim))
+    truncated = truncated & np.array(episodic).reshape((1,) * (value.ndim - 1) + (-1,)) if episodic else truncated
     return jnp.where(truncated, final_value, jnp.concatenate([value[1:], last_value[None]]))
 
 
@@ -241,7 +248,7 @@ def _rollout_metrics(steps: _Step, transition: Transition) -> dict[str, Any]:
         "reward": mean_of(transition.reward),
         "reward_max": Max(largest(transition.reward)),
         "log_prob": mean_of(transition.log_prob),
-        **({"value": mean_of(transition.value)} if isinstance(transition.value, jax.Array) else {}),
+        **({"value": mean_of(of_environment(transition.value, done))} if isinstance(transition.value, jax.Array) else {}),
         **steps.policy.metrics(),
         **{f"info/{name}": mean_of(x) for name, x in steps.after.info.items()},
     }

@@ -80,6 +80,11 @@ class Runs:
         """The first state."""
         return jax.jit(self._first)(self._cfgs, self._keys())
 
+    def restart(self, state: TrainState) -> TrainState:
+        """A first state that parameters and statistics of another run were put into, with all that follows from them."""
+        restart = self._over(lambda cfg, state: self._train_of(cfg).restart(state), (Train.seed_axes,), Train.seed_axes)
+        return jax.jit(restart)(self._cfgs, state)
+
     def _keys(self) -> jax.Array:
         keys = [jax.random.key(seed) for seed in self._seeds]
         return jnp.stack(keys) if self.batched else keys[0]

@@ -16,7 +16,8 @@ from purerl.algorithms.appo import appo
 from purerl.algorithms.daac import daac
 from purerl.algorithms.ppg import ppg
 from purerl.algorithms.ppo import ppo, surrogate
-from purerl.config import OnPolicyConfig, algorithm_of
+from purerl.algorithms.rnd import of_pair, rnd
+from purerl.config import OnPolicyConfig, RNDConfig, algorithm_of
 from purerl.envs import make_env
 from purerl.envs.previous import with_previous
 from purerl.errors import ConfigError, Problem
@@ -49,6 +50,7 @@ def make_train(
     optimizer: Any = None,
     lr_schedule: Callable | None = None,
     reward_shaper: Callable | None = None,
+    intrinsic: tuple[Callable, Callable] | None = None,
 ) -> "Train":
     """A training function for this config.
 
@@ -71,6 +73,9 @@ def make_train(
         lr_schedule: any optax schedule, `(gradient steps so far, int32) -> learning rate`, in place of the config's.
         reward_shaper: `(reward [T, B], step [T, 1]) -> reward [T, B]`, what is learnt from in place of the environment's rewards;
           `step` is the number of environment steps before, float32. Reported returns stay the environment's.
+        intrinsic: two functions that make a second stream of rewards, in place of random network distillation, with the
+          coefficients and the discount of the config's `rnd`: `init(key, obs [B, ...]) -> state` and
+          `reward(state, steps: Transition [T, B] with next_obs) -> (reward [T, B], state)`.
 
     Raises:
         ConfigError: with every problem found in the config, the environment and the network.
@@ -87,6 +92,8 @@ def make_train(
         raise ConfigError(found)
     for doubt in cfg.doubts() + _doubts(cfg, environment, network):
         warnings.warn(str(doubt), stacklevel=2)
+    if intrinsic is not None and cfg.rnd is None:
+        cfg = cfg.replace(rnd=RNDConfig())
     cfg = single_precision(cfg)
     found += _observation_problems(cfg, environment) + optimizer_problems(optimizer)
     if found:
@@ -97,6 +104,8 @@ def make_train(
         raise ConfigError(found)
     parts = {"advantage": advantage, "policy_loss": policy_loss}
     parts |= {"optimizer": optimizer, "lr_schedule": lr_schedule, "reward_shaper": reward_shaper}
+    if cfg.rnd is not None:
+        parts["intrinsic"] = of_pair(*intrinsic) if intrinsic else rnd(cfg, environment, network)
     remake = lambda overrides: make({**cfg.env_params, **overrides})
     return Train(cfg, environment, network, MAKERS[algorithm_of(cfg)](cfg, environment, network, **parts), remake)
 
@@ -136,6 +145,10 @@ class Train:
         rows = -(-updates // every)
         counts = jnp.full(rows, every, jnp.int32).at[-1].set(updates - (rows - 1) * every)
         return TrainResult(*jax.lax.scan(functools.partial(accumulate, self.update), self.init(key), counts))
+
+    def restart(self, state: TrainState) -> TrainState:
+        """A state that parameters and statistics of another run were put into, with all that follows from them."""
+        return self._algorithm.restart(state)
 
     def policy(self, state: TrainState) -> Policy:
         """The policy of a state, ready to act."""
@@ -300,8 +313,10 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
             found.append(Problem("network", sorted(outputs.heads), hint))
     if carry_after != carry:
         found.append(Problem("network", carry_after, f"apply must return a carry like the one it was given: {carry}"))
-    if outputs.value.shape != (1, num_envs):
-        hint = f"the value of {num_envs} observations must be [1, {num_envs}], without an axis for the output"
+    streams = (cfg.streams,) if cfg.streams > 1 else ()
+    if outputs.value.shape != (1, num_envs, *streams):
+        axis = f"with an axis for {cfg.streams} streams of rewards" if streams else "without an axis for the output"
+        hint = f"the value of {num_envs} observations must be {[1, num_envs, *streams]}, {axis}"
         found.append(Problem("network", list(outputs.value.shape), hint))
     action, log_prob = jax.eval_shape(act, outputs.policy)
     expected = (1, num_envs, *space.shape)

@@ -210,6 +210,7 @@ class Sample:
     """What PPO's loss reads of one step; the names are those of `Transition` and `Advantages`.
 
     policy: `()` where the loss does not ask for it.
+    intrinsic: what the loss of intrinsic rewards reads; `()` without them.
     """
 
     obs: PyTree
@@ -220,6 +221,7 @@ class Sample:
     advantage: jax.Array
     target: jax.Array
     policy: Any = ()
+    intrinsic: Any = ()
 
 
 @struct.dataclass
@@ -232,6 +234,21 @@ class Sequences:
 
     steps: PyTree
     carry: PyTree
+
+
+class Intrinsic(NamedTuple):
+    """A second stream of rewards, made of what is seen and not given by the environment.
+
+    init: `(key, obs [B, ...]) -> (groups of parameters, state)`; the groups are trained by whatever learns.
+    reward: `(params, state, Transition [T, B] with next_obs) -> (reward [T, B], state, metrics)`.
+    training: `(state, Transition [T, B], key) -> what its loss reads of each step`, leaves `[T, B, ...]`; None without a loss.
+    loss: `(params, that of a minibatch [L, N, ...]) -> (scalar, metrics)`.
+    """
+
+    init: Callable
+    reward: Callable
+    training: Callable | None = None
+    loss: Callable | None = None
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -338,11 +355,13 @@ class Algorithm(NamedTuple):
     init: `(key) -> TrainState`.
     update: `(TrainState) -> (TrainState, metrics)`.
     phases: what an update learns, in this order; without their losses.
+    restart: `(TrainState) -> TrainState`, with all that follows from parameters and statistics which were put into it.
     """
 
     init: Callable
     update: Callable
     phases: tuple[Phase, ...]
+    restart: Callable = lambda state: state
 
 
 @struct.dataclass

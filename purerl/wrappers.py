@@ -47,15 +47,20 @@ def acting(cfg: Any, network: Network, state: TrainState) -> Network:
 def warming(cfg: Any, network: Network, state: TrainState, space: Space) -> Network:
     """A network that acts at random, with every action alike, until `warmup_steps` environment steps were taken."""
     updates = -(-cfg.warmup_steps // cfg.batch_size)
+    return at_random(network, space, before(state.clock, updates)) if updates else network
+
+
+def at_random(network: Network, space: Space, when: jax.Array) -> Network:
+    """A network that acts at random, with every action alike, where `when []` is set. The space has bounds."""
 
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)
-        random = jnp.broadcast_to(before(state.clock, updates), first.shape)
+        random = jnp.broadcast_to(when, first.shape)
         of_each = lambda bound: jnp.broadcast_to(bound.reshape(-1), (*first.shape, bound.size))
         bounds = (of_each(space.low), of_each(space.high)) if isinstance(space, Box) else ()
         return outputs._replace(policy=WarmUp(outputs.policy, random, bounds)), carry
 
-    return network._replace(apply=apply) if updates else network
+    return network._replace(apply=apply)
 
 
 @struct.dataclass

@@ -15,9 +15,9 @@ types errors fields config
 clock keys reductions shuffle devices presets metrics plan initializers advantages losses distributions statistics
 signals normalize
 wrappers memory layers networks optimizers nonfinite envs.auto_reset envs.gymnax envs envs.previous progress curves
-rollout phases replay
+streams rollout phases replay
 policy evaluate
-algorithms algorithms.ppo algorithms.ppg algorithms.daac algorithms.appo
+algorithms algorithms.rnd algorithms.ppo algorithms.ppg algorithms.daac algorithms.appo
 train
 checkpoint recorders evaluations rendering export directory plots
 runs
@@ -54,7 +54,7 @@ def test_modules_import_only_from_below():
 def test_heavy_packages_are_imported_where_they_are_used():
     allowed = {
         "gymnax": {"envs.gymnax"},
-        "flax.linen": {"networks", "layers", "memory"},
+        "flax.linen": {"networks", "layers", "memory", "algorithms.rnd"},
         "rich": {"console"},
         "orbax": {"checkpoint"},
         "tensorboardX": {"recorders"},

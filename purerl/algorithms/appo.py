@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl import losses
+from purerl import losses, streams
 from purerl.advantages import estimate, standardize, vtrace
 from purerl.algorithms.ppo import learn, ppo, ppo_phases, samples, surrogate
 from purerl.clock import before, due, remainder, since, tick
@@ -30,7 +30,7 @@ from purerl.phases import sequences
 from purerl.reductions import quantile, total
 from purerl.replay import Kept, choose, empty_ring, kept, pushed, reread, reread_policy, taken
 from purerl.rollout import collect, step_counts
-from purerl.types import Advantages, Algorithm, Environment, Network, TrainState, Transition
+from purerl.types import Advantages, Algorithm, Environment, Intrinsic, Network, TrainState, Transition
 from purerl.wrappers import acting, observing, warming
 
 PyTree = Any
@@ -46,11 +46,11 @@ def appo(
     optimizer: Any = None,
     lr_schedule: Callable[[jax.Array], jax.Array] | None = None,
     reward_shaper: Callable[[jax.Array, jax.Array], jax.Array] | None = None,
+    intrinsic: Intrinsic | None = None,
 ) -> Algorithm:
     """APPO as two pure functions; the arguments are those of `ppo`. An estimator of one's own takes the place of V-trace."""
-    parts = {"policy_loss": policy_loss, "optimizer": optimizer, "lr_schedule": lr_schedule}
-    base = ppo(cfg, env, network, **parts)
-    phases = ppo_phases(policy_loss, optimizer or direction(cfg), lr_schedule)
+    phases = ppo_phases(policy_loss, optimizer or direction(cfg), lr_schedule, intrinsic)
+    base = ppo(cfg, env, network, phases=phases, intrinsic=intrinsic)
     length = base.phases[0].length if jax.tree.leaves(network.initial_carry(1)) else cfg.num_steps
 
     def act(state: TrainState, published: dict[str, PyTree]) -> tuple:
@@ -58,19 +58,21 @@ def appo(
         actors = state.replace(params=published["params"], statistics=published["statistics"])
         behaviour = warming(cfg, acting(cfg, network, actors), state, env.action_space)
         key = stream(state.key, "rollout", state.clock)
-        options = {"length": length, "keep_next_obs": True, "valued": cfg.correction == "none"}
+        options = {**streams.kept(intrinsic), "length": length, "keep_next_obs": True, "valued": cfg.correction == "none"}
         actor, rollout, acted = collect(env, behaviour, actors.params, state.actor, key, cfg.num_steps, cfg.truncation, **options)
         steps = rollout.steps if cfg.keeps_policy else rollout.steps.replace(policy=())
         if reward_shaper is not None:
             steps = steps.replace(reward=reward_shaper(steps.reward, step_counts(state.clock, *steps.reward.shape)))
-        return actor, rollout.replace(steps=steps), acted
+        statistics = merge_rewards(cfg, state.statistics, steps)
+        curious, steps, paid = streams.rewarded(intrinsic, state, steps)
+        return actor, rollout.replace(steps=steps), {**acted, **paid}, statistics, curious
 
     def init(key: jax.Array) -> TrainState:
         state = base.init(key)
         pair = {"params": state.params, "statistics": state.statistics}
-        actor, rollout, _ = jax.eval_shape(act, state, pair)
+        actor, rollout, *_ = jax.eval_shape(act, state, pair)
         extra = {
-            "published": jax.tree.map(lambda x: jnp.broadcast_to(x, (snapshots(cfg), *x.shape)), pair),
+            "published": versions(cfg, pair),
             "ring": empty_ring(kept(rollout, actor), cfg.replay),
             "target": state.params,
         }
@@ -78,8 +80,7 @@ def appo(
 
     def update(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
         published, pair, behind = publish(cfg, state)
-        actor, rollout, acted = act(state, pair)
-        statistics = merge_rewards(cfg, state.statistics, rollout.steps)
+        actor, rollout, acted, statistics, curious = act(state, pair)
 
         ring = pushed(state.extra["ring"], state.clock, kept(rollout, actor), behind)
         max_uses = cfg.max_uses or cfg.replay
@@ -92,10 +93,12 @@ def appo(
         if cfg.correction == "vtrace":
             steps, advantages, staleness = corrected(cfg, valuing, state, data, length, advantage)
         else:
-            advantages, staleness = advantage(steps, cfg), {}
+            estimator = advantage if intrinsic is None else streams.estimating(advantage)
+            advantages, staleness = estimator(steps, cfg), {}
         if cfg.advantage_norm == "batch":
             advantages = advantages.replace(advantage=standardize(advantages.advantage))
-        training = sequences(samples(cfg, steps, advantages, statistics), data.rollout.carry, base.phases[0].length)
+        seen = streams.training(intrinsic, curious, steps, state)
+        training = sequences(samples(cfg, steps, advantages, statistics, seen), data.rollout.carry, base.phases[0].length)
         learner, learnt = learn(coefficients(cfg, state), observing(cfg, network, statistics), phases, state, training)
 
         is_due = due(state.clock, cfg.target_update_freq)
@@ -103,19 +106,25 @@ def appo(
         target = jax.lax.cond(is_due, lambda: moved_towards(old, learner.params, cfg.tau), lambda: old)
         newest = advantages.target[:, : cfg.num_envs]
         statistics = merge_statistics(cfg, statistics, rollout.steps.obs, newest)
-        extra = {**learner.extra, "published": published, "ring": ring, "target": target}
+        extra = {**learner.extra, **curious, "published": published, "ring": ring, "target": target}
         after = learner.replace(actor=actor, clock=tick(state.clock), statistics=statistics, extra=extra)
         return after, {
             **acted,
             **learnt,
             **staleness,
-            "value": mean_of(steps.value),
-            "explained_variance": explained_variance(steps.value, advantages.target),
+            "value": mean_of(streams.of_environment(steps.value, steps.first)),
+            "explained_variance": explained_variance(
+                *(streams.of_environment(x, steps.first) for x in (steps.value, advantages.target))
+            ),
             "data_age": mean_of((ring.age + ring.lag)[places].astype(jnp.float32)),
             "target_updates": Sum(is_due.astype(jnp.int32)),
         }
 
-    return Algorithm(init, update, base.phases)
+    def restart(state: TrainState) -> TrainState:
+        pair = {"params": state.params, "statistics": state.statistics}
+        return state.replace(extra={**state.extra, "published": versions(cfg, pair), "target": state.params})
+
+    return Algorithm(init, update, base.phases, restart)
 
 
 # --- actors -----------------------------------------------------------------------------------------------------------
@@ -124,6 +133,11 @@ def appo(
 def snapshots(cfg: APPOConfig) -> int:
     """How many versions of the parameters must be kept for actors that lag."""
     return -(-cfg.lag // cfg.publish_every) + 1
+
+
+def versions(cfg: APPOConfig, pair: PyTree) -> PyTree:
+    """One version in the place of all."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (snapshots(cfg), *x.shape)), pair)
 
 
 def publish(cfg: APPOConfig, state: TrainState) -> tuple[PyTree, PyTree, jax.Array]:
@@ -163,16 +177,15 @@ def corrected(
         length: steps of a training sequence.
         advantage: in place of V-trace, if it is not the default.
     """
-    outputs, next_value = reread(network, state.params, data, length)
+    outputs, next_value = reread(network, state.params, data, length, streams.EPISODIC if cfg.streams > 1 else ())
     target = reread_policy(network, state.extra["target"], data, length)
     steps = data.rollout.steps.replace(value=outputs.value, next_value=next_value)
     acted_log_prob, target_log_prob = steps.log_prob, target.log_prob(steps.action)
     log_ratio = target_log_prob - acted_log_prob
     if advantage is estimate:
         clips = (cfg.vtrace_rho_clip, cfg.vtrace_c_clip, cfg.vtrace_pg_clip)
-        advantages = vtrace(steps, log_ratio, cfg.gamma, cfg.gae_lambda, *clips)
-    else:
-        advantages = advantage(steps, cfg)
+        advantage = lambda steps, cfg: vtrace(steps, log_ratio, cfg.gamma, cfg.gae_lambda, *clips)
+    advantages = (streams.estimating(advantage) if cfg.streams > 1 else advantage)(steps, cfg)
     old_log_prob = jnp.maximum(target_log_prob, acted_log_prob - jnp.log(cfg.target_ratio_clip))
     rho = jnp.exp(log_ratio)
     share = jnp.square(total(rho)) / (rho.size * total(jnp.square(rho)))

@@ -46,7 +46,7 @@ def daac(
     return ppo(cfg, env, network, phases=phases, **parts)
 
 
-def advantage_term(cfg: DAACConfig, outputs: Outputs, old: Sample) -> tuple[jax.Array, dict[str, jax.Array]]:
+def advantage_term(cfg: DAACConfig, params: Any, outputs: Outputs, old: Sample) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The advantage head's share of the policy's loss, and its metrics: the whole squared error, as in the paper."""
     predicted = outputs.heads["advantage"](outputs.policy.encoded(old.action))
     error = mean(jnp.square(predicted - old.advantage))

@@ -24,7 +24,20 @@ from purerl.normalize import standardize_values
 from purerl.optimizers import descent, direction, group_scales, steady, unsteered
 from purerl.phases import epochs, if_due, init_phase
 from purerl.reductions import mean
-from purerl.types import Advantages, Algorithm, Clock, Descent, Environment, Network, Phase, Rollout, Sequences, TrainState
+from purerl.streams import summed, with_loss
+from purerl.types import (
+    Advantages,
+    Algorithm,
+    Clock,
+    Descent,
+    Environment,
+    Intrinsic,
+    Network,
+    Phase,
+    Rollout,
+    Sequences,
+    TrainState,
+)
 from purerl.wrappers import observing
 
 
@@ -51,6 +64,7 @@ def ppg(
     policy_loss: Callable[..., jax.Array] = surrogate,
     optimizer: Any = None,
     lr_schedule: Callable[[jax.Array], jax.Array] | None = None,
+    intrinsic: Intrinsic | None = None,
     **parts,
 ) -> Algorithm:
     """PPG as two pure functions; the arguments are those of `ppo`. The network has the head `aux_value`.
@@ -64,10 +78,10 @@ def ppg(
 
     def phases(cfg: PPGConfig, network: Network, clock: Clock | None) -> list[Phase]:
         if cfg.e_pi == cfg.e_v:
-            return ppo_phases(policy_loss, optimizer, lr_schedule)(cfg, network, clock)
+            return ppo_phases(policy_loss, optimizer, lr_schedule, intrinsic)(cfg, network, clock)
         value = descent(unsteered(cfg), optimizer, lr_schedule, clock, cfg.e_v)
         policy = descent(cfg, optimizer, lr_schedule, clock, cfg.e_pi)
-        loss = ppo_loss(cfg, network, policy_loss, lambda *_: (jnp.float32(0), {}))
+        loss = ppo_loss(cfg, network, policy_loss, with_loss(lambda *_: (jnp.float32(0), {}), intrinsic))
         return [
             phase_of(cfg, network, "value", value_phase_loss(cfg, network), value, cfg.e_v, prefix="value/"),
             phase_of(cfg, network, "policy", loss, policy, cfg.e_pi),
@@ -99,12 +113,13 @@ def ppg(
         carry = jax.tree.map(write(0), buffer.carry, jax.tree.map(lambda x: x[0], rollout.carry))
         return {"buffer": Sequences(jax.tree.map(write(1), buffer.steps, steps), carry)}
 
-    base = ppo(cfg, env, network, phases=phases, keep=keep, **parts)
+    base = ppo(cfg, env, network, phases=phases, keep=keep, intrinsic=intrinsic, **parts)
 
     def init(key: jax.Array) -> TrainState:
         state = base.init(key)
         wide = lambda x: jnp.zeros((T, cfg.n_pi * B, *x.shape[1:]), x.dtype)
-        steps = Remembered(*jax.tree.map(wide, (state.actor.obs, state.actor.first, state.actor.episode_return)))
+        target = jnp.zeros((B, cfg.streams) if cfg.streams > 1 else B, jnp.float32)
+        steps = Remembered(*jax.tree.map(wide, (state.actor.obs, state.actor.first, target)))
         buffer = Sequences(steps, network.initial_carry(cfg.n_pi * B))
         opt_state = {"aux": init_phase(auxiliary(network, None), state.params)} if aux_optimizer == "aux" else {}
         return state.replace(opt_state={**state.opt_state, **opt_state}, extra={**state.extra, "buffer": buffer})
@@ -140,9 +155,9 @@ def auxiliary_loss(cfg: PPGConfig, network: Network) -> Callable:
     def loss(params, batch):
         old = batch.steps
         outputs, _ = network.apply(params, batch.carry, old.obs, old.first)
-        aux = mean(losses.half_squared_error(outputs.heads["aux_value"], old.target))
+        error = lambda value: mean(summed(losses.half_squared_error(value, old.target), old.first))
+        aux, value = error(outputs.heads["aux_value"]), error(outputs.value)
         clone = mean(old.clone.kl(outputs.policy))
-        value = mean(losses.half_squared_error(outputs.value, old.target))
         total = aux + cfg.beta_clone * clone + value
         return total, {"aux/loss": total, "aux/aux_value_loss": aux, "aux/clone_loss": clone, "aux/value_loss": value}
 
@@ -161,7 +176,8 @@ def look(network: Network, params: Any) -> Callable[[Sequences], tuple[Any, jax.
 
     def says(data):
         outputs, _ = network.apply(params, data.carry, data.steps.obs, data.steps.first)
-        return outputs.policy, losses.half_squared_error(outputs.heads["aux_value"], data.steps.target)
+        error = losses.half_squared_error(outputs.heads["aux_value"], data.steps.target)
+        return outputs.policy, summed(error, data.steps.first)
 
     return says
 

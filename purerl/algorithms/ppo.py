@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from purerl import losses
+from purerl import losses, streams
 from purerl.advantages import estimate, standardize
 from purerl.clock import before, clock_at, tick
 from purerl.config import OnPolicyConfig
@@ -24,12 +24,14 @@ from purerl.optimizers import adapted_coefficient, coefficients, descent, direct
 from purerl.phases import init_phase, run_phase, sequences
 from purerl.reductions import mean
 from purerl.rollout import collect, start, step_counts
+from purerl.streams import estimating, of_environment
 from purerl.types import (
     Advantages,
     Algorithm,
     Clock,
     Descent,
     Environment,
+    Intrinsic,
     Network,
     Outputs,
     Phase,
@@ -58,6 +60,7 @@ def ppo(
     optimizer: Any = None,
     lr_schedule: Callable[[jax.Array], jax.Array] | None = None,
     reward_shaper: Callable[[jax.Array, jax.Array], jax.Array] | None = None,
+    intrinsic: Intrinsic | None = None,
 ) -> Algorithm:
     """PPO as two pure functions.
 
@@ -73,17 +76,22 @@ def ppo(
         optimizer: an optax transformation that gives the direction of descent, without a learning rate; None for the config's.
         lr_schedule: `(gradient steps so far) -> learning rate`; None for the config's.
         reward_shaper: `(reward [T, B], environment steps before each row [T, 1]) -> reward [T, B]`.
+        intrinsic: a second stream of rewards; the network then has two values.
     """
     remembers = bool(jax.tree.leaves(network.initial_carry(1)))
-    phases = phases or ppo_phases(policy_loss, optimizer or direction(cfg), lr_schedule)
+    phases = phases or ppo_phases(policy_loss, optimizer or direction(cfg), lr_schedule, intrinsic)
+    advantage = advantage if intrinsic is None else estimating(advantage)
     resting = tuple(phases(cfg, network, None))
     length = resting[0].length
 
     def init(key: jax.Array) -> TrainState:
         actor = start(env, network, cfg.num_envs, stream(key, "start"))
         params = network.init(stream(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
-        opt_state = {phase.name: init_phase(phase, params) for phase in resting}
         extra = {"kl_coef": jnp.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
+        if intrinsic is not None:
+            groups, extra["intrinsic"] = intrinsic.init(stream(key, "intrinsic"), actor.obs)
+            params = params | groups
+        opt_state = {phase.name: init_phase(phase, params) for phase in resting}
         return TrainState(params, opt_state, actor, clock_at(0), key, no_statistics(cfg, env.observation_space), extra)
 
     def update(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
@@ -91,20 +99,23 @@ def ppo(
         behaviour = warming(cfg, acting(cfg, network, state), state, env.action_space)
         key = stream(state.key, "rollout", state.clock)
         parts = (cfg.num_steps, cfg.truncation, length if remembers else cfg.num_steps)
-        actor, rollout, acted = collect(env, behaviour, state.params, state.actor, key, *parts)
+        actor, rollout, acted = collect(env, behaviour, state.params, state.actor, key, *parts, **streams.kept(intrinsic))
         steps = rollout.steps
         if reward_shaper is not None:
             steps = steps.replace(reward=reward_shaper(steps.reward, step_counts(state.clock, *steps.reward.shape)))
         statistics, steps = scale_rewards(cfg, state.statistics, steps)
+        curious, steps, paid = streams.rewarded(intrinsic, state, steps)
         advantages = advantage(steps, cfg)
         if cfg.advantage_norm == "batch":
             advantages = advantages.replace(advantage=standardize(advantages.advantage))
-        data = sequences(samples(cfg, steps, advantages, statistics), rollout.carry, length)
+        seen = streams.training(intrinsic, curious, steps, state)
+        data = sequences(samples(cfg, steps, advantages, statistics, seen), rollout.carry, length)
         learner, learnt = learn(now, observing(cfg, network, statistics), phases, state, data)
-        extra = {**learner.extra, **keep(state, rollout.replace(steps=steps), advantages)}
+        extra = {**learner.extra, **curious, **keep(state, rollout.replace(steps=steps), advantages)}
         statistics = merge_statistics(cfg, statistics, steps.obs, advantages.target)
         after = learner.replace(actor=actor, clock=tick(state.clock), statistics=statistics, extra=extra)
-        return after, {**acted, **learnt, "explained_variance": explained_variance(steps.value, advantages.target)}
+        explained = explained_variance(*(of_environment(x, steps.first) for x in (steps.value, advantages.target)))
+        return after, {**acted, **paid, **learnt, "explained_variance": explained}
 
     return Algorithm(init, update, resting)
 
@@ -152,12 +163,15 @@ def phase_of(cfg: OnPolicyConfig, network: Network, name: str, loss: Callable, d
     )
 
 
-def ppo_phases(policy_loss: Callable[..., jax.Array], optimizer: Any, lr_schedule: Callable | None) -> Callable:
+def ppo_phases(
+    policy_loss: Callable[..., jax.Array], optimizer: Any, lr_schedule: Callable | None, intrinsic: Intrinsic | None
+) -> Callable:
     """The one phase of PPO, with policy and value in one loss; as `ppo` takes it."""
+    term = streams.with_loss(value_term, intrinsic)
 
     def phases(cfg, network, clock):
         moving = descent(cfg, optimizer, lr_schedule, clock, cfg.policy_epochs)
-        return [phase_of(cfg, network, "ppo", ppo_loss(cfg, network, policy_loss), moving, cfg.policy_epochs)]
+        return [phase_of(cfg, network, "ppo", ppo_loss(cfg, network, policy_loss, term), moving, cfg.policy_epochs)]
 
     return phases
 
@@ -165,9 +179,10 @@ def ppo_phases(policy_loss: Callable[..., jax.Array], optimizer: Any, lr_schedul
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
-def value_term(cfg: OnPolicyConfig, outputs: Outputs, old: Sample) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The value's share of PPO's loss, and its metrics."""
-    value = mean(losses.value_loss(outputs.value, old.value, old.target, cfg.value_clip, cfg.value_clip_eps))
+def value_term(cfg: OnPolicyConfig, params: Any, outputs: Outputs, old: Sample) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """The value's share of PPO's loss, and its metrics; of several reward streams the sum."""
+    loss = losses.value_loss(outputs.value, old.value, old.target, cfg.value_clip, cfg.value_clip_eps)
+    value = mean(streams.summed(loss, old.advantage))
     return cfg.vf_coef * value, {"value_loss": value}
 
 
@@ -180,7 +195,7 @@ def ppo_loss(
         cfg: its coefficients.
         network: what sees the minibatch.
         policy_loss: step by step.
-        term: `(cfg, Outputs, Sample) -> (scalar, metrics)`, what the loss has beside the policy's own terms.
+        term: `(cfg, params, Outputs, Sample) -> (scalar, metrics)`, what the loss has beside the policy's own terms.
     """
 
     def loss(params, batch):
@@ -189,7 +204,7 @@ def ppo_loss(
         log_prob, entropy = outputs.policy.log_prob(old.action), mean(outputs.policy.entropy())
         advantage = standardize(old.advantage) if cfg.advantage_norm == "minibatch" else old.advantage
         policy = mean(policy_loss(log_prob, old.log_prob, advantage, cfg))
-        beside, metrics = term(cfg, outputs, old)
+        beside, metrics = term(cfg, params, outputs, old)
         total = policy + beside - cfg.ent_coef * entropy
         kl = {"kl": mean(old.policy.kl(outputs.policy))} if cfg.measures_kl else {}
         if cfg.kl_penalty != "none":
@@ -210,7 +225,7 @@ def value_phase_loss(cfg: OnPolicyConfig, network: Network) -> Callable:
 
     def loss(params, batch):
         outputs, _ = network.apply(params, batch.carry, batch.steps.obs, batch.steps.first)
-        _, metrics = value_term(cfg, outputs, batch.steps)
+        _, metrics = value_term(cfg, params, outputs, batch.steps)
         return metrics["value_loss"], metrics
 
     return loss
@@ -228,9 +243,11 @@ def adapted_penalty(
     return {"kl_coef": coef}, {"kl_coef": mean_of(cfg.kl_coef), "kl_after": mean_of(kl)}
 
 
-def samples(cfg: OnPolicyConfig, steps: Transition, advantages: Advantages, statistics: Statistics) -> Sample:
+def samples(
+    cfg: OnPolicyConfig, steps: Transition, advantages: Advantages, statistics: Statistics, intrinsic: Any = ()
+) -> Sample:
     """What the loss reads of a rollout and its advantages, `[T, B]`; values and targets in the units of the network."""
     names = ("obs", "first", "action", "log_prob", *(("policy",) if cfg.measures_kl else ()))
     kept = {name: getattr(steps, name) for name in names}
     value, target = (standardize_values(statistics, x) for x in (steps.value, advantages.target))
-    return Sample(**kept, value=value, advantage=advantages.advantage, target=target)
+    return Sample(**kept, value=value, advantage=advantages.advantage, target=target, intrinsic=intrinsic)

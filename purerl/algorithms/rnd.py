@@ -1,0 +1,174 @@
+"""Random Network Distillation (Burda et al. 2019, arXiv:1810.12894): an intrinsic reward for any algorithm here.
+
+    bonus_t = mean((f(z) - g(z))^2),    z = clip((s'_t - mean) / std, +- 5), s'_t what a step led to, before any reset
+    F_t     = gamma_int * F_{t-1} + bonus_t,    per environment, never reset
+    r_t     = bonus_t / std(F)
+
+f is random and stays so; g learns to predict it on a share of what was seen. The bonus uses the moments of observations from
+before this rollout, the predictor learns with those after it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from flax import struct
+
+from purerl.config import OnPolicyConfig
+from purerl.initializers import initialize
+from purerl.keys import stream
+from purerl.layers import CNN, MLP, Linear
+from purerl.metrics import mean_of
+from purerl.networks import convolutions, encode, without
+from purerl.normalize import EPSILON, Moments, RewardScale, merge, no_moments, reward_sums, standardized
+from purerl.rollout import collect, start
+from purerl.types import Environment, Intrinsic, Network, Transition
+from purerl.wrappers import at_random
+
+PyTree = Any
+PRIOR = 1e-4  # how many sums of bonuses the initial variance 1 counts for, as in OpenAI's code
+
+
+@struct.dataclass
+class Curiosity:
+    """What random network distillation keeps.
+
+    target: parameters of the random network.
+    obs: `Moments` of observations as the networks read them.
+    scale: of bonuses.
+    """
+
+    target: PyTree
+    obs: Moments
+    scale: RewardScale
+
+
+@struct.dataclass
+class Seen:
+    """What the predictor learns from one step.
+
+    obs: `[...]` float32, the observation that the step led to, standardised.
+    features: `[F]` float32, what the random network makes of it.
+    counts: float32, 1 or 0.
+    """
+
+    obs: jax.Array
+    features: jax.Array
+    counts: jax.Array
+
+
+class Embedding(nn.Module):
+    """Observations `[N, ...]` to features `[N, F]`: a torso, `further` layers more of its last width, and a dense layer."""
+
+    torso: nn.Module
+    further: tuple[int, ...]
+    features: int
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = self.torso(x)
+        for i, width in enumerate(self.further):
+            x = MLP((width,), nn.relu, name=f"further_{i}")(x)
+        return Linear(self.features)(x)
+
+
+def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
+    """The intrinsic reward of a config with `rnd`.
+
+    Args:
+        cfg: its `rnd`, and the sizes of rollouts.
+        env: environments, to take random actions in before the first update.
+        network: for the shape of those actions.
+    """
+    hidden, unseen = cfg.rnd.hidden, (cfg.action_mask, cfg.critic_obs)
+    space = without(env.observation_space, unseen)
+    layers = convolutions(space)
+    torso = lambda: MLP(hidden, nn.relu) if layers is None else CNN(layers, hidden, nn.relu)
+    random_net = Embedding(torso(), (), cfg.rnd.features)
+    predictor = Embedding(torso(), (hidden[-1],) * 2, cfg.rnd.features)
+    read = lambda obs: encode(without(obs, unseen), space)
+
+    def apply(net: Embedding, params: PyTree, z: jax.Array) -> jax.Array:
+        """`z [L, N, ...]` to features `[L, N, F]`."""
+        return net.apply({"params": params}, z.reshape(-1, *z.shape[2:])).reshape(*z.shape[:2], -1)
+
+    def standardise(obs: Moments, next_obs: PyTree) -> jax.Array:
+        return standardized(obs, read(next_obs), cfg.rnd.obs_clip)
+
+    def init(key: jax.Array, obs: PyTree) -> tuple[dict[str, PyTree], Curiosity]:
+        z = read(jax.tree.map(lambda x: x[None], obs))[0]
+        nets = {"predictor": predictor, "target": random_net}
+        params = {name: net.init(key, z)["params"] for name, net in nets.items()}
+        params = initialize(stream(key, "networks"), params, "orthogonal", lambda path: np.sqrt(2))
+        moments = random_moments(cfg, env, network, read, no_moments(z.shape[1:]), stream(key, "random actions"))
+        scale = RewardScale(jnp.zeros(z.shape[0], jnp.float32), no_moments(()))
+        return {"predictor": params["predictor"]}, Curiosity(params["target"], moments, scale)
+
+    def reward(params: PyTree, state: Curiosity, steps: Transition) -> tuple[jax.Array, Curiosity, dict[str, Any]]:
+        z = standardise(state.obs, steps.next_obs)
+        error = apply(predictor, params["predictor"], z) - apply(random_net, state.target, z)
+        bonus = jnp.square(error).mean(-1)
+        scale, _ = reward_sums(state.scale, bonus, jnp.zeros_like(steps.first), cfg.rnd.gamma_int, prior=PRIOR)
+        paid = bonus * jax.lax.rsqrt(scale.moments.variance + EPSILON)
+        after = state.replace(obs=merge(state.obs, read(steps.next_obs)), scale=scale)
+        return paid, after, {"bonus": mean_of(bonus), "intrinsic_reward": mean_of(paid)}
+
+    def training(state: Curiosity, steps: Transition, key: jax.Array) -> Seen:
+        z = standardise(state.obs, steps.next_obs)
+        counts = jax.random.bernoulli(key, cfg.rnd.predictor_fraction, steps.first.shape)
+        return Seen(z, apply(random_net, state.target, z), counts.astype(jnp.float32))
+
+    def loss(params: PyTree, seen: Seen) -> tuple[jax.Array, dict[str, jax.Array]]:
+        predicted = apply(predictor, params["predictor"], seen.obs)
+        error = predictor_loss(predicted, seen.features, seen.counts)
+        return error, {"predictor_loss": error}
+
+    return Intrinsic(init, reward, training, loss)
+
+
+def predictor_loss(prediction: jax.Array, features: jax.Array, counts: jax.Array) -> jax.Array:
+    """The mean squared error over features, averaged over the steps that count; 0 if none does.
+
+    Args:
+        prediction, features: `[..., F]`.
+        counts: `[...]`, 1 or 0.
+    """
+    error = jnp.square(prediction - features).mean(-1)
+    return (counts * error).sum() / jnp.maximum(counts.sum(), 1)
+
+
+def random_moments(
+    cfg: OnPolicyConfig, env: Environment, network: Network, read: Callable, moments: Moments, key: jax.Array
+) -> Moments:
+    """The moments with what random actions lead to in fresh environments. The key is consumed."""
+    acting = at_random(network, env.action_space, jnp.bool_(True))
+    actor = start(env, acting, cfg.num_envs, stream(key, "start"))
+    params = acting.init(stream(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
+
+    def one(carry, i):
+        actor, moments = carry
+        key_i = stream(key, "rollout", i)
+        actor, rollout, _ = collect(env, acting, params, actor, key_i, cfg.num_steps, valued=False, keep_next_obs=True)
+        return (actor, merge(moments, read(rollout.steps.next_obs))), None
+
+    rollouts = -(-int(cfg.rnd.init_steps) // cfg.batch_size)
+    (_, moments), _ = jax.lax.scan(one, (actor, moments), jnp.arange(rollouts, dtype=jnp.uint32))
+    return moments
+
+
+def of_pair(init: Callable, reward: Callable) -> Intrinsic:
+    """An intrinsic reward from a user's pair of pure functions.
+
+    Args:
+        init: `(key, obs [B, ...]) -> state`.
+        reward: `(state, Transition [T, B] with next_obs) -> (reward [T, B], state)`.
+    """
+
+    def paid(params, state, steps):
+        reward_, after = reward(state, steps)
+        return reward_, after, {"intrinsic_reward": mean_of(reward_)}
+
+    return Intrinsic(lambda key, obs: ({}, init(key, obs)), paid)

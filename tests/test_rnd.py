@@ -1,0 +1,278 @@
+"""Random network distillation: two streams of rewards, what is frozen and what moves, and with every algorithm."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl import APPOConfig, DAACConfig, PPGConfig, PPOConfig, RNDConfig
+from purerl.advantages import gae
+from purerl.algorithms.rnd import predictor_loss, rnd
+from purerl.fields import problems
+from purerl.normalize import EPSILON, RewardScale, no_moments, reward_sums
+from purerl.rollout import collect
+from purerl.streams import EPISODIC, estimating, rewarded
+from purerl.types import Intrinsic, TrainState, Transition
+from tests.probes import Probe, Rich, Varied, boxed
+from tests.test_full_ppo import NORMALISED, RICH
+from tests.test_resume import fitted, stopped
+from tests.test_scale import equations
+from tests.tiny import CFG, at, digest
+
+KEY = jax.random.key(0)
+CURIOUS = RNDConfig(features=8, hidden=(16,), init_steps=100)
+RND = CFG.replace(rnd=CURIOUS)
+SIZES = {name: getattr(CFG, name) for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "hidden", "lr")}
+MEMORY = {"memory": "gru", "memory_size": 8, "sequence_length": 8}
+ALGORITHMS = {
+    "ppo": RND,
+    "memory": RND.replace(**MEMORY, **NORMALISED),
+    "ppg": PPGConfig(**SIZES, n_pi=2, e_aux=1, rnd=CURIOUS),
+    "ppg passes": PPGConfig(**SIZES, n_pi=2, e_aux=1, e_v=2, arch="detach", rnd=CURIOUS),
+    "appo": APPOConfig(**SIZES, replay=2, lag=1, rnd=CURIOUS),
+    "appo memory": APPOConfig(**SIZES, **MEMORY, **NORMALISED, replay=2, correction="none", rnd=CURIOUS),
+}
+SLOW = ("memory", "ppg passes", "appo memory")
+algorithms = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind for kind in ALGORITHMS]
+)
+
+
+def made(cfg=RND, env=None, **objects):
+    return purerl.make_train(cfg, env=env or Varied(), **objects)
+
+
+# --- two streams ------------------------------------------------------------------------------------------------------
+
+
+def test_two_streams_match_the_reference_vector(vectors):
+    given, expected = vectors["rnd_two_stream"]
+    row = lambda name: jnp.asarray(given[name], jnp.float32)
+    scale, filtered = reward_sums(
+        RewardScale(jnp.zeros(3), no_moments(())), row("intrinsic_raw"), jnp.zeros((4, 3), bool), given["gamma_int"], prior=1e-4
+    )
+    np.testing.assert_allclose(filtered, expected["filtered"], rtol=1e-5)
+    np.testing.assert_allclose(scale.moments.variance, expected["rms_var"], rtol=1e-4)
+    paid = row("intrinsic_raw") * jax.lax.rsqrt(scale.moments.variance + EPSILON)
+    np.testing.assert_allclose(paid, expected["intrinsic_normalised"], rtol=1e-4)
+
+    streams = lambda kind: jnp.stack([row(f"{kind}_ext"), row(f"{kind}_int")], -1)
+    values, done = streams("values"), jnp.asarray(given["done"]) > 0
+    following = jnp.concatenate([values[1:], streams("bootstrap")[None]])
+    steps = Transition((), (), (), (), values, row("extrinsic"), done, jnp.zeros_like(done), following)
+    state = TrainState({}, {}, (), (), (), (), {"intrinsic": ()})
+    _, steps, _ = rewarded(Intrinsic(None, lambda params, kept, steps: (paid, kept, {})), state, steps)
+    coefs = {"gamma_int": given["gamma_int"], "int_coef": given["int_coef"], "ext_coef": given["ext_coef"]}
+    cfg = PPOConfig(gamma=given["gamma_ext"], rnd=RNDConfig(**coefs))
+    got = estimating(lambda steps, cfg: gae(steps, cfg.gamma, given["lam"]))(steps, cfg)
+    np.testing.assert_allclose(got.advantage, expected["advantages"], rtol=1e-4)
+    np.testing.assert_allclose(got.target[..., 0], expected["returns_ext"], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(got.target[..., 1], expected["returns_int"], rtol=1e-4)
+    assert np.abs(got.advantage - expected["advantages_rlib"]).max() > 0.1
+
+
+def test_the_predictors_loss_is_the_reference_vector(vectors):
+    given, expected = vectors["rnd_predictor_loss"]
+    row = lambda name: jnp.asarray(given[name], jnp.float32)
+    np.testing.assert_allclose(predictor_loss(row("prediction"), row("target"), row("mask")), expected["masked_loss"], rtol=1e-5)
+    assert predictor_loss(row("prediction"), row("target"), jnp.zeros(3)) == expected["masked_loss_all_zero_mask"]
+    bonus = jnp.square(row("prediction") - row("target")).mean(-1)
+    np.testing.assert_allclose(bonus, expected["bonus_mean_openai"], rtol=1e-5)
+
+
+def test_what_follows_a_step_is_of_its_own_stream():
+    """The environment's: the observation before a reset. The intrinsic one's: the observation acted on next."""
+    train = made()
+    state = train.init(KEY)
+    options = {"keep_next_obs": True, "episodic": EPISODIC}
+    run = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 64, **options))
+    actor, rollout, _ = run(state)
+    steps, value = rollout.steps, lambda obs: train.network.apply(state.params, (), obs, jnp.zeros((1, 4), bool))[0].value[0]
+    assert steps.truncated.sum() > 5
+    np.testing.assert_allclose(steps.next_value[:-1, :, 1], steps.value[1:, :, 1], atol=1e-6)
+    np.testing.assert_allclose(steps.next_value[-1, :, 1], value(actor.obs[None])[:, 1], atol=1e-6)
+    t, b = (int(i[0]) for i in np.nonzero(np.asarray(steps.truncated[:-1])))
+    np.testing.assert_allclose(steps.next_value[t, b, 0], value(steps.next_obs[t][None])[b, 0], atol=1e-6)
+    assert abs(steps.next_value[t, b, 0] - steps.value[t + 1, b, 0]) > 1e-3
+
+
+# --- what is frozen and what moves ------------------------------------------------------------------------------------
+
+
+@algorithms
+def test_the_target_stays_and_the_predictor_moves(kind):
+    train = made(ALGORITHMS[kind])
+    start, end = jax.jit(lambda key: (train.init(key), train(key)))(KEY)
+    assert digest(end.state.extra["intrinsic"].target) == digest(start.extra["intrinsic"].target)
+    moved = lambda group: digest(end.state.params[group]) != digest(start.params[group])
+    assert all(moved(group) for group in start.params)
+    count = end.state.extra["intrinsic"].obs.count.low
+    assert int(count) == 128 + 256  # two rollouts of random actions, and every step once
+    metrics = purerl.summarize(end.metrics)
+    assert all(np.isfinite(metrics[name]).all() for name in ("bonus", "predictor_loss", "value_loss", "explained_variance"))
+
+
+def test_intrinsic_rewards_do_not_feel_the_environments():
+    cfg = RND.replace(total_timesteps=64 * 2, lr=0.0)
+    run = jax.jit(lambda scale: made(cfg, reward_shaper=lambda reward, step: scale * reward)(KEY))
+    both = [run(scale) for scale in (1.0, 10.0)]
+    assert purerl.summarize(both[1].metrics)["value_loss"][0] > 5 * purerl.summarize(both[0].metrics)["value_loss"][0]
+    one, ten = (jax.device_get(result.state.extra["intrinsic"]) for result in both)
+    assert digest(one) == digest(ten)
+    np.testing.assert_array_equal(*(purerl.summarize(result.metrics)["intrinsic_reward"] for result in both))
+
+
+def test_observations_are_standardised_within_bounds():
+    train = made()
+    intrinsic = rnd(train.cfg, train.env, train.network)
+    state = train.init(KEY)
+    options = {"keep_next_obs": True, "episodic": EPISODIC}
+    _, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 16, **options))(state)
+    steps = rollout.steps.replace(next_obs=1e6 * rollout.steps.next_obs)
+    seen = jax.jit(intrinsic.training)(state.extra["intrinsic"], steps, KEY)
+    assert jnp.abs(seen.obs).max() == 5
+    assert 0 < seen.counts.mean() < 0.6
+    mean = state.extra["intrinsic"].obs.mean
+    assert 0.1 < mean[:3].sum() < 1.01  # of the kinds, one-hot: what random actions led to
+
+
+def test_the_bonus_falls_where_nothing_is_new():
+    """Episodes are one of two observations for ever."""
+
+    class Same(Probe):
+        length, kinds = 7, 2
+
+        def observe_state(self, state):
+            return jax.nn.one_hot(state.kind, 2)
+
+    cfg = RND.replace(total_timesteps=64 * 150, lr=3e-3, rnd=RNDConfig(features=8, hidden=(16,), init_steps=100))
+    bonus = purerl.summarize(jax.jit(made(cfg, Same()))(KEY).metrics)["bonus"]
+    assert 0 < bonus[-1] < 1e-3 * bonus[0]
+
+
+def test_coefficients():
+    run = jax.jit(lambda cfg: made(cfg)(KEY).state.params)
+    with_rnd = lambda **changes: run(RND.replace(rnd=CURIOUS.__class__(**{**vars(CURIOUS), **changes})))
+    base = with_rnd()
+    for changes in ({"int_coef": 0.0}, {"ext_coef": 0.0}, {"gamma_int": 0.5}):
+        assert digest(with_rnd(**changes)["policy"]) != digest(base["policy"])
+    start = made().init(KEY).params["predictor"]
+    still = with_rnd(lr_scale=0.0)["predictor"]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), still, start)
+
+
+# --- with everything --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env", [Rich(), pytest.param(boxed(Varied)(), marks=pytest.mark.slow)])
+def test_the_ratio_is_one_before_the_first_step(env):
+    rich = RICH if isinstance(env, Rich) else {}
+    cfg = RND.replace(**NORMALISED, **rich, lr=0.0, total_timesteps=64 * 4)
+    metrics = purerl.summarize(jax.jit(made(cfg, env))(KEY).metrics)
+    np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-6)
+    assert metrics["clip_fraction"].max() == 0
+
+
+def test_images():
+    class Pixels(Varied):
+        def observe_state(self, state):
+            return jnp.zeros((10, 10, 4), bool).at[state.time, 0, state.kind].set(True)
+
+    metrics = purerl.summarize(jax.jit(made(RND, Pixels()))(KEY).metrics)
+    assert np.isfinite(metrics["bonus"]).all()
+
+
+@pytest.mark.parametrize(
+    "kind", ["ppg", pytest.param("appo", marks=pytest.mark.slow), pytest.param("ppo", marks=pytest.mark.slow)]
+)
+def test_a_run_resumes_to_the_same_bits(kind, tmp_path):
+    run = {"cfg": ALGORITHMS[kind], "num_seeds": 2} if kind == "ppo" else {"cfg": ALGORITHMS[kind]}
+    whole = fitted(**run)
+    stopped(tmp_path, 5, **run)
+    again = fitted(directory=tmp_path, **run)
+    assert digest(again.state) == digest(whole.state)
+    assert digest(again.metrics) == digest(whole.metrics)
+
+
+@pytest.mark.slow
+def test_sweeps_and_seeds():
+    of = lambda coef: RND.replace(rnd=RNDConfig(features=8, hidden=(16,), init_steps=100, int_coef=coef))
+    sweep = jax.vmap(of)(jnp.array([0.1, 1.0]))
+    run = jax.vmap(lambda cfg, key: made(cfg)(key), in_axes=(0, None))
+    many = jax.jit(jax.vmap(run, in_axes=(None, 0)))(sweep, jax.random.split(KEY, 2))
+    alone = jax.jit(made(at(sweep, 1)))(jax.random.split(KEY, 2)[1])
+    got = jax.tree.map(lambda x: x[1, 1], many.state.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, alone.state.params)
+
+
+def test_strict_modes_and_a_program_that_does_not_grow():
+    train = made(RND.replace(total_timesteps=64 * 2))
+    with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
+        jax.jit(train)(KEY)
+    before, (after, _) = jax.eval_shape(train.init, KEY), jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
+    kind = lambda x: (x.shape, x.dtype, x.weak_type)
+    assert jax.tree.map(kind, before) == jax.tree.map(kind, after)
+    program = lambda **changes: equations(jax.make_jaxpr(made(RND.replace(**changes)))(KEY).jaxpr)
+    assert program(num_steps=512) == program(total_timesteps=10**9) == program()
+
+
+# --- a reward of one's own, pretraining -------------------------------------------------------------------------------
+
+
+def test_a_count_bonus_in_ten_lines():
+    def init(key, obs):
+        return jnp.zeros(3, jnp.float32)
+
+    def reward(counts, steps):
+        kind = steps.next_obs[..., :3]  # one-hot
+        counts = counts + kind.sum((0, 1))
+        return kind @ jax.lax.rsqrt(counts), counts
+
+    train = made(CFG, intrinsic=(init, reward))
+    result = jax.jit(train)(KEY)
+    assert int(result.state.extra["intrinsic"].sum()) == CFG.total_timesteps
+    paid = purerl.summarize(result.metrics)["intrinsic_reward"]
+    assert paid[0] > 1.5 * paid[-1] > 0
+    assert "predictor" not in result.state.params
+    assert made(CFG.replace(rnd=CURIOUS), intrinsic=(init, reward)).cfg.rnd.features == 8
+
+
+def test_pretraining_without_rewards_then_fine_tuning(tmp_path):
+    """What was learnt without the environment's rewards is where a run with them begins."""
+    of = lambda **coefs: RND.replace(rnd=RNDConfig(features=8, hidden=(16,), init_steps=0, **coefs))
+    first = fitted(cfg=of(ext_coef=0.0), directory=tmp_path)
+    tuned = fitted(cfg=of(int_coef=0.0, ext_coef=1.0).replace(lr=0.0), init_from=tmp_path)
+    assert digest(tuned.state.params) == digest(first.state.params)
+
+
+def test_a_target_and_actors_begin_with_what_a_run_was_started_from(tmp_path):
+    cfg = APPOConfig(**SIZES, lag=2, target_update_freq=100)
+    first = fitted(cfg=cfg, directory=tmp_path)
+    tuned = fitted(1, cfg=cfg, init_from=tmp_path, num_seeds=2)
+    for seed in range(2):
+        target = jax.tree.map(lambda x, seed=seed: x[seed], tuned.state.extra["target"])
+        assert digest(target) == digest(first.state.params)
+        published = jax.tree.map(lambda x, seed=seed: x[seed, 2], tuned.state.extra["published"]["params"])
+        assert digest(published) == digest(first.state.params)
+
+
+# --- refused ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_trained_is_refused():
+    with pytest.raises(purerl.ConfigError, match="one advantage to predict"):
+        made(DAACConfig(**SIZES, rnd=CURIOUS))
+    found = problems(RND.replace(rnd=RNDConfig(int_coef=-1.0, predictor_fraction=2.0, hidden=())))
+    assert [problem.field for problem in found] == ["rnd.int_coef", "rnd.predictor_fraction", "rnd.hidden"]
+    with pytest.raises(purerl.ConfigError, match="must be a RNDConfig, or None"):
+        made(RND.replace(rnd=True))
+    from tests.recurrent import running_sum
+
+    with pytest.raises(purerl.ConfigError, match="2 streams"):
+        made(RND, network=running_sum(2, 4))
+
+
+def test_a_config_inside_a_config_survives_json():
+    assert PPOConfig.from_json(RND.to_json()) == RND
+    assert PPOConfig.from_json(CFG.to_json()).rnd is None
