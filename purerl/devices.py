@@ -72,9 +72,10 @@ def _one_by_one(function: Callable, in_axes: tuple, out_axes: Any) -> Callable:
 
 def _by_axis(axes: Any, tree: Any, batched: Callable, shared: Callable = lambda x: x) -> Any:
     """`batched(x)` of the leaves that have an axis of rows, `shared(x)` of the others; `axes` is a prefix of the tree."""
-    is_axis = lambda x: x is None or x == 0
-    axes = jax.tree.broadcast(axes, tree, is_leaf=is_axis)
-    return jax.tree.map(lambda axis, x: batched(x) if axis == 0 else shared(x), axes, tree, is_leaf=is_axis)
+    # None is an axis here, and nothing at all inside a tree: as a number it is the one and not the other.
+    axes = jax.tree.map(lambda axis: -1 if axis is None else axis, axes, is_leaf=lambda axis: axis is None)
+    axes = jax.tree.broadcast(axes, tree)
+    return jax.tree.map(lambda axis, x: batched(x) if axis == 0 else shared(x), axes, tree)
 
 
 def _specs(axes: Any) -> Any:
