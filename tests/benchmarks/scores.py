@@ -11,13 +11,18 @@ from purerl.config import OnPolicyConfig
 from purerl.keys import stream
 
 NUM_EPISODES = 128
+LAST_EPISODES = 100
 
 
-def score(cfg: OnPolicyConfig, seeds: range, env: Any = None) -> np.ndarray:
-    """Trains each seed and scores its final parameters: the mean return of 128 fresh episodes with sampled actions. `[seeds]`."""
+def score(cfg: OnPolicyConfig, seeds: range, env: Any = None, before: OnPolicyConfig | None = None) -> np.ndarray:
+    """Trains each seed and scores its final parameters: the mean return of 128 fresh episodes with sampled actions. `[seeds]`.
+
+    `before`: a config that is trained first, whose parameters and statistics the training begins with.
+    """
     purerl.use_cores()
     train = purerl.make_train(cfg, env=env)
-    return _scores(lambda key: _one(train, key), _keys(seeds))
+    first = purerl.make_train(before, env=env) if before else None
+    return _scores(lambda key: _one(train, key, first), _keys(seeds))
 
 
 def score_rows(cfgs: list[OnPolicyConfig], seeds: list[int], env: Any = None) -> np.ndarray:
@@ -27,8 +32,24 @@ def score_rows(cfgs: list[OnPolicyConfig], seeds: list[int], env: Any = None) ->
     return _scores(lambda cfg, key: _one(purerl.make_train(cfg, env=env), key), stacked, _keys(seeds))
 
 
-def _one(train: purerl.Train, key: jax.Array) -> Any:
-    return train.evaluate(train(key).state, stream(key, "score"), NUM_EPISODES)
+def last_returns(cfg: OnPolicyConfig, seeds: range) -> np.ndarray:
+    """Trains each seed: the mean return of its last 100 training episodes, or somewhat more, of whole updates. `[seeds]`."""
+    purerl.use_cores()
+    train = purerl.make_train(cfg)
+    run = jax.jit(purerl.over_devices(lambda key: train(key).metrics["episode_return"], exact=True))
+    returns, counts = (np.asarray(x)[:, ::-1].cumsum(1) for x in jax.tree.leaves(run(_keys(seeds))))
+    last = (counts >= LAST_EPISODES).argmax(1)
+    return np.array([r[i] / n[i] for r, n, i in zip(returns, counts, last, strict=True)])
+
+
+def _one(train: purerl.Train, key: jax.Array, first: purerl.Train | None = None) -> Any:
+    if first is None:
+        return train.evaluate(train(key).state, stream(key, "score"), NUM_EPISODES)
+    taken = first(key).state
+    state = train.init(stream(key, "second run")).replace(params=taken.params, statistics=taken.statistics)
+    after = lambda state, _: (train.update(state)[0], None)
+    state, _ = jax.lax.scan(after, train.restart(state), length=train.plan.num_updates)
+    return train.evaluate(state, stream(key, "score"), NUM_EPISODES)
 
 
 def _keys(seeds: Any) -> jax.Array:

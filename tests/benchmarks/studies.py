@@ -19,8 +19,9 @@ import numpy as np
 
 import purerl
 from purerl.config import algorithm_of
+from purerl.statistics import interval, iqm
 from tests.benchmarks.results import circumstances
-from tests.benchmarks.scores import score, score_rows
+from tests.benchmarks.scores import last_returns, score, score_rows
 
 PATH = pathlib.Path(__file__).parent / "studies.json"
 SEEDS, TUNING_SEEDS = range(8), range(100, 102)
@@ -32,11 +33,15 @@ class Case(NamedTuple):
     cfg: its config.
     env: an environment in place of the config's.
     grid: values of fields to choose from, by the tuning seeds; each is a tuple.
+    before: a config that is trained first, for its parameters.
+    last: score the last training episodes, and not fresh ones of the final parameters.
     """
 
     cfg: Any
     env: Any = None
     grid: dict[str, tuple] | None = None
+    before: Any = None
+    last: bool = False
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -58,13 +63,17 @@ CHAIN = purerl.PPOConfig(
 
 
 def chains():
+    """An episode of length n has n + 1 steps; the first says what the last must know."""
+    sizes = {
+        "8, sequences of 8": (8, {"sequence_length": 8}),
+        "16, rollouts of 16": (16, {"num_steps": 16, "num_envs": 256}),
+        "32, rollouts of 64": (32, {}),
+    }
     cases = {}
-    for length in (8, 16, 32):
-        cfg = CHAIN.replace(env_params={"memory_length": length})
-        cases |= {
-            f"MemoryChain of {length}, GRU": Case(cfg),
-            f"MemoryChain of {length}, no memory": Case(cfg.replace(memory="none")),
-        }
+    for name, (length, changes) in sizes.items():
+        cfg = CHAIN.replace(env_params={"memory_length": length}, **changes)
+        cases[f"MemoryChain of {name}: GRU"] = Case(cfg)
+        cases[f"MemoryChain of {name}: no memory"] = Case(cfg.replace(memory="none", sequence_length=0))
     return cases
 
 
@@ -113,7 +122,74 @@ def passes():
     return {label.format(e_pi, e_aux): Case(cfg.replace(e_pi=e_pi, e_aux=e_aux)) for e_pi, e_aux in ((1, 6), (6, 6), (1, 1))}
 
 
-STUDIES = {"memory": chains, "hidden": hidden, "phases": phases, "passes": passes}
+# --- stale data -------------------------------------------------------------------------------------------------------
+
+STALE = {"lag": 8, "replay": 4}
+
+
+def stale():
+    """Actors 8 updates behind, and each rollout learnt from in 4 updates."""
+    grid = {"lr": (3e-4, 1e-3, 3e-3), "num_epochs": (1, 4)}
+    cases = {}
+    for name, sizes in (("CartPole", {"total_timesteps": 250_000}), ("Breakout", {**SIZES, "env": "Breakout-MinAtar"})):
+        cases[f"{name}: PPO, fresh data"] = Case(purerl.PPOConfig(**sizes), grid=grid)
+        cases[f"{name}: APPO, stale"] = Case(purerl.APPOConfig(**sizes, **STALE), grid=grid)
+        cases[f"{name}: stale, no correction"] = Case(purerl.APPOConfig(**sizes, **STALE, correction="none"), grid=grid)
+        cases[f"{name}: APPO, replay 4, no lag"] = Case(purerl.APPOConfig(**sizes, replay=4, lag=0), grid=grid)
+    return cases
+
+
+# --- curiosity --------------------------------------------------------------------------------------------------------
+
+SEA = purerl.PPOConfig(
+    env="DeepSea-bsuite",
+    num_envs=8,
+    num_steps=100,
+    num_minibatches=8,
+    lr=1e-3,
+    lr_schedule="constant",
+    ent_coef=0.001,
+    rnd=purerl.RNDConfig(predictor_fraction=1.0, init_steps=1600),
+)
+
+
+def sea(size, episodes):
+    return SEA.replace(env_kwargs=(("size", size),), total_timesteps=size * episodes)
+
+
+def curiosity():
+    """Mean returns of the last 100 training episodes: 0.99 is reached by the one path that pays, which costs 0.01."""
+    cases = {}
+    for size, episodes in ((10, 10_000), (14, 30_000), (20, 60_000)):
+        cases[f"DeepSea of {size}: PPO with RND"] = Case(sea(size, episodes), last=True)
+        cases[f"DeepSea of {size}: PPO"] = Case(sea(size, episodes).replace(rnd=None), last=True)
+    rooms = SEA.replace(env="FourRooms-misc", total_timesteps=300_000, normalize_obs=True)
+    cases |= {"FourRooms: PPO with RND": Case(rooms), "FourRooms: PPO": Case(rooms.replace(rnd=None))}
+    return cases
+
+
+def pretraining():
+    """As many steps with rewards for all; before them, for some, as many without."""
+    cfg = sea(14, 15_000)
+    only = lambda **coefs: cfg.replace(rnd=purerl.RNDConfig(predictor_fraction=1.0, init_steps=1600, **coefs))
+    tuned = only(int_coef=0.0, ext_coef=2.0)
+    return {
+        "DeepSea of 14: pretrained without rewards, then PPO": Case(tuned, before=only(ext_coef=0.0)),
+        "DeepSea of 14: pretrained without rewards, then with RND": Case(cfg, before=only(ext_coef=0.0)),
+        "DeepSea of 14: PPO from scratch": Case(tuned),
+        "DeepSea of 14: PPO with RND from scratch": Case(cfg),
+    }
+
+
+STUDIES = {
+    "memory": chains,
+    "hidden": hidden,
+    "phases": phases,
+    "passes": passes,
+    "stale": stale,
+    "curiosity": curiosity,
+    "pretraining": pretraining,
+}
 
 # --- running ----------------------------------------------------------------------------------------------------------
 
@@ -147,7 +223,7 @@ def run(name, only):
             continue
         start = time.perf_counter()
         cfg, tried = chosen(case) if case.grid else (case.cfg, [])
-        scores = score(cfg, SEEDS, case.env).tolist()
+        scores = (last_returns(cfg, SEEDS) if case.last else score(cfg, SEEDS, case.env, case.before)).tolist()
         row = {"algorithm": algorithm_of(cfg), "config": json.loads(cfg.to_json()), "tried": tried, "scores": scores}
         kept = load()
         row |= circumstances(f"studies {name}") | {"seconds": time.perf_counter() - start}
@@ -156,6 +232,22 @@ def run(name, only):
         kept[name] = {label: rows[label] for label in sorted(rows, key=order.index)}
         PATH.write_text(json.dumps({name: kept[name] for name in STUDIES if name in kept}, indent=1) + "\n")
         print(label, np.round(sorted(scores), 2).tolist(), f"{row['seconds']:.0f} s", flush=True)
+
+
+def table(rows):
+    """The scores of a study."""
+    lines = ["| | steps | IQM | 95 % interval | all seeds |", "|---|--:|--:|--:|--:|"]
+    for label, row in rows.items():
+        scores = np.array(row["scores"])
+        low, high = interval(scores)
+        digits = 0 if np.abs(scores).max() > 100 else 1 if np.abs(scores).max() > 2 else 2
+        cells = [
+            f"{int(row['config']['total_timesteps']):,}",
+            f"{iqm(scores):.{digits}f}",
+            f"{low:.{digits}f} to {high:.{digits}f}",
+        ]
+        lines.append("| " + " | ".join([label, *cells, ", ".join(f"{x:.{digits}f}" for x in sorted(scores))]) + " |")
+    return "\n".join(lines)
 
 
 def load():
