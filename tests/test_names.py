@@ -118,7 +118,8 @@ def resolve(says):
         return own[match[2]] if match[1] == "make_train" else parameters[match[2]]
     if says.startswith("cfg."):
         return purerl.PPOConfig.__dataclass_fields__[says.removeprefix("cfg.")]
-    if hasattr(purerl, says.split(".")[0]) and says.split(".")[0] in ("PPOConfig", "Train", "fit", "make_train", "save", "load"):
+    public = {"Train", "fit", "make_train", "save", "load", *(name for name in dir(purerl) if name.endswith("Config"))}
+    if says.split(".")[0] in public:
         return functools.reduce(getattr, says.split("."), purerl)
     if "." not in says:
         return getattr(purerl, says)

@@ -162,6 +162,23 @@ def faults_table(faults):
     return "\n".join(lines)
 
 
+def studies_tables():
+    """A table for each study."""
+    path = HERE / "studies.json"
+    return {f"study {name}": study_table(rows) for name, rows in json.loads(path.read_text()).items()} if path.exists() else {}
+
+
+def study_table(rows):
+    lines = ["| | steps | IQM | 95 % interval | all seeds |", "|---|--:|--:|--:|--:|"]
+    for label, row in rows.items():
+        scores = np.array(row["scores"])
+        digits = 0 if np.abs(scores).max() > 100 else 1 if np.abs(scores).max() > 2 else 2
+        says = [f"{x:.{digits}f}" for x in (iqm(scores), *interval(scores), *sorted(scores))]
+        cells = [label, f"{int(row['config']['total_timesteps']):,}", says[0], f"{says[1]} to {says[2]}", ", ".join(says[3:])]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def names_table():
     """What other systems call things, a table for each."""
     text = (ROOT / "tests" / "data" / "names.csv").read_text()
@@ -181,6 +198,7 @@ def rendered(readme):
     kept = {name: HERE / f"{name}.json" for name in makers}
     tables = {"learning": learning_table(load()), "names": names_table()}
     tables |= {name: make(json.loads(kept[name].read_text())) for name, make in makers.items() if kept[name].exists()}
+    tables |= studies_tables()
     for name, table in tables.items():
         before, rest = readme.split(f"<!-- {name} -->\n")
         readme = f"{before}<!-- {name} -->\n{table}\n<!-- end -->" + rest.split("<!-- end -->", 1)[1]

@@ -19,7 +19,6 @@ import numpy as np
 
 import purerl
 from purerl.config import algorithm_of
-from purerl.statistics import interval, iqm
 from tests.benchmarks.results import circumstances
 from tests.benchmarks.scores import last_returns, score, score_rows
 
@@ -232,22 +231,6 @@ def run(name, only):
         kept[name] = {label: rows[label] for label in sorted(rows, key=order.index)}
         PATH.write_text(json.dumps({name: kept[name] for name in STUDIES if name in kept}, indent=1) + "\n")
         print(label, np.round(sorted(scores), 2).tolist(), f"{row['seconds']:.0f} s", flush=True)
-
-
-def table(rows):
-    """The scores of a study."""
-    lines = ["| | steps | IQM | 95 % interval | all seeds |", "|---|--:|--:|--:|--:|"]
-    for label, row in rows.items():
-        scores = np.array(row["scores"])
-        low, high = interval(scores)
-        digits = 0 if np.abs(scores).max() > 100 else 1 if np.abs(scores).max() > 2 else 2
-        cells = [
-            f"{int(row['config']['total_timesteps']):,}",
-            f"{iqm(scores):.{digits}f}",
-            f"{low:.{digits}f} to {high:.{digits}f}",
-        ]
-        lines.append("| " + " | ".join([label, *cells, ", ".join(f"{x:.{digits}f}" for x in sorted(scores))]) + " |")
-    return "\n".join(lines)
 
 
 def load():
