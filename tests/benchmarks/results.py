@@ -149,6 +149,15 @@ def overhead_table(workloads):
     return "\n".join(lines)
 
 
+def costs_table(costs):
+    lines = ["| | steps/s | share of PPO's | range | compile time |", "|---|--:|--:|--:|--:|"]
+    for name, row in costs.items():
+        speed = float(np.median([other[1] for _, other in row["pairs"]]))
+        span = f"{row['low']:.2f} to {row['high']:.2f}"
+        lines.append(f"| {name} | {speed / 1e3:,.0f} k | {row['speed']:.2f} | {span} | {row['compile']:.2f} |")
+    return "\n".join(lines)
+
+
 def faults_table(faults):
     lines = ["| fault | times | lost |", "|---|--:|--:|"]
     if kills := faults.get("kills"):
@@ -194,7 +203,7 @@ def names_table():
 
 def rendered(readme):
     """The README with its tables made anew."""
-    makers = {"speed": speed_table, "overhead": overhead_table, "faults": faults_table}
+    makers = {"speed": speed_table, "overhead": overhead_table, "costs": costs_table, "faults": faults_table}
     kept = {name: HERE / f"{name}.json" for name in makers}
     tables = {"learning": learning_table(load()), "names": names_table()}
     tables |= {name: make(json.loads(kept[name].read_text())) for name, make in makers.items() if kept[name].exists()}

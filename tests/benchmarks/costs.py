@@ -1,0 +1,79 @@
+"""What a memory, phases, a ring and curiosity cost next to plain PPO of the same sizes: CartPole, 4 environments x 128 steps.
+
+    python -m tests.benchmarks.costs [NAME ...]
+
+Runs the two programs in turn, each in a process of its own, and keeps the ratios in `costs.json` beside this file. Exits with 1 if
+one is beyond its bound.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+import jax
+
+import purerl
+
+PATH = pathlib.Path(__file__).parent / "costs.json"
+PPO = purerl.PPOConfig(total_timesteps=400_000)
+WIDE = PPO.replace(hidden=(128, 128), total_timesteps=100_000)
+SAME = {name: value for name, value in vars(PPO).items() if name not in ("num_epochs", "arch")}
+PHASES = purerl.PPGConfig(**SAME, e_pi=4, e_v=4)
+
+# Two configs, the least share of the first's speed, and the most times its compile time.
+COSTS = {
+    "GRU of 128, two layers of 128 before it": (WIDE, WIDE.replace(memory="gru"), 0.0, 2.0),
+    "PPG, policy phase": (PPO, PHASES.replace(e_aux=0), 0.95, 2.0),
+    "PPG, with its auxiliary phases": (PPO, PHASES, 0.0, 2.0),
+    "DAAC, four passes each": (PPO, purerl.DAACConfig(**SAME | {"advantage_norm": "batch"}, e_pi=4, e_v=4), 0.0, 2.0),
+    "APPO, fresh data": (PPO, purerl.APPOConfig(**SAME, num_epochs=4, replay=1, lag=0), 0.85, 2.0),
+    "RND": (PPO, PPO.replace(rnd=purerl.RNDConfig()), 0.0, 2.0),
+}
+
+
+def timed(cfg):
+    """Seconds to compile, and environment steps a second."""
+    run, key = purerl.make_train(cfg), jax.random.key(0)
+    start = time.perf_counter()
+    compiled = jax.jit(run).lower(key).compile()
+    compiling, start = time.perf_counter() - start, time.perf_counter()
+    jax.block_until_ready(compiled(key))
+    return compiling, run.plan.env_steps / (time.perf_counter() - start)
+
+
+def measure(name, which):
+    command = [sys.executable, "-m", "tests.benchmarks.costs", "--one", name, str(which)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(COSTS), metavar="NAME")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--pairs", type=int, default=5)
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(timed(COSTS[args.one[0]][int(args.one[1])])))
+        return 0
+    kept, beyond = json.loads(PATH.read_text()) if PATH.exists() else {}, False
+    for name in args.names:
+        pairs = [[measure(name, which) for which in (0, 1)] for _ in range(args.pairs)]
+        speeds = sorted(other[1] / base[1] for base, other in pairs)
+        compiling = statistics.median(other[0] / base[0] for base, other in pairs)
+        row = {"pairs": pairs, "speed": statistics.median(speeds), "low": speeds[0], "high": speeds[-1], "compile": compiling}
+        kept[name] = row
+        PATH.write_text(json.dumps({name: kept[name] for name in COSTS if name in kept}, indent=1) + "\n")
+        beyond |= row["speed"] < COSTS[name][2] or compiling > COSTS[name][3]
+        print(
+            f"{name}: {row['speed']:.2f} ({row['low']:.2f} to {row['high']:.2f}) of the speed, {compiling:.2f} of the compile time",
+            flush=True,
+        )
+    return int(beyond)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
