@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.costs [NAME ...]
 
-Runs the two programs in turn, each in a process of its own, and keeps the ratios in `costs.json` beside this file. Exits with 1 if
-one is beyond its bound.
+Runs the two programs in turn, each in a process of its own, and keeps the ratios in `costs.json` beside this file. Exits with 1
+if one is beyond its bound.
 """
 
 import argparse
@@ -68,10 +68,8 @@ def main():
         kept[name] = row
         PATH.write_text(json.dumps({name: kept[name] for name in COSTS if name in kept}, indent=1) + "\n")
         beyond |= row["speed"] < COSTS[name][2] or compiling > COSTS[name][3]
-        print(
-            f"{name}: {row['speed']:.2f} ({row['low']:.2f} to {row['high']:.2f}) of the speed, {compiling:.2f} of the compile time",
-            flush=True,
-        )
+        span = f"{row['low']:.2f} to {row['high']:.2f}"
+        print(f"{name}: {row['speed']:.2f} ({span}) of the speed, {compiling:.2f} of the compile time", flush=True)
     return int(beyond)
 
 
