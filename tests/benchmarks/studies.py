@@ -32,6 +32,7 @@ class Case(NamedTuple):
     cfg: its config.
     env: an environment in place of the config's.
     grid: values of fields to choose from, by the tuning seeds; each is a tuple.
+    like: the case of the same study whose settings are taken.
     before: a config that is trained first, for its parameters.
     last: score the last training episodes, and not fresh ones of the final parameters.
     """
@@ -39,6 +40,7 @@ class Case(NamedTuple):
     cfg: Any
     env: Any = None
     grid: dict[str, tuple] | None = None
+    like: str = ""
     before: Any = None
     last: bool = False
 
@@ -101,16 +103,19 @@ PPG = purerl.PPGConfig(**SIZES, n_pi=16, aux_columns=16)
 
 
 def phases():
+    """Settings are chosen on the first game."""
+    rates = {"ent_coef": ENTROPIES, ("lr", "aux_lr"): tuple((lr, lr) for lr in RATES)}
     both = lambda *names: {"ent_coef": ENTROPIES, names: tuple((n,) * len(names) for n in (1, 4))}
+    configs = {
+        "PPO": (purerl.PPOConfig(**SIZES), {"lr": RATES, **both("num_epochs")}),
+        "PPG": (PPG, {**rates, **both("e_pi", "e_v")}),
+        "DAAC": (purerl.DAACConfig(**SIZES), {"lr": RATES, **both("e_pi")}),
+    }
     cases = {}
-    for game in GAMES:
-        cases |= {
-            f"{game}, PPO": Case(purerl.PPOConfig(env=game, **SIZES), grid={"lr": RATES, **both("num_epochs")}),
-            f"{game}, PPG": Case(
-                PPG.replace(env=game), grid={("lr", "aux_lr"): tuple((lr, lr) for lr in RATES), **both("e_pi", "e_v")}
-            ),
-            f"{game}, DAAC": Case(purerl.DAACConfig(env=game, **SIZES), grid={"lr": RATES, **both("e_pi")}),
-        }
+    for game, (name, (cfg, grid)) in itertools.product(GAMES, configs.items()):
+        first = f"{GAMES[0]}, {name}"
+        choice = {"grid": grid} if game == GAMES[0] else {"like": first}
+        cases[f"{game}, {name}"] = Case(cfg.replace(env=game), **choice)
     return cases
 
 
@@ -222,6 +227,8 @@ def run(name, only):
             continue
         start = time.perf_counter()
         cfg, tried = chosen(case) if case.grid else (case.cfg, [])
+        if case.like:
+            cfg = type(cfg).from_json(json.dumps(load()[name][case.like]["config"])).replace(env=cfg.env)
         scores = (last_returns(cfg, SEEDS) if case.last else score(cfg, SEEDS, case.env, case.before)).tolist()
         row = {"algorithm": algorithm_of(cfg), "config": json.loads(cfg.to_json()), "tried": tried, "scores": scores}
         kept = load()
