@@ -183,9 +183,8 @@ def test_images():
     assert np.isfinite(metrics["bonus"]).all()
 
 
-@pytest.mark.parametrize(
-    "kind", ["ppg", pytest.param("appo", marks=pytest.mark.slow), pytest.param("ppo", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # with a ring and a memory: in `test_appo.py`
+@pytest.mark.parametrize("kind", ["ppo", "ppg"])
 def test_a_run_resumes_to_the_same_bits(kind, tmp_path):
     run = {"cfg": ALGORITHMS[kind], "num_seeds": 2} if kind == "ppo" else {"cfg": ALGORITHMS[kind]}
     whole = fitted(**run)
