@@ -35,6 +35,7 @@ class Case(NamedTuple):
     like: the case of the same study whose settings are taken.
     before: a config that is trained first, for its parameters.
     last: score the last training episodes, and not fresh ones of the final parameters.
+    timed: seconds of one run are of interest.
     """
 
     cfg: Any
@@ -43,6 +44,7 @@ class Case(NamedTuple):
     like: str = ""
     before: Any = None
     last: bool = False
+    timed: bool = False
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -136,10 +138,14 @@ def stale():
     grid = {"lr": (3e-4, 1e-3, 3e-3)}
     cases = {}
     for name, sizes in (("CartPole", {"total_timesteps": 250_000}), ("Breakout", {**SIZES, "env": "Breakout-MinAtar"})):
-        cases[f"{name}: PPO, fresh data"] = Case(purerl.PPOConfig(**sizes), grid=grid)
-        cases[f"{name}: APPO, stale"] = Case(purerl.APPOConfig(**sizes, **STALE), grid=grid)
-        cases[f"{name}: stale, no correction"] = Case(purerl.APPOConfig(**sizes, **STALE, correction="none"), grid=grid)
-    cases["CartPole: APPO, replay 4, no lag"] = Case(purerl.APPOConfig(total_timesteps=250_000, replay=4, lag=0), grid=grid)
+        cases[f"{name}: PPO, fresh data"] = Case(purerl.PPOConfig(**sizes), grid=grid, timed=True)
+        cases[f"{name}: APPO, stale"] = Case(purerl.APPOConfig(**sizes, **STALE), grid=grid, timed=True)
+        cases[f"{name}: stale, no correction"] = Case(
+            purerl.APPOConfig(**sizes, **STALE, correction="none"), grid=grid, timed=True
+        )
+    cases["CartPole: APPO, replay 4, no lag"] = Case(
+        purerl.APPOConfig(total_timesteps=250_000, replay=4, lag=0), grid=grid, timed=True
+    )
     return cases
 
 
@@ -231,6 +237,8 @@ def run(name, only):
             cfg = type(cfg).from_json(json.dumps(load()[name][case.like]["config"])).replace(env=cfg.env)
         scores = (last_returns(cfg, SEEDS) if case.last else score(cfg, SEEDS, case.env, case.before)).tolist()
         row = {"algorithm": algorithm_of(cfg), "config": json.loads(cfg.to_json()), "tried": tried, "scores": scores}
+        if case.timed:
+            row["seconds of a run"] = seconds(cfg)
         kept = load()
         row |= circumstances(f"studies {name}") | {"seconds": time.perf_counter() - start}
         order = list(STUDIES[name]())
@@ -238,6 +246,14 @@ def run(name, only):
         kept[name] = {label: rows[label] for label in sorted(rows, key=order.index)}
         PATH.write_text(json.dumps({name: kept[name] for name in STUDIES if name in kept}, indent=1) + "\n")
         print(label, np.round(sorted(scores), 2).tolist(), f"{row['seconds']:.0f} s", flush=True)
+
+
+def seconds(cfg):
+    """Seconds that one run takes, compiled."""
+    run, key = jax.jit(purerl.make_train(cfg)).lower(jax.random.key(0)).compile(), jax.random.key(0)
+    start = time.perf_counter()
+    jax.block_until_ready(run(key))
+    return time.perf_counter() - start
 
 
 def load():
