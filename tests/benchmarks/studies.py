@@ -135,17 +135,14 @@ STALE = {"lag": 8, "replay": 4}
 
 def stale():
     """Actors 8 updates behind, and each rollout learnt from in 4 updates."""
-    grid = {"lr": (3e-4, 1e-3, 3e-3)}
+    case = lambda cfg: Case(cfg, grid={"lr": (3e-4, 1e-3, 3e-3)}, timed=True)
+    cart, game = {"total_timesteps": 250_000}, {**SIZES, "env": "Breakout-MinAtar"}
     cases = {}
-    for name, sizes in (("CartPole", {"total_timesteps": 250_000}), ("Breakout", {**SIZES, "env": "Breakout-MinAtar"})):
-        cases[f"{name}: PPO, fresh data"] = Case(purerl.PPOConfig(**sizes), grid=grid, timed=True)
-        cases[f"{name}: APPO, stale"] = Case(purerl.APPOConfig(**sizes, **STALE), grid=grid, timed=True)
-        cases[f"{name}: stale, no correction"] = Case(
-            purerl.APPOConfig(**sizes, **STALE, correction="none"), grid=grid, timed=True
-        )
-    cases["CartPole: APPO, replay 4, no lag"] = Case(
-        purerl.APPOConfig(total_timesteps=250_000, replay=4, lag=0), grid=grid, timed=True
-    )
+    for name, sizes in (("CartPole", cart), ("Breakout", game)):
+        cases[f"{name}: PPO, fresh data"] = case(purerl.PPOConfig(**sizes))
+        cases[f"{name}: APPO, stale"] = case(purerl.APPOConfig(**sizes, **STALE))
+        cases[f"{name}: stale, no correction"] = case(purerl.APPOConfig(**sizes, **STALE, correction="none"))
+    cases["CartPole: APPO, replay 4, no lag"] = case(purerl.APPOConfig(**cart, replay=4, lag=0))
     return cases
 
 
