@@ -263,7 +263,9 @@ def _flags(name: str, base: dict[str, Any], cls: type[Config]) -> type:
     parts = [(part, f) for part in (cls(), Run()) for f in dataclasses.fields(part)]
     fields = [(f.name, _flag_type(f), _default(f.name, base.get(f.name, getattr(part, f.name)))) for part, f in parts]
     fields = [field if field[0] != "rnd" else ("rnd", bool, dataclasses.field(default=bool(base.get("rnd")))) for field in fields]
-    fields += [(f"rnd_{f.name}", _flag_type(f), base.get(f"rnd_{f.name}", f.default)) for f in dataclasses.fields(RNDConfig)]
+    rnd = base["rnd"] if isinstance(base.get("rnd"), RNDConfig) else RNDConfig()
+    inner = {f: base.get(f"rnd_{f.name}", getattr(rnd, f.name)) for f in dataclasses.fields(RNDConfig)}
+    fields += [(f"rnd_{f.name}", _flag_type(f), value) for f, value in inner.items()]
     parents = cls.__mro__[1 : cls.__mro__.index(OnPolicyConfig) + 1]
     inherited = [part.__doc__.split("Attributes:\n")[1].rstrip() for part in (*parents, Run)]
     intrinsic = RNDConfig.__doc__.split("Attributes:\n")[1].rstrip()

@@ -32,6 +32,7 @@ class Plan:
     parameters: trained numbers.
     rollout_bytes: memory of one rollout.
     state_bytes: memory of the whole state.
+    kept_bytes: of that, what an algorithm keeps besides: rollouts to learn from again, other versions of the parameters.
     phases: what an update learns.
     """
 
@@ -44,6 +45,7 @@ class Plan:
     parameters: int
     rollout_bytes: int
     state_bytes: int
+    kept_bytes: int
     phases: tuple[PhasePlan, ...]
 
     def __str__(self) -> str:

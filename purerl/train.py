@@ -205,6 +205,7 @@ class Train:
             parameters=sum(x.size for x in jax.tree.leaves(state.params)),
             rollout_bytes=_bytes(rollout),
             state_bytes=_bytes(state),
+            kept_bytes=_bytes(state.extra),
             phases=phases,
         )
 

@@ -36,6 +36,24 @@ def test_every_kind_of_flag(capsys):
     assert "length" in capsys.readouterr().out
 
 
+def test_one_flag_turns_curiosity_on_and_others_are_its_fields(tmp_path, monkeypatch):
+    (tmp_path / "flags.toml").write_text("rnd = true\nrnd_features = 8\n")
+    asked = []
+    monkeypatch.setattr("purerl.cli._train", lambda cfg, run: asked.append(cfg) or 0)
+    assert main(["appo", "--rnd", "--rnd-int-coef", "0.5", "--replay", "3"]) == 0
+    assert main(["ppg", "--config", str(tmp_path / "flags.toml"), "--rnd-init-steps", "1e3"]) == 0
+    assert main(["daac", "--value-freq", "2"]) == 0
+    appo, ppg, daac = asked
+    assert appo == purerl.APPOConfig(replay=3, rnd=purerl.RNDConfig(int_coef=0.5))
+    assert ppg == purerl.PPGConfig(rnd=purerl.RNDConfig(features=8, init_steps=1000))
+    assert daac == purerl.DAACConfig(value_freq=2)
+
+
+def test_a_preset_is_of_one_algorithm(capsys):
+    assert main(["ppg", "--preset", "Breakout-MinAtar"]) == 2
+    assert "was tuned for ppo" in capsys.readouterr().err
+
+
 def test_a_wrong_config_is_told_without_a_traceback(capsys):
     assert main(["ppo", "--env", "CartPol-v1", "--lr", "-1", "--num-minibatches", "7"]) == 2
     err = capsys.readouterr().err
@@ -56,6 +74,8 @@ def test_a_preset_gives_the_defaults_and_flags_change_them():
     base = purerl.preset("Breakout-MinAtar")
     flags = _flags("ppo", vars(base), purerl.PPOConfig)(lr=1.0, preset="Breakout-MinAtar")
     assert _config(purerl.PPOConfig, flags) == base.replace(lr=1.0)
+    curious = base.replace(rnd=purerl.RNDConfig(int_coef=0.5, hidden=(8,)))
+    assert _config(purerl.PPOConfig, _flags("ppo", vars(curious), purerl.PPOConfig)()) == curious
     with_arguments = base.replace(env_kwargs=(("size", 5), ("name", "5")), env_params={"limit": 3})
     assert _config(purerl.PPOConfig, _flags("ppo", vars(with_arguments), purerl.PPOConfig)()) == with_arguments
 

@@ -289,6 +289,6 @@ def test_a_network_without_the_head_is_refused():
 
 def test_a_buffer_larger_than_all_memory_is_refused(monkeypatch):
     monkeypatch.setattr("purerl.train._memory", lambda: 2 * 64 * 16 + 4 * 64 * 16)
-    assert made().plan.state_bytes > 4 * 64 * 16
+    assert made().plan.kept_bytes == 4 * 64 * (16 + 1 + 4)  # observations of four floats, a flag, a target
     with pytest.raises(purerl.ConfigError, match=r"rollouts of 0\.0 GB"):
         made(PPG.replace(n_pi=5))
