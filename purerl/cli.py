@@ -233,16 +233,17 @@ def _base(args: list[str]) -> dict[str, Any]:
     parser.add_argument("--preset")
     parser.add_argument("--config")
     given = parser.parse_known_args(args)[0]
-    file = _from_file(given.config) if given.config else {}
+    asked = next((arg for arg in args if arg in ALGORITHMS), "ppo")
+    file = _from_file(given.config, ALGORITHMS[asked]) if given.config else {}
     name = given.preset or file.get("preset")
     cfg = preset(name) if name else None
-    if cfg and algorithm_of(cfg) != next((arg for arg in args if arg in ALGORITHMS), algorithm_of(cfg)):
+    if cfg and algorithm_of(cfg) != asked:
         raise ConfigError([Problem("preset", name, f"was tuned for {algorithm_of(cfg)}, and is none for another algorithm")])
     base = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)} if cfg else {}
     return base | file
 
 
-def _from_file(path: str) -> dict[str, Any]:
+def _from_file(path: str, algorithm: type[Config]) -> dict[str, Any]:
     try:
         values = tomllib.loads(pathlib.Path(path).read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
@@ -250,11 +251,13 @@ def _from_file(path: str) -> dict[str, Any]:
     values = {name.replace("-", "_"): tuple(x) if isinstance(x, list) else x for name, x in values.items()}
     if isinstance(values.get("env_kwargs"), dict):
         values["env_kwargs"] = tuple(values["env_kwargs"].items())
-    known = [f.name for cls in (*ALGORITHMS.values(), Run) for f in dataclasses.fields(cls)]
+    known = [f.name for cls in (algorithm, Run) for f in dataclasses.fields(cls)]
     known += [f"rnd_{f.name}" for f in dataclasses.fields(RNDConfig)]
-    unknown = [Problem(name, values[name], f"no such flag; {nearest(name, known)}") for name in values if name not in known]
-    if unknown:
-        raise ConfigError(unknown)
+    found = [Problem(name, values[name], f"no such flag; {nearest(name, known)}") for name in values if name not in known]
+    if not isinstance(values.get("rnd", False), bool):
+        found.append(Problem("rnd", values["rnd"], "must be true or false; its fields are rnd_int_coef and so on"))
+    if found:
+        raise ConfigError(found)
     return values
 
 
@@ -289,8 +292,11 @@ def _default(name: str, value: Any) -> Any:
 
 def _config(cls: type[Config], flags: Any) -> Config:
     values = {f.name: getattr(flags, f.name) for f in dataclasses.fields(cls)}
-    rnd = RNDConfig(**{f.name: getattr(flags, f"rnd_{f.name}") for f in dataclasses.fields(RNDConfig)}) if flags.rnd else None
-    values["rnd"] = rnd
+    inner = {f.name: getattr(flags, f"rnd_{f.name}") for f in dataclasses.fields(RNDConfig)}
+    changed = [name for name, value in inner.items() if value != getattr(RNDConfig(), name)]
+    if changed and not flags.rnd:
+        raise ConfigError([Problem(f"rnd_{name}", inner[name], "changes nothing without --rnd") for name in changed])
+    values["rnd"] = RNDConfig(**inner) if flags.rnd else None
     return cls(**{**values, "env_kwargs": tuple((name, _parse(text)) for name, text in flags.env_kwargs.items())})
 
 

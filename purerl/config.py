@@ -39,7 +39,7 @@ class RNDConfig(Config):
         int_coef: Weight of the advantage of intrinsic rewards.
         ext_coef: Weight of the advantage of the environment's rewards; 0 explores for its own sake.
         gamma_int: Discount of intrinsic rewards.
-        predictor_fraction: Share of the steps that the predictor learns from.
+        predictor_fraction: Share of the steps that the predictor learns from, drawn for each rollout.
         lr_scale: The predictor learns at this many times the rate.
         obs_clip: Bound of a standardised observation, as both networks see it.
         init_steps: Environment steps of random actions, before the first update and in no count, that its observation statistics
@@ -277,8 +277,8 @@ class OnPolicyConfig(Config):
         return -(-int(self.total_timesteps) // self.batch_size)
 
     @property
-    def kept_rollouts(self) -> dict[str, int]:
-        """How many rollouts' observations are kept from update to update, by the field that says so."""
+    def keeps(self) -> dict[str, str]:
+        """Entries of `TrainState.extra` that may be large, by the field that their size depends on."""
         return {}
 
     @property
@@ -354,7 +354,8 @@ class APPOConfig(PPOConfig):
     """Asynchronous PPO: off-policy correction with V-trace and a target network (IMPACT, Luo et al. 2020, arXiv:1912.00167).
 
     Here nothing runs at its own pace, so how stale data is, is a part of the config: actors act with parameters of some updates
-    ago, and rollouts are kept in a ring and learnt from several times.
+    ago, and rollouts are kept in a ring and learnt from several times. `approx_kl`, and with it `target_kl`, is of the
+    probability that the ratio is over, which no policy need have had: it is above 0 from staleness alone.
 
     Attributes:
         replay: Rollouts in the ring. An update learns from as many; where fewer can be used, those are repeated.
@@ -392,8 +393,8 @@ class APPOConfig(PPOConfig):
         return self.replay * self.num_envs
 
     @property
-    def kept_rollouts(self) -> dict[str, int]:
-        return {"replay": 4 * self.replay}  # and their successors, and a copy of both to learn from
+    def keeps(self) -> dict[str, str]:
+        return {"replay": "ring", "lag": "published"}
 
     @property
     def keeps_policy(self) -> bool:
@@ -454,8 +455,8 @@ class PPGConfig(OnPolicyConfig):
         return self.e_pi
 
     @property
-    def kept_rollouts(self) -> dict[str, int]:
-        return {"n_pi": self.n_pi}
+    def keeps(self) -> dict[str, str]:
+        return {"n_pi": "buffer"}
 
     @property
     def heads(self) -> tuple[str, ...]:

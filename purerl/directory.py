@@ -156,6 +156,8 @@ def _differences(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
 
 def _same(a: Any, b: Any) -> bool:
     """Whether two values of a config are the same number in single precision, or else equal."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
     numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b))
     return np.float32(a) == np.float32(b) if numbers else a == b
 
@@ -235,14 +237,20 @@ def restore(directory: Any, train: Train, *, updates: int | None = None) -> Trai
 def warm_start(state: TrainState, directory: Any) -> TrainState:
     """A state that starts from the parameters and statistics of another run; one run's go to every one of several.
 
+    What intrinsic rewards keep comes along, if both have them: a predictor is none without its target.
+
     Raises:
         ConfigError: they do not fit.
         CheckpointError: there is no checkpoint, or it cannot be read.
     """
-    taken = {"state": state.replace(opt_state=(), actor=(), clock=(), key=(), extra={})}
+    arrays = _read(directory, "checkpoints").arrays
+    curious = {"intrinsic": state.extra["intrinsic"]} if "intrinsic" in state.extra else {}
+    if not any(name.startswith("['state'].extra['intrinsic']") for name in arrays):
+        curious = {}
+    taken = {"state": state.replace(opt_state=(), actor=(), clock=(), key=(), extra=curious)}
     ours = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(taken)}
-    mine = ("['state'].params", "['state'].statistics")
-    theirs = {name: x for name, x in _read(directory, "checkpoints").arrays.items() if name.startswith(mine)}
+    mine = ("['state'].params", "['state'].statistics", *(("['state'].extra['intrinsic']",) if curious else ()))
+    theirs = {name: x for name, x in arrays.items() if name.startswith(mine)}
     found = [f"{name} is only {'there' if name in theirs else 'here'}" for name in theirs.keys() ^ ours.keys()]
     for name in ours.keys() & theirs.keys():
         if theirs[name].shape not in (ours[name].shape, ours[name].shape[state.key.ndim :]):
@@ -255,7 +263,7 @@ def warm_start(state: TrainState, directory: Any) -> TrainState:
         return jax.device_put(np.broadcast_to(x, like.shape).astype(like.dtype), like.sharding)
 
     taken = jax.tree_util.tree_map_with_path(leaf, taken)["state"]
-    return state.replace(params=taken.params, statistics=taken.statistics)
+    return state.replace(params=taken.params, statistics=taken.statistics, extra={**state.extra, **taken.extra})
 
 
 def _read(directory: Any, folder: str, updates: int | None = None) -> Checkpoint:

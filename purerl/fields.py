@@ -139,6 +139,8 @@ class Config:
 
     @classmethod
     def _from_json(cls, values: dict[str, Any]) -> Self:
+        if not isinstance(values, dict):
+            raise ConfigError([Problem(cls.__name__, values, "must be an object of fields")])
         cls._refuse_unknown(values)
         return cls(**{f.name: _from_json(values[f.name], f) for f in dataclasses.fields(cls) if f.name in values})
 

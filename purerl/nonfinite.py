@@ -11,21 +11,22 @@ from purerl.metrics import Mean, Sum
 from purerl.types import TrainState
 
 PyTree = Any
-LEARNT = ("params", "opt_state", "statistics", "extra")  # the parts of a state that learning changes, and learns from
+LEARNT = ("params", "opt_state", "statistics")  # the parts of a state that learning changes
 
 
-def freeze(update: Callable) -> Callable:
+def freeze(update: Callable, skipped: Callable) -> Callable:
     """An update that learns nothing where it would leave a parameter that is not finite.
 
-    Parameters, optimizer states, statistics and what an algorithm keeps besides stay as they were, the environments go on. Under
-    `vmap` each seed is frozen by itself. The metric `nonfinite` counts such updates; their metrics that are not finite
-    are not counted.
+    Parameters, optimizer states and statistics stay as they were, the environments go on, and what an algorithm keeps besides is
+    `skipped(before, after)` (`purerl.types.Algorithm`); it must be finite, too. Under `vmap` each seed is frozen by itself. The
+    metric `nonfinite` counts such updates; their metrics that are not finite are not counted.
     """
 
     def frozen(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
         after, metrics = update(state)
-        learnt, before = ({name: getattr(s, name) for name in LEARNT} for s in (after, state))
+        learnt, before = ({name: getattr(s, name) for name in (*LEARNT, "extra")} for s in (after, state))
         finite = jnp.stack(finite_leaves(learnt)).all()
+        before["extra"] = skipped(state, after)
         kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), learnt, before)
         counted = {name: _counted(metric) for name, metric in metrics.items()}
         return after.replace(**kept), {**counted, "nonfinite": Sum((~finite).astype(jnp.int32))}

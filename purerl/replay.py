@@ -33,7 +33,7 @@ class Kept:
 
 @struct.dataclass
 class Ring:
-    """The last R rollouts, each in place of the one before last.
+    """The last R rollouts, each in the place of the one R updates before it.
 
     kept: `R * B` columns.
     age: `[R]` int32, updates since a rollout was collected.
@@ -55,8 +55,8 @@ def kept(rollout: Rollout, after: Actor) -> Kept:
 def empty_ring(one: Kept, size: int) -> Ring:
     """A ring for rollouts of these shapes."""
     wide = lambda axis: lambda x: jnp.zeros((*x.shape[:axis], size * x.shape[axis], *x.shape[axis + 1 :]), x.dtype)
-    zeros = jnp.zeros(size, jnp.int32)
-    return Ring(_by_columns(wide, one), age=zeros, uses=jnp.full(size, EMPTY, jnp.int32), lag=zeros)
+    zeros = lambda: jnp.zeros(size, jnp.int32)
+    return Ring(_by_columns(wide, one), age=zeros(), uses=jnp.full(size, EMPTY, jnp.int32), lag=zeros())
 
 
 def pushed(ring: Ring, clock: Clock, one: Kept, lag: jax.Array) -> Ring:
@@ -72,8 +72,8 @@ def pushed(ring: Ring, clock: Clock, one: Kept, lag: jax.Array) -> Ring:
     )
 
 
-def choose(ring: Ring, max_uses: int, order: str, key: jax.Array) -> tuple[Ring, jax.Array]:
-    """The places `[R]` of the rollouts to learn from, the newest first, and the ring with that counted as a use.
+def choose(ring: Ring, max_uses: int, order: str, key: jax.Array, learns: jax.Array) -> tuple[Ring, jax.Array]:
+    """The places `[R]` of the rollouts to learn from, the newest first, and the ring with that counted as a use if `learns`.
 
     Those used less than `max_uses` times can be: in the order of their age, again and again until there are R (`newest`), or each
     but the first drawn from all of them (`random`).
@@ -86,8 +86,14 @@ def choose(ring: Ring, max_uses: int, order: str, key: jax.Array) -> tuple[Ring,
     if order == "random":
         nth = jnp.where(nth == 0, 0, jax.random.randint(key, (size,), 0, count, jnp.int32))
     chosen = places[nth % count]
-    used = (chosen[:, None] == jnp.arange(size)[None]).any(0)
+    used = (chosen[:, None] == jnp.arange(size)[None]).any(0) & learns
     return ring.replace(uses=ring.uses + used.astype(jnp.int32)), chosen
+
+
+def without_newest(ring: Ring, clock: Clock, before: Ring) -> Ring:
+    """The ring as it was before the rollout of the update of this clock, which is lost; the others are older by an update."""
+    slot = remainder(clock, ring.age.size).astype(jnp.int32)
+    return ring.replace(kept=before.kept, uses=ring.uses.at[slot].set(EMPTY))
 
 
 def taken(ring: Ring, places: jax.Array) -> Kept:

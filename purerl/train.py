@@ -80,6 +80,8 @@ def make_train(
     Raises:
         ConfigError: with every problem found in the config, the environment and the network.
     """
+    if intrinsic is not None and cfg.rnd is None:
+        cfg = cfg.replace(rnd=RNDConfig())
     made = lambda overrides: make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, cfg.info)
     make = lambda overrides: with_previous(made(overrides), cfg.memory_inputs)
     found = problems(cfg) + not_scalar(cfg)
@@ -92,8 +94,6 @@ def make_train(
         raise ConfigError(found)
     for doubt in cfg.doubts() + _doubts(cfg, environment, network):
         warnings.warn(str(doubt), stacklevel=2)
-    if intrinsic is not None and cfg.rnd is None:
-        cfg = cfg.replace(rnd=RNDConfig())
     cfg = single_precision(cfg)
     found += _observation_problems(cfg, environment) + optimizer_problems(optimizer)
     if found:
@@ -107,7 +107,10 @@ def make_train(
     if cfg.rnd is not None:
         parts["intrinsic"] = of_pair(*intrinsic) if intrinsic else rnd(cfg, environment, network)
     remake = lambda overrides: make({**cfg.env_params, **overrides})
-    return Train(cfg, environment, network, MAKERS[algorithm_of(cfg)](cfg, environment, network, **parts), remake)
+    train = Train(cfg, environment, network, MAKERS[algorithm_of(cfg)](cfg, environment, network, **parts), remake)
+    if found := _kept_problems(cfg, train):
+        raise ConfigError(found)
+    return train
 
 
 class Train:
@@ -128,7 +131,7 @@ class Train:
     def __init__(self, cfg: OnPolicyConfig, env: Environment, network: Network, algorithm: Algorithm, remake_env: Callable):
         self.cfg = cfg
         self.env, self.network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
-        self.update = freeze(algorithm.update) if cfg.nonfinite == "freeze" else algorithm.update
+        self.update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
 
     def init(self, key: jax.Array) -> TrainState:
         """The state before the first update. `key`: one key, typed or raw."""
@@ -230,11 +233,21 @@ def _size_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     if needed > there:
         hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
         return [Problem("num_envs", cfg.num_envs, hint)]
-    for field, kept in cfg.kept_rollouts.items():
-        if needed + kept * each * cfg.batch_size > there:
-            hint = f"rollouts of {each * cfg.batch_size / 1e9:,.1f} GB of observations each are kept, of {there / 1e9:,.0f} GB"
-            return [Problem(field, getattr(cfg, field), hint)]
     return []
+
+
+def _kept_problems(cfg: OnPolicyConfig, train: "Train") -> list[Problem]:
+    """What an algorithm keeps from update to update is more than all memory, by the field that is most to blame."""
+    there = _memory()
+    if not cfg.keeps or there is None:
+        return []
+    kept = jax.eval_shape(train.init, jax.random.key(0)).extra
+    sizes = {field: _bytes(kept[name]) for field, name in cfg.keeps.items()}
+    if sum(sizes.values()) <= there:
+        return []
+    field = max(sizes, key=sizes.get)
+    hint = f"{sizes[field] / 1e9:,.1f} GB are kept for it, of {there / 1e9:,.0f} GB of memory"
+    return [Problem(field, getattr(cfg, field), hint)]
 
 
 def _entries(space: PyTree) -> list[Any]:
@@ -255,8 +268,10 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem
             found.append(Problem(field, name, f"no entry of the environment's observation, which {has}"))
     if not found and cfg.action_mask:
         found += _mask_problems(cfg, there[cfg.action_mask], env.action_space)
-    if cfg.warmup_steps and not bounded(env.action_space):
-        found.append(Problem("warmup_steps", cfg.warmup_steps, "actions without bounds cannot all be drawn alike"))
+    asked = {"warmup_steps": cfg.warmup_steps} | ({"rnd.init_steps": cfg.rnd.init_steps} if cfg.rnd else {})
+    for field, steps in asked.items():
+        if steps and not bounded(env.action_space):
+            found.append(Problem(field, steps, "actions without bounds cannot all be drawn alike; use 0"))
     return found
 
 

@@ -289,6 +289,7 @@ class Phase(NamedTuple):
     every: run it in every k-th update only.
     start: updates before the first.
     prefix: of the names of its gradient norms.
+    still: groups that do not move, where `group` is None.
     """
 
     name: str
@@ -305,6 +306,7 @@ class Phase(NamedTuple):
     start: int = 0
     accumulate: int = 1
     prefix: str = ""
+    still: tuple[str, ...] = ()
 
 
 @struct.dataclass
@@ -350,18 +352,20 @@ class TrainState:
 
 
 class Algorithm(NamedTuple):
-    """A training algorithm as two pure functions.
+    """A training algorithm as pure functions.
 
     init: `(key) -> TrainState`.
     update: `(TrainState) -> (TrainState, metrics)`.
     phases: what an update learns, in this order; without their losses.
     restart: `(TrainState) -> TrainState`, with all that follows from parameters and statistics which were put into it.
+    skipped: `(before, after) -> extra`, what is kept besides where nothing may be learnt from an update.
     """
 
     init: Callable
     update: Callable
     phases: tuple[Phase, ...]
     restart: Callable = lambda state: state
+    skipped: Callable = lambda before, after: before.extra
 
 
 @struct.dataclass

@@ -90,7 +90,7 @@ def test_how_often_each_rollout_is_used(order, max_uses):
     for i in range(40):
         marked = rollout.replace(steps=rollout.steps.replace(reward=jnp.full((2, 4), i, jnp.float32)))
         ring = pushed(ring, clock, kept(marked, actor), jnp.int32(0))
-        ring, places = choose(ring, max_uses, order, jax.random.fold_in(KEY, i))
+        ring, places = choose(ring, max_uses, order, jax.random.fold_in(KEY, i), jnp.bool_(True))
         rewards = np.asarray(taken(ring, places).rollout.steps.reward)[0].reshape(4, 4)[:, 0].tolist()
         assert rewards[0] == i
         for number in set(rewards):

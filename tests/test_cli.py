@@ -49,6 +49,21 @@ def test_one_flag_turns_curiosity_on_and_others_are_its_fields(tmp_path, monkeyp
     assert daac == purerl.DAACConfig(value_freq=2)
 
 
+@pytest.mark.parametrize(
+    ("flags", "file", "says"),
+    [
+        (["ppo", "--rnd-ext-coef", "0"], "", "changes nothing without --rnd"),
+        (["ppo"], "[rnd]\nint_coef = 7\n", "must be true or false"),
+        (["ppo"], "lag = 8\n", "no such flag"),
+        (["ppg"], "n_pj = 8\n", "did you mean 'n_pi'"),
+    ],
+)
+def test_what_would_change_nothing_is_refused(flags, file, says, tmp_path, capsys):
+    (tmp_path / "flags.toml").write_text(file)
+    assert main([*flags, "--config", str(tmp_path / "flags.toml")]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_a_preset_is_of_one_algorithm(capsys):
     assert main(["ppg", "--preset", "Breakout-MinAtar"]) == 2
     assert "was tuned for ppo" in capsys.readouterr().err

@@ -1,17 +1,22 @@
 """What every run keeps to, whatever it trains: strict modes of JAX, distinct random streams, a fixed point of the state."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import purerl
+import purerl.algorithms.appo
 import purerl.algorithms.ppo
+import purerl.algorithms.rnd
 import purerl.phases
 import purerl.rollout
+import purerl.streams
 from purerl import PPOConfig
 from tests.recurrent import running_sum
-from tests.tiny import CFG, tiny
+from tests.tiny import CFG, digest, tiny
 
 KEY = jax.random.key(0)
 KINDS = {
@@ -19,9 +24,37 @@ KINDS = {
     "box": lambda cfg=CFG: tiny(cfg, box=True),
     "memory": lambda cfg=CFG: tiny(cfg, network=running_sum(2, 4)),
 }
+
+
+def as_another(cls, **more):
+    """The tiny run of another algorithm, with the fields that it shares with PPO."""
+
+    def made(cfg=CFG):
+        names = {f.name for f in dataclasses.fields(cls)} & set(vars(cfg)) - {"arch"}
+        changes = {name: getattr(cfg, name) for name in names if name not in more}
+        return tiny(cls(**{**changes, **more}))
+
+    return made
+
+
+OTHERS = {
+    "ppg": as_another(purerl.PPGConfig, n_pi=2, e_aux=1, e_v=2),
+    "daac": as_another(purerl.DAACConfig, value_freq=2, advantage_norm="batch"),
+    "appo": as_another(purerl.APPOConfig, replay=2, lag=1, replay_order="random"),
+    "rnd": as_another(PPOConfig, rnd=purerl.RNDConfig(features=8, hidden=(8,), init_steps=64)),
+}
+STREAMS = {"start", "params", "rollout", "action", "environment"}
+STREAMS_OF = {
+    "ppg": {"value/shuffle", "policy/shuffle", "aux/shuffle"},
+    "daac": {"value/shuffle", "policy/shuffle"},
+    "appo": {"ppo/shuffle", "replay"},
+    "rnd": {"ppo/shuffle", "intrinsic", "intrinsic/training", "networks", "random actions"},
+}
 kinds = pytest.mark.parametrize("kind", KINDS)
 slow = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("box", "memory")]
 slow_but_one = pytest.mark.parametrize("kind", ["discrete", *slow])
+others = pytest.mark.parametrize("kind", OTHERS)
+KINDS_AND_OTHERS = KINDS | OTHERS
 
 
 @slow_but_one
@@ -62,7 +95,7 @@ def test_the_state_is_a_fixed_point(kind):
         assert not old.weak_type, jax.tree_util.keystr(path)
 
 
-@slow_but_one
+@pytest.mark.parametrize("kind", ["discrete", *slow, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)])
 def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
     """`debug_key_reuse` does not see two equal `fold_in`s, so every key that a stream gives is collected, loops unrolled."""
     asked = []
@@ -73,16 +106,60 @@ def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
         return found
 
     original = purerl.rollout.stream
-    for module in (purerl.rollout, purerl.phases, purerl.algorithms.ppo):
+    algorithms = purerl.algorithms
+    for module in (purerl.rollout, purerl.phases, purerl.streams, algorithms.ppo, algorithms.appo, algorithms.rnd):
         monkeypatch.setattr(module, "stream", recorded)
-    train = KINDS[kind](CFG.replace(num_steps=2, num_minibatches=2))
+    train = KINDS_AND_OTHERS[kind](CFG.replace(num_steps=2, num_minibatches=2))
     state = train.init(KEY)
     with jax.disable_jit():
         for _ in range(2):
             state, _ = train.update(state)
-    assert {name for name, _ in asked} == {"start", "params", "rollout", "action", "environment", "ppo/shuffle"}
-    assert len(asked) == 2 + 2 * (3 + CFG.num_epochs)
+    assert {name for name, _ in asked} == STREAMS | STREAMS_OF.get(kind, {"ppo/shuffle"})
+    if kind in KINDS:
+        assert len(asked) == 2 + 2 * (3 + CFG.num_epochs)
     assert len({key for _, key in asked}) == len(asked)
+
+
+@others
+def test_every_algorithm_stays_float32_with_64_bits_enabled(kind):
+    with jax.enable_x64(True):
+        with pytest.warns(UserWarning, match="observations of float64"):
+            train = OTHERS[kind]()
+        before = jax.eval_shape(train.init, jax.random.key(0))
+        after, _ = jax.eval_shape(train.update, before)
+    kind_of = lambda x: (x.shape, x.dtype)
+    assert jax.tree.map(kind_of, before) == jax.tree.map(kind_of, after)
+    assert {x.dtype for x in jax.tree.leaves((after.params, after.opt_state))} <= {jnp.dtype("float32"), jnp.dtype("int32")}
+
+
+@others
+def test_a_state_can_be_donated(kind):
+    """No buffer is in it twice, also where nothing was compiled."""
+    train = OTHERS[kind]()
+    state = train.init(KEY)
+    pointers = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(state.replace(key=()))]
+    assert len(set(pointers)) == len(pointers)
+
+
+@others
+def test_what_is_not_due_is_a_branch_also_for_several_seeds(kind):
+    """A condition on a batched clock would be a select: both sides, always."""
+    train = OTHERS[kind]()
+    axes = train.seed_axes
+    count = lambda update, state: str(jax.make_jaxpr(update)(state)).count("cond[")
+    states = jax.eval_shape(jax.vmap(train.init, out_axes=axes), jax.random.split(KEY, 2))
+    many = jax.vmap(train.update, in_axes=(axes,), out_axes=(axes, 0))
+    assert count(many, states) == {"ppg": 1, "daac": 1, "appo": 2, "rnd": 0}[kind]  # appo's: publishing, and the target
+
+
+@pytest.mark.slow
+@others
+def test_a_rate_of_zero_moves_no_algorithm(kind):
+    zero = {"lr": 0.0} | ({"aux_lr": 0.0} if kind == "ppg" else {})
+    train = OTHERS[kind]()
+    train = tiny(train.cfg.replace(**zero))
+    before, after = jax.jit(lambda key: (train.init(key).params, train(key).state.params))(KEY)
+    assert digest(before) == digest(after)
 
 
 def test_everything_stays_float32_with_64_bits_enabled():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import purerl
+from purerl.config import ALGORITHMS
 from purerl.statistics import interval, iqm
 from tests.benchmarks.scores import score
 
@@ -17,8 +18,9 @@ def scores_of(cfg):
     return scores
 
 
-def test_cartpole_at_the_defaults():
-    scores = scores_of(purerl.PPOConfig())
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_cartpole_at_the_defaults(algorithm):
+    scores = scores_of(ALGORITHMS[algorithm]())
     assert (scores >= 475).sum() >= 7
     assert scores.mean() >= 475
 

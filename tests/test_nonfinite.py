@@ -37,6 +37,27 @@ def test_a_skipped_update_leaves_everything_learnt_as_it_was():
     assert digest(after.actor) != digest(state.actor)
 
 
+def test_what_an_algorithm_keeps_goes_on_without_the_poisoned_rollouts():
+    """Updates 0, 2 and 5 are skipped. PPG has the rollout before one of them twice; in APPO's ring its place is free."""
+    sizes = {name: getattr(FROZEN, name) for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "hidden")}
+    more = {"nonfinite": "freeze", "env_params": {"poison": 1.0}, "lr": 1e-3}
+    for cfg in (purerl.PPGConfig(**sizes, **more, n_pi=3, aux_columns=4), purerl.APPOConfig(**sizes, **more, replay=3, lag=0)):
+        train = purerl.make_train(cfg, env=Poisoned())
+        state, update = jax.jit(train.init)(jax.random.key(0)), jax.jit(train.update)
+        for skipped in (True, False, True, False):
+            before, (state, metrics) = state, update(state)
+            assert bool(metrics["nonfinite"].total) == skipped
+        kept = jax.tree.leaves(jax.device_get((state.params, state.extra)))
+        assert all(np.isfinite(x).all() for x in kept if x.dtype.kind == "f")
+        if isinstance(cfg, purerl.PPGConfig):
+            columns = before.extra["buffer"].steps.obs.reshape(16, 3, 4, -1)  # of updates 0, 1, 2
+            np.testing.assert_array_equal(columns[:, 2], columns[:, 1])
+            assert (columns[:, 1] != columns[:, 0]).any()
+        else:
+            assert (before.extra["ring"].uses > 100).tolist() == [True, False, True]
+            assert before.extra["ring"].age.tolist() == [2, 1, 0]
+
+
 def test_other_runs_of_a_batch_do_not_feel_it():
     cfg = FROZEN.replace(normalize_obs=True, normalize_reward=True)
     doses = lambda *values: jax.vmap(lambda x: cfg.replace(env_params={"poison": x}))(jnp.array(values, jnp.float32))

@@ -288,7 +288,7 @@ def test_a_network_without_the_head_is_refused():
 
 
 def test_a_buffer_larger_than_all_memory_is_refused(monkeypatch):
-    monkeypatch.setattr("purerl.train._memory", lambda: 2 * 64 * 16 + 4 * 64 * 16)
+    monkeypatch.setattr("purerl.train._memory", lambda: 4 * 64 * (16 + 1 + 4))
     assert made().plan.kept_bytes == 4 * 64 * (16 + 1 + 4)  # observations of four floats, a flag, a target
-    with pytest.raises(purerl.ConfigError, match=r"rollouts of 0\.0 GB"):
+    with pytest.raises(purerl.ConfigError, match=r"n_pi = 5: 0\.0 GB are kept"):
         made(PPG.replace(n_pi=5))

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from gymnax.environments import spaces
 
 import purerl
 from purerl import APPOConfig, DAACConfig, PPGConfig, PPOConfig, RNDConfig
@@ -245,6 +246,41 @@ def test_pretraining_without_rewards_then_fine_tuning(tmp_path):
     assert digest(tuned.state.params) == digest(first.state.params)
 
 
+@pytest.mark.slow
+def test_a_predictor_comes_with_its_target(tmp_path):
+    """What was seen in another run is not new in this one, whatever its seed."""
+    cfg = RND.replace(total_timesteps=64 * 200, lr=3e-3)
+    first = fitted(200, cfg=cfg, directory=tmp_path)
+    fresh = fitted(1, cfg=cfg, seed=1)
+    tuned = fitted(1, cfg=cfg, init_from=tmp_path, seed=1, num_seeds=2)
+    bonus = lambda result: purerl.summarize(result.metrics)["bonus"]
+    assert (bonus(tuned) < 0.1 * bonus(fresh)[0]).all()
+    assert bonus(first)[-1] < 0.1 * bonus(first)[0]
+
+
+@pytest.mark.slow
+def test_pretraining_and_fine_tuning_on_the_command_line(tmp_path):
+    from purerl.cli import main
+
+    run = ["ppo", "--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--hidden", "8", "--rnd"]
+    assert main([*run, "--rnd-ext-coef", "0", "--directory", str(tmp_path / "explored")]) == 0
+    assert main([*run, "--rnd-int-coef", "0", "--init-from", str(tmp_path / "explored")]) == 0
+
+
+def test_what_was_saved_is_restored(tmp_path):
+    """A config inside the config is compared in single precision, as all of it is."""
+    train = made(RND.replace(rnd=RNDConfig(features=8, hidden=(16,), init_steps=0, gamma_int=0.97)))
+    state = jax.jit(train.init)(KEY)
+    purerl.save(tmp_path / "a", train, state)
+    assert digest(purerl.restore(tmp_path / "a", train)) == digest(state)
+
+
+def test_it_reads_neither_what_was_done_nor_what_was_paid():
+    cfg = RND.replace(memory="gru", memory_size=4, memory_inputs=("action", "reward"))
+    state = jax.eval_shape(made(cfg).init, KEY)
+    assert state.extra["intrinsic"].obs.mean.shape == (4,)
+
+
 def test_a_target_and_actors_begin_with_what_a_run_was_started_from(tmp_path):
     cfg = APPOConfig(**SIZES, lag=2, target_update_freq=100)
     first = fitted(cfg=cfg, directory=tmp_path)
@@ -264,6 +300,17 @@ def test_what_cannot_be_trained_is_refused():
         made(DAACConfig(**SIZES, rnd=CURIOUS))
     found = problems(RND.replace(rnd=RNDConfig(int_coef=-1.0, predictor_fraction=2.0, hidden=())))
     assert [problem.field for problem in found] == ["rnd.int_coef", "rnd.predictor_fraction", "rnd.hidden"]
+    with pytest.raises(purerl.ConfigError, match="one advantage to predict"):
+        made(DAACConfig(**SIZES), intrinsic=(lambda key, obs: (), lambda state, steps: (steps.reward, state)))
+    with pytest.raises(purerl.ConfigError, match="must be an object of fields"):
+        PPOConfig.from_json('{"rnd": true}')
+
+    class Unbounded(boxed(Varied)):
+        def action_space(self, params=None):
+            return spaces.Box(-jnp.inf, jnp.inf, (1,))
+
+    with pytest.raises(purerl.ConfigError, match="actions without bounds"):
+        made(RND, Unbounded())
     with pytest.raises(purerl.ConfigError, match="must be a RNDConfig, or None"):
         made(RND.replace(rnd=True))
     from tests.recurrent import running_sum

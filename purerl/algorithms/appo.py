@@ -28,7 +28,7 @@ from purerl.normalize import merge_rewards, merge_statistics, scaled_rewards
 from purerl.optimizers import coefficients, direction
 from purerl.phases import sequences
 from purerl.reductions import quantile, total
-from purerl.replay import Kept, choose, empty_ring, kept, pushed, reread, reread_policy, taken
+from purerl.replay import Kept, choose, empty_ring, kept, pushed, reread, reread_policy, taken, without_newest
 from purerl.rollout import collect, step_counts
 from purerl.types import Advantages, Algorithm, Environment, Intrinsic, Network, TrainState, Transition
 from purerl.wrappers import acting, observing, warming
@@ -74,7 +74,7 @@ def appo(
         extra = {
             "published": versions(cfg, pair),
             "ring": empty_ring(kept(rollout, actor), cfg.replay),
-            "target": state.params,
+            "target": jax.tree.map(jnp.copy, state.params),  # apart, so that a state can be donated
         }
         return state.replace(extra=state.extra | extra)
 
@@ -84,7 +84,8 @@ def appo(
 
         ring = pushed(state.extra["ring"], state.clock, kept(rollout, actor), behind)
         max_uses = cfg.max_uses or cfg.replay
-        ring, places = choose(ring, max_uses, cfg.replay_order, stream(state.key, "replay", state.clock))
+        learns = ~before(state.clock, cfg.skipped_updates)
+        ring, places = choose(ring, max_uses, cfg.replay_order, stream(state.key, "replay", state.clock), learns)
         data = taken(ring, places)
         steps = data.rollout.steps.replace(reward=scaled_rewards(cfg, statistics, data.rollout.steps.reward))
         data = data.replace(rollout=data.rollout.replace(steps=steps))
@@ -124,7 +125,12 @@ def appo(
         pair = {"params": state.params, "statistics": state.statistics}
         return state.replace(extra={**state.extra, "published": versions(cfg, pair), "target": state.params})
 
-    return Algorithm(init, update, base.phases, restart)
+    def skipped(state: TrainState, after: TrainState) -> dict[str, PyTree]:
+        """The rollout of an update that is not learnt from is lost; actors and the ages of the others go on."""
+        ring = without_newest(after.extra["ring"], state.clock, state.extra["ring"])
+        return {**state.extra, "published": after.extra["published"], "ring": ring}
+
+    return Algorithm(init, update, base.phases, restart, skipped)
 
 
 # --- actors -----------------------------------------------------------------------------------------------------------

@@ -30,7 +30,10 @@ def daac(
     lr_schedule: Callable[[jax.Array], jax.Array] | None = None,
     **parts,
 ) -> Algorithm:
-    """DAAC as two pure functions; the arguments are those of `ppo`. The network has the head `advantage`."""
+    """DAAC as two pure functions; the arguments are those of `ppo`. The network has the head `advantage`.
+
+    A schedule in gradient steps counts those of the value's phase in every update, whether it is due or not.
+    """
     optimizer = optimizer or direction(cfg)
 
     def phases(cfg: DAACConfig, network: Network, clock: Clock | None) -> list[Phase]:

@@ -17,7 +17,7 @@ from flax import struct
 
 from purerl import losses
 from purerl.algorithms.ppo import phase_of, ppo, ppo_loss, ppo_phases, surrogate, value_phase_loss
-from purerl.clock import remainder, since
+from purerl.clock import advance, remainder, since
 from purerl.config import PPGConfig
 from purerl.metrics import mean_of
 from purerl.normalize import standardize_values
@@ -70,7 +70,7 @@ def ppg(
     """PPG as two pure functions; the arguments are those of `ppo`. The network has the head `aux_value`.
 
     The buffer is `Sequences` of `n_pi * num_envs` columns, each the rollout of one environment: like one wide rollout.
-    A schedule of one's own is the policy phase's; the auxiliary phase then keeps to `aux_lr`.
+    A schedule of one's own is the policy phase's; the auxiliary phase keeps to that of the config, from `aux_lr` on.
     """
     optimizer = optimizer or direction(cfg)
     T, B = cfg.num_steps, cfg.num_envs
@@ -78,13 +78,15 @@ def ppg(
 
     def phases(cfg: PPGConfig, network: Network, clock: Clock | None) -> list[Phase]:
         if cfg.e_pi == cfg.e_v:
-            return ppo_phases(policy_loss, optimizer, lr_schedule, intrinsic)(cfg, network, clock)
+            joint = ppo_phases(policy_loss, optimizer, lr_schedule, intrinsic)(cfg, network, clock)
+            return joint if cfg.aux_optimizer == "shared" else [phase._replace(still=("aux_value",)) for phase in joint]
         value = descent(unsteered(cfg), optimizer, lr_schedule, clock, cfg.e_v)
         policy = descent(cfg, optimizer, lr_schedule, clock, cfg.e_pi)
+        fit = value_phase_loss(cfg, network)
         loss = ppo_loss(cfg, network, policy_loss, with_loss(lambda *_: (jnp.float32(0), {}), intrinsic))
         return [
-            phase_of(cfg, network, "value", value_phase_loss(cfg, network), value, cfg.e_v, prefix="value/"),
-            phase_of(cfg, network, "policy", loss, policy, cfg.e_pi),
+            phase_of(cfg, network, "value", fit, value, cfg.e_v, prefix="value/", still=("policy", "aux_value", "predictor")),
+            phase_of(cfg, network, "policy", loss, policy, cfg.e_pi, still=("value", "aux_value")),
         ]
 
     def auxiliary(network: Network, clock: Clock | None) -> Phase:
@@ -102,16 +104,30 @@ def ppg(
             every=cfg.n_pi,
             start=cfg.skipped_updates,
             prefix="aux/",
+            still=() if cfg.aux_optimizer == "shared" else ("predictor",),
         )
 
-    def keep(state: TrainState, rollout: Rollout, advantages: Advantages) -> dict[str, Any]:
-        """The buffer with this rollout in the place of the one of a phase ago."""
-        column = (remainder(state.clock, cfg.n_pi) * jnp.uint32(B)).astype(jnp.int32)
-        steps = Remembered(rollout.steps.obs, rollout.steps.first, advantages.target)
-        write = lambda axis: lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, column, axis)
+    def column(slot: jax.Array) -> jax.Array:
+        """The first of a rollout's columns in the buffer."""
+        return (slot * jnp.uint32(B)).astype(jnp.int32)
+
+    def written(state: TrainState, steps: Remembered, carry: Any) -> dict[str, Any]:
+        """The buffer with these `B` columns in the place of those of a phase ago."""
+        at = column(remainder(state.clock, cfg.n_pi))
+        write = lambda axis: lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, at, axis)
         buffer = state.extra["buffer"]
-        carry = jax.tree.map(write(0), buffer.carry, jax.tree.map(lambda x: x[0], rollout.carry))
-        return {"buffer": Sequences(jax.tree.map(write(1), buffer.steps, steps), carry)}
+        return {"buffer": Sequences(jax.tree.map(write(1), buffer.steps, steps), jax.tree.map(write(0), buffer.carry, carry))}
+
+    def keep(state: TrainState, rollout: Rollout, advantages: Advantages) -> dict[str, Any]:
+        steps = Remembered(rollout.steps.obs, rollout.steps.first, advantages.target)
+        return written(state, steps, jax.tree.map(lambda x: x[0], rollout.carry))
+
+    def skipped(state: TrainState, after: TrainState) -> dict[str, Any]:
+        """In place of a rollout that is not learnt from, the one before it is there twice."""
+        at = column(remainder(advance(state.clock, cfg.n_pi - 1), cfg.n_pi))
+        read = lambda axis: lambda x: jax.lax.dynamic_slice_in_dim(x, at, B, axis)
+        buffer = state.extra["buffer"]
+        return {**state.extra, **written(state, jax.tree.map(read(1), buffer.steps), jax.tree.map(read(0), buffer.carry))}
 
     base = ppo(cfg, env, network, phases=phases, keep=keep, intrinsic=intrinsic, **parts)
 
@@ -143,7 +159,7 @@ def ppg(
         after = after.replace(params=params, opt_state={**after.opt_state, aux_optimizer: opt_state})
         return after, {**metrics, **learnt}
 
-    return Algorithm(init, update, (*base.phases, auxiliary(network, None)))
+    return Algorithm(init, update, (*base.phases, auxiliary(network, None)), skipped=skipped)
 
 
 def auxiliary_loss(cfg: PPGConfig, network: Network) -> Callable:

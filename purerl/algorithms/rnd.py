@@ -8,12 +8,12 @@ f is random and stays so; g learns to predict it on a share of what was seen. Th
 before this rollout, the predictor learns with those after it.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from flax import struct
 
@@ -24,6 +24,7 @@ from purerl.layers import CNN, MLP, Linear
 from purerl.metrics import mean_of
 from purerl.networks import convolutions, encode, without
 from purerl.normalize import EPSILON, Moments, RewardScale, merge, no_moments, reward_sums, standardized
+from purerl.reductions import total
 from purerl.rollout import collect, start
 from purerl.types import Environment, Intrinsic, Network, Transition
 from purerl.wrappers import at_random
@@ -83,7 +84,8 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
         env: environments, to take random actions in before the first update.
         network: for the shape of those actions.
     """
-    hidden, unseen = cfg.rnd.hidden, (cfg.action_mask, cfg.critic_obs)
+    previous = (f"previous_{name}" for name in cfg.memory_inputs)
+    hidden, unseen = cfg.rnd.hidden, (cfg.action_mask, cfg.critic_obs, *previous)
     space = without(env.observation_space, unseen)
     layers = convolutions(space)
     torso = lambda: MLP(hidden, nn.relu) if layers is None else CNN(layers, hidden, nn.relu)
@@ -102,7 +104,7 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
         z = read(jax.tree.map(lambda x: x[None], obs))[0]
         nets = {"predictor": predictor, "target": random_net}
         params = {name: net.init(key, z)["params"] for name, net in nets.items()}
-        params = initialize(stream(key, "networks"), params, "orthogonal", lambda path: np.sqrt(2))
+        params = initialize(stream(key, "networks"), params, "orthogonal", lambda path: math.sqrt(2))
         moments = random_moments(cfg, env, network, read, no_moments(z.shape[1:]), stream(key, "random actions"))
         scale = RewardScale(jnp.zeros(z.shape[0], jnp.float32), no_moments(()))
         return {"predictor": params["predictor"]}, Curiosity(params["target"], moments, scale)
@@ -137,7 +139,7 @@ def predictor_loss(prediction: jax.Array, features: jax.Array, counts: jax.Array
         counts: `[...]`, 1 or 0.
     """
     error = jnp.square(prediction - features).mean(-1)
-    return (counts * error).sum() / jnp.maximum(counts.sum(), 1)
+    return total(counts * error) / jnp.maximum(total(counts), 1)
 
 
 def random_moments(

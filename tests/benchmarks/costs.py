@@ -27,7 +27,7 @@ PHASES = purerl.PPGConfig(**SAME, e_pi=4, e_v=4)
 # Two configs, the least share of the first's speed, and the most times its compile time.
 COSTS = {
     "GRU of 128, two layers of 128 before it": (WIDE, WIDE.replace(memory="gru"), 0.0, 2.0),
-    "PPG, policy phase": (PPO, PHASES.replace(e_aux=0), 0.95, 2.0),
+    "PPG, policy phase": (PPO, PHASES.replace(n_pi=2**12), 0.95, 2.0),
     "PPG, with its auxiliary phases": (PPO, PHASES, 0.0, 2.0),
     "DAAC, four passes each": (PPO, purerl.DAACConfig(**SAME | {"advantage_norm": "batch"}, e_pi=4, e_v=4), 0.0, 2.0),
     "APPO, fresh data": (PPO, purerl.APPOConfig(**SAME, num_epochs=4, replay=1, lag=0), 0.85, 2.0),

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 import purerl
+from purerl.config import ALGORITHMS
 from purerl.presets import PRESETS
 from purerl.statistics import interval, iqm
 from tests.benchmarks.scores import score
@@ -30,6 +31,9 @@ SEEDS = range(8)
 BASELINES = {
     "CartPole-v1": 500,
     "CartPole-v1 in bfloat16": "",
+    "CartPole-v1 by ppg": "",
+    "CartPole-v1 by daac": "",
+    "CartPole-v1 by appo": "",
     "Acrobot-v1": -80,
     "Pendulum-v1": -130,
     "MountainCar-v0": -118,
@@ -53,7 +57,10 @@ PEER = {  # rejax on MinAtar: as its repository configures Breakout, and with th
 
 
 def config(name):
-    """The preset of an environment, or the defaults; "ENV in DTYPE" computes in that dtype."""
+    """The preset of an environment, or the defaults; "ENV in DTYPE" computes in it, "ENV by NAME" is another algorithm."""
+    env, _, algorithm = name.partition(" by ")
+    if algorithm:
+        return ALGORITHMS[algorithm](env=env)
     env, _, dtype = name.partition(" in ")
     return (PRESETS.get(env) or purerl.PPOConfig(env=env)).replace(compute_dtype=dtype or "float32")
 

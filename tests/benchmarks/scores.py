@@ -46,7 +46,9 @@ def _one(train: purerl.Train, key: jax.Array, first: purerl.Train | None = None)
     if first is None:
         return train.evaluate(train(key).state, stream(key, "score"), NUM_EPISODES)
     taken = first(key).state
-    state = train.init(stream(key, "second run")).replace(params=taken.params, statistics=taken.statistics)
+    state = train.init(stream(key, "second run"))
+    extra = {**state.extra, "intrinsic": taken.extra["intrinsic"]}
+    state = state.replace(params=taken.params, statistics=taken.statistics, extra=extra)
     after = lambda state, _: (train.update(state)[0], None)
     state, _ = jax.lax.scan(after, train.restart(state), length=train.plan.num_updates)
     return train.evaluate(state, stream(key, "score"), NUM_EPISODES)

@@ -68,7 +68,8 @@ CHAIN = purerl.PPOConfig(
 def chains():
     """An episode of length n has n + 1 steps; the first says what the last must know."""
     sizes = {
-        "8, sequences of 8": (8, {"sequence_length": 8, "total_timesteps": 1_000_000}),
+        "8, rollouts of 64": (8, {"total_timesteps": 1_000_000}),
+        "8, sequences of 8": (8, {"sequence_length": 8}),
         "16, rollouts of 16": (16, {"num_steps": 16, "num_envs": 256}),
         "32, rollouts of 64": (32, {}),
     }
@@ -130,19 +131,21 @@ def passes():
 
 # --- stale data -------------------------------------------------------------------------------------------------------
 
-STALE = {"lag": 8, "replay": 4}
-
 
 def stale():
-    """Actors 8 updates behind, and each rollout learnt from in 4 updates."""
+    """Actors 8 updates behind, and each rollout learnt from in 4 updates.
+
+    Four passes over each rollout in all, and gradient steps of one size: PPO makes them at once, APPO one in each update.
+    """
     case = lambda cfg: Case(cfg, grid={"lr": (3e-4, 1e-3, 3e-3)}, timed=True)
-    cart, game = {"total_timesteps": 250_000}, {**SIZES, "env": "Breakout-MinAtar"}
     cases = {}
-    for name, sizes in (("CartPole", cart), ("Breakout", game)):
-        cases[f"{name}: PPO, fresh data"] = case(purerl.PPOConfig(**sizes))
-        cases[f"{name}: APPO, stale"] = case(purerl.APPOConfig(**sizes, **STALE))
-        cases[f"{name}: stale, no correction"] = case(purerl.APPOConfig(**sizes, **STALE, correction="none"))
-    cases["CartPole: APPO, replay 4, no lag"] = case(purerl.APPOConfig(**cart, replay=4, lag=0))
+    for name, sizes in (("CartPole", {"total_timesteps": 250_000}), ("Breakout", {**SIZES, "env": "Breakout-MinAtar"})):
+        fresh = purerl.PPOConfig(**sizes)
+        old = purerl.APPOConfig(**{**sizes, "num_minibatches": 4 * fresh.num_minibatches}, num_epochs=1, replay=4, lag=8)
+        cases[f"{name}: PPO, fresh data"] = case(fresh)
+        cases[f"{name}: APPO, stale"] = case(old)
+        cases[f"{name}: stale, no correction"] = case(old.replace(correction="none"))
+        cases[f"{name}: APPO, replay without lag"] = case(old.replace(lag=0))
     return cases
 
 
