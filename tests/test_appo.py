@@ -283,7 +283,7 @@ def test_strict_modes_and_a_program_that_does_not_grow():
     kind = lambda x: (x.shape, x.dtype, x.weak_type)
     assert jax.tree.map(kind, before) == jax.tree.map(kind, after)
     program = lambda **changes: equations(jax.make_jaxpr(made(STALE.replace(**changes)))(KEY).jaxpr)
-    assert program(num_steps=512) == program(replay=16) == program(lag=100) == program(total_timesteps=10**9) == program()
+    assert program(num_steps=512, replay=16, lag=100, total_timesteps=10**9) == program()
 
 
 def test_the_size_of_a_minibatch_is_counted_over_the_ring():
