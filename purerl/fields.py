@@ -190,7 +190,7 @@ def _tuples(value: Any) -> Any:
 
 def is_off(value: Any, neutral: float) -> bool:
     """Whether a leaf is known to have the value that changes nothing: then nothing is computed for it. A tracer never is."""
-    return not isinstance(value, jax.core.Tracer) and bool(value == neutral)
+    return not isinstance(value, jax.core.Tracer) and bool(np.asarray(value) == neutral)  # not an operation of a program
 
 
 def single_precision(cfg: Config) -> Config:

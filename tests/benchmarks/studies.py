@@ -144,6 +144,7 @@ def stale():
         old = purerl.APPOConfig(**{**sizes, "num_minibatches": 4 * fresh.num_minibatches}, num_epochs=1, replay=4, lag=8)
         cases[f"{name}: PPO, fresh data"] = case(fresh)
         cases[f"{name}: APPO, stale"] = case(old)
+        cases[f"{name}: APPO, stale, target every 8 updates"] = case(old.replace(target_update_freq=8))
         cases[f"{name}: stale, no correction"] = case(old.replace(correction="none"))
         cases[f"{name}: APPO, replay without lag"] = case(old.replace(lag=0))
     return cases
