@@ -370,7 +370,8 @@ class APPOConfig(PPOConfig):
         target_ratio_clip: Bound of the ratio of the acting to the target policy in the surrogate: 2 in IMPACT, 1 in UniLab.
         correction: `vtrace`, or `none`: what PPO would make of the same data, with the values and probabilities of its actors.
         tau: The target moves to the parameters by this share.
-        target_update_freq: It moves after every k-th update.
+        target_update_freq: It moves after every k-th update. One that moves with every update is a trust region that moves along:
+          what is stale then leads further in each.
     """
 
     replay: int = static(2, between(1, 2**16))
@@ -384,7 +385,7 @@ class APPOConfig(PPOConfig):
     target_ratio_clip: float = leaf(2.0, above(0))
     correction: str = static("vtrace", one_of("vtrace", "none"))
     tau: float = leaf(1.0, between(0, 1))
-    target_update_freq: int = static(1, between(1, 2**16))
+    target_update_freq: int = static(4, between(1, 2**16))
 
     num_epochs: int = static(2, between(1, 2**16))
 

@@ -19,7 +19,7 @@ from tests.tiny import CFG, at, digest
 
 KEY = jax.random.key(0)
 SIZES = {name: getattr(CFG, name) for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches", "hidden", "lr")}
-FRESH = APPOConfig(total_timesteps=64 * 3, replay=1, lag=0, **SIZES)
+FRESH = APPOConfig(total_timesteps=64 * 3, replay=1, lag=0, target_update_freq=1, **SIZES)
 STALE = FRESH.replace(total_timesteps=64 * 10, replay=3, lag=2, target_update_freq=4, lr_schedule="constant")
 MEMORY = {"memory": "gru", "memory_size": 8, "sequence_length": 8}
 

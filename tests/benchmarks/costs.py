@@ -30,7 +30,7 @@ COSTS = {
     "PPG, policy phase": (PPO, PHASES.replace(n_pi=2**12), 0.95, 2.0),
     "PPG, with its auxiliary phases": (PPO, PHASES, 0.0, 2.0),
     "DAAC, four passes each": (PPO, purerl.DAACConfig(**SAME | {"advantage_norm": "batch"}, e_pi=4, e_v=4), 0.0, 2.0),
-    "APPO, fresh data": (PPO, purerl.APPOConfig(**SAME, num_epochs=4, replay=1, lag=0), 0.85, 2.0),
+    "APPO, fresh data": (PPO, purerl.APPOConfig(**SAME, num_epochs=4, replay=1, lag=0, target_update_freq=1), 0.85, 2.0),
     "RND": (PPO, PPO.replace(rnd=purerl.RNDConfig()), 0.0, 2.0),
 }
 

@@ -142,11 +142,12 @@ def stale():
     for name, sizes in (("CartPole", {"total_timesteps": 250_000}), ("Breakout", {**SIZES, "env": "Breakout-MinAtar"})):
         fresh = purerl.PPOConfig(**sizes)
         old = purerl.APPOConfig(**{**sizes, "num_minibatches": 4 * fresh.num_minibatches}, num_epochs=1, replay=4, lag=8)
+        old = old.replace(target_update_freq=1)
         cases[f"{name}: PPO, fresh data"] = case(fresh)
-        cases[f"{name}: APPO, stale"] = case(old)
+        cases[f"{name}: APPO, stale, target of every update"] = case(old)
         cases[f"{name}: APPO, stale, target every 8 updates"] = case(old.replace(target_update_freq=8))
         cases[f"{name}: stale, no correction"] = case(old.replace(correction="none"))
-        cases[f"{name}: APPO, replay without lag"] = case(old.replace(lag=0))
+        cases[f"{name}: APPO, target of every update, no lag"] = case(old.replace(lag=0))
     return cases
 
 
