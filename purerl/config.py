@@ -387,7 +387,7 @@ class APPOConfig(PPOConfig):
     tau: float = leaf(1.0, between(0, 1))
     target_update_freq: int = static(4, between(1, 2**16))
 
-    num_epochs: int = static(2, between(1, 2**16))
+    num_minibatches: int = static(8, at_least(1))  # of PPO's size: a training set is twice as large
 
     @property
     def columns(self) -> int:
