@@ -87,11 +87,17 @@ def test_how_often_each_rollout_is_used(order, max_uses):
     state = train.init(KEY)
     actor, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 2))(state)
     ring, clock, uses = empty_ring(kept(rollout, actor), 4), state.clock, {}
-    for i in range(40):
+
+    @jax.jit
+    def update(ring, clock, i, key):
         marked = rollout.replace(steps=rollout.steps.replace(reward=jnp.full((2, 4), i, jnp.float32)))
         ring = pushed(ring, clock, kept(marked, actor), jnp.int32(0))
-        ring, places = choose(ring, max_uses, order, jax.random.fold_in(KEY, i), jnp.bool_(True))
-        rewards = np.asarray(taken(ring, places).rollout.steps.reward)[0].reshape(4, 4)[:, 0].tolist()
+        ring, places = choose(ring, max_uses, order, key, jnp.bool_(True))
+        return ring, taken(ring, places).rollout.steps.reward
+
+    for i in range(40):
+        ring, rewards = update(ring, clock, i, jax.random.fold_in(KEY, i))
+        rewards = np.asarray(rewards)[0].reshape(4, 4)[:, 0].tolist()
         assert rewards[0] == i
         for number in set(rewards):
             uses[number] = uses.get(number, 0) + 1

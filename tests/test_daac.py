@@ -138,6 +138,7 @@ def test_sweeps_and_seeds():
     assert (head[:, 0] != head[:, 1]).any()
 
 
+@pytest.mark.slow
 def test_strict_modes_and_a_program_that_does_not_grow():
     train = made(DAAC.replace(total_timesteps=64 * 2))
     with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):

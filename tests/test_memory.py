@@ -240,6 +240,7 @@ def test_the_ratio_is_one_with_everything_on():
     assert not metrics["info/illegal"].any()
 
 
+@pytest.mark.slow
 def test_everything_with_a_memory_resumes_to_the_same_bits(tmp_path):
     whole = fitted(cfg=ALL, env=Rich())
     stopped(tmp_path, 4, cfg=ALL, env=Rich())

@@ -135,6 +135,7 @@ def test_what_the_value_moves(arch):
 # --- what is PPO's ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_without_auxiliary_epochs_it_is_ppo_to_the_bit(fresh_python):
     """As users compile: without optimisation XLA sums in another order where a program has more in it."""
     code = """
@@ -241,7 +242,8 @@ def test_sweeps_and_seeds():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, alone.state.params)
 
 
-@pytest.mark.parametrize("kind", ["plain", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("memory", "two seeds"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["plain", "memory", "two seeds"])
 def test_a_run_resumes_inside_a_phase_to_the_same_bits(kind, tmp_path):
     run = {"cfg": REMEMBERS if kind == "memory" else PPG, "num_seeds": 2 if kind == "two seeds" else 1}
     whole = fitted(**run)
@@ -251,6 +253,7 @@ def test_a_run_resumes_inside_a_phase_to_the_same_bits(kind, tmp_path):
     assert digest(again.metrics) == digest(whole.metrics)
 
 
+@pytest.mark.slow
 def test_strict_modes():
     train = made(PPG.replace(total_timesteps=64 * 4))
     with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):

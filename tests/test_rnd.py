@@ -206,6 +206,7 @@ def test_sweeps_and_seeds():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, alone.state.params)
 
 
+@pytest.mark.slow
 def test_strict_modes_and_a_program_that_does_not_grow():
     train = made(RND.replace(total_timesteps=64 * 2))
     with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
