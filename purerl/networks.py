@@ -189,34 +189,33 @@ def _gain(cfg: Any) -> Callable[[str], float]:
     return gain
 
 
-def _torso_kind(cfg: Any, space: PyTree) -> tuple[str, tuple[int, ...]]:
-    """The torso for such observations, and their shape if they are one array."""
+def _torso_kind(chosen: str, space: PyTree) -> tuple[str, tuple[int, ...]]:
+    """The torso for such observations if the choice is `auto`, and their shape if they are one array."""
     entries = jax.tree.leaves(space, is_leaf=lambda x: isinstance(x, Discrete))
     alone = len(entries) == 1 and not isinstance(entries[0], Discrete)
     shape = entries[0].shape if alone else ()
-    if cfg.torso != "auto":
-        return cfg.torso, shape
+    if chosen != "auto":
+        return chosen, shape
     if len(shape) != 3:
         return "mlp", shape
     return ("nature_cnn" if min(shape[:2]) >= CONVOLUTIONS["nature_cnn"][1] else "cnn"), shape
 
 
 def _torso(cfg: Any, space: PyTree) -> nn.Module:
-    kind, _ = _torso_kind(cfg, space)
+    kind, _ = _torso_kind(cfg.torso, space)
     activation = ACTIVATIONS[cfg.activation]
     return MLP(cfg.hidden, activation) if kind == "mlp" else CNN(CONVOLUTIONS[kind][0], cfg.hidden, activation)
 
 
 def convolutions(space: PyTree) -> tuple | None:
-    """The convolutions for observations of this space, if they are images."""
-    entries = jax.tree.leaves(space, is_leaf=lambda x: isinstance(x, Discrete))
-    if len(entries) != 1 or len(entries[0].shape) != 3 or min(entries[0].shape[:2]) < CONVOLUTIONS["cnn"][1]:
-        return None
-    return CONVOLUTIONS["nature_cnn" if min(entries[0].shape[:2]) >= CONVOLUTIONS["nature_cnn"][1] else "cnn"][0]
+    """The convolutions for observations of this space, if they are images, and large enough."""
+    kind, shape = _torso_kind("auto", space)
+    layers, size = CONVOLUTIONS.get(kind, (None, 0))
+    return layers if layers and min(shape[:2]) >= size else None
 
 
 def _torso_problems(cfg: Any, space: PyTree) -> list[Problem]:
-    kind, shape = _torso_kind(cfg, space)
+    kind, shape = _torso_kind(cfg.torso, space)
     if kind == "mlp" or (len(shape) == 3 and min(shape[:2]) >= CONVOLUTIONS[kind][1]):
         return []
     size = CONVOLUTIONS[kind][1]

@@ -95,7 +95,8 @@ def make_train(
     for doubt in cfg.doubts() + _doubts(cfg, environment, network):
         warnings.warn(str(doubt), stacklevel=2)
     cfg = single_precision(cfg)
-    found += _observation_problems(cfg, environment) + optimizer_problems(optimizer)
+    distils = cfg.rnd is not None and intrinsic is None
+    found += _observation_problems(cfg, environment, distils) + optimizer_problems(optimizer)
     if found:
         raise ConfigError(found)
     network = network or actor_critic(cfg, environment.observation_space, environment.action_space)
@@ -105,7 +106,7 @@ def make_train(
     parts = {"advantage": advantage, "policy_loss": policy_loss}
     parts |= {"optimizer": optimizer, "lr_schedule": lr_schedule, "reward_shaper": reward_shaper}
     if cfg.rnd is not None:
-        parts["intrinsic"] = of_pair(*intrinsic) if intrinsic else rnd(cfg, environment, network)
+        parts["intrinsic"] = rnd(cfg, environment, network) if distils else of_pair(*intrinsic)
     remake = lambda overrides: make({**cfg.env_params, **overrides})
     train = Train(cfg, environment, network, MAKERS[algorithm_of(cfg)](cfg, environment, network, **parts), remake)
     if found := _kept_problems(cfg, train):
@@ -228,12 +229,10 @@ def _size_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     """A rollout whose observations alone are more than all memory. Nothing is allocated to find out."""
     each = sum(math.prod(space.shape) * space.dtype.itemsize for space in _entries(env.observation_space))
     needed, there = 2 * each * cfg.batch_size, _memory()  # those acted on, and those before a reset
-    if there is None:
+    if there is None or needed <= there:
         return []
-    if needed > there:
-        hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
-        return [Problem("num_envs", cfg.num_envs, hint)]
-    return []
+    hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
+    return [Problem("num_envs", cfg.num_envs, hint)]
 
 
 def _kept_problems(cfg: OnPolicyConfig, train: "Train") -> list[Problem]:
@@ -255,8 +254,8 @@ def _entries(space: PyTree) -> list[Any]:
     return jax.tree.leaves(space, is_leaf=lambda x: isinstance(x, Discrete))
 
 
-def _observation_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
-    """Entries that the config names and the environment does not have."""
+def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) -> list[Problem]:
+    """Entries that the config names and the environment does not have, and random actions where there can be none."""
     found, space = [], env.observation_space
     if cfg.normalize_obs and all(isinstance(entry, Discrete) for entry in _entries(space)):
         found.append(Problem("normalize_obs", True, "the environment's observation is an index, which is no quantity"))
@@ -268,7 +267,7 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem
             found.append(Problem(field, name, f"no entry of the environment's observation, which {has}"))
     if not found and cfg.action_mask:
         found += _mask_problems(cfg, there[cfg.action_mask], env.action_space)
-    asked = {"warmup_steps": cfg.warmup_steps} | ({"rnd.init_steps": cfg.rnd.init_steps} if cfg.rnd else {})
+    asked = {"warmup_steps": cfg.warmup_steps} | ({"rnd.init_steps": cfg.rnd.init_steps} if distils else {})
     for field, steps in asked.items():
         if steps and not bounded(env.action_space):
             found.append(Problem(field, steps, "actions without bounds cannot all be drawn alike; use 0"))

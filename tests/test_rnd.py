@@ -313,6 +313,7 @@ def test_what_cannot_be_trained_is_refused():
 
     with pytest.raises(purerl.ConfigError, match="actions without bounds"):
         made(RND, Unbounded())
+    made(CFG, Unbounded(), intrinsic=(lambda key, obs: (), lambda state, steps: (steps.reward, state)))
     with pytest.raises(purerl.ConfigError, match="must be a RNDConfig, or None"):
         made(RND.replace(rnd=True))
     from tests.recurrent import running_sum

@@ -19,7 +19,7 @@ import numpy as np
 
 from purerl import losses, streams
 from purerl.advantages import estimate, standardize, vtrace
-from purerl.algorithms.ppo import learn, ppo, ppo_phases, samples, surrogate
+from purerl.algorithms.ppo import experience, learn, ppo, ppo_phases, samples, surrogate
 from purerl.clock import before, due, remainder, since, tick
 from purerl.config import APPOConfig
 from purerl.keys import stream
@@ -29,9 +29,8 @@ from purerl.optimizers import coefficients, direction
 from purerl.phases import sequences
 from purerl.reductions import quantile, total
 from purerl.replay import Kept, choose, empty_ring, kept, pushed, reread, reread_policy, taken, without_newest
-from purerl.rollout import collect, step_counts
 from purerl.types import Advantages, Algorithm, Environment, Intrinsic, Network, TrainState, Transition
-from purerl.wrappers import acting, observing, warming
+from purerl.wrappers import acting, observing
 
 PyTree = Any
 
@@ -56,13 +55,9 @@ def appo(
     def act(state: TrainState, published: dict[str, PyTree]) -> tuple:
         """A rollout of the published policy, its rewards shaped."""
         actors = state.replace(params=published["params"], statistics=published["statistics"])
-        behaviour = warming(cfg, acting(cfg, network, actors), state, env.action_space)
-        key = stream(state.key, "rollout", state.clock)
         options = {**streams.kept(intrinsic), "length": length, "keep_next_obs": True, "valued": cfg.correction == "none"}
-        actor, rollout, acted = collect(env, behaviour, actors.params, state.actor, key, cfg.num_steps, cfg.truncation, **options)
+        actor, rollout, acted = experience(cfg, env, network, state, actors, reward_shaper, **options)
         steps = rollout.steps if cfg.keeps_policy else rollout.steps.replace(policy=())
-        if reward_shaper is not None:
-            steps = steps.replace(reward=reward_shaper(steps.reward, step_counts(state.clock, *steps.reward.shape)))
         statistics = merge_rewards(cfg, state.statistics, steps)
         curious, steps, paid = streams.rewarded(intrinsic, state, steps)
         return actor, rollout.replace(steps=steps), {**acted, **paid}, statistics, curious

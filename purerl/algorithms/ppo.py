@@ -26,6 +26,7 @@ from purerl.reductions import mean
 from purerl.rollout import collect, start, step_counts
 from purerl.streams import estimating, of_environment
 from purerl.types import (
+    Actor,
     Advantages,
     Algorithm,
     Clock,
@@ -35,6 +36,7 @@ from purerl.types import (
     Network,
     Outputs,
     Phase,
+    Rollout,
     Sample,
     Sequences,
     TrainState,
@@ -96,14 +98,9 @@ def ppo(
 
     def update(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
         now = coefficients(cfg, state)
-        behaviour = warming(cfg, acting(cfg, network, state), state, env.action_space)
-        key = stream(state.key, "rollout", state.clock)
-        parts = (cfg.num_steps, cfg.truncation, length if remembers else cfg.num_steps)
-        actor, rollout, acted = collect(env, behaviour, state.params, state.actor, key, *parts, **streams.kept(intrinsic))
-        steps = rollout.steps
-        if reward_shaper is not None:
-            steps = steps.replace(reward=reward_shaper(steps.reward, step_counts(state.clock, *steps.reward.shape)))
-        statistics, steps = scale_rewards(cfg, state.statistics, steps)
+        options = {"length": length if remembers else cfg.num_steps, **streams.kept(intrinsic)}
+        actor, rollout, acted = experience(cfg, env, network, state, state, reward_shaper, **options)
+        statistics, steps = scale_rewards(cfg, state.statistics, rollout.steps)
         curious, steps, paid = streams.rewarded(intrinsic, state, steps)
         advantages = advantage(steps, cfg)
         if cfg.advantage_norm == "batch":
@@ -118,6 +115,35 @@ def ppo(
         return after, {**acted, **paid, **learnt, "explained_variance": explained}
 
     return Algorithm(init, update, resting)
+
+
+def experience(
+    cfg: OnPolicyConfig,
+    env: Environment,
+    network: Network,
+    state: TrainState,
+    actors: TrainState,
+    reward_shaper: Callable[[jax.Array, jax.Array], jax.Array] | None,
+    **options,
+) -> tuple[Actor, Rollout, dict[str, Any]]:
+    """The next rollout, its rewards shaped: what `collect` gives, with these options of it.
+
+    Args:
+        cfg: the config.
+        env: environments.
+        network: policy and value function.
+        state: where the environments and the clock stand.
+        actors: whose parameters and statistics act.
+        reward_shaper: as `ppo` takes it.
+    """
+    behaviour = warming(cfg, acting(cfg, network, actors), state, env.action_space)
+    key = stream(state.key, "rollout", state.clock)
+    after = collect(env, behaviour, actors.params, state.actor, key, cfg.num_steps, cfg.truncation, **options)
+    if reward_shaper is None:
+        return after
+    actor, rollout, acted = after
+    reward = reward_shaper(rollout.steps.reward, step_counts(state.clock, *rollout.steps.reward.shape))
+    return actor, rollout.replace(steps=rollout.steps.replace(reward=reward)), acted
 
 
 def learn(
