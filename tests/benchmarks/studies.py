@@ -158,10 +158,10 @@ SEA = purerl.PPOConfig(
     num_envs=8,
     num_steps=100,
     num_minibatches=8,
-    lr=1e-3,
-    lr_schedule="constant",
-    ent_coef=0.001,
-    rnd=purerl.RNDConfig(predictor_fraction=1.0, init_steps=1600),
+    lr=5e-4,
+    ent_coef=0.03,
+    ent_schedule="linear",
+    rnd=purerl.RNDConfig(ext_coef=1.0, predictor_fraction=1.0, init_steps=1600),
 )
 
 
@@ -176,19 +176,21 @@ def curiosity():
         cases[f"DeepSea of {size}: PPO with RND"] = Case(sea(size, episodes), last=True)
         cases[f"DeepSea of {size}: PPO"] = Case(sea(size, episodes).replace(rnd=None), last=True)
     rooms = SEA.replace(env="FourRooms-misc", total_timesteps=300_000, normalize_obs=True)
-    cases |= {"FourRooms: PPO with RND": Case(rooms), "FourRooms: PPO": Case(rooms.replace(rnd=None))}
+    for name, params in (("FourRooms", {}), ("FourRooms within 40 steps", {"max_steps_in_episode": 40})):
+        cfg = rooms.replace(env_params=params)
+        cases |= {f"{name}: PPO with RND": Case(cfg), f"{name}: PPO": Case(cfg.replace(rnd=None))}
     return cases
 
 
 def pretraining():
     """As many steps with rewards for all; before them, for some, as many without."""
-    cfg = sea(14, 15_000)
-    only = lambda **coefs: cfg.replace(rnd=purerl.RNDConfig(predictor_fraction=1.0, init_steps=1600, **coefs))
-    tuned = only(int_coef=0.0, ext_coef=2.0)
+    cfg = sea(14, 5_000)
+    only = lambda **coefs: cfg.replace(rnd=cfg.rnd.replace(**coefs))
+    blind, greedy = only(ext_coef=0.0), only(int_coef=0.0)
     return {
-        "DeepSea of 14: pretrained without rewards, then PPO": Case(tuned, before=only(ext_coef=0.0)),
-        "DeepSea of 14: pretrained without rewards, then with RND": Case(cfg, before=only(ext_coef=0.0)),
-        "DeepSea of 14: PPO from scratch": Case(tuned),
+        "DeepSea of 14: pretrained without rewards, then PPO": Case(greedy, before=blind),
+        "DeepSea of 14: pretrained without rewards, then with RND": Case(cfg, before=blind),
+        "DeepSea of 14: PPO from scratch": Case(greedy),
         "DeepSea of 14: PPO with RND from scratch": Case(cfg),
     }
 
