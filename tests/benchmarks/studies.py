@@ -159,9 +159,10 @@ SEA = purerl.PPOConfig(
     num_steps=100,
     num_minibatches=8,
     lr=5e-4,
-    ent_coef=0.03,
+    gae_lambda=0.99,
+    ent_coef=0.1,
     ent_schedule="linear",
-    rnd=purerl.RNDConfig(ext_coef=1.0, predictor_fraction=1.0, init_steps=1600),
+    rnd=purerl.RNDConfig(ext_coef=1.0, init_steps=1600),
 )
 
 
