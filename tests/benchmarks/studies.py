@@ -84,11 +84,20 @@ def chains():
 def hidden():
     from tests.benchmarks.hidden import StillCartPole, StillPendulum  # gymnax starts JAX, and before that come the cores
 
-    cart = purerl.PPOConfig(num_envs=8, num_steps=64, lr=1e-3, hidden=(32,), memory_size=32)
+    cart = purerl.PPOConfig(
+        num_envs=32,
+        num_minibatches=8,
+        lr=1e-3,
+        hidden=(64,),
+        normalize_obs=True,  # velocities are small differences
+        normalize_value=True,
+        value_clip="none",
+        memory_size=64,
+    )
     pole = purerl.preset("Pendulum-v1").replace(num_steps=128, memory_size=32, sequence_length=32)
     return {
         "CartPole, everything seen": Case(cart),
-        "CartPole without velocities, GRU": Case(cart.replace(memory="gru"), StillCartPole()),
+        "CartPole without velocities, GRU": Case(cart.replace(memory="gru", sequence_length=32), StillCartPole()),
         "CartPole without velocities, no memory": Case(cart, StillCartPole()),
         "Pendulum, everything seen": Case(pole.replace(sequence_length=0)),
         "Pendulum without velocity, GRU": Case(pole.replace(memory="gru"), StillPendulum()),
@@ -176,6 +185,8 @@ def curiosity():
     for size, episodes in ((10, 10_000), (14, 30_000), (20, 60_000)):
         cases[f"DeepSea of {size}: PPO with RND"] = Case(sea(size, episodes), last=True)
         cases[f"DeepSea of {size}: PPO"] = Case(sea(size, episodes).replace(rnd=None), last=True)
+        little = sea(size, episodes).replace(rnd=None, lr=1e-3, lr_schedule="constant", ent_coef=0.001, ent_schedule="constant")
+        cases[f"DeepSea of {size}: PPO, little entropy"] = Case(little.replace(gae_lambda=0.95), last=True)
     rooms = SEA.replace(env="FourRooms-misc", total_timesteps=300_000, normalize_obs=True)
     for name, params in (("FourRooms", {}), ("FourRooms within 40 steps", {"max_steps_in_episode": 40})):
         cfg = rooms.replace(env_params=params)
