@@ -71,6 +71,7 @@ def chains():
         "8, rollouts of 64": (8, {"total_timesteps": 1_000_000}),
         "8, sequences of 8": (8, {"sequence_length": 8}),
         "16, rollouts of 16": (16, {"num_steps": 16, "num_envs": 256}),
+        "16, sequences of 16": (16, {"num_steps": 32, "num_envs": 256, "num_minibatches": 8, "sequence_length": 16}),
         "32, rollouts of 64": (32, {}),
     }
     cases = {}
@@ -94,14 +95,18 @@ def hidden():
         value_clip="none",
         memory_size=64,
     )
-    pole = purerl.preset("Pendulum-v1").replace(num_steps=128, memory_size=32, sequence_length=32)
+    pole = purerl.preset("Pendulum-v1").replace(
+        total_timesteps=2_000_000, num_envs=64, num_steps=64, num_epochs=8, lr=5e-4, normalize_value=True, memory_size=64
+    )
     return {
         "CartPole, everything seen": Case(cart),
         "CartPole without velocities, GRU": Case(cart.replace(memory="gru", sequence_length=32), StillCartPole()),
         "CartPole without velocities, no memory": Case(cart, StillCartPole()),
-        "Pendulum, everything seen": Case(pole.replace(sequence_length=0)),
-        "Pendulum without velocity, GRU": Case(pole.replace(memory="gru"), StillPendulum()),
-        "Pendulum without velocity, no memory": Case(pole.replace(sequence_length=0), StillPendulum()),
+        "Pendulum, everything seen": Case(pole),
+        "Pendulum without velocity, GRU": Case(
+            pole.replace(memory="gru", sequence_length=32, memory_inputs=("action",)), StillPendulum()
+        ),
+        "Pendulum without velocity, no memory": Case(pole, StillPendulum()),
     }
 
 
