@@ -99,9 +99,9 @@ def hidden():
         total_timesteps=2_000_000, num_envs=64, num_steps=64, num_epochs=8, lr=5e-4, normalize_value=True, memory_size=64
     )
     return {
-        "CartPole, everything seen": Case(cart),
+        "CartPole, everything seen": Case(purerl.PPOConfig()),
         "CartPole without velocities, GRU": Case(cart.replace(memory="gru", sequence_length=32), StillCartPole()),
-        "CartPole without velocities, no memory": Case(cart, StillCartPole()),
+        "CartPole without velocities, no memory": Case(cart.replace(hidden=(64, 64)), StillCartPole()),
         "Pendulum, everything seen": Case(pole),
         "Pendulum without velocity, GRU": Case(
             pole.replace(memory="gru", sequence_length=32, memory_inputs=("action",)), StillPendulum()
