@@ -5,7 +5,6 @@ from purerl.config import APPOConfig as APPOConfig
 from purerl.config import DAACConfig as DAACConfig
 from purerl.config import PPGConfig as PPGConfig
 from purerl.config import PPOConfig as PPOConfig
-from purerl.config import RNDConfig as RNDConfig
 from purerl.devices import over_devices as over_devices
 from purerl.devices import use_cores as use_cores
 from purerl.directory import Loaded as Loaded
@@ -22,6 +21,7 @@ from purerl.fields import validate as validate
 from purerl.fit import FitResult as FitResult
 from purerl.fit import fit as fit
 from purerl.metrics import summarize as summarize
+from purerl.on_policy import RNDConfig as RNDConfig
 from purerl.presets import preset as preset
 from purerl.train import Train as Train
 from purerl.train import make_train as make_train

@@ -14,12 +14,13 @@ import numpy as np
 import tyro
 
 from purerl import directory, plots, recorders
-from purerl.config import ALGORITHMS, OnPolicyConfig, RNDConfig, algorithm_of
+from purerl.config import ALGORITHMS, algorithm_of
 from purerl.console import LiveLine, closing_table, evaluation_table
 from purerl.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
 from purerl.export import export
 from purerl.fields import Config
 from purerl.fit import fit
+from purerl.on_policy import OnPolicyConfig, RNDConfig
 from purerl.presets import preset
 from purerl.rendering import render
 from purerl.runs import first_of

@@ -15,13 +15,13 @@ import jax
 import numpy as np
 
 from purerl.checkpoint import Checkpoint, describe, run_directory, to_tree
-from purerl.config import OnPolicyConfig
 from purerl.curves import Curves
 from purerl.directory import Directory, identity, warm_start
 from purerl.errors import CheckpointError, ConfigError, NotFiniteError, Problem
 from purerl.evaluations import Evaluations
 from purerl.fields import Rule, at_least, is_int, is_number, one_of
 from purerl.nonfinite import LEARNT, first_bad_leaf
+from purerl.on_policy import OnPolicyConfig
 from purerl.progress import Progress
 from purerl.recorders import Reports
 from purerl.runs import MAX_CHUNK, Runs

@@ -17,7 +17,7 @@ from purerl.algorithms.daac import daac
 from purerl.algorithms.ppg import ppg
 from purerl.algorithms.ppo import ppo, surrogate
 from purerl.algorithms.rnd import of_pair, rnd
-from purerl.config import OnPolicyConfig, RNDConfig, algorithm_of
+from purerl.config import algorithm_of
 from purerl.envs import make_env
 from purerl.envs.previous import with_previous
 from purerl.errors import ConfigError, Problem
@@ -27,6 +27,7 @@ from purerl.keys import typed_key
 from purerl.metrics import accumulate
 from purerl.networks import actor_critic, bounded
 from purerl.nonfinite import freeze
+from purerl.on_policy import OnPolicyConfig, RNDConfig
 from purerl.optimizers import optimizer_problems
 from purerl.plan import PhasePlan, Plan
 from purerl.policy import Policy

@@ -11,7 +11,7 @@ MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("
 
 # A module imports only from floors below its own, or from those listed before it on its own floor.
 FLOORS = """
-types errors fields config
+types errors fields on_policy config
 clock keys reductions shuffle devices presets metrics plan initializers advantages losses distributions statistics
 signals normalize
 wrappers memory layers networks optimizers nonfinite envs.auto_reset envs.gymnax envs envs.previous progress curves

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from purerl import losses, streams
 from purerl.advantages import estimate, standardize
 from purerl.clock import before, clock_at, tick
-from purerl.config import OnPolicyConfig
 from purerl.keys import stream
 from purerl.metrics import Mean, explained_variance, mean_of
 from purerl.normalize import Statistics, merge_statistics, no_statistics, scale_rewards, standardize_values
+from purerl.on_policy import OnPolicyConfig
 from purerl.optimizers import adapted_coefficient, coefficients, descent, direction
 from purerl.phases import init_phase, run_phase, sequences
 from purerl.reductions import mean

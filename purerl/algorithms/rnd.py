@@ -17,13 +17,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from purerl.config import OnPolicyConfig
 from purerl.initializers import initialize
 from purerl.keys import stream
 from purerl.layers import CNN, MLP, Linear
 from purerl.metrics import mean_of
 from purerl.networks import convolutions, encode, without
 from purerl.normalize import EPSILON, Moments, RewardScale, merge, no_moments, reward_sums, standardized
+from purerl.on_policy import OnPolicyConfig
 from purerl.reductions import total
 from purerl.rollout import collect, start
 from purerl.types import Environment, Intrinsic, Network, Transition

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import purerl
-from purerl.config import OnPolicyConfig
 from purerl.keys import stream
+from purerl.on_policy import OnPolicyConfig
 
 NUM_EPISODES = 128
 LAST_EPISODES = 100
