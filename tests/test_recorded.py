@@ -1,0 +1,22 @@
+"""Three updates of fourteen configs end where they ended when that was recorded: see `tests.recorded`."""
+
+import numpy as np
+import pytest
+
+from tests.recorded import CASES, TOLERANCE, circumstances, digest, params, recorded
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_are_what_they_were(name):
+    hashes, numbers = recorded()
+    found = params(name)
+    # An outright hash here would name no number: these say how far apart the two are.
+    np.testing.assert_allclose(found, numbers[name], rtol=TOLERANCE, atol=TOLERANCE)
+    if here := hashes.get(circumstances()):
+        assert digest(found) == here[name]
+
+
+def test_every_config_is_recorded():
+    hashes, numbers = recorded()
+    assert set(numbers) == set(CASES)
+    assert all(set(names) == set(CASES) for names in hashes.values())
