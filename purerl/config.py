@@ -1,5 +1,7 @@
 """The config of each algorithm: what it adds to `purerl.on_policy`."""
 
+from typing import Self
+
 from purerl.errors import Problem
 from purerl.fields import Config, above, at_least, between, config, finite, leaf, one_of, static
 from purerl.on_policy import OnPolicyConfig
@@ -72,6 +74,10 @@ class APPOConfig(PPOConfig):
         return {"replay": "ring", "lag": "published"}
 
     @property
+    def learns_from_others(self) -> bool:
+        return self.lag > 0 or self.replay > 1 or (self.correction == "vtrace" and self.target_update_freq > 1)
+
+    @property
     def keeps_policy(self) -> bool:
         """Whether the ring must hold whole policies, and not only the log-probabilities of what was done."""
         return self.correction == "none" and self.measures_kl
@@ -99,7 +105,8 @@ class PPGConfig(OnPolicyConfig):
         beta_clone: Weight of the KL divergence of the policy before the auxiliary phase from the policy during it.
         aux_lr: Learning rate of the auxiliary phase, which follows the same schedule, at the place where its policy phase began.
         aux_optimizer: A `separate` optimizer for the auxiliary phase, or the one of the policy phase, `shared`.
-        aux_columns: Rollouts of single environments in each of its minibatches.
+        aux_columns: Rollouts of single environments in each of its minibatches; 0 for as many as there are environments, and at
+          least the paper's 4: the number of gradient steps then does not grow with the environments.
         aux_accumulation: Minibatches whose mean gradient makes one step.
         arch: `dual`, policy and value each a torso, the policy's with an auxiliary value head; or a single torso, which the
           gradient of the value reaches always (`shared`), or by way of the auxiliary head only (`detach`).
@@ -112,7 +119,7 @@ class PPGConfig(OnPolicyConfig):
     beta_clone: float = leaf(1.0, finite(0))
     aux_lr: float = leaf(5e-4, finite(0))
     aux_optimizer: str = static("separate", one_of("separate", "shared"))
-    aux_columns: int = static(4, at_least(1))
+    aux_columns: int = static(0, at_least(0))
     aux_accumulation: int = static(1, at_least(1))
     arch: str = static("dual", one_of("dual", "shared", "detach"))
 
@@ -129,6 +136,11 @@ class PPGConfig(OnPolicyConfig):
     def policy_epochs(self) -> int:
         return self.e_pi
 
+    def resolved(self) -> Self:
+        columns = self.n_pi * self.num_envs
+        paper = columns % 4 == 0 and columns // 4 % self.aux_accumulation == 0
+        return self if self.aux_columns else self.replace(aux_columns=max(self.num_envs, 4 if paper else 1))
+
     @property
     def keeps(self) -> dict[str, str]:
         return {"n_pi": "buffer"}
@@ -142,9 +154,9 @@ class PPGConfig(OnPolicyConfig):
         if columns * self.num_steps >= 2**31:
             hint = f"{self.n_pi} rollouts of {self.batch_size} steps in all; it must be below 2**31"
             found.append(Problem("n_pi", self.n_pi, hint))
-        elif columns % self.aux_columns or columns // self.aux_columns % self.aux_accumulation:
+        elif columns % (each := self.resolved().aux_columns) or columns // each % self.aux_accumulation:
             hint = f"times aux_accumulation = {self.aux_accumulation} it must divide n_pi * num_envs = {columns}"
-            found.append(Problem("aux_columns", self.aux_columns, hint))
+            found.append(Problem("aux_columns", each, hint))
         if self.aux_optimizer == "shared" and self.e_pi != self.e_v:
             hint = f"needs one pass for policy and value, so e_pi = e_v; they are {self.e_pi} and {self.e_v}"
             found.append(Problem("aux_optimizer", self.aux_optimizer, hint))
@@ -166,12 +178,14 @@ class DAACConfig(OnPolicyConfig):
         e_v: Passes of the value function over a rollout.
         value_freq: The value function learns from every k-th rollout.
         adv_coef: Weight of the squared error of the predicted advantage.
+        vf_coef: Weight of the value loss, which is half a squared error: of all that the value network learns from.
     """
 
     e_pi: int = static(1, between(1, 2**16))
     e_v: int = static(9, between(1, 2**16))
     value_freq: int = static(1, between(1, 2**16))
     adv_coef: float = leaf(0.25, finite(0))
+    vf_coef: float = leaf(1.0, finite(0))
 
     num_minibatches: int = static(8, at_least(1))
     lr: float = leaf(5e-4, finite(0))

@@ -34,7 +34,7 @@ from purerl.keys import flat_draw
 from purerl.metrics import Mean, mean_of
 from purerl.types import Box, Discrete, MultiBinary, MultiDiscrete
 
-LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 20.0  # beyond any box, and all that is computed from it stays finite
 ILLEGAL = -1e9  # a logit: its probability is exactly 0, and 0 times its logarithm is no NaN
 _HALF_LOG_2PI = np.float32(0.5 * np.log(2 * np.pi))
 
@@ -215,7 +215,7 @@ class DiagGaussian:
     The environment receives the sample clipped to its bounds; the sample itself and its density are what is learnt from,
     so that the ratio of densities is exact.
 
-    mean, log_std: `[*batch, d]` float32. `log_std` is used clipped to [-20, 2]; outside it has no gradient.
+    mean, log_std: `[*batch, d]` float32. `log_std` is used clipped to [-20, 20]; outside it has no gradient.
     """
 
     mean: jax.Array

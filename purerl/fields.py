@@ -86,6 +86,7 @@ def nested(kind: type) -> Any:
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def config(cls: type) -> type:
     """Makes a class of `leaf` and `static` fields a frozen, keyword-only dataclass and a PyTree."""
+    cls.__hash__ = Config.__hash__  # what a dataclass would make of it cannot hash a dict
     return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
 
 
@@ -104,6 +105,17 @@ def is_number(value: Any) -> bool:
 
 class Config:
     """What every config can do, whatever its fields."""
+
+    def __post_init__(self) -> None:
+        # Numbers of NumPy would overflow where Python's do not, and are no JSON. Leaves are JAX's, which rebuilds configs.
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.metadata.get("static") and isinstance(value, np.generic):
+                object.__setattr__(self, field.name, value.item())
+
+    def __hash__(self) -> int:
+        values = (getattr(self, f.name) for f in dataclasses.fields(self))
+        return hash((type(self), *(frozenset(x.items()) if isinstance(x, dict) else x for x in values)))
 
     def replace(self, **changes) -> Self:
         """This config with other values.
@@ -151,6 +163,10 @@ class Config:
         if unknown:
             raise ConfigError(unknown)
 
+    def resolved(self) -> Self:
+        """This config with a number wherever a field asks for one that follows from other fields."""
+        return self
+
     def inconsistencies(self) -> list[Problem]:
         """Problems between fields that are each right by themselves."""
         return []
@@ -165,7 +181,7 @@ def _to_json(value: Any) -> Any:
         return {f.name: _to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {name: _to_json(v) for name, v in value.items()}
-    if isinstance(value, float | np.floating | np.ndarray | jax.Array):
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
         value = np.asarray(value).tolist()
     if isinstance(value, list | tuple):
         return [_to_json(v) for v in value]

@@ -2,12 +2,21 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+MAX_LOG_RATIO = np.float32(20)  # a ratio of 5e8: far beyond any clip, and its square and products stay finite
+
+
+def probability_ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
+    """`exp(log_prob - old_log_prob)`, at most `exp(20)`; its gradient goes on beyond, so that a policy can come back. `[...]`"""
+    d = log_prob - old_log_prob
+    return jnp.exp(jnp.where(d > MAX_LOG_RATIO, MAX_LOG_RATIO + (d - jax.lax.stop_gradient(d)), d))
 
 
 def clipped_surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, clip_eps: jax.Array) -> jax.Array:
     """PPO's policy loss (Schulman et al. 2017, arXiv:1707.06347, equation 7), to be minimised.
 
-        loss = -min(r * A, clip(r, 1 - eps, 1 + eps) * A),    r = exp(log_prob - old_log_prob)
+        loss = -min(r * A, clip(r, 1 - eps, 1 + eps) * A),    r = exp(log_prob - old_log_prob), at most exp(20)
 
     Args:
         log_prob: `[...]` of the action under the policy being trained.
@@ -15,7 +24,7 @@ def clipped_surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: j
         advantage: `[...]`.
         clip_eps: scalar, above 0.
     """
-    ratio = jnp.exp(log_prob - old_log_prob)
+    ratio = probability_ratio(log_prob, old_log_prob)
     return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip_eps, 1 + clip_eps) * advantage)
 
 
@@ -51,10 +60,9 @@ def approximate_kl(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
 
     `d = log_prob - old_log_prob`; the estimator k3 of Schulman, "Approximating KL Divergence" (2020).
     """
-    d = log_prob - old_log_prob
-    return jnp.exp(d) - 1 - d
+    return probability_ratio(log_prob, old_log_prob) - 1 - (log_prob - old_log_prob)
 
 
 def clip_fraction(log_prob: jax.Array, old_log_prob: jax.Array, clip_eps: jax.Array) -> jax.Array:
     """1 where the ratio of probabilities lies outside `1 +- clip_eps`, else 0."""
-    return (jnp.abs(jnp.exp(log_prob - old_log_prob) - 1) > clip_eps).astype(jnp.float32)
+    return (jnp.abs(probability_ratio(log_prob, old_log_prob) - 1) > clip_eps).astype(jnp.float32)

@@ -224,7 +224,7 @@ class OnPolicyConfig(Config):
     memory_layers: int = static(1, between(1, 64))
     memory_inputs: tuple = static((), some_of("action", "reward"))
     sequence_length: int = static(0, at_least(0))
-    log_std_init: float = leaf(0.0, finite())
+    log_std_init: float = leaf(0.0, between(-20, 20))  # where `DiagGaussian` has a gradient
     action_distribution: str = static("auto", one_of("auto", "gaussian", "tanh"))
     action_mask: str = static("")
     critic_obs: str = static("")
@@ -316,6 +316,11 @@ class OnPolicyConfig(Config):
         return found
 
     @property
+    def learns_from_others(self) -> bool:
+        """Whether what an update learns from may be of another policy than the one it starts from."""
+        return False
+
+    @property
     def measures_kl(self) -> bool:
         """Whether something follows the exact KL divergence of the old from the new policy."""
         return self.lr_schedule == "kl_adaptive" or self.kl_penalty != "none"
@@ -325,6 +330,10 @@ class OnPolicyConfig(Config):
         if not isinstance(self.clip_eps, jax.core.Tracer) and 1 <= self.clip_eps < math.inf:
             hint = "from 1 on no decrease of a probability is clipped; 0.1 to 0.3 is usual"
             found.append(Problem("clip_eps", self.clip_eps, hint))
+        adapts = self.lr_schedule == "kl_adaptive" and self.lr_kl_every == "minibatch" and not self.learns_from_others
+        if adapts and self.policy_epochs * self.num_minibatches == 1:
+            hint = "the first minibatch of an update has not moved when it is measured, and there is no other: the rate stays"
+            found.append(Problem("lr_schedule", self.lr_schedule, hint))
         if self.learning_starts < self.warmup_steps and not is_off(self.target_kl, math.inf):
             hint = "random actions are far from the policy, and stop its learning; learning_starts = warmup_steps avoids it"
             found.append(Problem("target_kl", self.target_kl, hint))

@@ -5,7 +5,7 @@ clock, or from how far the policy moved, and here is where it is applied.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,42 +30,68 @@ def coefficients(cfg: Any, state: TrainState) -> Any:
     return cfg.replace(**changes)
 
 
-def direction(cfg: Any) -> optax.GradientTransformation:
-    """The direction of descent that a config names, without a learning rate."""
+class Direction(NamedTuple):
+    """A direction of descent, without a learning rate.
+
+    transformation: of gradients.
+    elementwise: it treats every number alike, whatever array it is in.
+    """
+
+    transformation: optax.GradientTransformation
+    elementwise: bool
+
+
+def direction(cfg: Any, optimizer: optax.GradientTransformation | None = None) -> Direction:
+    """The direction that a config names, or that of an optimizer in its place."""
+    if optimizer is not None:
+        return Direction(optimizer, elementwise=False)
     adam = optax.scale_by_adam(eps=cfg.adam_eps)  # Kingma & Ba 2015, arXiv:1412.6980
-    return {
-        "adam": adam,
-        "adamw": optax.chain(adam, optax.add_decayed_weights(cfg.weight_decay)),  # Loshchilov & Hutter 2019, arXiv:1711.05101
-        "rmsprop": optax.scale_by_rms(decay=0.99, eps=cfg.adam_eps),
-        "sgd": optax.identity(),
-    }[cfg.optimizer]
+    if cfg.optimizer == "adamw":  # Loshchilov & Hutter 2019, arXiv:1711.05101
+        return Direction(optax.chain(adam, optax.add_decayed_weights(cfg.weight_decay, _weights)), elementwise=False)
+    named = {"adam": adam, "rmsprop": optax.scale_by_rms(decay=0.99, eps=cfg.adam_eps), "sgd": optax.identity()}
+    return Direction(named[cfg.optimizer], elementwise=True)
 
 
-def optimizer_problems(optimizer: Any) -> list[Problem]:
-    """A transformation that has a learning rate of its own, and so a sign: it would climb. Found by a step on one number."""
+def _weights(params: PyTree) -> PyTree:
+    """Which arrays decay: matrices, and neither biases nor standard deviations."""
+    named = lambda path: jax.tree_util.keystr(path[-1:], simple=True)
+    return jax.tree_util.tree_map_with_path(lambda path, x: x.ndim > 1 and not named(path).endswith("bias"), params)
+
+
+def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
+    """What is wrong with a transformation for parameters of these shapes. Nothing is compiled.
+
+    It must not have a learning rate of its own, and so a sign: it would climb. That is found by a step on one number.
+    """
     if optimizer is None:
         return []
     if not isinstance(optimizer, optax.GradientTransformation):
         return [Problem("optimizer", optimizer, "must be an optax transformation, such as optax.scale_by_adam()")]
-    try:
-        one = np.ones(1, np.float32)
-        with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"), jax.disable_jit():
-            step, _ = optimizer.update({"policy": one}, optimizer.init({"policy": one}), {"policy": one})
-        climbs = float(step["policy"][0]) < 0
-    except (TypeError, ValueError, KeyError):  # it wants other groups than this one, or is made of tracers
-        return []
+    one = {"policy": np.ones(1, np.float32)}
+    step = lambda params: optimizer.update(params, optimizer.init(params), params)[0]
+    with jax.numpy_dtype_promotion("standard"):
+        try:
+            taken = jax.eval_shape(step, params)
+            fits = jax.tree.map(np.shape, taken) == jax.tree.map(np.shape, params)
+            refusal = "" if fits else "its steps have other shapes than the parameters"
+        except Exception as error:  # whatever a transformation of the user's raises
+            refusal = str(error).strip().split("\n")[0]
+        try:
+            with jax.ensure_compile_time_eval(), jax.disable_jit():
+                climbs = float(step(one)["policy"][0]) < 0
+        except (TypeError, ValueError, KeyError, AttributeError):  # it wants other groups than this one, or is made of tracers
+            climbs = False
     hint = "gives steps against the gradient, so it has a learning rate of its own; take optax.scale_by_adam(), not optax.adam()"
-    return [Problem("optimizer", optimizer, hint)] if climbs else []
+    found = [Problem("optimizer", optimizer, hint)] if climbs else []
+    return found + ([Problem("optimizer", optimizer, f"cannot move these parameters: {refusal}")] if refusal else [])
 
 
-def descent(
-    cfg: Any, optimizer: optax.GradientTransformation, schedule: Callable | None, clock: Clock | None, epochs: int
-) -> Descent:
-    """Steps in an optimizer's direction, as long as a config says, in the update that the clock stands before.
+def descent(cfg: Any, direction: Direction, schedule: Callable | None, clock: Clock | None, epochs: int) -> Descent:
+    """Steps in a direction, as long as a config says, in the update that the clock stands before.
 
     Args:
         cfg: its `lr_schedule`, `critic_lr_scale`, `target_kl` and what belongs to them.
-        optimizer: gives the direction.
+        direction: of the steps.
         schedule: `(gradient steps so far, int32) -> learning rate`, in place of the config's; or None.
         clock: finished updates; None where only its `init` is wanted.
         epochs: passes over the training set in each update.
@@ -74,17 +100,17 @@ def descent(
     scales = group_scales(cfg)
     steps = epochs * cfg.num_minibatches
     if schedule is not None:
-        moving = scheduled(optimizer, lambda step: jnp.float32(schedule(gradient_steps(learning, steps, step))), scales)
+        moving = scheduled(direction, lambda step: jnp.float32(schedule(gradient_steps(learning, steps, step))), scales)
     elif cfg.lr_schedule == "polynomial":
         decay_steps = cfg.decay_steps or max(1, cfg.num_updates - cfg.skipped_updates) * steps
         so_far = lambda step: updates_in_float32(learning) * np.float32(steps) + step.astype(jnp.float32)
         rate = lambda step: polynomial(so_far(step) / np.float32(decay_steps), cfg.lr, cfg.lr_final, cfg.lr_power)
-        moving = scheduled(optimizer, rate, scales)
+        moving = scheduled(direction, rate, scales)
     elif cfg.lr_schedule == "kl_adaptive":
-        moving = adapting(cfg, optimizer, scales)
+        moving = adapting(cfg, direction, scales)
     else:
         lr = learning_rate(clock, cfg.num_updates, cfg.lr, cfg.lr_final, cfg.lr_schedule) if clock else cfg.lr
-        moving = steady(optimizer, lr, scales)
+        moving = steady(direction, lr, scales)
     if is_off(cfg.target_kl, np.inf):
         return moving
     return stopping(moving, cfg.target_kl, steps if cfg.kl_stop == "update" else cfg.num_minibatches)
@@ -123,8 +149,7 @@ def polynomial(share: jax.Array, lr: jax.Array, lr_final: jax.Array, power: jax.
 def adapted_rate(cfg: Any, lr: jax.Array, kl: jax.Array) -> jax.Array:
     """The learning rate after a KL divergence was seen: lowered if it was too large, raised if too small, within bounds.
 
-    The rule of rsl_rl, UniLab and skrl. A divergence that is not positive says nothing where single minibatches decide, since
-    the first one of an update has not moved yet.
+    The rule of rsl_rl, UniLab and skrl; in the first two, where single minibatches decide, one that is not positive says nothing.
     """
     lower, higher = jnp.maximum(lr / cfg.lr_kl_factor, cfg.lr_min), jnp.minimum(lr * cfg.lr_kl_factor, cfg.lr_max)
     too_far, too_near = kl > cfg.desired_kl * cfg.lr_kl_tolerance, kl < cfg.desired_kl / cfg.lr_kl_tolerance
@@ -154,33 +179,39 @@ def clip_scale(norm: jax.Array, max_norm: jax.Array) -> jax.Array:
 # --- descents ---------------------------------------------------------------------------------------------------------
 
 
-def steady(optimizer: optax.GradientTransformation, lr: jax.Array, scales: dict[str, jax.Array]) -> Descent:
+def steady(direction: Direction, lr: jax.Array, scales: dict[str, jax.Array]) -> Descent:
     """Steps of one learning rate; groups named in `scales` take it times their own factor."""
+    optimizer = direction.transformation
 
     def step(gradient, state, params, metrics, stopped=None):
         with jax.numpy_dtype_promotion("standard"):  # optax relies on it
-            direction, after = optimizer.update(gradient, state, params)
+            downhill, after = optimizer.update(gradient, state, params)
         rate = lambda group: lr * scales[group] if group in scales else lr
-        taken = {group: rate(group) * d for group, d in direction.items()}
+        taken = {group: jax.tree.map(lambda d: rate(group) * d, tree) for group, tree in downhill.items()}  # noqa: B023
         if stopped is None:
             return taken, after
         taken = jax.tree.map(lambda x: jnp.where(stopped, jnp.zeros_like(x), x), taken)
         return taken, jax.tree.map(lambda old, new: jnp.where(stopped, old, new), state, after)
 
-    return Descent(optimizer.init, step, lr=lambda state: lr)
+    return Descent(optimizer.init, step, lr=lambda state: lr, elementwise=direction.elementwise)
 
 
-def scheduled(optimizer: optax.GradientTransformation, rate: Callable, scales: dict[str, jax.Array]) -> Descent:
+def scheduled(direction: Direction, rate: Callable, scales: dict[str, jax.Array]) -> Descent:
     """Steps whose learning rate is `rate(i)` at the i-th gradient step of an update."""
 
     def step(gradient, course, params, metrics, stopped=None):
         state, i = course
-        taken, state = steady(optimizer, rate(i), scales).step(gradient, state, params, metrics, stopped)
+        taken, state = steady(direction, rate(i), scales).step(gradient, state, params, metrics, stopped)
         return taken, (state, i + 1)
 
     first = jnp.uint32(0)
     return Descent(
-        optimizer.init, step, lambda state: rate(first), begin=lambda state: (state, first), end=lambda course: course[0]
+        direction.transformation.init,
+        step,
+        lr=lambda state: rate(first),
+        begin=lambda state: (state, first),
+        end=lambda course: course[0],
+        elementwise=direction.elementwise,
     )
 
 
@@ -192,25 +223,32 @@ class Adapting:
     lr: jax.Array
 
 
-def adapting(cfg: Any, optimizer: optax.GradientTransformation, scales: dict[str, jax.Array]) -> Descent:
-    """Steps whose learning rate follows the KL divergence, `metrics["kl"]`: see `adapted_rate`."""
+def adapting(cfg: Any, direction: Direction, scales: dict[str, jax.Array]) -> Descent:
+    """Steps whose learning rate follows the KL divergence, `metrics["kl"]`: see `adapted_rate`.
+
+    The first minibatch of an update comes before its first step. Where the data are of the policy that it starts from, that
+    minibatch's divergence is rounding, and decides nothing.
+    """
     by_minibatch, minibatches = cfg.lr_kl_every == "minibatch", np.float32(cfg.num_minibatches)
 
     def step(gradient, course, params, metrics, stopped=None):
-        state, kl, count = course  # of this epoch: the sum of KL divergences, and over how many minibatches
+        state, kl, count, is_first = course  # of this epoch: the sum of KL divergences, and over how many minibatches
         kl, count = kl + metrics["kl"], count + 1
         ends = count == minibatches
         lr = adapted_rate(cfg, state.lr, metrics["kl"]) if by_minibatch else state.lr
-        taken, inner = steady(optimizer, lr, scales).step(gradient, state.inner, params, metrics, stopped)
+        lr = lr if cfg.learns_from_others else jnp.where(is_first, state.lr, lr)
+        taken, inner = steady(direction, lr, scales).step(gradient, state.inner, params, metrics, stopped)
         after = lr if by_minibatch else jnp.where(ends, adapted_rate(cfg, lr, kl / minibatches), lr)
-        return taken, (Adapting(inner, after), *(jnp.where(ends, jnp.zeros_like(x), x) for x in (kl, count)))
+        epoch = (jnp.where(ends, jnp.zeros_like(x), x) for x in (kl, count))
+        return taken, (Adapting(inner, after), *epoch, jnp.bool_(False))
 
     return Descent(
-        init=lambda params: Adapting(optimizer.init(params), jnp.float32(cfg.lr)),
+        init=lambda params: Adapting(direction.transformation.init(params), jnp.float32(cfg.lr)),
         step=step,
         lr=lambda state: state.lr,
-        begin=lambda state: (state, jnp.float32(0), jnp.float32(0)),
+        begin=lambda state: (state, jnp.float32(0), jnp.float32(0), jnp.bool_(True)),
         end=lambda course: course[0],
+        elementwise=direction.elementwise,
     )
 
 

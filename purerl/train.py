@@ -22,7 +22,7 @@ from purerl.envs import make_env
 from purerl.envs.previous import with_previous
 from purerl.errors import ConfigError, Problem
 from purerl.evaluate import evaluate
-from purerl.fields import not_scalar, problems, single_precision
+from purerl.fields import is_off, not_scalar, problems, single_precision
 from purerl.keys import typed_key
 from purerl.metrics import accumulate
 from purerl.networks import actor_critic, bounded
@@ -69,8 +69,8 @@ def make_train(
         advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`.
         policy_loss: `(log_prob, old_log_prob, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate.
         optimizer: an optax transformation that gives the direction of descent, such as `optax.scale_by_lion()`, in place of the
-          config's `optimizer`; the config's learning rate scales it. It sees a dict with one vector for each group of parameters,
-          so that `optax.multi_transform` can treat groups apart.
+          config's `optimizer`; the config's learning rate scales it. It sees a dict from the name of a group to its parameters, in
+          the shapes they have, so that `optax.multi_transform` can treat groups apart.
         lr_schedule: any optax schedule, `(gradient steps so far, int32) -> learning rate`, in place of the config's.
         reward_shaper: `(reward [T, B], step [T, 1]) -> reward [T, B]`, what is learnt from in place of the environment's rewards;
           `step` is the number of environment steps before, float32. Reported returns stay the environment's.
@@ -95,14 +95,15 @@ def make_train(
         raise ConfigError(found)
     for doubt in cfg.doubts() + _doubts(cfg, environment, network):
         warnings.warn(str(doubt), stacklevel=2)
-    cfg = single_precision(cfg)
+    cfg = single_precision(cfg).resolved()
     distils = cfg.rnd is not None and intrinsic is None
-    found += _observation_problems(cfg, environment, distils) + optimizer_problems(optimizer)
-    if found:
+    if found := _observation_problems(cfg, environment, distils):
         raise ConfigError(found)
     network = network or actor_critic(cfg, environment.observation_space, environment.action_space)
     network = masking(network, cfg.action_mask) if cfg.action_mask else network
     if found := _size_problems(cfg, environment) + _network_problems(network, environment, cfg):
+        raise ConfigError(found)
+    if found := optimizer_problems(optimizer, _shapes_of(network, environment)[0]):
         raise ConfigError(found)
     parts = {"advantage": advantage, "policy_loss": policy_loss}
     parts |= {"optimizer": optimizer, "lr_schedule": lr_schedule, "reward_shaper": reward_shaper}
@@ -306,13 +307,10 @@ def _doubts(cfg: OnPolicyConfig, env: Environment, network: Network | None) -> l
 
 def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -> list[Problem]:
     """Where a network does not fit the environment or the config. Nothing is compiled."""
-    num_envs = 2
-    key = jax.random.key(0)
-    _, obs = jax.eval_shape(env.reset, jax.random.split(key, num_envs))
-    obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
+    key, num_envs = jax.random.key(0), 2
+    params, obs = _shapes_of(network, env, num_envs)
     first = jax.ShapeDtypeStruct((1, num_envs), bool)
     carry = jax.eval_shape(lambda: network.initial_carry(num_envs))
-    params = jax.eval_shape(network.init, key, obs)
     outputs, carry_after = jax.eval_shape(network.apply, params, carry, obs, first)
     space = env.action_space
 
@@ -323,6 +321,9 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     found = []
     if not isinstance(params, dict):
         found.append(Problem("network", type(params).__name__, "init must return a dict from a group's name to its parameters"))
+    elif "value" not in params and not is_off(cfg.critic_lr_scale, 1):
+        hint = f"no group of the network's parameters is called 'value', so nothing would learn at it; there are {sorted(params)}"
+        found.append(Problem("critic_lr_scale", cfg.critic_lr_scale, hint))
     for name in cfg.heads:
         if name not in outputs.heads:
             hint = f"{algorithm_of(cfg)} needs the outputs' heads to have the entry {name!r}"
@@ -348,6 +349,14 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     elif cfg.sequence_length:
         found.append(Problem("sequence_length", cfg.sequence_length, "the network has no memory; see the config's `memory`"))
     return found
+
+
+def _shapes_of(network: Network, env: Environment, num_envs: int = 1) -> tuple[PyTree, PyTree]:
+    """The shapes of a network's parameters, and of the observations `[1, num_envs, ...]` it is made for."""
+    key = jax.random.key(0)
+    _, obs = jax.eval_shape(env.reset, jax.random.split(key, num_envs))
+    obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
+    return jax.eval_shape(network.init, key, obs), obs
 
 
 def _sequence_problems(cfg: OnPolicyConfig) -> list[Problem]:

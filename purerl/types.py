@@ -264,6 +264,7 @@ class Descent(NamedTuple):
     lr: `(state) -> float32`, the learning rate it stands at.
     begin, end: from the state to the course of an update, and back.
     report: `(course) -> metrics` of the step that led here.
+    elementwise: a step does not depend on the shapes of parameters, so that a group may be given as one vector.
     """
 
     init: Callable
@@ -272,6 +273,7 @@ class Descent(NamedTuple):
     begin: Callable = lambda state: state
     end: Callable = lambda course: course
     report: Callable = lambda course: {}
+    elementwise: bool = False
 
 
 class Phase(NamedTuple):

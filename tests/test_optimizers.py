@@ -8,6 +8,7 @@ import purerl
 from purerl import PPOConfig
 from purerl.clock import clock_at, gradient_steps
 from purerl.optimizers import (
+    Direction,
     adapted_coefficient,
     adapted_rate,
     clip_scale,
@@ -60,7 +61,7 @@ def test_polynomial_schedule_matches_the_reference_vector(vectors):
     cfg = cfg.replace(num_epochs=1, num_minibatches=2)  # step s is the (s % 2)-th of update s // 2
     got = []
     for step in map(int, given["steps"]):
-        moving = descent(cfg, optax.identity(), None, clock_at(step // 2), cfg.num_epochs)
+        moving = descent(cfg, Direction(optax.identity(), True), None, clock_at(step // 2), cfg.num_epochs)
         course = moving.begin(moving.init({"policy": jnp.zeros(1)}))
         for _ in range(step % 2 + 1):
             taken, course = moving.step({"policy": jnp.ones(1)}, course, {"policy": jnp.zeros(1)}, {})
@@ -115,7 +116,7 @@ def test_kl_coefficients_match_the_reference_vector(vectors, system, tolerance, 
 def test_stopping_matches_the_reference_vector(vectors, key, threshold, stop):
     given, expected = vectors["kl_early_stop"]
     kl = jnp.asarray(given["kl"], jnp.float32)
-    moving = stopping(steady(optax.identity(), jnp.float32(1), {}), jnp.float32(threshold), kl.size if stop == "update" else 4)
+    moving = stopping(steady(Direction(optax.identity(), True), jnp.float32(1), {}), jnp.float32(threshold), kl.size if stop == "update" else 4)
     course, applied = moving.begin(moving.init({"policy": jnp.zeros(1)})), []
     for reading in kl.ravel():
         taken, course = moving.step({"policy": jnp.ones(1)}, course, {"policy": jnp.zeros(1)}, {"approx_kl": reading})
@@ -128,7 +129,7 @@ def test_each_network_may_be_clipped_by_itself(vectors):
     gradients = dict(zip(("policy", "value"), (jnp.asarray(g, jnp.float32) for g in given["grads"]), strict=True))
     params = jax.tree.map(jnp.zeros_like, gradients)
     loss = lambda params, batch: (sum((params[g] * gradients[g]).sum() for g in gradients), {})
-    moving = steady(optax.identity(), jnp.float32(1), {})
+    moving = steady(Direction(optax.identity(), True), jnp.float32(1), {})
     phase = Phase("p", loss, moving, None, 1, 1, jnp.float32(given["max_norm"]), joint=False)
     moved, _, metrics = run_phase(phase, clock_at(0), KEY, params, init_phase(phase, params), Sequences(jnp.zeros((1, 4)), ()))
     for group, want in zip(("policy", "value"), expected["per_group"], strict=True):
@@ -193,7 +194,7 @@ def test_a_transformation_with_a_rate_of_its_own_is_refused(optimizer):
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "rmsprop", "sgd"])
 def test_every_named_optimizer_descends(name):
-    gives = direction(purerl.fields.single_precision(CFG.replace(optimizer=name)))
+    gives = direction(purerl.fields.single_precision(CFG.replace(optimizer=name))).transformation
     params = {"policy": jnp.ones(3)}
     with jax.numpy_dtype_promotion("standard"):
         step, _ = gives.update({"policy": jnp.array([1.0, 2, 3])}, gives.init(params), params)

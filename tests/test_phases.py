@@ -10,7 +10,7 @@ from purerl.clock import clock_at
 from purerl.config import PPOConfig
 from purerl.envs import make_env
 from purerl.networks import actor_critic
-from purerl.optimizers import steady
+from purerl.optimizers import Direction, steady
 from purerl.phases import init_phase, run_phase, sequences
 from purerl.reductions import mean, moments, total
 from purerl.types import Phase, Sample, Sequences
@@ -24,7 +24,7 @@ def seen(params, batch):
 
 
 def phase_of(loss, lr=1.0, optimizer=None, **changes):
-    moving = steady(optimizer or optax.identity(), jnp.float32(lr), {})
+    moving = steady(Direction(optimizer or optax.identity(), True), jnp.float32(lr), {})
     default = {"name": "p", "loss": loss, "descent": moving, "group": None, "epochs": 1, "minibatches": 1}
     return Phase(**default | {"max_grad_norm": jnp.float32(jnp.inf)} | changes)
 

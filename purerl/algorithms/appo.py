@@ -48,7 +48,7 @@ def appo(
     intrinsic: Intrinsic | None = None,
 ) -> Algorithm:
     """APPO as two pure functions; the arguments are those of `ppo`. An estimator of one's own takes the place of V-trace."""
-    phases = ppo_phases(policy_loss, optimizer or direction(cfg), lr_schedule, intrinsic)
+    phases = ppo_phases(policy_loss, direction(cfg, optimizer), lr_schedule, intrinsic)
     base = ppo(cfg, env, network, phases=phases, intrinsic=intrinsic)
     length = base.phases[0].length if jax.tree.leaves(network.initial_carry(1)) else cfg.num_steps
 

@@ -34,7 +34,7 @@ def daac(
 
     A schedule in gradient steps counts those of the value's phase in every update, whether it is due or not.
     """
-    optimizer = optimizer or direction(cfg)
+    optimizer = direction(cfg, optimizer)
 
     def phases(cfg: DAACConfig, network: Network, clock: Clock | None) -> list[Phase]:
         value = descent(unsteered(cfg), optimizer, lr_schedule, clock, cfg.e_v)

@@ -21,7 +21,7 @@ from purerl.clock import advance, remainder, since
 from purerl.config import PPGConfig
 from purerl.metrics import mean_of
 from purerl.normalize import standardize_values
-from purerl.optimizers import descent, direction, group_scales, steady, unsteered
+from purerl.optimizers import Direction, descent, direction, group_scales, steady, unsteered
 from purerl.phases import epochs, if_due, init_phase
 from purerl.reductions import mean
 from purerl.streams import summed, with_loss
@@ -72,7 +72,7 @@ def ppg(
     The buffer is `Sequences` of `n_pi * num_envs` columns, each the rollout of one environment: like one wide rollout.
     A schedule of one's own is the policy phase's; the auxiliary phase keeps to that of the config, from `aux_lr` on.
     """
-    optimizer = optimizer or direction(cfg)
+    optimizer = direction(cfg, optimizer)
     T, B = cfg.num_steps, cfg.num_envs
     aux_optimizer = "ppo" if cfg.aux_optimizer == "shared" else "aux"
 
@@ -180,7 +180,7 @@ def auxiliary_loss(cfg: PPGConfig, network: Network) -> Callable:
     return loss
 
 
-def auxiliary_descent(cfg: PPGConfig, optimizer: Any, clock: Clock | None) -> Descent:
+def auxiliary_descent(cfg: PPGConfig, optimizer: Direction, clock: Clock | None) -> Descent:
     """Steps of one rate in an auxiliary phase: the schedule's when its policy phase began, so that the last one learns too."""
     plain = unsteered(cfg).replace(lr=cfg.aux_lr)
     rate = descent(plain, optimizer, None, since(clock, cfg.n_pi - 1), cfg.e_pi).lr(None) if clock else cfg.aux_lr

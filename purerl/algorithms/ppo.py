@@ -20,7 +20,7 @@ from purerl.keys import stream
 from purerl.metrics import Mean, explained_variance, mean_of
 from purerl.normalize import Statistics, merge_statistics, no_statistics, scale_rewards, standardize_values
 from purerl.on_policy import OnPolicyConfig
-from purerl.optimizers import adapted_coefficient, coefficients, descent, direction
+from purerl.optimizers import Direction, adapted_coefficient, coefficients, descent, direction
 from purerl.phases import init_phase, run_phase, sequences
 from purerl.reductions import mean
 from purerl.rollout import collect, start, step_counts
@@ -81,7 +81,7 @@ def ppo(
         intrinsic: a second stream of rewards; the network then has two values.
     """
     remembers = bool(jax.tree.leaves(network.initial_carry(1)))
-    phases = phases or ppo_phases(policy_loss, optimizer or direction(cfg), lr_schedule, intrinsic)
+    phases = phases or ppo_phases(policy_loss, direction(cfg, optimizer), lr_schedule, intrinsic)
     advantage = advantage if intrinsic is None else estimating(advantage)
     resting = tuple(phases(cfg, network, None))
     length = resting[0].length
@@ -190,7 +190,7 @@ def phase_of(cfg: OnPolicyConfig, network: Network, name: str, loss: Callable, d
 
 
 def ppo_phases(
-    policy_loss: Callable[..., jax.Array], optimizer: Any, lr_schedule: Callable | None, intrinsic: Intrinsic | None
+    policy_loss: Callable[..., jax.Array], optimizer: Direction, lr_schedule: Callable | None, intrinsic: Intrinsic | None
 ) -> Callable:
     """The one phase of PPO, with policy and value in one loss; as `ppo` takes it."""
     term = streams.with_loss(value_term, intrinsic)
@@ -251,8 +251,7 @@ def value_phase_loss(cfg: OnPolicyConfig, network: Network) -> Callable:
 
     def loss(params, batch):
         outputs, _ = network.apply(params, batch.carry, batch.steps.obs, batch.steps.first)
-        _, metrics = value_term(cfg, params, outputs, batch.steps)
-        return metrics["value_loss"], metrics
+        return value_term(cfg, params, outputs, batch.steps)
 
     return loss
 

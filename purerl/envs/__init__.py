@@ -29,9 +29,16 @@ def make_env(
     """
     from purerl.envs import gymnax
 
-    if env is None:
-        env = gymnax.make(env_id, env_kwargs)
+    env = gymnax.make(env_id, env_kwargs) if env is None else env
     missing = [name for name in ("reset", "step", "action_space") if not callable(getattr(env, name, None))]
     if missing:
         raise ConfigError([Problem("env", env, f"has no method {' or '.join(missing)}; gymnax 1.0's are needed")])
     return gymnax.adapt(env, env_params, params, info)
+
+
+def swept_problems(env_id: str, env_kwargs: tuple, env_params: dict[str, Any], env: Any = None, params: Any = None) -> list[Problem]:
+    """What is wrong with the environments of a batch of configs; the arguments are those of `make_env`, overrides `[configs]`."""
+    from purerl.envs import gymnax
+
+    env = gymnax.make(env_id, env_kwargs) if env is None else env
+    return gymnax.swept_problems(gymnax.default_params(env) if params is None else params, env_params)

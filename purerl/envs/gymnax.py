@@ -57,9 +57,7 @@ def adapt(env: Any, overrides: dict[str, Any], params: Any = None, info: tuple[s
     Raises:
         ConfigError: it does not keep the protocol.
     """
-    with jax.ensure_compile_time_eval():
-        params = getattr(env, "default_params", None) if params is None else params
-    params = _override(params, overrides)
+    params = _override(default_params(env) if params is None else params, overrides)
     bare = getattr(type(env), "step", None) is GymnaxEnvironment.step
     reset = (lambda key: _strong(env.reset_env(key, params))) if bare else (lambda key: _strong(env.reset(key, params)))
     step = (_bare_step if bare else _public_step)(env, params, info)
@@ -150,6 +148,19 @@ def _unpack(values: tuple, count: int, method: str) -> tuple:
 # --- parameters and spaces --------------------------------------------------------------------------------------------
 
 
+def default_params(env: Any) -> Any:
+    """An environment's own parameters; None where it has none.
+
+    Raises:
+        ConfigError: it inherits gymnax's, which are a time limit of one step.
+    """
+    if getattr(type(env), "default_params", None) is GymnaxEnvironment.default_params:
+        hint = "has no default_params of its own, and gymnax's end each episode after one step; define them, or pass env_params"
+        raise ConfigError([Problem("env", type(env).__name__, hint)])
+    with jax.ensure_compile_time_eval():
+        return getattr(env, "default_params", None)
+
+
 def _override(params: Any, overrides: dict[str, Any]) -> Any:
     """The parameters with some replaced, each cast to the type it had."""
     names = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
@@ -158,16 +169,38 @@ def _override(params: Any, overrides: dict[str, Any]) -> Any:
         hint = "the environment has no parameters" if not names else None
         raise ConfigError([Problem("env_params", name, hint or f"no such parameter; {nearest(name, names)}") for name in unknown])
 
-    def cast(name, value):
-        kind = jnp.result_type(getattr(params, name))
-        if isinstance(value, jax.Array):
-            return value.astype(kind)
-        if np.issubdtype(kind, np.integer) and value != int(value):
-            raise ConfigError([Problem("env_params", {name: value}, "must be a whole number")])
-        return np.asarray(value).astype(kind)[()]
-
-    changes = {name: cast(name, value) for name, value in overrides.items()}
+    found = [Problem("env_params", {name: x}, hint) for name, x in overrides.items() if (hint := _misfit(params, name, x))]
+    if found:
+        raise ConfigError(found)
+    cast = lambda kind, x: x.astype(kind) if isinstance(x, jax.Array) else np.asarray(x).astype(kind)[()]
+    changes = {name: cast(jnp.result_type(getattr(params, name)), value) for name, value in overrides.items()}
     return dataclasses.replace(params, **changes) if changes else params
+
+
+def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:
+    """What is wrong with the values `[configs]` of parameters that a batch of configs sweeps."""
+    swept = {name: np.asarray(x) for name, x in overrides.items() if np.ndim(x)}
+    return [Problem("env_params", {name: x}, hint) for name, x in swept.items() if (hint := _out_of_range(params, name, x))]
+
+
+def _misfit(params: Any, name: str, value: Any) -> str | None:
+    """Why a value cannot take a parameter's place."""
+    shape = np.shape(getattr(params, name))
+    if np.shape(value) != shape:
+        sweep = f'must be one number; to sweep it, jax.vmap(lambda x: cfg.replace(env_params={{"{name}": x}}))(values)'
+        return f"must have the shape {list(shape)}" if shape else sweep
+    return None if isinstance(value, jax.core.Tracer) else _out_of_range(params, name, np.asarray(value))
+
+
+def _out_of_range(params: Any, name: str, values: np.ndarray) -> str | None:
+    """What is wrong with any of the values of a parameter."""
+    kind = jnp.result_type(getattr(params, name))
+    whole = np.issubdtype(kind, np.integer)
+    if whole and (values != np.floor(values)).any():
+        return "must be a whole number"
+    low, high = (np.iinfo(kind).min, np.iinfo(kind).max) if whole else (-np.inf, np.inf)
+    low = 1 if name == "max_steps_in_episode" else low
+    return None if ((low <= values) & (values <= high)).all() else f"must be between {low} and {high}"
 
 
 def _draw(env: Any, params: Any):
