@@ -7,7 +7,7 @@ from purerl.config import PPGConfig as PPGConfig
 from purerl.config import PPOConfig as PPOConfig
 from purerl.devices import over_devices as over_devices
 from purerl.devices import use_cores as use_cores
-from purerl.directory import Loaded as Loaded
+from purerl.directory import Run as Run
 from purerl.directory import load as load
 from purerl.directory import restore as restore
 from purerl.directory import save as save

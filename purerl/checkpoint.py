@@ -6,26 +6,33 @@ knows Orbax, and of it only the v1 interface.
 """
 
 import asyncio
-import fcntl
+import contextlib
 import hashlib
 import importlib.metadata
 import json
 import logging
 import os
 import pathlib
+import re
+import shutil
 import socket
+import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import filelock
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from purerl.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem
+from purerl.migrations import FORMAT, migrated
 
 PyTree = Any
-FORMAT = 1
+CLOCK = "['state'].clock"  # how the paths of a state's clock begin: of all of a state it alone has no axis of runs
+UNFINISHED = ".orbax-checkpoint-tmp"  # what Orbax adds to the name of a checkpoint until it is whole
 KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # dtypes of keys, and their names
 KEY_WORDS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4}
 PACKAGES = ("purerl", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "orbax-checkpoint")
@@ -114,19 +121,20 @@ class Store:
         directory: absolute; made if it is not there.
         keep: newest checkpoints to keep.
         keep_every: keep those of every k-th update as well; 0 keeps none of them.
+
+    Raises:
+        ConfigError: there is a file in its place.
     """
 
     def __init__(self, directory: pathlib.Path, keep: int = 3, keep_every: int = 0):
-        training = _orbax().training
-        policies = training.preservation_policies
-        kept = [policies.LatestN(keep)] + ([policies.EveryNSteps(keep_every)] if keep_every else [])
-        self.directory, self._saving, self._saving_updates = directory, None, None
-        self._checkpointer = training.Checkpointer(
-            directory,
-            cleanup_tmp_directories=True,
-            save_decision_policy=None,
-            preservation_policy=policies.AnyPreservationPolicy(kept),
-        )
+        self.directory, self._keep, self._keep_every = directory, keep, keep_every
+        self._saving, self._saving_updates = None, 0
+        try:
+            directory.mkdir(exist_ok=True)
+            for unfinished in directory.glob(f"*{UNFINISHED}*"):  # of a process that was killed
+                shutil.rmtree(unfinished)
+        except OSError as error:
+            raise ConfigError([Problem("directory", str(directory), f"cannot be written to: {error.strerror}")]) from None
 
     def save(self, updates: int, tree: PyTree, record: dict[str, Any]) -> None:
         """Copies a tree to the host and begins to write it. Waits for the save before.
@@ -135,56 +143,62 @@ class Store:
             CheckpointError: that one, or this, could not be written.
         """
         self.wait()
-        arrays = to_arrays(tree)
-        dtypes = describe(tree)
-        leaves = {path: [dtypes[path], _sha256(x)] for path, x in arrays.items()}
+        self.write(updates, to_arrays(tree), describe(tree), record)
+
+    def write(self, updates: int, arrays: dict[str, np.ndarray], described: dict[str, str], record: dict[str, Any]) -> None:
+        """Begins to write arrays, as `to_arrays` and `describe` gave them. Waits for the save before.
+
+        Raises:
+            CheckpointError: that one, or this, could not be written.
+        """
+        self.wait()
+        leaves = {path: [described[path], _sha256(x)] for path, x in arrays.items()}
         text = json.dumps({**record, "format": FORMAT, "updates": updates, "versions": versions(), "leaves": leaves})
         # Orbax refuses arrays without elements; their place in the record is enough.
-        written = {path: x for path, x in arrays.items() if x.size}
+        stored = {path: x for path, x in arrays.items() if x.size}
         metadata = {"record": text, "sha256": _sha256(text.encode())}
-        self._saving_updates = updates
+        path, self._saving_updates = self._path(updates), updates
         with self._reported():
-            self._saving = self._checkpointer.save_async(
-                updates, written, force=True, overwrite=updates in self.updates(), custom_metadata=metadata
-            )
+            self._saving = _orbax().save_async(path, stored, overwrite=path.exists(), custom_metadata=metadata)
 
     def wait(self) -> None:
-        """Returns when nothing is being written.
+        """Returns when what was saved is whole.
 
         Raises:
-            CheckpointError: what was being written could not be.
+            CheckpointError: it could not be written; the checkpoints before it are still there.
         """
         saving, self._saving = self._saving, None
-        if saving is not None:
-            with self._reported():
-                saving.result()
+        if saving is None:
+            return
+        with self._reported():
+            saving.result()
+            self._forget()
 
-    def close(self) -> None:
-        """Waits for the last save.
-
-        Raises:
-            CheckpointError: it could not be written.
-        """
-        try:
-            self.wait()
-        finally:
-            with self._reported():
-                self._checkpointer.close()
+    def _forget(self) -> None:
+        """Removes the checkpoints that need not be kept, each in one step."""
+        there = self.updates()
+        lasting = [updates for updates in there if self._keep_every and updates % self._keep_every == 0]
+        for updates in set(there) - {*there[-self._keep :], *lasting}:
+            removed = self.directory / f"{updates}{UNFINISHED}-removed"
+            os.rename(self._path(updates), removed)
+            shutil.rmtree(removed)
 
     def _reported(self):
-        return _Translated(lambda error: CheckpointError(f"update {self._saving_updates} could not be saved: {error}"))
+        return _Translated(self._failed)
+
+    def _failed(self, error: Exception) -> CheckpointError:
+        self._saving = None
+        for unfinished in self.directory.glob(f"{self._saving_updates}{UNFINISHED}*"):
+            shutil.rmtree(unfinished, ignore_errors=True)  # on a full disk nothing else would fit
+        return CheckpointError(f"update {self._saving_updates} could not be saved to {self.directory}: {_reason(error)}")
+
+    def close(self) -> None:
+        """Waits, as `wait`."""
+        self.wait()
 
     def updates(self) -> list[int]:
         """Which checkpoints there are, the oldest first."""
-        return sorted(checkpoint.step for checkpoint in self._checkpointer.checkpoints)
-
-    def record(self, updates: int) -> dict[str, Any]:
-        """The record of a checkpoint, without its arrays.
-
-        Raises:
-            CheckpointCorrupt: it is not what was written.
-        """
-        return read_record(self.directory / str(updates))
+        return numbers(self.directory)
 
     def load(self, updates: int) -> Checkpoint:
         """A checkpoint, verified.
@@ -192,24 +206,73 @@ class Store:
         Raises:
             CheckpointCorrupt: it is not what was written.
         """
-        return read(self.directory / str(updates))
+        return read(self._path(updates))
+
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint, verified; None if there is none.
+
+        Raises:
+            CheckpointCorrupt: it is not what was written.
+        """
+        there = self.updates()
+        return self.load(there[-1]) if there else None
+
+    def _path(self, updates: int) -> pathlib.Path:
+        return self.directory / str(updates)
+
+
+def numbers(directory: pathlib.Path) -> list[int]:
+    """The numbers of updates of the checkpoints below a directory of them, the oldest first. Reads only, and takes no lock."""
+    whole = [path for path in directory.iterdir() if path.name.isdigit()] if directory.is_dir() else []
+    return sorted(int(path.name) for path in whole if path.is_dir())
+
+
+def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Checkpoint:
+    """The newest checkpoint below a directory of them that is what was written, or the one of so many updates.
+
+    Of one that is damaged it warns, and takes the one before.
+
+    Raises:
+        CheckpointError: there is none.
+        CheckpointCorrupt: it is damaged, and there is no other.
+    """
+    there = numbers(directory) if updates is None else [updates]
+    if not there or not (directory / str(there[-1])).is_dir():
+        raise CheckpointError(f"no checkpoint in {directory}" + ("" if updates is None else f" of update {updates}"))
+    return first_readable(there, lambda number: read(directory / str(number)))
+
+
+def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
+    """What reading the last of these numbers gives, or the one before it where that is damaged, with a warning.
+
+    Raises:
+        CheckpointCorrupt: all are.
+    """
+    for number in reversed(there):
+        try:
+            return read(number)
+        except CheckpointCorrupt as error:
+            if number == there[0]:
+                raise
+            warnings.warn(f"{error}; taking the one before", stacklevel=5)
+    raise ValueError("no checkpoint to read")
 
 
 def read_record(path: pathlib.Path) -> dict[str, Any]:
     """The record of the checkpoint in a directory, verified."""
     with _Translated(lambda error: CheckpointCorrupt(f"the record of {path} cannot be read: {error}")):
         metadata = _orbax().metadata(path).custom_metadata
-        text, expected = metadata["record"], metadata["sha256"]
-        if _sha256(text.encode()) != expected:
+        text = metadata.get("record", "") if isinstance(metadata, dict) else ""
+        if not text or _sha256(text.encode()) != metadata.get("sha256"):
             raise CheckpointCorrupt(f"the record of {path} is not what was written")
         record = json.loads(text)
-    if record["format"] != FORMAT:
-        raise CheckpointMismatch(path, [f"format {record['format']}; this version of purerl reads {FORMAT}"])
+    if not 1 <= record["format"] <= FORMAT:
+        raise CheckpointMismatch(path, [f"format {record['format']}; this version of purerl reads 1 to {FORMAT}"])
     return record
 
 
 def read(path: pathlib.Path) -> Checkpoint:
-    """The checkpoint in a directory, with every array held against its hash."""
+    """The checkpoint in a directory, with every array held against its hash, as one of today's format."""
     record = read_record(path)
     orbax, leaves = _orbax(), record["leaves"]
     with _Translated(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")):
@@ -218,19 +281,16 @@ def read(path: pathlib.Path) -> Checkpoint:
         for name, size in sizes.items():  # before anything is allocated
             if size and int(np.prod(stored[name].shape, dtype=object)) != size:
                 raise CheckpointCorrupt(f"{path}: {name} has the shape {stored[name].shape}, not {leaves[name][0]}")
+            if size and stored[name].dtype != _dtype(leaves[name][0]):
+                raise CheckpointCorrupt(f"{path}: {name} is of {stored[name].dtype}, not {leaves[name][0]}")
         template = {name: np.empty(x.shape, x.dtype) for name, x in stored.items() if name in leaves}
         arrays = orbax.load(path, template) if template else {}
     for name, (described, expected) in leaves.items():
         array = arrays.setdefault(name, np.empty(shape_of(described), _dtype(described)))
         if _sha256(array) != expected:
             raise CheckpointCorrupt(f"{path}: {name} is not what was written")
-    return Checkpoint(record["updates"], record, arrays)
-
-
-def newest(directory: pathlib.Path) -> pathlib.Path | None:
-    """The newest whole checkpoint below a directory of them. Reads only, and takes no lock."""
-    whole = [path for path in directory.iterdir() if path.name.isdigit()] if directory.is_dir() else []
-    return max(whole, key=lambda path: int(path.name), default=None)
+    record, names = migrated(record)
+    return Checkpoint(record["updates"], record, {names[path]: x for path, x in arrays.items()})
 
 
 def shape_of(described: str) -> tuple[int, ...]:
@@ -250,7 +310,7 @@ def _stored_size(described: str) -> int:
 
 
 class _Translated:
-    """Turns any error within into a checkpoint's, with the first one as its cause."""
+    """Turns any error within into a checkpoint's, which says all that a user can do something about."""
 
     def __init__(self, translate: Callable[[Exception], CheckpointError]):
         self._translate = translate
@@ -262,19 +322,51 @@ class _Translated:
         # One failed write cancels the others, and then the cancellation may be what surfaces.
         failed = isinstance(error, Exception | asyncio.CancelledError)
         if failed and not isinstance(error, CheckpointError):
-            raise self._translate(error) from error
+            raise self._translate(error) from None
+
+
+def _reason(error: BaseException) -> str:
+    """Why a write failed: the system's word for it, if the error has one anywhere."""
+    if code := re.search(r"os_error_code='(\d+)'", str(error)):
+        return os.strerror(int(code[1]))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).split("\n")[0][:300] or type(error).__name__
+
+
+# --- Orbax and the terminal -------------------------------------------------------------------------------------------
 
 
 def _orbax() -> Any:
-    logging.getLogger("absl").addFilter(_quiet)
+    """Orbax, its reports kept off the terminal: its errors arrive as exceptions."""
+    for logger in ("absl", "asyncio"):
+        logging.getLogger(logger).addFilter(_not_of_orbax)
+    if not isinstance(sys.unraisablehook, _Unraisable):
+        sys.unraisablehook = _Unraisable(sys.unraisablehook)
     from orbax.checkpoint import v1
 
     return v1
 
 
-def _quiet(record: logging.LogRecord) -> bool:
-    """Keeps Orbax's reports off the terminal; its errors arrive as exceptions."""
-    return "orbax" not in record.pathname
+def _not_of_orbax(record: logging.LogRecord) -> bool:
+    return "orbax" not in record.pathname and "orbax" not in record.getMessage()
+
+
+class _Unraisable:
+    """What Python calls with errors that nobody can catch.
+
+    Where one array cannot be written, Orbax closes the event loop that the others are about to report to. Each of those then
+    would print a traceback, dozens of them, from a thread of TensorStore's.
+    """
+
+    def __init__(self, otherwise: Callable[[Any], None]):
+        self._otherwise = otherwise
+
+    def __call__(self, unraisable: Any) -> None:
+        error = unraisable.exc_value
+        if unraisable.object is None and isinstance(error, RuntimeError) and str(error) == "Event loop is closed":
+            return
+        self._otherwise(unraisable)
 
 
 # --- the directory of a run -------------------------------------------------------------------------------------------
@@ -288,20 +380,18 @@ class Lock:
     """
 
     def __init__(self, directory: pathlib.Path):
-        self._file = open(directory / ".lock", "a+")  # noqa: SIM115
+        self._lock, holder = filelock.FileLock(directory / ".lock"), directory / ".holder"
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            self._file.seek(0)
-            holder = self._file.read().strip() or "another process"
-            self._file.close()
-            raise DirectoryLocked(f"{directory} is being written to by {holder}") from error
-        self._file.truncate(0)
-        self._file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        self._file.flush()
+            self._lock.acquire(timeout=0)
+        except filelock.Timeout:
+            with contextlib.suppress(OSError):
+                raise DirectoryLocked(f"{directory} is being written to by {holder.read_text()}") from None
+            raise DirectoryLocked(f"{directory} is being written to by another process") from None
+        with contextlib.suppress(OSError):  # without it, the message above says less
+            holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
 
     def release(self) -> None:
-        self._file.close()
+        self._lock.release()
 
 
 def run_directory(directory: Any) -> pathlib.Path:

@@ -13,9 +13,10 @@ import jax
 import numpy as np
 import tyro
 
-from purerl import directory, plots, recorders
+from purerl import plots, recorders
 from purerl.config import ALGORITHMS, algorithm_of
 from purerl.console import LiveLine, closing_table, evaluation_table
+from purerl.directory import Run, load
 from purerl.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
 from purerl.export import export
 from purerl.fields import Config
@@ -23,7 +24,6 @@ from purerl.fit import fit
 from purerl.on_policy import OnPolicyConfig, RNDConfig
 from purerl.presets import preset
 from purerl.rendering import render
-from purerl.runs import first_of
 
 DESCRIPTION = "Trains agents of the PPO family."
 
@@ -32,7 +32,7 @@ FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float]}
 
 
 @dataclasses.dataclass(kw_only=True)
-class Run:
+class Training:
     """What a command needs beside the config.
 
     Attributes:
@@ -82,16 +82,18 @@ TO_FIT += ("eval_every", "eval_episodes", "eval_deterministic", "render_every")
 
 @dataclasses.dataclass
 class Watch:
-    """Episodes of a finished run.
+    """Episodes of a run that was kept.
 
     Attributes:
         dir: Directory of the run.
+        run: Of several runs one, by its place, 0 for the first, or its label: `config 1, seed 0`.
         deterministic: The most likely actions instead of random ones.
         best: The state with the best evaluation instead of the last.
         seed: Of the episodes.
     """
 
     dir: tyro.conf.Positional[str]
+    run: str = ""
     deterministic: bool = False
     best: bool = False
     seed: int = 0
@@ -99,10 +101,10 @@ class Watch:
 
 @dataclasses.dataclass
 class Eval(Watch):
-    """Scores a finished run: the return of fresh episodes of each seed.
+    """Scores runs that were kept: the return of fresh episodes of each, in its own environment.
 
     Attributes:
-        num_episodes: Episodes of each seed.
+        num_episodes: Episodes of each run.
     """
 
     num_episodes: int = 128
@@ -110,7 +112,7 @@ class Eval(Watch):
 
 @dataclasses.dataclass
 class Plot:
-    """Draws the learning curves of runs, with a band over seeds.
+    """Draws the learning curves of runs, a line for each config with a band over its seeds.
 
     Attributes:
         dirs: Directories of the runs to compare.
@@ -127,7 +129,7 @@ class Plot:
 
 @dataclasses.dataclass
 class Render(Watch):
-    """Draws an episode of a run's policy, of its first seed.
+    """Draws an episode of a run's policy; of several runs that of `--run`, or of the first.
 
     Attributes:
         out: File to write.
@@ -138,15 +140,19 @@ class Render(Watch):
 
 @dataclasses.dataclass
 class Export:
-    """Writes a run's policy, of its first seed, as a program that needs JAX only; `purerl.export` says how to call it.
+    """Writes a run's policy, of several that of `--run` or of the first, as a program that needs `jax` and `flatbuffers` only.
+
+    `purerl.export` says how to call it.
 
     Attributes:
         dir: Directory of the run.
+        run: Of several runs one, by its place, 0 for the first, or its label: `config 1, seed 0`.
         out: File to write.
         best: The state with the best evaluation instead of the last.
     """
 
     dir: tyro.conf.Positional[str]
+    run: str = ""
     out: str = "policy.jaxexport"
     best: bool = False
 
@@ -154,8 +160,8 @@ class Export:
 def main(args: list[str] | None = None) -> int:
     """Runs a command and returns its exit status.
 
-    0: done, or ended by Ctrl-C; 1: a checkpoint failed or the run diverged; 2: the config cannot be trained; 143: ended by
-    SIGTERM, and to be resumed.
+    0: done, now or before, or ended by Ctrl-C; 1: a checkpoint failed or the run diverged; 2: the config cannot be trained; 143:
+    ended by SIGTERM, and to be resumed.
     """
     args = sys.argv[1:] if args is None else args
     try:
@@ -173,34 +179,36 @@ def main(args: list[str] | None = None) -> int:
         return 1
 
 
-def _train(cfg: Config, run: Run) -> int:
-    options = {name: getattr(run, name) for name in TO_FIT}
-    options |= {name: getattr(run, name) or None for name in ("directory", "init_from")}
+def _train(cfg: Config, asked: Training) -> int:
+    options = {name: getattr(asked, name) for name in TO_FIT}
+    options |= {name: getattr(asked, name) or None for name in ("directory", "init_from")}
     with LiveLine() as live_line:
-        result = fit(cfg, run.seed, recorders=(live_line, *_recorders(run, cfg)), **options)
-    if result.progress.updates > result.progress.began[0]:
+        result = fit(cfg, asked.seed, recorders=(live_line, *_recorders(asked, cfg)), **options)
+    if result.progress.updates:
         live_line.console.print(closing_table(result.progress, result.metrics))
     return 128 + result.stopped_by if result.stopped_by == 15 else 0
 
 
-def _recorders(run: Run, cfg: Config) -> list[recorders.Rows]:
-    home = pathlib.Path(run.directory).expanduser()
+def _recorders(asked: Training, cfg: Config) -> list[recorders.Rows]:
+    home = pathlib.Path(asked.directory).expanduser()
     kinds = (("metrics.jsonl", recorders.JsonLines), ("metrics.csv", recorders.Csv), ("tensorboard", recorders.TensorBoard))
-    made = [kind(home / name, run.write_every) for name, kind in kinds] if run.directory else []
-    if run.wandb:
-        made.append(recorders.Wandb(run.write_every, project=run.wandb, config=json.loads(cfg.to_json())))
+    made = [kind(home / name, asked.write_every) for name, kind in kinds] if asked.directory else []
+    if asked.wandb:
+        made.append(recorders.Wandb(asked.write_every, project=asked.wandb, config=json.loads(cfg.to_json())))
     return made
 
 
 def _evaluate(command: Eval) -> int:
-    loaded = directory.load(command.dir, best=command.best)
-    evaluate = lambda state, key: loaded.train.evaluate(state, key, command.num_episodes, command.deterministic)
-    keys = jax.random.key(command.seed)
-    if loaded.num_runs is not None:
-        evaluate, keys = jax.vmap(evaluate, (loaded.train.seed_axes, 0)), jax.random.split(keys, loaded.num_runs)
-    episodes = jax.tree.map(np.atleast_2d, jax.device_get(jax.jit(evaluate)(loaded.state, keys)))
-    LiveLine().console.print(evaluation_table(episodes, loaded.seed, loaded.updates))
+    run = _asked(command) if command.run else load(command.dir, best=command.best)
+    episodes = jax.tree.map(np.atleast_2d, run.evaluate(command.num_episodes, command.seed, command.deterministic))
+    LiveLine().console.print(evaluation_table(episodes, run.labels, run.finished))
     return 0
+
+
+def _asked(command: Watch | Export) -> Run:
+    """The one run that a command is about."""
+    run = load(command.dir, best=command.best)
+    return run.select(command.run or 0)
 
 
 def _plot(command: Plot) -> int:
@@ -210,18 +218,16 @@ def _plot(command: Plot) -> int:
 
 
 def _render(command: Render) -> int:
-    loaded = directory.load(command.dir, best=command.best)
-    state = loaded.state if loaded.num_runs is None else first_of(loaded.state)
-    score = render(loaded.train, state, command.out, seed=command.seed, deterministic=command.deterministic)
-    print(f"{command.out}: an episode of return {score:.1f}")
+    run = _asked(command)
+    score = render(run.train, run.state, command.out, seed=command.seed, deterministic=command.deterministic)
+    print(f"{command.out}: an episode of {run.labels[0]}, return {score:.1f}")
     return 0
 
 
 def _export(command: Export) -> int:
-    loaded = directory.load(command.dir, best=command.best)
-    state = loaded.state if loaded.num_runs is None else first_of(loaded.state)
-    data = export(loaded.train, state, command.out)
-    print(f"{command.out}: {len(data):,} bytes")
+    run = _asked(command)
+    data = export(run.train, run.state, command.out)
+    print(f"{command.out}: {run.labels[0]}, {len(data):,} bytes")
     return 0
 
 
@@ -252,7 +258,7 @@ def _from_file(path: str, algorithm: type[Config]) -> dict[str, Any]:
     values = {name.replace("-", "_"): tuple(x) if isinstance(x, list) else x for name, x in values.items()}
     if isinstance(values.get("env_kwargs"), dict):
         values["env_kwargs"] = tuple(values["env_kwargs"].items())
-    known = [f.name for cls in (algorithm, Run) for f in dataclasses.fields(cls)]
+    known = [f.name for cls in (algorithm, Training) for f in dataclasses.fields(cls)]
     known += [f"rnd_{f.name}" for f in dataclasses.fields(RNDConfig)]
     found = [Problem(name, values[name], f"no such flag; {nearest(name, known)}") for name in values if name not in known]
     if not isinstance(values.get("rnd", False), bool):
@@ -263,15 +269,15 @@ def _from_file(path: str, algorithm: type[Config]) -> dict[str, Any]:
 
 
 def _flags(name: str, base: dict[str, Any], cls: type[Config]) -> type:
-    """A dataclass that tyro turns into flags: the fields of the config and those of `Run`, their defaults replaced by `base`."""
-    parts = [(part, f) for part in (cls(), Run()) for f in dataclasses.fields(part)]
+    """A dataclass that tyro turns into flags: the fields of the config and of `Training`, their defaults replaced by `base`."""
+    parts = [(part, f) for part in (cls(), Training()) for f in dataclasses.fields(part)]
     fields = [(f.name, _flag_type(f), _default(f.name, base.get(f.name, getattr(part, f.name)))) for part, f in parts]
     fields = [field if field[0] != "rnd" else ("rnd", bool, dataclasses.field(default=bool(base.get("rnd")))) for field in fields]
     rnd = base["rnd"] if isinstance(base.get("rnd"), RNDConfig) else RNDConfig()
     inner = {f: base.get(f"rnd_{f.name}", getattr(rnd, f.name)) for f in dataclasses.fields(RNDConfig)}
     fields += [(f"rnd_{f.name}", _flag_type(f), value) for f, value in inner.items()]
     parents = cls.__mro__[1 : cls.__mro__.index(OnPolicyConfig) + 1]
-    inherited = [part.__doc__.split("Attributes:\n")[1].rstrip() for part in (*parents, Run)]
+    inherited = [part.__doc__.split("Attributes:\n")[1].rstrip() for part in (*parents, Training)]
     intrinsic = RNDConfig.__doc__.split("Attributes:\n")[1].rstrip()
     inherited.append(re.sub(r"^        (\w+): ", r"        rnd_\1: With --rnd. ", intrinsic, flags=re.MULTILINE))
     documentation = {"__doc__": "\n".join([cls.__doc__.rstrip(), *inherited, ""])}

@@ -35,6 +35,11 @@ class LiveLine:
         if self._live:
             self._live.stop()
 
+    def begin(self, progress: Progress) -> None:
+        """Says so where nothing is left to train."""
+        if progress.updates == progress.plan.num_updates:
+            self.console.print(f"finished before, after {progress.updates:,} updates; raise total_timesteps to go on")
+
     def __call__(self, progress: Progress) -> None:
         latest = overall(progress.metrics["episode_return"])
         self._return = self._return if np.isnan(latest) else latest
@@ -52,7 +57,8 @@ class LiveLine:
 
 def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
     """What each run reached: its episodes, and their mean return and length over the last tenth of `metrics`."""
-    table = Table(title=f"{progress.steps:,} steps in {_clock(progress.seconds)}, {progress.steps_per_second:,.0f} steps/s")
+    rate = progress.steps_per_second or progress.steps / max(progress.seconds, 1e-9)
+    table = Table(title=f"{progress.steps:,} steps in {_clock(progress.seconds)}, {rate:,.0f} steps/s")
     for column in ("run", "episodes", "return", "length", "entropy"):
         table.add_column(column, justify="right")
     rows = jax.tree.leaves(metrics)[0].shape[-1]
@@ -65,16 +71,16 @@ def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
     return table
 
 
-def evaluation_table(episodes: Episodes, first_seed: int, updates: int) -> Table:
-    """The scores of each seed, leaves `[seeds, episodes]` on the host."""
+def evaluation_table(episodes: Episodes, labels: tuple[str, ...], finished: tuple[int, ...]) -> Table:
+    """The scores of each run, leaves `[runs, episodes]` on the host; `finished` are the updates of each."""
     count = episodes.returns.shape[1]
-    table = Table(title=f"{count} episodes after {updates:,} updates")
+    after = f"{min(finished):,}" + (f" to {max(finished):,}" if len(set(finished)) > 1 else "")
+    table = Table(title=f"{count} episodes after {after} updates")
     for column in ("run", "return", "std", "min", "max", "length", "finished"):
         table.add_column(column, justify="right")
     for i, returns in enumerate(episodes.returns):
         numbers = [returns.mean(), returns.std(), returns.min(), returns.max(), episodes.lengths[i].mean()]
-        finished = f"{episodes.finished[i].sum()} of {count}"
-        table.add_row(f"seed {first_seed + i}", *(f"{x:.1f}" for x in numbers), finished)
+        table.add_row(labels[i], *(f"{x:.1f}" for x in numbers), f"{episodes.finished[i].sum()} of {count}")
     return table
 
 

@@ -1,22 +1,45 @@
 """The metrics of a run on the host, in memory or in a file that only grows at its end.
 
-The file is one line of JSON, which says what a row is, and then rows of bytes, all of one size. After a kill it is cut back to
-the rows that the checkpoint knows of.
+The file is one line of JSON, which says what a row is and whose it is, and then rows of bytes, all of one size, each with its
+check. What a kill left behind the last checkpoint is cut off; a row that was damaged, or is missing, counts nothing but steps.
 """
 
 import json
-import os
 import pathlib
-from typing import Any
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from purerl import metrics as kinds
-from purerl.errors import CheckpointCorrupt
+from purerl.durable import Growing, check, contents
+from purerl.errors import CheckpointCorrupt, CheckpointError
 from purerl.metrics import add_up
 
+PyTree = Any
+FORMAT = 2
 KINDS = {kind.__name__: kind for kind in (kinds.Sum, kinds.Mean, kinds.Max)}
+
+
+class Header(NamedTuple):
+    """What a file's first line says.
+
+    row: the metrics of one update, as shapes `[...]`.
+    every: updates in a row.
+    steps: environment steps in a row, of one run.
+    runs: of each run the index of its config, None where there is one config only, and its seed; () where it is not said.
+    configs: what the configs differ in, in words; () where there is one only.
+    format: 1 is that of purerl 0.2, without checks.
+    """
+
+    row: dict[str, Any]
+    every: int
+    steps: int
+    runs: tuple[tuple[int | None, int], ...] = ()
+    configs: tuple[str, ...] = ()
+    format: int = FORMAT
 
 
 class Curves:
@@ -27,35 +50,26 @@ class Curves:
         finished: updates so far.
 
     Args:
-        row: the metrics of one update, as shapes `[...]`: a leading axis for several runs, or none.
-        every: updates in a row.
+        header: what a row is.
         path: the file; None for memory.
     """
 
-    def __init__(self, row: dict[str, Any], every: int, path: pathlib.Path | None = None):
-        self._row, self._every = row, every
+    def __init__(self, header: Header, path: pathlib.Path | None = None):
+        self._header, self._every, self._row = header, header.every, header.row
         self._rows: list[dict[str, Any]] = []
-        self.finished, self.pending = 0, _nothing(row)
-        self._path, self._file = path, None
+        self.finished, self.pending = 0, _nothing(header.row)
+        self._path, self._file = path, Growing(path, _packed_header(header))
 
     def begin(self, finished: int) -> None:
-        """Opens the file with the rows that are whole after `finished` updates, and no others.
+        """Goes on after `finished` updates, with the rows of the file that are whole by then, and no others.
 
-        Raises:
-            CheckpointCorrupt: it has fewer.
+        Of rows that are damaged or missing it warns; they count nothing but their steps.
         """
         self.finished = finished
-        if self._path is None:
+        if self._path is None or not finished:
             return
-        header = _header(self._row, self._every)
-        if finished == 0 or not self._path.exists():
-            self._path.write_bytes(header)
-        length = len(header) + finished // self._every * _dtype(self._row).itemsize
-        if self._path.stat().st_size < length:
-            raise CheckpointCorrupt(f"{self._path} ends before update {finished}")
-        self._file = open(self._path, "r+b")  # noqa: SIM115
-        self._file.truncate(length)
-        self._file.seek(0, os.SEEK_END)
+        rows = self._adopt(lambda: contents(self._path))
+        self._file = Growing(self._path, _packed_header(self._header) + _packed(rows, self._row, 0))
 
     def append(self, rows: dict[str, Any]) -> None:
         """Adds the metrics of some updates, leaves `[..., updates]`."""
@@ -77,55 +91,169 @@ class Curves:
             self.finished, start = self.finished + size, start + size
 
     def _write(self, rows: dict[str, Any]) -> None:
-        if self._file is None:
+        if self._path is None:
             self._rows.append(rows)
         else:
-            self._file.write(_packed(rows, self._row))
+            self._file.add(_packed(rows, self._row, self.finished // self._every))
 
     def flush(self) -> None:
-        """Everything so far is in the file."""
-        if self._file is not None:
-            self._file.flush()
-            os.fsync(self._file.fileno())
+        """Everything so far is in the file.
+
+        Raises:
+            CheckpointError: it could not be written; the next flush tries again.
+        """
+        self._file.flush()
 
     def whole(self) -> dict[str, Any]:
         """All rows, the last one of fewer updates where they do not divide. Leaves `[..., rows]`."""
-        if self._file is None:
-            nothing = jax.tree.map(lambda x: np.zeros((*x.shape, 0), x.dtype), self._row)
-            rows = jax.tree.map(lambda *x: np.concatenate(x, -1), nothing, *self._rows)
+        if self._path is None:
+            rows = jax.tree.map(lambda *x: np.concatenate(x, -1), _blank(self._header, 0), *self._rows)
         else:
-            self.flush()
-            rows = read(self._path)[0]
+            rows = self._adopt(self._file.read)
         if self.finished % self._every:
             rows = jax.tree.map(lambda a, b: np.concatenate([a, b[..., None]], -1), rows, self.pending)
         return rows
 
+    def _adopt(self, read: Callable[[], bytes]) -> dict[str, Any]:
+        """The rows so far, of a file that may be damaged, in words where it is."""
+        count, data = self.finished // self._every, b""
+        try:
+            data = read()
+        except CheckpointError as error:
+            warnings.warn(str(error), stacklevel=4)
+        rows, lost = _adopted(data, self._header, count)
+        if lost:
+            _tell(self._path, lost, count, self._every)
+        return rows
+
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
+        self._file.close()
 
 
-def read(path: pathlib.Path) -> tuple[dict[str, Any], int]:
-    """The whole rows of a file, leaves `[..., rows]`, and the updates in each."""
-    with open(path, "rb") as file:
-        header = json.loads(file.readline())
-        data = file.read()
-    row = {
-        name: KINDS[kind](**{part: jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtype)) for part, (dtype, shape) in parts.items()})
-        for name, (kind, parts) in header["row"].items()
-    }
-    dtype = _dtype(row)
-    records = np.frombuffer(data, dtype, count=len(data) // dtype.itemsize)
-    unpacked = {
-        name: type(metric)(**{part: np.moveaxis(records[f"{name}/{part}"], 0, -1) for part in vars(metric)})
-        for name, metric in row.items()
-    }
-    return unpacked, header["every"]
+def read(path: pathlib.Path) -> tuple[dict[str, Any], Header]:
+    """The rows of a file, leaves `[..., rows]`, and what its first line says. Warns of damaged rows.
+
+    Raises:
+        CheckpointError: it cannot be read, or its first line is damaged.
+    """
+    header, body = _split(contents(path))
+    if header is None:
+        raise CheckpointCorrupt(f"the first line of {path} is damaged; resuming the run repairs it")
+    rows, lost = _rows(body, header, None)
+    if lost:
+        _tell(path, lost, jax.tree.leaves(rows)[0].shape[-1], header.every)
+    return rows, header
+
+
+def _tell(path: pathlib.Path, lost: int, count: int, every: int) -> None:
+    counted = "they count nothing" if lost > 1 else "it counts nothing"
+    each = "" if every == 1 else f" of {every} updates each"
+    rows = "rows" if lost > 1 else "row"
+    warnings.warn(f"{path}: {lost} {rows} of {count}{each} damaged or missing; {counted} but the steps", stacklevel=5)
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def _packed_header(header: Header) -> bytes:
+    parts = lambda metric: {part: [np.dtype(x.dtype).str, list(x.shape)] for part, x in vars(metric).items()}
+    described = {name: [type(metric).__name__, parts(metric)] for name, metric in header.row.items()}
+    text = json.dumps({**header._asdict(), "row": described}).encode()
+    return text + b" " + check(text).hex().encode() + b"\n"
+
+
+def _split(data: bytes) -> tuple[Header | None, bytes]:
+    """What the first line says, None if it is damaged, and the rest."""
+    line, _, body = data.partition(b"\n")
+    text, _, mark = line.rpartition(b" ")
+    try:
+        if check(text).hex().encode() == mark:
+            said = json.loads(text)
+            runs = tuple(tuple(run) for run in said["runs"])
+            return Header(**{**said, "row": _row_of(said["row"]), "runs": runs, "configs": tuple(said["configs"])}), body
+        said = json.loads(line)
+        return (Header(_row_of(said["row"]), said["every"], 0, format=1) if said.keys() == {"every", "row"} else None), body
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None, body
+
+
+def _row_of(described: dict[str, Any]) -> dict[str, Any]:
+    shaped = lambda dtype, shape: jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtype))
+    return {name: KINDS[kind](**{part: shaped(*x) for part, x in parts.items()}) for name, (kind, parts) in described.items()}
+
+
+def _packed(rows: dict[str, Any], like: dict[str, Any], first: int) -> bytes:
+    """Rows `[..., rows]` as bytes, each followed by its check; `first` is the place of the first of them."""
+    parts = _parts(rows)
+    records = np.zeros(next(iter(parts.values())).shape[-1], _dtype(like))
+    for name, x in parts.items():
+        records[name] = np.moveaxis(x, -1, 0)
+    data, size = records.tobytes(), records.dtype.itemsize
+    each = (data[i * size : (i + 1) * size] for i in range(len(records)))
+    return b"".join(row + check(row, first + i) for i, row in enumerate(each))
+
+
+def _rows(body: bytes, header: Header, count: int | None) -> tuple[dict[str, Any], int]:
+    """The rows in what follows a header, leaves `[..., rows]`, and how many of them count nothing.
+
+    Args:
+        body: after the first line.
+        header: of the file.
+        count: how many rows there should be; None for as many as there are.
+    """
+    dtype = _dtype(header.row)
+    size, checked = dtype.itemsize, 8 if header.format > 1 else 0
+    there = len(body) // (size + checked)
+    count = there if count is None else count
+    pieces = [body[i * (size + checked) : (i + 1) * (size + checked)] for i in range(min(there, count))]
+    right = [not checked or check(piece[:size], i) == piece[size:] for i, piece in enumerate(pieces)]
+    records = np.frombuffer(b"".join(piece[:size] for piece in pieces), dtype)
+    rows = _blank(header, count)
+    where = np.flatnonzero(right)
+    for name, x in _parts(rows).items():
+        x[..., where] = np.moveaxis(records[name][where], 0, -1)
+    return rows, count - len(where)
+
+
+def _adopted(data: bytes, header: Header, count: int) -> tuple[dict[str, Any], int]:
+    """The first `count` rows of a file that may be of another version, or damaged, as rows of this header.
+
+    A metric that the file does not have counts nothing.
+    """
+    theirs, body = _split(data)
+    theirs = (theirs or header)._replace(steps=header.steps)
+    rows, lost = _rows(body, theirs, count)
+    blank = _blank(header, count)
+    alike = lambda name: name in rows and _shape(theirs.row[name]) == _shape(header.row[name])
+    return {name: rows[name] if alike(name) else blank[name] for name in header.row}, lost
+
+
+def _shape(metric: Any) -> tuple:
+    return type(metric).__name__, {part: (x.shape, np.dtype(x.dtype)) for part, x in vars(metric).items()}
+
+
+def _parts(row: dict[str, Any]) -> dict[str, Any]:
+    return {f"{name}/{part}": x for name, metric in row.items() for part, x in vars(metric).items()}
+
+
+def _dtype(row: dict[str, Any]) -> np.dtype:
+    return np.dtype([(name, np.dtype(x.dtype).newbyteorder("<"), x.shape) for name, x in _parts(row).items()])
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
 
 
 def _nothing(row: dict[str, Any]) -> dict[str, Any]:
     start = lambda metric: lambda x: np.full(x.shape, metric.start, x.dtype)
     return {name: jax.tree.map(start(metric), metric) for name, metric in row.items()}
+
+
+def _blank(header: Header, count: int) -> dict[str, Any]:
+    """Rows that count nothing but their steps, leaves `[..., count]`."""
+    rows = jax.tree.map(lambda x: np.repeat(x[..., None], count, axis=-1), _nothing(header.row))
+    if "steps" in rows:
+        rows["steps"] = jax.tree.map(lambda x: np.full_like(x, header.steps), rows["steps"])
+    return rows
 
 
 def _added(before: dict[str, Any], rows: dict[str, Any], every: int) -> dict[str, Any]:
@@ -137,25 +265,3 @@ def _added(before: dict[str, Any], rows: dict[str, Any], every: int) -> dict[str
         return np.concatenate([first, x], -1)
 
     return jax.tree.map(lambda x, first: x.astype(first.dtype), add_up(jax.tree.map(cut, rows, before)), before)
-
-
-def _parts(row: dict[str, Any]) -> dict[str, Any]:
-    return {f"{name}/{part}": x for name, metric in row.items() for part, x in vars(metric).items()}
-
-
-def _dtype(row: dict[str, Any]) -> np.dtype:
-    return np.dtype([(name, np.dtype(x.dtype).newbyteorder("<"), x.shape) for name, x in _parts(row).items()])
-
-
-def _header(row: dict[str, Any], every: int) -> bytes:
-    parts = lambda metric: {part: [np.dtype(x.dtype).str, list(x.shape)] for part, x in vars(metric).items()}
-    described = {name: [type(metric).__name__, parts(metric)] for name, metric in row.items()}
-    return json.dumps({"every": every, "row": described}).encode() + b"\n"
-
-
-def _packed(rows: dict[str, Any], like: dict[str, Any]) -> bytes:
-    parts = _parts(rows)
-    records = np.zeros(next(iter(parts.values())).shape[-1], _dtype(like))
-    for name, x in parts.items():
-        records[name] = np.moveaxis(x, -1, 0)
-    return records.tobytes()

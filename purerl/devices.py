@@ -74,8 +74,9 @@ def _by_axis(axes: Any, tree: Any, batched: Callable, shared: Callable = lambda 
     """`batched(x)` of the leaves that have an axis of rows, `shared(x)` of the others; `axes` is a prefix of the tree."""
     # None is an axis here, and nothing at all inside a tree: as a number it is the one and not the other.
     axes = jax.tree.map(lambda axis: -1 if axis is None else axis, axes, is_leaf=lambda axis: axis is None)
-    axes = jax.tree.broadcast(axes, tree)
-    return jax.tree.map(lambda axis, x: batched(x) if axis == 0 else shared(x), axes, tree)
+    leaves, structure = jax.tree.flatten(tree)
+    of_each = jax.tree.leaves(jax.tree.broadcast(axes, tree))
+    return structure.unflatten([batched(x) if axis == 0 else shared(x) for axis, x in zip(of_each, leaves, strict=True)])
 
 
 def _specs(axes: Any) -> Any:

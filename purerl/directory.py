@@ -1,32 +1,39 @@
 """The directory of a run: what must be there to go on to the same bits, and how it is read back.
 
 checkpoints/       the newest and the lasting ones, by number of updates
-best/              the one with the best evaluation
+best/              the state of each run at its best evaluation
 curves.bin         metrics, see `purerl.curves`
 evaluations.jsonl  evaluations
 renders/           drawings of evaluations
+
+A directory is data: nothing in it is ever imported, called or executed.
 """
 
+import contextlib
+import dataclasses
+import functools
 import json
 import pathlib
 import warnings
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import jax
 import numpy as np
 
-from purerl import checkpoint
-from purerl.checkpoint import Checkpoint, Lock, Store
-from purerl.clock import updates_at
+from purerl import checkpoint, objects
+from purerl.batch import Batch, differences_of, pairs_of, state_at
+from purerl.checkpoint import Checkpoint, Lock, Store, first_readable, newest_readable
+from purerl.clock import clock_at, updates_at
 from purerl.config import ALGORITHMS, algorithm_of
-from purerl.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, Problem
+from purerl.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem
+from purerl.evaluations import best_updates
 from purerl.fields import Config
+from purerl.normalize import RewardScale
 from purerl.plan import Plan
-from purerl.train import Train, make_train
-from purerl.types import TrainState
+from purerl.train import Train
+from purerl.types import Episodes, TrainState
 
 PyTree = Any
-MAY_CHANGE = ("total_timesteps",)
 
 
 class Directory:
@@ -39,29 +46,33 @@ class Directory:
     """
 
     def __init__(self, path: pathlib.Path | None, identity: dict[str, Any], keep: int, keep_every: int):
-        self.path, self._identity, self._keep, self._keep_every = path, identity, keep, keep_every
-        self._stores: dict[str, Store] = {}
+        self.path, self.identity, self._keep, self._keep_every = path, identity, keep, keep_every
+        self._checkpoints = self.best = None
+        self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        if self.path is not None:
-            self._lock = Lock(self.path)
-            self._stores = {
-                "checkpoints": Store(self.path / "checkpoints", self._keep, self._keep_every),
-                "best": Store(self.path / "best", keep=1),
-            }
+        if self.path is None:
+            return self
+        with contextlib.ExitStack() as entered:
+            entered.callback(Lock(self.path).release)
+            self._checkpoints = Store(self.path / "checkpoints", self._keep, self._keep_every)
+            self.best = Store(self.path / "best", keep=1)
+            for name in ("curves.bin", "evaluations.jsonl"):
+                if (self.path / name).is_dir():
+                    raise ConfigError([Problem("directory", str(self.path), f"{name} in it is a directory")])
+            self._open = entered.pop_all()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        try:
-            for store in self._stores.values():
-                store.close()
-        except CheckpointError as other:
-            if error is None:
-                raise
-            error.add_note(f"A checkpoint failed as well: {other}")
-        finally:
-            if self.path is not None:
-                self._lock.release()
+        with self._open:
+            for store in (self._checkpoints, self.best):
+                try:
+                    if store is not None:
+                        store.wait()
+                except CheckpointError as other:
+                    if error is None:
+                        raise
+                    error.add_note(f"A checkpoint failed as well: {other}")
 
     def file(self, name: str) -> pathlib.Path | None:
         """Where a file of this name belongs; None if nothing is kept."""
@@ -73,85 +84,104 @@ class Directory:
         Args:
             resume: `auto`, `must` or `never`.
             plan: of the run that wants to go on.
-            wanted: what its tree of arrays is like, from `checkpoint.describe`.
+            wanted: what its state is like, from `checkpoint.describe`.
 
         Raises:
             ConfigError: there is a checkpoint and should be none, or the other way round.
-            CheckpointMismatch: it is of another run, or of a finished one.
+            CheckpointMismatch: it is of another run, or of a later update than the last one asked for.
             CheckpointCorrupt: it cannot be read; with `auto` none of them can.
         """
-        store = self._stores.get("checkpoints")
-        there = store.updates() if store else []
+        there = self._checkpoints.updates() if self._checkpoints is not None else []
         if there and resume == "never":
             hint = f"has checkpoints, up to update {there[-1]}; resume='auto' goes on from them"
             raise ConfigError([Problem("directory", str(self.path), hint)])
-        if not there and resume == "must":
-            raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to go on from")])
-        for updates in reversed(there):
-            try:
-                record = store.record(updates)
-                if updates >= plan.num_updates:
-                    says = f"it is finished: update {updates} of {plan.num_updates}; raise total_timesteps, or purerl.load it"
-                    raise CheckpointMismatch(self.path, [says])
-                self._check(record, wanted)
-                return store.load(updates)
-            except CheckpointCorrupt as error:
-                if resume == "must" or updates == there[0]:
-                    raise
-                warnings.warn(f"{error}; going on from the one before", stacklevel=4)
-        return None
+        if not there:
+            if resume == "must":
+                raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to go on from")])
+            return None
+        saved = self._checkpoints.load(there[-1]) if resume == "must" else first_readable(there, self._checkpoints.load)
+        self._check(saved, plan, wanted)
+        return saved
 
-    def _check(self, record: dict[str, Any], wanted: dict[str, str]) -> None:
-        leaves = {path: described for path, (described, _) in record["leaves"].items()}
-        if found := _differences(record, self._identity) or checkpoint.differences(leaves, wanted):
+    def _check(self, saved: Checkpoint, plan: Plan, wanted: dict[str, str]) -> None:
+        leaves = {path: described for path, (described, _) in saved.record["leaves"].items() if path.startswith("['state']")}
+        if found := _differences(saved.record, self.identity) or checkpoint.differences(leaves, wanted):
             raise CheckpointMismatch(self.path, found)
-        theirs, ours = ({**r["versions"], "runs on each device": r["share"]} for r in (record, self._identity))
-        changed = [f"{name} {theirs.get(name)} then, {ours[name]} now" for name in ours if theirs.get(name) != ours[name]]
-        if changed:
-            warnings.warn(f"going on, but not to the same bits: {'; '.join(changed)}", stacklevel=5)
+        if saved.updates > plan.num_updates:
+            says = f"it is of update {saved.updates}, and {plan.num_updates} are asked for; purerl.load(directory, updates=...)"
+            raise CheckpointMismatch(self.path, [f"total_timesteps: {says} reads an earlier one, if it was kept"])
+        for told in _goes_on_differently(saved.record, self.identity):
+            warnings.warn(told, stacklevel=5)
 
-    def save(self, updates: int, tree: PyTree, seconds: float, to: str = "checkpoints") -> None:
+    def save(self, updates: int, tree: PyTree, seconds: float) -> None:
         """Begins to write a checkpoint.
 
         Raises:
             CheckpointError: the one before could not be written, or this one.
         """
-        if self._stores:
-            self._stores[to].save(updates, tree, {**self._identity, "seconds": seconds})
+        if self._checkpoints is not None:
+            self._checkpoints.save(updates, tree, {**self.identity, "seconds": seconds})
 
     def wait(self) -> None:
-        """Returns when every save is whole.
+        """Returns when the newest checkpoint is whole.
 
         Raises:
-            CheckpointError: one is not.
+            CheckpointError: it could not be written.
         """
-        for store in self._stores.values():
-            store.wait()
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
 
 
-def identity(cfg: Config, seed: int = 0, num_seeds: int | None = None, exact: bool = False, share: int = 1) -> dict[str, Any]:
-    """What a checkpoint says of its run. `num_seeds` is None for a state that `fit` did not make."""
+def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int | None = None, **more: Any) -> dict[str, Any]:
+    """What a checkpoint says of its run.
+
+    Args:
+        train: its objects are those of the run.
+        cfg: of the run, or a batch of them.
+        seed, num_seeds: None for a state that `fit` did not make.
+        more: `exact` and `share`, what the bits of several runs depend on.
+    """
     return {
         "algorithm": algorithm_of(cfg),
         "config": json.loads(cfg.to_json()),
-        "seed": seed,
+        "seed": seed or 0,
         "num_seeds": num_seeds,
-        "exact": exact,
-        "share": share if not exact else 1,
+        "exact": False,
+        "share": 1,
+        **more,
+        "objects": objects.described(train.given, train.env),
         "x64": bool(jax.config.jax_enable_x64),
         "versions": checkpoint.versions(),
     }
 
 
 def _differences(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
-    """The fields in which two runs differ, in words."""
+    """The fields and objects in which two runs differ, in words."""
     says = lambda name, then, now: f"{name}: {then!r} in the checkpoint, {now!r} here"
     found = [says(n, theirs[n], ours[n]) for n in ("algorithm", "seed", "num_seeds", "exact", "x64") if theirs[n] != ours[n]]
     if theirs["algorithm"] == ours["algorithm"]:
         then, now = (json.loads(_config_of(record).to_json()) for record in (theirs, ours))
-        changed = [name for name in now if name not in MAY_CHANGE and not _same(then[name], now[name])]
-        found += [says(name, then[name], now[name]) for name in changed]
-    return found
+        changed = [name for name in now if name != "total_timesteps" and not _same(then[name], now[name])]
+        why = theirs.get("changed", {})
+        found += [says(name, then[name], now[name]) + (f"; {why[name]}" if name in why else "") for name in changed]
+    return found + _object_differences(theirs, ours["objects"])
+
+
+def _goes_on_differently(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
+    """What may change the numbers of a run that goes on, in words."""
+    found, (then, now) = [], (_config_of(record) for record in (theirs, ours))
+    schedules = [name for name in now.follows_progress if name not in ours["objects"]]
+    if then.total_timesteps != now.total_timesteps and schedules:
+        says = f"was {then.total_timesteps:,}, and {' and '.join(schedules)} follows it: the values jump from here on"
+        found.append(f"total_timesteps = {now.total_timesteps:,}: {says}")
+    theirs, ours = ({**r["versions"], "runs on each device": r["share"]} for r in (theirs, ours))
+    changed = [f"{name} {theirs.get(name)} then, {ours[name]} now" for name in ours if theirs.get(name) != ours[name]]
+    return found + ([f"going on, but not to the same bits: {'; '.join(changed)}"] if changed else [])
+
+
+def _object_differences(record: dict[str, Any], ours: dict[str, Any]) -> list[str]:
+    """Checkpoints of purerl 0.2 do not say which objects they were made with."""
+    return objects.differences(record["objects"], ours) if "objects" in record else []
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -169,43 +199,148 @@ def _config_of(record: dict[str, Any]) -> Config:
 # --- for users --------------------------------------------------------------------------------------------------------
 
 
-class Loaded(NamedTuple):
-    """A run, read back.
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run, or several side by side, with what is needed to go on with it: what `load` and `fit` give.
 
-    cfg: its config.
-    train: made from it; from the first, of a batch of configs.
-    state: with a leading axis if there are several runs, but for the clock.
-    updates: finished updates.
-    num_runs: None without a leading axis.
-    seed: of the first run.
+    Attributes:
+        batch: configs, seeds and objects.
+        state: with a leading axis if there are several runs, but for the clock.
+        finished: of each run, its finished updates; they differ where each run's best state was loaded.
+        directory: where it was kept; None if it was not.
     """
 
-    cfg: Config
-    train: Train
+    batch: Batch
     state: TrainState
-    updates: int
-    num_runs: int | None
-    seed: int
+    finished: tuple[int, ...]
+    directory: pathlib.Path | None = None
+
+    @property
+    def cfg(self) -> Config:
+        """The config; of a batch of configs all of them, with leaves `[configs]`."""
+        return self.batch.cfg
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of each run: "seed 3", or "config 0, seed 3"."""
+        return self.batch.labels
+
+    @property
+    def updates(self) -> int:
+        """Finished updates, of several runs the most."""
+        return max(self.finished)
+
+    @property
+    def num_runs(self) -> int | None:
+        """How many runs there are; None for one without a leading axis."""
+        return len(self.labels) if self.batch.batched else None
+
+    @property
+    def train(self) -> Train:
+        """The training function of the run's config.
+
+        Raises:
+            ConfigError: there are several configs; `select` one.
+        """
+        if len(self.batch.configs) > 1:
+            hint = "each has a training function of its own: run.select(config=0, seed=...).train"
+            raise ConfigError([Problem("config", f"{len(self.batch.configs)} configs", hint)])
+        return self.batch.train
+
+    def select(self, run: int | str | None = None, *, config: int | None = None, seed: int | None = None) -> "Run":
+        """One run of several, with its own config, its state and a training function.
+
+        Args:
+            run: its place, or its label.
+            config, seed: in place of that, the index of its config and its seed; one of them is enough where it is unique.
+
+        Raises:
+            ConfigError: there is no such run, or more than one.
+        """
+        i = self.batch.index(run, config, seed)
+        which, its_seed = self.batch.pairs[i]
+        one = Batch(self.batch.configs[which or 0], its_seed, 1, self.batch.objects)
+        state = state_at(self.state, i) if self.batch.batched else self.state
+        return Run(one, state.replace(clock=clock_at(self.finished[i])), (self.finished[i],), self.directory)
+
+    def evaluate(
+        self,
+        num_episodes: int = 128,
+        seed: int = 0,
+        deterministic: bool = False,
+        max_steps: int | None = None,
+        env_params: dict[str, Any] | None = None,
+    ) -> Episodes:
+        """Whole episodes of each run's policy in its own environment. On the host, `[episodes]` or `[runs, episodes]`.
+
+        Args:
+            num_episodes: of each run.
+            seed: of the episodes.
+            deterministic, max_steps, env_params: as `Train.evaluate` takes them.
+        """
+        options = (num_episodes, deterministic, max_steps, env_params)
+        evaluate = self.batch.over(lambda train, state, key: train.evaluate(state, key, *options), (Train.seed_axes, 0), 0)
+        key = jax.random.key(seed)
+        keys = jax.random.split(key, len(self.labels)) if self.batch.batched else key
+        return jax.device_get(jax.jit(evaluate)(self.batch.cfgs, self.state, keys))
+
+    @functools.cached_property
+    def best(self) -> "Run":
+        """Each run's state at its best evaluation.
+
+        Raises:
+            CheckpointError: no evaluation was kept.
+        """
+        if self.directory is None:
+            raise CheckpointError("the best states are kept in a directory only, and this run has none")
+        chosen = load(self.directory, best=True, **self.batch.objects)
+        single = not self.batch.batched and chosen.batch.batched  # this one was selected from several
+        return chosen.select(config=self.batch.pairs[0][0], seed=self.batch.pairs[0][1]) if single else chosen
 
 
-def load(directory: Any, *, updates: int | None = None, best: bool = False, **objects: Any) -> Loaded:
+def load(directory: Any, *, updates: int | None = None, best: bool = False, **given: Any) -> Run:
     """The config, the state and a ready `Train` of a run. Reads only, also while another process writes.
+
+    A checkpoint that is damaged is told, and the one before it taken.
 
     Args:
         directory: as `fit` or `save` was given it.
         updates: which checkpoint; the newest if None.
-        best: the one with the best evaluation.
-        **objects: the environment, network and so on that `make_train` was given: they are not saved.
+        best: of each run the state with the best evaluation.
+        **given: the environment, network and so on that `make_train` was given: they are not saved.
 
     Raises:
+        CheckpointMismatch: an object is missing, or another one than the run had.
         CheckpointError: there is none, it cannot be read, or it does not fit.
         ConfigError: as `make_train`.
     """
-    saved = _read(directory, "best" if best else "checkpoints", updates)
-    cfg = _config_of(saved.record)
-    train = make_train(jax.tree.map(lambda x: np.asarray(x)[0] if np.ndim(x) else x, cfg), **objects)
-    state = _state(saved, train, directory)
-    return Loaded(cfg, train, state, saved.updates, state.key.shape[0] if state.key.ndim else None, saved.record["seed"])
+    home = _absolute(directory)
+    saved = newest_readable(home / ("best" if best else "checkpoints"), updates)
+    record = saved.record
+    missing = {name: x for name, x in record.get("objects", {}).items() if name not in given}
+    if missing:
+        raise CheckpointMismatch(directory, objects.differences(missing, {}))
+    lead = _lead(saved)
+    known = record["num_seeds"] is not None
+    count = record["num_seeds"] if known else (lead or (1,))[0]
+    batch = Batch(_config_of(record), record["seed"] if known else None, count, given, batched=bool(lead))
+    if found := _object_differences(record, objects.described(batch.train.given, batch.train.env)):
+        raise CheckpointMismatch(directory, found)
+    runs = len(batch.labels)
+    finished = best_updates(saved, runs) if best else [saved.updates] * runs
+    return Run(batch, _state(saved, batch.train, directory), tuple(finished), home)
+
+
+def runs_of(directory: pathlib.Path, count: int) -> tuple[tuple[tuple[int | None, int | None], ...], tuple[str, ...]]:
+    """The config and seed of each of so many runs, and what the configs differ in, as the newest checkpoint says; see `Batch`.
+
+    Curves of purerl 0.2 do not say it themselves. Without a checkpoint they are of one config.
+    """
+    try:
+        record = newest_readable(directory / "checkpoints").record
+    except CheckpointError:
+        return tuple((None, seed) for seed in range(count)), ()
+    return pairs_of(_config_of(record), record["seed"], record["num_seeds"]), differences_of(_config_of(record))
 
 
 def save(directory: Any, train: Train, state: TrainState) -> None:
@@ -216,19 +351,19 @@ def save(directory: Any, train: Train, state: TrainState) -> None:
         CheckpointError: the state could not be written.
     """
     path = checkpoint.run_directory(directory)
-    with Directory(path, identity(train.cfg), keep=2**31 - 1, keep_every=0) as home:
+    with Directory(path, identity(train, train.cfg), keep=2**31 - 1, keep_every=0) as home:
         home.save(updates_at(state.clock), {"state": state}, 0.0)
 
 
 def restore(directory: Any, train: Train, *, updates: int | None = None) -> TrainState:
-    """The state that `save` or `fit` wrote, for this `train`.
+    """The state that `save` or `fit` wrote, for this `train`. A checkpoint that is damaged is told, and the one before it taken.
 
     Raises:
-        CheckpointMismatch: it was written for another config, or its arrays do not fit.
+        CheckpointMismatch: it was written for another config or with other objects, or its arrays do not fit.
         CheckpointError: there is none, or it cannot be read.
     """
-    saved = _read(directory, "checkpoints", updates)
-    ours = {**saved.record, **{name: identity(train.cfg)[name] for name in ("algorithm", "config", "x64")}}
+    saved = newest_readable(_absolute(directory) / "checkpoints", updates)
+    ours = {**saved.record, **{name: identity(train, train.cfg)[name] for name in ("algorithm", "config", "x64", "objects")}}
     if found := _differences(saved.record, ours):
         raise CheckpointMismatch(directory, found)
     return _state(saved, train, directory)
@@ -237,20 +372,21 @@ def restore(directory: Any, train: Train, *, updates: int | None = None) -> Trai
 def warm_start(state: TrainState, directory: Any) -> TrainState:
     """A state that starts from the parameters and statistics of another run; one run's go to every one of several.
 
-    What intrinsic rewards keep comes along, if both have them: a predictor is none without its target.
+    What intrinsic rewards keep comes along, if both have them: a predictor is none without its target. Sums of rewards that go on
+    in single environments do not: they are no statistics, and there may be more or fewer environments.
 
     Raises:
         ConfigError: they do not fit.
         CheckpointError: there is no checkpoint, or it cannot be read.
     """
-    arrays = _read(directory, "checkpoints").arrays
+    arrays = newest_readable(_absolute(directory) / "checkpoints").arrays
     curious = {"intrinsic": state.extra["intrinsic"]} if "intrinsic" in state.extra else {}
     if not any(name.startswith("['state'].extra['intrinsic']") for name in arrays):
         curious = {}
-    taken = {"state": state.replace(opt_state=(), actor=(), clock=(), key=(), extra=curious)}
+    taken = {"state": _without_sums(state.replace(opt_state=(), actor=(), clock=(), key=(), extra=curious))}
     ours = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(taken)}
     mine = ("['state'].params", "['state'].statistics", *(("['state'].extra['intrinsic']",) if curious else ()))
-    theirs = {name: x for name, x in arrays.items() if name.startswith(mine)}
+    theirs = {name: x for name, x in arrays.items() if name.startswith(mine) and not name.endswith(".discounted")}
     found = [f"{name} is only {'there' if name in theirs else 'here'}" for name in theirs.keys() ^ ours.keys()]
     for name in ours.keys() & theirs.keys():
         if theirs[name].shape not in (ours[name].shape, ours[name].shape[state.key.ndim :]):
@@ -263,27 +399,42 @@ def warm_start(state: TrainState, directory: Any) -> TrainState:
         return jax.device_put(np.broadcast_to(x, like.shape).astype(like.dtype), like.sharding)
 
     taken = jax.tree_util.tree_map_with_path(leaf, taken)["state"]
-    return state.replace(params=taken.params, statistics=taken.statistics, extra={**state.extra, **taken.extra})
+    extra = {**state.extra, **{name: _with_sums(x, state.extra[name]) for name, x in taken.extra.items()}}
+    return state.replace(params=taken.params, statistics=_with_sums(taken.statistics, state.statistics), extra=extra)
 
 
-def _read(directory: Any, folder: str, updates: int | None = None) -> Checkpoint:
-    path = pathlib.Path(directory).expanduser().absolute() / folder
-    chosen = checkpoint.newest(path) if updates is None else path / str(updates)
-    if chosen is None or not chosen.is_dir():
-        raise CheckpointError(f"no checkpoint in {path}" + ("" if updates is None else f" of update {updates}"))
-    return checkpoint.read(chosen)
+def _is_scale(x: Any) -> bool:
+    return isinstance(x, RewardScale)
+
+
+def _without_sums(tree: PyTree) -> PyTree:
+    """A tree whose reward scales have no sums of single environments."""
+    return jax.tree.map(lambda x: x.replace(discounted=()) if _is_scale(x) else x, tree, is_leaf=_is_scale)
+
+
+def _with_sums(tree: PyTree, own: PyTree) -> PyTree:
+    """A tree whose reward scales have the sums of those of another one."""
+    given = lambda x, other: x.replace(discounted=other.discounted) if _is_scale(x) else x
+    return jax.tree.map(given, tree, own, is_leaf=_is_scale)
+
+
+def _absolute(directory: Any) -> pathlib.Path:
+    return pathlib.Path(directory).expanduser().absolute()
+
+
+def _lead(saved: Checkpoint) -> tuple[int, ...]:
+    """The leading axes that a state was saved with."""
+    return checkpoint.shape_of(saved.record["leaves"].get("['state'].key", ["[]"])[0])
 
 
 def _state(saved: Checkpoint, train: Train, directory: Any) -> TrainState:
     """The state of a checkpoint, with the leading axes that it was saved with."""
-    one = jax.eval_shape(train.init, jax.random.key(0))
-    described = {name: x for name, (x, _) in saved.record["leaves"].items()}
-    lead = checkpoint.shape_of(described.get("['state'].key", "[]"))
-    batched = lambda axis, x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype) if axis == 0 else x
-    is_axis = lambda x: x is None or x == 0
-    axes = jax.tree.broadcast(train.seed_axes, one, is_leaf=is_axis)
-    template = {"state": jax.tree.map(batched, axes, one, is_leaf=is_axis)}
-    states = {name: x for name, x in described.items() if name.startswith("['state']")}
+    lead, one = _lead(saved), {"state": jax.eval_shape(train.init, jax.random.key(0))}
+    leaves, structure = jax.tree_util.tree_flatten_with_path(one)
+    is_clock = lambda path: jax.tree_util.keystr(path).startswith(checkpoint.CLOCK)
+    batched = lambda path, x: x if is_clock(path) else jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype)
+    template = structure.unflatten([batched(path, x) for path, x in leaves])
+    states = {name: x for name, (x, _) in saved.record["leaves"].items() if name.startswith("['state']")}
     if found := checkpoint.differences(states, checkpoint.describe(template)):
         raise CheckpointMismatch(directory, found)
     return checkpoint.to_tree(saved.arrays, template)["state"]

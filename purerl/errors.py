@@ -36,12 +36,12 @@ class CheckpointError(RuntimeError):
 
 
 class CheckpointMismatch(CheckpointError):
-    """A checkpoint of another run than the one that asks for it, or of a finished one. `differences` says why."""
+    """A checkpoint of another run than the one that asks for it. `differences` says why."""
 
     def __init__(self, directory: Any, differences: list[str]):
         self.differences = differences
         shown = differences[:5] + ([f"and {len(differences) - 5} more"] if len(differences) > 5 else [])
-        super().__init__("\n  ".join([f"cannot go on from the checkpoint in {directory}:", *shown]))
+        super().__init__("\n  ".join([f"the checkpoint in {directory} is of another run:", *shown]))
 
 
 class CheckpointCorrupt(CheckpointError):

@@ -99,6 +99,10 @@ def is_int(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
+def is_flag(value: Any) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 

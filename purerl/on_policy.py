@@ -316,6 +316,13 @@ class OnPolicyConfig(Config):
         return found
 
     @property
+    def follows_progress(self) -> tuple[str, ...]:
+        """The schedules that depend on `total_timesteps`."""
+        rate = self.lr_schedule == "linear" or (self.lr_schedule == "polynomial" and not self.decay_steps)
+        linear = [name for name in ("clip_schedule", "ent_schedule") if getattr(self, name) == "linear"]
+        return (*(("lr_schedule",) if rate else ()), *linear)
+
+    @property
     def learns_from_others(self) -> bool:
         """Whether what an update learns from may be of another policy than the one it starts from."""
         return False

@@ -5,6 +5,7 @@ the run goes on from; `flush()`, called before each checkpoint; and `close()`.
 """
 
 import abc
+import contextlib
 import csv
 import json
 import math
@@ -17,6 +18,8 @@ from typing import Any, Self
 import jax
 import numpy as np
 
+from purerl.durable import contents, replace
+from purerl.fields import is_int
 from purerl.metrics import add_up, summarize
 from purerl.progress import Progress
 
@@ -38,14 +41,14 @@ TAGS = {  # the names that TensorBoard users know
 
 
 class Reports:
-    """Calls recorders, and reports each that fails once, after which it is left out. Use as a context manager.
+    """Calls recorders. One that fails is reported, and left out until the next checkpoint. Use as a context manager.
 
     Attributes:
         latest: the `Progress` of the last call.
     """
 
     def __init__(self, recorders: tuple[Callable[[Progress], None], ...], began: Progress):
-        self._recorders, self.latest = list(recorders), began
+        self._recorders, self._failed, self.latest = list(recorders), [], began
 
     def __enter__(self) -> Self:
         self._each("begin", self.latest)
@@ -56,20 +59,31 @@ class Reports:
         self._each("__call__", progress)
 
     def flush(self) -> None:
-        """Before a checkpoint."""
+        """Before a checkpoint. Those that failed begin anew, and quietly go on failing if they do."""
         self._each("flush")
+        failed, self._failed = self._failed, []
+        for recorder in failed:
+            again = self._error_of(recorder, "begin", self.latest)
+            (self._recorders if again is None else self._failed).append(recorder)
 
     def __exit__(self, *_) -> None:
         self._each("close")
 
     def _each(self, method: str, *args: Any) -> None:
         for recorder in list(self._recorders):
-            try:
-                if hasattr(recorder, method):
-                    getattr(recorder, method)(*args)
-            except Exception as error:
+            if (error := self._error_of(recorder, method, *args)) is not None:
                 self._recorders.remove(recorder)
-                warnings.warn(f"the recorder {recorder!r} failed and is left out from here on: {error!r}", stacklevel=4)
+                self._failed.append(recorder)
+                hint = "it is left out until the next checkpoint"
+                warnings.warn(f"the recorder {recorder!r} failed, {hint}: {error!r}", stacklevel=4)
+
+    def _error_of(self, recorder: Any, method: str, *args: Any) -> Exception | None:
+        try:
+            if hasattr(recorder, method):
+                getattr(recorder, method)(*args)
+        except Exception as error:
+            return error
+        return None
 
 
 def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[str, Any]:
@@ -111,6 +125,10 @@ class Rows(abc.ABC):
     def begin(self, progress: Progress) -> None:
         """Opens the file, cut back to the rows up to where the run goes on."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.sink is not None:  # of before it failed
+            with contextlib.suppress(OSError):
+                self.sink.close()
+        self.sink, self._pending = None, None
 
     def __call__(self, progress: Progress) -> None:
         rows = progress.metrics
@@ -150,22 +168,20 @@ class TextRows(Rows):
 
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
-        if self.path.exists():
-            beside = self.path.with_name(self.path.name + ".new")
-            beside.write_text(self.kept(self.path.read_text().splitlines(), progress.updates))
-            os.replace(beside, self.path)
+        lines = contents(self.path).splitlines(keepends=True)
+        replace(self.path, b"".join(self.kept(lines, progress.updates)))
         self.sink = open(self.path, "a")  # noqa: SIM115
 
     @abc.abstractmethod
-    def kept(self, lines: list[str], updates: int) -> str:
-        """The text of those lines that are whole rows of the first so many updates."""
+    def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
+        """Those lines that are whole rows of the first so many updates."""
 
 
 class JsonLines(TextRows):
     """One JSON object a row; NaN and infinity are null."""
 
-    def kept(self, lines: list[str], updates: int) -> str:
-        return "".join(line + "\n" for line in lines if _up_to(line, updates))
+    def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
+        return [line for line in lines if (row := _update_of(line)) is not None and row <= updates]
 
     def write(self, row: dict[str, Any]) -> None:
         finite = {name: x if math.isfinite(x) else None for name, x in row.items()}
@@ -179,10 +195,11 @@ class Csv(TextRows):
         self._names: list[str] = []
         super().begin(progress)
 
-    def kept(self, lines: list[str], updates: int) -> str:
-        self._names, *rows = csv.reader(lines) if lines else [[]]
-        whole = [row for row in rows if len(row) == len(self._names) and int(row[0]) <= updates]
-        return "".join(",".join(line) + "\n" for line in (self._names, *whole) if line)
+    def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
+        self._names = lines[0].decode(errors="replace").strip().split(",") if lines else []
+        whole = [line for line in lines[1:] if line.endswith(b"\n") and line.count(b",") == len(self._names) - 1]
+        first = lambda line: line.partition(b",")[0]
+        return [*lines[:1], *(line for line in whole if first(line).isdigit() and int(first(line)) <= updates)]
 
     def write(self, row: dict[str, Any]) -> None:
         writer = csv.writer(self.sink, lineterminator="\n")
@@ -234,12 +251,13 @@ class Wandb(Rows):
         self._run.finish()
 
 
-def _up_to(line: str, updates: int) -> bool:
-    """Whether a line is a whole row, and one of the updates to keep."""
+def _update_of(line: bytes) -> int | None:
+    """The update of a line that is a whole row, or None."""
     try:
-        return json.loads(line)["update"] <= updates
-    except ValueError:
-        return False
+        update = json.loads(line)["update"] if line.endswith(b"\n") else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return update if is_int(update) else None
 
 
 def _cut_events(path: pathlib.Path, steps: int) -> None:
@@ -247,12 +265,17 @@ def _cut_events(path: pathlib.Path, steps: int) -> None:
 
     A record is its length in 8 bytes, 4 bytes of checksum, the event, and 4 bytes of checksum.
     """
+    from google.protobuf.message import DecodeError
     from tensorboardX.proto.event_pb2 import Event
 
     data, end = path.read_bytes(), 0
     while end + 12 <= len(data):
         after = end + 12 + int.from_bytes(data[end : end + 8], "little") + 4
-        if after > len(data) or Event.FromString(data[end + 12 : after - 4]).step > steps:
+        try:
+            if after > len(data) or Event.FromString(data[end + 12 : after - 4]).step > steps:
+                break
+        except DecodeError:
+            warnings.warn(f"{path} is damaged; it is cut off there", stacklevel=6)
             break
         end = after
     os.truncate(path, end)

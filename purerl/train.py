@@ -69,8 +69,8 @@ def make_train(
         advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`.
         policy_loss: `(log_prob, old_log_prob, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate.
         optimizer: an optax transformation that gives the direction of descent, such as `optax.scale_by_lion()`, in place of the
-          config's `optimizer`; the config's learning rate scales it. It sees a dict from the name of a group to its parameters, in
-          the shapes they have, so that `optax.multi_transform` can treat groups apart.
+          config's `optimizer`; the config's learning rate scales it. It sees a dict from the name of a group to its parameters,
+          in their own shapes, so that `optax.multi_transform` can treat groups apart.
         lr_schedule: any optax schedule, `(gradient steps so far, int32) -> learning rate`, in place of the config's.
         reward_shaper: `(reward [T, B], step [T, 1]) -> reward [T, B]`, what is learnt from in place of the environment's rewards;
           `step` is the number of environment steps before, float32. Reported returns stay the environment's.
@@ -81,6 +81,11 @@ def make_train(
     Raises:
         ConfigError: with every problem found in the config, the environment and the network.
     """
+    arguments = {"env": env, "env_params": env_params, "network": network, "optimizer": optimizer, "lr_schedule": lr_schedule}
+    arguments |= {"reward_shaper": reward_shaper, "intrinsic": intrinsic}
+    arguments |= {"advantage": advantage if advantage is not estimate else None}
+    arguments |= {"policy_loss": policy_loss if policy_loss is not surrogate else None}
+    given = {name: x for name, x in arguments.items() if x is not None}
     if intrinsic is not None and cfg.rnd is None:
         cfg = cfg.replace(rnd=RNDConfig())
     made = lambda overrides: make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, cfg.info)
@@ -110,7 +115,7 @@ def make_train(
     if cfg.rnd is not None:
         parts["intrinsic"] = rnd(cfg, environment, network) if distils else of_pair(*intrinsic)
     remake = lambda overrides: make({**cfg.env_params, **overrides})
-    train = Train(cfg, environment, network, MAKERS[algorithm_of(cfg)](cfg, environment, network, **parts), remake)
+    train = Train(cfg, environment, network, MAKERS[algorithm_of(cfg)](cfg, environment, network, **parts), remake, given)
     if found := _kept_problems(cfg, train):
         raise ConfigError(found)
     return train
@@ -125,14 +130,23 @@ class Train:
         network: policy and value function.
         init: `(key) -> TrainState`, everything that persists.
         update: `(TrainState) -> (TrainState, metrics)`, one iteration: a rollout and what is learnt from it.
+        given: the objects that `make_train` was given, by argument.
         seed_axes: `in_axes` (or `out_axes`) of a state under `vmap` over seeds. The clock has none, so that a phase which is
           due in some updates only stays a branch.
     """
 
     seed_axes = TrainState(params=0, opt_state=0, actor=0, clock=None, key=0, statistics=0, extra=0)
 
-    def __init__(self, cfg: OnPolicyConfig, env: Environment, network: Network, algorithm: Algorithm, remake_env: Callable):
-        self.cfg = cfg
+    def __init__(
+        self,
+        cfg: OnPolicyConfig,
+        env: Environment,
+        network: Network,
+        algorithm: Algorithm,
+        remake_env: Callable,
+        given: dict[str, Any],
+    ):
+        self.cfg, self.given = cfg, given
         self.env, self.network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
         self.update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
 

@@ -65,8 +65,6 @@ def test_what_went_wrong_is_told_without_a_traceback(run, capsys):
     assert main(["eval", str(run / "nowhere")]) == 1
     assert "no checkpoint" in capsys.readouterr().err
     again = ["ppo", "--config", str(run / "flags.toml"), "--lr", "0.01", "--directory", str(run / "ours")]
-    assert main(again) == 1
-    assert "finished: update 16 of 16" in capsys.readouterr().err
     assert main([*again, "--total-timesteps", "2e3", "--gamma", "0.5"]) == 1
     assert "gamma: 0.99 in the checkpoint, 0.5 here" in capsys.readouterr().err
     assert main(["plot", str(run / "ours"), "--metric", "episode_retrun", "--out", str(run / "b.png")]) == 2

@@ -32,6 +32,10 @@ def test_it_goes_on_to_the_end(run, tmp_path):
     directory = tmp_path / "run"
     shutil.copytree(HERE / run, directory)
     cfg, options = arguments(run.name)
+    if str(run) == "0.2.0/ppg":
+        with pytest.raises(purerl.CheckpointMismatch, match=r"vf_coef: 1\.0 in the checkpoint, 0\.5 here; purerl 0\.2 gave"):
+            purerl.fit(cfg, directory=directory, **options)
+        cfg = cfg.replace(vf_coef=1.0)
     result = purerl.fit(cfg, directory=directory, **options)
     assert result.progress.began[0] == STOPPED
     assert result.progress.updates == UPDATES

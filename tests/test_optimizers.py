@@ -116,7 +116,9 @@ def test_kl_coefficients_match_the_reference_vector(vectors, system, tolerance, 
 def test_stopping_matches_the_reference_vector(vectors, key, threshold, stop):
     given, expected = vectors["kl_early_stop"]
     kl = jnp.asarray(given["kl"], jnp.float32)
-    moving = stopping(steady(Direction(optax.identity(), True), jnp.float32(1), {}), jnp.float32(threshold), kl.size if stop == "update" else 4)
+    moving = stopping(
+        steady(Direction(optax.identity(), True), jnp.float32(1), {}), jnp.float32(threshold), kl.size if stop == "update" else 4
+    )
     course, applied = moving.begin(moving.init({"policy": jnp.zeros(1)})), []
     for reading in kl.ravel():
         taken, course = moving.step({"policy": jnp.ones(1)}, course, {"policy": jnp.zeros(1)}, {"approx_kl": reading})

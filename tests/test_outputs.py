@@ -39,12 +39,12 @@ def test_evaluations_come_before_the_first_update_and_at_each_kth(run):
     assert len((directory / "evaluations.jsonl").read_text().splitlines()) == 5
 
 
-def test_the_state_with_the_best_evaluation_is_kept(run):
+def test_the_state_with_the_best_evaluation_of_each_run_is_kept(run):
     directory, result = run
-    best = result.evaluations["update"][np.argmax(result.evaluations["episode_return"].mean(1))]
+    best = result.evaluations["update"][np.argmax(result.evaluations["episode_return"], axis=0)]
     loaded = purerl.load(directory, best=True)
-    assert loaded.updates == best
-    assert [int(path.name) for path in (directory / "best").iterdir()] == [best]
+    assert loaded.finished == tuple(best)
+    assert [int(path.name) for path in (directory / "best").iterdir()] == [max(best)]
 
 
 def test_evaluations_may_be_in_other_settings():
@@ -80,28 +80,30 @@ def test_a_plot_has_axes_a_legend_and_a_band(run, tmp_path):
 
 def test_a_curve_is_the_metrics_of_the_run(run):
     directory, result = run
-    steps, values = plots.curve(directory)
+    (curve,) = plots.curves_of(directory)
+    steps, values = curve.steps, curve.values
     wanted = purerl.summarize(result.metrics)["episode_return"]
     np.testing.assert_array_equal(steps, 64 * np.arange(1, 33))
     np.testing.assert_array_equal(values, wanted)
     with pytest.raises(purerl.ConfigError, match="did you mean 'entropy'"):
-        plots.curve(directory, "entropie")
+        plots.curves_of(directory, "entropie")
     with pytest.raises(purerl.CheckpointError, match="no metrics"):
-        plots.curve(directory / "checkpoints")
+        plots.curves_of(directory / "checkpoints")
 
 
 def test_a_long_curve_has_few_points_and_loses_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr("purerl.plots.POINTS", 4)
     result = fitted(directory=tmp_path)
-    steps, values = plots.curve(tmp_path)
+    (curve,) = plots.curves_of(tmp_path)
+    steps, values = curve.steps, curve.values
     assert steps.tolist() == [192, 384, 576, 640]
     totals, counts = (getattr(result.metrics["episode_return"], name) for name in ("total", "count"))
     np.testing.assert_allclose(values[0, 1], totals[3:6].sum() / counts[3:6].sum(), rtol=1e-6)
 
 
 def test_an_exported_policy_needs_nothing_of_purerl(run, tmp_path, fresh_python):
-    loaded = purerl.load(run[0])
-    state = purerl.runs.first_of(loaded.state)
+    loaded = purerl.load(run[0]).select(0)
+    state = loaded.state
     export(loaded.train, state, tmp_path / "policy")
     obs = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
     np.save(tmp_path / "obs.npy", obs)

@@ -11,15 +11,15 @@ MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("
 
 # A module imports only from floors below its own, or from those listed before it on its own floor.
 FLOORS = """
-types errors fields on_policy config
+types errors migrations durable fields on_policy config
 clock keys reductions shuffle devices presets metrics plan initializers advantages losses distributions statistics
-signals normalize
+signals normalize objects
 wrappers memory layers networks optimizers nonfinite envs.auto_reset envs.gymnax envs envs.previous progress curves
 streams rollout phases replay
 policy evaluate
 algorithms algorithms.rnd algorithms.ppo algorithms.ppg algorithms.daac algorithms.appo
 train
-checkpoint recorders evaluations rendering export directory plots
+batch checkpoint recorders evaluations rendering export directory plots
 runs
 fit
 console

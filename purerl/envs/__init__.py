@@ -36,7 +36,9 @@ def make_env(
     return gymnax.adapt(env, env_params, params, info)
 
 
-def swept_problems(env_id: str, env_kwargs: tuple, env_params: dict[str, Any], env: Any = None, params: Any = None) -> list[Problem]:
+def swept_problems(
+    env_id: str, env_kwargs: tuple, env_params: dict[str, Any], env: Any = None, params: Any = None
+) -> list[Problem]:
     """What is wrong with the environments of a batch of configs; the arguments are those of `make_env`, overrides `[configs]`."""
     from purerl.envs import gymnax
 
