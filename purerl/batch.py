@@ -54,7 +54,9 @@ class Batch:
         self.batched = len(self.pairs) > 1 or several if batched is None else batched
         if len(self.pairs) > 1:
             use_cores()
+        cfg = settled(cfg)
         of_config = lambda i: jax.tree.map(lambda x: np.asarray(x)[i] if np.ndim(x) else x, cfg)
+        self.num_seeds, self.seed = num_seeds, seed
         self.objects, self.train = objects, make_train(of_config(0), **objects)
         own = (objects.get("env"), objects.get("env_params"))
         if several and (found := swept_problems(cfg.env, cfg.env_kwargs, cfg.env_params, *own)):
@@ -69,7 +71,10 @@ class Batch:
 
     def train_of(self, cfg: Any) -> Train:
         """That of one run, from the part of `cfgs` that is its own."""
-        return make_train(cfg, **self.objects) if jax.tree.leaves(self.cfgs) else self.train
+        if not jax.tree.leaves(self.cfgs):
+            return self.train
+        same = {name: x for name, x in self.cfg.env_params.items() if not np.ndim(x)}  # not traced: a time limit must be known
+        return make_train(cfg.replace(env_params={**cfg.env_params, **same}), **self.objects)
 
     def over(self, function: Callable, in_axes: tuple, out_axes: Any, exact: bool = False) -> Callable:
         """`function(train, ...)` of every run, each with the `Train` of its own config; to be called with `cfgs` in its place."""
@@ -77,6 +82,12 @@ class Batch:
         if not self.batched:
             return of_run
         return over_devices(of_run, in_axes=(self._cfg_axes, *in_axes), out_axes=out_axes, exact=exact)
+
+    def one(self, run: int) -> "Batch":
+        """The run at this place by itself; it keeps its label."""
+        alone = Batch(self.configs[run // self.num_seeds], self.pairs[run][1], 1, self.objects)
+        alone.pairs, alone.labels = (self.pairs[run],), (self.labels[run],)
+        return alone
 
     def index(self, run: int | str | None = None, config: int | None = None, seed: int | None = None) -> int:
         """The place of a run, by its place (from the end if negative), its label, or its config and seed.
@@ -98,6 +109,15 @@ class Batch:
         shown = ", ".join(map(repr, self.labels[:8])) + (", ..." if len(self.labels) > 8 else "")
         hint = f"{'no' if not found else 'more than one'} such run; there are {len(self.labels)}: {shown}"
         raise ConfigError([Problem(", ".join(asked) or "run", next(iter(asked.values()), None), hint)])
+
+
+def settled(cfg: Any) -> Any:
+    """A batch of configs whose environment parameters are one number where they do not differ.
+
+    `jax.vmap` makes arrays of all of them, and a time limit that is an argument of the program would not be known.
+    """
+    one = lambda x: np.asarray(x).flat[0] if np.ndim(x) and len(np.unique(x)) == 1 else x
+    return cfg.replace(env_params={name: one(x) for name, x in cfg.env_params.items()}) if cfg.env_params else cfg
 
 
 def pairs_of(cfg: Any, seed: int | None, num_seeds: int) -> tuple[tuple[int | None, int | None], ...]:

@@ -124,6 +124,8 @@ class Curves:
         rows, lost = _adopted(data, self._header, count)
         if lost:
             _tell(self._path, lost, count, self._every)
+        elif data and _split(data)[0] is None:
+            warnings.warn(f"{self._path}: the first line was damaged, and is written anew", stacklevel=4)
         return rows
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from purerl import checkpoint, objects
-from purerl.batch import Batch, differences_of, pairs_of, state_at
+from purerl.batch import Batch, differences_of, pairs_of, settled, state_at
 from purerl.checkpoint import Checkpoint, Lock, Store, first_readable, newest_readable
 from purerl.clock import clock_at, updates_at
 from purerl.config import ALGORITHMS, algorithm_of
@@ -113,14 +113,14 @@ class Directory:
         for told in _goes_on_differently(saved.record, self.identity):
             warnings.warn(told, stacklevel=5)
 
-    def save(self, updates: int, tree: PyTree, seconds: float) -> None:
-        """Begins to write a checkpoint.
+    def save(self, updates: int, tree: PyTree, more: dict[str, Any]) -> None:
+        """Begins to write a checkpoint, whose record says more than the run's identity.
 
         Raises:
             CheckpointError: the one before could not be written, or this one.
         """
         if self._checkpoints is not None:
-            self._checkpoints.save(updates, tree, {**self.identity, "seconds": seconds})
+            self._checkpoints.save(updates, tree, {**self.identity, **more})
 
     def wait(self) -> None:
         """Returns when the newest checkpoint is whole.
@@ -160,7 +160,7 @@ def _differences(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
     says = lambda name, then, now: f"{name}: {then!r} in the checkpoint, {now!r} here"
     found = [says(n, theirs[n], ours[n]) for n in ("algorithm", "seed", "num_seeds", "exact", "x64") if theirs[n] != ours[n]]
     if theirs["algorithm"] == ours["algorithm"]:
-        then, now = (json.loads(_config_of(record).to_json()) for record in (theirs, ours))
+        then, now = (json.loads(settled(_config_of(record)).to_json()) for record in (theirs, ours))
         changed = [name for name in now if name != "total_timesteps" and not _same(then[name], now[name])]
         why = theirs.get("changed", {})
         found += [says(name, then[name], now[name]) + (f"; {why[name]}" if name in why else "") for name in changed]
@@ -208,12 +208,14 @@ class Run:
         state: with a leading axis if there are several runs, but for the clock.
         finished: of each run, its finished updates; they differ where each run's best state was loaded.
         directory: where it was kept; None if it was not.
+        place: of a run that was selected, among those it was selected from.
     """
 
     batch: Batch
     state: TrainState
     finished: tuple[int, ...]
     directory: pathlib.Path | None = None
+    place: int | None = None
 
     @property
     def cfg(self) -> Config:
@@ -258,10 +260,9 @@ class Run:
             ConfigError: there is no such run, or more than one.
         """
         i = self.batch.index(run, config, seed)
-        which, its_seed = self.batch.pairs[i]
-        one = Batch(self.batch.configs[which or 0], its_seed, 1, self.batch.objects)
         state = state_at(self.state, i) if self.batch.batched else self.state
-        return Run(one, state.replace(clock=clock_at(self.finished[i])), (self.finished[i],), self.directory)
+        state, place = state.replace(clock=clock_at(self.finished[i])), i if self.place is None else self.place
+        return Run(self.batch.one(i), state, (self.finished[i],), self.directory, place)
 
     def evaluate(
         self,
@@ -293,9 +294,8 @@ class Run:
         """
         if self.directory is None:
             raise CheckpointError("the best states are kept in a directory only, and this run has none")
-        chosen = load(self.directory, best=True, **self.batch.objects)
-        single = not self.batch.batched and chosen.batch.batched  # this one was selected from several
-        return chosen.select(config=self.batch.pairs[0][0], seed=self.batch.pairs[0][1]) if single else chosen
+        best = load(self.directory, best=True, **self.batch.objects)
+        return best if self.place is None else best.select(self.place)
 
 
 def load(directory: Any, *, updates: int | None = None, best: bool = False, **given: Any) -> Run:
@@ -352,7 +352,7 @@ def save(directory: Any, train: Train, state: TrainState) -> None:
     """
     path = checkpoint.run_directory(directory)
     with Directory(path, identity(train, train.cfg), keep=2**31 - 1, keep_every=0) as home:
-        home.save(updates_at(state.clock), {"state": state}, 0.0)
+        home.save(updates_at(state.clock), {"state": state}, {"seconds": 0.0})
 
 
 def restore(directory: Any, train: Train, *, updates: int | None = None) -> TrainState:

@@ -3,6 +3,8 @@
 import difflib
 from typing import Any, NamedTuple
 
+import numpy as np
+
 
 class Problem(NamedTuple):
     """One thing wrong with a config: the field, its value, and what would work."""
@@ -12,7 +14,8 @@ class Problem(NamedTuple):
     hint: str
 
     def __str__(self) -> str:
-        return f"{self.field} = {self.value!r}: {self.hint}"
+        value = str(self.value) if isinstance(self.value, np.generic) else repr(self.value)
+        return f"{self.field} = {value}: {self.hint}"
 
 
 class ConfigError(ValueError):

@@ -22,17 +22,29 @@ class Evaluations:
     Args:
         evaluate: `(state) -> {column: [runs]}`.
         path: of the file; None for memory alone.
-        updates: where the run goes on; later rows are dropped, and those that are damaged, with a warning.
+        updates: where the run goes on; later rows are dropped, and those that are damaged.
         runs: how many there are.
+        expected: how many rows there should be by then. Of fewer it warns.
     """
 
-    def __init__(self, evaluate: Callable[[Any], dict[str, np.ndarray]], path: pathlib.Path | None, updates: int, runs: int):
+    def __init__(
+        self,
+        evaluate: Callable[[Any], dict[str, np.ndarray]],
+        path: pathlib.Path | None,
+        updates: int,
+        runs: int,
+        expected: int = 0,
+    ):
         self._evaluate, self._runs = evaluate, runs
-        lines = contents(path).splitlines() if path is not None and updates else []
+        try:
+            lines = contents(path).splitlines() if path is not None and updates else []
+        except CheckpointError as error:
+            warnings.warn(str(error), stacklevel=3)
+            lines = []
         read = [_row_of(line, runs) for line in lines]
-        if lost := sum(row is None for row in read):
-            warnings.warn(f"{path}: {lost} of {len(lines)} lines damaged; they are left out", stacklevel=4)
         self._rows = [row for row in read if row is not None and row["update"] <= updates]
+        if (lost := max(expected - len(self._rows), sum(row is None for row in read))) > 0:
+            warnings.warn(f"{path}: {lost} evaluations damaged or missing; they are left out", stacklevel=3)
         self._file = Growing(path, b"".join(map(_line_of, self._rows)))
 
     def add(self, updates: int, state: Any) -> None:
@@ -46,6 +58,9 @@ class Evaluations:
         known = [row["episode_return"] for row in self._rows if row["update"] == updates]
         scores = np.array(known[-1] if known else [-math.inf] * self._runs, np.float64)
         return np.where(np.isnan(scores), -math.inf, scores)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     def flush(self) -> None:
         """Everything so far is in the file.

@@ -1,4 +1,4 @@
-"""A trained policy as a program of its own, which needs JAX and nothing of purerl."""
+"""A trained policy as a program of its own, which needs `jax` and `flatbuffers`, and nothing of purerl."""
 
 import os
 import pathlib

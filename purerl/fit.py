@@ -142,7 +142,8 @@ def fit(
         curves.begin(updates)
         began = (updates, seconds)
         report = stack.enter_context(Reports(recorders, Progress(plan, runs.labels, updates, seconds, {}, began)))
-        evaluations = Evaluations(score, home.file("evaluations.jsonl"), updates, len(runs.labels))
+        expected = saved.record.get("evaluations", 0) if saved is not None else 0
+        evaluations = Evaluations(score, home.file("evaluations.jsonl"), updates, len(runs.labels), expected)
         stack.enter_context(contextlib.closing(evaluations))
         best = Best(home.best, who, len(runs.labels))
         best.begin(evaluations, describe({"state": template}))
@@ -166,7 +167,8 @@ def fit(
                 with told():
                     write()
             with told():
-                home.save(updates, {"state": state, "pending": curves.pending}, seconds)
+                more = {"seconds": seconds, "evaluations": len(evaluations)}
+                home.save(updates, {"state": state, "pending": curves.pending}, more)
 
         done = updates == plan.num_updates
         if not done:

@@ -67,23 +67,26 @@ def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
         return []
     if not isinstance(optimizer, optax.GradientTransformation):
         return [Problem("optimizer", optimizer, "must be an optax transformation, such as optax.scale_by_adam()")]
-    one = {"policy": np.ones(1, np.float32)}
     step = lambda params: optimizer.update(params, optimizer.init(params), params)[0]
     with jax.numpy_dtype_promotion("standard"):
-        try:
-            taken = jax.eval_shape(step, params)
-            fits = jax.tree.map(np.shape, taken) == jax.tree.map(np.shape, params)
-            refusal = "" if fits else "its steps have other shapes than the parameters"
-        except Exception as error:  # whatever a transformation of the user's raises
-            refusal = str(error).strip().split("\n")[0]
-        try:
-            with jax.ensure_compile_time_eval(), jax.disable_jit():
-                climbs = float(step(one)["policy"][0]) < 0
-        except (TypeError, ValueError, KeyError, AttributeError):  # it wants other groups than this one, or is made of tracers
-            climbs = False
+        taken, refusal = _tried(lambda: jax.eval_shape(step, params))
+        if not refusal and jax.tree.map(np.shape, taken) != jax.tree.map(np.shape, params):
+            refusal = "its steps have other shapes than they have"
+        if refusal:
+            return [Problem("optimizer", optimizer, f"cannot move these parameters: {refusal}")]
+        with jax.ensure_compile_time_eval(), jax.disable_jit():
+            # Without a result it wants other groups than this one, or is made of tracers.
+            taken, _ = _tried(lambda: float(step({"policy": np.ones(1, np.float32)})["policy"][0]))
     hint = "gives steps against the gradient, so it has a learning rate of its own; take optax.scale_by_adam(), not optax.adam()"
-    found = [Problem("optimizer", optimizer, hint)] if climbs else []
-    return found + ([Problem("optimizer", optimizer, f"cannot move these parameters: {refusal}")] if refusal else [])
+    return [Problem("optimizer", optimizer, hint)] if taken is not None and taken < 0 else []
+
+
+def _tried(function: Callable) -> tuple[Any, str]:
+    """What a function gives, or the first line of whatever code of the user's raises in it."""
+    try:
+        return function(), ""
+    except Exception as error:
+        return None, str(error).strip().split("\n")[0] or type(error).__name__
 
 
 def descent(cfg: Any, direction: Direction, schedule: Callable | None, clock: Clock | None, epochs: int) -> Descent:

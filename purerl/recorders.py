@@ -11,6 +11,7 @@ import json
 import math
 import os
 import pathlib
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any, Self
@@ -60,14 +61,16 @@ class Reports:
 
     def flush(self) -> None:
         """Before a checkpoint. Those that failed begin anew, and quietly go on failing if they do."""
-        self._each("flush")
         failed, self._failed = self._failed, []
+        self._each("flush")
         for recorder in failed:
             again = self._error_of(recorder, "begin", self.latest)
             (self._recorders if again is None else self._failed).append(recorder)
 
     def __exit__(self, *_) -> None:
         self._each("close")
+        for recorder in self._failed:
+            self._error_of(recorder, "close")
 
     def _each(self, method: str, *args: Any) -> None:
         for recorder in list(self._recorders):
@@ -121,6 +124,9 @@ class Rows(abc.ABC):
     def __init__(self, path: str | os.PathLike, every: int = 0):
         self.path = pathlib.Path(path)
         self.sink, self._every, self._pending = None, every, None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
 
     def begin(self, progress: Progress) -> None:
         """Opens the file, cut back to the rows up to where the run goes on."""
@@ -214,18 +220,24 @@ class TensorBoard(Rows):
 
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
-        from tensorboardX import SummaryWriter
+        # Its `SummaryWriter` writes from a thread of its own, and what fails there arrives nowhere.
+        from tensorboardX.event_file_writer import EventsWriter
 
+        self.path.mkdir(exist_ok=True)
         for file in sorted(self.path.glob("events.out.tfevents.*")):
             _cut_events(file, progress.updates * progress.plan.batch_size)
-        self.sink = SummaryWriter(str(self.path), flush_secs=3600)
+        self.sink = EventsWriter(str(self.path / "events"))
 
     def write(self, row: dict[str, Any]) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import Summary, scalar
+
+        values = []
         for name, value in row.items():
             if name != "steps" and not math.isnan(value):
                 base, _, rest = name.partition("/")
-                tag = TAGS.get(base, f"metrics/{base}") + (f"/{rest}" if rest else "")
-                self.sink.add_scalar(tag, value, row["steps"])
+                values += scalar(TAGS.get(base, f"metrics/{base}") + (f"/{rest}" if rest else ""), value).value
+        self.sink.write_event(Event(wall_time=time.time(), step=row["steps"], summary=Summary(value=values)))
 
 
 class Wandb(Rows):

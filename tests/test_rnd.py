@@ -10,6 +10,7 @@ import purerl
 from purerl import APPOConfig, DAACConfig, PPGConfig, PPOConfig, RNDConfig
 from purerl.advantages import gae
 from purerl.algorithms.rnd import predictor_loss, rnd
+from purerl.clock import clock_at
 from purerl.fields import problems
 from purerl.normalize import EPSILON, RewardScale, no_moments, reward_sums
 from purerl.rollout import collect
@@ -136,6 +137,20 @@ def test_observations_are_standardised_within_bounds():
     assert 0 < seen.counts.mean() < 0.6
     mean = state.extra["intrinsic"].obs.mean
     assert 0.1 < mean[:3].sum() < 1.01  # of the kinds, one-hot: what random actions led to
+
+
+def test_the_bonus_is_of_the_moments_from_before_the_rollout_and_the_predictor_learns_with_those_after():
+    """Everything seen is 3. Where little was seen before, this rollout makes that the mean; where much was, it hardly counts."""
+    train = made()
+    intrinsic, state = rnd(train.cfg, train.env, train.network), jax.jit(train.init)(KEY)
+    _, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 16, keep_next_obs=True))(state)
+    steps = rollout.steps.replace(next_obs=jnp.full_like(rollout.steps.next_obs, 3.0))
+    none = state.extra["intrinsic"].replace(obs=no_moments(steps.next_obs.shape[2:]))
+    much = none.replace(obs=none.obs.replace(count=clock_at(2**40)))
+    (_, after, few), (_, _, many) = (jax.jit(intrinsic.reward)(state.params, kept, steps) for kept in (none, much))
+    np.testing.assert_allclose(few["bonus"].total, many["bonus"].total, rtol=1e-5)
+    np.testing.assert_allclose(intrinsic.training(after, steps, KEY).obs, 0, atol=1e-3)
+    np.testing.assert_allclose(intrinsic.training(none, steps, KEY).obs, 3, atol=1e-3)
 
 
 def test_the_bonus_falls_where_nothing_is_new():
