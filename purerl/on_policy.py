@@ -19,7 +19,6 @@ from purerl.fields import (
     count,
     each,
     finite,
-    is_off,
     leaf,
     nested,
     one_of,
@@ -341,7 +340,8 @@ class OnPolicyConfig(Config):
         if adapts and self.policy_epochs * self.num_minibatches == 1:
             hint = "the first minibatch of an update has not moved when it is measured, and there is no other: the rate stays"
             found.append(Problem("lr_schedule", self.lr_schedule, hint))
-        if self.learning_starts < self.warmup_steps and not is_off(self.target_kl, math.inf):
+        stops = not isinstance(self.target_kl, jax.core.Tracer) and self.target_kl < math.inf
+        if self.learning_starts < self.warmup_steps and stops:
             hint = "random actions are far from the policy, and stop its learning; learning_starts = warmup_steps avoids it"
             found.append(Problem("target_kl", self.target_kl, hint))
         return found

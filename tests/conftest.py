@@ -29,6 +29,16 @@ def pytest_unconfigure(config):
         shutil.rmtree(os.environ.pop("PURERL_TESTS_CACHE"))
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A long test that passed is written down with its commit: nothing else runs it."""
+    report = (yield).get_result()
+    if report.passed and call.when == "call" and item.get_closest_marker("long"):
+        from tests.benchmarks.results import record_long
+
+        record_long(item.nodeid.removeprefix("tests/"), call.duration)
+
+
 @pytest.fixture(scope="session")
 def vectors():
     """Reference numbers, computed in float64 by code that shares nothing with purerl."""

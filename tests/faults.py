@@ -115,7 +115,7 @@ KILLED_LATE = (
 from purerl.checkpoint import Store
 from purerl.directory import Directory
 
-# A best state begins to be written when somebody waits for it, and a checkpoint of update 12 is followed by a kill.
+# A best state begins to be written when somebody waits for it, and the last checkpoint but one is followed by a kill.
 late, wait, write = {}, Store.wait, "write" if hasattr(Store, "write") else "save"
 begin = getattr(Store, write)
 
@@ -124,7 +124,7 @@ def delayed(self, *args):
         late[self.directory] = args
     else:
         begin(self, *args)
-        if args[0] == 12:
+        if args[0] == 27:
             wait(self)
             os._exit(9)
 
@@ -139,10 +139,10 @@ trained(name, directory)
 """
 )
 
-BATCH = (
+WHOLE = (
     COMMON
     + """
-result = trained(name, directory)
+result = trained(name, directory, updates=at)
 print("result:", result_of(result, directory))
 """
 )
@@ -151,6 +151,9 @@ print("result:", result_of(result, directory))
 def started(code, directory, name="ppo", mode="raise", at=0):
     """A process that runs one of these scripts."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "2"}
+    if code is WHOLE:  # a cache of compiled programs would fill with the disk
+        cache = {"COMPILATION_CACHE_DIR": env["PURERL_TESTS_CACHE"], "PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
+        env |= {f"JAX_{name}": value for name, value in cache.items()}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     return subprocess.Popen([sys.executable, "-c", code, name, str(directory), mode, str(at)], env=env, **pipes)
 
@@ -160,6 +163,37 @@ def script(code, directory, **kwargs):
     process = started(code, directory, **kwargs)
     out = process.communicate(timeout=300)[0]
     return process.returncode, out.splitlines()
+
+
+def disks_that_fill(points, directory):
+    """What becomes of a disk that fills at each of so many writes, in both modes, as a table of how often."""
+    _, out = script(FULL, directory / "whole")
+    writes, wanted = int(out[-2].split()[1]), out[-1]
+    outcomes = {"writes": writes, "filled": 0, "not as asked": 0, "not our message alone": 0, "lost": 0}
+    for mode in ("raise", "warn"):
+        for at in np.linspace(1, writes, points).astype(int):
+            home = directory / f"{mode} {at}"
+            code, out = script(FULL, home, mode=mode, at=at)
+            ours = [line for line in out if any(says in line for says in OURS)]
+            outcomes["filled"] += 1
+            outcomes["not as asked"] += code != (1 if mode == "raise" and not only_recorders(ours) else 0)
+            outcomes["not our message alone"] += not ours or ours != [
+                line for line in out if not line.startswith(("writes", "result"))
+            ]
+            if mode == "raise":
+                code, out = script(FULL, home)
+            if code != 0 or out[-1] != wanted:
+                outcomes["lost"] += 1
+                print(mode, at, code, out)
+    return outcomes
+
+
+OURS = ("could not be saved to", "could not be written", "cannot be written to", "the recorder")
+
+
+def only_recorders(lines):
+    """Recorders never end a run: where the disk filled for the last file of one, there was nothing left to end."""
+    return all("the recorder" in line for line in lines)
 
 
 # --- flipped bits -----------------------------------------------------------------------------------------------------

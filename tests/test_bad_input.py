@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl import ConfigError, PPOConfig
+from purerl import ConfigError, PPOConfig, RNDConfig
 from tests.bad_input import ACCEPTED, KEY, REFUSED, WARNED, outcome
 from tests.probes import Varied
 
@@ -108,6 +108,7 @@ BOUNDARY = {
     str: ["", "gae", "none", "tanh", "linear", "CartPole-v1", 1, None],
     tuple: [(), (1,), (0,), (1.0,), ((),), (8, 8), [8], None, "8"],
     dict: [{}, {"max_steps_in_episode": 8}, {"max_steps_in_episode": -1}, {"x": 1}, {"max_steps_in_episode": "8"}, None, ()],
+    RNDConfig | None: [None, RNDConfig(init_steps=0), RNDConfig(hidden=()), RNDConfig(lr_scale=-1), 5],
 }
 
 

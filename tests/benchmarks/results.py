@@ -78,16 +78,42 @@ def keep(results):
 
 
 def record_fault(name, row):
-    """Keeps what the slow tests of faults found."""
-    path = HERE / "faults.json"
-    faults = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(dict(sorted((faults | {name: row}).items())), indent=1) + "\n")
+    """Keeps what a long test of faults found, and shows it in the README."""
+    _record("faults.json", name, row)
+
+
+def record_long(name, seconds):
+    """Keeps when a long test passed, and shows it in the README."""
+    commit = _commit()
+    _record("long.json", name, {"passed": time.strftime("%Y-%m-%d"), "commit": commit, "minutes": round(seconds / 60, 1)})
+
+
+def _record(file, name, row):
+    path = HERE / file
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(dict(sorted((kept | {name: row}).items())), indent=1) + "\n")
+    render()
+
+
+def render():
+    """Makes the README's tables anew."""
+    (ROOT / "README.md").write_text(rendered((ROOT / "README.md").read_text()))
+
+
+def _commit():
+    """The commit that runs, and whether its code was changed since; tables beside it may be."""
+    git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return git("describe", "--always") + ("-dirty" if git("status", "--porcelain", "--", "purerl", "tests/*.py") else "")
 
 
 def circumstances(command):
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     versions = {"purerl": purerl.__version__, "jax": jax.__version__}
-    return {"command": f"python -m tests.benchmarks.results {command}", "commit": commit, "versions": versions, "cores": cores()}
+    return {
+        "command": f"python -m tests.benchmarks.results {command}",
+        "commit": _commit(),
+        "versions": versions,
+        "cores": cores(),
+    }
 
 
 def cores():
@@ -167,14 +193,29 @@ def costs_table(costs):
 
 def faults_table(faults):
     lines = ["| fault | times | lost |", "|---|--:|--:|"]
-    if kills := faults.get("kills"):
-        during = kills["while a checkpoint was being written"]
-        lines.append(f"| SIGKILL, {during} of them while a checkpoint was being written | {kills['kills']} | {kills['lost']} |")
+    add = lambda says, times, lost: lines.append(f"| {says} | {times} | {lost} |")
+    for name, what in (
+        ("kills", "SIGKILL"),
+        ("kills of a batch", "SIGKILL of a batch of configs, with evaluations and best states"),
+    ):
+        if kills := faults.get(name):
+            during = kills["while a checkpoint was being written"]
+            add(f"{what}, {during} of them while a checkpoint was being written", kills["kills"], kills["lost"])
     if crashes := faults.get("crashes"):
         calls = crashes["calls that touch the file system"]
-        lines.append(
-            f"| death at one of the {calls} calls that touch the file system | {crashes['crashes']} | {crashes['lost']} |"
-        )
+        add(f"death at one of the {calls} calls that touch the file system", crashes["crashes"], crashes["lost"])
+    if disks := faults.get("full disks"):
+        add(f"a disk that fills at one of {disks['writes']} writes, `raise` and `warn`", disks["filled"], disks["lost"])
+    if flips := faults.get("flips"):
+        told = f"{flips['told']} told, {flips['no difference']} without a difference"
+        bad = sum(flips[name] for name in ("other numbers", "raw errors", "lost states"))
+        add(f"a bit flipped in any file of a run: {told}", flips["bits flipped"], bad)
+    return "\n".join(lines)
+
+
+def long_table(rows):
+    lines = ["| test | minutes | last passed | commit |", "|---|--:|---|---|"]
+    lines += [f"| `{name}` | {row['minutes']} | {row['passed']} | {row['commit']} |" for name, row in rows.items()]
     return "\n".join(lines)
 
 
@@ -214,7 +255,7 @@ def names_table():
 
 def rendered(readme):
     """The README with its tables made anew."""
-    makers = {"speed": speed_table, "overhead": overhead_table, "costs": costs_table, "faults": faults_table}
+    makers = {"speed": speed_table, "overhead": overhead_table, "costs": costs_table, "faults": faults_table, "long": long_table}
     kept = {name: HERE / f"{name}.json" for name in makers}
     tables = {"learning": learning_table(load()), "names": names_table()}
     tables |= {name: make(json.loads(kept[name].read_text())) for name, make in makers.items() if kept[name].exists()}
@@ -239,7 +280,7 @@ def main():
     elif args.command == "peer":
         peer(args.peer, args.names)
     else:
-        (ROOT / "README.md").write_text(rendered((ROOT / "README.md").read_text()))
+        render()
 
 
 if __name__ == "__main__":
