@@ -32,4 +32,4 @@ from purerl.types import Network as Network
 from purerl.types import Outputs as Outputs
 from purerl.types import Transition as Transition
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -43,7 +43,7 @@ class Batch:
     def __init__(self, cfg: Any, seed: int | None, num_seeds: int, objects: dict[str, Any], batched: bool | None = None):
         sizes = {np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)}
         several = bool(sizes)
-        found = _wrong_seeds(seed or 0, num_seeds) + (problems(cfg) if several else [])
+        found = _wrong_seeds(0 if seed is None else seed, num_seeds) + (problems(cfg) if several else [])
         if len(sizes) > 1:
             found.append(Problem("cfg", sorted(sizes), "a batch of configs needs as many values in every batched field"))
         if found:

@@ -192,10 +192,6 @@ class Store:
             shutil.rmtree(unfinished, ignore_errors=True)  # on a full disk nothing else would fit
         return CheckpointError(f"update {self._saving_updates} could not be saved to {self.directory}: {_reason(error)}")
 
-    def close(self) -> None:
-        """Waits, as `wait`."""
-        self.wait()
-
     def updates(self) -> list[int]:
         """Which checkpoints there are, the oldest first."""
         return numbers(self.directory)
@@ -343,6 +339,7 @@ def _orbax() -> Any:
         logging.getLogger(logger).addFilter(_not_of_orbax)
     if not isinstance(sys.unraisablehook, _Unraisable):
         sys.unraisablehook = _Unraisable(sys.unraisablehook)
+        warnings.filterwarnings("ignore", r"coroutine '(\w*Handler\.\w+|_create_paths)' was never awaited", RuntimeWarning)
     from orbax.checkpoint import v1
 
     return v1

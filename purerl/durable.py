@@ -38,12 +38,12 @@ class Growing:
 
     def __init__(self, path: pathlib.Path | None, content: bytes):
         self._path, self._file = path, None
-        self._content, self._new = content, b""  # content is None once the file is open
+        self._content, self._new = content, []  # content is None once the file is open
 
     def add(self, data: bytes) -> None:
         """Puts data at the end, in memory until the next flush."""
         if self._path is not None:
-            self._new += data
+            self._new.append(data)
 
     def flush(self) -> None:
         """Everything so far is in the file.
@@ -59,11 +59,11 @@ class Growing:
             if self._new:
                 self._file.truncate(self._end)  # what a write that failed half-way left there
                 self._file.seek(self._end)
-                rest = memoryview(self._new)
+                data = rest = memoryview(b"".join(self._new))
                 while rest:
                     rest = rest[self._file.write(rest) :]
                 os.fsync(self._file.fileno())
-                self._end, self._new = self._end + len(self._new), b""
+                self._end, self._new = self._end + len(data), []
 
     def _open(self) -> None:
         if not (self._path.is_file() and _begins(self._path, self._content)):
@@ -79,10 +79,10 @@ class Growing:
             CheckpointError: it cannot be read.
         """
         if self._file is None:
-            return (self._content or b"") + self._new
+            return b"".join([self._content or b"", *self._new])
         try:
             self._file.seek(0)
-            return self._file.readall()[: self._end] + self._new
+            return b"".join([self._file.readall()[: self._end], *self._new])
         except OSError as error:
             raise CheckpointError(f"{self._path} cannot be read: {error.strerror}") from None
 

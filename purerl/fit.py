@@ -148,6 +148,9 @@ def fit(
         best = Best(home.best, who, len(runs.labels))
         best.begin(evaluations, describe({"state": template}))
         told = functools.partial(_told, on_save_error)
+        for write in (curves.flush, evaluations.flush):  # what was damaged is mended now
+            with told():
+                write()
 
         def evaluate():
             evaluations.add(updates, state)
@@ -230,6 +233,8 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
             found.append(Problem(name, value, rule.says if rule.choices or right else f"{rule.says}, not {type(value).__name__}"))
     if not found and options["render_every"] and not (options["eval_every"] and options["directory"]):
         found.append(Problem("render_every", options["render_every"], "needs eval_every and a directory to draw into"))
+    if options["seed"] is None:
+        found.append(Problem("seed", None, "must be an int from 0 to 2**32 - 1"))
     if options["resume"] == "must" and options["directory"] is None:
         found.append(Problem("directory", None, "resume='must' needs the directory to go on from"))
     return found

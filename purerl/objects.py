@@ -50,7 +50,7 @@ def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
         if then is None and now is not None:
             found.append(f"{name}: the run had none of its own, {now['is']} here; leave out `{name}=`")
         elif now is None and then is not None:
-            found.append(f"{name}: the run had one of its own, {then['is']}; pass it as `{name}=`")
+            found.append(f"{name}: the run had one of its own, {then['is']}; in Python, pass it as `{name}=`")
         elif then is not None:
             changed = [what for what in sorted(then.keys() | now.keys()) if not _alike(what, then.get(what), now.get(what))]
             says = lambda what, said: f"{what} {said.get(what, 'nothing')}"

@@ -23,6 +23,6 @@ def iqm(scores: np.ndarray) -> np.ndarray:
 def interval(scores: np.ndarray, statistic: Callable = iqm, resamples: int = 10_000) -> tuple[np.ndarray, np.ndarray]:
     """The 95 % percentile bootstrap interval of a statistic over seeds: the low end and the high one, `[...]` each."""
     rng = np.random.default_rng(0)
-    draws = [statistic(scores[rng.integers(len(scores), size=len(scores))]) for _ in range(resamples)]
-    low, high = np.percentile(draws, [2.5, 97.5], axis=0)
+    draws = scores[rng.integers(len(scores), size=(resamples, len(scores)))]  # [resamples, seeds, ...]
+    low, high = np.percentile(statistic(draws.swapaxes(0, 1)), [2.5, 97.5], axis=0)
     return low, high

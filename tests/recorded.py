@@ -54,7 +54,7 @@ def circumstances():
     found = {name: re.search(rf"^{name}\s*: (.*)$", cpu, re.MULTILINE) for name in ("model name", "flags")}
     model, features = (match[1] if match else "" for match in found.values())
     features = hashlib.sha256(features.encode()).hexdigest()[:8]
-    flags = " ".join(flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag)
+    flags = " ".join(sorted({flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag}))
     return f"jaxlib {jaxlib.__version__}, {model} {features}" + (f", {flags}" if flags else "")
 
 

@@ -262,7 +262,8 @@ def test_stale_data_without_correction_are_what_the_actors_said():
     assert "rho_p99" not in jax.eval_shape(train.update, states[0])[1]
 
 
-@pytest.mark.parametrize("kind", ["memory", pytest.param("two seeds", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["memory", "two seeds"])
 def test_a_run_resumes_to_the_same_bits(kind, tmp_path):
     curious = STALE.replace(replay_order="random", rnd=RNDConfig(features=8, hidden=(16,), init_steps=64), **MEMORY)
     run = {"cfg": curious} if kind == "memory" else {"cfg": STALE, "num_seeds": 2}

@@ -43,7 +43,6 @@ def test_every_kind_of_array_comes_back_bit_for_bit(tmp_path):
     assert digest(back) == digest(tree)
     assert saved.record["note"] == "x"
     assert [str(x.dtype) for x in jax.tree.leaves(back)] == [str(x.dtype) for x in jax.tree.leaves(tree)]
-    store.close()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -95,7 +95,8 @@ def test_the_state_is_a_fixed_point(kind):
         assert not old.weak_type, jax.tree_util.keystr(path)
 
 
-@pytest.mark.parametrize("kind", ["discrete", *slow, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS_AND_OTHERS)
 def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
     """`debug_key_reuse` does not see two equal `fold_in`s, so every key that a stream gives is collected, loops unrolled."""
     asked = []

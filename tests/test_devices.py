@@ -35,6 +35,7 @@ def test_any_number_of_seeds(count, alone):
         close(at(many.state.params, i), alone[i].state.params)
 
 
+@pytest.mark.slow
 def test_exact_rows_have_the_bits_of_their_run_alone(fresh_python):
     """As users compile: with the flags of these tests XLA fuses the first operations of a row with what picks it."""
     code = """

@@ -104,6 +104,7 @@ def kill_and_resume(directory, kills, in_commit, seed=0):
     return counts
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_ends_in_the_same_bits(uninterrupted, tmp_path):
     kill_and_resume(tmp_path / "run", kills=5, in_commit=2)
     assert result_of(tmp_path / "run") == uninterrupted
@@ -214,6 +215,7 @@ def test_a_crash_at_every_call_that_touches_the_file_system(uninterrupted, tmp_p
     record_fault("crashes", {"calls that touch the file system": calls, "crashes": len(points), "lost": 0})
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_says_so(uninterrupted, tmp_path):
     process = start(tmp_path / "run")
     wait_for(lambda: committed(tmp_path / "run") > 0, process)

@@ -251,7 +251,8 @@ def test_everything_with_a_memory_resumes_to_the_same_bits(tmp_path):
     assert not episodes.info["illegal"].any()
 
 
-@pytest.mark.parametrize("box", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("box", [False, True])
 def test_seeds_and_configs_side_by_side(box):
     sweep = jax.vmap(lambda x: REMEMBERS.replace(lr=x, sequence_length=4))(jnp.array([1e-3, 1e-2]))
     run = jax.vmap(lambda cfg, key: tiny(cfg, box=box)(key).state, in_axes=(0, None))

@@ -37,6 +37,7 @@ def test_a_skipped_update_leaves_everything_learnt_as_it_was():
     assert digest(after.actor) != digest(state.actor)
 
 
+@pytest.mark.slow
 def test_what_an_algorithm_keeps_goes_on_without_the_poisoned_rollouts():
     """Updates 0, 2 and 5 are skipped. PPG has the rollout before one of them twice; in APPO's ring its place is free."""
     sizes = {name: getattr(FROZEN, name) for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "hidden")}
@@ -58,6 +59,7 @@ def test_what_an_algorithm_keeps_goes_on_without_the_poisoned_rollouts():
             assert before.extra["ring"].age.tolist() == [2, 1, 0]
 
 
+@pytest.mark.slow
 def test_other_runs_of_a_batch_do_not_feel_it():
     cfg = FROZEN.replace(normalize_obs=True, normalize_reward=True)
     doses = lambda *values: jax.vmap(lambda x: cfg.replace(env_params={"poison": x}))(jnp.array(values, jnp.float32))
@@ -96,7 +98,7 @@ def test_a_failing_save_does_not_hide_a_divergence(tmp_path, monkeypatch):
     def fail(self):
         raise purerl.CheckpointError("disk on fire")
 
-    monkeypatch.setattr("purerl.checkpoint.Store.close", fail)
+    monkeypatch.setattr("purerl.checkpoint.Store.wait", fail)
     with pytest.raises(purerl.NotFiniteError) as error:
         poisoned(CFG, 1.0, directory=tmp_path)
     assert "disk on fire" in error.value.__notes__[0]

@@ -10,9 +10,11 @@ from nbclient import NotebookClient
 from nbformat import NO_CONVERT, read
 
 NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+EVERY_TIME = ("00_quickstart", "01_custom_parts", "02_runs")  # the others with the slow tests
+SOME_SLOW = [path if path.stem in EVERY_TIME else pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SOME_SLOW, ids=lambda path: path.stem)
 def test_runs_in_a_minute(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(path.parent.parent))
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")

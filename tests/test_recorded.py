@@ -5,8 +5,10 @@ import pytest
 
 from tests.recorded import CASES, TOLERANCE, circumstances, digest, params, recorded
 
+EVERY_TIME = ("ppo", "ppg", "appo", "gru", "rich")  # the others with the slow tests, compiled as users do
 
-@pytest.mark.parametrize("name", CASES)
+
+@pytest.mark.parametrize("name", [name if name in EVERY_TIME else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
 def test_parameters_are_what_they_were(name):
     hashes, numbers = recorded()
     found = params(name)

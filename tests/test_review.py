@@ -57,6 +57,7 @@ def test_review_1_each_run_is_read_back_with_its_own_config(batch):
         _ = run.train
 
 
+@pytest.mark.slow
 def test_review_1_the_command_evaluates_each_run_in_its_own_environment(tmp_path, capsys):
     cfg = PPOConfig(env="Pendulum-v1", **{**SIZES, "total_timesteps": 64})
     cfgs = jax.vmap(lambda n: cfg.replace(env_params={"max_speed": n}))(np.array([8.0, 0.0], np.float32))
@@ -150,15 +151,20 @@ def of_nnx():
 def test_review_4_parameters_of_nnx_are_saved_and_restored(tmp_path):
     train = tiny(network=of_nnx())
     state = jax.jit(train.init)(KEY)
-    purerl.save(tmp_path / "a", train, state)
-    assert digest(purerl.restore(tmp_path / "a", train)) == digest(state)
+    purerl.save(tmp_path, train, state)
+    assert digest(purerl.restore(tmp_path, train)) == digest(state)
+    assert digest(purerl.load(tmp_path, env=Varied(), network=of_nnx()).state) == digest(state)
+
+
+@pytest.mark.slow
+def test_review_4_a_run_with_parameters_of_nnx_resumes_to_the_same_bits(tmp_path):
     several = {"network": of_nnx(), "num_seeds": 3, "cfg": CFG.replace(num_epochs=1)}
     whole = fitted(updates=4, **several)
-    stopped(tmp_path / "b", 2, updates=4, **several)
-    assert digest(fitted(updates=4, directory=tmp_path / "b", **several).state) == digest(whole.state)
-    loaded = purerl.load(tmp_path / "b", env=Varied(), network=of_nnx())
+    stopped(tmp_path, 2, updates=4, **several)
+    assert digest(fitted(updates=4, directory=tmp_path, **several).state) == digest(whole.state)
+    loaded = purerl.load(tmp_path, env=Varied(), network=of_nnx())
     assert digest(loaded.state) == digest(whole.state)
-    purerl.fit(CFG.replace(total_timesteps=64), env=Varied(), network=of_nnx(), init_from=tmp_path / "a")
+    purerl.fit(CFG.replace(total_timesteps=64), env=Varied(), network=of_nnx(), num_seeds=3, init_from=tmp_path)
 
 
 # --- 5, 6, 7: numbers at the edges ------------------------------------------------------------------------------------
@@ -213,7 +219,10 @@ def test_review_7_a_wide_box_is_explored_and_its_deviation_learnt():
 # --- 8: a warm start --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [{}, {"rnd": purerl.RNDConfig(features=4, hidden=(4,), init_steps=0)}], ids=["plain", "rnd"])
+CURIOUS = {"rnd": purerl.RNDConfig(features=4, hidden=(4,), init_steps=0)}
+
+
+@pytest.mark.parametrize("more", [{}, pytest.param(CURIOUS, marks=pytest.mark.slow)], ids=["plain", "rnd"])
 def test_review_8_a_warm_start_may_have_other_environments(more, tmp_path):
     cfg = CFG.replace(normalize_reward=True, total_timesteps=128, **more)
     source = purerl.fit(cfg, directory=tmp_path, env=Varied())
@@ -267,8 +276,8 @@ def test_review_9_what_cannot_move_the_parameters_is_refused():
 
 def test_review_9_adamw_decays_matrices_alone():
     cfg = CFG.replace(optimizer="adamw", lr=1e-3, total_timesteps=64, memory="gru", memory_size=4, log_std_init=1.0)
-    one = lambda decay: jax.jit(tiny(cfg.replace(weight_decay=decay, max_grad_norm=1e-12), box=True))(KEY).state.params
-    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), one(0.5), one(0.0))
+    one = jax.jit(lambda decay: tiny(cfg.replace(weight_decay=decay, max_grad_norm=1e-12), box=True)(KEY).state.params)
+    moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), one(jnp.float32(0.5)), one(jnp.float32(0)))
     for path, distance in jax.tree_util.tree_leaves_with_path(moved):
         assert (distance > 1e-6) == ("kernel" in jax.tree_util.keystr(path)), path
 
@@ -404,6 +413,7 @@ def test_review_another_environments_parameters_are_refused(tmp_path):
     assert purerl.load(tmp_path, env=Varied(), env_params=Limit(4)).updates == 1
 
 
+@pytest.mark.slow
 def test_review_a_script_may_be_imported_as_a_module(tmp_path, fresh_python):
     """What `__main__` defined is the same object where a notebook imports it."""
     (tmp_path / "mine.py").write_text(
@@ -439,12 +449,15 @@ def test_review_a_finished_run_is_handed_back(tmp_path, capsys):
 
 
 def test_review_more_steps_under_a_schedule_that_follows_them_is_told(tmp_path):
-    fitted(updates=2, directory=tmp_path / "linear")
     says = r"total_timesteps = 256: was 128, and lr_schedule and ent_schedule follows it"
     both = {"cfg": CFG.replace(ent_schedule="linear"), "directory": tmp_path / "both"}
     fitted(updates=2, **both)
     with pytest.warns(UserWarning, match=says):
         fitted(updates=4, **both)
+
+
+@pytest.mark.slow
+def test_review_more_steps_under_a_schedule_of_its_own_length_are_not(tmp_path):
     fixed = {"cfg": CFG.replace(lr_schedule="polynomial", decay_steps=100), "directory": tmp_path / "fixed"}
     fitted(updates=2, **fixed)
     fitted(updates=4, **fixed)  # a warning would be an error here

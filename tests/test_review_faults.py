@@ -76,7 +76,9 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "damage", [name if name in ("a row", "gone") else pytest.param(name, marks=pytest.mark.slow) for name in DAMAGES]
+)
 def test_review_f3_damaged_metrics_cost_neither_the_state_nor_the_rest(evaluated, tmp_path, damage):
     directory, whole = evaluated
     copy = tmp_path / "run"
@@ -119,6 +121,7 @@ def test_review_f3_a_run_damaged_while_it_goes_gives_its_result(tmp_path):
 # --- F4: a full disk --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["raise", "warn"])
 def test_review_f4_a_full_disk_ends_as_asked_and_the_terminal_shows_our_message_alone(tmp_path, mode):
     code, out = script(FULL, tmp_path / "run", mode=mode, at=12)
@@ -137,7 +140,10 @@ def test_review_f4_a_full_disk_ends_as_asked_and_the_terminal_shows_our_message_
 # --- F5: a checkpoint that cannot be read -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("metadata", ["[]", "", "null", '{"custom_metadata": 5}', "\\xff"])
+OTHERS = [pytest.param(text, marks=pytest.mark.slow) for text in ("", "null", '{"custom_metadata": 5}', "\\xff")]
+
+
+@pytest.mark.parametrize("metadata", ["[]", *OTHERS])
 def test_review_f5_the_newest_checkpoint_may_be_unreadable_in_any_way(tmp_path, metadata):
     fitted(updates=4, directory=tmp_path, save_every=2)
     path = tmp_path / "checkpoints" / "4" / "_CHECKPOINT_METADATA"

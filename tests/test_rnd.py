@@ -254,6 +254,7 @@ def test_a_count_bonus_in_ten_lines():
     assert made(CFG.replace(rnd=CURIOUS), intrinsic=(init, reward)).cfg.rnd.features == 8
 
 
+@pytest.mark.slow
 def test_pretraining_without_rewards_then_fine_tuning(tmp_path):
     """What was learnt without the environment's rewards is where a run with them begins."""
     of = lambda **coefs: RND.replace(rnd=RNDConfig(features=8, hidden=(16,), init_steps=0, **coefs))

@@ -73,7 +73,8 @@ def test_seeds_do_not_grow_the_program():
     assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize("field", ["num_envs", pytest.param("num_steps", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("field", ["num_envs", "num_steps"])
 def test_memory_is_linear_in_the_rollout(field):
     sizes = [64, 256, 512]
     trains = [tiny(CFG.replace(num_minibatches=4, **{field: n})) for n in sizes]

@@ -139,8 +139,10 @@ def phases():
 def passes():
     """The paper's direction: fewer passes of the policy, more of the auxiliary phase (its figures 3 and 5)."""
     cfg = PPG.replace(env="Breakout-MinAtar", lr=2.5e-3, aux_lr=2.5e-3)
+    weight = lambda e_pi: cfg.vf_coef if e_pi == cfg.e_v else 1.0  # of a value that learns by itself
     label = "Breakout, PPG with e_pi = {}, e_aux = {}"
-    return {label.format(e_pi, e_aux): Case(cfg.replace(e_pi=e_pi, e_aux=e_aux)) for e_pi, e_aux in ((1, 6), (6, 6), (1, 1))}
+    passes = ((1, 6), (6, 6), (1, 1))
+    return {label.format(p, a): Case(cfg.replace(e_pi=p, e_aux=a, vf_coef=weight(p))) for p, a in passes}
 
 
 # --- stale data -------------------------------------------------------------------------------------------------------
