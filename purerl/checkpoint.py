@@ -204,15 +204,6 @@ class Store:
         """
         return read(self._path(updates))
 
-    def newest(self) -> Checkpoint | None:
-        """The newest checkpoint, verified; None if there is none.
-
-        Raises:
-            CheckpointCorrupt: it is not what was written.
-        """
-        there = self.updates()
-        return self.load(there[-1]) if there else None
-
     def _path(self, updates: int) -> pathlib.Path:
         return self.directory / str(updates)
 
@@ -335,7 +326,7 @@ def _reason(error: BaseException) -> str:
 
 def _orbax() -> Any:
     """Orbax, its reports kept off the terminal: its errors arrive as exceptions."""
-    for logger in ("absl", "asyncio"):
+    for logger in ("absl", "asyncio"):  # where one array cannot be read, asyncio would show what became of the others
         logging.getLogger(logger).addFilter(_not_of_orbax)
     if not isinstance(sys.unraisablehook, _Unraisable):
         sys.unraisablehook = _Unraisable(sys.unraisablehook)
@@ -346,7 +337,8 @@ def _orbax() -> Any:
 
 
 def _not_of_orbax(record: logging.LogRecord) -> bool:
-    return "orbax" not in record.pathname and "orbax" not in record.getMessage()
+    names = f"{record.pathname} {record.getMessage()}"
+    return "orbax" not in names and "tensorstore" not in names
 
 
 class _Unraisable:

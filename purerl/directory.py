@@ -56,7 +56,7 @@ class Directory:
         with contextlib.ExitStack() as entered:
             entered.callback(Lock(self.path).release)
             self._checkpoints = Store(self.path / "checkpoints", self._keep, self._keep_every)
-            self.best = Store(self.path / "best", keep=1)
+            self.best = Store(self.path / "best", keep=2)
             for name in ("curves.bin", "evaluations.jsonl"):
                 if (self.path / name).is_dir():
                     raise ConfigError([Problem("directory", str(self.path), f"{name} in it is a directory")])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from purerl.checkpoint import CLOCK, Checkpoint, Store, describe, differences, to_arrays
+from purerl.checkpoint import CLOCK, Checkpoint, Store, describe, differences, first_readable, to_arrays
 from purerl.durable import Growing, check, contents
 from purerl.errors import CheckpointError
 
@@ -115,7 +115,8 @@ class Best:
     def begin(self, evaluations: Evaluations, wanted: dict[str, str]) -> None:
         """Goes on with what is kept, unless it is damaged, or of arrays unlike those wanted (`checkpoint.describe`)."""
         try:
-            saved = self._store.newest() if self._store is not None else None
+            there = self._store.updates() if self._store is not None else []
+            saved = first_readable(there, self._store.load) if there else None
         except CheckpointError as error:
             warnings.warn(f"{error}; the best states begin anew", stacklevel=3)
             return

@@ -385,8 +385,11 @@ def test_review_another_object_in_the_place_of_a_runs_own_is_refused(tmp_path, c
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path, **given)
     more = CFG.replace(total_timesteps=128, lr_schedule="linear")
     cases = [
-        ({}, "env: the run had one of its own, tests.probes.Varied; pass it as `env=`"),
-        ({"env": Varied()}, "policy_loss: the run had one of its own, tests.test_review.own_loss; pass it as `policy_loss=`"),
+        ({}, "env: the run had one of its own, tests.probes.Varied; in Python, pass it as `env=`"),
+        (
+            {"env": Varied()},
+            "policy_loss: the run had one of its own, tests.test_review.own_loss; in Python, pass it as `policy_loss=`",
+        ),
         ({**given, "env": Other()}, r"env: is tests\.probes\.Varied in the run, is tests\.test_review\.Other here"),
         ({**given, "env_params": Limit(4)}, r"env_params: the run had none of its own, .*Limit here; leave out `env_params=`"),
         ({**given, "reward_shaper": lambda r, s: r}, r"reward_shaper: the run had none of its own"),
@@ -402,7 +405,7 @@ def test_review_another_object_in_the_place_of_a_runs_own_is_refused(tmp_path, c
                 purerl.restore(tmp_path, purerl.make_train(CFG, **objects))
         assert compiles() == before
     assert cli.main(["eval", str(tmp_path)]) == 1
-    assert "tests.probes.Varied; pass it as `env=`" in capsys.readouterr().err
+    assert "tests.probes.Varied; in Python, pass it as `env=`" in capsys.readouterr().err
     assert purerl.load(tmp_path, **given).updates == 1
 
 
