@@ -54,7 +54,9 @@ def test_fresh_data_and_a_target_of_the_same_update_are_ppo(changes):
 # --- actors -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("lag", "every"), [(0, 1), (3, 1), (3, 2), (1, 4), (5, 5)])
+@pytest.mark.parametrize(
+    ("lag", "every"), [(3, 2), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in [(0, 1), (3, 1), (1, 4), (5, 5)])]
+)
 def test_actors_have_the_version_of_so_many_updates_ago(lag, every):
     cfg = FRESH.replace(lag=lag, publish_every=every)
     state = jax.eval_shape(made(cfg).init, KEY)
@@ -113,7 +115,7 @@ def test_how_often_each_rollout_is_used(order, max_uses):
         assert len(set(finished)) > 1
 
 
-@pytest.mark.parametrize("changes", [{}, MEMORY])
+@pytest.mark.parametrize("changes", [{}, pytest.param(MEMORY, marks=pytest.mark.slow)])
 def test_what_is_read_again_with_the_same_parameters_is_what_was_said(changes):
     """Values, those of observations before a reset among them, and policies, `[T, B]`."""
     train = made(FRESH.replace(**changes))
@@ -222,7 +224,7 @@ def test_no_gradient_reaches_the_target():
     assert all((g == 0).all() for g in jax.tree.leaves(gradient))
 
 
-@pytest.mark.parametrize("nonfinite", ["ignore", "freeze"])
+@pytest.mark.parametrize("nonfinite", [pytest.param("ignore", marks=pytest.mark.slow), "freeze"])
 def test_a_target_does_not_feel_an_update_of_nan_before_its_turn(nonfinite):
     cfg = STALE.replace(env_params={"poison": 1.0}, nonfinite=nonfinite)
     _, states = updates(cfg, 4, Poisoned())
@@ -284,6 +286,7 @@ def test_sweeps_and_seeds():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, alone.state.params)
 
 
+@pytest.mark.slow
 def test_strict_modes_and_a_program_that_does_not_grow():
     train = made(STALE.replace(total_timesteps=64 * 4))
     with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):

@@ -75,6 +75,7 @@ def files_of(directory):
     return sorted(path.relative_to(directory) for path in newest.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves its event loops behind
 def test_a_damaged_checkpoint_is_told_or_makes_no_difference(run, tmp_path):
     """Each file in turn with a bit flipped, cut to nothing, or gone: never different numbers."""

@@ -43,6 +43,7 @@ def test_the_ratio_is_one_before_the_first_step(kind):
         np.testing.assert_allclose(metrics["kl"], 0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_strict_modes_with_everything_on():
     cfg, env = KINDS["everything"]
     train = purerl.make_train(cfg, env=env)
@@ -137,7 +138,7 @@ def test_chosen_info_is_in_metrics_and_episodes():
     np.testing.assert_array_equal(episodes.info["time"], n * (n + 1) // 2)  # 1 + 2 + ... + n
 
 
-@pytest.mark.parametrize("mode", ["current_obs", "zero", "ignore"])
+@pytest.mark.parametrize("mode", ["current_obs", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("zero", "ignore"))])
 def test_other_ways_to_treat_a_time_limit_train(mode):
     result = jax.jit(tiny(CFG.replace(truncation=mode)))(KEY)
     assert digest(result.state.params) != digest(jax.jit(tiny(CFG))(KEY).state.params)
@@ -189,6 +190,7 @@ def test_a_rate_goes_on_adapting_where_learning_has_stopped():
     assert lr[-1] < lr[0] < 1e-2
 
 
+@pytest.mark.slow
 def test_an_adaptive_penalty_is_no_obstacle_to_a_warm_start(tmp_path):
     from purerl.directory import warm_start
 

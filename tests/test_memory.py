@@ -231,6 +231,7 @@ ALL = EVERYTHING.replace(
 )
 
 
+@pytest.mark.slow
 def test_the_ratio_is_one_with_everything_on():
     still = ALL.replace(lr=0.0, lr_max=0.0, lr_min=0.0, warmup_steps=0, learning_starts=0, compute_dtype="float32")
     result = jax.jit(purerl.make_train(still, env=Rich()))(KEY)

@@ -113,6 +113,7 @@ def test_a_default_run_does_not_pay_for_it():
     assert ignore < freeze
 
 
+@pytest.mark.slow
 def test_a_rate_that_is_far_too_large_is_told():
     with pytest.raises(purerl.NotFiniteError, match="A lower lr"):
         purerl.fit(CFG.replace(lr=1e38), env=Varied())

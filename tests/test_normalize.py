@@ -97,6 +97,7 @@ def test_a_terminal_reward_counts_for_its_own_episode():
     np.testing.assert_allclose(sums[:, 0], [1, 1.5, 1.75, 1, 1.5])
 
 
+@pytest.mark.slow
 def test_moments_of_a_million_samples_in_batches_of_any_size():
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 200, 60)

@@ -10,7 +10,7 @@ from nbclient import NotebookClient
 from nbformat import NO_CONVERT, read
 
 NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
-EVERY_TIME = ("00_quickstart", "01_custom_parts", "02_runs")  # the others with the slow tests
+EVERY_TIME = ("00_quickstart", "01_custom_parts")  # the others with the slow tests
 SOME_SLOW = [path if path.stem in EVERY_TIME else pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS]
 
 

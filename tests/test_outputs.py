@@ -44,7 +44,9 @@ def test_the_state_with_the_best_evaluation_of_each_run_is_kept(run):
     best = result.evaluations["update"][np.argmax(result.evaluations["episode_return"], axis=0)]
     loaded = purerl.load(directory, best=True)
     assert loaded.finished == tuple(best)
-    assert [int(path.name) for path in (directory / "best").iterdir()] == [max(best)]
+    kept = sorted(int(path.name) for path in (directory / "best").iterdir())
+    assert len(kept) <= 2
+    assert kept[-1] == max(best)
 
 
 def test_evaluations_may_be_in_other_settings():

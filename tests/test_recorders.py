@@ -73,6 +73,7 @@ def test_tensorboard_has_every_update_once_under_the_usual_tags(recorded):
     assert {"charts/SPS", "losses/policy_loss", "losses/approx_kl", "charts/learning_rate"} <= {tag for tag, _, _ in events}
 
 
+@pytest.mark.slow
 def test_rows_of_several_updates_end_at_checkpoints_too(tmp_path):
     fitted(directory=tmp_path / "run", save_every=4, recorders=recorders(tmp_path, every=3))
     assert [row["update"] for row in rows_of(tmp_path / "a.jsonl")] == [3, 4, 6, 8, 9, 10]

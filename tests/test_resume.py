@@ -59,6 +59,7 @@ def test_d3_stopped_after_every_update_and_resumed(whole, tmp_path):
     assert result.progress.began[0] == UPDATES - 1
 
 
+@pytest.mark.slow
 def test_d3_of_several_seeds_and_rows_of_several_updates(tmp_path):
     several = {"num_seeds": 3, "cfg": CFG.replace(metrics_every=4)}
     uninterrupted = fitted(**several)
@@ -85,6 +86,7 @@ def test_d6_a_longer_run_begins_with_the_shorter_one(tmp_path):
     assert digest(purerl.load(tmp_path, env=Varied(), updates=4).state) == digest(short.state)
 
 
+@pytest.mark.slow
 def test_nothing_of_the_new_process_leaks_into_the_state(whole, tmp_path):
     """A state that goes on under a `Train` of its own, update by update, from a checkpoint on disk."""
     stopped(tmp_path, 7)
@@ -216,6 +218,7 @@ def test_other_versions_and_devices_are_noted(tmp_path, monkeypatch):
         fitted(directory=tmp_path)
 
 
+@pytest.mark.slow
 def test_another_number_of_seeds_on_a_device_is_noted(tmp_path, monkeypatch):
     constant = {"cfg": CFG.replace(lr_schedule="constant"), "directory": tmp_path}
     fitted(updates=2, **constant)

@@ -35,7 +35,7 @@ ALGORITHMS = {
     "appo": APPOConfig(**SIZES, replay=2, lag=1, rnd=CURIOUS),
     "appo memory": APPOConfig(**SIZES, **MEMORY, **NORMALISED, replay=2, correction="none", rnd=CURIOUS),
 }
-SLOW = ("memory", "ppg passes", "appo memory")
+SLOW = ("memory", "ppg", "ppg passes", "appo memory")
 algorithms = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind for kind in ALGORITHMS]
 )
@@ -190,6 +190,7 @@ def test_the_ratio_is_one_before_the_first_step(env):
     assert metrics["clip_fraction"].max() == 0
 
 
+@pytest.mark.slow
 def test_images():
     class Pixels(Varied):
         def observe_state(self, state):

@@ -95,6 +95,7 @@ def test_another_seed_and_another_rate_compile_nothing():
     assert compiles() == before
 
 
+@pytest.mark.slow
 def test_nothing_grows_over_200_chunks(tmp_path):
     """Live arrays, compiled programs and resident memory, with checkpoints and files of rows."""
     alive, compiled, resident = [], [], []
