@@ -202,7 +202,7 @@ class Csv(TextRows):
         super().begin(progress)
 
     def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
-        self._names = lines[0].decode(errors="replace").strip().split(",") if lines else []
+        self._names = next(csv.reader([lines[0].decode(errors="replace")])) if lines else []  # a label may have a comma
         whole = [line for line in lines[1:] if line.endswith(b"\n") and line.count(b",") == len(self._names) - 1]
         first = lambda line: line.partition(b",")[0]
         return [*lines[:1], *(line for line in whole if first(line).isdigit() and int(first(line)) <= updates)]

@@ -1,6 +1,7 @@
 import csv
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -128,3 +129,13 @@ def test_unfinished_episodes_are_null_and_not_zero(tmp_path):
 def test_a_missing_package_is_named():
     with pytest.raises(ImportError, match=r"pip install 'purerl\[wandb\]'"):
         Wandb()
+
+
+def test_a_csv_goes_on_under_names_with_commas(tmp_path):
+    """Those of a batch of configs have them: `value_loss/config 0, seed 3`."""
+    for updates in (1, 2):
+        rows = Csv(tmp_path / "metrics.csv")
+        rows.begin(SimpleNamespace(updates=updates - 1))
+        rows.write({"update": updates, "value_loss/config 0, seed 3": 0.5})
+        rows.close()
+    assert (tmp_path / "metrics.csv").read_text() == 'update,"value_loss/config 0, seed 3"\n1,0.5\n2,0.5\n'
