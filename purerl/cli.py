@@ -13,17 +13,18 @@ import jax
 import numpy as np
 import tyro
 
-from purerl import plots, recorders
-from purerl.config import ALGORITHMS, algorithm_of
-from purerl.console import LiveLine, closing_table, evaluation_table
-from purerl.directory import Run, load
-from purerl.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
-from purerl.export import export
-from purerl.fields import Config
-from purerl.fit import fit
-from purerl.on_policy import OnPolicyConfig, RNDConfig
-from purerl.presets import preset
-from purerl.rendering import render
+from purerl.config.algorithms import ALGORITHMS, algorithm_of
+from purerl.config.base import OnPolicyConfig, RNDConfig
+from purerl.config.fields import Config
+from purerl.config.presets import preset
+from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
+from purerl.runs.analysis import plots
+from purerl.runs.analysis.export import export
+from purerl.runs.analysis.rendering import render
+from purerl.runs.directory import Run, load
+from purerl.runs.fit import fit
+from purerl.runs.logging import recorders
+from purerl.runs.logging.console import LiveLine, closing_table, evaluation_table
 
 DESCRIPTION = "Trains agents of the PPO family."
 
@@ -142,7 +143,7 @@ class Render(Watch):
 class Export:
     """Writes a run's policy, of several that of `--run` or of the first, as a program that needs `jax` and `flatbuffers` only.
 
-    `purerl.export` says how to call it.
+    `purerl.runs.analysis.export` documents how to call it.
 
     Attributes:
         dir: Directory of the run.

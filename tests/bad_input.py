@@ -13,8 +13,8 @@ from flax import struct
 from gymnax.environments import spaces
 
 import purerl
-from purerl.distributions import Categorical
-from purerl.types import Network, Outputs
+from purerl.core.types import Network, Outputs
+from purerl.networks.distributions import Categorical
 from tests import probes
 
 KEY = jax.random.key(0)

@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 import purerl
-from purerl import plots
-from purerl.recorders import Csv, JsonLines, TensorBoard
+from purerl.runs.analysis import plots
+from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard
 from tests.probes import Varied
 from tests.tiny import CFG, digest
 
@@ -92,9 +92,9 @@ def room_again(progress):  # three updates later
             limit(-1)
 
 try:
-    from purerl import durable
-    flush = durable.Growing.flush
-    durable.Growing.flush = lambda self: (count() if getattr(self, "_new", b"") else None, flush(self))[1]
+    from purerl.runs.storage import files as durable
+    flush = durable.AppendOnlyFile.flush
+    durable.AppendOnlyFile.flush = lambda self: (count() if getattr(self, "_new", b"") else None, flush(self))[1]
 except ImportError:
     pass
 sys.addaudithook(opened)
@@ -112,8 +112,8 @@ print("result:", result_of(result, directory))
 KILLED_LATE = (
     COMMON
     + """
-from purerl.checkpoint import Store
-from purerl.directory import Directory
+from purerl.runs.storage.checkpoint import Store
+from purerl.runs.directory import Directory
 
 # A best state begins to be written when somebody waits for it, and the last checkpoint but one is followed by a kill.
 late, wait, write = {}, Store.wait, "write" if hasattr(Store, "write") else "save"

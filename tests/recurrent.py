@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from purerl import Network, Outputs
-from purerl.distributions import Categorical
+from purerl.networks.distributions import Categorical
 
 
 def running_sum(num_actions, width):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from purerl import advantages
-from purerl.advantages import estimate, standardize
-from purerl.types import Transition
+from purerl.core.types import Transition
+from purerl.learning.advantages import estimate, standardize
 from tests.tiny import at
 
 gae, td_lambda = jax.jit(advantages.gae), jax.jit(advantages.td_lambda)

@@ -7,10 +7,10 @@ import pytest
 
 import purerl
 from purerl import APPOConfig, RNDConfig, losses
+from purerl.acting.rollout import collect
+from purerl.acting.wrappers import with_statistics as as_actors_see
 from purerl.algorithms.appo import corrected, moved_towards, publish
-from purerl.replay import choose, empty_ring, kept, pushed, reread, taken
-from purerl.rollout import collect
-from purerl.wrappers import acting as as_actors_see
+from purerl.learning.replay import empty_ring, recompute_outputs, ring_batch, ring_push, ring_select, ring_take
 from tests.probes import Poisoned, Rich, Varied, acting
 from tests.test_full_ppo import NORMALISED, RICH
 from tests.test_resume import fitted, stopped
@@ -71,6 +71,7 @@ def test_actors_have_the_version_of_so_many_updates_ago(lag, every):
         state = state.replace(clock=clock, extra={**state.extra, "published": published})
 
 
+@pytest.mark.slow
 def test_actors_have_the_statistics_of_their_parameters():
     train, states = updates(STALE.replace(normalize_obs=True, normalize_value=True), 5)
     _, pair, _ = publish(train.cfg, states[4])
@@ -88,14 +89,14 @@ def test_how_often_each_rollout_is_used(order, max_uses):
     train = made(FRESH)
     state = train.init(KEY)
     actor, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 2))(state)
-    ring, clock, uses = empty_ring(kept(rollout, actor), 4), state.clock, {}
+    ring, clock, uses = empty_ring(ring_batch(rollout, actor), 4), state.clock, {}
 
     @jax.jit
     def update(ring, clock, i, key):
         marked = rollout.replace(steps=rollout.steps.replace(reward=jnp.full((2, 4), i, jnp.float32)))
-        ring = pushed(ring, clock, kept(marked, actor), jnp.int32(0))
-        ring, places = choose(ring, max_uses, order, key, jnp.bool_(True))
-        return ring, taken(ring, places).rollout.steps.reward
+        ring = ring_push(ring, clock, ring_batch(marked, actor), jnp.int32(0))
+        ring, places = ring_select(ring, max_uses, order, key, jnp.bool_(True))
+        return ring, ring_take(ring, places).rollout.steps.reward
 
     for i in range(40):
         ring, rewards = update(ring, clock, i, jax.random.fold_in(KEY, i))
@@ -125,7 +126,7 @@ def test_what_is_read_again_with_the_same_parameters_is_what_was_said(changes):
     def both(state):
         options = {"length": length, "keep_next_obs": True}
         actor, rollout, _ = collect(train.env, network, state.params, state.actor, KEY, 16, **options)
-        return rollout.steps, *reread(network, state.params, kept(rollout, actor), length)
+        return rollout.steps, *recompute_outputs(network, state.params, ring_batch(rollout, actor), length)
 
     steps, outputs, next_value = jax.jit(both)(state)
     assert steps.truncated.sum() > 1
@@ -154,9 +155,9 @@ def test_targets_of_stale_data_are_the_double_sum_and_need_the_final_observation
     cfg = STALE.replace(lr=3e-2, vtrace_rho_clip=1.5, gae_lambda=0.9)
     train, states = updates(cfg, 6)
     state, network = states[-1], as_actors_see(train.cfg, train.network, states[-1])
-    data = taken(state.extra["ring"], jnp.arange(3))
+    data = ring_take(state.extra["ring"], jnp.arange(3))
     steps, advantages, staleness = jax.jit(lambda s: corrected(train.cfg, network, s, data, 16))(state)
-    target, _ = reread(network, state.extra["target"], data, 16)
+    target, _ = recompute_outputs(network, state.extra["target"], data, 16)
     rho = np.exp(target.policy.log_prob(data.rollout.steps.action) - data.rollout.steps.log_prob)
     assert rho.std() > 0.1
     assert data.rollout.steps.truncated[:-1].sum() > 3
@@ -214,7 +215,7 @@ def test_a_target_may_follow_slowly():
 def test_no_gradient_reaches_the_target():
     train, states = updates(STALE, 2)
     state, network = states[-1], as_actors_see(train.cfg, train.network, states[-1])
-    data = taken(state.extra["ring"], jnp.arange(3))
+    data = ring_take(state.extra["ring"], jnp.arange(3))
 
     def learnt_from(target):
         _, advantages, _ = corrected(train.cfg, network, state.replace(extra={"target": target}), data, 16)
@@ -256,9 +257,10 @@ def test_the_ratio_is_one_before_the_first_step(env, changes):
     assert np.isfinite(metrics["value_loss"]).all()
 
 
+@pytest.mark.slow
 def test_stale_data_without_correction_are_what_the_actors_said():
     train, states = updates(STALE.replace(correction="none"), 3)
-    steps = states[-1].extra["ring"].kept.rollout.steps
+    steps = states[-1].extra["ring"].batch.rollout.steps
     assert steps.value.shape == (16, 12)
     assert digest(states[-1].params) != digest(updates(STALE, 3)[1][-1].params)
     assert "rho_p99" not in jax.eval_shape(train.update, states[0])[1]

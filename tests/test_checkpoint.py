@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl import checkpoint
-from purerl.checkpoint import Store, run_directory
+from purerl.runs.storage import checkpoint
+from purerl.runs.storage.checkpoint import Store, run_directory
 from tests.probes import Varied
 from tests.test_resume import StopAt, fitted
 from tests.tiny import CFG, digest
@@ -109,6 +109,7 @@ def flipped(data):
     return data[:middle] + bytes([data[middle] ^ 0x10]) + data[middle + 1 :]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_auto_goes_on_from_the_one_before_a_damaged_one(run, tmp_path):
     copy = tmp_path / "copy"

@@ -12,8 +12,8 @@ from rich.console import Console
 
 import purerl
 from purerl.cli import _config, _flags, main
-from purerl.console import LiveLine, closing_table
-from purerl.fit import fit
+from purerl.runs.fit import fit
+from purerl.runs.logging.console import LiveLine, closing_table
 from tests.probes import Varied
 from tests.tiny import CFG
 
@@ -160,8 +160,8 @@ def test_an_interrupt_closes_with_the_table():
 
 
 def test_unfinished_episodes_are_no_return():
-    from purerl.console import overall
-    from purerl.metrics import Mean
+    from purerl.core.metrics import Mean
+    from purerl.runs.logging.console import overall
 
     assert np.isnan(overall(Mean(np.zeros(3), np.zeros(3, int))))
     assert overall(Mean(np.array([4.0, 6.0]), np.array([1, 3]))) == 2.5

@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from purerl.clock import before, clock_at, due, progress, since, tick, updates_at
+from purerl.core.clock import clock_at, increment, is_before, is_due, progress, updates_at, updates_since
 
 
 @pytest.mark.parametrize("start", [0, 2**31 - 2, 2**32 - 2, 2**33 - 2, 10**15])
@@ -10,14 +10,14 @@ def test_counts_exactly_across_words(start):
     clock = clock_at(start)
     for i in range(4):
         assert updates_at(clock) == start + i
-        clock = jax.jit(tick)(clock)
+        clock = jax.jit(increment)(clock)
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7, 32, 65_535])
 def test_due_every_kth_update_also_past_a_word(every):
     for start in (0, 2**32 - 5, 3 * 2**32 - 5):
         for i in range(start, start + 10):
-            assert bool(due(clock_at(i), every)) == (i % every == every - 1)
+            assert bool(is_due(clock_at(i), every)) == (i % every == every - 1)
 
 
 def test_progress():
@@ -30,5 +30,5 @@ def test_progress():
 @pytest.mark.parametrize("now", [0, 5, 2**32 - 1, 2**32 + 3, 7 * 2**32])
 def test_counted_from_later_on(now):
     for start in (0, 1, 5, 2**32 - 1, 2**32 + 4):
-        assert updates_at(since(clock_at(now), start)) == max(0, now - start)
-        assert bool(before(clock_at(now), start)) == (now < start)
+        assert updates_at(updates_since(clock_at(now), start)) == max(0, now - start)
+        assert bool(is_before(clock_at(now), start)) == (now < start)

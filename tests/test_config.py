@@ -8,8 +8,8 @@ import pytest
 
 import purerl
 from purerl import ConfigError, PPOConfig
-from purerl.config import ALGORITHMS
-from purerl.on_policy import OnPolicyConfig
+from purerl.config.algorithms import ALGORITHMS
+from purerl.config.base import OnPolicyConfig
 
 LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if f.type is float]
 

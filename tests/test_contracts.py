@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import purerl
+import purerl.acting.rollout
 import purerl.algorithms.appo
 import purerl.algorithms.ppo
 import purerl.algorithms.rnd
-import purerl.phases
-import purerl.rollout
-import purerl.streams
+import purerl.learning.intrinsic
+import purerl.learning.phases
 from purerl import PPOConfig
 from tests.recurrent import running_sum
 from tests.tiny import CFG, digest, tiny
@@ -107,10 +107,17 @@ def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
             asked.append((name, tuple(np.asarray(jax.random.key_data(found)))))
         return found
 
-    original = purerl.rollout.stream
+    original = purerl.acting.rollout.named_key
     algorithms = purerl.algorithms
-    for module in (purerl.rollout, purerl.phases, purerl.streams, algorithms.ppo, algorithms.appo, algorithms.rnd):
-        monkeypatch.setattr(module, "stream", recorded)
+    for module in (
+        purerl.acting.rollout,
+        purerl.learning.phases,
+        purerl.learning.rewards,
+        algorithms.ppo,
+        algorithms.appo,
+        algorithms.rnd,
+    ):
+        monkeypatch.setattr(module, "named_key", recorded)
     train = KINDS_AND_OTHERS[kind](CFG.replace(num_steps=2, num_minibatches=2))
     with jax.disable_jit():
         state = train.init(KEY)

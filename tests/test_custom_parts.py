@@ -8,7 +8,7 @@ import numpy as np
 
 import purerl
 from purerl import Advantages, Network, Outputs, PPOConfig
-from purerl.distributions import Categorical
+from purerl.networks.distributions import Categorical
 
 CFG = PPOConfig(total_timesteps=20_000, num_envs=16, num_steps=16, lr=5e-3, hidden=(32,), gamma=0.9, ent_coef=0.0)
 KEY = jax.random.key(0)
@@ -19,7 +19,7 @@ KEY = jax.random.key(0)
 
 def clipped_gae(steps, cfg):
     """GAE, with advantages cut at two standard deviations."""
-    from purerl.advantages import gae
+    from purerl.learning.advantages import gae
 
     advantage = gae(steps, cfg.gamma, cfg.gae_lambda).advantage
     bound = 2 * advantage.std()

@@ -12,7 +12,7 @@ import PIL.Image
 import pytest
 
 import purerl
-from purerl.rendering import render
+from purerl.runs.analysis.rendering import render
 from tests.bare import bare_python
 from tests.faults import ROOT
 from tests.test_faults import committed, wait_for

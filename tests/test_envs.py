@@ -7,8 +7,8 @@ from gymnax.environments.environment import Environment as GymnaxEnvironment
 
 import purerl
 from purerl import ConfigError, PPOConfig
+from purerl.core.types import Box, Discrete
 from purerl.envs import make_env
-from purerl.types import Box, Discrete
 from tests import probes
 
 RUNNABLE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite"]  # which downloads its data
@@ -33,7 +33,7 @@ def walk(env, num_envs=3, num_steps=20, seed=0):
 
 
 # The others take a minute, and are run with the slow tests: one of each kind of observation and action is here.
-EVERY_TIME = {"CartPole-v1", "Breakout-MinAtar", "DeepSea-bsuite", "FrozenLake-misc"}
+EVERY_TIME = {"CartPole-v1", "DeepSea-bsuite"}
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,8 @@ def dangerous(function):
         return function(*args, **kwargs)
     return call
 
-from purerl import cli, checkpoint
+from purerl import cli
+from purerl.runs.storage import checkpoint
 checkpoint._orbax()
 for module, names in ((os, ("rename", "replace", "mkdir", "fsync", "truncate", "unlink", "rmdir")),):
     for name in names:
@@ -259,7 +260,7 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(tmp_path):
 def test_a_full_disk_may_be_a_warning(tmp_path):
     code, out = finish(tmp_path, code=FULL.format(mode="warn"))
     assert code == 0, out
-    assert "training goes on" in out
+    assert "training continues" in out
     assert purerl.load(tmp_path).updates == 10
     assert not (tmp_path / "checkpoints" / "4").exists()
 
@@ -298,6 +299,7 @@ class Breaking(Varied):
         return reward
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_environment_that_fails_in_the_middle_ends_the_run_and_keeps_what_was_saved(tmp_path):
     with pytest.raises(Exception, match="the simulator is gone"):

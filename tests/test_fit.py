@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.clock import updates_at
-from purerl.runs import MAX_CHUNK
+from purerl.core.clock import updates_at
+from purerl.runs.training import MAX_CHUNK
 from tests.probes import Varied
 from tests.tiny import CFG, digest, tiny
 
@@ -107,6 +107,7 @@ def test_a_second_interrupt_leaves_at_once():
         fitted(recorders=(interrupt,))
 
 
+@pytest.mark.slow
 def test_fit_runs_in_a_thread():
     results = []
     thread = threading.Thread(target=lambda: results.append(fitted(updates=2)))

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.clock import clock_at
-from purerl.rollout import step_counts
+from purerl.acting.rollout import step_counts
+from purerl.core.clock import clock_at
 from tests.probes import Rich, Varied, acting
 from tests.test_resume import fitted, stopped
 from tests.tiny import CFG, digest, tiny
@@ -192,7 +192,7 @@ def test_a_rate_goes_on_adapting_where_learning_has_stopped():
 
 @pytest.mark.slow
 def test_an_adaptive_penalty_is_no_obstacle_to_a_warm_start(tmp_path):
-    from purerl.directory import warm_start
+    from purerl.runs.directory import warm_start
 
     cfg = CFG.replace(kl_penalty="adaptive")
     result = fitted(cfg=cfg, directory=tmp_path)

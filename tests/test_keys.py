@@ -3,21 +3,21 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.clock import clock_at
-from purerl.keys import stream, typed_key
+from purerl.core.clock import clock_at
+from purerl.core.keys import named_key, typed_key
 
 
 def test_streams_differ_by_name_and_by_every_counter():
     root = jax.random.key(0)
     clocks = [clock_at(i) for i in (0, 1, 2**32)]
-    keys = [stream(root, name, clock, i) for name in ("action", "shuffle") for clock in clocks for i in range(3)]
+    keys = [named_key(root, name, clock, i) for name in ("action", "shuffle") for clock in clocks for i in range(3)]
     assert len({tuple(np.asarray(jax.random.key_data(key))) for key in keys}) == len(keys)
 
 
 def test_a_stream_is_the_same_whatever_else_is_drawn():
-    first = stream(jax.random.key(0), "action", 3)
-    stream(jax.random.key(0), "another", 3)
-    assert (jax.random.key_data(stream(jax.random.key(0), "action", 3)) == jax.random.key_data(first)).all()
+    first = named_key(jax.random.key(0), "action", 3)
+    named_key(jax.random.key(0), "another", 3)
+    assert (jax.random.key_data(named_key(jax.random.key(0), "action", 3)) == jax.random.key_data(first)).all()
 
 
 def test_both_key_forms_are_the_same_key():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.config import ALGORITHMS
-from purerl.statistics import interval, iqm
+from purerl.config.algorithms import ALGORITHMS
+from purerl.runs.analysis.statistics import interval, iqm
 from tests.benchmarks.scores import score
 
 pytestmark = pytest.mark.slow

@@ -3,9 +3,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purerl.advantages import standardize
-from purerl.losses import approximate_kl, clip_fraction, clipped_surrogate, value_loss
-from purerl.metrics import explained_variance
+from purerl.core.metrics import explained_variance
+from purerl.learning.advantages import standardize
+from purerl.learning.losses import approximate_kl, clip_fraction, clipped_surrogate, value_loss
 
 
 @pytest.mark.parametrize("eps", [0.1, 0.2])

@@ -7,13 +7,13 @@ import pytest
 from flax import linen as nn
 
 import purerl
+from purerl.acting.rollout import collect, start
+from purerl.core.types import Discrete
 from purerl.envs import make_env
 from purerl.envs.previous import with_previous
-from purerl.memory import GRU, LSTM
-from purerl.networks import actor_critic
-from purerl.phases import sequences
-from purerl.rollout import collect, start
-from purerl.types import Discrete
+from purerl.learning.training_set import sequences
+from purerl.networks.actor_critic import actor_critic
+from purerl.networks.recurrent import GRU, LSTM
 from tests.probes import Probe, Rich, Varied, acting
 from tests.test_full_ppo import EVERYTHING
 from tests.test_resume import fitted, stopped
@@ -22,6 +22,7 @@ from tests.tiny import CFG, digest, tiny
 
 KEY = jax.random.key(0)
 KINDS = ["gru", "lstm"]
+one_cell = pytest.mark.parametrize("kind", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
 REMEMBERS = CFG.replace(memory="gru", memory_size=8)
 
 
@@ -59,10 +60,10 @@ def test_the_gru_is_that_of_flax():
     h = jax.random.normal(jax.random.key(1), (4, 5))
     params, x, first = drawn(GRU(5), h)
     bias = params["bias"].reshape(3, 5)
-    gate = lambda name, i: {"kernel": params["read"][name]["kernel"], "bias": bias[i]}
-    recall = {name: {"kernel": params["recall"][full]["kernel"]} for name, full in (("hr", "reset"), ("hz", "update"))}
-    theirs = {"ir": gate("reset", 0), "iz": gate("update", 1), "in": gate("candidate", 2), **recall}
-    theirs["hn"] = {"kernel": params["recall"]["candidate"]["kernel"], "bias": params["recall_bias"]}
+    gate = lambda name, i: {"kernel": params["input"][name]["kernel"], "bias": bias[i]}
+    recurrent = {name: {"kernel": params["recurrent"][full]["kernel"]} for name, full in (("hr", "reset"), ("hz", "update"))}
+    theirs = {"ir": gate("reset", 0), "iz": gate("update", 1), "in": gate("candidate", 2), **recurrent}
+    theirs["hn"] = {"kernel": params["recurrent"]["candidate"]["kernel"], "bias": params["recurrent_bias"]}
     got, after = GRU(5).apply({"params": params}, h, x, first)
     np.testing.assert_allclose(got, flax_steps(nn.GRUCell(5), theirs, h, x, first), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(after, got[-1])
@@ -73,9 +74,9 @@ def test_the_lstm_is_that_of_flax():
     params, x, first = drawn(LSTM(5), (c, h))
     bias = params["bias"].reshape(4, 5)
     gates = {"i": "input", "f": "forget", "o": "output", "g": "candidate"}
-    theirs = {f"i{short}": {"kernel": params["read"][name]["kernel"]} for short, name in gates.items()}
+    theirs = {f"i{short}": {"kernel": params["input"][name]["kernel"]} for short, name in gates.items()}
     for i, (short, name) in enumerate(gates.items()):
-        theirs[f"h{short}"] = {"kernel": params["recall"][name]["kernel"], "bias": bias[i]}
+        theirs[f"h{short}"] = {"kernel": params["recurrent"][name]["kernel"], "bias": bias[i]}
     got, after = LSTM(5).apply({"params": params}, (c, h), x, first)
     np.testing.assert_allclose(got, flax_steps(nn.LSTMCell(5), theirs, (c, h), x, first), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(after[1], got[-1])
@@ -84,16 +85,16 @@ def test_the_lstm_is_that_of_flax():
 def test_recurrent_weights_begin_orthogonal_and_biases_at_zero():
     params = tiny(REMEMBERS).init(KEY).params["policy"]["memory"]["layer_0"]
     for name in ("reset", "update", "candidate"):
-        kernel = params["recall"][name]["kernel"]
+        kernel = params["recurrent"][name]["kernel"]
         np.testing.assert_allclose(kernel @ kernel.T, np.eye(8), atol=1e-5)
     assert not params["bias"].any()
-    assert not params["recall_bias"].any()
+    assert not params["recurrent_bias"].any()
 
 
 # --- when it is emptied -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@one_cell
 @pytest.mark.parametrize("arch", ["separate", "shared"])
 def test_an_episode_begins_with_nothing_of_the_one_before(kind, arch):
     train = tiny(REMEMBERS.replace(memory=kind, arch=arch, memory_layers=2))
@@ -106,9 +107,8 @@ def test_an_episode_begins_with_nothing_of_the_one_before(kind, arch):
 
 
 def combinations(*lengths):
-    """One length with each cell; the others are run with the slow tests."""
-    every_time = {"gru": lengths[-1], "lstm": lengths[1]}
-    slow = lambda kind, length: [] if length == every_time[kind] else [pytest.mark.slow]
+    """One length with one cell; the others are run with the slow tests."""
+    slow = lambda kind, length: [] if (kind, length) == ("gru", lengths[-1]) else [pytest.mark.slow]
     cells = [pytest.param(kind, length, marks=slow(kind, length)) for kind in KINDS for length in lengths]
     return pytest.mark.parametrize(("kind", "length"), cells)
 
@@ -146,7 +146,7 @@ def test_replayed_memories_are_those_of_acting(kind, length):
         np.testing.assert_allclose(got, want, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@one_cell
 def test_memory_goes_on_from_one_rollout_to_the_next(kind):
     _, _, last, twice = rolled_out(kind, 8, rollouts=2)
     _, _, same, [once] = rolled_out(kind, 16)
@@ -220,7 +220,7 @@ def test_only_the_memory_reads_it():
     train = tiny(REMEMBERS.replace(memory_inputs=("action", "reward")))
     params = train.init(KEY).params["policy"]
     assert params["torso"]["Dense_0"]["kernel"].shape[0] == 4
-    assert params["memory"]["layer_0"]["read"]["reset"]["kernel"].shape[0] == 16 + 2 + 1
+    assert params["memory"]["layer_0"]["input"]["reset"]["kernel"].shape[0] == 16 + 2 + 1
     assert train.env.observation_space["previous_action"] == Discrete(2)
 
 

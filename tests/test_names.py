@@ -118,11 +118,8 @@ def resolve(says):
         return own[match[2]] if match[1] == "make_train" else parameters[match[2]]
     if says.startswith("cfg."):
         return purerl.PPOConfig.__dataclass_fields__[says.removeprefix("cfg.")]
-    public = {"Train", "fit", "make_train", "save", "load", *(name for name in dir(purerl) if name.endswith("Config"))}
-    if says.split(".")[0] in public:
+    if says.split(".")[0] in dir(purerl):
         return functools.reduce(getattr, says.split("."), purerl)
-    if "." not in says:
-        return getattr(purerl, says)
     module, name = says.rsplit(".", 1)
     return getattr(importlib.import_module(f"purerl.{module}"), name)
 

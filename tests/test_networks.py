@@ -9,9 +9,9 @@ from flax import nnx
 
 import purerl
 from purerl import Network, Outputs, PPOConfig
-from purerl.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
-from purerl.networks import actor_critic, encode
-from purerl.types import Box, Discrete, MultiBinary, MultiDiscrete
+from purerl.core.types import Box, Discrete, MultiBinary, MultiDiscrete
+from purerl.networks.actor_critic import actor_critic, encode
+from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from tests.probes import Rich, Varied, acting
 from tests.tiny import CFG, digest, tiny
 
@@ -157,7 +157,7 @@ def test_the_networks_of_images():
 
 @pytest.mark.parametrize(("size", "stride"), [(3, 1), (4, 2), (8, 4)])
 def test_convolutions_are_those_of_jax(size, stride):
-    from purerl.layers import Conv
+    from purerl.networks.layers import Conv
 
     x, kernel = jax.random.normal(KEY, (2, 21, 18, 3)), jax.random.normal(KEY, (size, size, 3, 5))
     got = Conv(5, size, stride).apply({"params": {"kernel": kernel, "bias": jnp.arange(5.0)}}, x)

@@ -98,7 +98,7 @@ def test_a_failing_save_does_not_hide_a_divergence(tmp_path, monkeypatch):
     def fail(self):
         raise purerl.CheckpointError("disk on fire")
 
-    monkeypatch.setattr("purerl.checkpoint.Store.wait", fail)
+    monkeypatch.setattr("purerl.runs.storage.checkpoint.Store.wait", fail)
     with pytest.raises(purerl.NotFiniteError) as error:
         poisoned(CFG, 1.0, directory=tmp_path)
     assert "disk on fire" in error.value.__notes__[0]

@@ -17,7 +17,7 @@ some_slow = pytest.mark.parametrize(
 
 
 # What a directory was made with is noted where it differs, once a version of anything has changed.
-pytestmark = pytest.mark.filterwarnings("ignore:going on, but not to the same bits")
+pytestmark = pytest.mark.filterwarnings("ignore:resuming, but not bit-identically")
 
 
 def objects(options):

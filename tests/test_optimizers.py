@@ -6,22 +6,22 @@ import pytest
 
 import purerl
 from purerl import PPOConfig
-from purerl.clock import clock_at, gradient_steps
-from purerl.optimizers import (
-    Direction,
-    adapted_coefficient,
-    adapted_rate,
+from purerl.core.clock import clock_at, gradient_steps
+from purerl.core.types import Phase, Sequences
+from purerl.learning.kl_penalty import adapted_kl_coef
+from purerl.learning.optimizers import (
+    BaseOptimizer,
+    base_optimizer,
     clip_scale,
-    coefficients,
-    descent,
-    direction,
+    constant_lr,
+    kl_adapted_lr,
     learning_rate,
-    polynomial,
-    steady,
-    stopping,
+    phase_optimizer,
+    polynomial_lr,
+    scheduled_config,
+    with_target_kl,
 )
-from purerl.phases import init_phase, run_phase
-from purerl.types import Phase, Sequences
+from purerl.learning.phases import init_phase, run_phase
 from tests.tiny import CFG, digest, tiny
 
 KEY = jax.random.key(0)
@@ -61,13 +61,13 @@ def test_polynomial_schedule_matches_the_reference_vector(vectors):
     cfg = cfg.replace(num_epochs=1, num_minibatches=2)  # step s is the (s % 2)-th of update s // 2
     got = []
     for step in map(int, given["steps"]):
-        moving = descent(cfg, Direction(optax.identity(), True), None, clock_at(step // 2), cfg.num_epochs)
-        course = moving.begin(moving.init({"policy": jnp.zeros(1)}))
+        moving = phase_optimizer(cfg, BaseOptimizer(optax.identity(), True), None, clock_at(step // 2), cfg.num_epochs)
+        opt_carry = moving.begin(moving.init({"policy": jnp.zeros(1)}))
         for _ in range(step % 2 + 1):
-            taken, course = moving.step({"policy": jnp.ones(1)}, course, {"policy": jnp.zeros(1)}, {})
+            taken, opt_carry = moving.step({"policy": jnp.ones(1)}, opt_carry, {"policy": jnp.zeros(1)}, {})
         got.append(taken["policy"][0])
     np.testing.assert_allclose(got, expected, rtol=1e-5)
-    np.testing.assert_allclose(polynomial(jnp.float32(0.5), jnp.float32(1), jnp.float32(0), jnp.float32(2)), 0.25)
+    np.testing.assert_allclose(polynomial_lr(jnp.float32(0.5), jnp.float32(1), jnp.float32(0), jnp.float32(2)), 0.25)
 
 
 @pytest.mark.parametrize("system", ["skrl", "rsl_rl", "unilab"])
@@ -82,21 +82,21 @@ def test_kl_adaptive_rates_match_the_reference_vector(vectors, system):
         lr_max=params["max_lr"],
         lr_kl_every="minibatch" if params["need_positive"] else "epoch",
     )
-    cfg = purerl.fields.single_precision(cfg)
+    cfg = purerl.config.fields.single_precision(cfg)
     lr, got = jnp.float32(given["initial_lr"]), []
     for kl in given["kl"]:
-        lr = adapted_rate(cfg, lr, jnp.float32(kl))
+        lr = kl_adapted_lr(cfg, lr, jnp.float32(kl))
         got.append(lr)
     np.testing.assert_allclose(got, expected[system]["lr"], rtol=1e-5)
 
 
 def test_kl_adaptive_rates_stay_within_their_bounds(vectors):
     _, expected = vectors["kl_adaptive_lr"]
-    cfg = purerl.fields.single_precision(PPOConfig(lr_kl_every="epoch"))
+    cfg = purerl.config.fields.single_precision(PPOConfig(lr_kl_every="epoch"))
     for name, kl in (("clamp_low_skrl", 1.0), ("clamp_high_skrl", 0.0)):
         lr = expected[name][0]
         for want in expected[name][1:]:
-            lr = adapted_rate(cfg, jnp.float32(lr), jnp.float32(kl))
+            lr = kl_adapted_lr(cfg, jnp.float32(lr), jnp.float32(kl))
             np.testing.assert_allclose(lr, want, rtol=1e-5)
 
 
@@ -104,10 +104,10 @@ def test_kl_adaptive_rates_stay_within_their_bounds(vectors):
 def test_kl_coefficients_match_the_reference_vector(vectors, system, tolerance, more):
     given, expected = vectors["kl_adaptive_coefficient"]
     cfg = PPOConfig(desired_kl=given["target"], kl_coef_tolerance=tolerance, kl_coef_raise=more)
-    cfg = purerl.fields.single_precision(cfg)
+    cfg = purerl.config.fields.single_precision(cfg)
     coef, got = jnp.float32(given["initial_beta"]), []
     for kl in given["kl"]:
-        coef = adapted_coefficient(cfg, coef, jnp.float32(kl))
+        coef = adapted_kl_coef(cfg, coef, jnp.float32(kl))
         got.append(coef)
     np.testing.assert_allclose(got, expected[system], rtol=1e-5)
 
@@ -116,12 +116,14 @@ def test_kl_coefficients_match_the_reference_vector(vectors, system, tolerance, 
 def test_stopping_matches_the_reference_vector(vectors, key, threshold, stop):
     given, expected = vectors["kl_early_stop"]
     kl = jnp.asarray(given["kl"], jnp.float32)
-    moving = stopping(
-        steady(Direction(optax.identity(), True), jnp.float32(1), {}), jnp.float32(threshold), kl.size if stop == "update" else 4
+    moving = with_target_kl(
+        constant_lr(BaseOptimizer(optax.identity(), True), jnp.float32(1), {}),
+        jnp.float32(threshold),
+        kl.size if stop == "update" else 4,
     )
-    course, applied = moving.begin(moving.init({"policy": jnp.zeros(1)})), []
+    opt_carry, applied = moving.begin(moving.init({"policy": jnp.zeros(1)})), []
     for reading in kl.ravel():
-        taken, course = moving.step({"policy": jnp.ones(1)}, course, {"policy": jnp.zeros(1)}, {"approx_kl": reading})
+        taken, opt_carry = moving.step({"policy": jnp.ones(1)}, opt_carry, {"policy": jnp.zeros(1)}, {"approx_kl": reading})
         applied.append(taken["policy"][0])
     np.testing.assert_array_equal(np.reshape(applied, kl.shape), expected[key])
 
@@ -131,7 +133,7 @@ def test_each_network_may_be_clipped_by_itself(vectors):
     gradients = dict(zip(("policy", "value"), (jnp.asarray(g, jnp.float32) for g in given["grads"]), strict=True))
     params = jax.tree.map(jnp.zeros_like, gradients)
     loss = lambda params, batch: (sum((params[g] * gradients[g]).sum() for g in gradients), {})
-    moving = steady(Direction(optax.identity(), True), jnp.float32(1), {})
+    moving = constant_lr(BaseOptimizer(optax.identity(), True), jnp.float32(1), {})
     phase = Phase("p", loss, moving, None, 1, 1, jnp.float32(given["max_norm"]), joint=False)
     moved, _, metrics = run_phase(phase, clock_at(0), KEY, params, init_phase(phase, params), Sequences(jnp.zeros((1, 4)), ()))
     for group, want in zip(("policy", "value"), expected["per_group"], strict=True):
@@ -142,9 +144,9 @@ def test_each_network_may_be_clipped_by_itself(vectors):
 def test_coefficients_follow_their_schedules():
     cfg = PPOConfig(total_timesteps=512 * 10, ent_schedule="linear", clip_schedule="linear", clip_eps_final=0.1)
     state = tiny().init(KEY).replace(clock=clock_at(5))
-    halfway = coefficients(cfg, state)
+    halfway = scheduled_config(cfg, state)
     np.testing.assert_allclose([halfway.ent_coef, halfway.clip_eps], [0.005, 0.15], rtol=1e-6)
-    assert coefficients(PPOConfig(), state) == PPOConfig()
+    assert scheduled_config(PPOConfig(), state) == PPOConfig()
 
 
 def test_gradient_steps_are_counted_exactly_until_they_no_longer_fit():
@@ -196,13 +198,14 @@ def test_a_transformation_with_a_rate_of_its_own_is_refused(optimizer):
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "rmsprop", "sgd"])
 def test_every_named_optimizer_descends(name):
-    gives = direction(purerl.fields.single_precision(CFG.replace(optimizer=name))).transformation
+    gives = base_optimizer(purerl.config.fields.single_precision(CFG.replace(optimizer=name))).transformation
     params = {"policy": jnp.ones(3)}
     with jax.numpy_dtype_promotion("standard"):
         step, _ = gives.update({"policy": jnp.array([1.0, 2, 3])}, gives.init(params), params)
     assert (step["policy"] > 0).all()
 
 
+@pytest.mark.slow
 def test_learning_stops_where_the_policy_has_moved_too_far():
     free, stopped = (jax.jit(tiny(CFG.replace(lr=3e-2, target_kl=x)))(KEY) for x in (10.0, 1e-4))
     free, stopped = purerl.summarize(free.metrics), purerl.summarize(stopped.metrics)
@@ -212,6 +215,7 @@ def test_learning_stops_where_the_policy_has_moved_too_far():
     np.testing.assert_array_equal(stopped["lr"], free["lr"])  # a stop does not shift the schedule of later updates
 
 
+@pytest.mark.slow
 def test_rates_and_penalties_follow_the_kl_divergence():
     cfg = CFG.replace(lr_schedule="kl_adaptive", kl_penalty="adaptive", lr=1e-3)
     near = purerl.summarize(jax.jit(tiny(cfg.replace(desired_kl=10.0)))(KEY).metrics)

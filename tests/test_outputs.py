@@ -9,9 +9,9 @@ import PIL.Image
 import pytest
 
 import purerl
-from purerl import plots
-from purerl.export import export
-from purerl.rendering import render
+from purerl.runs.analysis import plots
+from purerl.runs.analysis.export import export
+from purerl.runs.analysis.rendering import render
 from tests.probes import Varied
 from tests.test_resume import StopAt, fitted
 from tests.tiny import digest
@@ -94,7 +94,7 @@ def test_a_curve_is_the_metrics_of_the_run(run):
 
 
 def test_a_long_curve_has_few_points_and_loses_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("purerl.plots.POINTS", 4)
+    monkeypatch.setattr("purerl.runs.analysis.plots.POINTS", 4)
     result = fitted(directory=tmp_path)
     (curve,) = plots.curves_of(tmp_path)
     steps, values = curve.steps, curve.values
@@ -127,6 +127,7 @@ print(act((), obs[:2], first[:2], key, np.array(True))[0].shape)
     assert shape == "(2,)"
 
 
+@pytest.mark.slow
 def test_a_batch_of_configs_is_trained_side_by_side(tmp_path):
     sweep = jax.vmap(lambda lr: SMALL.replace(lr=lr))(np.float32([1e-3, 3e-3]))
     result = purerl.fit(sweep, num_seeds=2, directory=tmp_path, env=Varied())

@@ -1,7 +1,11 @@
 """What the package promises as a whole: its floors, its imports, its documentation."""
 
 import ast
+import functools
+import graphlib
+import importlib
 import pathlib
+import re
 import sys
 
 import purerl
@@ -9,23 +13,17 @@ import purerl
 ROOT = pathlib.Path(purerl.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in ROOT.rglob("*.py")}
 
-# A module imports only from floors below its own, or from those listed before it on its own floor.
+# A room imports from rooms on lower floors, and not from those beside it.
 FLOORS = """
-types errors migrations durable fields on_policy config
-clock keys reductions shuffle devices presets metrics plan initializers advantages losses distributions statistics
-signals normalize objects
-wrappers memory layers networks optimizers nonfinite envs.auto_reset envs.gymnax envs envs.previous progress curves
-streams rollout phases replay
-policy evaluate
-algorithms algorithms.rnd algorithms.ppo algorithms.ppg algorithms.daac algorithms.appo
+core
+config envs networks acting
+learning
+algorithms checks
 train
-batch checkpoint recorders evaluations rendering export directory plots
 runs
-fit
-console
 cli
 """
-ORDER = FLOORS.split()
+FLOOR_OF = {room: i for i, floor in enumerate(FLOORS.split("\n")) for room in floor.split()}
 
 
 def imports_of(path):
@@ -39,29 +37,42 @@ def imports_of(path):
             yield from (name if name.removeprefix("purerl.") in MODULES else node.module for name in inner)
 
 
-def test_every_module_stands_on_a_floor():
-    assert set(MODULES) - {"__init__"} == set(ORDER)
+def room_of(module):
+    return module.split(".")[0]
 
 
-def test_modules_import_only_from_below():
-    for name in ORDER:
-        for imported in imports_of(MODULES[name]):
-            if imported.startswith("purerl."):
-                below = imported.removeprefix("purerl.")
-                assert ORDER.index(below) < ORDER.index(name), f"{name} imports {below}"
+def imported_by(name):
+    """The purerl modules that a module imports."""
+    return {x.removeprefix("purerl.") for x in imports_of(MODULES[name]) if x.startswith("purerl.")}
+
+
+def test_every_module_is_in_a_room():
+    assert {room_of(name) for name in MODULES} - {"__init__"} == set(FLOOR_OF)
+    assert len(list(ROOT.glob("*.py"))) <= 7
+
+
+def test_rooms_import_only_from_lower_floors():
+    for name in set(MODULES) - {"__init__"}:
+        for other in imported_by(name):
+            same, below = room_of(other) == room_of(name), FLOOR_OF[room_of(other)] < FLOOR_OF[room_of(name)]
+            assert same or below, f"{name} imports {other}"
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    graphlib.TopologicalSorter({name: imported_by(name) for name in MODULES}).prepare()
 
 
 def test_heavy_packages_are_imported_where_they_are_used():
     allowed = {
         "gymnax": {"envs.gymnax"},
-        "flax.linen": {"networks", "layers", "memory", "algorithms.rnd"},
-        "rich": {"console"},
-        "orbax": {"checkpoint"},
-        "tensorboardX": {"recorders"},
-        "wandb": {"recorders"},
-        "matplotlib": {"plots"},
+        "flax.linen": {"networks.actor_critic", "networks.layers", "networks.recurrent", "algorithms.rnd"},
+        "rich": {"runs.logging.console"},
+        "orbax": {"runs.storage.checkpoint"},
+        "tensorboardX": {"runs.logging.recorders"},
+        "wandb": {"runs.logging.recorders"},
+        "matplotlib": {"runs.analysis.plots"},
         "tyro": {"cli"},
-        "optax": {"optimizers"},
+        "optax": {"learning.optimizers"},
     }
     for name, path in MODULES.items():
         for imported in imports_of(path):
@@ -81,13 +92,18 @@ def test_no_code_from_data_and_no_assert_for_a_users_mistake():
 
 
 def test_every_public_thing_is_documented():
-    for name in ORDER:
+    for name in MODULES:
         tree = ast.parse(MODULES[name].read_text())
         assert ast.get_docstring(tree), name
         for node in tree.body:
             public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
             one_liner = public and isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno <= 3
             assert not public or one_liner or ast.get_docstring(node), f"{name}.{node.name}"
+
+
+def test_only_public_names_show():
+    assert dir(purerl) == sorted([*purerl.__all__, "__version__"])
+    assert all(getattr(purerl, name).__doc__ for name in purerl.__all__)
 
 
 def test_typed():
@@ -98,7 +114,7 @@ def test_import_touches_nothing(fresh_python):
     code = """
 import os, random, sys, numpy as np, jax, flax.linen, optax
 before = os.environ.copy(), random.getstate(), np.random.get_state()[1].tolist(), dict(jax.config.values)
-import purerl, purerl.fit
+import purerl, purerl.runs.fit
 after = os.environ.copy(), random.getstate(), np.random.get_state()[1].tolist(), dict(jax.config.values)
 print(before == after, jax._src.xla_bridge.backends_are_initialized())
 print([name for name in ("gymnax", "matplotlib", "orbax", "tyro", "scipy") if name in sys.modules])
@@ -122,3 +138,15 @@ def test_the_command_is_installed_under_its_name():
     project = (ROOT.parent / "pyproject.toml").read_text()
     assert 'purerl = "purerl.cli:main"' in project
     assert sys.version_info >= (3, 11)
+
+
+def test_what_moved_since_02_is_where_the_changelog_says():
+    text = (ROOT.parent / "CHANGELOG.md").read_text()
+    table = re.search(r"<!-- moved -->\n(.*?)<!-- end -->", text, re.DOTALL)[1]
+    paths = [path for row in table.splitlines()[2:] for path in re.findall(r"`(purerl\.[\w.]+)`", row.split("|")[2])]
+    assert len(paths) > 60
+    for path in paths:
+        module = path
+        while module.removeprefix("purerl.") not in MODULES:
+            module = module.rsplit(".", 1)[0]
+        functools.reduce(getattr, path.split(".")[len(module.split(".")) :], importlib.import_module(module))

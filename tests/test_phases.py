@@ -6,14 +6,15 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from purerl.algorithms.ppo import ppo_loss
-from purerl.clock import clock_at
-from purerl.config import PPOConfig
+from purerl.config.algorithms import PPOConfig
+from purerl.core.clock import clock_at
+from purerl.core.reductions import mean, moments, total
+from purerl.core.types import Phase, Sample, Sequences
 from purerl.envs import make_env
-from purerl.networks import actor_critic
-from purerl.optimizers import Direction, steady
-from purerl.phases import init_phase, run_phase, sequences
-from purerl.reductions import mean, moments, total
-from purerl.types import Phase, Sample, Sequences
+from purerl.learning.optimizers import BaseOptimizer, constant_lr
+from purerl.learning.phases import init_phase, run_phase
+from purerl.learning.training_set import sequences
+from purerl.networks.actor_critic import actor_critic
 
 KEY = jax.random.key(0)
 
@@ -24,8 +25,8 @@ def seen(params, batch):
 
 
 def phase_of(loss, lr=1.0, optimizer=None, **changes):
-    moving = steady(Direction(optimizer or optax.identity(), True), jnp.float32(lr), {})
-    default = {"name": "p", "loss": loss, "descent": moving, "group": None, "epochs": 1, "minibatches": 1}
+    moving = constant_lr(BaseOptimizer(optimizer or optax.identity(), True), jnp.float32(lr), {})
+    default = {"name": "p", "loss": loss, "optimizer": moving, "groups": None, "epochs": 1, "minibatches": 1}
     return Phase(**default | {"max_grad_norm": jnp.float32(jnp.inf)} | changes)
 
 
@@ -83,7 +84,7 @@ def test_layouts_match_the_reference_vector(vectors, monkeypatch, layout, key, c
     def loss(params, batch):
         raise Seen(batch.steps.T.ravel())
 
-    monkeypatch.setattr("purerl.phases.permutation", lambda key, n: jnp.arange(n))
+    monkeypatch.setattr("purerl.learning.phases.permutation", lambda key, n: jnp.arange(n))
     phase, params = phase_of(loss, minibatches=count, length=length, block=block), {"policy": jnp.zeros(1)}
     data = sequences(jnp.arange(T * B).reshape(T, B), (), length)
     with jax.disable_jit(), pytest.raises(Seen) as seen:
@@ -125,7 +126,7 @@ def test_each_epoch_has_its_own_order():
 def test_only_the_group_moves_and_the_rest_is_seen():
     loss = lambda params, batch: ((params["policy"] * params["value"]).sum(), {})
     params = {"policy": jnp.ones(2), "value": jnp.full(2, 3.0)}
-    moved, _, metrics = run(phase_of(loss, lr=0.1, group=("policy",)), params, Sequences(jnp.zeros((1, 4)), ()))
+    moved, _, metrics = run(phase_of(loss, lr=0.1, groups=("policy",)), params, Sequences(jnp.zeros((1, 4)), ()))
     np.testing.assert_allclose(moved["policy"], 1 - 0.1 * 3, rtol=1e-6)
     np.testing.assert_array_equal(moved["value"], params["value"])
     assert "grad_norm/value" not in metrics

@@ -7,19 +7,17 @@ import pytest
 
 import purerl
 from purerl import Outputs, PPGConfig
-from purerl.algorithms.ppg import Remembered, auxiliary_descent, auxiliary_loss
-from purerl.algorithms.ppo import value_phase_loss
-from purerl.clock import clock_at
-from purerl.distributions import Categorical
-from purerl.optimizers import direction
-from purerl.phases import run_phase
-from purerl.types import Descent, Network, Phase, Sample, Sequences
+from purerl.algorithms.ppg import AuxBatch, aux_loss, aux_phase_optimizer, value_phase
+from purerl.core.clock import clock_at
+from purerl.core.types import Network, Phase, PhaseOptimizer, Sample, Sequences
+from purerl.learning.phases import run_phase
+from purerl.networks.distributions import Categorical
 from tests.probes import Rich, Varied
 from tests.recurrent import running_sum
 from tests.test_full_ppo import NORMALISED, RICH
 from tests.test_resume import fitted, stopped
 from tests.test_scale import equations
-from tests.tiny import CFG, at, digest
+from tests.tiny import CFG, at, digest, parts
 
 KEY = jax.random.key(0)
 SIZES = {name: getattr(CFG, name) for name in ("num_envs", "num_steps", "num_minibatches", "hidden", "lr")}
@@ -41,13 +39,13 @@ def trained(cfg=PPG, env=None):
 def joint_loss(given, beta):
     """The loss of an auxiliary phase for networks' outputs that are given, and their gradient, `[1, 3]`."""
     row = lambda name: jnp.asarray(given[name], jnp.float32)[None]
-    old = Remembered((), jnp.zeros((1, 3), bool), row("value_targets"), Categorical(row("logits_old")))
+    old = AuxBatch((), jnp.zeros((1, 3), bool), row("value_targets"), Categorical(row("logits_old")))
 
     def apply(params, carry, obs, first):
         return Outputs(Categorical(params["logits"]), params["value"], {"aux_value": params["aux"]}), ()
 
     params = {"logits": row("logits_new"), "value": row("value_true"), "aux": row("value_aux")}
-    loss = auxiliary_loss(PPGConfig(beta_clone=beta), Network(None, apply))
+    loss = aux_loss(PPGConfig(beta_clone=beta), Network(None, apply))
     return jax.value_and_grad(loss, has_aux=True)(params, Sequences(old, ()))
 
 
@@ -65,7 +63,7 @@ def test_the_joint_loss_is_the_reference_vector(vectors):
 
 def one_step(accumulate, columns):
     """Parameters after one epoch of plain descent on the squared distance to the data, in minibatches of `columns`."""
-    sgd = Descent(lambda params: (), lambda g, course, *_: (jax.tree.map(lambda x: 0.1 * x, g), course), lambda state: 0.1)
+    sgd = PhaseOptimizer(lambda params: (), lambda g, course, *_: (jax.tree.map(lambda x: 0.1 * x, g), course), lambda state: 0.1)
     loss = lambda params, batch: (jnp.square(params["policy"]["x"] - batch.steps).mean(), {})
     phase = Phase("aux", loss, sgd, None, 1, 8 // (columns * accumulate), jnp.inf, accumulate=accumulate)
     data = Sequences(jax.random.normal(KEY, (3, 8)), ())
@@ -98,6 +96,7 @@ def test_it_runs_in_every_nth_update_with_so_many_steps_and_moves_what_it_should
     assert (found["aux/error_after"][due] < found["aux/error_before"][due]).all()
 
 
+@pytest.mark.slow
 def test_a_rate_of_zero_moves_nothing():
     both = jax.jit(lambda cfg: (made(cfg).init(KEY).params, made(cfg)(KEY).state.params))
     still = PPG.replace(aux_lr=0.0, lr=0.0)
@@ -116,7 +115,7 @@ def test_the_clone_holds_the_policy():
 
 def test_the_last_auxiliary_phase_learns_although_the_rate_falls_to_zero():
     cfg = PPG.replace(total_timesteps=64 * 8, lr_schedule="linear", aux_lr=1e-3)
-    rate = lambda updates: auxiliary_descent(cfg, direction(cfg), clock_at(updates)).lr(None)
+    rate = lambda updates: aux_phase_optimizer(cfg, parts(cfg), clock_at(updates)).lr(None)
     np.testing.assert_allclose([rate(3), rate(7)], [1e-3, 0.5e-3], rtol=1e-6)  # of when their policy phases began
 
 
@@ -127,7 +126,8 @@ def test_what_the_value_moves(arch):
     state = train.init(KEY)
     first, target = jnp.ones((1, 4), bool), jnp.arange(4.0)[None]
     batch = Sequences(Sample(state.actor.obs[None], first, target, target, target, target, target), ())
-    gradient = jax.grad(value_phase_loss(train.cfg, train.network), has_aux=True)(state.params, batch)[0]
+    loss = value_phase(train.cfg, train.network, parts(train.cfg), None).loss
+    gradient = jax.grad(loss, has_aux=True)(state.params, batch)[0]
     moved = {group for group in gradient if any(jnp.abs(x).max() > 0 for x in jax.tree.leaves(gradient[group]))}
     assert moved == ({"torso", "value"} if arch == "shared" else {"value"})
 
@@ -294,7 +294,7 @@ def test_a_network_without_the_head_is_refused():
 
 
 def test_a_buffer_larger_than_all_memory_is_refused(monkeypatch):
-    monkeypatch.setattr("purerl.train._memory", lambda: 4 * 64 * (16 + 1 + 4))
+    monkeypatch.setattr("purerl.checks._memory", lambda: 4 * 64 * (16 + 1 + 4))
     assert made().plan.kept_bytes == 4 * 64 * (16 + 1 + 4)  # observations of four floats, a flag, a target
     with pytest.raises(purerl.ConfigError, match=r"n_pi = 5: 0\.0 GB are kept"):
         made(PPG.replace(n_pi=5))

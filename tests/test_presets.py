@@ -1,7 +1,7 @@
 import pytest
 
 import purerl
-from purerl.presets import PRESETS
+from purerl.config.presets import PRESETS
 
 
 @pytest.mark.parametrize("name", PRESETS)

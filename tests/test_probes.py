@@ -66,23 +66,23 @@ def kinds(*every_time):
     return pytest.mark.parametrize("kind", [k if k in every_time else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
 
 
-one_kind, every_kind = kinds("discrete"), kinds("discrete", "box")
+discrete_first, box_first = kinds("discrete"), kinds("box")
 
 
-@one_kind
+@discrete_first
 def test_value_of_a_constant(kind):
     [(_, value)] = trained(probes.Constant, kind)([1])
     np.testing.assert_allclose(value, 1, atol=0.05)
 
 
-@every_kind
+@box_first
 def test_value_depends_on_the_observation(kind):
     (_, low), (_, high) = trained(probes.ObsDependent, kind)([-1], [1])
     np.testing.assert_allclose(low, -1, atol=0.05)
     np.testing.assert_allclose(high, 1, atol=0.05)
 
 
-@one_kind
+@discrete_first
 def test_value_is_discounted(kind):
     (_, before), (_, after) = trained(probes.Delayed, kind)([0], [1])
     np.testing.assert_allclose(before, 0.9, atol=0.05)
@@ -94,13 +94,13 @@ def is_right(rightness, target, kind):
     return rightness[:, target] >= (0.9 if KINDS[kind][0] == "box" else 0.95)
 
 
-@every_kind
+@box_first
 def test_policy_finds_the_action(kind):
     [(rightness, _)] = trained(probes.ActionDependent, kind)([1])
     assert is_right(rightness, 1, kind).all()
 
 
-@every_kind
+@box_first
 def test_policy_depends_on_the_observation(kind):
     (low, _), (high, _) = trained(probes.Both, kind)([-1], [1])
     assert is_right(low, 0, kind).all()

@@ -8,7 +8,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 import purerl
-from purerl.recorders import Csv, JsonLines, TensorBoard, Wandb
+from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard, Wandb
 from tests.test_resume import StopAt, fitted
 
 

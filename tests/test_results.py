@@ -4,7 +4,7 @@ import pathlib
 
 import numpy as np
 
-from purerl.statistics import interval, iqm
+from purerl.runs.analysis.statistics import interval, iqm
 from tests.benchmarks import results
 
 README = pathlib.Path(__file__).parent.parent / "README.md"

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.clock import updates_at
-from purerl.directory import warm_start
-from purerl.recorders import Csv, JsonLines, TensorBoard
+from purerl.core.clock import updates_at
+from purerl.runs.directory import warm_start
+from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard
 from tests.probes import Varied
 from tests.test_bad_input import compiles
 from tests.tiny import CFG, digest, tiny
@@ -48,6 +48,7 @@ def whole():
     return fitted(chunk_seconds=1e-9)
 
 
+@pytest.mark.slow
 def test_d3_stopped_after_every_update_and_resumed(whole, tmp_path):
     for update in range(1, UPDATES):
         stopped(tmp_path, update)
@@ -79,6 +80,7 @@ def test_d5_what_happens_between_chunks_moves_no_bit(whole, tmp_path):
     assert digest(fitted(directory=tmp_path, **busy).state) == digest(whole.state)
 
 
+@pytest.mark.slow
 def test_d6_a_longer_run_begins_with_the_shorter_one(tmp_path):
     constant = {"cfg": CFG.replace(lr_schedule="constant")}
     short = fitted(updates=4, **constant)
@@ -201,7 +203,7 @@ class Wider(Varied):
 
 
 def test_resume_is_a_choice(tmp_path):
-    refused(purerl.ConfigError, "no checkpoint to go on from", directory=tmp_path, resume="must")
+    refused(purerl.ConfigError, "no checkpoint to resume from", directory=tmp_path, resume="must")
     refused(purerl.ConfigError, "needs the directory", resume="must")
     constant = {"cfg": CFG.replace(lr_schedule="constant"), "directory": tmp_path}
     fitted(updates=2, resume="never", **constant)
@@ -209,12 +211,13 @@ def test_resume_is_a_choice(tmp_path):
     assert fitted(updates=3, resume="must", **constant).progress.began[0] == 2
 
 
+@pytest.mark.slow
 def test_other_versions_and_devices_are_noted(tmp_path, monkeypatch):
     stopped(tmp_path, 3)
-    monkeypatch.setattr("purerl.checkpoint.PACKAGES", ("purerl",))
+    monkeypatch.setattr("purerl.runs.storage.checkpoint.PACKAGES", ("purerl",))
     monkeypatch.setattr("purerl.__version__", "x")
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0")
-    with pytest.warns(UserWarning, match=r"not to the same bits: purerl .* then, 0\.0 now"):
+    with pytest.warns(UserWarning, match=r"not bit-identically: purerl .* then, 0\.0 now"):
         fitted(directory=tmp_path)
 
 
@@ -222,8 +225,8 @@ def test_other_versions_and_devices_are_noted(tmp_path, monkeypatch):
 def test_another_number_of_seeds_on_a_device_is_noted(tmp_path, monkeypatch):
     constant = {"cfg": CFG.replace(lr_schedule="constant"), "directory": tmp_path}
     fitted(updates=2, **constant)
-    monkeypatch.setattr("purerl.runs.Runs.share", 4)
-    with pytest.warns(UserWarning, match="not to the same bits: runs on each device 1 then, 4 now"):
+    monkeypatch.setattr("purerl.runs.training.Runs.share", 4)
+    with pytest.warns(UserWarning, match="not bit-identically: runs on each device 1 then, 4 now"):
         fitted(updates=3, **constant)
 
 

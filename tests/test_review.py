@@ -13,9 +13,10 @@ import pytest
 from flax import nnx, struct
 
 import purerl
-from purerl import Network, Outputs, PPOConfig, cli, losses, plots
-from purerl.distributions import Categorical, DiagGaussian
-from purerl.keys import stream
+from purerl import Network, Outputs, PPOConfig, cli, losses
+from purerl.core.keys import named_key
+from purerl.networks.distributions import Categorical, DiagGaussian
+from purerl.runs.analysis import plots
 from tests.bare import bare_python
 from tests.probes import Params, Varied
 from tests.test_bad_input import compiles
@@ -50,7 +51,7 @@ def test_review_1_each_run_is_read_back_with_its_own_config(batch):
         assert one.cfg.env_params["g"] == GRAVITIES[config]
         assert digest(one.state.params) == digest(jax.tree.map(lambda x: x[place], result.state.params))  # noqa: B023
         # The run's own evaluation, its key and all: in another gravity it would be far off.
-        key = stream(one.state.key, "evaluation", one.state.clock)
+        key = named_key(one.state.key, "evaluation", one.state.clock)
         mean = one.train.evaluate(one.state, key, 8).returns.mean()
         np.testing.assert_allclose(mean, result.evaluations["episode_return"][-1, place], rtol=1e-3)
     with pytest.raises(purerl.ConfigError, match=r"3 configs.*run\.select"):
@@ -106,7 +107,7 @@ def test_review_3_the_best_of_each_run_is_kept(batch):
     assert len(set(wanted)) > 1  # or the best on average would do
     for place in range(6):
         one = best.select(place)
-        key = stream(one.state.key, "evaluation", one.state.clock)
+        key = named_key(one.state.key, "evaluation", one.state.clock)
         np.testing.assert_allclose(one.train.evaluate(one.state, key, 8).returns.mean(), returns[:, place].max(), rtol=1e-3)
     assert digest(result.run.best.state) == digest(best.state)
     assert result.run.select(4).best.finished == (wanted[4],)
@@ -183,10 +184,10 @@ def test_review_5_rounding_does_not_raise_an_adaptive_rate():
 
 def _rates(cfg, divergences):
     """The rates of the steps of one update, whose minibatches have these divergences."""
-    from purerl.optimizers import descent, direction
+    from purerl.learning.optimizers import base_optimizer, phase_optimizer
 
-    cfg = purerl.fields.single_precision(cfg)
-    moving = descent(cfg, direction(cfg.replace(optimizer="sgd")), None, None, 1)
+    cfg = purerl.config.fields.single_precision(cfg)
+    moving = phase_optimizer(cfg, base_optimizer(cfg.replace(optimizer="sgd")), None, None, 1)
     params, rates = {"policy": jnp.zeros(1)}, []
     course = moving.begin(moving.init(params))
     for kl in divergences:
@@ -247,6 +248,7 @@ def test_review_9_an_optimizer_sees_the_shapes_of_parameters():
         np.testing.assert_allclose(a - b, 1e-3 * first if first.ndim > 1 else 0 * first, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_review_9_muon_trains_the_matrices():
     dimensions = lambda params: jax.tree.map(lambda x: optax.contrib.MuonDimensionNumbers(), params)
     kinds = lambda params: jax.tree.map(lambda x: "muon" if x.ndim == 2 else "adam", params)
@@ -282,7 +284,13 @@ def test_review_9_adamw_decays_matrices_alone():
         assert (distance > 1e-6) == ("kernel" in jax.tree_util.keystr(path)), path
 
 
-@pytest.mark.parametrize("cfg", [purerl.DAACConfig(**SIZES), purerl.PPGConfig(**SIZES, n_pi=2, e_v=2)], ids=["daac", "ppg"])
+@pytest.mark.parametrize(
+    "cfg",
+    [
+        pytest.param(purerl.DAACConfig(**SIZES), id="daac"),
+        pytest.param(purerl.PPGConfig(**SIZES, n_pi=2, e_v=2), id="ppg", marks=pytest.mark.slow),
+    ],
+)
 def test_review_10_the_weight_of_the_value_counts_where_the_value_learns_alone(cfg):
     run = jax.jit(lambda weight: purerl.make_train(cfg.replace(vf_coef=weight), env=Varied())(KEY).state.params)
     none, some = run(jnp.float32(0)), run(jnp.float32(1))
@@ -312,7 +320,7 @@ import sys
 sys.modules["fcntl"] = None  # importing it fails, as on Windows
 import warnings; warnings.simplefilter("ignore")
 import purerl
-from purerl.checkpoint import Lock
+from purerl.runs.storage.checkpoint import Lock
 import pathlib
 lock = Lock(pathlib.Path({str(tmp_path)!r}))
 try:
@@ -380,19 +388,20 @@ def own_loss(log_prob, old_log_prob, advantage, cfg):
     return losses.clipped_surrogate(log_prob, old_log_prob, advantage, cfg.clip_eps)
 
 
+@pytest.mark.slow
 def test_review_another_object_in_the_place_of_a_runs_own_is_refused(tmp_path, capsys):
     given = {"env": Varied(), "policy_loss": own_loss}
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path, **given)
     more = CFG.replace(total_timesteps=128, lr_schedule="linear")
     cases = [
-        ({}, "env: the run had one of its own, tests.probes.Varied; in Python, pass it as `env=`"),
+        ({}, "env: the run had a custom one, tests.probes.Varied; in Python, pass it as `env=`"),
         (
             {"env": Varied()},
-            "policy_loss: the run had one of its own, tests.test_review.own_loss; in Python, pass it as `policy_loss=`",
+            "policy_loss: the run had a custom one, tests.test_review.own_loss; in Python, pass it as `policy_loss=`",
         ),
         ({**given, "env": Other()}, r"env: is tests\.probes\.Varied in the run, is tests\.test_review\.Other here"),
-        ({**given, "env_params": Limit(4)}, r"env_params: the run had none of its own, .*Limit here; leave out `env_params=`"),
-        ({**given, "reward_shaper": lambda r, s: r}, r"reward_shaper: the run had none of its own"),
+        ({**given, "env_params": Limit(4)}, r"env_params: the run had the default, .*Limit here; leave out `env_params=`"),
+        ({**given, "reward_shaper": lambda r, s: r}, r"reward_shaper: the run had the default"),
     ]
     for objects, says in cases:
         before = compiles()
@@ -451,6 +460,7 @@ def test_review_a_finished_run_is_handed_back(tmp_path, capsys):
     assert "64 steps in" in out
 
 
+@pytest.mark.slow
 def test_review_more_steps_under_a_schedule_that_follows_them_is_told(tmp_path):
     says = r"total_timesteps = 256: was 128, and lr_schedule and ent_schedule follows it"
     both = {"cfg": CFG.replace(ent_schedule="linear"), "directory": tmp_path / "both"}
@@ -519,7 +529,7 @@ def test_review_a_directory_is_data(tmp_path, fresh_python):
     """A directory that names a module as its environment, network and loss: nothing ever imports it."""
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path / "run", env=Varied())
     (tmp_path / "sentinel.py").write_text("raise SystemExit('imported')")
-    from purerl import checkpoint
+    from purerl.runs.storage import checkpoint
 
     path = tmp_path / "run" / "checkpoints" / "1" / "_CHECKPOINT_METADATA"
     metadata = json.loads(path.read_text())

@@ -11,7 +11,7 @@ import pytest
 
 import purerl
 from purerl import PPOConfig
-from purerl.checkpoint import Lock
+from purerl.runs.storage.checkpoint import Lock
 from tests.faults import FULL, KILLED_LATE, outcomes_of_flips, script
 from tests.probes import Varied
 from tests.test_bad_input import compiles
@@ -131,7 +131,7 @@ def test_review_f4_a_full_disk_ends_as_asked_and_the_terminal_shows_our_message_
     assert ours == [line for line in out if not line.startswith(("writes:", "result:"))]
     assert all("File too large" in line for line in ours)
     assert code == (1 if mode == "raise" else 0)
-    assert any("training goes on" in line for line in ours) == (mode == "warn")
+    assert any("training continues" in line for line in ours) == (mode == "warn")
     code, out = script(FULL, tmp_path / "run", mode="raise", at=0)
     whole = script(FULL, tmp_path / "whole", mode="raise", at=0)
     assert (code, out[-1]) == (0, whole[1][-1])
@@ -220,4 +220,4 @@ def test_review_f8_the_best_state_is_whole_before_a_checkpoint_after_it(tmp_path
 def test_thirty_flips_of_a_bit_give_no_other_number(tmp_path):
     outcomes = outcomes_of_flips(30, tmp_path)
     assert outcomes["other numbers"] == outcomes["raw errors"] == outcomes["lost states"] == 0
-    assert outcomes["told"] > 5
+    assert outcomes["told"] > 2  # most files of a checkpoint are read only if a newer one is damaged

@@ -8,14 +8,16 @@ from gymnax.environments import spaces
 
 import purerl
 from purerl import APPOConfig, DAACConfig, PPGConfig, PPOConfig, RNDConfig
-from purerl.advantages import gae
+from purerl.acting.normalize import EPSILON, RewardScale, Statistics, initial_moments, reward_sums
+from purerl.acting.rollout import collect
 from purerl.algorithms.rnd import predictor_loss, rnd
-from purerl.clock import clock_at
-from purerl.fields import problems
-from purerl.normalize import EPSILON, RewardScale, no_moments, reward_sums
-from purerl.rollout import collect
-from purerl.streams import EPISODIC, estimating, rewarded
-from purerl.types import Intrinsic, TrainState, Transition
+from purerl.config.fields import problems
+from purerl.core.clock import clock_at
+from purerl.core.streams import EPISODIC
+from purerl.core.types import Intrinsic, Rollout, TrainState, Transition
+from purerl.learning.advantages import gae
+from purerl.learning.intrinsic import over_streams
+from purerl.learning.rewards import reward_stage
 from tests.probes import Probe, Rich, Varied, boxed
 from tests.test_full_ppo import NORMALISED, RICH
 from tests.test_resume import fitted, stopped
@@ -35,7 +37,7 @@ ALGORITHMS = {
     "appo": APPOConfig(**SIZES, replay=2, lag=1, rnd=CURIOUS),
     "appo memory": APPOConfig(**SIZES, **MEMORY, **NORMALISED, replay=2, correction="none", rnd=CURIOUS),
 }
-SLOW = ("memory", "ppg", "ppg passes", "appo memory")
+SLOW = ("memory", "ppg", "ppg passes", "appo", "appo memory")
 algorithms = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind for kind in ALGORITHMS]
 )
@@ -52,7 +54,11 @@ def test_two_streams_match_the_reference_vector(vectors):
     given, expected = vectors["rnd_two_stream"]
     row = lambda name: jnp.asarray(given[name], jnp.float32)
     scale, filtered = reward_sums(
-        RewardScale(jnp.zeros(3), no_moments(())), row("intrinsic_raw"), jnp.zeros((4, 3), bool), given["gamma_int"], prior=1e-4
+        RewardScale(jnp.zeros(3), initial_moments(())),
+        row("intrinsic_raw"),
+        jnp.zeros((4, 3), bool),
+        given["gamma_int"],
+        prior=1e-4,
     )
     np.testing.assert_allclose(filtered, expected["filtered"], rtol=1e-5)
     np.testing.assert_allclose(scale.moments.variance, expected["rms_var"], rtol=1e-4)
@@ -63,11 +69,13 @@ def test_two_streams_match_the_reference_vector(vectors):
     values, done = streams("values"), jnp.asarray(given["done"]) > 0
     following = jnp.concatenate([values[1:], streams("bootstrap")[None]])
     steps = Transition((), (), (), (), values, row("extrinsic"), done, jnp.zeros_like(done), following)
-    state = TrainState({}, {}, (), (), (), (), {"intrinsic": ()})
-    _, steps, _ = rewarded(Intrinsic(None, lambda params, kept, steps: (paid, kept, {})), state, steps)
+    state = TrainState({}, {}, (), (), (), Statistics(), {"intrinsic": ()})
+    rewards = reward_stage(PPOConfig(), intrinsic=Intrinsic(None, lambda params, kept, steps: (paid, kept, {})))
+    _, rollout, _ = rewards.process(state, Rollout(steps, ()))
+    steps = rollout.steps
     coefs = {"gamma_int": given["gamma_int"], "int_coef": given["int_coef"], "ext_coef": given["ext_coef"]}
     cfg = PPOConfig(gamma=given["gamma_ext"], rnd=RNDConfig(**coefs))
-    got = estimating(lambda steps, cfg: gae(steps, cfg.gamma, given["lam"]))(steps, cfg)
+    got = over_streams(lambda steps, cfg: gae(steps, cfg.gamma, given["lam"]))(steps, cfg)
     np.testing.assert_allclose(got.advantage, expected["advantages"], rtol=1e-4)
     np.testing.assert_allclose(got.target[..., 0], expected["returns_ext"], rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(got.target[..., 1], expected["returns_int"], rtol=1e-4)
@@ -145,7 +153,7 @@ def test_the_bonus_is_of_the_moments_from_before_the_rollout_and_the_predictor_l
     intrinsic, state = rnd(train.cfg, train.env, train.network), jax.jit(train.init)(KEY)
     _, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 16, keep_next_obs=True))(state)
     steps = rollout.steps.replace(next_obs=jnp.full_like(rollout.steps.next_obs, 3.0))
-    none = state.extra["intrinsic"].replace(obs=no_moments(steps.next_obs.shape[2:]))
+    none = state.extra["intrinsic"].replace(obs=initial_moments(steps.next_obs.shape[2:]))
     much = none.replace(obs=none.obs.replace(count=clock_at(2**40)))
     (_, after, few), (_, _, many) = (jax.jit(intrinsic.reward)(state.params, kept, steps) for kept in (none, much))
     np.testing.assert_allclose(few["bonus"].total, many["bonus"].total, rtol=1e-5)

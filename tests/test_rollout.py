@@ -5,11 +5,11 @@ import pytest
 
 import purerl
 from purerl import Network, Outputs, PPOConfig
-from purerl.advantages import gae
-from purerl.distributions import Categorical, DiagGaussian
+from purerl.acting.rollout import collect, start
 from purerl.envs import make_env
-from purerl.networks import actor_critic
-from purerl.rollout import collect, start
+from purerl.learning.advantages import gae
+from purerl.networks.actor_critic import actor_critic
+from purerl.networks.distributions import Categorical, DiagGaussian
 from tests import probes
 from tests.recurrent import running_sum
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.recorders import Csv, JsonLines, TensorBoard
+from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard
 from tests.probes import Varied
 from tests.test_bad_input import compiles
 from tests.tiny import CFG, tiny

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from purerl.shuffle import permutation
+from purerl.learning.shuffle import permutation
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 7, 16, 100, 512, 1000, 4097, 70_000])

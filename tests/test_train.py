@@ -10,7 +10,7 @@ import pytest
 
 import purerl
 from purerl import ConfigError, PPOConfig
-from purerl.clock import clock_at, updates_at
+from purerl.core.clock import clock_at, updates_at
 from tests import probes
 from tests.tiny import CFG, at, digest, tiny
 
@@ -152,6 +152,7 @@ def test_a_changed_float_does_not_recompile(sweep_run):
     assert sweep_run._cache_size() == before
 
 
+@pytest.mark.slow
 def test_sweeps_outside_jit_too():
     sweep = jax.vmap(lambda lr: CFG.replace(lr=lr, total_timesteps=64))(jnp.array([0.0, 1e-2]))
     states = jax.vmap(lambda cfg: tiny(cfg)(KEY).state, in_axes=0)(sweep)
@@ -271,7 +272,7 @@ def test_evaluation_without_a_known_limit_is_refused():
 
 def outputs_of(logits=2, value_shape=lambda first: first.shape, carry=lambda c: c, params=None):
     from purerl import Network, Outputs
-    from purerl.distributions import Categorical
+    from purerl.networks.distributions import Categorical
 
     def apply(params, c, obs, first):
         return Outputs(Categorical(jnp.zeros((*first.shape, logits))), jnp.zeros(value_shape(first))), carry(c)

@@ -6,7 +6,11 @@ import jax
 import numpy as np
 
 import purerl
-from purerl import PPOConfig
+from purerl import PPOConfig, losses
+from purerl.learning.advantages import estimate
+from purerl.learning.components import Components
+from purerl.learning.optimizers import base_optimizer
+from purerl.learning.rewards import reward_stage
 from tests.probes import Varied, boxed
 
 CFG = PPOConfig(total_timesteps=256, num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden=(16, 16), lr=1e-3)
@@ -14,6 +18,11 @@ CFG = PPOConfig(total_timesteps=256, num_envs=4, num_steps=16, num_epochs=2, num
 
 def tiny(cfg=CFG, box=False, **objects):
     return purerl.make_train(cfg, env=boxed(Varied)() if box else Varied(), **objects)
+
+
+def parts(cfg):
+    """The components of an algorithm with nothing replaced."""
+    return Components(estimate, losses.surrogate, (), base_optimizer(cfg), None, reward_stage(cfg))
 
 
 def at(tree, index):

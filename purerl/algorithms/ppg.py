@@ -5,7 +5,7 @@
         clone the policy, then e_aux passes over all that was kept on
             L = (V_aux - target)^2 / 2 + beta_clone * KL(clone || policy) + (V - target)^2 / 2
 
-V_aux is a head on the policy's features: they learn to predict values, while the clone holds the policy where it is.
+V_aux is a head on the policy's features. They learn to predict values, while the clone keeps the policy's outputs where they are.
 """
 
 from collections.abc import Callable
@@ -15,38 +15,39 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from purerl import losses
-from purerl.algorithms.ppo import phase_of, ppo, ppo_loss, ppo_phases, surrogate, value_phase_loss
-from purerl.clock import advance, remainder, since
-from purerl.config import PPGConfig
-from purerl.metrics import mean_of
-from purerl.normalize import standardize_values
-from purerl.optimizers import Direction, descent, direction, group_scales, steady, unsteered
-from purerl.phases import epochs, if_due, init_phase
-from purerl.reductions import mean
-from purerl.streams import summed, with_loss
-from purerl.types import (
+from purerl.acting.normalize import standardize_values
+from purerl.acting.wrappers import with_obs_normalization
+from purerl.algorithms.ppo import ppo, ppo_loss, ppo_phases, value_term
+from purerl.config.algorithms import PPGConfig
+from purerl.config.base import OnPolicyConfig
+from purerl.core.clock import advance, remainder, updates_since
+from purerl.core.metrics import mean_of
+from purerl.core.reductions import mean
+from purerl.core.streams import sum_over_streams
+from purerl.core.types import (
     Advantages,
     Algorithm,
     Clock,
-    Descent,
     Environment,
-    Intrinsic,
     Network,
     Phase,
+    PhaseOptimizer,
     Rollout,
     Sequences,
     TrainState,
 )
-from purerl.wrappers import observing
+from purerl.learning import losses
+from purerl.learning.components import Components
+from purerl.learning.optimizers import constant_lr, lr_multipliers, phase_optimizer, without_kl_control
+from purerl.learning.phases import epochs, if_due, init_phase, make_phase
 
 
 @struct.dataclass
-class Remembered:
+class AuxBatch:
     """What the auxiliary phase reads of one step.
 
     obs, first: as in `Transition`, in their own dtypes.
-    target: what the value should have said when this was collected, in units of reward.
+    target: the value target of when this was collected, in units of reward.
     clone: the policy before the auxiliary phase; `()` in the buffer.
     """
 
@@ -56,114 +57,118 @@ class Remembered:
     clone: Any = ()
 
 
-def ppg(
-    cfg: PPGConfig,
-    env: Environment,
-    network: Network,
-    *,
-    policy_loss: Callable[..., jax.Array] = surrogate,
-    optimizer: Any = None,
-    lr_schedule: Callable[[jax.Array], jax.Array] | None = None,
-    intrinsic: Intrinsic | None = None,
-    **parts,
-) -> Algorithm:
+def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
     """PPG as two pure functions; the arguments are those of `ppo`. The network has the head `aux_value`.
 
     The buffer is `Sequences` of `n_pi * num_envs` columns, each the rollout of one environment: like one wide rollout.
-    A schedule of one's own is the policy phase's; the auxiliary phase keeps to that of the config, from `aux_lr` on.
+    A user's learning-rate schedule is the policy phase's. The auxiliary phase follows the config's schedule, from `aux_lr` on.
     """
-    optimizer = direction(cfg, optimizer)
     T, B = cfg.num_steps, cfg.num_envs
     aux_optimizer = "ppo" if cfg.aux_optimizer == "shared" else "aux"
 
-    def phases(cfg: PPGConfig, network: Network, clock: Clock | None) -> list[Phase]:
-        if cfg.e_pi == cfg.e_v:
-            joint = ppo_phases(policy_loss, optimizer, lr_schedule, intrinsic)(cfg, network, clock)
-            return joint if cfg.aux_optimizer == "shared" else [phase._replace(still=("aux_value",)) for phase in joint]
-        value = descent(unsteered(cfg), optimizer, lr_schedule, clock, cfg.e_v)
-        policy = descent(cfg, optimizer, lr_schedule, clock, cfg.e_pi)
-        fit = value_phase_loss(cfg, network)
-        loss = ppo_loss(cfg, network, policy_loss, with_loss(lambda *_: (jnp.float32(0), {}), intrinsic))
-        return [
-            phase_of(cfg, network, "value", fit, value, cfg.e_v, prefix="value/", still=("policy", "aux_value", "predictor")),
-            phase_of(cfg, network, "policy", loss, policy, cfg.e_pi, still=("value", "aux_value")),
-        ]
-
-    def auxiliary(network: Network, clock: Clock | None) -> Phase:
-        return Phase(
-            name="aux",
-            loss=auxiliary_loss(cfg, network),
-            descent=auxiliary_descent(cfg, optimizer, clock),
-            group=None,
-            epochs=cfg.e_aux,
-            minibatches=cfg.n_pi * B // (cfg.aux_columns * cfg.aux_accumulation),
-            accumulate=cfg.aux_accumulation,
-            max_grad_norm=cfg.max_grad_norm,
-            joint=cfg.grad_clip == "joint",
-            length=T,
-            every=cfg.n_pi,
-            start=cfg.skipped_updates,
-            prefix="aux/",
-            still=() if cfg.aux_optimizer == "shared" else ("predictor",),
-        )
-
-    def column(slot: jax.Array) -> jax.Array:
+    def first_column(slot: jax.Array) -> jax.Array:
         """The first of a rollout's columns in the buffer."""
         return (slot * jnp.uint32(B)).astype(jnp.int32)
 
-    def written(state: TrainState, steps: Remembered, carry: Any) -> dict[str, Any]:
-        """The buffer with these `B` columns in the place of those of a phase ago."""
-        at = column(remainder(state.clock, cfg.n_pi))
+    def buffer_write(state: TrainState, steps: AuxBatch, carry: Any) -> dict[str, Any]:
+        """The buffer with these `B` columns in the place of those of `n_pi` updates ago."""
+        at = first_column(remainder(state.clock, cfg.n_pi))
         write = lambda axis: lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, at, axis)
         buffer = state.extra["buffer"]
         return {"buffer": Sequences(jax.tree.map(write(1), buffer.steps, steps), jax.tree.map(write(0), buffer.carry, carry))}
 
-    def keep(state: TrainState, rollout: Rollout, advantages: Advantages) -> dict[str, Any]:
-        steps = Remembered(rollout.steps.obs, rollout.steps.first, advantages.target)
-        return written(state, steps, jax.tree.map(lambda x: x[0], rollout.carry))
+    def auxiliary_phase(state: TrainState, rollout: Rollout, advantages: Advantages) -> tuple[TrainState, dict[str, Any]]:
+        """Keeps the rollout, and runs the auxiliary phase if it is due."""
+        steps = AuxBatch(rollout.steps.obs, rollout.steps.first, advantages.target)
+        buffer = buffer_write(state, steps, jax.tree.map(lambda x: x[0], rollout.carry))["buffer"]
+        state = state.replace(extra={**state.extra, "buffer": buffer})
+        learner, opt_state = with_obs_normalization(cfg, network, state.statistics), state.opt_state[aux_optimizer]
+        phase = aux_phase(cfg, learner, parts, state.clock)
+
+        def run():
+            steps = buffer.steps.replace(target=standardize_values(state.statistics, buffer.steps.target))
+            clone, error_before = in_chunks(policy_and_value_error(learner, state.params), buffer.replace(steps=steps), B)
+            data = buffer.replace(steps=steps.replace(clone=clone))
+            params, opt_state_after, metrics = epochs(phase, state.clock, state.key, state.params, opt_state, data)
+            policy, error_after = in_chunks(policy_and_value_error(learner, params), data, B)
+            metrics |= {"aux/error_before": mean_of(error_before), "aux/error_after": mean_of(error_after)}
+            return params, opt_state_after, metrics | {"aux/kl_after": mean_of(clone.kl(policy))}
+
+        params, opt_state, metrics = if_due(phase, state.clock, run, (state.params, opt_state))
+        return state.replace(params=params, opt_state={**state.opt_state, aux_optimizer: opt_state}), metrics
 
     def skipped(state: TrainState, after: TrainState) -> dict[str, Any]:
-        """In place of a rollout that is not learnt from, the one before it is there twice."""
-        at = column(remainder(advance(state.clock, cfg.n_pi - 1), cfg.n_pi))
+        """In place of a rollout that is not learnt from, the buffer has the rollout before it twice."""
+        at = first_column(remainder(advance(state.clock, cfg.n_pi - 1), cfg.n_pi))
         read = lambda axis: lambda x: jax.lax.dynamic_slice_in_dim(x, at, B, axis)
         buffer = state.extra["buffer"]
-        return {**state.extra, **written(state, jax.tree.map(read(1), buffer.steps), jax.tree.map(read(0), buffer.carry))}
+        before = jax.tree.map(read(1), buffer.steps), jax.tree.map(read(0), buffer.carry)
+        return {**state.extra, **buffer_write(state, *before)}
 
-    base = ppo(cfg, env, network, phases=phases, keep=keep, intrinsic=intrinsic, **parts)
+    base = ppo(cfg, env, network, parts, ppg_phases, auxiliary_phase)
+    template = aux_phase(cfg, network, parts, None)
 
     def init(key: jax.Array) -> TrainState:
         state = base.init(key)
         wide = lambda x: jnp.zeros((T, cfg.n_pi * B, *x.shape[1:]), x.dtype)
         target = jnp.zeros((B, cfg.streams) if cfg.streams > 1 else B, jnp.float32)
-        steps = Remembered(*jax.tree.map(wide, (state.actor.obs, state.actor.first, target)))
+        steps = AuxBatch(*jax.tree.map(wide, (state.actor.obs, state.actor.first, target)))
         buffer = Sequences(steps, network.initial_carry(cfg.n_pi * B))
-        opt_state = {"aux": init_phase(auxiliary(network, None), state.params)} if aux_optimizer == "aux" else {}
+        opt_state = {"aux": init_phase(template, state.params)} if aux_optimizer == "aux" else {}
         return state.replace(opt_state={**state.opt_state, **opt_state}, extra={**state.extra, "buffer": buffer})
 
-    def update(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        after, metrics = base.update(state)
-        seeing, opt_state = observing(cfg, network, after.statistics), after.opt_state[aux_optimizer]
-        phase = auxiliary(seeing, state.clock)
-
-        def run():
-            buffer = after.extra["buffer"]
-            steps = buffer.steps.replace(target=standardize_values(after.statistics, buffer.steps.target))
-            clone, error_before = in_chunks(look(seeing, after.params), buffer.replace(steps=steps), B)
-            data = buffer.replace(steps=steps.replace(clone=clone))
-            params, moved, learnt = epochs(phase, state.clock, after.key, after.params, opt_state, data)
-            policy, error_after = in_chunks(look(seeing, params), data, B)
-            learnt |= {"aux/error_before": mean_of(error_before), "aux/error_after": mean_of(error_after)}
-            return params, moved, learnt | {"aux/kl_after": mean_of(clone.kl(policy))}
-
-        params, opt_state, learnt = if_due(phase, state.clock, run, (after.params, opt_state))
-        after = after.replace(params=params, opt_state={**after.opt_state, aux_optimizer: opt_state})
-        return after, {**metrics, **learnt}
-
-    return Algorithm(init, update, (*base.phases, auxiliary(network, None)), skipped=skipped)
+    return base._replace(init=init, phases=(*base.phases, template), skipped=skipped)
 
 
-def auxiliary_loss(cfg: PPGConfig, network: Network) -> Callable:
-    """The joint loss of an auxiliary phase, as a function of all parameters and a minibatch of `Remembered`.
+# --- phases -----------------------------------------------------------------------------------------------------------
+
+
+def ppg_phases(cfg: PPGConfig, network: Network, parts: Components, clock: Clock | None) -> list[Phase]:
+    """The policy phase: one pass for policy and value where they have equally many, else one phase for each."""
+    if cfg.e_pi == cfg.e_v:
+        joint = ppo_phases(cfg, network, parts, clock)
+        return joint if cfg.aux_optimizer == "shared" else [phase._replace(frozen=("aux_value",)) for phase in joint]
+    optimizer = phase_optimizer(cfg, parts.base_optimizer, parts.lr_schedule, clock, cfg.e_pi)
+    loss = ppo_loss(cfg, network, parts.policy_loss, parts.extra_losses)
+    return [
+        value_phase(cfg, network, parts, clock, frozen=("policy", "aux_value", "predictor")),
+        make_phase(cfg, network, "policy", loss, optimizer, cfg.e_pi, frozen=("value", "aux_value")),
+    ]
+
+
+def value_phase(cfg: OnPolicyConfig, network: Network, parts: Components, clock: Clock | None, **options) -> Phase:
+    """A phase in which the value function learns alone, `e_v` passes over the rollout; options are those of `Phase`."""
+
+    def loss(params, batch):
+        outputs, _ = network.apply(params, batch.carry, batch.steps.obs, batch.steps.first)
+        return value_term(params, outputs, batch.steps, cfg)
+
+    optimizer = phase_optimizer(without_kl_control(cfg), parts.base_optimizer, parts.lr_schedule, clock, cfg.e_v)
+    return make_phase(cfg, network, "value", loss, optimizer, cfg.e_v, prefix="value/", **options)
+
+
+def aux_phase(cfg: PPGConfig, network: Network, parts: Components, clock: Clock | None) -> Phase:
+    """The auxiliary phase, in every `n_pi`-th update."""
+    return Phase(
+        name="aux",
+        loss=aux_loss(cfg, network),
+        optimizer=aux_phase_optimizer(cfg, parts, clock),
+        groups=None,
+        epochs=cfg.e_aux,
+        minibatches=cfg.n_pi * cfg.num_envs // (cfg.aux_columns * cfg.aux_accumulation),
+        accumulate=cfg.aux_accumulation,
+        max_grad_norm=cfg.max_grad_norm,
+        joint=cfg.grad_clip == "joint",
+        length=cfg.num_steps,
+        every=cfg.n_pi,
+        start=cfg.skipped_updates,
+        prefix="aux/",
+        frozen=() if cfg.aux_optimizer == "shared" else ("predictor",),
+    )
+
+
+def aux_loss(cfg: PPGConfig, network: Network) -> Callable:
+    """The joint loss of the auxiliary phase, `(params, minibatch of AuxBatch) -> (loss, metrics)`.
 
     Where the value's gradient does not reach the torso (`arch = "detach"`), neither does that of its term here.
     """
@@ -171,7 +176,7 @@ def auxiliary_loss(cfg: PPGConfig, network: Network) -> Callable:
     def loss(params, batch):
         old = batch.steps
         outputs, _ = network.apply(params, batch.carry, old.obs, old.first)
-        error = lambda value: mean(summed(losses.half_squared_error(value, old.target), old.first))
+        error = lambda value: mean(sum_over_streams(losses.half_squared_error(value, old.target), old.first))
         aux, value = error(outputs.heads["aux_value"]), error(outputs.value)
         clone = mean(old.clone.kl(outputs.policy))
         total = aux + cfg.beta_clone * clone + value
@@ -180,26 +185,28 @@ def auxiliary_loss(cfg: PPGConfig, network: Network) -> Callable:
     return loss
 
 
-def auxiliary_descent(cfg: PPGConfig, optimizer: Direction, clock: Clock | None) -> Descent:
-    """Steps of one rate in an auxiliary phase: the schedule's when its policy phase began, so that the last one learns too."""
-    plain = unsteered(cfg).replace(lr=cfg.aux_lr)
-    rate = descent(plain, optimizer, None, since(clock, cfg.n_pi - 1), cfg.e_pi).lr(None) if clock else cfg.aux_lr
-    return steady(optimizer, rate, group_scales(cfg))
+def aux_phase_optimizer(cfg: PPGConfig, parts: Components, clock: Clock | None) -> PhaseOptimizer:
+    """One learning rate for the whole phase: the schedule's at the start of the policy phase, so that the last one learns too."""
+    plain = without_kl_control(cfg).replace(lr=cfg.aux_lr)
+    lr = cfg.aux_lr
+    if clock is not None:
+        lr = phase_optimizer(plain, parts.base_optimizer, None, updates_since(clock, cfg.n_pi - 1), cfg.e_pi).lr(None)
+    return constant_lr(parts.base_optimizer, lr, lr_multipliers(cfg))
 
 
-def look(network: Network, params: Any) -> Callable[[Sequences], tuple[Any, jax.Array]]:
-    """What a network says of sequences: the policy, and half the squared error of the auxiliary value."""
+def policy_and_value_error(network: Network, params: Any) -> Callable[[Sequences], tuple[Any, jax.Array]]:
+    """From sequences of `AuxBatch` to the policy, and half the squared error of the auxiliary value."""
 
-    def says(data):
+    def outputs_of(data):
         outputs, _ = network.apply(params, data.carry, data.steps.obs, data.steps.first)
         error = losses.half_squared_error(outputs.heads["aux_value"], data.steps.target)
-        return outputs.policy, summed(error, data.steps.first)
+        return outputs.policy, sum_over_streams(error, data.steps.first)
 
-    return says
+    return outputs_of
 
 
 def in_chunks(function: Callable[[Sequences], Any], data: Sequences, size: int) -> Any:
-    """`function` of so many of N sequences at a time, N a multiple of it; leaves `[L, N, ...]`."""
+    """`function` of `size` of N sequences at a time, N a multiple of it; leaves `[L, N, ...]`."""
 
     def one(i):
         cut = lambda axis: lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size, axis)

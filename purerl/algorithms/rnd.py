@@ -17,24 +17,24 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from purerl.initializers import initialize
-from purerl.keys import stream
-from purerl.layers import CNN, MLP, Linear
-from purerl.metrics import mean_of
-from purerl.networks import convolutions, encode, without
-from purerl.normalize import EPSILON, Moments, RewardScale, merge, no_moments, reward_sums, standardized
-from purerl.on_policy import OnPolicyConfig
-from purerl.reductions import total
-from purerl.rollout import collect, start
-from purerl.types import Environment, Intrinsic, Network, Transition
-from purerl.wrappers import at_random
+from purerl.acting.normalize import EPSILON, Moments, RewardScale, initial_moments, merge, reward_sums, standardized
+from purerl.acting.rollout import collect, start
+from purerl.acting.wrappers import with_uniform_policy
+from purerl.config.base import OnPolicyConfig
+from purerl.core.keys import named_key
+from purerl.core.metrics import mean_of
+from purerl.core.reductions import total
+from purerl.core.types import Environment, Intrinsic, Network, Transition
+from purerl.networks.actor_critic import convolutions, encode, without
+from purerl.networks.initializers import initialize
+from purerl.networks.layers import CNN, MLP, Linear
 
 PyTree = Any
 PRIOR = 1e-4  # how many sums of bonuses the initial variance 1 counts for, as in OpenAI's code
 
 
 @struct.dataclass
-class Curiosity:
+class RNDState:
     """What random network distillation keeps.
 
     target: parameters of the random network.
@@ -48,7 +48,7 @@ class Curiosity:
 
 
 @struct.dataclass
-class Seen:
+class RNDBatch:
     """What the predictor learns from one step.
 
     obs: `[...]` float32, the observation that the step led to, standardised.
@@ -61,7 +61,7 @@ class Seen:
     counts: jax.Array
 
 
-class Embedding(nn.Module):
+class RNDNetwork(nn.Module):
     """Observations `[N, ...]` to features `[N, F]`: a torso, `further` layers more of its last width, and a dense layer."""
 
     torso: nn.Module
@@ -89,27 +89,27 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
     space = without(env.observation_space, unseen)
     layers = convolutions(space)
     torso = lambda: MLP(hidden, nn.relu) if layers is None else CNN(layers, hidden, nn.relu)
-    random_net = Embedding(torso(), (), cfg.rnd.features)
-    predictor = Embedding(torso(), (hidden[-1],) * 2, cfg.rnd.features)
+    random_net = RNDNetwork(torso(), (), cfg.rnd.features)
+    predictor = RNDNetwork(torso(), (hidden[-1],) * 2, cfg.rnd.features)
     read = lambda obs: encode(without(obs, unseen), space)
 
-    def apply(net: Embedding, params: PyTree, z: jax.Array) -> jax.Array:
+    def apply(net: RNDNetwork, params: PyTree, z: jax.Array) -> jax.Array:
         """`z [L, N, ...]` to features `[L, N, F]`."""
         return net.apply({"params": params}, z.reshape(-1, *z.shape[2:])).reshape(*z.shape[:2], -1)
 
     def standardise(obs: Moments, next_obs: PyTree) -> jax.Array:
         return standardized(obs, read(next_obs), cfg.rnd.obs_clip)
 
-    def init(key: jax.Array, obs: PyTree) -> tuple[dict[str, PyTree], Curiosity]:
+    def init(key: jax.Array, obs: PyTree) -> tuple[dict[str, PyTree], RNDState]:
         z = read(jax.tree.map(lambda x: x[None], obs))[0]
         nets = {"predictor": predictor, "target": random_net}
         params = {name: net.init(key, z)["params"] for name, net in nets.items()}
-        params = initialize(stream(key, "networks"), params, "orthogonal", lambda path: math.sqrt(2))
-        moments = random_moments(cfg, env, network, read, no_moments(z.shape[1:]), stream(key, "random actions"))
-        scale = RewardScale(jnp.zeros(z.shape[0], jnp.float32), no_moments(()))
-        return {"predictor": params["predictor"]}, Curiosity(params["target"], moments, scale)
+        params = initialize(named_key(key, "networks"), params, "orthogonal", lambda path: math.sqrt(2))
+        moments = random_moments(cfg, env, network, read, initial_moments(z.shape[1:]), named_key(key, "random actions"))
+        scale = RewardScale(jnp.zeros(z.shape[0], jnp.float32), initial_moments(()))
+        return {"predictor": params["predictor"]}, RNDState(params["target"], moments, scale)
 
-    def reward(params: PyTree, state: Curiosity, steps: Transition) -> tuple[jax.Array, Curiosity, dict[str, Any]]:
+    def reward(params: PyTree, state: RNDState, steps: Transition) -> tuple[jax.Array, RNDState, dict[str, Any]]:
         z = standardise(state.obs, steps.next_obs)
         error = apply(predictor, params["predictor"], z) - apply(random_net, state.target, z)
         bonus = jnp.square(error).mean(-1)
@@ -118,12 +118,12 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
         after = state.replace(obs=merge(state.obs, read(steps.next_obs)), scale=scale)
         return paid, after, {"bonus": mean_of(bonus), "intrinsic_reward": mean_of(paid)}
 
-    def training(state: Curiosity, steps: Transition, key: jax.Array) -> Seen:
+    def training(state: RNDState, steps: Transition, key: jax.Array) -> RNDBatch:
         z = standardise(state.obs, steps.next_obs)
         counts = jax.random.bernoulli(key, cfg.rnd.predictor_fraction, steps.first.shape)
-        return Seen(z, apply(random_net, state.target, z), counts.astype(jnp.float32))
+        return RNDBatch(z, apply(random_net, state.target, z), counts.astype(jnp.float32))
 
-    def loss(params: PyTree, seen: Seen) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def loss(params: PyTree, seen: RNDBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
         predicted = apply(predictor, params["predictor"], seen.obs)
         error = predictor_loss(predicted, seen.features, seen.counts)
         return error, {"predictor_loss": error}
@@ -146,13 +146,13 @@ def random_moments(
     cfg: OnPolicyConfig, env: Environment, network: Network, read: Callable, moments: Moments, key: jax.Array
 ) -> Moments:
     """The moments with what random actions lead to in fresh environments. The key is consumed."""
-    acting = at_random(network, env.action_space, jnp.bool_(True))
-    actor = start(env, acting, cfg.num_envs, stream(key, "start"))
-    params = acting.init(stream(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
+    acting = with_uniform_policy(network, env.action_space, jnp.bool_(True))
+    actor = start(env, acting, cfg.num_envs, named_key(key, "start"))
+    params = acting.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
 
     def one(carry, i):
         actor, moments = carry
-        key_i = stream(key, "rollout", i)
+        key_i = named_key(key, "rollout", i)
         actor, rollout, _ = collect(env, acting, params, actor, key_i, cfg.num_steps, valued=False, keep_next_obs=True)
         return (actor, merge(moments, read(rollout.steps.next_obs))), None
 
@@ -161,7 +161,7 @@ def random_moments(
     return moments
 
 
-def of_pair(init: Callable, reward: Callable) -> Intrinsic:
+def intrinsic_of_pair(init: Callable, reward: Callable) -> Intrinsic:
     """An intrinsic reward from a user's pair of pure functions.
 
     Args:

@@ -1,9 +1,9 @@
-"""Environments: one protocol, one adapter a suite. An adapter is imported only when one of its environments is made."""
+"""Environments: one protocol, one adapter per suite. An adapter is imported only when one of its environments is made."""
 
 from typing import Any
 
-from purerl.errors import ConfigError, Problem
-from purerl.types import Environment
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.types import Environment
 
 
 def make_env(

@@ -1,11 +1,11 @@
-"""Auto-reset over a bare environment, a batch at a time."""
+"""Auto-reset for a batch of bare environments."""
 
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from purerl.types import TimeStep
+from purerl.core.types import TimeStep
 
 
 def auto_reset(reset: Callable, step: Callable) -> Callable:

@@ -19,9 +19,9 @@ from gymnax.environments import spaces
 from gymnax.environments.environment import Environment as GymnaxEnvironment
 from gymnax.visualize import vis_gym, visualizer
 
+from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete, Space, TimeStep
 from purerl.envs.auto_reset import auto_reset
-from purerl.errors import ConfigError, Problem, nearest
-from purerl.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete, Space, TimeStep
 
 DRAWN = {
     *vis_gym.SUPPORTED_GYM_ENVS,

@@ -1,10 +1,10 @@
-"""Environments that also show what was done and paid in the step before: what a memory may read besides the observation."""
+"""Environments whose observations have the previous action and reward, for networks with a memory."""
 
 import jax
 import jax.numpy as jnp
 
-from purerl.errors import ConfigError, Problem
-from purerl.types import Discrete, Environment, MultiDiscrete, PyTree, Space
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.types import Discrete, Environment, MultiDiscrete, PyTree, Space
 
 
 def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:

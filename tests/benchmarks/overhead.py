@@ -18,7 +18,7 @@ import time
 import jax
 
 import purerl
-from purerl.recorders import Csv, JsonLines, TensorBoard
+from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard
 
 HERE = pathlib.Path(__file__).parent
 FLOOR = 0.95

@@ -18,9 +18,9 @@ import jax
 import numpy as np
 
 import purerl
-from purerl.config import ALGORITHMS
-from purerl.presets import PRESETS
-from purerl.statistics import interval, iqm
+from purerl.config.algorithms import ALGORITHMS
+from purerl.config.presets import PRESETS
+from purerl.runs.analysis.statistics import interval, iqm
 from tests.benchmarks.scores import score
 
 HERE = pathlib.Path(__file__).parent

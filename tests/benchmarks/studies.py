@@ -18,7 +18,7 @@ import jax
 import numpy as np
 
 import purerl
-from purerl.config import algorithm_of
+from purerl.config.algorithms import algorithm_of
 from tests.benchmarks.results import circumstances
 from tests.benchmarks.scores import last_returns, score, score_rows
 

@@ -1,0 +1,1 @@
+"""Acting: rollouts, policies, evaluation, and the statistics that normalise what networks see."""

@@ -1,0 +1,48 @@
+"""Evaluation: whole episodes of a fixed policy."""
+
+import jax
+import jax.numpy as jnp
+
+from purerl.acting.policy import Policy
+from purerl.core.keys import named_key, split_keys
+from purerl.core.types import Environment, Episodes
+
+
+def evaluate(
+    env: Environment, policy: Policy, key: jax.Array, num_episodes: int, max_steps: int, deterministic: bool
+) -> Episodes:
+    """The first episode of each of `num_episodes` fresh environments.
+
+    The program has a fixed length: it takes `max_steps` steps, and does not count those after an episode's end. It draws
+    from its own key and reads the policy without changing it.
+
+    Args:
+        env: environments.
+        policy: acts in them.
+        key: consumed.
+        num_episodes: how many.
+        max_steps: episodes that run longer are cut, and not `finished`.
+        deterministic: take the most likely action instead of a random one.
+    """
+    env_state, obs = env.reset(jax.random.split(named_key(key, "start"), num_episodes))
+    nothing = {name: jnp.zeros(num_episodes, jnp.float32) for name in env.info}
+    episodes = Episodes(*(jnp.zeros(num_episodes, dtype) for dtype in (jnp.float32, jnp.int32, bool)), nothing)
+    initial = (env_state, obs, jnp.ones(num_episodes, bool), policy.initial_carry(num_episodes), episodes)
+
+    def step(state, index):
+        env_state, obs, first, carry, episodes = state
+        action, carry = policy(carry, obs, first, named_key(key, "action", index), deterministic)
+        keys = split_keys(named_key(key, "environment", index), 2, num_episodes)
+        after = env.step(keys, env_state, action)
+        done, running = after.terminated | after.truncated, ~episodes.finished
+        add = lambda total, x: total + jnp.where(running, x, jnp.float32(0))
+        episodes = Episodes(
+            returns=add(episodes.returns, after.reward),
+            lengths=episodes.lengths + running.astype(jnp.int32),
+            finished=episodes.finished | done,
+            info=jax.tree.map(add, episodes.info, after.info),
+        )
+        return (after.env_state, after.obs, done, carry, episodes), None
+
+    (*_, episodes), _ = jax.lax.scan(step, initial, jnp.arange(max_steps, dtype=jnp.uint32))
+    return episodes

@@ -1,0 +1,54 @@
+"""A trained policy, ready to act."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purerl.acting.rollout import one_step
+from purerl.core.types import Network, Space
+
+PyTree = Any
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Policy:
+    """A network with its parameters. Pure: acting changes nothing.
+
+    network: policy and value function.
+    params: its parameters.
+    action_space: of the environments to act in.
+    """
+
+    network: Network
+    params: PyTree
+    action_space: Space
+
+    def initial_carry(self, num_envs: int) -> PyTree:
+        """The memory to start from in `num_envs` environments; empty for a network without memory."""
+        return self.network.initial_carry(num_envs)
+
+    def __call__(
+        self, carry: PyTree, obs: PyTree, first: jax.Array, key: jax.Array, deterministic: bool = False
+    ) -> tuple[jax.Array, PyTree]:
+        """Acts in `B` environments.
+
+        Args:
+            carry: the memory, leaves `[B, ...]`.
+            obs: `[B, ...]`.
+            first: `[B]` bool, where an episode begins.
+            key: consumed; not used when deterministic.
+            deterministic: the most likely action instead of a random one.
+
+        Returns:
+            What the environments receive, `[B, ...]`, and the next memory.
+        """
+        outputs, carry = one_step(self.network, self.params, carry, obs, first)
+        action = outputs.policy.mode() if deterministic else outputs.policy.sample(outputs.policy.noise(key))
+        return outputs.policy.env_action(action, self.action_space), carry
+
+    def value(self, carry: PyTree, obs: PyTree, first: jax.Array | None = None) -> jax.Array:
+        """The expected discounted return from `obs` on, `[B]`."""
+        first = jnp.zeros(jax.tree.leaves(obs)[0].shape[0], bool) if first is None else first
+        return one_step(self.network, self.params, carry, obs, first)[0].value

@@ -1,0 +1,102 @@
+"""Network wrappers: normalised observations, legal actions, values in units of reward, random warm-up.
+
+Each function takes a network and returns one. Acting, evaluation, bootstrapping and learning use the same ones.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from purerl.acting.normalize import Statistics, restore_values, standardize_observations
+from purerl.core.clock import is_before
+from purerl.core.types import Box, Network, Space, TrainState
+
+
+def with_action_mask(network: Network, name: str) -> Network:
+    """A network whose policy takes legal actions only: those that the entry `name` of the observation marks."""
+
+    def apply(params, carry, obs, first):
+        outputs, carry = network.apply(params, carry, obs, first)
+        return outputs._replace(policy=outputs.policy.masked(obs[name])), carry
+
+    return network._replace(apply=apply)
+
+
+def with_obs_normalization(cfg: Any, network: Network, statistics: Statistics) -> Network:
+    """A network that sees standardised observations, if the config has `normalize_obs`."""
+
+    def apply(params, carry, obs, first):
+        return network.apply(params, carry, standardize_observations(cfg, statistics, obs), first)
+
+    return network._replace(apply=apply) if cfg.normalize_obs else network
+
+
+def with_statistics(cfg: Any, network: Network, state: TrainState) -> Network:
+    """The network for acting, evaluation and values: with normalised observations, and values in units of reward."""
+    network = with_obs_normalization(cfg, network, state.statistics)
+
+    def apply(params, carry, obs, first):
+        outputs, carry = network.apply(params, carry, obs, first)
+        return outputs._replace(value=restore_values(state.statistics, outputs.value)), carry
+
+    return network._replace(apply=apply) if cfg.normalize_value else network
+
+
+def with_random_warmup(cfg: Any, network: Network, state: TrainState, space: Space) -> Network:
+    """A network that acts at random, with every action alike, until `warmup_steps` environment steps were taken."""
+    updates = -(-cfg.warmup_steps // cfg.batch_size)
+    return with_uniform_policy(network, space, is_before(state.clock, updates)) if updates else network
+
+
+def acting_network(cfg: Any, network: Network, state: TrainState, space: Space) -> Network:
+    """The network that acts in training: with a state's statistics, and at random during warm-up."""
+    return with_random_warmup(cfg, with_statistics(cfg, network, state), state, space)
+
+
+def with_uniform_policy(network: Network, space: Space, when: jax.Array) -> Network:
+    """A network that acts at random, with every action alike, where `when []` is set. The space has bounds."""
+
+    def apply(params, carry, obs, first):
+        outputs, carry = network.apply(params, carry, obs, first)
+        random = jnp.broadcast_to(when, first.shape)
+        of_each = lambda bound: jnp.broadcast_to(bound.reshape(-1), (*first.shape, bound.size))
+        bounds = (of_each(space.low), of_each(space.high)) if isinstance(space, Box) else ()
+        return outputs._replace(policy=UniformOverride(outputs.policy, random, bounds)), carry
+
+    return network._replace(apply=apply)
+
+
+@struct.dataclass
+class UniformOverride:
+    """A distribution over actions that gives way to the uniform one.
+
+    policy: the distribution.
+    random: `[*batch]` bool, where the uniform one takes its place.
+    bounds: of a Box action, each `[*batch, d]`; otherwise empty.
+    """
+
+    policy: Any
+    random: jax.Array
+    bounds: tuple[jax.Array, ...]
+
+    def noise(self, key: jax.Array, *leading: int) -> jax.Array:
+        return self.policy.noise(key, *leading)
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        action, uniform = self.policy.sample(noise), self.policy.uniform_sample(noise, *self.bounds)
+        random = self.random.reshape(self.random.shape + (1,) * (action.ndim - self.random.ndim))
+        return jnp.where(random, uniform, action)
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        return jnp.where(self.random, self.policy.uniform_log_prob(action, *self.bounds), self.policy.log_prob(action))
+
+    def kl(self, other: Any) -> jax.Array:
+        return self.policy.kl(other)
+
+    def env_action(self, action: jax.Array, space: Space) -> jax.Array:
+        return self.policy.env_action(action, space)
+
+    def metrics(self) -> dict[str, Any]:
+        return self.policy.metrics()

@@ -1,0 +1,228 @@
+"""Checks of a config against its environment and network, before anything is compiled.
+
+Each `check_...` raises a ConfigError with every problem it finds.
+"""
+
+import math
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from purerl.config.algorithms import algorithm_of
+from purerl.config.base import OnPolicyConfig
+from purerl.config.fields import is_off, not_scalar, problems
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.types import Discrete, Environment, MultiDiscrete, Network, TrainState
+from purerl.learning.optimizers import optimizer_problems
+from purerl.networks.actor_critic import bounded
+
+PyTree = Any
+
+
+def check_config(cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any]], Environment]) -> Environment:
+    """The environment of a config whose fields are valid.
+
+    Args:
+        cfg: the config.
+        make_environment: from overrides of the environment's parameters to the environment.
+    """
+    found = problems(cfg) + not_scalar(cfg)
+    if not any(problem.field.startswith(("env", "info", "memory")) for problem in found):
+        try:
+            environment = make_environment(cfg.env_params)
+        except ConfigError as error:
+            found += error.problems
+    raise_if_any(found)
+    return environment
+
+
+def warn_about(cfg: OnPolicyConfig, env: Environment, network: Network | None) -> None:
+    """Warns of what is valid and still seldom meant. The warnings name the caller of `make_train`."""
+    for problem in cfg.warnings_of() + _environment_warnings(cfg, env, network):
+        warnings.warn(str(problem), stacklevel=3)
+
+
+def check_spaces(cfg: OnPolicyConfig, env: Environment, distils: bool) -> None:
+    """The fields of a config that name entries of observations, or need actions of some kind.
+
+    Args:
+        cfg: the config.
+        env: environments.
+        distils: the config's random network distillation is used.
+    """
+    raise_if_any(_observation_problems(cfg, env, distils))
+
+
+def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any) -> None:
+    """A network, and a user's optimizer or None, against config and environment."""
+    raise_if_any(_size_problems(cfg, env) + _network_problems(network, env, cfg))
+    raise_if_any(optimizer_problems(optimizer, _shapes_of(network, env)[0]))
+
+
+def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState]) -> None:
+    """What an algorithm keeps from update to update, against the memory of the device."""
+    raise_if_any(_kept_problems(cfg, init))
+
+
+def raise_if_any(found: list[Problem]) -> None:
+    """Raises a ConfigError of these problems, if there are any."""
+    if found:
+        raise ConfigError(found)
+
+
+# --- problems ---------------------------------------------------------------------------------------------------------
+
+
+def num_bytes(tree: PyTree) -> int:
+    """The size of all arrays of a tree."""
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _size_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
+    """A rollout whose observations alone are more than all memory. Nothing is allocated to find out."""
+    each = sum(math.prod(space.shape) * space.dtype.itemsize for space in _entries(env.observation_space))
+    needed, there = 2 * each * cfg.batch_size, _memory()  # those acted on, and those before a reset
+    if there is None or needed <= there:
+        return []
+    hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
+    return [Problem("num_envs", cfg.num_envs, hint)]
+
+
+def _kept_problems(cfg: OnPolicyConfig, init: Callable) -> list[Problem]:
+    """What an algorithm keeps from update to update is more than all memory, by the field that is most to blame."""
+    there = _memory()
+    if not cfg.keeps or there is None:
+        return []
+    kept = jax.eval_shape(init, jax.random.key(0)).extra
+    sizes = {field: num_bytes(kept[name]) for field, name in cfg.keeps.items()}
+    if sum(sizes.values()) <= there:
+        return []
+    field = max(sizes, key=sizes.get)
+    hint = f"{sizes[field] / 1e9:,.1f} GB are kept for it, of {there / 1e9:,.0f} GB of memory"
+    return [Problem(field, getattr(cfg, field), hint)]
+
+
+def _entries(space: PyTree) -> list[Any]:
+    """The spaces of the entries of an observation."""
+    return jax.tree.leaves(space, is_leaf=lambda x: isinstance(x, Discrete))
+
+
+def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) -> list[Problem]:
+    """Entries that the config names and the environment does not have, and random actions where there can be none."""
+    found, space = [], env.observation_space
+    if cfg.normalize_obs and all(isinstance(entry, Discrete) for entry in _entries(space)):
+        found.append(Problem("normalize_obs", True, "the environment's observation is an index, which is no quantity"))
+    there = space if isinstance(space, dict) else {}
+    for field in ("action_mask", "critic_obs"):
+        name = getattr(cfg, field)
+        if name and name not in there:
+            has = f"has {', '.join(map(repr, there))}" if there else "is no dict"
+            found.append(Problem(field, name, f"no entry of the environment's observation, which {has}"))
+    if not found and cfg.action_mask:
+        found += _mask_problems(cfg, there[cfg.action_mask], env.action_space)
+    asked = {"warmup_steps": cfg.warmup_steps} | ({"rnd.init_steps": cfg.rnd.init_steps} if distils else {})
+    for field, steps in asked.items():
+        if steps and not bounded(env.action_space):
+            found.append(Problem(field, steps, "actions without bounds cannot all be drawn alike; use 0"))
+    return found
+
+
+def _mask_problems(cfg: OnPolicyConfig, mask: Any, actions: Any) -> list[Problem]:
+    if not isinstance(actions, Discrete | MultiDiscrete):
+        hint = f"only choices can be masked, and the action space is {type(actions).__name__}"
+        return [Problem("action_mask", cfg.action_mask, hint)]
+    size = sum(actions.sizes) if isinstance(actions, MultiDiscrete) else actions.n
+    if mask.shape == (size,):
+        return []
+    return [Problem("action_mask", cfg.action_mask, f"must be one flag for each of {size} actions, not {list(mask.shape)}")]
+
+
+def _memory() -> int | None:
+    """Bytes of memory of the device that trains; None if it is not known."""
+    device = jax.local_devices()[0]
+    if device.platform == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def _environment_warnings(cfg: OnPolicyConfig, env: Environment, network: Network | None) -> list[Problem]:
+    found = []
+    if not env.terminates and not isinstance(cfg.gamma, jax.core.Tracer) and cfg.gamma == 1:
+        found.append(Problem("gamma", cfg.gamma, "the environment has no terminal state, so its values have no bound"))
+    hints = {"float64": "cast to float32", "uint8": "cast to float32, not scaled, since they are no image"}
+    for space in _entries(env.observation_space) if network is None else []:
+        if space.dtype.name in hints and not (space.dtype == np.uint8 and len(space.shape) == 3):
+            found.append(Problem("env", f"observations of {space.dtype.name}", hints[space.dtype.name]))
+    return found
+
+
+def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -> list[Problem]:
+    """Where a network does not fit the environment or the config. Nothing is compiled."""
+    key, num_envs = jax.random.key(0), 2
+    params, obs = _shapes_of(network, env, num_envs)
+    first = jax.ShapeDtypeStruct((1, num_envs), bool)
+    carry = jax.eval_shape(lambda: network.initial_carry(num_envs))
+    outputs, carry_after = jax.eval_shape(network.apply, params, carry, obs, first)
+    space = env.action_space
+
+    def act(policy):
+        action = policy.sample(policy.noise(key))
+        return policy.env_action(action, space), policy.log_prob(action)
+
+    found = []
+    if not isinstance(params, dict):
+        found.append(Problem("network", type(params).__name__, "init must return a dict from a group's name to its parameters"))
+    elif "value" not in params and not is_off(cfg.critic_lr_scale, 1):
+        hint = f"no group of the network's parameters is called 'value', so nothing would learn at it; there are {sorted(params)}"
+        found.append(Problem("critic_lr_scale", cfg.critic_lr_scale, hint))
+    for name in cfg.heads:
+        if name not in outputs.heads:
+            hint = f"{algorithm_of(cfg)} needs the outputs' heads to have the entry {name!r}"
+            found.append(Problem("network", sorted(outputs.heads), hint))
+    if carry_after != carry:
+        found.append(Problem("network", carry_after, f"apply must return a carry like the one it was given: {carry}"))
+    streams = (cfg.streams,) if cfg.streams > 1 else ()
+    if outputs.value.shape != (1, num_envs, *streams):
+        axis = f"with an axis for {cfg.streams} streams of rewards" if streams else "without an axis for the output"
+        hint = f"the value of {num_envs} observations must be {[1, num_envs, *streams]}, {axis}"
+        found.append(Problem("network", list(outputs.value.shape), hint))
+    action, log_prob = jax.eval_shape(act, outputs.policy)
+    expected = (1, num_envs, *space.shape)
+    if action.shape != expected or log_prob.shape != (1, num_envs):
+        found.append(
+            Problem("network", list(action.shape), f"actions must be {list(expected)}, and have one log-probability each")
+        )
+    logits = getattr(outputs.policy, "logits", None)
+    if isinstance(space, Discrete) and logits is not None and logits.shape[-1] != space.n:
+        found.append(Problem("network", logits.shape[-1], f"the environment has {space.n} actions; as many logits are needed"))
+    if network.is_recurrent:
+        found += _sequence_problems(cfg)
+    elif cfg.sequence_length:
+        found.append(Problem("sequence_length", cfg.sequence_length, "the network has no memory; see the config's `memory`"))
+    return found
+
+
+def _shapes_of(network: Network, env: Environment, num_envs: int = 1) -> tuple[PyTree, PyTree]:
+    """The shapes of a network's parameters, and of the observations `[1, num_envs, ...]` it is made for."""
+    key = jax.random.key(0)
+    _, obs = jax.eval_shape(env.reset, jax.random.split(key, num_envs))
+    obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
+    return jax.eval_shape(network.init, key, obs), obs
+
+
+def _sequence_problems(cfg: OnPolicyConfig) -> list[Problem]:
+    """Where minibatches would tear the sequences of a network with a memory."""
+    if cfg.minibatches in ("flat", "time"):
+        hint = "the network has a memory, so the steps of an environment must stay in order; use 'auto'"
+        return [Problem("minibatches", cfg.minibatches, hint)]
+    if cfg.minibatches == "env" and cfg.training_length != cfg.num_steps:
+        return [Problem("minibatches", cfg.minibatches, f"cannot be cut into sequences of {cfg.sequence_length}; use 'auto'")]
+    sequences = cfg.training_size // cfg.training_length
+    if sequences % cfg.num_minibatches:
+        hint = f"the network has a memory, so a minibatch is whole sequences: it must divide their number, {sequences}"
+        return [Problem("num_minibatches", cfg.num_minibatches, hint)]
+    return []

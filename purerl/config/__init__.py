@@ -1,0 +1,1 @@
+"""Configs: how fields work, what all algorithms share, what each adds, and presets."""

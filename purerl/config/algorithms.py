@@ -1,0 +1,221 @@
+"""The config of each algorithm: the fields that it adds to `purerl.config.base`."""
+
+from typing import Self
+
+from purerl.config.base import OnPolicyConfig
+from purerl.config.fields import Config, above, at_least, between, config, finite, leaf, one_of, static
+from purerl.core.errors import Problem
+
+
+@config
+class PPOConfig(OnPolicyConfig):
+    """Proximal Policy Optimization (Schulman et al. 2017, arXiv:1707.06347).
+
+    Attributes:
+        num_epochs: Passes over the rollout in each update.
+        arch: `separate` torsos of policy and value, a `shared` one, or a shared one that the value's gradient does not reach
+          (`detach`).
+    """
+
+    num_epochs: int = static(4, between(1, 2**16))
+    arch: str = static("separate", one_of("separate", "shared", "detach"))
+
+    @property
+    def policy_epochs(self) -> int:
+        return self.num_epochs
+
+
+@config
+class APPOConfig(PPOConfig):
+    """Asynchronous PPO: off-policy correction with V-trace and a target network (IMPACT, Luo et al. 2020, arXiv:1912.00167).
+
+    Here nothing runs at its own pace, so how stale data is, is a part of the config: actors act with parameters of some updates
+    ago, and rollouts are kept in a ring buffer and learnt from several times. `approx_kl`, and with it `target_kl`, is measured
+    against the denominator of the ratio, `max(pi_target, pi_behaviour / clip)`: it is above 0 from staleness alone.
+
+    Attributes:
+        replay: Rollouts in the ring. An update learns from as many; where fewer can be used, those are repeated.
+        max_uses: Updates that a rollout is learnt from at most; 0 for as long as it is in the ring.
+        replay_order: The rollouts of an update: the `newest` that can be used, each as often as another or once more, or each
+          drawn at `random` from those that can be used.
+        lag: Updates between the parameters that act and the newest ones.
+        publish_every: Actors get new parameters in every k-th update.
+        vtrace_rho_clip: Bound of the importance weight of a temporal difference.
+        vtrace_c_clip: Bound of the importance weight of a trace.
+        vtrace_pg_clip: Bound of the importance weight of an advantage.
+        target_ratio_clip: Bound of the ratio of the acting to the target policy in the surrogate: 2 in IMPACT, 1 in UniLab.
+        correction: `vtrace`, or `none`: what PPO would make of the same data, with the values and probabilities of its actors.
+        tau: The target moves to the parameters by this share.
+        target_update_freq: It moves after every k-th update. One that moves with every update is a trust region that moves along:
+          what is stale then leads further in each.
+    """
+
+    replay: int = static(2, between(1, 2**16))
+    max_uses: int = static(0, between(0, 2**16))
+    replay_order: str = static("newest", one_of("newest", "random"))
+    lag: int = static(1, between(0, 2**14))
+    publish_every: int = static(1, between(1, 2**14))
+    vtrace_rho_clip: float = leaf(1.0, above(0))
+    vtrace_c_clip: float = leaf(1.0, above(0))
+    vtrace_pg_clip: float = leaf(1.0, above(0))
+    target_ratio_clip: float = leaf(2.0, above(0))
+    correction: str = static("vtrace", one_of("vtrace", "none"))
+    tau: float = leaf(1.0, between(0, 1))
+    target_update_freq: int = static(4, between(1, 2**16))
+
+    num_minibatches: int = static(8, at_least(1))  # of PPO's size: a training set is twice as large
+
+    @property
+    def columns(self) -> int:
+        return self.replay * self.num_envs
+
+    @property
+    def keeps(self) -> dict[str, str]:
+        return {"replay": "ring", "lag": "published"}
+
+    @property
+    def learns_from_others(self) -> bool:
+        return self.lag > 0 or self.replay > 1 or (self.correction == "vtrace" and self.target_update_freq > 1)
+
+    @property
+    def keeps_policy(self) -> bool:
+        """Whether the ring must hold whole policies, and not only the log-probabilities of what was done."""
+        return self.correction == "none" and self.measures_kl
+
+    def cross_field_errors(self) -> list[Problem]:
+        found = super().cross_field_errors()
+        for name, only in (("estimator", "gae"), ("truncation", "final_obs")):
+            if self.correction == "vtrace" and getattr(self, name) != only:
+                found.append(Problem(name, getattr(self, name), f"V-trace has {only!r} only; see the config's `correction`"))
+        return found
+
+
+@config
+class PPGConfig(OnPolicyConfig):
+    """Phasic Policy Gradient (Cobbe et al. 2021, arXiv:2009.04416), with the paper's words for what it adds.
+
+    A phase is `n_pi` updates of PPO, the policy phase, and then the auxiliary phase: the policy network learns to predict the
+    values of all that was seen since the last one, while a clone of itself holds the policy where it is.
+
+    Attributes:
+        n_pi: Updates of a policy phase. Those left over at the end of a run, fewer than this, have no auxiliary phase.
+        e_pi: Passes of the policy over each rollout.
+        e_v: Passes of the value function over each rollout. Where it equals `e_pi` one pass trains both.
+        e_aux: Passes of an auxiliary phase over all of its rollouts; 0 for none.
+        beta_clone: Weight of the KL divergence of the policy before the auxiliary phase from the policy during it.
+        aux_lr: Learning rate of the auxiliary phase, which follows the same schedule, at the place where its policy phase began.
+        aux_optimizer: A `separate` optimizer for the auxiliary phase, or the one of the policy phase, `shared`.
+        aux_columns: Rollouts of single environments in each of its minibatches; 0 for as many as there are environments, and at
+          least the paper's 4: the number of gradient steps then does not grow with the environments.
+        aux_accumulation: Minibatches whose mean gradient makes one step.
+        arch: `dual`, policy and value each a torso, the policy's with an auxiliary value head; or a single torso, which the
+          gradient of the value reaches always (`shared`), or by way of the auxiliary head only (`detach`).
+    """
+
+    n_pi: int = static(32, between(1, 2**16))
+    e_pi: int = static(1, between(1, 2**16))
+    e_v: int = static(1, between(1, 2**16))
+    e_aux: int = static(6, between(0, 2**16))
+    beta_clone: float = leaf(1.0, finite(0))
+    aux_lr: float = leaf(5e-4, finite(0))
+    aux_optimizer: str = static("separate", one_of("separate", "shared"))
+    aux_columns: int = static(0, at_least(0))
+    aux_accumulation: int = static(1, at_least(1))
+    arch: str = static("dual", one_of("dual", "shared", "detach"))
+
+    num_minibatches: int = static(8, at_least(1))
+    lr: float = leaf(5e-4, finite(0))
+    lr_schedule: str = static("constant", one_of("linear", "constant", "polynomial", "kl_adaptive"))
+    gamma: float = leaf(0.999, between(0, 1))
+    value_clip: str = static("none", one_of("max", "replace", "none"))
+    advantage_norm: str = static("batch", one_of("minibatch", "batch", "none"))
+    normalize_reward: bool = static(True)
+    reward_clip: float = leaf(10.0, above(0))
+
+    @property
+    def policy_epochs(self) -> int:
+        return self.e_pi
+
+    def resolved(self) -> Self:
+        columns = self.n_pi * self.num_envs
+        paper = columns % 4 == 0 and columns // 4 % self.aux_accumulation == 0
+        return self if self.aux_columns else self.replace(aux_columns=max(self.num_envs, 4 if paper else 1))
+
+    @property
+    def keeps(self) -> dict[str, str]:
+        return {"n_pi": "buffer"}
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return ("aux_value",)
+
+    def cross_field_errors(self) -> list[Problem]:
+        found, columns = super().cross_field_errors(), self.n_pi * self.num_envs
+        if columns * self.num_steps >= 2**31:
+            hint = f"{self.n_pi} rollouts of {self.batch_size} steps in all; it must be below 2**31"
+            found.append(Problem("n_pi", self.n_pi, hint))
+        elif columns % (each := self.resolved().aux_columns) or columns // each % self.aux_accumulation:
+            hint = f"times aux_accumulation = {self.aux_accumulation} it must divide n_pi * num_envs = {columns}"
+            found.append(Problem("aux_columns", each, hint))
+        if self.aux_optimizer == "shared" and self.e_pi != self.e_v:
+            hint = f"needs one pass for policy and value, so e_pi = e_v; they are {self.e_pi} and {self.e_v}"
+            found.append(Problem("aux_optimizer", self.aux_optimizer, hint))
+        if self.aux_optimizer == "shared" and self.lr_schedule == "kl_adaptive":
+            hint = "the auxiliary phase has no rate that adapts; use 'separate'"
+            found.append(Problem("aux_optimizer", self.aux_optimizer, hint))
+        return found
+
+
+@config
+class DAACConfig(OnPolicyConfig):
+    """Decoupled Advantage Actor-Critic (Raileanu & Fergus 2021, arXiv:2102.10330).
+
+    Two networks that share nothing. The policy's has a head that predicts the advantage of the action taken, which shapes its
+    features as a value would, without what the policy has no use for.
+
+    Attributes:
+        e_pi: Passes of the policy over each rollout.
+        e_v: Passes of the value function over a rollout.
+        value_freq: The value function learns from every k-th rollout.
+        adv_coef: Weight of the squared error of the predicted advantage.
+        vf_coef: Weight of the value loss, which is half a squared error: of all that the value network learns from.
+    """
+
+    e_pi: int = static(1, between(1, 2**16))
+    e_v: int = static(9, between(1, 2**16))
+    value_freq: int = static(1, between(1, 2**16))
+    adv_coef: float = leaf(0.25, finite(0))
+    vf_coef: float = leaf(1.0, finite(0))
+
+    num_minibatches: int = static(8, at_least(1))
+    lr: float = leaf(5e-4, finite(0))
+    lr_schedule: str = static("constant", one_of("linear", "constant", "polynomial", "kl_adaptive"))
+    gamma: float = leaf(0.999, between(0, 1))
+    advantage_norm: str = static("batch", one_of("batch", "none"))
+    normalize_reward: bool = static(True)
+    reward_clip: float = leaf(10.0, above(0))
+
+    @property
+    def arch(self) -> str:
+        """Two networks."""
+        return "separate"
+
+    def cross_field_errors(self) -> list[Problem]:
+        hint = "the paper has one advantage to predict; use ppo, ppg or appo"
+        return super().cross_field_errors() + ([] if self.rnd is None else [Problem("rnd", self.rnd, hint)])
+
+    @property
+    def policy_epochs(self) -> int:
+        return self.e_pi
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return ("advantage",)
+
+
+ALGORITHMS: dict[str, type[OnPolicyConfig]] = {"ppo": PPOConfig, "ppg": PPGConfig, "daac": DAACConfig, "appo": APPOConfig}
+
+
+def algorithm_of(cfg: Config) -> str:
+    """The name of the algorithm that a config configures, as on the command line."""
+    return next(name for name, cls in ALGORITHMS.items() if cls is type(cfg))

@@ -1,0 +1,347 @@
+"""The fields that the configs of all algorithms share. `purerl.config.fields` explains how configs work."""
+
+import dataclasses
+import math
+
+import jax
+import numpy as np
+
+from purerl.config.fields import (
+    ANY,
+    NAMES,
+    PAIRS,
+    Config,
+    above,
+    at_least,
+    between,
+    config,
+    count,
+    each,
+    finite,
+    leaf,
+    nested,
+    one_of,
+    some_of,
+    static,
+)
+from purerl.core.errors import Problem
+
+
+@config
+class RNDConfig(Config):
+    """Random Network Distillation (Burda et al. 2019, arXiv:1810.12894): rewards for what was not seen before.
+
+    The bonus of a step is the error of a trained network that predicts a random one, on the observation it led to. It is a stream
+    of rewards with its own value and discount, which does not end with an episode.
+
+    Attributes:
+        int_coef: Weight of the advantage of intrinsic rewards.
+        ext_coef: Weight of the advantage of the environment's rewards; 0 explores for its own sake.
+        gamma_int: Discount of intrinsic rewards.
+        predictor_fraction: Share of the steps that the predictor learns from, drawn for each rollout.
+        lr_scale: The predictor learns at this many times the rate.
+        obs_clip: Bound of a standardised observation, as both networks see it.
+        init_steps: Environment steps of random actions, before the first update and in no count, that its observation statistics
+          start from; rounded up to whole rollouts.
+        features: Outputs of both networks.
+        hidden: Widths of their hidden layers; the predictor has the last one twice more.
+    """
+
+    int_coef: float = leaf(1.0, finite(0))
+    ext_coef: float = leaf(2.0, finite(0))
+    gamma_int: float = leaf(0.99, between(0, 1))
+    predictor_fraction: float = leaf(0.25, between(0, 1))
+    lr_scale: float = leaf(1.0, finite(0))
+    obs_clip: float = leaf(5.0, above(0))
+    init_steps: int = count(6400, at_least(0))
+    features: int = static(64, between(1, 2**16))
+    hidden: tuple = static((128,), each(between(1, 2**16)))
+
+    def cross_field_errors(self) -> list[Problem]:
+        return [] if self.hidden else [Problem("hidden", self.hidden, "needs one layer at least")]
+
+
+@config
+class OnPolicyConfig(Config):
+    """What every algorithm here has: environments, rollouts, advantages, the surrogate, optimizers, networks.
+
+    The defaults are those of "The 37 Implementation Details of Proximal Policy Optimization" (Huang et al. 2022) for
+    classic control. Floats are leaves and can be swept by `jax.vmap`; all other fields are static.
+
+    Attributes:
+        env: The id of a gymnax environment.
+        env_kwargs: Arguments of its constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
+        env_params: Overrides of its parameters by name: `{"max_steps_in_episode": 200}`. May be swept.
+        total_timesteps: Environment steps over all environments, rounded up to whole updates; `Train.plan` shows by how much.
+        num_envs: Environments that run in parallel.
+        num_steps: Steps of each environment between two updates.
+        num_minibatches: Gradient steps in each pass; must divide `num_envs * num_steps`.
+        minibatches: What stays together in a minibatch: nothing (`flat`), the whole rollout of an environment (`env`), one step
+          of all environments (`time`), or (`auto`) what must: with a memory whole sequences of steps, without one nothing.
+        lr: Learning rate at the first update.
+        lr_final: Learning rate that a `linear` or `polynomial` schedule ends at.
+        lr_schedule: `linear` in the number of updates (at update i of n: `lr + (lr_final - lr) * i / n`), `constant`,
+          `polynomial` in gradient steps (at step s: `(lr - lr_final) * (1 - s / decay_steps)**lr_power + lr_final`), or
+          `kl_adaptive`: divided by `lr_kl_factor` where the policy moved too far, multiplied where it moved too little.
+        lr_power: Of the polynomial.
+        decay_steps: Gradient steps after which the polynomial is at `lr_final`; 0 for all of the run.
+        desired_kl: KL divergence of the old from the new policy that `kl_adaptive` and an adaptive `kl_penalty` aim at, in nats.
+        lr_kl_tolerance: Too far is more than this many times `desired_kl`, too little less than its share.
+        lr_kl_factor: By how much the rate changes.
+        lr_kl_every: The KL divergence of each `minibatch` decides, before its own step (rsl_rl, UniLab), or the mean over an
+          `epoch`, after it (skrl).
+        lr_min: Least rate of `kl_adaptive`.
+        lr_max: Greatest rate of `kl_adaptive`.
+        critic_lr_scale: The value network learns at this many times the rate.
+        optimizer: `adam`, `adamw`, `rmsprop` or `sgd`.
+        adam_eps: Epsilon of adam, adamw and rmsprop.
+        weight_decay: Of adamw.
+        gamma: Discount.
+        gae_lambda: Trade-off of bias (0) against variance (1), for `gae` and `td_lambda`.
+        estimator: Advantages and value targets: `gae`, `n_step` or `td_lambda`.
+        return_steps: Rewards in each return of `n_step`; 0 reaches to the end of the rollout.
+        truncation: What follows a step that a time limit ended: `final_obs` is right, `current_obs`, `zero` and `ignore` are what
+          other systems do; `purerl.acting.rollout.collect` documents which, and what is wrong with it.
+        clip_eps: The ratio of new to old probability is clipped to `1 +- clip_eps`; inf disables.
+        clip_eps_final: What a `linear` schedule of it ends at.
+        clip_schedule: `constant`, or `linear` in the number of updates.
+        kl_penalty: Adds `kl_coef` times the KL divergence of the old from the new policy to the loss: `none`, `fixed`, or
+          `adaptive`, which doubles or halves the weight after an update that moved more than 1.5 times `desired_kl` or less
+          than its share (the paper's section 4; there without a clip, which is `clip_eps = inf`).
+        kl_coef: That weight, of `adaptive` the first one.
+        kl_coef_tolerance: The 1.5 of `adaptive`; RLlib has 2.
+        kl_coef_raise: What it is multiplied by after too far a move; RLlib has 1.5.
+        kl_coef_lower: What it is multiplied by after too short a move.
+        vf_coef: Weight of the value loss, which is half a squared error.
+        ent_coef: Weight of the entropy bonus.
+        ent_coef_final: What a `linear` schedule of it ends at.
+        ent_schedule: `constant`, or `linear` in the number of updates.
+        value_clip: How the value's own step is limited: `max` takes the worse of the clipped and the unclipped error,
+          `replace` the clipped one alone, `none` the unclipped one.
+        value_clip_eps: How far a value may move, in units of what the network gives: of return, or standardised.
+        advantage_norm: Advantages are standardised over each `minibatch`, over the `batch`, or `none`.
+        max_grad_norm: Gradients are scaled down to this norm; inf disables.
+        grad_clip: The norm is that of all networks together, `joint`, or each network's own, `per_network`.
+        target_kl: Learning stops at a minibatch where the approximate KL divergence (`approx_kl`) is above; inf disables.
+        kl_stop: It stops for the rest of the `update` (of all epochs), or of the `epoch` (skrl).
+        normalize_obs: The network sees observations standardised by running statistics.
+        obs_clip: Bound of a standardised observation.
+        normalize_reward: Rewards are divided by the running standard deviation of the discounted return, and not centred.
+        reward_clip: Bound of a scaled reward; inf disables.
+        normalize_value: The network gives values standardised by the running statistics of the value targets.
+        torso: `mlp`, `cnn` (MinAtar-sized images), `nature_cnn` (84 x 84 images; with `hidden=(512,)`), or `auto`: one of the
+          latter for observations of rank 3, by their size, and mlp for others.
+        hidden: Widths of the hidden layers; of those after the convolutions for images.
+        activation: Nonlinearity: `tanh`, `relu`, `swish`, `gelu` or `elu`.
+        init: Weight initialisation: `orthogonal`, `xavier_uniform`, `xavier_normal` or `lecun`.
+        compute_dtype: Torsos and memories compute in `float32` or `bfloat16`; all that is kept, heads and losses are float32.
+        memory: `gru` or `lstm` behind the torso, or `none`. Policy and value have one each, or share one, depending on `arch`.
+        memory_size: Width of the memory.
+        memory_layers: Layers of the memory.
+        memory_inputs: What the memory reads besides: `("action", "reward")` of the step before, or one of them.
+        sequence_length: Steps of a training sequence of a network with a memory, a divisor of `num_steps`; 0 for all of them.
+        log_std_init: Logarithm of the initial standard deviation of a Box action: in the environment's units for `gaussian`,
+          before the tanh for `tanh`.
+        action_distribution: Of a Box action: `gaussian`, clipped to the bounds, or `tanh`, pressed between them; `auto` is
+          gaussian.
+        action_mask: The entry of a dict of observations that marks the legal actions; "" for none.
+        critic_obs: The entry of a dict of observations that only the value network sees; "" for none.
+        info: Entries of the environment's info to be averaged in the metrics and summed over evaluated episodes.
+        warmup_steps: Environment steps with uniformly random actions at the start, rounded up to whole updates.
+        learning_starts: Environment steps before the first gradient step, rounded up to whole updates.
+        nonfinite: An update that would leave a parameter NaN or infinite is kept (`ignore`), or skipped and counted for that seed
+          alone (`freeze`).
+        metrics_every: Updates whose metrics are added up to one row; for runs so long that a row for each is too much.
+        rnd: Intrinsic rewards by random network distillation, an `RNDConfig` (`--rnd` turns them on); None for none.
+    """
+
+    env: str = static("CartPole-v1")
+    env_kwargs: tuple = static((), PAIRS)
+    env_params: dict = dataclasses.field(default_factory=dict, metadata={"rule": ANY})
+
+    total_timesteps: int = count(500_000, at_least(1))
+    num_envs: int = static(4, at_least(1))
+    num_steps: int = static(128, at_least(1))
+    num_minibatches: int = static(4, at_least(1))
+    minibatches: str = static("auto", one_of("auto", "flat", "env", "time"))
+
+    lr: float = leaf(2.5e-4, finite(0))
+    lr_final: float = leaf(0.0, finite(0))
+    lr_schedule: str = static("linear", one_of("linear", "constant", "polynomial", "kl_adaptive"))
+    lr_power: float = leaf(1.0, finite(0))
+    decay_steps: int = count(0, between(0, 2**31 - 1))
+    desired_kl: float = leaf(0.01, finite(0))
+    lr_kl_tolerance: float = leaf(2.0, finite(1))
+    lr_kl_factor: float = leaf(1.5, finite(1))
+    lr_kl_every: str = static("minibatch", one_of("minibatch", "epoch"))
+    lr_min: float = leaf(1e-6, finite(0))
+    lr_max: float = leaf(1e-2, finite(0))
+    critic_lr_scale: float = leaf(1.0, finite(0))
+    optimizer: str = static("adam", one_of("adam", "adamw", "rmsprop", "sgd"))
+    adam_eps: float = leaf(1e-5, finite(0))
+    weight_decay: float = leaf(0.01, finite(0))
+
+    gamma: float = leaf(0.99, between(0, 1))
+    gae_lambda: float = leaf(0.95, between(0, 1))
+    estimator: str = static("gae", one_of("gae", "n_step", "td_lambda"))
+    return_steps: int = static(0, between(0, 2**31 - 1))
+    truncation: str = static("final_obs", one_of("final_obs", "current_obs", "zero", "ignore"))
+
+    clip_eps: float = leaf(0.2, above(0))
+    clip_eps_final: float = leaf(0.0, finite(0))
+    clip_schedule: str = static("constant", one_of("constant", "linear"))
+    kl_penalty: str = static("none", one_of("none", "fixed", "adaptive"))
+    kl_coef: float = leaf(1.0, finite(0))
+    kl_coef_tolerance: float = leaf(1.5, finite(1))
+    kl_coef_raise: float = leaf(2.0, finite(1))
+    kl_coef_lower: float = leaf(0.5, between(0, 1))
+    vf_coef: float = leaf(0.5, finite(0))
+    ent_coef: float = leaf(0.01, finite(0))
+    ent_coef_final: float = leaf(0.0, finite(0))
+    ent_schedule: str = static("constant", one_of("constant", "linear"))
+    value_clip: str = static("max", one_of("max", "replace", "none"))
+    value_clip_eps: float = leaf(0.2, above(0))
+    advantage_norm: str = static("minibatch", one_of("minibatch", "batch", "none"))
+    max_grad_norm: float = leaf(0.5, above(0))
+    grad_clip: str = static("joint", one_of("joint", "per_network"))
+    target_kl: float = leaf(math.inf, above(0))
+    kl_stop: str = static("update", one_of("update", "epoch"))
+
+    normalize_obs: bool = static(False)
+    obs_clip: float = leaf(10.0, above(0))
+    normalize_reward: bool = static(False)
+    reward_clip: float = leaf(math.inf, above(0))
+    normalize_value: bool = static(False)
+
+    torso: str = static("auto", one_of("auto", "mlp", "cnn", "nature_cnn"))
+    hidden: tuple = static((64, 64), each(between(1, 2**16)))
+    activation: str = static("tanh", one_of("tanh", "relu", "swish", "gelu", "elu"))
+    init: str = static("orthogonal", one_of("orthogonal", "xavier_uniform", "xavier_normal", "lecun"))
+    compute_dtype: str = static("float32", one_of("float32", "bfloat16"))
+    memory: str = static("none", one_of("none", "gru", "lstm"))
+    memory_size: int = static(128, between(1, 2**16))
+    memory_layers: int = static(1, between(1, 64))
+    memory_inputs: tuple = static((), some_of("action", "reward"))
+    sequence_length: int = static(0, at_least(0))
+    log_std_init: float = leaf(0.0, between(-20, 20))  # where `DiagGaussian` has a gradient
+    action_distribution: str = static("auto", one_of("auto", "gaussian", "tanh"))
+    action_mask: str = static("")
+    critic_obs: str = static("")
+
+    info: tuple = static((), NAMES)
+    warmup_steps: int = count(0, at_least(0))
+    learning_starts: int = count(0, at_least(0))
+    nonfinite: str = static("ignore", one_of("ignore", "freeze"))
+    metrics_every: int = static(1, at_least(1))
+    rnd: RNDConfig | None = nested(RNDConfig)
+
+    @property
+    def streams(self) -> int:
+        """Streams of rewards, each with a value."""
+        return 1 if self.rnd is None else 2
+
+    @property
+    def batch_size(self) -> int:
+        """Environment steps of one update."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def columns(self) -> int:
+        """Environments in a training set, those of several rollouts counted apart."""
+        return self.num_envs
+
+    @property
+    def training_size(self) -> int:
+        """Environment steps of a training set."""
+        return self.columns * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        """Environment steps of one gradient step."""
+        return self.training_size // self.num_minibatches
+
+    @property
+    def skipped_updates(self) -> int:
+        """Updates before the first that learns."""
+        return -(-int(self.learning_starts) // self.batch_size)
+
+    @property
+    def training_length(self) -> int:
+        """Steps of a training sequence of a network with a memory."""
+        return self.sequence_length or self.num_steps
+
+    @property
+    def num_updates(self) -> int:
+        """Updates of the whole run, the last one whole."""
+        return -(-int(self.total_timesteps) // self.batch_size)
+
+    @property
+    def keeps(self) -> dict[str, str]:
+        """Entries of `TrainState.extra` that may be large, by the field that their size depends on."""
+        return {}
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Further heads of the network, on the features of the policy."""
+        return ()
+
+    def cross_field_errors(self) -> list[Problem]:
+        found = []
+        if self.training_size >= 2**31:
+            hint = f"with num_steps = {self.num_steps} a training set has {self.training_size} steps; it must be below 2**31"
+            found.append(Problem("num_envs", self.num_envs, hint))
+        elif self.training_size % self.num_minibatches:
+            size, wanted = self.training_size, min(self.num_minibatches, self.training_size)
+            below = next(d for d in range(wanted, 0, -1) if size % d == 0)
+            over = next((d for d in range(wanted, min(2 * wanted, size) + 1) if size % d == 0), below)
+            product = "num_envs * num_steps" + (" * replay" if self.columns > self.num_envs else "")
+            hint = f"must divide {product} = {size}; {' or '.join(map(str, sorted({below, over})))} would work"
+            found.append(Problem("num_minibatches", self.num_minibatches, hint))
+        elif self.minibatches in ("env", "time"):
+            unit, units = {"env": ("num_envs", self.columns), "time": ("num_steps", self.num_steps)}[self.minibatches]
+            if units % self.num_minibatches:
+                hint = f"with minibatches = {self.minibatches!r} it must divide {unit} = {units}"
+                found.append(Problem("num_minibatches", self.num_minibatches, hint))
+        if not found and self.minibatch_size == 1 and self.advantage_norm == "minibatch":
+            hint = "gives minibatches of one step, whose standardised advantage is always 0; use fewer, or advantage_norm='batch'"
+            found.append(Problem("num_minibatches", self.num_minibatches, hint))
+        if self.sequence_length and (self.sequence_length > self.num_steps or self.num_steps % self.sequence_length):
+            found.append(Problem("sequence_length", self.sequence_length, f"must divide num_steps = {self.num_steps}"))
+        if self.clip_schedule == "linear" and not isinstance(self.clip_eps, jax.core.Tracer) and np.isinf(self.clip_eps).any():
+            found.append(Problem("clip_schedule", self.clip_schedule, "from an infinite clip_eps there is no way down"))
+        if self.batch_size < 2**31 <= self.metrics_every * self.batch_size:
+            hint = f"a row would count 2**31 steps or more; at most {(2**31 - 1) // self.batch_size} would work"
+            found.append(Problem("metrics_every", self.metrics_every, hint))
+        return found
+
+    @property
+    def follows_progress(self) -> tuple[str, ...]:
+        """The schedules that depend on `total_timesteps`."""
+        rate = self.lr_schedule == "linear" or (self.lr_schedule == "polynomial" and not self.decay_steps)
+        linear = [name for name in ("clip_schedule", "ent_schedule") if getattr(self, name) == "linear"]
+        return (*(("lr_schedule",) if rate else ()), *linear)
+
+    @property
+    def learns_from_others(self) -> bool:
+        """Whether what an update learns from may be of another policy than the one it starts from."""
+        return False
+
+    @property
+    def measures_kl(self) -> bool:
+        """Whether something follows the exact KL divergence of the old from the new policy."""
+        return self.lr_schedule == "kl_adaptive" or self.kl_penalty != "none"
+
+    def warnings_of(self) -> list[Problem]:
+        found = []
+        if not isinstance(self.clip_eps, jax.core.Tracer) and 1 <= self.clip_eps < math.inf:
+            hint = "from 1 on no decrease of a probability is clipped; 0.1 to 0.3 is usual"
+            found.append(Problem("clip_eps", self.clip_eps, hint))
+        adapts = self.lr_schedule == "kl_adaptive" and self.lr_kl_every == "minibatch" and not self.learns_from_others
+        if adapts and self.policy_epochs * self.num_minibatches == 1:
+            hint = "the first minibatch of an update has not moved when it is measured, and there is no other: the rate stays"
+            found.append(Problem("lr_schedule", self.lr_schedule, hint))
+        stops = not isinstance(self.target_kl, jax.core.Tracer) and self.target_kl < math.inf
+        if self.learning_starts < self.warmup_steps and stops:
+            hint = "random actions are far from the policy, and stop its learning; learning_starts = warmup_steps avoids it"
+            found.append(Problem("target_kl", self.target_kl, hint))
+        return found

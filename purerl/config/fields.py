@@ -1,0 +1,290 @@
+"""How configs work: fields with rules, JSON, and the checks of their values.
+
+Configs are frozen PyTrees. Their floats are leaves and all else is static. A sweep is therefore a config with batched leaves,
+made and consumed by `jax.vmap`, and the floats of a config that is an argument of a jitted function change without recompiling.
+"Off" for a float is a value (`max_grad_norm=inf`), never None, so that on and off share one tree structure.
+
+Nothing is checked when a config is built, since JAX rebuilds configs around tracers: `make_train` checks, and `validate`
+does for a sweep.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self, dataclass_transform
+
+import jax
+import numpy as np
+
+from purerl.core.errors import ConfigError, Problem, nearest
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+
+class Rule(NamedTuple):
+    """What a value must be: in words, as an elementwise test of concrete values (NaN passes none), or as all its choices."""
+
+    text: str
+    holds: Callable[[Any], Any]
+    choices: tuple[str, ...] = ()
+
+
+def at_least(low) -> Rule:
+    return Rule(f"must be at least {low}", lambda x: x >= low)
+
+
+def above(low) -> Rule:
+    return Rule(f"must be above {low} (inf disables)", lambda x: x > low)
+
+
+def between(low, high) -> Rule:
+    return Rule(f"must be between {low} and {high}", lambda x: (x >= low) & (x <= high))
+
+
+def finite(low=-math.inf) -> Rule:
+    return Rule("must be finite" + (f" and at least {low}" if low > -math.inf else ""), lambda x: (x >= low) & np.isfinite(x))
+
+
+def one_of(*choices) -> Rule:
+    return Rule(f"choose from {', '.join(map(repr, choices))}", lambda x: x in choices, choices)
+
+
+def some_of(*choices) -> Rule:
+    names = ", ".join(map(repr, choices))
+    return Rule(f"must be a tuple of some of {names}", lambda xs: set(xs) <= set(choices) and len(set(xs)) == len(xs))
+
+
+def each(rule: Rule) -> Rule:
+    return Rule(f"must be a tuple of ints, each of which {rule.text}", lambda xs: all(is_int(x) and rule.holds(x) for x in xs))
+
+
+ANY = Rule("", lambda x: True)
+PAIRS = Rule(
+    'must be a tuple of pairs of a name and a value: (("size", 12),)',
+    lambda xs: all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) for x in xs),
+)
+NAMES = Rule("must be a tuple of names", lambda xs: all(isinstance(x, str) for x in xs))
+
+
+def leaf(default: float, rule: Rule) -> Any:
+    """A float field that may be swept: a leaf of the config's PyTree."""
+    return dataclasses.field(default=default, metadata={"rule": rule})
+
+
+def static(default: Any, rule: Rule = ANY) -> Any:
+    """A field that decides the program: not traced, compared by value, and hashed."""
+    return dataclasses.field(default=default, metadata={"rule": rule, "static": True})
+
+
+def nested(kind: type) -> Any:
+    """A field that is a config of this class, or None."""
+    return dataclasses.field(default=None, metadata={"rule": ANY, "nested": kind})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def config(cls: type) -> type:
+    """Makes a class of `leaf` and `static` fields a frozen, keyword-only dataclass and a PyTree."""
+    cls.__hash__ = Config.__hash__  # what a dataclass would make of it cannot hash a dict
+    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+
+
+def count(default: int, rule: Rule) -> Any:
+    """A static whole number that may also be written as a float: `1e6`."""
+    return dataclasses.field(default=default, metadata={"rule": rule, "static": True, "whole_float": True})
+
+
+def is_int(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_flag(value: Any) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+class Config:
+    """What every config can do, whatever its fields."""
+
+    def __post_init__(self) -> None:
+        # Numbers of NumPy would overflow where Python's do not, and are no JSON. Leaves are JAX's, which rebuilds configs.
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.metadata.get("static") and isinstance(value, np.generic):
+                object.__setattr__(self, field.name, value.item())
+
+    def __hash__(self) -> int:
+        values = (getattr(self, f.name) for f in dataclasses.fields(self))
+        return hash((type(self), *(frozenset(x.items()) if isinstance(x, dict) else x for x in values)))
+
+    def replace(self, **changes) -> Self:
+        """This config with other values.
+
+        Raises:
+            ConfigError: a name that is no field, with the nearest that is.
+        """
+        self._refuse_unknown(changes)
+        return dataclasses.replace(self, **changes)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The config with these values and defaults elsewhere.
+
+        Raises:
+            ConfigError: a name that is no field, with the nearest that is.
+        """
+        cls._refuse_unknown(values)
+        return cls(**values)
+
+    def to_json(self) -> str:
+        """This config as JSON text, one field a line; an infinite float is the string "inf". `from_json` reads it back."""
+        return json.dumps(_to_json(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The config that `to_json` wrote; fields left out keep their defaults.
+
+        Raises:
+            ConfigError: a name that is no field, with the nearest that is.
+        """
+        return cls._from_json(json.loads(text))
+
+    @classmethod
+    def _from_json(cls, values: dict[str, Any]) -> Self:
+        if not isinstance(values, dict):
+            raise ConfigError([Problem(cls.__name__, values, "must be an object of fields")])
+        cls._refuse_unknown(values)
+        return cls(**{f.name: _from_json(values[f.name], f) for f in dataclasses.fields(cls) if f.name in values})
+
+    @classmethod
+    def _refuse_unknown(cls, names) -> None:
+        fields = [f.name for f in dataclasses.fields(cls)]
+        unknown = [Problem(name, names[name], f"no such field; {nearest(name, fields)}") for name in names if name not in fields]
+        if unknown:
+            raise ConfigError(unknown)
+
+    def resolved(self) -> Self:
+        """This config with a number wherever a field asks for one that follows from other fields."""
+        return self
+
+    def cross_field_errors(self) -> list[Problem]:
+        """Problems between fields that are each right by themselves."""
+        return []
+
+    def warnings_of(self) -> list[Problem]:
+        """What can be trained but is hardly meant; `make_train` warns of it."""
+        return []
+
+
+def _to_json(value: Any) -> Any:
+    if isinstance(value, Config):
+        return {f.name: _to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {name: _to_json(v) for name, v in value.items()}
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
+        value = np.asarray(value).tolist()
+    if isinstance(value, list | tuple):
+        return [_to_json(v) for v in value]
+    return "inf" if value == math.inf else value
+
+
+def _from_json(value: Any, field: dataclasses.Field) -> Any:
+    if kind := field.metadata.get("nested"):
+        return None if value is None else kind._from_json(value)
+    if field.metadata.get("static"):
+        return _tuples(value)
+    if isinstance(value, dict):
+        return {name: _from_json(v, field) for name, v in value.items()}
+    return (
+        np.array([float(v) for v in value], np.float32) if isinstance(value, list) else float(value) if value == "inf" else value
+    )
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def is_off(value: Any, neutral: float) -> bool:
+    """Whether a leaf is known to have the value that changes nothing: then nothing is computed for it. A tracer never is."""
+    return not isinstance(value, jax.core.Tracer) and bool(np.asarray(value) == neutral)  # not an operation of a program
+
+
+def single_precision(cfg: Config) -> Config:
+    """The config with its float leaves as float32, whatever their width, so that no default width leaks into a program."""
+    floats = [f.name for f in dataclasses.fields(cfg) if f.type is float]
+    cast = lambda x: x.astype(np.float32) if isinstance(x, jax.Array) else np.float32(x)
+    inner = {name: single_precision(part) for name, part in _parts(cfg).items()}
+    return dataclasses.replace(cfg, **{name: cast(getattr(cfg, name)) for name in floats}, **inner)
+
+
+def _parts(cfg: Config) -> dict[str, Config]:
+    """The configs inside a config, by field."""
+    return {f.name: part for f in dataclasses.fields(cfg) if isinstance(part := getattr(cfg, f.name), Config)}
+
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+
+def validate(cfg: Config) -> None:
+    """Checks every field of a config, or of a batched config: what `jax.vmap` made of one to sweep it.
+
+    Raises:
+        ConfigError: with all the problems found; for a sweep each names the values that are wrong.
+    """
+    if found := problems(cfg):
+        raise ConfigError(found)
+
+
+def problems(cfg: Config) -> list[Problem]:
+    """Everything wrong with a config by itself. Values under a trace cannot be seen and pass."""
+    found = []
+    for field in dataclasses.fields(cfg):
+        value, rule = getattr(cfg, field.name), field.metadata["rule"]
+        if field.metadata.get("whole_float") and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        check = _static_problem if field.metadata.get("static") else _leaf_problem
+        if kind := field.metadata.get("nested"):
+            if value is not None and type(value) is not kind:
+                found.append(Problem(field.name, value, f"must be a {kind.__name__}, or None"))
+            continue
+        if hint := check(value, field.type, rule):
+            found.append(Problem(field.name, value, hint))
+    for name, part in _parts(cfg).items():
+        found += [Problem(f"{name}.{problem.field}", problem.value, problem.hint) for problem in problems(part)]
+    static = {field.name for field in dataclasses.fields(cfg) if field.metadata.get("static")}
+    return found if static.intersection(problem.field for problem in found) else found + cfg.cross_field_errors()
+
+
+def not_scalar(cfg: Config) -> list[Problem]:
+    """The leaves of a config that are arrays: a sweep that was not unwrapped by `jax.vmap`."""
+    hint = "must be one number; to train a sweep, jax.vmap over make_train"
+    leaves = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if not f.metadata.get("static")}
+    return [Problem(name, value, hint) for name, value in leaves.items() if any(np.ndim(x) for x in jax.tree.leaves(value))]
+
+
+def _static_problem(value: Any, kind: type, rule: Rule) -> str | None:
+    if isinstance(value, jax.core.Tracer):
+        return "static: it shapes the program, so it cannot be traced or swept by vmap, as floats can; loop over it instead"
+    fits = is_int(value) if kind is int else isinstance(value, kind)
+    if not fits:
+        kinds = {int: "an int", str: "a string", bool: "True or False"}
+        return f"{rule.text or f'must be {kinds[kind]}'}, not {type(value).__name__}"
+    return None if rule.holds(value) else rule.text
+
+
+def _leaf_problem(value: Any, kind: type, rule: Rule) -> str | None:
+    if kind is dict:
+        wrong = not isinstance(value, dict) or any(isinstance(x, str | bool) for x in jax.tree.leaves(value))
+        return "must be a dict from the name of a parameter to a number" if wrong else None
+    if isinstance(value, jax.core.Tracer):
+        return None
+    if not (is_number(value) or isinstance(value, np.ndarray | jax.Array)):
+        return f"must be a number, not {type(value).__name__}"
+    value = np.asarray(value, np.float32)
+    right = np.asarray(rule.holds(value))
+    if right.all():
+        return None
+    return rule.text if value.ndim == 0 else f"{rule.text}; wrong: {', '.join(map(str, value[~right]))}"

@@ -1,0 +1,61 @@
+"""Configs that were tuned for one environment each, on seeds that no published score uses."""
+
+from purerl.config.algorithms import PPOConfig
+from purerl.core.errors import ConfigError, Problem, nearest
+
+_MINATAR = PPOConfig(
+    total_timesteps=1_000_000,
+    num_envs=64,
+    num_minibatches=8,
+    lr=5e-3,
+    gamma=0.995,
+    torso="mlp",
+    hidden=(128, 64),
+    activation="relu",
+)
+
+_CONTINUOUS = PPOConfig(
+    num_envs=16,
+    num_epochs=10,
+    num_minibatches=16,
+    lr=1e-3,
+    ent_coef=0.0,
+    value_clip="none",
+    normalize_obs=True,
+    normalize_reward=True,
+)
+
+PRESETS = {
+    "Acrobot-v1": PPOConfig(env="Acrobot-v1", num_envs=16, num_steps=64, lr=3e-3, ent_coef=0.0),
+    "Asterix-MinAtar": _MINATAR.replace(
+        env="Asterix-MinAtar", total_timesteps=10_000_000, num_envs=128, num_steps=32, lr=2e-3, gamma=0.99, value_clip="none"
+    ),
+    "Breakout-MinAtar": _MINATAR.replace(env="Breakout-MinAtar"),
+    "MountainCar-v0": PPOConfig(
+        env="MountainCar-v0",
+        total_timesteps=1_000_000,
+        num_envs=16,
+        num_steps=16,
+        lr=3e-3,
+        gae_lambda=0.98,
+        ent_coef=0.03,  # every reward is -1 until the top is reached: exploration alone gets there
+    ),
+    "MountainCarContinuous-v0": _CONTINUOUS.replace(
+        env="MountainCarContinuous-v0",
+        total_timesteps=1_000_000,
+        gamma=0.999,
+        log_std_init=1.0,  # most actions then lie at the bounds, which is what swings the car up by chance
+    ),
+    "Pendulum-v1": _CONTINUOUS.replace(env="Pendulum-v1", gamma=0.95),
+}
+
+
+def preset(name: str) -> PPOConfig:
+    """The config that was tuned for this environment; PPO.
+
+    Raises:
+        ConfigError: there is none, with the nearest name that has one.
+    """
+    if name not in PRESETS:
+        raise ConfigError([Problem("preset", name, f"no such preset; {nearest(name, PRESETS)}")])
+    return PRESETS[name]

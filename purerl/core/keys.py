@@ -1,0 +1,52 @@
+"""Random keys by name. Each use of randomness has its own key, so that adding one does not change the others."""
+
+import math
+import zlib
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.core.types import Clock
+
+
+def named_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax.Array:
+    """The key for the use `name` of randomness at these counters, folded from the root `key`.
+
+    Unlike splitting, this does not depend on which other names exist or on the order of the calls. The root key is not consumed,
+    but each pair of a name and counters must be used only once.
+    """
+    key = jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
+    for counter in counters:
+        words = (counter.high, counter.low) if isinstance(counter, Clock) else (counter,)
+        for word in words:
+            key = jax.random.fold_in(key, word)
+    return key
+
+
+def flat_draw(draw: Callable, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """`draw(key, shape)` float32, by way of one flat axis: the same numbers, for half the compile time. The key is consumed."""
+    return draw(key, (math.prod(shape),), jnp.float32).reshape(shape)
+
+
+def split_keys(key: jax.Array, *shape: int) -> jax.Array:
+    """`jax.random.split(key, shape)`, by way of one flat axis: the same keys, for half the compile time. The key is consumed."""
+    return jax.random.split(key, math.prod(shape)).reshape(shape)
+
+
+def typed_key(key: jax.Array) -> jax.Array:
+    """A single key, typed (`jax.random.key`) or raw (`jax.random.PRNGKey`), as a typed one.
+
+    Raises:
+        TypeError: not a key, or more than one.
+    """
+    if not isinstance(key, jax.Array | np.ndarray):
+        raise TypeError(f"expected a key such as jax.random.key(0), not {type(key).__name__} {key!r}")
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        if key.dtype != np.uint32 or key.ndim == 0:
+            raise TypeError(f"expected a key such as jax.random.key(0), not an array of {key.dtype}{list(key.shape)}")
+        key = jax.random.wrap_key_data(key)
+    if key.ndim:
+        raise TypeError(f"expected one key, not keys of shape {list(key.shape)}; jax.vmap over them to train many agents")
+    return key

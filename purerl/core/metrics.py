@@ -1,0 +1,103 @@
+"""Metrics of an update, as sums and counts, so that rows can be added and the device never takes a mean over nothing.
+
+Metrics are a dict from a name to one of three kinds. Each kind defines how two rows are added and what to start from.
+`summarize` turns them into NumPy arrays on the host.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from purerl.core import reductions
+
+
+@struct.dataclass
+class Sum:
+    """A quantity that adds up: steps, episodes."""
+
+    total: jax.Array
+    add = staticmethod(jnp.add)
+    start = 0
+
+    def read(self) -> np.ndarray:
+        return np.asarray(self.total)
+
+
+@struct.dataclass
+class Mean:
+    """A quantity to be averaged: `total / count`, and NaN where nothing was counted."""
+
+    total: jax.Array
+    count: jax.Array
+    add = staticmethod(jnp.add)
+    start = 0
+
+    def read(self) -> np.ndarray:
+        total, count = np.asarray(self.total), np.asarray(self.count)
+        return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+
+
+@struct.dataclass
+class Max:
+    """A quantity whose largest value counts."""
+
+    value: jax.Array
+    add = staticmethod(jnp.maximum)
+    start = -np.inf
+
+    def read(self) -> np.ndarray:
+        return np.asarray(self.value)
+
+
+def mean_of(x: jax.Array, axis_name: str | None = None) -> Mean:
+    """The mean over all of `x`."""
+    return mean_where(x, jnp.ones(x.shape, bool), axis_name)
+
+
+def mean_where(x: jax.Array, where: jax.Array, axis_name: str | None = None) -> Mean:
+    """The mean of those entries of `x` where the mask is set."""
+    kept = jnp.where(where, x, jnp.zeros_like(x)).astype(jnp.float32)
+    return Mean(reductions.total(kept, axis_name), reductions.total(where.astype(jnp.int32), axis_name))
+
+
+def explained_variance(value: jax.Array, target: jax.Array, axis_name: str | None = None) -> Mean:
+    """The share of the targets' variance that the values predict, `1 - var(target - value) / var(target)`.
+
+    1 is perfect and 0 no better than the targets' mean. Not counted where all targets are equal.
+    """
+    (_, variance), (_, left) = reductions.moments(target, axis_name), reductions.moments(target - value, axis_name)
+    varies = variance > 0
+    share = 1 - left / jnp.where(varies, variance, jnp.ones_like(variance))
+    return mean_where(share, varies, None)
+
+
+def accumulate(update: Callable, state: Any, count: jax.Array) -> tuple[Any, dict[str, Any]]:
+    """`count` times `(state) -> (state, metrics)`: the last state, and the metrics of all as one row."""
+    kinds = jax.eval_shape(update, state)[1]
+    start = lambda metric: lambda x: jnp.full(x.shape, metric.start, x.dtype)
+    nothing = {name: jax.tree.map(start(metric), metric) for name, metric in kinds.items()}
+
+    def body(_, carry):
+        state, metrics = update(carry[0])
+        return state, {name: jax.tree.map(metric.add, metric, metrics[name]) for name, metric in carry[1].items()}
+
+    return jax.lax.fori_loop(0, count, body, (state, nothing))
+
+
+def add_up(metrics: dict[str, Any]) -> dict[str, Any]:
+    """All rows as one, on the host, `[..., rows] -> [...]`: one after the other, so that pieces do not matter."""
+    ufunc = {jnp.add: np.add, jnp.maximum: np.maximum}
+    add = lambda metric: lambda x: ufunc[metric.add].accumulate(x, axis=-1)[..., -1]
+    return {name: jax.tree.map(add(metric), metric) for name, metric in metrics.items()}
+
+
+def summarize(metrics: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Metrics as plain NumPy arrays of the same leading shape: `[num_updates]`, or `[num_seeds, num_updates]` and so on.
+
+    A mean over nothing, such as the return in an update that ended no episode, is NaN.
+    """
+    return {name: metric.read() for name, metric in jax.device_get(metrics).items()}

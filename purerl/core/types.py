@@ -1,0 +1,405 @@
+"""The shared types, and the shapes of their arrays. No logic.
+
+In the shape descriptions `T` is the number of steps of a rollout, `B` the number of environments, `K` the number of reward
+streams (usually absent), and a training set holds `N` sequences of `L` steps each. Arrays are time-major: `[T, B, ...]`. A
+seed axis is never written: it is only ever added by `jax.vmap`.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax import struct
+
+PyTree = Any
+
+
+# --- spaces -----------------------------------------------------------------------------------------------------------
+
+
+class Discrete(NamedTuple):
+    """The integers `0 .. n - 1`."""
+
+    n: int
+    shape = ()
+    dtype = np.dtype(np.int32)
+
+
+class MultiDiscrete(NamedTuple):
+    """Several choices at once: `[len(sizes)]` int32, the i-th one of `0 .. sizes[i] - 1`."""
+
+    sizes: tuple[int, ...]
+    dtype = np.dtype(np.int32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.sizes),)
+
+
+class MultiBinary(NamedTuple):
+    """Several switches at once: `[n]` int32 of 0 and 1."""
+
+    n: int
+    dtype = np.dtype(np.int32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.n,)
+
+
+class Box(NamedTuple):
+    """Real arrays between two bounds.
+
+    low, high: `[*shape]` float32, in the environment's own units; may be infinite.
+    """
+
+    low: np.ndarray
+    high: np.ndarray
+    dtype = np.dtype(np.float32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.low.shape
+
+
+Space = Discrete | MultiDiscrete | MultiBinary | Box
+
+
+# --- environments -----------------------------------------------------------------------------------------------------
+
+
+@struct.dataclass
+class TimeStep:
+    """What one step of `B` auto-resetting environments gives.
+
+    env_state: the environments' own state, after the reset where an episode ended.
+    obs: `[B, ...]` the observation to act on next; a new episode's first one where an episode ended.
+    next_obs: `[B, ...]` the observation this step led to, before any reset.
+    reward: `[B]` float32.
+    terminated: `[B]` bool, the episode ended in a terminal state: nothing follows, its value is 0.
+    truncated: `[B]` bool, the episode was cut short by a time limit: its continuation is worth `V(next_obs)`. Both flags can
+      be set; then `terminated` wins.
+    info: `[B]` float32 each, what else was asked for by name.
+    """
+
+    env_state: PyTree
+    obs: PyTree
+    next_obs: PyTree
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    info: dict[str, jax.Array] = struct.field(default_factory=dict)
+
+
+class Environment(NamedTuple):
+    """A batch of auto-resetting environments as pure functions.
+
+    reset: `(keys [B]) -> (env_state, obs)`.
+    step: `(keys [2, B], env_state, action) -> TimeStep`; the first row of keys moves the environments, the second resets them.
+    observation_space: the shape and dtype of one observation, as a `jax.ShapeDtypeStruct`, or `Discrete` for an index; a PyTree
+      of them if an observation is one.
+    action_space: what `action` must be.
+    max_steps: the time limit in steps, or None where the environment does not say.
+    terminates: False where no state is terminal, whatever happens.
+    info: names of what `TimeStep.info` holds.
+    draw: `(env_states, returns, path)` draws single environments' states, a frame each, into a file; None where nothing can.
+    """
+
+    reset: Callable
+    step: Callable
+    observation_space: PyTree
+    action_space: Space
+    max_steps: int | None
+    terminates: bool = True
+    info: tuple[str, ...] = ()
+    draw: Callable | None = None
+
+
+# --- networks ---------------------------------------------------------------------------------------------------------
+
+
+class Outputs(NamedTuple):
+    """The outputs of a network for `[L, N]` steps.
+
+    policy: a distribution over actions (`purerl.distributions`) of batch shape `[L, N]`.
+    value: `[L, N]` float32, or `[L, N, K]` with several reward streams.
+    heads: what else an algorithm asks for, by name: `aux_value [L, N]` for PPG; for DAAC `advantage`, a PyTree that maps an
+      encoded action `[L, N, d]` to `[L, N]`.
+    """
+
+    policy: Any
+    value: jax.Array
+    heads: Any = ()
+
+
+class Network(NamedTuple):
+    """A policy and a value function, as pure functions of their parameters.
+
+    init: `(key, obs [L, N, ...]) -> params`, a dict from the name of a group ("policy", "value", ...) to its parameters; a
+      phase of training moves whole groups.
+    apply: `(params, carry, obs [L, N, ...], first [L, N]) -> (Outputs, carry)`. Where `first` is set the network forgets
+      its memory, and then reads the observation. The returned carry is the memory after the last of the `L` steps.
+    initial_carry: `(num_envs) -> carry`, leaves `[num_envs, ...]`; the empty tuple for a network without memory.
+    """
+
+    init: Callable
+    apply: Callable
+    initial_carry: Callable = lambda num_envs: ()
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it has a memory."""
+        return bool(jax.tree.leaves(jax.eval_shape(lambda: self.initial_carry(1))))
+
+
+# --- experience -------------------------------------------------------------------------------------------------------
+
+
+@struct.dataclass
+class Transition:
+    """Everything about one step t, and about no other: estimators never shift an array. Leaves `[T, B, ...]`.
+
+    obs: what was acted on.
+    first: bool, `obs` opens an episode: reset the memory before reading it.
+    action: as the distribution drew it; the environment may have received a clipped one.
+    log_prob: float32, of `action` under the policy that acted.
+    value: float32 `[T, B(, K)]`, of `obs`.
+    reward: float32 `[T, B(, K)]`.
+    terminated, truncated: bool, as in `TimeStep`. There is no `done`.
+    next_value: float32 `[T, B(, K)]`, of the observation this step led to, *before* any reset. Not masked: its reader
+      must let `terminated` win.
+    policy: the distribution that `action` was drawn from.
+    next_obs: the observation this step led to, before any reset; `()` unless asked for.
+    intrinsic: what the loss of intrinsic rewards reads; `()` without them.
+    """
+
+    obs: PyTree
+    first: jax.Array
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    reward: jax.Array
+    terminated: jax.Array
+    truncated: jax.Array
+    next_value: jax.Array
+    policy: Any = ()
+    next_obs: PyTree = ()
+    intrinsic: Any = ()
+
+
+@struct.dataclass
+class Rollout:
+    """One rollout of every environment.
+
+    steps: `Transition`, leaves `[T, B, ...]`.
+    carry: leaves `[T / L, B, ...]`, the memory from before the first step of every sequence of `L` steps.
+    """
+
+    steps: Transition
+    carry: PyTree
+
+
+@struct.dataclass
+class Advantages:
+    """What an estimator gives for each step, gradient-free.
+
+    advantage: `[T, B(, K)]` float32.
+    target: `[T, B(, K)]` float32, the target of the value function.
+    """
+
+    advantage: jax.Array
+    target: jax.Array
+
+
+@struct.dataclass
+class Sample:
+    """What PPO's loss reads of one step; the names are those of `Transition` and `Advantages`.
+
+    policy: `()` where the loss does not ask for it.
+    intrinsic: what the loss of intrinsic rewards reads; `()` without them.
+    """
+
+    obs: PyTree
+    first: jax.Array
+    action: jax.Array
+    log_prob: jax.Array
+    value: jax.Array
+    advantage: jax.Array
+    target: jax.Array
+    policy: Any = ()
+    intrinsic: Any = ()
+
+
+@struct.dataclass
+class Sequences:
+    """A training set, or a minibatch of one: `N` sequences of `L` steps.
+
+    steps: leaves `[L, N, ...]`.
+    carry: leaves `[N, ...]`, the memory from before the first step of each sequence.
+    """
+
+    steps: PyTree
+    carry: PyTree
+
+
+class Intrinsic(NamedTuple):
+    """A second stream of rewards, made of what is seen and not given by the environment.
+
+    init: `(key, obs [B, ...]) -> (groups of parameters, state)`; the groups are trained by whatever learns.
+    reward: `(params, state, Transition [T, B] with next_obs) -> (reward [T, B], state, metrics)`.
+    training: `(state, Transition [T, B], key) -> what its loss reads of each step`, leaves `[T, B, ...]`; None without a loss.
+    loss: `(params, that of a minibatch [L, N, ...]) -> (scalar, metrics)`.
+    """
+
+    init: Callable
+    reward: Callable
+    training: Callable | None = None
+    loss: Callable | None = None
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+class PhaseOptimizer(NamedTuple):
+    """The optimizer of a phase: from gradients to steps, with the learning rate applied.
+
+    init: `(params) -> opt_state`, what persists from one update to the next.
+    step: `(gradient, opt_carry, params, metrics, stopped=None) -> (step, opt_carry)`. The step is to be subtracted from the
+      parameters. The metrics are those of the loss on this minibatch. The carry is the optimizer state with what is counted
+      within one update. Where `stopped` is set the step is 0, and the optimizer state does not change.
+    lr: `(opt_state) -> float32`, the current learning rate.
+    begin, end: from the optimizer state to the carry of an update, and back.
+    report: `(opt_carry) -> metrics` of the last step.
+    elementwise: a step does not depend on the shapes of parameters, so that a group may be given as one vector.
+    """
+
+    init: Callable
+    step: Callable
+    lr: Callable
+    begin: Callable = lambda opt_state: opt_state
+    end: Callable = lambda opt_carry: opt_carry
+    report: Callable = lambda opt_carry: {}
+    elementwise: bool = False
+
+
+class Phase(NamedTuple):
+    """One way of moving parameters: a loss, what it moves, how often.
+
+    name: prefix of its random stream.
+    loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`.
+    optimizer: from its gradients to steps.
+    groups: the names of the parameter groups that move; None for all.
+    epochs, minibatches: passes over the data, and gradient steps in each pass.
+    accumulate: equal parts of a minibatch, one after the other, whose mean gradient makes the step.
+    max_grad_norm: of all groups together, or of each if `joint` is False; inf disables.
+    length: steps of a training sequence. 1 gives minibatches of single steps, T of whole environment columns.
+    block: sequences in a row that stay together in one minibatch: B of them, with length 1, are a row of time.
+    every: run it in every k-th update only.
+    start: updates before the first.
+    prefix: of the names of its gradient norms.
+    frozen: groups that do not move, where `groups` is None.
+    """
+
+    name: str
+    loss: Callable
+    optimizer: PhaseOptimizer
+    groups: tuple[str, ...] | None
+    epochs: int
+    minibatches: int
+    max_grad_norm: Any
+    joint: bool = True
+    length: int = 1
+    block: int = 1
+    every: int = 1
+    start: int = 0
+    accumulate: int = 1
+    prefix: str = ""
+    frozen: tuple[str, ...] = ()
+
+
+@struct.dataclass
+class Actor:
+    """What interacts with the environments and outlives a rollout. Leaves `[B, ...]`."""
+
+    env_state: PyTree
+    obs: PyTree
+    first: jax.Array
+    carry: PyTree
+    episode_return: jax.Array
+    episode_length: jax.Array
+
+
+@struct.dataclass
+class Clock:
+    """Finished updates, `high * 2**32 + low`: two uint32 words, exact to 2**64 without 64-bit JAX."""
+
+    high: jax.Array
+    low: jax.Array
+
+
+@struct.dataclass
+class TrainState:
+    """Everything that persists from one update to the next; arrays only.
+
+    params: a dict from group to parameters.
+    opt_state: a dict from phase to optimizer state.
+    actor: the environments and where they stand.
+    clock: finished updates. Never batched under `vmap` over seeds: see `Train.seed_axes`.
+    key: the root of every random stream. It never changes; the clock does.
+    statistics: running statistics, see `purerl.acting.normalize`.
+    extra: what an algorithm keeps besides, by name.
+    """
+
+    params: PyTree
+    opt_state: PyTree
+    actor: Actor
+    clock: Clock
+    key: jax.Array
+    statistics: PyTree
+    extra: dict[str, PyTree] = struct.field(default_factory=dict)
+
+
+class Algorithm(NamedTuple):
+    """A training algorithm as pure functions.
+
+    init: `(key) -> TrainState`.
+    update: `(TrainState) -> (TrainState, metrics)`.
+    phases: what an update learns, in this order; without their losses.
+    restart: `(TrainState) -> TrainState`, with all that follows from parameters and statistics which were put into it.
+    skipped: `(before, after) -> extra`, the next `extra` where nothing may be learnt from an update.
+    """
+
+    init: Callable
+    update: Callable
+    phases: tuple[Phase, ...]
+    restart: Callable = lambda state: state
+    skipped: Callable = lambda before, after: before.extra
+
+
+@struct.dataclass
+class TrainResult:
+    """What a whole run gives.
+
+    state: the `TrainState` after the last update.
+    metrics: a dict of `purerl.core.metrics`, leaves `[num_updates]`, or one row for each `metrics_every` of them.
+    """
+
+    state: TrainState
+    metrics: dict[str, Any]
+
+
+@struct.dataclass
+class Episodes:
+    """The outcome of an evaluation, leaves `[num_episodes]`.
+
+    returns: float32, undiscounted sum of rewards.
+    lengths: int32, steps.
+    finished: bool; where False the episode was still running when the evaluation stopped, and the others are partial.
+    info: float32 each, the sum over the episode of the entries of `info` that the config names.
+    """
+
+    returns: jax.Array
+    lengths: jax.Array
+    finished: jax.Array
+    info: dict[str, jax.Array] = struct.field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""Learning from rollouts: rewards, advantages, losses, training sets, phases and optimizers."""

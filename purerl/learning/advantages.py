@@ -1,0 +1,182 @@
+"""Advantage estimators: from a rollout to advantages and value targets.
+
+All take a `Transition` with leaves `[T, B]` and return `Advantages` with leaves `[T, B]`, gradient-free. Rewards and values
+may have a trailing axis of `K` reward streams, `[T, B, K]`; then `gamma` and `gae_lambda` may be `[K]` and the flags
+`[T, B]` or `[T, B, K]`. Shapes that differ raise an AssertionError.
+
+Two masks, never one: `terminated` alone cuts the bootstrap (an episode that a time limit cut short is bootstrapped with
+`next_value`, the value of the observation before the reset), while either flag cuts the trace between a step and the next row.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import chex
+import jax
+import jax.numpy as jnp
+
+from purerl.core.metrics import explained_variance
+from purerl.core.reductions import moments
+from purerl.core.streams import extrinsic
+from purerl.core.types import Advantages, Transition
+from purerl.learning.intrinsic import over_streams
+
+
+def gae(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Advantages:
+    """Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, equations 11 and 16).
+
+        delta_t = r_t + gamma * V'_t - V_t,    V'_t = 0 where terminated, else the value before the reset
+        A_t     = delta_t + gamma * lambda * A_{t+1},    the second term absent where the episode ended
+        target_t = A_t + V_t
+
+    Args:
+        steps: `[T, B(, K)]` the rollout.
+        gamma: discount, in [0, 1].
+        gae_lambda: 0 trusts the values (one-step errors), 1 the rewards (Monte Carlo).
+    """
+    continues, bootstrap = _continuation(steps)
+    gamma, gae_lambda = _per_step(gamma, steps), _per_step(gae_lambda, steps)
+    delta = steps.reward + gamma * bootstrap - steps.value
+    advantage = _backward(delta, gamma * gae_lambda * continues, jnp.zeros_like(delta[-1]))
+    return _gradient_free(advantage, advantage + steps.value)
+
+
+def vtrace(
+    steps: Transition,
+    log_ratio: jax.Array,
+    gamma: jax.Array,
+    gae_lambda: jax.Array,
+    rho_clip: jax.Array,
+    c_clip: jax.Array,
+    pg_clip: jax.Array,
+) -> Advantages:
+    """V-trace (Espeholt et al. 2018, arXiv:1802.01561, section 4.1): GAE for data that another policy gathered.
+
+        rho_t    = pi(a_t | s_t) / pi_b(a_t | s_t)
+        delta_t  = min(rho_clip, rho_t) * (r_t + gamma * V'_t - V_t),    V'_t as in `gae`
+        e_t      = delta_t + gamma * lambda * min(c_clip, rho_t) * e_{t+1},    the second term absent where the episode ended
+        target_t = V_t + e_t
+        A_t      = min(pg_clip, rho_t) * (r_t + gamma * (V'_t + lambda * e_{t+1}) - V_t)
+
+    With rho = 1 and clips of at least 1 it is `gae`.
+
+    Args:
+        steps: `[T, B(, K)]` the rollout, its values those of the policy that is evaluated.
+        log_ratio: `[T, B]` log rho.
+        gamma: discount, in [0, 1].
+        gae_lambda: as in `gae`.
+        rho_clip: bounds which policy the targets are of: infinity for pi, small values for pi_b.
+        c_clip: bounds the trace, and with it the variance.
+        pg_clip: bounds the weight of an advantage.
+    """
+    continues, bootstrap = _continuation(steps)
+    gamma, trace = _per_step(gamma, steps), _per_step(gae_lambda, steps) * continues
+    rho = jnp.exp(log_ratio)
+    rho = jnp.broadcast_to(rho.reshape(rho.shape + (1,) * (steps.value.ndim - rho.ndim)), steps.value.shape)
+    delta = jnp.minimum(rho_clip, rho) * (steps.reward + gamma * bootstrap - steps.value)
+    error = _backward(delta, gamma * trace * jnp.minimum(c_clip, rho), jnp.zeros_like(delta[-1]))
+    following = jnp.concatenate([error[1:], jnp.zeros_like(error[:1])])
+    ahead = steps.reward + gamma * (bootstrap + trace * following)
+    return _gradient_free(jnp.minimum(pg_clip, rho) * (ahead - steps.value), steps.value + error)
+
+
+def td_lambda(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Advantages:
+    """TD(lambda) returns (Sutton & Barto 2018, section 12.1), and their difference to the values as advantages.
+
+        target_t = r_t + gamma * ((1 - lambda) * V'_t + lambda * target_{t+1})
+
+    with V'_t as in `gae` and `target_{t+1} = V'_t` at the end of an episode and of the rollout. Equal to `gae` but for rounding.
+    """
+    continues, bootstrap = _continuation(steps)
+    gamma, trace = _per_step(gamma, steps), _per_step(gae_lambda, steps) * continues
+    ahead = steps.reward + gamma * (1 - trace) * bootstrap
+    target = _backward(ahead, gamma * trace, bootstrap[-1])
+    return _gradient_free(target - steps.value, target)
+
+
+def n_step(steps: Transition, gamma: jax.Array, n: int) -> Advantages:
+    """n-step returns (Sutton & Barto 2018, section 7.1), and their difference to the values as advantages.
+
+        target_t = r_t + gamma * r_{t+1} + ... + gamma^{n-1} * r_{t+n-1} + gamma^n * V'_{t+n-1}
+
+    shortened where the episode or the rollout ends.
+
+    Args:
+        steps: `[T, B(, K)]` the rollout.
+        gamma: discount, in [0, 1].
+        n: rewards in each return; 0, or anything from T up, reaches to the end of the rollout.
+    """
+    if n == 0 or n >= steps.reward.shape[0]:
+        return td_lambda(steps, gamma, jnp.float32(1))
+    continues, bootstrap = _continuation(steps)
+    gamma = _per_step(gamma, steps)
+
+    def one_longer(_, target):
+        following = jnp.concatenate([target[1:], bootstrap[-1:]])
+        return steps.reward + gamma * jnp.where(continues > 0, following, bootstrap)
+
+    target = jax.lax.fori_loop(1, n, one_longer, steps.reward + gamma * bootstrap)
+    return _gradient_free(target - steps.value, target)
+
+
+def estimate(steps: Transition, cfg: Any) -> Advantages:
+    """The estimator that a config names, with the config's discount and trade-off."""
+    if cfg.estimator == "n_step":
+        return n_step(steps, cfg.gamma, cfg.return_steps)
+    return {"gae": gae, "td_lambda": td_lambda}[cfg.estimator](steps, cfg.gamma, cfg.gae_lambda)
+
+
+def advantage_estimator(cfg: Any, estimator: Callable) -> Callable[[Transition, Any], Advantages]:
+    """An estimator as an algorithm uses it: over both reward streams and standardised over the batch, if the config says so."""
+    estimator = estimator if cfg.streams == 1 else over_streams(estimator)
+
+    def advantages(steps: Transition, cfg: Any) -> Advantages:
+        found = estimator(steps, cfg)
+        return found.replace(advantage=standardize(found.advantage)) if cfg.advantage_norm == "batch" else found
+
+    return advantages
+
+
+def value_metrics(steps: Transition, advantages: Advantages) -> dict[str, Any]:
+    """How well the values of a rollout predicted their targets."""
+    value, target = (extrinsic(x, steps.first) for x in (steps.value, advantages.target))
+    return {"explained_variance": explained_variance(value, target)}
+
+
+def standardize(advantage: jax.Array, axis_name: str | None = None) -> jax.Array:
+    """Advantages with mean 0 and population standard deviation 1: `(A - mean) / (std + 1e-8)`."""
+    mean, variance = moments(advantage, axis_name)
+    return (advantage - mean) / (jnp.sqrt(variance) + 1e-8)
+
+
+def _continuation(steps: Transition) -> tuple[jax.Array, jax.Array]:
+    """1 where the next row belongs to the same episode, else 0; and V' with `terminated` winning. Both shaped as values."""
+    chex.assert_equal_shape((steps.reward, steps.value, steps.next_value))
+    chex.assert_equal_shape_prefix((steps.terminated, steps.truncated, steps.value), 2)
+
+    def flag(x):
+        return jnp.broadcast_to(x.reshape(x.shape + (1,) * (steps.value.ndim - x.ndim)), steps.value.shape)
+
+    terminated, truncated = flag(steps.terminated), flag(steps.truncated)
+    continues = (~(terminated | truncated)).astype(steps.value.dtype)
+    return continues, jnp.where(terminated, jnp.zeros_like(steps.next_value), steps.next_value)
+
+
+def _per_step(hyperparameter: jax.Array, steps: Transition) -> jax.Array:
+    """A scalar, or `[K]` for as many streams, for every step and stream."""
+    scalar = jnp.ndim(hyperparameter) == 0
+    return hyperparameter if scalar else jnp.broadcast_to(hyperparameter, steps.value.shape)
+
+
+def _backward(a: jax.Array, b: jax.Array, last: jax.Array) -> jax.Array:
+    """The solution of `x_t = a_t + b_t * x_{t+1}` with `x_T = last`. `a, b: [T, ...]`, `last: [...]`."""
+
+    def step(following, ab):
+        x = ab[0] + ab[1] * following
+        return x, x
+
+    return jax.lax.scan(step, last, (a, b), reverse=True)[1]
+
+
+def _gradient_free(advantage: jax.Array, target: jax.Array) -> Advantages:
+    return jax.lax.stop_gradient(Advantages(advantage=advantage, target=target))

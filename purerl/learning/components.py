@@ -1,0 +1,29 @@
+"""The parts of an algorithm that a user can replace."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+
+from purerl.core.types import Advantages, Transition
+from purerl.learning.optimizers import BaseOptimizer
+from purerl.learning.rewards import RewardStage
+
+
+class Components(NamedTuple):
+    """What an algorithm is made of besides its own update.
+
+    advantage: `(steps [T, B], cfg) -> Advantages [T, B]`.
+    policy_loss: `(log_prob, old_log_prob, advantage, cfg) -> loss`, all `[L, N]`.
+    extra_losses: each `(params, Outputs, Sample, cfg) -> (scalar, metrics)`, added to the policy's loss.
+    base_optimizer: from gradients to steps, without the learning rate.
+    lr_schedule: `(gradient steps so far) -> learning rate`; None for the config's.
+    rewards: shaping, scaling and intrinsic rewards.
+    """
+
+    advantage: Callable[[Transition, object], Advantages]
+    policy_loss: Callable[..., jax.Array]
+    extra_losses: tuple[Callable, ...]
+    base_optimizer: BaseOptimizer
+    lr_schedule: Callable[[jax.Array], jax.Array] | None
+    rewards: RewardStage

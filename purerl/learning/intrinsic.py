@@ -1,0 +1,38 @@
+"""Advantages of two reward streams, the environment's and an intrinsic one.
+
+The intrinsic stream does not end with an episode: an observation that is new stays new across a reset, and the end of an episode
+costs what was still to be found (Burda et al. 2019, arXiv:1810.12894, section 2.3). Its next value is therefore the value of the
+observation that is acted on next.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+
+from purerl.core.types import Advantages, Transition
+
+Estimator = Callable[[Transition, Any], Advantages]
+
+
+def with_flags_per_stream(steps: Transition) -> Transition:
+    """Steps with flags `[T, B, 2]` that end only the environment's stream."""
+    never = jnp.zeros_like(steps.terminated)
+    flags = (jnp.stack([flag, never], axis=-1) for flag in (steps.terminated, steps.truncated))
+    return steps.replace(**dict(zip(("terminated", "truncated"), flags, strict=True)))
+
+
+def with_gamma_per_stream(cfg: Any) -> Any:
+    """The config with a discount for each stream, `[2]`."""
+    return cfg.replace(gamma=jnp.stack([jnp.float32(cfg.gamma), jnp.float32(cfg.rnd.gamma_int)]))
+
+
+def combined(cfg: Any, advantages: Advantages) -> Advantages:
+    """One advantage for the policy, `ext_coef * A_ext + int_coef * A_int`. The targets stay separate."""
+    ext, intrinsic = advantages.advantage[..., 0], advantages.advantage[..., 1]
+    return advantages.replace(advantage=cfg.rnd.ext_coef * ext + cfg.rnd.int_coef * intrinsic)
+
+
+def over_streams(estimate: Estimator) -> Estimator:
+    """An estimator of one stream as an estimator of both: discounts and flags per stream, and one combined advantage."""
+    return lambda steps, cfg: combined(cfg, estimate(with_flags_per_stream(steps), with_gamma_per_stream(cfg)))

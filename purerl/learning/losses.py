@@ -1,0 +1,75 @@
+"""Loss terms of each step. Arrays with one entry per step in, the same shape out; the caller takes the mean."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+MAX_LOG_RATIO = np.float32(20)  # a ratio of 5e8: far beyond any clip, and its square and products stay finite
+
+
+def probability_ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
+    """`exp(log_prob - old_log_prob)`, at most `exp(20)`. Its gradient does not vanish beyond. `[...]`"""
+    d = log_prob - old_log_prob
+    return jnp.exp(jnp.where(d > MAX_LOG_RATIO, MAX_LOG_RATIO + (d - jax.lax.stop_gradient(d)), d))
+
+
+def clipped_surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, clip_eps: jax.Array) -> jax.Array:
+    """PPO's policy loss (Schulman et al. 2017, arXiv:1707.06347, equation 7), to be minimised.
+
+        loss = -min(r * A, clip(r, 1 - eps, 1 + eps) * A),    r = exp(log_prob - old_log_prob), at most exp(20)
+
+    Args:
+        log_prob: `[...]` of the action under the policy being trained.
+        old_log_prob: `[...]` under the policy that acted.
+        advantage: `[...]`.
+        clip_eps: scalar, above 0.
+    """
+    ratio = probability_ratio(log_prob, old_log_prob)
+    return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip_eps, 1 + clip_eps) * advantage)
+
+
+def surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, cfg: Any) -> jax.Array:
+    """PPO's policy loss of each step, with the config's `clip_eps`. It is what `policy_loss` replaces."""
+    return clipped_surrogate(log_prob, old_log_prob, advantage, cfg.clip_eps)
+
+
+def half_squared_error(prediction: jax.Array, target: jax.Array) -> jax.Array:
+    """`(prediction - target)^2 / 2`, both `[...]`."""
+    return 0.5 * jnp.square(prediction - target)
+
+
+def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: str, clip_eps: jax.Array) -> jax.Array:
+    """Half the squared error of a value, with its step limited in one of the ways in use.
+
+        none     (V - target)^2 / 2
+        max      max((V - target)^2, (V_old + clip(V - V_old, -eps, eps) - target)^2) / 2
+        replace  (V_old + clip(V - V_old, -eps, eps) - target)^2 / 2
+
+    `max` is that of OpenAI's baselines ("37 details", number 9). `replace` is skrl's: it has no gradient wherever the
+    prediction has moved by more than eps, even if it moved the right way.
+
+    Args:
+        value: `[...(, K)]` of the network being trained.
+        old_value: `[...(, K)]` at the time of the rollout.
+        target: `[...(, K)]`.
+        mode: "none", "max" or "replace".
+        clip_eps: scalar, in units of return.
+    """
+    error = jnp.square(value - target)
+    clipped = jnp.square(old_value + jnp.clip(value - old_value, -clip_eps, clip_eps) - target)
+    return 0.5 * {"none": error, "max": jnp.maximum(error, clipped), "replace": clipped}[mode]
+
+
+def approximate_kl(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
+    """An unbiased, never negative estimate of KL(old || new) from actions of the old policy: `exp(d) - 1 - d`.
+
+    `d = log_prob - old_log_prob`; the estimator k3 of Schulman, "Approximating KL Divergence" (2020).
+    """
+    return probability_ratio(log_prob, old_log_prob) - 1 - (log_prob - old_log_prob)
+
+
+def clip_fraction(log_prob: jax.Array, old_log_prob: jax.Array, clip_eps: jax.Array) -> jax.Array:
+    """1 where the ratio of probabilities lies outside `1 +- clip_eps`, else 0."""
+    return (jnp.abs(probability_ratio(log_prob, old_log_prob) - 1) > clip_eps).astype(jnp.float32)

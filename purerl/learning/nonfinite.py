@@ -1,0 +1,55 @@
+"""Updates that end in NaN or infinity: skipped on the device, or detected on the host."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.core.metrics import Mean, Sum
+from purerl.core.types import TrainState
+
+PyTree = Any
+LEARNT = ("params", "opt_state", "statistics")  # the parts of a state that learning changes
+
+
+def freeze(update: Callable, skipped: Callable) -> Callable:
+    """An update that learns nothing where it would leave a parameter that is not finite.
+
+    Parameters, optimizer states and statistics stay as they were, and the environments continue. What an algorithm keeps besides
+    is `skipped(before, after)` of its `Algorithm`, which must be finite, too. Under `vmap` each seed is frozen by itself. The
+    metric `nonfinite` counts such updates. Their metrics that are not finite are not counted.
+    """
+
+    def frozen(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        after, metrics = update(state)
+        learnt, before = ({name: getattr(s, name) for name in (*LEARNT, "extra")} for s in (after, state))
+        finite = jnp.stack(finite_leaves(learnt)).all()
+        before["extra"] = skipped(state, after)
+        kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), learnt, before)
+        counted = {name: _counted(metric) for name, metric in metrics.items()}
+        return after.replace(**kept), {**counted, "nonfinite": Sum((~finite).astype(jnp.int32))}
+
+    return frozen
+
+
+def finite_leaves(tree: PyTree) -> list[jax.Array]:
+    """For each leaf of floats, whether all of it is finite. Bool scalars."""
+    return [jnp.isfinite(x).all() for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+
+
+def first_bad_leaf(tree: PyTree) -> str | None:
+    """The path of the first leaf on the host that is not finite."""
+    for path, x in jax.tree_util.tree_leaves_with_path(tree):
+        if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+            return jax.tree_util.keystr(path)
+    return None
+
+
+def _counted(metric: Any) -> Any:
+    if not isinstance(metric, Mean):
+        return metric
+    finite = jnp.isfinite(metric.total)
+    zero = lambda x: jnp.where(finite, x, jnp.zeros_like(x))
+    return Mean(zero(metric.total), zero(metric.count))

@@ -1,0 +1,169 @@
+"""Phases: from a training set and a loss to the next parameters. The only loop over gradient steps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from purerl.core import reductions
+from purerl.core.clock import is_before, is_due
+from purerl.core.keys import named_key
+from purerl.core.metrics import Mean, mean_of
+from purerl.core.types import Clock, Network, Phase, PhaseOptimizer, Sequences, TrainState
+from purerl.learning.optimizers import clip_scale
+from purerl.learning.shuffle import permutation
+
+PyTree = Any
+
+
+def make_phase(
+    cfg: Any, network: Network, name: str, loss: Callable, optimizer: PhaseOptimizer, epochs: int, **options: Any
+) -> Phase:
+    """A phase that learns from one rollout, as configured; options are those of `Phase`."""
+    sequence = cfg.training_length if network.is_recurrent else 1
+    return Phase(
+        name=name,
+        loss=loss,
+        optimizer=optimizer,
+        epochs=epochs,
+        minibatches=cfg.num_minibatches,
+        max_grad_norm=cfg.max_grad_norm,
+        joint=cfg.grad_clip == "joint",
+        length=cfg.num_steps if cfg.minibatches == "env" else sequence,
+        block=cfg.columns if cfg.minibatches == "time" else 1,
+        start=cfg.skipped_updates,
+        **{"groups": None, **options},
+    )
+
+
+def run_phases(phases: list[Phase], state: TrainState, data: Sequences) -> tuple[TrainState, dict[str, Any]]:
+    """The state after all phases of an update, one after the other, and their metrics.
+
+    Args:
+        phases: the policy's phase is the last; `lr` and `stopped` are its metrics.
+        state: before.
+        data: the training set of the update.
+    """
+    params, opt_state, metrics = state.params, dict(state.opt_state), {}
+    for phase in phases:
+        params, opt_state[phase.name], phase_metrics = run_phase(
+            phase, state.clock, state.key, params, opt_state[phase.name], data
+        )
+        metrics |= phase_metrics
+    stopped = Mean(jnp.float32(0), metrics["loss"].count)  # where nothing stops a phase
+    metrics = {"stopped": stopped, **metrics, "lr": mean_of(phase.optimizer.lr(opt_state[phase.name]))}
+    return state.replace(params=params, opt_state=opt_state), metrics
+
+
+def run_phase(
+    phase: Phase,
+    clock: Clock,
+    key: jax.Array,
+    params: dict[str, PyTree],
+    opt_state: PyTree,
+    data: Sequences,
+    axis_name: str | None = None,
+) -> tuple[dict[str, PyTree], PyTree, dict[str, Mean]]:
+    """Minimises a phase's loss over a training set, if the phase is due.
+
+    Each epoch visits every sequence once, in a new random order. A gradient step is
+
+        params[group] -= optimizer(clip(gradient))[group]
+
+    where `clip` brings the norm of all groups together, or of each, to `max_grad_norm` at most.
+
+    Args:
+        phase: the loss, the groups it moves and how, epochs, minibatches, and how often.
+        clock: finished updates; must not be batched by `vmap`, or the phase would run in every update.
+        key: root key; the phase draws from streams under its own name.
+        params: all groups; the loss sees all and moves those of the phase.
+        opt_state: of the phase.
+        data: the training set, `[L, N]`.
+        axis_name: mesh axis over which the training set is spread, if any.
+
+    Returns:
+        Parameters, optimizer state, and the loss's metrics with `grad_norm` (before clipping, joint and per group),
+        averaged over all gradient steps; counted 0 times where the phase was not due.
+    """
+    return if_due(phase, clock, lambda: epochs(phase, clock, key, params, opt_state, data, axis_name), (params, opt_state))
+
+
+def if_due(phase: Phase, clock: Clock, run: Callable, otherwise: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree, dict[str, Mean]]:
+    """`run()` in an update that a phase is due in; else parameters and optimizer state as they are, and metrics of nothing."""
+    if phase.every == 1 and not phase.start:
+        return run()
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run)[2])
+    runs = is_due(clock, phase.every) & ~is_before(clock, phase.start)
+    return jax.lax.cond(runs, run, lambda: (*otherwise, nothing))
+
+
+def epochs(
+    phase: Phase, clock: Clock, key: jax.Array, params: PyTree, opt_state: PyTree, data: Sequences, axis_name: str | None = None
+) -> tuple[dict[str, PyTree], PyTree, dict[str, Mean]]:
+    """What `run_phase` does when the phase is due."""
+    num_sequences = jax.tree.leaves(data.steps)[0].shape[1]
+    flat, unflatten = _flatten(phase, params)
+    # An optimizer to which shapes matter sees the parameters as they are.
+    shaped, flattened = (lambda x: x, lambda x: x) if phase.optimizer.elementwise else (unflatten, _vectors)
+
+    def gradient_of(flat, rows):
+        minibatch = Sequences(jax.tree.map(lambda x: x[:, rows], data.steps), jax.tree.map(lambda x: x[rows], data.carry))
+        return jax.grad(lambda flat: phase.loss({**params, **unflatten(flat)}, minibatch), has_aux=True)(flat)
+
+    def accumulated(flat, rows):
+        parts = jax.lax.map(lambda part: gradient_of(flat, part), rows.reshape(phase.accumulate, -1))
+        return jax.tree.map(lambda x: x.mean(0), parts)
+
+    def gradient_step(carry, rows):
+        flat, opt_carry = carry
+        gradient, metrics = (gradient_of if phase.accumulate == 1 else accumulated)(flat, rows)
+        gradient, metrics = reductions.pooled((gradient, metrics), axis_name)
+        norms = {group: jnp.sqrt(jnp.sum(jnp.square(g))) for group, g in gradient.items()}
+        norm = jnp.sqrt(sum(jnp.square(n) for n in norms.values()))
+        scale = clip_scale(norm, phase.max_grad_norm) if phase.joint else None
+        scales = {group: clip_scale(n, phase.max_grad_norm) if scale is None else scale for group, n in norms.items()}
+        clipped = {group: scales[group] * g for group, g in gradient.items()}
+        step, opt_carry = phase.optimizer.step(shaped(clipped), opt_carry, shaped(flat), metrics)
+        flat = jax.tree.map(jnp.subtract, flat, flattened(step))
+        norms = {"grad_norm": norm, **{f"grad_norm/{group}": n for group, n in norms.items()}}
+        norms = {phase.prefix + name: n for name, n in norms.items()}
+        return (flat, opt_carry), {**metrics, **norms, **phase.optimizer.report(opt_carry)}
+
+    def epoch(carry, index):
+        order = permutation(named_key(key, f"{phase.name}/shuffle", clock, index), num_sequences // phase.block)
+        if phase.block > 1:
+            order = order[:, None] * phase.block + jnp.arange(phase.block, dtype=order.dtype)[None]
+        return jax.lax.scan(gradient_step, carry, order.reshape(phase.minibatches, -1))
+
+    start = flat, phase.optimizer.begin(opt_state)
+    (flat, opt_carry), metrics = jax.lax.scan(epoch, start, jnp.arange(phase.epochs, dtype=jnp.uint32))
+    averages = {name: Mean(x.sum(), jnp.int32(x.size)) for name, x in metrics.items()}
+    return {**params, **unflatten(flat)}, phase.optimizer.end(opt_carry), averages
+
+
+def _flatten(phase: Phase, params: dict[str, PyTree]) -> tuple[dict[str, jax.Array], Callable]:
+    """One vector for each group that a phase moves, and the way back.
+
+    The arithmetic of clipping and of an elementwise optimizer is then a few kernels for each group instead of several for each
+    array: 5 % of a gradient step of two 64-64 networks on 128 samples, on a CPU.
+    """
+    moving = moving_groups(phase, params)
+    unravel = {group: ravel_pytree(tree)[1] for group, tree in moving.items()}
+    return _vectors(moving), lambda flat: {group: back(flat[group]) for group, back in unravel.items()}
+
+
+def _vectors(groups: dict[str, PyTree]) -> dict[str, jax.Array]:
+    return {group: ravel_pytree(tree)[0] for group, tree in groups.items()}
+
+
+def moving_groups(phase: Phase, params: dict[str, PyTree]) -> dict[str, PyTree]:
+    """Those groups of parameters that a phase moves."""
+    return {group: params[group] for group in phase.groups or params if group not in phase.frozen}
+
+
+def init_phase(phase: Phase, params: dict[str, PyTree]) -> PyTree:
+    """The optimizer state that a phase starts from."""
+    moving = moving_groups(phase, params)
+    return phase.optimizer.init(_vectors(moving) if phase.optimizer.elementwise else moving)

@@ -1,0 +1,155 @@
+"""A ring buffer of rollouts, and the outputs of other parameters on what it holds."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from purerl.acting.rollout import final_values, next_values, one_step
+from purerl.core.clock import remainder
+from purerl.core.types import Actor, Clock, Network, Outputs, Rollout
+from purerl.learning.training_set import sequences
+
+PyTree = Any
+
+EMPTY = 2**30  # uses of a place in the ring that no rollout was written to
+
+
+@struct.dataclass
+class RingBatch:
+    """Rollouts side by side, as one of more columns.
+
+    rollout: leaves `[T, B, ...]`.
+    last_obs, last_first: `[B, ...]`, what would have been acted on next.
+    """
+
+    rollout: Rollout
+    last_obs: PyTree
+    last_first: jax.Array
+
+
+@struct.dataclass
+class Ring:
+    """The last R rollouts, each in the place of the one R updates before it.
+
+    batch: `R * B` columns.
+    age: `[R]` int32, updates since a rollout was collected.
+    uses: `[R]` int32, updates that have learnt from it.
+    lag: `[R]` int32, updates between the parameters that acted and the newest ones, when it was collected.
+    """
+
+    batch: RingBatch
+    age: jax.Array
+    uses: jax.Array
+    lag: jax.Array
+
+
+def ring_batch(rollout: Rollout, after: Actor) -> RingBatch:
+    """A rollout with what comes next."""
+    return RingBatch(rollout, after.obs, after.first)
+
+
+def empty_ring(one: RingBatch, size: int) -> Ring:
+    """A ring for rollouts of these shapes."""
+    wide = lambda axis: lambda x: jnp.zeros((*x.shape[:axis], size * x.shape[axis], *x.shape[axis + 1 :]), x.dtype)
+    zeros = lambda: jnp.zeros(size, jnp.int32)
+    return Ring(_by_columns(wide, one), age=zeros(), uses=jnp.full(size, EMPTY, jnp.int32), lag=zeros())
+
+
+def ring_push(ring: Ring, clock: Clock, one: RingBatch, lag: jax.Array) -> Ring:
+    """The ring after one more update, with its rollout."""
+    slot = remainder(clock, ring.age.size).astype(jnp.int32)
+    column = slot * np.int32(one.last_first.size)
+    write = lambda axis: lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, column, axis)
+    return Ring(
+        batch=_by_columns(write, ring.batch, one),
+        age=(ring.age + 1).at[slot].set(0),
+        uses=ring.uses.at[slot].set(0),
+        lag=ring.lag.at[slot].set(lag),
+    )
+
+
+def ring_select(ring: Ring, max_uses: int, order: str, key: jax.Array, learns: jax.Array) -> tuple[Ring, jax.Array]:
+    """The places `[R]` of the rollouts to learn from, the newest first, and the ring with that counted as a use if `learns`.
+
+    Those used less than `max_uses` times can be: in the order of their age, again and again until there are R (`newest`), or each
+    but the first drawn from all of them (`random`).
+    """
+    size = ring.age.size
+    usable = ring.uses < max_uses
+    places = jnp.argsort(jnp.where(usable, ring.age, EMPTY)).astype(jnp.int32)
+    count = usable.sum(dtype=jnp.int32)
+    nth = jnp.arange(size, dtype=jnp.int32)
+    if order == "random":
+        nth = jnp.where(nth == 0, 0, jax.random.randint(key, (size,), 0, count, jnp.int32))
+    chosen = places[nth % count]
+    used = (chosen[:, None] == jnp.arange(size)[None]).any(0) & learns
+    return ring.replace(uses=ring.uses + used.astype(jnp.int32)), chosen
+
+
+def ring_drop_newest(ring: Ring, clock: Clock, before: Ring) -> Ring:
+    """The ring as it was before the rollout of the update of this clock, which is lost; the others are older by an update."""
+    slot = remainder(clock, ring.age.size).astype(jnp.int32)
+    return ring.replace(batch=before.batch, uses=ring.uses.at[slot].set(EMPTY))
+
+
+def ring_take(ring: Ring, places: jax.Array) -> RingBatch:
+    """The rollouts in these places, side by side."""
+    if ring.age.size == 1:
+        return ring.batch
+    width = ring.batch.last_first.size // ring.age.size
+    columns = (places[:, None] * width + jnp.arange(width, dtype=jnp.int32)[None]).reshape(-1)
+    return _by_columns(lambda axis: lambda x: jnp.take(x, columns, axis), ring.batch)
+
+
+def _by_columns(function: Any, one: RingBatch, *others: RingBatch) -> RingBatch:
+    """`function(axis)` of every leaf, where `axis` is that of the columns."""
+    alike = lambda pick, axis: jax.tree.map(function(axis), pick(one), *map(pick, others))
+    return RingBatch(alike(lambda k: k.rollout, 1), alike(lambda k: k.last_obs, 0), alike(lambda k: k.last_first, 0))
+
+
+def recompute_policy(network: Network, params: PyTree, data: RingBatch, length: int) -> Any:
+    """The policy on rollouts of the ring, `[T, B]`, as in `recompute_outputs`."""
+    if not jax.tree.leaves(data.rollout.carry):
+        return network.apply(params, (), data.rollout.steps.obs, data.rollout.steps.first)[0].policy
+    cut = sequences(data.rollout.steps, data.rollout.carry, length)
+    outputs, _ = network.apply(params, cut.carry, cut.steps.obs, cut.steps.first)
+    return _joined(outputs.policy, data.rollout.steps.first.shape)
+
+
+def _joined(tree: PyTree, shape: tuple[int, int]) -> PyTree:
+    """The inverse of `sequences`: `[L, N, ...]` as `[T, B, ...]`."""
+    T, B = shape
+    return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, B, *x.shape[2:]).swapaxes(0, 1).reshape(T, B, *x.shape[2:]), tree)
+
+
+def recompute_outputs(
+    network: Network, params: PyTree, data: RingBatch, length: int, episodic: tuple[bool, ...] = ()
+) -> tuple[Outputs, jax.Array]:
+    """The outputs of a network on rollouts of the ring, `[T, B, ...]`, and the value of each step's successor, as `next_value`.
+
+    A memory starts from the one stored before each sequence of `length` steps and is unrolled with these parameters, as in
+    training. The observation before a reset is valued with the memory of that moment. `episodic`: as for `next_values`.
+    """
+    steps, forward = data.rollout.steps, functools.partial(one_step, network)
+    if not jax.tree.leaves(data.rollout.carry):
+        outputs, _ = network.apply(params, (), steps.obs, steps.first)
+        final_value = final_values(network, params, steps.truncated, steps.next_obs, outputs.value)
+        last_value = forward(params, (), data.last_obs, data.last_first)[0].value
+        return outputs, next_values(outputs.value, steps.truncated, final_value, last_value, episodic)
+
+    def step(carry, row):
+        outputs, carry = forward(params, carry, row.obs, row.first)
+        bootstrap = lambda: forward(params, carry, row.next_obs, jnp.zeros_like(row.first))[0].value
+        final_value = jax.lax.cond(row.truncated.any(), bootstrap, lambda: jnp.zeros_like(outputs.value))
+        return carry, (outputs, final_value)
+
+    cut = sequences(steps, data.rollout.carry, length)
+    carry, recomputed = jax.lax.scan(step, cut.carry, cut.steps)
+    outputs, final_value = _joined(recomputed, steps.first.shape)
+    carry = jax.tree.map(lambda x: x[-data.last_first.size :], carry)
+    last_value = forward(params, carry, data.last_obs, data.last_first)[0].value
+    return outputs, next_values(outputs.value, steps.truncated, final_value, last_value, episodic)

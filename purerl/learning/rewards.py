@@ -1,0 +1,64 @@
+"""The reward stage: shaping, scaling and intrinsic rewards, before advantages are estimated."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from purerl.acting.normalize import merge_rewards, scaled_rewards
+from purerl.acting.rollout import step_counts
+from purerl.core.keys import named_key
+from purerl.core.types import Intrinsic, Rollout, TrainState, Transition
+
+PyTree = Any
+Shaper = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+class RewardStage(NamedTuple):
+    """The reward stage as pure functions.
+
+    init: `(key, obs [B, ...]) -> (parameter groups, entries of TrainState.extra)`.
+    process: `(state, rollout) -> (state, rollout, metrics)`, once for each rollout: shaping, statistics, intrinsic rewards.
+    prepare: `(state, steps) -> steps`, each time that steps are learnt from: scaling, and what the intrinsic loss reads.
+    """
+
+    init: Callable
+    process: Callable
+    prepare: Callable
+
+
+def reward_stage(cfg: Any, shaper: Shaper | None = None, intrinsic: Intrinsic | None = None) -> RewardStage:
+    """The reward stage of a config.
+
+    Args:
+        cfg: its `normalize_reward` and `reward_clip`.
+        shaper: `(reward [T, B], environment steps before each row [T, 1]) -> reward [T, B]`, or None.
+        intrinsic: a second stream of rewards, or None.
+    """
+
+    def init(key: jax.Array, obs: PyTree) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
+        if intrinsic is None:
+            return {}, {}
+        groups, intrinsic_state = intrinsic.init(named_key(key, "intrinsic"), obs)
+        return groups, {"intrinsic": intrinsic_state}
+
+    def process(state: TrainState, rollout: Rollout) -> tuple[TrainState, Rollout, dict[str, Any]]:
+        steps, metrics = rollout.steps, {}
+        if shaper is not None:
+            steps = steps.replace(reward=shaper(steps.reward, step_counts(state.clock, *steps.reward.shape)))
+        state = state.replace(statistics=merge_rewards(cfg, state.statistics, steps))
+        if intrinsic is not None:
+            reward, intrinsic_state, metrics = intrinsic.reward(state.params, state.extra["intrinsic"], steps)
+            steps = steps.replace(reward=jnp.stack([steps.reward, jax.lax.stop_gradient(reward)], axis=-1))
+            state = state.replace(extra={**state.extra, "intrinsic": intrinsic_state})
+        return state, rollout.replace(steps=steps), metrics
+
+    def prepare(state: TrainState, steps: Transition) -> Transition:
+        steps = steps.replace(reward=scaled_rewards(cfg, state.statistics, steps.reward))
+        if intrinsic is None or intrinsic.training is None:
+            return steps
+        key = named_key(state.key, "intrinsic/training", state.clock)
+        return steps.replace(intrinsic=intrinsic.training(state.extra["intrinsic"], steps, key))
+
+    return RewardStage(init, process, prepare)

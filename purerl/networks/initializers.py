@@ -1,0 +1,77 @@
+"""Weight initialisation."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+PyTree = Any
+
+
+def initialize(key: jax.Array, params: PyTree, scheme: str, gain: Callable[[str], float], last: tuple[str, ...] = ()) -> PyTree:
+    """Parameters with every kernel drawn anew.
+
+    All numbers come from one draw, since every draw in a program takes XLA a tenth of a second to compile. They are drawn
+    one seed at a time also under `vmap`: a batched draw is a batched LAPACK QR factorisation, and several of those at once
+    on a machine of few cores wait for each other's threads for ever (jaxlib 0.10.2).
+
+    Args:
+        key: consumed.
+        params: leaves named "kernel" are replaced, `[..., inputs, outputs]`; all others are kept.
+        scheme: `orthogonal` (Saxe et al. 2014, arXiv:1312.6120), `xavier_uniform` or `xavier_normal` (variance
+          2 / (fan_in + fan_out), Glorot & Bengio 2010), or `lecun` (1 / fan_in, LeCun et al. 1998).
+        gain: from the path of a kernel, such as "torso/Dense_0/kernel", to the factor it is multiplied by.
+        last: groups whose numbers follow those of all others, which so begin with the same bits where there are no such groups.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(params)
+    paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
+    shapes = {path: leaf.shape for path, (_, leaf) in zip(paths, leaves, strict=True) if path.endswith("kernel")}
+    shapes = dict(sorted(shapes.items(), key=lambda item: item[0].split("/")[0] in last))
+    numbers_of, kernel_of = SCHEMES[scheme]
+
+    @jax.custom_batching.sequential_vmap
+    def draw(key):
+        numbers, kernels = numbers_of(key, (sum(map(math.prod, shapes.values())),)), {}
+        for path, shape in shapes.items():
+            drawn, numbers = jnp.split(numbers, [math.prod(shape)])
+            kernels[path] = gain(path) * kernel_of(drawn.reshape(-1, shape[-1]), shape).reshape(shape)
+        return kernels
+
+    kernels = draw(key)
+    return jax.tree.unflatten(structure, [kernels.get(path, leaf) for path, (_, leaf) in zip(paths, leaves, strict=True)])
+
+
+def _normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return jax.random.normal(key, shape, jnp.float32)
+
+
+def _uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """Mean 0 and variance 1, like the normal numbers."""
+    return jax.random.uniform(key, shape, jnp.float32, -math.sqrt(3), math.sqrt(3))
+
+
+def _orthogonal(normal: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """A matrix with orthonormal columns, or rows if those are fewer, uniformly distributed if the entries given are normal."""
+    rows, columns = normal.shape
+    q, r = jnp.linalg.qr(normal if rows >= columns else normal.T)
+    q = q * jnp.sign(jnp.diagonal(r))[None]
+    return q if rows >= columns else q.T
+
+
+def _xavier(numbers: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    fan_in, fan_out = numbers.shape[0], shape[-1] * math.prod(shape[:-2])
+    return math.sqrt(2 / (fan_in + fan_out)) * numbers
+
+
+def _lecun(numbers: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return math.sqrt(1 / numbers.shape[0]) * numbers
+
+
+SCHEMES = {
+    "orthogonal": (_normal, _orthogonal),
+    "xavier_uniform": (_uniform, _xavier),
+    "xavier_normal": (_normal, _xavier),
+    "lecun": (_normal, _lecun),
+}

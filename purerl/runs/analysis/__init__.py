@@ -1,0 +1,1 @@
+"""What looks at a run afterwards: plots, statistics over seeds, drawings of episodes, exported policies."""

@@ -1,0 +1,56 @@
+"""Exports a trained policy as a standalone program, which needs `jax` and `flatbuffers` but not purerl."""
+
+import os
+import pathlib
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+
+from purerl.core.types import TrainState
+from purerl.train import Train
+
+PyTree = Any
+
+
+def export(
+    train: Train, state: TrainState, path: str | os.PathLike | None = None, platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
+) -> bytes:
+    """The policy of a state, its parameters included, as a serialized `jax.export` program.
+
+    It is read by
+
+        act = jax.export.deserialize(bytearray(data)).call
+        action, carry = act(carry, obs, first, key_data, deterministic)
+
+    for any number of environments B: `obs [B, ...]` in the environment's dtype, `first [B]` bool, `carry` as
+    `policy.initial_carry(B)` gives it, which is `()` without a memory, `key_data` the two words of
+    `jax.random.PRNGKey(seed)`, and `deterministic` a bool scalar.
+
+    Args:
+        train: as the state's run had it.
+        state: of one run.
+        path: file to write; None writes none.
+        platforms: that it must run on.
+    """
+    policy, env = train.policy(state), train.env
+
+    def act(carry, obs, first, key_data, deterministic):
+        key = jax.random.wrap_key_data(key_data)
+        either = [policy(carry, obs, first, key, mode) for mode in (True, False)]
+        return jax.tree.map(lambda mode, sample: jnp.where(deterministic, mode, sample), *either)
+
+    B = jax.export.symbolic_shape("B")[0]
+    shaped = lambda x: jax.ShapeDtypeStruct((B, *x.shape[1:]), x.dtype)
+    _, obs = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), 1))
+    carry = jax.eval_shape(lambda: policy.initial_carry(1))
+    arguments = (
+        *jax.tree.map(shaped, (carry, obs, jax.ShapeDtypeStruct((1,), bool))),
+        jax.ShapeDtypeStruct((2,), jnp.uint32),
+        jax.ShapeDtypeStruct((), bool),
+    )
+    data = bytes(jax.export.export(jax.jit(act), platforms=platforms)(*arguments).serialize())
+    if path is not None:
+        pathlib.Path(path).write_bytes(data)
+    return data

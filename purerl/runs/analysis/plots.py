@@ -1,0 +1,111 @@
+"""Learning curves of the runs in directories."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purerl.core.errors import CheckpointError, ConfigError, Problem, nearest
+from purerl.core.metrics import add_up, summarize
+from purerl.runs.analysis import statistics
+from purerl.runs.directory import runs_of
+from purerl.runs.storage import curves
+
+CENTRES = {"iqm": ("interquartile mean", statistics.iqm), "mean": ("mean", statistics.mean)}
+POINTS = 60  # on a curve, at most
+
+
+class Curve(NamedTuple):
+    """A metric of the seeds of one config.
+
+    label: the name of the directory, and with several configs how this one differs.
+    steps: `[points]` environment steps, of one seed.
+    values: `[seeds, points]`, NaN where nothing was counted.
+    """
+
+    label: str
+    steps: np.ndarray
+    values: np.ndarray
+
+
+def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[Curve]:
+    """A metric of a run over environment steps, a curve for each of its configs.
+
+    Rows are added up to at most 60 points, each the mean over everything counted in it; NaN where nothing was.
+
+    Raises:
+        CheckpointError: the directory has no curves, or their header is damaged.
+        ConfigError: no such metric.
+    """
+    directory = pathlib.Path(path).expanduser()
+    file = directory / "curves.bin"
+    if not file.exists():
+        raise CheckpointError(f"no metrics in {path}")
+    metrics, header = curves.read(file)
+    if metric not in metrics:
+        raise ConfigError([Problem("metric", metric, nearest(metric, metrics))])
+    steps, chosen = np.cumsum(np.atleast_2d(metrics["steps"].total)[0], dtype=np.int64), metrics[metric]
+    each = -(-len(steps) // POINTS) or 1
+    ends = [*range(each, len(steps), each), len(steps)]
+    part = lambda begin, end: type(chosen)(**{name: x[..., begin:end] for name, x in vars(chosen).items()})
+    rows = [np.atleast_1d(summarize(add_up({metric: part(max(0, end - each), end)}))[metric]) for end in ends if end]
+    values = np.stack(rows, axis=-1) if rows else np.zeros((max(1, len(header.runs)), 0), np.float32)
+    pairs, differ = (header.runs, header.configs) if header.runs else runs_of(directory, len(values))
+    configs = [config for config, _ in pairs]
+    label = lambda config: directory.name if config is None else f"{directory.name}: {differ[config]}"
+    of = lambda config: values[[i for i, other in enumerate(configs) if other == config]]
+    ends = np.array([end for end in ends if end], np.int64)
+    return [Curve(label(config), steps[ends - 1], of(config)) for config in dict.fromkeys(configs)]
+
+
+def plot(
+    directories: Sequence[str | os.PathLike],
+    out: str | os.PathLike,
+    *,
+    metric: str = "episode_return",
+    centre: str = "iqm",
+    labels: Sequence[str] = (),
+) -> Any:
+    """Draws the curves of runs in one picture: a line for each config, the centre of its seeds, and their interval as a band.
+
+    Args:
+        directories: of the runs to compare.
+        out: file to write; its suffix gives the format.
+        metric: any name in a run's metrics.
+        centre: `iqm` or `mean`, over seeds; the band is its 95 % bootstrap interval.
+        labels: of the lines; by default the names of their directories, and with several configs how each differs.
+
+    Returns:
+        The matplotlib figure.
+
+    Raises:
+        CheckpointError: a directory has no curves.
+        ConfigError: no such metric, centre, or number of labels.
+    """
+    from matplotlib.figure import Figure
+
+    if centre not in CENTRES:
+        raise ConfigError([Problem("centre", centre, f"choose from {', '.join(CENTRES)}")])
+    lines = [line for path in directories for line in curves_of(path, metric)]
+    if labels and len(labels) != len(lines):
+        raise ConfigError([Problem("labels", list(labels), f"as many as lines are needed: {len(lines)}")])
+    named, statistic = CENTRES[centre]
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for curve, label in zip(lines, labels or [line.label for line in lines], strict=True):
+        seen = ~np.isnan(curve.values).any(0)
+        steps, values = curve.steps[seen], curve.values[:, seen]
+        seeds = f"{len(values)} seeds" if len(values) > 1 else "1 seed"
+        (line,) = axes.plot(steps, statistic(values), label=f"{label} ({seeds})")
+        if len(values) > 1 and steps.size:
+            axes.fill_between(steps, *statistics.interval(values, statistic, 1000), color=line.get_color(), alpha=0.25, lw=0)
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel(metric.replace("_", " "))
+    if any(len(curve.values) > 1 for curve in lines):
+        axes.set_title(f"{named} over seeds, with 95 % bootstrap interval", fontsize="medium")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(out, dpi=150)
+    return figure

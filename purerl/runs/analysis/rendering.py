@@ -1,0 +1,67 @@
+"""Renders an episode as an animation."""
+
+import os
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.keys import named_key, split_keys
+from purerl.core.types import TrainState
+from purerl.train import Train
+
+PyTree = Any
+
+
+def render(
+    train: Train,
+    state: TrainState,
+    path: str | os.PathLike,
+    *,
+    seed: int = 0,
+    max_steps: int | None = None,
+    deterministic: bool = False,
+) -> float:
+    """Draws one episode into a file (`.gif`), with the suite's own drawing, and gives its return.
+
+    Args:
+        train: as the state's run had it.
+        state: of one run.
+        path: of the file.
+        seed: of the episode.
+        max_steps: at most so many; the environment's time limit if None.
+        deterministic: the most likely action instead of a random one.
+
+    Raises:
+        ConfigError: the environment cannot be drawn, or has no known time limit and `max_steps` is None.
+    """
+    env, policy = train.env, train.policy(state)
+    limit = env.max_steps if max_steps is None else max_steps
+    if env.draw is None:
+        raise ConfigError([Problem("env", train.cfg.env, "its suite has no way of drawing it")])
+    if limit is None:
+        raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
+    key = jax.random.key(seed)
+
+    def step(carry, index):
+        env_state, obs, first, memory = carry
+        action, memory = policy(memory, obs, first, named_key(key, "action", index), deterministic)
+        after = env.step(split_keys(named_key(key, "environment", index), 2, 1), env_state, action)
+        done = after.terminated | after.truncated
+        return (after.env_state, after.obs, done, memory), (env_state, after.reward, done)
+
+    def episode():
+        env_state, obs = env.reset(named_key(key, "start")[None])
+        carry = (env_state, obs, jnp.ones(1, bool), policy.initial_carry(1))
+        return jax.lax.scan(step, carry, jnp.arange(limit, dtype=jnp.uint32))[1]
+
+    env_states, reward, done = jax.tree.map(lambda x: np.asarray(x[:, 0]), jax.jit(episode)())
+    steps = int(np.argmax(done[:, 0] if done.ndim > 1 else done)) + 1 if done.any() else limit
+    frames = [jax.tree.map(lambda x: x[i], env_states) for i in range(steps)]  # noqa: B023
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    env.draw(frames, np.cumsum(reward[:steps]), path)
+    return float(reward[:steps].sum())

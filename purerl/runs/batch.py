@@ -1,0 +1,151 @@
+"""Batches of runs: the config and seed of each, and how to select one of them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.config.fields import is_int, problems
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.types import TrainState
+from purerl.envs import swept_problems
+from purerl.runs.devices import over_devices, use_cores
+from purerl.train import Train, make_train
+
+PyTree = Any
+
+
+class Batch:
+    """Configs and seeds that are run together.
+
+    Attributes:
+        cfg: a config, or a batch of them with leaves `[configs]`.
+        configs: each of them.
+        pairs: of each run the index of its config, None where there is one that is no batch, and its seed, None if not known.
+        differ: what each config of a batch has of its own, in words: "lr = 0.001, env_params.g = 10"; () without a batch.
+        labels: one for each run: "seed 3", or with a batch of configs "config 0, seed 3"; "run 3" where its seed is not known.
+        batched: whether states have a leading axis of runs; that of one run alone has none.
+        train: made from the config; from the first, of a batch.
+
+    Args:
+        cfg: a config, or a batch of them, as `jax.vmap` makes them.
+        seed: of the first run; run i of a config begins with `jax.random.key(seed + i)`. None if it is not known.
+        num_seeds: runs of each config.
+        objects: as `make_train` takes them.
+        batched: as above; None for whether there are several runs.
+
+    Raises:
+        ConfigError: as `make_train`, and for the seeds.
+    """
+
+    def __init__(self, cfg: Any, seed: int | None, num_seeds: int, objects: dict[str, Any], batched: bool | None = None):
+        sizes = {np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)}
+        several = bool(sizes)
+        found = _wrong_seeds(0 if seed is None else seed, num_seeds) + (problems(cfg) if several else [])
+        if len(sizes) > 1:
+            found.append(Problem("cfg", sorted(sizes), "a batch of configs needs as many values in every batched field"))
+        if found:
+            raise ConfigError(found)
+        self.pairs, self.differ = pairs_of(cfg, seed, num_seeds), differences_of(cfg)
+        names = (f"run {n}" if s is None else f"seed {s}" for n, (_, s) in enumerate(self.pairs))
+        self.labels = tuple(x if i is None else f"config {i}, {x}" for (i, _), x in zip(self.pairs, names, strict=True))
+        self.batched = len(self.pairs) > 1 or several if batched is None else batched
+        if len(self.pairs) > 1:
+            use_cores()
+        cfg = settled(cfg)
+        of_config = lambda i: jax.tree.map(lambda x: np.asarray(x)[i] if np.ndim(x) else x, cfg)
+        self.num_seeds, self.seed = num_seeds, seed
+        self.objects, self.train = objects, make_train(of_config(0), **objects)
+        own = (objects.get("env"), objects.get("env_params"))
+        if several and (found := swept_problems(cfg.env, cfg.env_kwargs, cfg.env_params, *own)):
+            raise ConfigError(found)
+        self.cfg = cfg.resolved()
+        self.configs = tuple(of_config(i).resolved() for i in range(sizes.pop() if several else 1))
+        # Configs of a batch are arguments of a program; a single one stays a part of it.
+        self.cfgs = (
+            jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), num_seeds) if np.ndim(x) else x, self.cfg) if several else ()
+        )
+        self._cfg_axes = jax.tree.map(lambda x: 0 if np.ndim(x) else None, self.cfgs)
+
+    def train_of(self, cfg: Any) -> Train:
+        """That of one run, from the part of `cfgs` that is its own."""
+        if not jax.tree.leaves(self.cfgs):
+            return self.train
+        same = {name: x for name, x in self.cfg.env_params.items() if not np.ndim(x)}  # not traced: a time limit must be known
+        return make_train(cfg.replace(env_params={**cfg.env_params, **same}), **self.objects)
+
+    def over(self, function: Callable, in_axes: tuple, out_axes: Any, exact: bool = False) -> Callable:
+        """`function(train, ...)` of every run, each with the `Train` of its own config; to be called with `cfgs` in its place."""
+        of_run = lambda cfg, *args: function(self.train_of(cfg), *args)
+        if not self.batched:
+            return of_run
+        return over_devices(of_run, in_axes=(self._cfg_axes, *in_axes), out_axes=out_axes, exact=exact)
+
+    def one(self, run: int) -> "Batch":
+        """The run at this place by itself; it keeps its label."""
+        alone = Batch(self.configs[run // self.num_seeds], self.pairs[run][1], 1, self.objects)
+        alone.pairs, alone.labels = (self.pairs[run],), (self.labels[run],)
+        return alone
+
+    def index(self, run: int | str | None = None, config: int | None = None, seed: int | None = None) -> int:
+        """The place of a run, by its place (from the end if negative), its label, or its config and seed.
+
+        Raises:
+            ConfigError: there is no such run, or more than one.
+        """
+        if isinstance(run, str) and run.lstrip("-").isdigit():
+            run = int(run)
+        if isinstance(run, str):
+            found, asked = [i for i, label in enumerate(self.labels) if label == run], {"run": run}
+        elif run is not None:
+            found, asked = [range(len(self.labels))[run]] if -len(self.labels) <= run < len(self.labels) else [], {"run": run}
+        else:
+            asked = {name: x for name, x in (("config", config), ("seed", seed)) if x is not None}
+            found = [i for i, (c, s) in enumerate(self.pairs) if config in (None, c) and seed in (None, s)]
+        if len(found) == 1:
+            return found[0]
+        shown = ", ".join(map(repr, self.labels[:8])) + (", ..." if len(self.labels) > 8 else "")
+        hint = f"{'no' if not found else 'more than one'} such run; there are {len(self.labels)}: {shown}"
+        raise ConfigError([Problem(", ".join(asked) or "run", next(iter(asked.values()), None), hint)])
+
+
+def settled(cfg: Any) -> Any:
+    """A batch of configs whose environment parameters are one number where they do not differ.
+
+    `jax.vmap` makes arrays of all of them, and a time limit that is an argument of the program would not be known.
+    """
+    one = lambda x: np.asarray(x).flat[0] if np.ndim(x) and len(np.unique(x)) == 1 else x
+    return cfg.replace(env_params={name: one(x) for name, x in cfg.env_params.items()}) if cfg.env_params else cfg
+
+
+def pairs_of(cfg: Any, seed: int | None, num_seeds: int) -> tuple[tuple[int | None, int | None], ...]:
+    """`Batch.pairs` of a config, or a batch of them."""
+    sizes = [np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)]
+    configs = range(sizes[0]) if sizes else (None,)
+    return tuple((i, None if seed is None else seed + j) for i in configs for j in range(num_seeds))
+
+
+def differences_of(cfg: Any) -> tuple[str, ...]:
+    """`Batch.differ` of a config, or a batch of them."""
+    leaves = jax.tree_util.tree_leaves_with_path(cfg)
+    batched = {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x) for path, x in leaves if np.ndim(x)}
+    swept = {name: x for name, x in batched.items() if len(np.unique(x)) > 1}
+    text = lambda i: ", ".join(f"{name} = {x[i]:.6g}" for name, x in swept.items()) or f"config {i}"
+    return tuple(map(text, range(len(next(iter(batched.values())))))) if batched else ()
+
+
+def state_at(state: TrainState, run: int) -> TrainState:
+    """The state of one of several runs."""
+    return jax.tree.map(lambda x: x[run], state.replace(clock=None)).replace(clock=state.clock)
+
+
+def _wrong_seeds(seed: Any, num_seeds: Any) -> list[Problem]:
+    found = [Problem("seed", seed, "must be an int from 0 to 2**32 - 1")] if not (is_int(seed) and 0 <= seed < 2**32) else []
+    if not (is_int(num_seeds) and num_seeds >= 1):
+        found.append(Problem("num_seeds", num_seeds, "must be an int of at least 1"))
+    elif not found and seed + num_seeds > 2**32:
+        hint = f"the last seed would be above 2**32 - 1; at most {2**32 - seed} would work"
+        found.append(Problem("num_seeds", num_seeds, hint))
+    return found

@@ -1,0 +1,112 @@
+"""Rows of a batch, such as seeds, spread over the devices of this process: an outer `vmap` without communication."""
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+ROWS = "rows"
+
+
+def over_devices(
+    function: Callable, in_axes: Any = 0, out_axes: Any = 0, *, devices: Sequence[jax.Device] | None = None, exact: bool = False
+) -> Callable:
+    """`jax.vmap(function)` with its rows spread over devices: each takes an equal share of them.
+
+        many = jax.jit(purerl.over_devices(train))(jax.random.split(jax.random.key(0), 64))
+
+    Rows do not communicate. Where they do not divide by the number of devices, the last row is computed more than once and
+    the copies are dropped. With one device, or one row, this is `jax.vmap`.
+
+    On a CPU every core can be a device: call `use_cores()` before JAX computes anything.
+
+    A row's result depends on how many rows share its device, by rounding (1e-7 in a step), because XLA compiles another
+    program for another shape. With `exact` each device computes its rows one after the other, and every row has the bits
+    of `jax.jit(function)` on it alone.
+
+    Args:
+        function: any function of arrays; `Train` is one.
+        in_axes, out_axes: as in `jax.vmap`, but 0 and None only: `train.seed_axes` for a state.
+        devices: `jax.local_devices()` if None.
+        exact: one row after the other on each device.
+    """
+    rowwise = _one_by_one if exact else jax.vmap
+
+    def spread(*args):
+        axes = tuple(in_axes) if isinstance(in_axes, tuple | list) else (in_axes,) * len(args)
+        rows = jax.tree.leaves(_by_axis(axes, args, lambda x: x.shape[0], lambda x: None))[0]
+        chosen = (jax.local_devices() if devices is None else list(devices))[:rows]
+        share = -(-rows // len(chosen))
+        run = rowwise(function, axes, out_axes)
+        if len(chosen) > 1:
+            mesh = Mesh(np.array(chosen), (ROWS,))
+            run = jax.shard_map(run, mesh=mesh, in_specs=_specs(axes), out_specs=_specs(out_axes), check_vma=False)
+        if rows == share * len(chosen):
+            return run(*args)
+        padded = np.minimum(np.arange(share * len(chosen)), rows - 1)
+        return _by_axis(out_axes, run(*_by_axis(axes, args, lambda x: x[padded])), lambda x: x[:rows])
+
+    return spread
+
+
+def _one_by_one(function: Callable, in_axes: tuple, out_axes: Any) -> Callable:
+    """`jax.vmap` by a loop over the rows."""
+
+    def mapped(*args):
+        leaves, structure = jax.tree.flatten(args)
+        axes = jax.tree.leaves(_by_axis(in_axes, args, lambda x: True, lambda x: False))
+
+        def one(row):
+            row = iter(row)
+            return function(*structure.unflatten([next(row) if batched else x for x, batched in zip(leaves, axes, strict=True)]))
+
+        results = jax.lax.map(one, [x for x, batched in zip(leaves, axes, strict=True) if batched])
+        return _by_axis(out_axes, results, lambda x: x, lambda x: x[0])
+
+    return mapped
+
+
+def _by_axis(axes: Any, tree: Any, batched: Callable, shared: Callable = lambda x: x) -> Any:
+    """`batched(x)` of the leaves that have an axis of rows, `shared(x)` of the others; `axes` is a prefix of the tree."""
+    # None is an axis here, and nothing at all inside a tree: as a number it is the one and not the other.
+    axes = jax.tree.map(lambda axis: -1 if axis is None else axis, axes, is_leaf=lambda axis: axis is None)
+    leaves, structure = jax.tree.flatten(tree)
+    of_each = jax.tree.leaves(jax.tree.broadcast(axes, tree))
+    return structure.unflatten([batched(x) if axis == 0 else shared(x) for axis, x in zip(of_each, leaves, strict=True)])
+
+
+def _specs(axes: Any) -> Any:
+    """Which arguments are cut by rows, and which every device gets whole."""
+    return jax.tree.map(lambda axis: PartitionSpec(ROWS) if axis == 0 else PartitionSpec(), axes, is_leaf=lambda x: x is None)
+
+
+def use_cores(count: int | None = None) -> None:
+    """Makes each CPU core a JAX device, so that `over_devices` can use it.
+
+    Must come before JAX computes anything; afterwards it changes nothing, and warns if JAX has started with one device.
+    A number of CPU devices that was configured before (`jax_num_cpu_devices`, or `XLA_FLAGS`) is kept.
+
+    Args:
+        count: devices; as many as this process has cores if None.
+    """
+    count = count or _cores()
+    configured = jax.config.jax_num_cpu_devices > 0 or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    if configured or count == 1:
+        return
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:  # JAX has started
+        if jax.local_devices() == jax.local_devices(backend="cpu")[:1]:
+            warnings.warn(
+                f"JAX has already started with one CPU device, so everything runs on it; to spread seeds over {count} cores, "
+                "call purerl.use_cores() before JAX computes anything (in a notebook: in its first cell, after a restart)",
+                stacklevel=3,
+            )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,440 @@
+"""The directory of a run: all that resuming it bit-identically needs.
+
+checkpoints/       the newest and the lasting ones, by number of updates
+best/              the state of each run at its best evaluation
+curves.bin         metrics, see `purerl.runs.storage.curves`
+evaluations.jsonl  evaluations
+renders/           drawings of evaluations
+
+A directory is data: nothing in it is ever imported, called or executed.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import pathlib
+import warnings
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from purerl.acting.normalize import RewardScale
+from purerl.config.algorithms import ALGORITHMS, algorithm_of
+from purerl.config.fields import Config
+from purerl.core.clock import clock_at, updates_at
+from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem
+from purerl.core.plan import Plan
+from purerl.core.types import Episodes, TrainState
+from purerl.runs.batch import Batch, differences_of, pairs_of, settled, state_at
+from purerl.runs.evaluations import best_updates
+from purerl.runs.storage import checkpoint, objects
+from purerl.runs.storage.checkpoint import Checkpoint, Lock, Store, first_readable, newest_readable
+from purerl.train import Train
+
+PyTree = Any
+
+
+class Directory:
+    """A directory that this process trains in, locked while it is entered; with None nothing is kept, and every save is none.
+
+    Args:
+        path: absolute, as `checkpoint.run_directory` gives it.
+        identity: what must be the same for a run to resume: see `identity`.
+        keep, keep_every: as `Store` takes them.
+    """
+
+    def __init__(self, path: pathlib.Path | None, identity: dict[str, Any], keep: int, keep_every: int):
+        self.path, self.identity, self._keep, self._keep_every = path, identity, keep, keep_every
+        self._checkpoints = self.best = None
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        if self.path is None:
+            return self
+        with contextlib.ExitStack() as entered:
+            entered.callback(Lock(self.path).release)
+            self._checkpoints = Store(self.path / "checkpoints", self._keep, self._keep_every)
+            self.best = Store(self.path / "best", keep=2)
+            for name in ("curves.bin", "evaluations.jsonl"):
+                if (self.path / name).is_dir():
+                    raise ConfigError([Problem("directory", str(self.path), f"{name} in it is a directory")])
+            self._open = entered.pop_all()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        with self._open:
+            for store in (self._checkpoints, self.best):
+                try:
+                    if store is not None:
+                        store.wait()
+                except CheckpointError as other:
+                    if error is None:
+                        raise
+                    error.add_note(f"A checkpoint failed as well: {other}")
+
+    def file(self, name: str) -> pathlib.Path | None:
+        """Where a file of this name belongs; None if nothing is kept."""
+        return self.path / name if self.path is not None else None
+
+    def saved(self, resume: str, plan: Plan, wanted: dict[str, str]) -> Checkpoint | None:
+        """The checkpoint to resume from, if any, read and verified. Nothing is compiled.
+
+        Args:
+            resume: `auto`, `must` or `never`.
+            plan: of the run that resumes.
+            wanted: what its state is like, from `checkpoint.describe`.
+
+        Raises:
+            ConfigError: there is a checkpoint and should be none, or the other way round.
+            CheckpointMismatch: it is of another run, or of a later update than the last one asked for.
+            CheckpointCorrupt: it cannot be read; with `auto` none of them can.
+        """
+        there = self._checkpoints.updates() if self._checkpoints is not None else []
+        if there and resume == "never":
+            hint = f"has checkpoints, up to update {there[-1]}; resume='auto' resumes from them"
+            raise ConfigError([Problem("directory", str(self.path), hint)])
+        if not there:
+            if resume == "must":
+                raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to resume from")])
+            return None
+        saved = self._checkpoints.load(there[-1]) if resume == "must" else first_readable(there, self._checkpoints.load)
+        self._check(saved, plan, wanted)
+        return saved
+
+    def _check(self, saved: Checkpoint, plan: Plan, wanted: dict[str, str]) -> None:
+        leaves = {path: described for path, (described, _) in saved.record["leaves"].items() if path.startswith("['state']")}
+        if found := _differences(saved.record, self.identity) or checkpoint.leaf_differences(leaves, wanted):
+            raise CheckpointMismatch(self.path, found)
+        if saved.updates > plan.num_updates:
+            text = f"it is of update {saved.updates}, and {plan.num_updates} are asked for; purerl.load(directory, updates=...)"
+            raise CheckpointMismatch(self.path, [f"total_timesteps: {text} reads an earlier one, if it was kept"])
+        for text in _changes_of_numbers(saved.record, self.identity):
+            warnings.warn(text, stacklevel=5)
+
+    def save(self, updates: int, tree: PyTree, more: dict[str, Any]) -> None:
+        """Begins to write a checkpoint, with more entries in its record than the run's identity.
+
+        Raises:
+            CheckpointError: the one before could not be written, or this one.
+        """
+        if self._checkpoints is not None:
+            self._checkpoints.save(updates, tree, {**self.identity, **more})
+
+    def wait(self) -> None:
+        """Returns when the newest checkpoint is whole.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        if self._checkpoints is not None:
+            self._checkpoints.wait()
+
+
+def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int | None = None, **more: Any) -> dict[str, Any]:
+    """What a checkpoint records of its run.
+
+    Args:
+        train: its objects are those of the run.
+        cfg: of the run, or a batch of them.
+        seed, num_seeds: None for a state that `fit` did not make.
+        more: `exact` and `share`, what the bits of several runs depend on.
+    """
+    return {
+        "algorithm": algorithm_of(cfg),
+        "config": json.loads(cfg.to_json()),
+        "seed": seed or 0,
+        "num_seeds": num_seeds,
+        "exact": False,
+        "share": 1,
+        **more,
+        "objects": objects.describe_objects(train.given, train.env),
+        "x64": bool(jax.config.jax_enable_x64),
+        "versions": checkpoint.versions(),
+    }
+
+
+def _differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
+    """The fields and objects in which two runs differ, in words."""
+    text = lambda name, then, now: f"{name}: {then!r} in the checkpoint, {now!r} here"
+    found = [text(n, saved[n], current[n]) for n in ("algorithm", "seed", "num_seeds", "exact", "x64") if saved[n] != current[n]]
+    if saved["algorithm"] == current["algorithm"]:
+        then, now = (json.loads(settled(_config_of(record)).to_json()) for record in (saved, current))
+        changed = [name for name in now if name != "total_timesteps" and not _same(then[name], now[name])]
+        why = saved.get("changed", {})
+        found += [text(name, then[name], now[name]) + (f"; {why[name]}" if name in why else "") for name in changed]
+    return found + _object_differences(saved, current["objects"])
+
+
+def _changes_of_numbers(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
+    """What may change the numbers of a run that resumes, in words."""
+    found, (then, now) = [], (_config_of(record) for record in (saved, current))
+    schedules = [name for name in now.follows_progress if name not in current["objects"]]
+    if then.total_timesteps != now.total_timesteps and schedules:
+        text = f"was {then.total_timesteps:,}, and {' and '.join(schedules)} follows it: the values jump from here on"
+        found.append(f"total_timesteps = {now.total_timesteps:,}: {text}")
+    saved, current = ({**r["versions"], "runs on each device": r["share"]} for r in (saved, current))
+    changed = [f"{name} {saved.get(name)} then, {current[name]} now" for name in current if saved.get(name) != current[name]]
+    return found + ([f"resuming, but not bit-identically: {'; '.join(changed)}"] if changed else [])
+
+
+def _object_differences(record: dict[str, Any], current: dict[str, Any]) -> list[str]:
+    """Checkpoints of purerl 0.2 do not say which objects they were made with."""
+    return objects.object_differences(record["objects"], current) if "objects" in record else []
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values of a config are the same number in single precision, or else equal."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b))
+    return np.float32(a) == np.float32(b) if numbers else a == b
+
+
+def _config_of(record: dict[str, Any]) -> Config:
+    return ALGORITHMS[record["algorithm"]].from_json(json.dumps(record["config"]))
+
+
+# --- for users --------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run, or several side by side, with what is needed to continue it: what `load` and `fit` give.
+
+    Attributes:
+        batch: configs, seeds and objects.
+        state: with a leading axis if there are several runs, but for the clock.
+        finished: of each run, its finished updates; they differ where each run's best state was loaded.
+        directory: where it was kept; None if it was not.
+        place: of a run that was selected, among those it was selected from.
+    """
+
+    batch: Batch
+    state: TrainState
+    finished: tuple[int, ...]
+    directory: pathlib.Path | None = None
+    place: int | None = None
+
+    @property
+    def cfg(self) -> Config:
+        """The config; of a batch of configs all of them, with leaves `[configs]`."""
+        return self.batch.cfg
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of each run: "seed 3", or "config 0, seed 3"."""
+        return self.batch.labels
+
+    @property
+    def updates(self) -> int:
+        """Finished updates, of several runs the most."""
+        return max(self.finished)
+
+    @property
+    def num_runs(self) -> int | None:
+        """How many runs there are; None for one without a leading axis."""
+        return len(self.labels) if self.batch.batched else None
+
+    @property
+    def train(self) -> Train:
+        """The training function of the run's config.
+
+        Raises:
+            ConfigError: there are several configs; `select` one.
+        """
+        if len(self.batch.configs) > 1:
+            hint = "each has a training function of its own: run.select(config=0, seed=...).train"
+            raise ConfigError([Problem("config", f"{len(self.batch.configs)} configs", hint)])
+        return self.batch.train
+
+    def select(self, run: int | str | None = None, *, config: int | None = None, seed: int | None = None) -> "Run":
+        """One run of several, with its own config, its state and a training function.
+
+        Args:
+            run: its place, or its label.
+            config, seed: in place of that, the index of its config and its seed; one of them is enough where it is unique.
+
+        Raises:
+            ConfigError: there is no such run, or more than one.
+        """
+        i = self.batch.index(run, config, seed)
+        state = state_at(self.state, i) if self.batch.batched else self.state
+        state, place = state.replace(clock=clock_at(self.finished[i])), i if self.place is None else self.place
+        return Run(self.batch.one(i), state, (self.finished[i],), self.directory, place)
+
+    def evaluate(
+        self,
+        num_episodes: int = 128,
+        seed: int = 0,
+        deterministic: bool = False,
+        max_steps: int | None = None,
+        env_params: dict[str, Any] | None = None,
+    ) -> Episodes:
+        """Whole episodes of each run's policy in its own environment. On the host, `[episodes]` or `[runs, episodes]`.
+
+        Args:
+            num_episodes: of each run.
+            seed: of the episodes.
+            deterministic, max_steps, env_params: as `Train.evaluate` takes them.
+        """
+        options = (num_episodes, deterministic, max_steps, env_params)
+        evaluate = self.batch.over(lambda train, state, key: train.evaluate(state, key, *options), (Train.seed_axes, 0), 0)
+        key = jax.random.key(seed)
+        keys = jax.random.split(key, len(self.labels)) if self.batch.batched else key
+        return jax.device_get(jax.jit(evaluate)(self.batch.cfgs, self.state, keys))
+
+    @functools.cached_property
+    def best(self) -> "Run":
+        """Each run's state at its best evaluation.
+
+        Raises:
+            CheckpointError: no evaluation was kept.
+        """
+        if self.directory is None:
+            raise CheckpointError("the best states are kept in a directory only, and this run has none")
+        best = load(self.directory, best=True, **self.batch.objects)
+        return best if self.place is None else best.select(self.place)
+
+
+def load(directory: Any, *, updates: int | None = None, best: bool = False, **given: Any) -> Run:
+    """The config, the state and a ready `Train` of a run. Reads only, also while another process writes.
+
+    Of a damaged checkpoint it warns, and takes the one before.
+
+    Args:
+        directory: as `fit` or `save` was given it.
+        updates: which checkpoint; the newest if None.
+        best: of each run the state with the best evaluation.
+        **given: the environment, network and so on that `make_train` was given: they are not saved.
+
+    Raises:
+        CheckpointMismatch: an object is missing, or another one than the run had.
+        CheckpointError: there is none, it cannot be read, or it does not fit.
+        ConfigError: as `make_train`.
+    """
+    home = _absolute(directory)
+    saved = newest_readable(home / ("best" if best else "checkpoints"), updates)
+    record = saved.record
+    missing = {name: x for name, x in record.get("objects", {}).items() if name not in given}
+    if missing:
+        raise CheckpointMismatch(directory, objects.object_differences(missing, {}))
+    lead = _lead(saved)
+    known = record["num_seeds"] is not None
+    count = record["num_seeds"] if known else (lead or (1,))[0]
+    batch = Batch(_config_of(record), record["seed"] if known else None, count, given, batched=bool(lead))
+    if found := _object_differences(record, objects.describe_objects(batch.train.given, batch.train.env)):
+        raise CheckpointMismatch(directory, found)
+    runs = len(batch.labels)
+    finished = best_updates(saved, runs) if best else [saved.updates] * runs
+    return Run(batch, _state(saved, batch.train, directory), tuple(finished), home)
+
+
+def runs_of(directory: pathlib.Path, count: int) -> tuple[tuple[tuple[int | None, int | None], ...], tuple[str, ...]]:
+    """The config and seed of each of so many runs, and what the configs differ in, from the newest checkpoint; see `Batch`.
+
+    Curves of purerl 0.2 do not say it themselves. Without a checkpoint they are of one config.
+    """
+    try:
+        record = newest_readable(directory / "checkpoints").record
+    except CheckpointError:
+        return tuple((None, seed) for seed in range(count)), ()
+    return pairs_of(_config_of(record), record["seed"], record["num_seeds"]), differences_of(_config_of(record))
+
+
+def save(directory: Any, train: Train, state: TrainState) -> None:
+    """Writes a state, of one run or of many under `vmap`, as a checkpoint of its number of updates, and waits until it is whole.
+
+    Raises:
+        ConfigError: the directory cannot be written to.
+        CheckpointError: the state could not be written.
+    """
+    path = checkpoint.run_directory(directory)
+    with Directory(path, identity(train, train.cfg), keep=2**31 - 1, keep_every=0) as home:
+        home.save(updates_at(state.clock), {"state": state}, {"seconds": 0.0})
+
+
+def restore(directory: Any, train: Train, *, updates: int | None = None) -> TrainState:
+    """The state that `save` or `fit` wrote, for this `train`. Of a damaged checkpoint it warns, and takes the one before.
+
+    Raises:
+        CheckpointMismatch: it was written for another config or with other objects, or its arrays do not fit.
+        CheckpointError: there is none, or it cannot be read.
+    """
+    saved = newest_readable(_absolute(directory) / "checkpoints", updates)
+    current = {**saved.record, **{name: identity(train, train.cfg)[name] for name in ("algorithm", "config", "x64", "objects")}}
+    if found := _differences(saved.record, current):
+        raise CheckpointMismatch(directory, found)
+    return _state(saved, train, directory)
+
+
+def warm_start(state: TrainState, directory: Any) -> TrainState:
+    """A state that starts from the parameters and statistics of another run; one run's go to every one of several.
+
+    What intrinsic rewards keep comes along, if both have them: a predictor is none without its target. Running sums of the
+    rewards of single environments do not: they are no statistics, and there may be more or fewer environments.
+
+    Raises:
+        ConfigError: they do not fit.
+        CheckpointError: there is no checkpoint, or it cannot be read.
+    """
+    arrays = newest_readable(_absolute(directory) / "checkpoints").arrays
+    intrinsic = {"intrinsic": state.extra["intrinsic"]} if "intrinsic" in state.extra else {}
+    if not any(name.startswith("['state'].extra['intrinsic']") for name in arrays):
+        intrinsic = {}
+    target = {"state": _without_sums(state.replace(opt_state=(), actor=(), clock=(), key=(), extra=intrinsic))}
+    current = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(target)}
+    kept_paths = ("['state'].params", "['state'].statistics", *(("['state'].extra['intrinsic']",) if intrinsic else ()))
+    saved_arrays = {name: x for name, x in arrays.items() if name.startswith(kept_paths) and not name.endswith(".discounted")}
+    found = [f"{name} is only {'there' if name in saved_arrays else 'here'}" for name in saved_arrays.keys() ^ current.keys()]
+    for name in current.keys() & saved_arrays.keys():
+        if saved_arrays[name].shape not in (current[name].shape, current[name].shape[state.key.ndim :]):
+            found.append(f"{name} is {list(saved_arrays[name].shape)} there, {list(current[name].shape)} here")
+    if found:
+        raise ConfigError([Problem("init_from", str(directory), text) for text in sorted(found)])
+
+    def leaf(at, like):
+        x = saved_arrays[jax.tree_util.keystr(at)]
+        return jax.device_put(np.broadcast_to(x, like.shape).astype(like.dtype), like.sharding)
+
+    target = jax.tree_util.tree_map_with_path(leaf, target)["state"]
+    extra = {**state.extra, **{name: _with_sums(x, state.extra[name]) for name, x in target.extra.items()}}
+    return state.replace(params=target.params, statistics=_with_sums(target.statistics, state.statistics), extra=extra)
+
+
+def _is_scale(x: Any) -> bool:
+    return isinstance(x, RewardScale)
+
+
+def _without_sums(tree: PyTree) -> PyTree:
+    """A tree whose reward scales have no sums of single environments."""
+    return jax.tree.map(lambda x: x.replace(discounted=()) if _is_scale(x) else x, tree, is_leaf=_is_scale)
+
+
+def _with_sums(tree: PyTree, own: PyTree) -> PyTree:
+    """A tree whose reward scales have the sums of those of another one."""
+    given = lambda x, other: x.replace(discounted=other.discounted) if _is_scale(x) else x
+    return jax.tree.map(given, tree, own, is_leaf=_is_scale)
+
+
+def _absolute(directory: Any) -> pathlib.Path:
+    return pathlib.Path(directory).expanduser().absolute()
+
+
+def _lead(saved: Checkpoint) -> tuple[int, ...]:
+    """The leading axes that a state was saved with."""
+    return checkpoint.shape_of(saved.record["leaves"].get("['state'].key", ["[]"])[0])
+
+
+def _state(saved: Checkpoint, train: Train, directory: Any) -> TrainState:
+    """The state of a checkpoint, with the leading axes that it was saved with."""
+    lead, one = _lead(saved), {"state": jax.eval_shape(train.init, jax.random.key(0))}
+    leaves, structure = jax.tree_util.tree_flatten_with_path(one)
+    is_clock = lambda path: jax.tree_util.keystr(path).startswith(checkpoint.CLOCK)
+    batched = lambda path, x: x if is_clock(path) else jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype)
+    template = structure.unflatten([batched(path, x) for path, x in leaves])
+    states = {name: x for name, (x, _) in saved.record["leaves"].items() if name.startswith("['state']")}
+    if found := checkpoint.leaf_differences(states, checkpoint.describe(template)):
+        raise CheckpointMismatch(directory, found)
+    return checkpoint.to_tree(saved.arrays, template)["state"]

@@ -1,0 +1,174 @@
+"""Evaluations during a run, and the best state of each run. They do not affect training."""
+
+import json
+import math
+import pathlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from purerl.core.errors import CheckpointError
+from purerl.runs.storage.checkpoint import CLOCK, Checkpoint, Store, describe, first_readable, leaf_differences, to_arrays
+from purerl.runs.storage.files import AppendOnlyFile, checksum, read_file
+
+COLUMNS = ("episode_return", "episode_length", "finished")
+
+
+class Evaluations:
+    """The table of evaluations, in memory and in a file of one JSON object a line, each with its check.
+
+    Args:
+        evaluate: `(state) -> {column: [runs]}`.
+        path: of the file; None for memory alone.
+        updates: where the run resumes. Later rows are dropped, and damaged ones.
+        runs: how many there are.
+        expected: how many rows there should be by then. Of fewer it warns.
+    """
+
+    def __init__(
+        self,
+        evaluate: Callable[[Any], dict[str, np.ndarray]],
+        path: pathlib.Path | None,
+        updates: int,
+        runs: int,
+        expected: int = 0,
+    ):
+        self._evaluate, self._runs = evaluate, runs
+        try:
+            lines = read_file(path).splitlines() if path is not None and updates else []
+        except CheckpointError as error:
+            warnings.warn(str(error), stacklevel=3)
+            lines = []
+        read = [_row_of(line, runs) for line in lines]
+        self._rows = [row for row in read if row is not None and row["update"] <= updates]
+        if (lost := max(expected - len(self._rows), sum(row is None for row in read))) > 0:
+            warnings.warn(f"{path}: {lost} evaluations damaged or missing; they are left out", stacklevel=3)
+        self._file = AppendOnlyFile(path, b"".join(map(_line_of, self._rows)))
+
+    def add(self, updates: int, state: Any) -> None:
+        """Evaluates a state."""
+        row = {"update": updates} | {name: x.tolist() for name, x in self._evaluate(state).items()}
+        self._rows.append(row)
+        self._file.add(_line_of(row))
+
+    def returns(self, updates: int) -> np.ndarray:
+        """The mean return of each run after so many updates, `[runs]`; minus infinity where it is not known, or NaN."""
+        known = [row["episode_return"] for row in self._rows if row["update"] == updates]
+        scores = np.array(known[-1] if known else [-math.inf] * self._runs, np.float64)
+        return np.where(np.isnan(scores), -math.inf, scores)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def flush(self) -> None:
+        """Everything so far is in the file.
+
+        Raises:
+            CheckpointError: it could not be written; the next flush tries again.
+        """
+        self._file.flush()
+
+    def table(self) -> dict[str, np.ndarray]:
+        """`update [n]` and the columns `[n, runs]`."""
+        columns = {name: np.array([row[name] for row in self._rows], np.float32) for name in COLUMNS}
+        return {"update": np.array([row["update"] for row in self._rows], np.int64), **columns}
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _line_of(row: dict[str, Any]) -> bytes:
+    return json.dumps({**row, "check": checksum(json.dumps(row).encode()).hex()}).encode() + b"\n"
+
+
+def _row_of(line: bytes, runs: int) -> dict[str, Any] | None:
+    """A line of the file; None if it is not what was written. Those of purerl 0.2 have no check."""
+    try:
+        row = json.loads(line)
+        mark = row.pop("check", None)
+        right = mark is None or checksum(json.dumps(row).encode()).hex() == mark
+        right = right and row.keys() == {"update", *COLUMNS} and isinstance(row["update"], int)
+        return row if right and all(np.shape(row[name]) == (runs,) for name in COLUMNS) else None
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+class Best:
+    """The state of each of several runs at its best evaluation, on the host and as a checkpoint.
+
+    Whether a run is better than before is held against what is kept, so that a kill between an evaluation and the checkpoint of
+    its state loses neither.
+
+    Args:
+        store: of the checkpoint; None keeps nothing.
+        record: of the run, for the checkpoint.
+        runs: how many there are.
+    """
+
+    def __init__(self, store: Store | None, record: dict[str, Any], runs: int):
+        self._store, self._record = store, record
+        self._arrays, self._leaves, self._behind = {}, {}, False
+        self._updates, self._returns = [0] * runs, [-math.inf] * runs
+
+    def restore(self, evaluations: Evaluations, wanted: dict[str, str]) -> None:
+        """Goes on with what is kept, unless it is damaged, or of arrays unlike those wanted (`checkpoint.describe`)."""
+        try:
+            there = self._store.updates() if self._store is not None else []
+            saved = first_readable(there, self._store.load) if there else None
+        except CheckpointError as error:
+            warnings.warn(f"{error}; the best states begin anew", stacklevel=3)
+            return
+        if saved is None or leaf_differences({path: x for path, (x, _) in saved.record["leaves"].items()}, wanted):
+            return
+        self._arrays, self._leaves = saved.arrays, wanted
+        self._updates = best_updates(saved, len(self._updates))
+        # Without returns it is of purerl 0.2: of one evaluation, the best on average.
+        self._returns = saved.record.get("best", {}).get("returns") or evaluations.returns(saved.updates).tolist()
+
+    def update(self, updates: int, returns: np.ndarray, state: Any) -> None:
+        """Takes the state of each run whose return is better than before, and begins to save it.
+
+        Raises:
+            CheckpointError: the save before failed; `settle` tries again.
+        """
+        better = returns > np.array(self._returns)
+        if self._store is None or not better.any():
+            return
+        tree = {"state": state}
+        arrays, self._leaves = to_arrays(tree), describe(tree)
+        if not better.all() and self._arrays:
+            rows = lambda new, old: np.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+            arrays = {path: x if path.startswith(CLOCK) else rows(x, self._arrays[path]) for path, x in arrays.items()}
+        chosen = lambda new, old: [n if b else o for n, o, b in zip(new, old, better, strict=True)]
+        self._arrays, self._behind = arrays, True
+        self._updates = chosen([updates] * len(better), self._updates)
+        self._returns = chosen(returns.tolist(), self._returns)
+        self._begin()
+
+    def _begin(self) -> None:
+        best = {"best": {"updates": self._updates, "returns": self._returns}}
+        self._store.write(max(self._updates), self._arrays, self._leaves, {**self._record, "seconds": 0.0, **best})
+        self._behind = False
+
+    def settle(self) -> None:
+        """Returns when all that was offered is saved.
+
+        Raises:
+            CheckpointError: it could not be; the next call tries again.
+        """
+        if self._store is None:
+            return
+        if self._behind:
+            self._begin()
+        try:
+            self._store.wait()
+        except CheckpointError:
+            self._behind = True
+            raise
+
+
+def best_updates(saved: Checkpoint, runs: int) -> list[int]:
+    """After how many updates each run of a checkpoint of best states was at its best."""
+    return saved.record.get("best", {}).get("updates") or [saved.updates] * runs

@@ -1,0 +1,282 @@
+"""`fit`: the host loop around training, with logging, evaluation and checkpoints.
+
+It runs the same `Train.update` as `Train.__call__`, a chunk of updates at a time. The length of a chunk is an argument of one
+compiled program. Nothing on the device or in the program grows with the length of the run. Logging, evaluation and checkpoints
+between chunks do not affect training.
+"""
+
+import contextlib
+import functools
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from purerl.config.base import OnPolicyConfig
+from purerl.config.fields import Rule, at_least, is_flag, is_int, is_number, one_of
+from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem
+from purerl.core.types import TrainState
+from purerl.learning.nonfinite import LEARNT, first_bad_leaf
+from purerl.runs.directory import Directory, Run, identity, warm_start
+from purerl.runs.evaluations import Best, Evaluations
+from purerl.runs.logging.progress import Progress
+from purerl.runs.logging.recorders import Reports
+from purerl.runs.signals import Stop
+from purerl.runs.storage.checkpoint import Checkpoint, describe, run_directory, to_tree
+from purerl.runs.storage.curves import Curves, Header
+from purerl.runs.storage.files import write_errors
+from purerl.runs.training import MAX_CHUNK, Runs
+
+PyTree = Any
+
+
+class FitResult(NamedTuple):
+    """What a run gives, whole or interrupted.
+
+    state: after the last finished chunk. With several runs its leaves have a leading axis, but for the clock.
+    metrics: as in `TrainResult`, on the host, from the first update on; leaves `[rows]`, or `[runs, rows]`.
+    evaluations: `update [n]`, and `episode_return`, `episode_length` and `finished`, means over episodes, `[n, runs]`.
+    progress: where the run stood at the end; its `began` is where this call went on from.
+    stopped_by: the signal that ended it early, or None.
+    run: the state with its config, as `load` gives it; `run.select` takes one run out of several.
+    """
+
+    state: TrainState
+    metrics: dict[str, Any]
+    evaluations: dict[str, np.ndarray]
+    progress: Progress
+    stopped_by: int | None
+    run: Run
+
+
+def fit(
+    cfg: OnPolicyConfig,
+    seed: int = 0,
+    directory: Any = None,
+    *,
+    num_seeds: int = 1,
+    exact: bool = False,
+    resume: str = "auto",
+    init_from: Any = None,
+    save_seconds: float = 30.0,
+    save_every: int = 0,
+    keep: int = 3,
+    keep_every: int = 0,
+    on_save_error: str = "raise",
+    eval_every: int = 0,
+    eval_episodes: int = 128,
+    eval_deterministic: bool = False,
+    eval_max_steps: int | None = None,
+    eval_env_params: dict[str, float] | None = None,
+    render_every: int = 0,
+    on_nonfinite: str = "raise",
+    measure: Callable[[TrainState], dict[str, Any]] | None = None,
+    chunk_seconds: float = 1.0,
+    recorders: tuple[Callable[[Progress], None], ...] = (),
+    **objects: Any,
+) -> FitResult:
+    """Trains, reporting after each chunk of updates, and with a directory so that nothing is lost.
+
+    A run that is killed at any moment and resumed, any number of times, ends bit-identical to an uninterrupted run. SIGINT
+    (Ctrl-C) or SIGTERM ends it after the chunk in progress: it is saved, and what was reached is returned. A second one does
+    what it always does. Of a run that is finished already the result is handed back.
+
+    Args:
+        cfg: what to train and how; or a batch of configs, with leaves `[configs]`, to train side by side.
+        seed: of the first run; the others follow it. Run i begins with `jax.random.key(seed + i)`.
+        directory: for checkpoints, metrics and evaluations; None keeps nothing.
+        num_seeds: runs (of each config) side by side in one program, spread over the devices; on a CPU over its cores.
+        exact: every one of several runs has the bits of its run alone: see `over_devices`.
+        resume: `auto` resumes from the directory's newest checkpoint if there is one, `must` requires one, `never` refuses one.
+          Everything but `total_timesteps` and the arguments below must be as it was; of objects their names, shapes and numbers.
+          Where a schedule follows `total_timesteps`, it warns.
+        init_from: a directory of another run, whose parameters this one starts from.
+        save_seconds: about how long between two checkpoints.
+        save_every: a checkpoint at each k-th update as well; 0 for none.
+        keep: newest checkpoints to keep.
+        keep_every: checkpoints of every k-th update are kept for ever; 0 for none.
+        on_save_error: where a file cannot be written, `raise`, or `warn` and try again when the next checkpoint is due.
+        eval_every: evaluate before the first update and after each k-th; 0 never.
+        eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as `Train.evaluate` takes them.
+        render_every: of the evaluations, one in k also draws an episode of the first run into the directory; 0 for none.
+        on_nonfinite: `raise` where a run has diverged, or `ignore` it. No checkpoint is made of such a state.
+        measure: `(state) -> {name: scalar}`, added to the metrics of each update.
+        chunk_seconds: about how long to run between two reports.
+        recorders: called with a `Progress` after each chunk; see `purerl.recorders`. One that fails is reported, and tried again
+          after the next checkpoint.
+        **objects: `env`, `network` and the others, as `make_train` takes them.
+
+    Raises:
+        ConfigError: as `make_train`, for the arguments, and for a directory that cannot be written to.
+        CheckpointMismatch: the directory's run is another one.
+        CheckpointError: a file of the directory could not be written or read.
+        DirectoryLocked: another process trains there.
+        NotFiniteError: a run has diverged.
+    """
+    if found := _wrong_options(locals()):
+        raise ConfigError(found)
+    # Numbers of NumPy would overflow where Python's do not, and are no JSON.
+    plain = lambda *values: (x.item() if isinstance(x, np.generic) else x for x in values)
+    seed, num_seeds, exact, save_every, keep, keep_every = plain(seed, num_seeds, exact, save_every, keep, keep_every)
+    eval_every, eval_episodes, eval_max_steps, render_every = plain(eval_every, eval_episodes, eval_max_steps, render_every)
+    runs = Runs(cfg, seed, num_seeds, exact, measure, objects)
+    plan = runs.train.plan
+    options = {"deterministic": eval_deterministic, "max_steps": eval_max_steps, "env_params": eval_env_params}
+    score = runs.evaluation(eval_episodes, **options) if eval_every else None
+    who = identity(runs.train, runs.cfg, seed, num_seeds, exact=exact, share=1 if exact else runs.share)
+    path = None if directory is None else run_directory(directory)
+    with Directory(path, who, keep, keep_every) as home, contextlib.ExitStack() as stack:
+        row = Header(runs.row(), cfg.metrics_every, cfg.metrics_every * plan.batch_size, runs.pairs, runs.differ)
+        curves = stack.enter_context(contextlib.closing(Curves(row, home.file("curves.bin"))))
+        template = runs.template()
+        saved = home.saved(resume, plan, describe({"state": template}))
+        state, updates, seconds = runs.init(), 0, 0.0
+        if saved is not None:
+            state, updates, seconds = _restored(saved, template, state), saved.updates, saved.record["seconds"]
+            curves.pending = _pending(saved, curves.pending)
+        elif init_from is not None:
+            state = runs.restart(warm_start(state, init_from))
+        curves.begin(updates)
+        began = (updates, seconds)
+        report = stack.enter_context(Reports(recorders, Progress(plan, runs.labels, updates, seconds, {}, began)))
+        expected = saved.record.get("evaluations", 0) if saved is not None else 0
+        evaluations = Evaluations(score, home.file("evaluations.jsonl"), updates, len(runs.labels), expected)
+        stack.enter_context(contextlib.closing(evaluations))
+        best = Best(home.best, who, len(runs.labels))
+        best.restore(evaluations, describe({"state": template}))
+        save_errors = functools.partial(_save_errors, on_save_error)
+        for write in (curves.flush, evaluations.flush):  # what was damaged is mended now
+            with save_errors():
+                write()
+
+        def evaluate():
+            evaluations.add(updates, state)
+            with save_errors():
+                evaluations.flush()
+            with save_errors():
+                best.update(updates, evaluations.returns(updates), state)
+            if render_every and updates // eval_every % render_every == 0:
+                drawing = home.file(f"renders/{updates}.gif")
+                with save_errors(), write_errors(drawing):
+                    runs.render(state, drawing)
+
+        def save():
+            """Saves what a checkpoint depends on, and then the checkpoint."""
+            report.flush()
+            for write in (curves.flush, evaluations.flush, best.settle):
+                with save_errors():
+                    write()
+            with save_errors():
+                more = {"seconds": seconds, "evaluations": len(evaluations)}
+                home.save(updates, {"state": state, "pending": curves.pending}, more)
+
+        done = updates == plan.num_updates
+        if not done:
+            runs.compile(state)
+        if eval_every and updates == 0:
+            evaluate()
+        chunk, saved_at, start = 1, time.monotonic(), time.perf_counter()
+        with Stop() as stop:
+            while not done:
+                before = time.perf_counter()
+                until_due = (every - updates % every for every in (save_every, eval_every) if every)
+                chunk = min(chunk, MAX_CHUNK, plan.num_updates - updates, *until_due)
+                state, rows, finite = runs.chunk(state, chunk)
+                updates, seconds = updates + chunk, began[1] + time.perf_counter() - start
+                if on_nonfinite == "raise" and not finite.all():
+                    raise _diverged(state, rows, finite, updates, runs.labels)
+                curves.append(rows)
+                report(Progress(plan, runs.labels, updates, seconds, rows, began))
+                if eval_every and updates % eval_every == 0:
+                    evaluate()
+                done = updates == plan.num_updates or stop.asked is not None
+                due = (save_every and updates % save_every == 0) or time.monotonic() - saved_at >= save_seconds
+                if (done or due) and finite.all():
+                    save()
+                    saved_at = time.monotonic()
+                chunk = max(1, round(chunk * min(4.0, chunk_seconds / (time.perf_counter() - before))))
+        with save_errors():
+            home.wait()
+        run = Run(runs, state, (updates,) * len(runs.labels), path)
+        return FitResult(state, curves.whole(), evaluations.table(), report.latest, stop.asked, run)
+
+
+RULES: dict[str, Rule] = {
+    "resume": one_of("auto", "must", "never"),
+    "save_seconds": Rule("must be above 0", lambda x: x > 0),
+    "save_every": at_least(0),
+    "keep": at_least(1),
+    "keep_every": at_least(0),
+    "on_save_error": one_of("raise", "warn"),
+    "eval_every": at_least(0),
+    "eval_episodes": at_least(1),
+    "eval_max_steps": at_least(1),
+    "render_every": at_least(0),
+    "on_nonfinite": one_of("raise", "ignore"),
+    "chunk_seconds": Rule("must be above 0", lambda x: x > 0),
+}
+
+
+def _wrong_options(options: dict[str, Any]) -> list[Problem]:
+    """What is wrong with the arguments of `fit` by themselves."""
+    flags = ("exact", "eval_deterministic")
+    found = [Problem(name, options[name], "must be True or False") for name in flags if not is_flag(options[name])]
+    for name, rule in RULES.items():
+        value = options[name]
+        if name == "eval_max_steps" and value is None:
+            continue
+        right = isinstance(value, str) if rule.choices else is_number(value) if name.endswith("seconds") else is_int(value)
+        if not (right and rule.holds(value)):
+            found.append(Problem(name, value, rule.text if rule.choices or right else f"{rule.text}, not {type(value).__name__}"))
+    if not found and options["render_every"] and not (options["eval_every"] and options["directory"]):
+        found.append(Problem("render_every", options["render_every"], "needs eval_every and a directory to draw into"))
+    if options["seed"] is None:
+        found.append(Problem("seed", None, "must be an int from 0 to 2**32 - 1"))
+    if options["resume"] == "must" and options["directory"] is None:
+        found.append(Problem("directory", None, "resume='must' needs the directory to resume from"))
+    return found
+
+
+def _restored(saved: Checkpoint, template: TrainState, fresh: TrainState) -> TrainState:
+    """The state of a checkpoint where the fresh one lies."""
+    restored = to_tree(saved.arrays, {"state": template})["state"]
+    return jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), restored, fresh)
+
+
+def _pending(saved: Checkpoint, nothing: dict[str, Any]) -> dict[str, Any]:
+    """The metrics of a checkpoint that were no whole row yet; of those that it does not have, nothing."""
+
+    def leaf(path, x):
+        saved_leaf = saved.arrays.get(jax.tree_util.keystr(path), x)
+        return saved_leaf if (saved_leaf.shape, saved_leaf.dtype) == (x.shape, x.dtype) else x
+
+    return jax.tree_util.tree_map_with_path(leaf, {"pending": nothing})["pending"]
+
+
+def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updates: int, labels: tuple[str, ...]) -> Exception:
+    """The error that names the update, the run and the parameter that is not finite."""
+    run = int(np.argmin(finite))
+    learned = {name: jax.device_get(getattr(state, name)) for name in LEARNT}
+    of_run = jax.tree.map(lambda x: x[run] if len(finite) > 1 else x, learned)
+    totals = np.stack([np.atleast_2d(jax.tree.leaves(metric)[0])[run] for metric in rows.values()])
+    bad = ~np.isfinite(totals).all(0)
+    first = updates - totals.shape[1] + 1 + (int(np.argmax(bad)) if bad.any() else totals.shape[1] - 1)
+    leaf = first_bad_leaf(of_run)
+    return NotFiniteError(
+        f"{labels[run]}: {leaf} is not finite; first seen in update {first}. The last checkpoint is from before. "
+        "A lower lr or max_grad_norm may help; nonfinite='freeze' skips such updates, on_nonfinite='ignore' continues"
+    )
+
+
+@contextlib.contextmanager
+def _save_errors(on_save_error: str) -> Iterator[None]:
+    """A failure to save is raised, or becomes a warning: the next save may succeed."""
+    try:
+        yield
+    except CheckpointError as error:
+        if on_save_error == "raise":
+            raise
+        warnings.warn(f"{error}; training continues, and saves again when the next checkpoint is due", stacklevel=4)

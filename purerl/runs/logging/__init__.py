@@ -1,0 +1,1 @@
+"""What shows a run while it trains: the terminal, and recorders for files and services."""

@@ -1,0 +1,100 @@
+"""Terminal output: a live line during training, a table at the end."""
+
+import time
+from typing import Any, Self
+
+import jax
+import numpy as np
+from rich.console import Console as RichConsole
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from purerl.core.metrics import Mean, summarize
+from purerl.core.types import Episodes
+from purerl.runs.logging.progress import Progress
+
+
+class LiveLine:
+    """A recorder that shows the progress of a run: one live line in a terminal, plain lines elsewhere.
+
+    Use as a context manager around `fit`. Plain lines come at most every `plain_seconds`.
+    """
+
+    def __init__(self, console: RichConsole | None = None, plain_seconds: float = 5.0):
+        self.console = console or RichConsole()
+        self._plain_seconds, self._printed, self._return = plain_seconds, None, np.nan
+        self._live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        if self._live:
+            self._live.stop()
+
+    def begin(self, progress: Progress) -> None:
+        """Says so where nothing is left to train."""
+        if progress.updates == progress.plan.num_updates:
+            self.console.print(f"finished before, after {progress.updates:,} updates; raise total_timesteps to continue")
+
+    def __call__(self, progress: Progress) -> None:
+        latest = overall(progress.metrics["episode_return"])
+        self._return = self._return if np.isnan(latest) else latest
+        line = (
+            f"{progress.steps:>13,} steps  {progress.steps_per_second:>9,.0f} steps/s  "
+            f"return {self._return:>9.1f}  {_clock(progress.seconds_left)} left"
+        )
+        if self._live:
+            self._live.update(Text(line), refresh=True)
+        elif self._printed is None or time.monotonic() - self._printed >= self._plain_seconds:
+            if self._printed is not None:
+                self.console.print(line, highlight=False)
+            self._printed = time.monotonic()
+
+
+def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
+    """What each run reached: its episodes, and their mean return and length over the last tenth of `metrics`."""
+    rate = progress.steps_per_second or progress.steps / max(progress.seconds, 1e-9)
+    table = Table(title=f"{progress.steps:,} steps in {_clock(progress.seconds)}, {rate:,.0f} steps/s")
+    for column in ("run", "episodes", "return", "length", "entropy"):
+        table.add_column(column, justify="right")
+    rows = jax.tree.leaves(metrics)[0].shape[-1]
+    tail = slice(-max(1, rows // 10), None)
+    for i, label in enumerate(progress.labels):
+        of_run = {name: _part_of(metric, i if len(progress.labels) > 1 else ...) for name, metric in metrics.items()}
+        last = [f"{overall(_part_of(of_run[name], tail)):.1f}" for name in ("episode_return", "episode_length")]
+        entropy = summarize({"entropy": of_run["entropy"]})["entropy"][-1]
+        table.add_row(label, f"{of_run['episodes'].total.sum(dtype=np.int64):,}", *last, f"{entropy:.3f}")
+    return table
+
+
+def evaluation_table(episodes: Episodes, labels: tuple[str, ...], finished: tuple[int, ...]) -> Table:
+    """The scores of each run, leaves `[runs, episodes]` on the host; `finished` are the updates of each."""
+    count = episodes.returns.shape[1]
+    after = f"{min(finished):,}" + (f" to {max(finished):,}" if len(set(finished)) > 1 else "")
+    table = Table(title=f"{count} episodes after {after} updates")
+    for column in ("run", "return", "std", "min", "max", "length", "finished"):
+        table.add_column(column, justify="right")
+    for i, returns in enumerate(episodes.returns):
+        numbers = [returns.mean(), returns.std(), returns.min(), returns.max(), episodes.lengths[i].mean()]
+        table.add_row(labels[i], *(f"{x:.1f}" for x in numbers), f"{episodes.finished[i].sum()} of {count}")
+    return table
+
+
+def overall(mean: Mean) -> float:
+    """One mean over everything that was counted, on the host; NaN if nothing was."""
+    count = np.sum(mean.count, dtype=np.int64)
+    return float(np.sum(mean.total, dtype=np.float64) / count) if count else float("nan")
+
+
+def _part_of(metric: Any, index: Any) -> Any:
+    return type(metric)(**{name: x[index] for name, x in vars(metric).items()})
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

@@ -1,0 +1,293 @@
+"""Recorders: metrics of a run in files and services, written during training.
+
+A recorder is any callable of a `Progress`, called after each chunk. It may also have `begin(progress)`, called once with the
+progress that the run resumes from; `flush()`, called before each checkpoint; and `close()`.
+"""
+
+import abc
+import contextlib
+import csv
+import json
+import math
+import os
+import pathlib
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from purerl.config.fields import is_int
+from purerl.core.metrics import add_up, summarize
+from purerl.runs.logging.progress import Progress
+from purerl.runs.storage.files import atomic_write, read_file
+
+TAGS = {  # the names that TensorBoard users know
+    "episode_return": "charts/episodic_return",
+    "episode_length": "charts/episodic_length",
+    "steps_per_second": "charts/SPS",
+    "lr": "charts/learning_rate",
+    "seconds": "charts/seconds",
+    "update": "charts/update",
+    "policy_loss": "losses/policy_loss",
+    "value_loss": "losses/value_loss",
+    "loss": "losses/loss",
+    "entropy": "losses/entropy",
+    "approx_kl": "losses/approx_kl",
+    "clip_fraction": "losses/clipfrac",
+    "explained_variance": "losses/explained_variance",
+}
+
+
+class Reports:
+    """Calls recorders. One that fails is reported, and left out until the next checkpoint. Use as a context manager.
+
+    Attributes:
+        latest: the `Progress` of the last call.
+    """
+
+    def __init__(self, recorders: tuple[Callable[[Progress], None], ...], began: Progress):
+        self._recorders, self._failed, self.latest = list(recorders), [], began
+
+    def __enter__(self) -> Self:
+        self._each("begin", self.latest)
+        return self
+
+    def __call__(self, progress: Progress) -> None:
+        self.latest = progress
+        self._each("__call__", progress)
+
+    def flush(self) -> None:
+        """Before a checkpoint. Recorders that failed are started again. Further failures are silent."""
+        failed, self._failed = self._failed, []
+        self._each("flush")
+        for recorder in failed:
+            again = self._error_of(recorder, "begin", self.latest)
+            (self._recorders if again is None else self._failed).append(recorder)
+
+    def __exit__(self, *_) -> None:
+        self._each("close")
+        for recorder in self._failed:
+            self._error_of(recorder, "close")
+
+    def _each(self, method: str, *args: Any) -> None:
+        for recorder in list(self._recorders):
+            if (error := self._error_of(recorder, method, *args)) is not None:
+                self._recorders.remove(recorder)
+                self._failed.append(recorder)
+                hint = "it is left out until the next checkpoint"
+                warnings.warn(f"the recorder {recorder!r} failed, {hint}: {error!r}", stacklevel=4)
+
+    def _error_of(self, recorder: Any, method: str, *args: Any) -> Exception | None:
+        try:
+            if hasattr(recorder, method):
+                getattr(recorder, method)(*args)
+        except Exception as error:
+            return error
+        return None
+
+
+def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[str, Any]:
+    """One flat row of plain numbers: `metrics` added up, ending at `updates`.
+
+    One run gives `{"episode_return": 21.0}`. Several give their mean under that name, then `episode_return/min`, `/max`, `/std`
+    and each run's own, `episode_return/seed 3`; a run without a value is left out of the first four.
+    """
+    steps = updates * progress.plan.batch_size
+    row = {"update": updates, "steps": steps, "seconds": round(progress.seconds, 3)}
+    row["steps_per_second"] = round(progress.steps_per_second, 1)
+    others = {name: metric for name, metric in metrics.items() if name != "steps"}
+    for name, value in summarize(add_up(others)).items():
+        row.update({name: value.item()} if value.ndim == 0 else spread(name, value, progress.labels))
+    return row
+
+
+def spread(name: str, values: np.ndarray, labels: tuple[str, ...]) -> dict[str, float]:
+    """The columns of one quantity of several runs, `[runs]`."""
+    seen = values[~np.isnan(values)] if values.dtype.kind == "f" else values
+    of = lambda statistic: float(statistic(seen.astype(np.float64))) if seen.size else math.nan
+    across = {name: of(np.mean), f"{name}/min": of(np.min), f"{name}/max": of(np.max), f"{name}/std": of(np.std)}
+    return across | {f"{name}/{label}": value.item() for label, value in zip(labels, values, strict=True)}
+
+
+class Rows(abc.ABC):
+    """What recorders that write rows have in common: a subclass writes a row, to `self.sink` if that is flushed and closed.
+
+    Args:
+        path: the file, or for TensorBoard the directory.
+        every: updates in a row; 0 writes one for each chunk. A row also ends at each checkpoint, so that a run that is killed
+          and resumed neither loses nor repeats one.
+    """
+
+    def __init__(self, path: str | os.PathLike, every: int = 0):
+        self.path = pathlib.Path(path)
+        self.sink, self._every, self._pending = None, every, None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.path)!r})"
+
+    def begin(self, progress: Progress) -> None:
+        """Opens the file, cut back to the rows before the run resumes."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.sink is not None:  # of before it failed
+            with contextlib.suppress(OSError):
+                self.sink.close()
+        self.sink, self._pending = None, None
+
+    def __call__(self, progress: Progress) -> None:
+        rows = progress.metrics
+        if self._pending is not None:
+            rows = jax.tree.map(lambda *x: np.concatenate(x, -1), self._pending[1], rows)
+        count = jax.tree.leaves(rows)[0].shape[-1]
+        before = progress.updates - count
+        every = self._every or count
+        until_next = every - before % every if self._every else count
+        start = 0
+        for end in range(until_next, count + 1, every):
+            self.write(row_of(progress, jax.tree.map(lambda x: x[..., start:end], rows), before + end))  # noqa: B023
+            start = end
+        self._pending = (progress, jax.tree.map(lambda x: x[..., start:], rows)) if start < count else None
+
+    def flush(self) -> None:
+        """Everything so far is in the file."""
+        if self._pending is not None:
+            progress, rest = self._pending
+            self._pending = None
+            self.write(row_of(progress, rest, progress.updates))
+        if self.sink is not None:
+            self.sink.flush()
+
+    @abc.abstractmethod
+    def write(self, row: dict[str, Any]) -> None:
+        """Adds a row to the file."""
+
+    def close(self) -> None:
+        self.flush()
+        if self.sink is not None:
+            self.sink.close()
+
+
+class TextRows(Rows):
+    """Rows in a text file, one a line."""
+
+    def begin(self, progress: Progress) -> None:
+        super().begin(progress)
+        lines = read_file(self.path).splitlines(keepends=True)
+        atomic_write(self.path, b"".join(self.kept(lines, progress.updates)))
+        self.sink = open(self.path, "a")  # noqa: SIM115
+
+    @abc.abstractmethod
+    def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
+        """Those lines that are whole rows of the first so many updates."""
+
+
+class JsonLines(TextRows):
+    """One JSON object a row; NaN and infinity are null."""
+
+    def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
+        return [line for line in lines if (row := _update_of(line)) is not None and row <= updates]
+
+    def write(self, row: dict[str, Any]) -> None:
+        finite = {name: x if math.isfinite(x) else None for name, x in row.items()}
+        self.sink.write(json.dumps(finite) + "\n")
+
+
+class Csv(TextRows):
+    """One line a row, under a line of names; NaN is empty."""
+
+    def begin(self, progress: Progress) -> None:
+        self._names: list[str] = []
+        super().begin(progress)
+
+    def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
+        self._names = next(csv.reader([lines[0].decode(errors="replace")])) if lines else []  # a label may have a comma
+        whole = [line for line in lines[1:] if line.endswith(b"\n") and line.count(b",") == len(self._names) - 1]
+        first = lambda line: line.partition(b",")[0]
+        return [*lines[:1], *(line for line in whole if first(line).isdigit() and int(first(line)) <= updates)]
+
+    def write(self, row: dict[str, Any]) -> None:
+        writer = csv.writer(self.sink, lineterminator="\n")
+        if not self._names:
+            self._names = list(row)
+            writer.writerow(self._names)
+        writer.writerow(["" if math.isnan(row[name]) else row[name] for name in self._names])
+
+
+class TensorBoard(Rows):
+    """Scalars over environment steps (of one run), under the tags that TensorBoard users know: `charts/episodic_return`, ..."""
+
+    def begin(self, progress: Progress) -> None:
+        super().begin(progress)
+        # Its `SummaryWriter` writes from a thread of its own, and what fails there arrives nowhere.
+        from tensorboardX.event_file_writer import EventsWriter
+
+        self.path.mkdir(exist_ok=True)
+        for file in sorted(self.path.glob("events.out.tfevents.*")):
+            _cut_events(file, progress.updates * progress.plan.batch_size)
+        self.sink = EventsWriter(str(self.path / "events"))
+
+    def write(self, row: dict[str, Any]) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.summary import Summary, scalar
+
+        values = []
+        for name, value in row.items():
+            if name != "steps" and not math.isnan(value):
+                base, _, rest = name.partition("/")
+                values += scalar(TAGS.get(base, f"metrics/{base}") + (f"/{rest}" if rest else ""), value).value
+        self.sink.write_event(Event(wall_time=time.time(), step=row["steps"], summary=Summary(value=values)))
+
+
+class Wandb(Rows):
+    """Rows to Weights & Biases. The arguments are those of `wandb.init`; to resume a run, give its `id`.
+
+    Raises:
+        ImportError: wandb is not installed.
+    """
+
+    def __init__(self, every: int = 0, **init: Any):
+        super().__init__(".", every)
+        try:
+            import wandb
+        except ImportError as error:
+            raise ImportError("Weights & Biases needs its package: pip install 'purerl[wandb]'") from error
+        self._run = wandb.init(**{"resume": "allow", **init})
+
+    def write(self, row: dict[str, Any]) -> None:
+        self._run.log({TAGS.get(name, name): x for name, x in row.items() if not math.isnan(x)}, step=row["update"])
+
+    def close(self) -> None:
+        super().close()
+        self._run.finish()
+
+
+def _update_of(line: bytes) -> int | None:
+    """The update of a line that is a whole row, or None."""
+    try:
+        update = json.loads(line)["update"] if line.endswith(b"\n") else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return update if is_int(update) else None
+
+
+def _cut_events(path: pathlib.Path, steps: int) -> None:
+    """Cuts an event file before the first event of a later step.
+
+    A record is its length in 8 bytes, 4 bytes of checksum, the event, and 4 bytes of checksum.
+    """
+    from google.protobuf.message import DecodeError
+    from tensorboardX.proto.event_pb2 import Event
+
+    data, end = path.read_bytes(), 0
+    while end + 12 <= len(data):
+        after = end + 12 + int.from_bytes(data[end : end + 8], "little") + 4
+        try:
+            if after > len(data) or Event.FromString(data[end + 12 : after - 4]).step > steps:
+                break
+        except DecodeError:
+            warnings.warn(f"{path} is damaged; it is cut off there", stacklevel=6)
+            break
+        end = after
+    os.truncate(path, end)

@@ -1,0 +1,38 @@
+"""SIGINT and SIGTERM handling."""
+
+import signal
+import threading
+from typing import Any, Self
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stop:
+    """Notes the first SIGINT or SIGTERM; the second one leaves at once, by KeyboardInterrupt or by ending the process.
+
+    Use as a context manager. Only the main thread may listen; elsewhere nothing is noted.
+
+    Attributes:
+        asked: the signal that came, or None.
+    """
+
+    def __init__(self):
+        self.asked: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def _note(self, number: int, _) -> None:
+        self.asked = signal.Signals(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def __exit__(self, *_) -> None:
+        self._restore()

@@ -1,0 +1,1 @@
+"""What a run writes to disk and reads back: checkpoints, metrics, and the migration of old formats."""

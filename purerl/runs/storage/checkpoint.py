@@ -1,0 +1,410 @@
+"""Checkpoints: all that resuming a run bit-identically needs, as arrays and JSON, written atomically.
+
+A checkpoint holds a tree of arrays and a record: the config, the run, versions, and the shape, dtype and SHA-256 of every array.
+It has no pickles and no names of classes; code and environments come from the caller. This is the only module that uses Orbax,
+and of it only the v1 interface.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import logging
+import os
+import pathlib
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import filelock
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem
+from purerl.runs.storage.migrations import FORMAT, migrated
+
+PyTree = Any
+CLOCK = "['state'].clock"  # how the paths of a state's clock begin: of all of a state it alone has no axis of runs
+UNFINISHED = ".orbax-checkpoint-tmp"  # what Orbax adds to the name of a checkpoint until it is whole
+KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # dtypes of keys, and their names
+KEY_WORDS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4}
+PACKAGES = ("purerl", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "orbax-checkpoint")
+
+
+class Checkpoint(NamedTuple):
+    """What was saved.
+
+    updates: finished updates.
+    record: JSON, as it was given to `Store.save`, with "versions" and "leaves" added.
+    arrays: from a path in the saved tree to an array on the host.
+    """
+
+    updates: int
+    record: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+
+# --- trees and arrays -------------------------------------------------------------------------------------------------
+
+
+def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
+    """Every leaf of a tree by its path, as a copy on the host; keys as their data."""
+
+    def copied(x):
+        # On a CPU `np.asarray` may be a view of memory that the next chunk of training writes to.
+        return np.array(jax.random.key_data(x) if _is_key(x) else x)
+
+    return {jax.tree_util.keystr(path): copied(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def to_tree(arrays: dict[str, np.ndarray], template: PyTree) -> PyTree:
+    """The tree whose leaves `to_arrays` gave; `template` has its structure, shapes and dtypes."""
+
+    def leaf(path, like):
+        x = jnp.asarray(arrays[jax.tree_util.keystr(path)])
+        return jax.random.wrap_key_data(x, impl=KEY_KINDS[str(like.dtype)]) if _is_key(like) else x
+
+    return jax.tree_util.tree_map_with_path(leaf, template)
+
+
+def describe(tree: PyTree) -> dict[str, str]:
+    """From the path of every leaf to its dtype and shape: `float32[64, 4]`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in leaves}
+
+
+def leaf_differences(saved: dict[str, str], wanted: dict[str, str]) -> list[str]:
+    """Where two trees that `describe` described are not alike, in words."""
+    missing = [f"{path}: {wanted[path]} is not in the checkpoint" for path in wanted if path not in saved]
+    surplus = [f"{path}: {saved[path]} is only in the checkpoint" for path in saved if path not in wanted]
+    both = [path for path in wanted if path in saved and saved[path] != wanted[path]]
+    return [f"{path}: {saved[path]} in the checkpoint, {wanted[path]} here" for path in both] + missing + surplus
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def _sha256(data: bytes | np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(data).tobytes() if isinstance(data, np.ndarray) else data).hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """What the bits of a run depend on beside its config, and which checkpoints only note."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        **found,
+        "platform": jax.default_backend(),
+        "prng": f"{jax.config.jax_default_prng_impl}, partitionable {jax.config.jax_threefry_partitionable}",
+    }
+
+
+# --- a directory of checkpoints ---------------------------------------------------------------------------------------
+
+
+class Store:
+    """The checkpoints in a directory, by number of updates.
+
+    Args:
+        directory: absolute; made if it is not there.
+        keep: newest checkpoints to keep.
+        keep_every: keep those of every k-th update as well; 0 keeps none of them.
+
+    Raises:
+        ConfigError: there is a file in its place.
+    """
+
+    def __init__(self, directory: pathlib.Path, keep: int = 3, keep_every: int = 0):
+        self.directory, self._keep, self._keep_every = directory, keep, keep_every
+        self._saving, self._saving_updates = None, 0
+        try:
+            directory.mkdir(exist_ok=True)
+            for unfinished in directory.glob(f"*{UNFINISHED}*"):  # of a process that was killed
+                shutil.rmtree(unfinished)
+        except OSError as error:
+            raise ConfigError([Problem("directory", str(directory), f"cannot be written to: {error.strerror}")]) from None
+
+    def save(self, updates: int, tree: PyTree, record: dict[str, Any]) -> None:
+        """Copies a tree to the host and begins to write it. Waits for the save before.
+
+        Raises:
+            CheckpointError: that one, or this, could not be written.
+        """
+        self.wait()
+        self.write(updates, to_arrays(tree), describe(tree), record)
+
+    def write(self, updates: int, arrays: dict[str, np.ndarray], described: dict[str, str], record: dict[str, Any]) -> None:
+        """Begins to write arrays, as `to_arrays` and `describe` gave them. Waits for the save before.
+
+        Raises:
+            CheckpointError: that one, or this, could not be written.
+        """
+        self.wait()
+        leaves = {path: [described[path], _sha256(x)] for path, x in arrays.items()}
+        text = json.dumps({**record, "format": FORMAT, "updates": updates, "versions": versions(), "leaves": leaves})
+        # Orbax refuses arrays without elements; their place in the record is enough.
+        stored = {path: x for path, x in arrays.items() if x.size}
+        metadata = {"record": text, "sha256": _sha256(text.encode())}
+        path, self._saving_updates = self._path(updates), updates
+        with self._reported():
+            self._saving = _orbax().save_async(path, stored, overwrite=path.exists(), custom_metadata=metadata)
+
+    def wait(self) -> None:
+        """Returns when what was saved is whole.
+
+        Raises:
+            CheckpointError: it could not be written; the checkpoints before it are still there.
+        """
+        saving, self._saving = self._saving, None
+        if saving is None:
+            return
+        with self._reported():
+            saving.result()
+            self._forget()
+
+    def _forget(self) -> None:
+        """Removes the checkpoints that need not be kept, each in one step."""
+        there = self.updates()
+        lasting = [updates for updates in there if self._keep_every and updates % self._keep_every == 0]
+        for updates in set(there) - {*there[-self._keep :], *lasting}:
+            removed = self.directory / f"{updates}{UNFINISHED}-removed"
+            os.rename(self._path(updates), removed)
+            shutil.rmtree(removed)
+
+    def _reported(self):
+        return _Translated(self._failed)
+
+    def _failed(self, error: Exception) -> CheckpointError:
+        self._saving = None
+        for unfinished in self.directory.glob(f"{self._saving_updates}{UNFINISHED}*"):
+            shutil.rmtree(unfinished, ignore_errors=True)  # on a full disk nothing else would fit
+        return CheckpointError(f"update {self._saving_updates} could not be saved to {self.directory}: {_reason(error)}")
+
+    def updates(self) -> list[int]:
+        """Which checkpoints there are, the oldest first."""
+        return saved_updates(self.directory)
+
+    def load(self, updates: int) -> Checkpoint:
+        """A checkpoint, verified.
+
+        Raises:
+            CheckpointCorrupt: it is not what was written.
+        """
+        return read(self._path(updates))
+
+    def _path(self, updates: int) -> pathlib.Path:
+        return self.directory / str(updates)
+
+
+def saved_updates(directory: pathlib.Path) -> list[int]:
+    """The numbers of updates of the checkpoints below a directory of them, the oldest first. Reads only, and takes no lock."""
+    whole = [path for path in directory.iterdir() if path.name.isdigit()] if directory.is_dir() else []
+    return sorted(int(path.name) for path in whole if path.is_dir())
+
+
+def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Checkpoint:
+    """The newest checkpoint below a directory of them that is what was written, or the one of so many updates.
+
+    Of one that is damaged it warns, and takes the one before.
+
+    Raises:
+        CheckpointError: there is none.
+        CheckpointCorrupt: it is damaged, and there is no other.
+    """
+    there = saved_updates(directory) if updates is None else [updates]
+    if not there or not (directory / str(there[-1])).is_dir():
+        raise CheckpointError(f"no checkpoint in {directory}" + ("" if updates is None else f" of update {updates}"))
+    return first_readable(there, lambda number: read(directory / str(number)))
+
+
+def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
+    """What reading the last of these numbers gives, or the one before it where that is damaged, with a warning.
+
+    Raises:
+        CheckpointCorrupt: all are.
+    """
+    for number in reversed(there):
+        try:
+            return read(number)
+        except CheckpointCorrupt as error:
+            if number == there[0]:
+                raise
+            warnings.warn(f"{error}; taking the one before", stacklevel=5)
+    raise ValueError("no checkpoint to read")
+
+
+def read_record(path: pathlib.Path) -> dict[str, Any]:
+    """The record of the checkpoint in a directory, verified."""
+    with _Translated(lambda error: CheckpointCorrupt(f"the record of {path} cannot be read: {error}")):
+        metadata = _orbax().metadata(path).custom_metadata
+        text = metadata.get("record", "") if isinstance(metadata, dict) else ""
+        if not text or _sha256(text.encode()) != metadata.get("sha256"):
+            raise CheckpointCorrupt(f"the record of {path} is not what was written")
+        record = json.loads(text)
+    if not 1 <= record["format"] <= FORMAT:
+        raise CheckpointMismatch(path, [f"format {record['format']}; this version of purerl reads 1 to {FORMAT}"])
+    return record
+
+
+def read(path: pathlib.Path) -> Checkpoint:
+    """The checkpoint in a directory, with every array held against its hash, as one of today's format."""
+    record = read_record(path)
+    orbax, leaves = _orbax(), record["leaves"]
+    with _Translated(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")):
+        stored = orbax.metadata(path).metadata
+        sizes = {name: _stored_size(described) for name, (described, _) in leaves.items()}
+        for name, size in sizes.items():  # before anything is allocated
+            if size and int(np.prod(stored[name].shape, dtype=object)) != size:
+                raise CheckpointCorrupt(f"{path}: {name} has the shape {stored[name].shape}, not {leaves[name][0]}")
+            if size and stored[name].dtype != _dtype(leaves[name][0]):
+                raise CheckpointCorrupt(f"{path}: {name} is of {stored[name].dtype}, not {leaves[name][0]}")
+        template = {name: np.empty(x.shape, x.dtype) for name, x in stored.items() if name in leaves}
+        arrays = orbax.load(path, template) if template else {}
+    for name, (described, expected) in leaves.items():
+        array = arrays.setdefault(name, np.empty(shape_of(described), _dtype(described)))
+        if _sha256(array) != expected:
+            raise CheckpointCorrupt(f"{path}: {name} is not what was written")
+    record, names = migrated(record)
+    return Checkpoint(record["updates"], record, {names[path]: x for path, x in arrays.items()})
+
+
+def shape_of(described: str) -> tuple[int, ...]:
+    """The shape in what `describe` gives."""
+    return tuple(json.loads(described[described.index("[") :]))
+
+
+def _dtype(described: str) -> np.dtype:
+    name = described[: described.index("[")]
+    return jnp.dtype(np.uint32 if name.startswith("key<") else name)
+
+
+def _stored_size(described: str) -> int:
+    """Elements of an array as it is stored; a key is as many words as its kind has."""
+    name, size = described[: described.index("[")], int(np.prod(shape_of(described), dtype=object))
+    return size * KEY_WORDS[KEY_KINDS[name]] if name in KEY_KINDS else size
+
+
+class _Translated:
+    """Turns any error within into a checkpoint's, whose message has what a user can act on."""
+
+    def __init__(self, translate: Callable[[Exception], CheckpointError]):
+        self._translate = translate
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        # One failed write cancels the others, and then the cancellation may be what surfaces.
+        failed = isinstance(error, Exception | asyncio.CancelledError)
+        if failed and not isinstance(error, CheckpointError):
+            raise self._translate(error) from None
+
+
+def _reason(error: BaseException) -> str:
+    """Why a write failed: the system's word for it, if the error has one anywhere."""
+    if code := re.search(r"os_error_code='(\d+)'", str(error)):
+        return os.strerror(int(code[1]))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).split("\n")[0][:300] or type(error).__name__
+
+
+# --- Orbax and the terminal -------------------------------------------------------------------------------------------
+
+
+def _orbax() -> Any:
+    """Orbax, its reports kept off the terminal: its errors arrive as exceptions."""
+    for logger in ("absl", "asyncio"):  # where one array cannot be read, asyncio would show what became of the others
+        logging.getLogger(logger).addFilter(_not_of_orbax)
+    if not isinstance(sys.unraisablehook, _Unraisable):
+        sys.unraisablehook = _Unraisable(sys.unraisablehook)
+        warnings.filterwarnings("ignore", r"coroutine '(\w*Handler\.\w+|_create_paths)' was never awaited", RuntimeWarning)
+    from orbax.checkpoint import v1
+
+    return v1
+
+
+def _not_of_orbax(record: logging.LogRecord) -> bool:
+    names = f"{record.pathname} {record.getMessage()}"
+    return "orbax" not in names and "tensorstore" not in names
+
+
+class _Unraisable:
+    """A hook for errors that no code can catch.
+
+    Where one array cannot be written, Orbax closes the event loop that the others are about to report to. Each of those then
+    would print a traceback, dozens of them, from a thread of TensorStore's.
+    """
+
+    def __init__(self, otherwise: Callable[[Any], None]):
+        self._otherwise = otherwise
+
+    def __call__(self, unraisable: Any) -> None:
+        error = unraisable.exc_value
+        if unraisable.object is None and isinstance(error, RuntimeError) and str(error) == "Event loop is closed":
+            return
+        self._otherwise(unraisable)
+
+
+# --- the directory of a run -------------------------------------------------------------------------------------------
+
+
+class Lock:
+    """The right to write to a directory; one process at a time, and freed by its death.
+
+    Raises:
+        DirectoryLocked: another process has it.
+    """
+
+    def __init__(self, directory: pathlib.Path):
+        self._lock, holder = filelock.FileLock(directory / ".lock"), directory / ".holder"
+        try:
+            self._lock.acquire(timeout=0)
+        except filelock.Timeout:
+            with contextlib.suppress(OSError):
+                raise DirectoryLocked(f"{directory} is being written to by {holder.read_text()}") from None
+            raise DirectoryLocked(f"{directory} is being written to by another process") from None
+        with contextlib.suppress(OSError):  # without it, the message above has no holder
+            holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+
+    def release(self) -> None:
+        self._lock.release()
+
+
+def run_directory(directory: Any) -> pathlib.Path:
+    """A directory to write to, absolute, made and tried.
+
+    Raises:
+        ConfigError: it cannot be one.
+    """
+    wrong = lambda hint: ConfigError([Problem("directory", directory, hint)])
+    if not isinstance(directory, str | os.PathLike) or not str(directory):
+        raise wrong("must be a path")
+    text = os.fspath(directory)
+    if any(ord(character) < 32 for character in text):
+        raise wrong("must not contain control characters such as a new line")
+    if "://" in text:
+        raise wrong("must be on a local or mounted file system")
+    path = pathlib.Path(text).expanduser().absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path, delete=False) as probe:
+            probe.write(b"probe")
+            os.fsync(probe.fileno())
+        os.replace(probe.name, path / ".probe")
+        (path / ".probe").unlink()
+    except OSError as error:
+        raise wrong(f"cannot be written to: {error.strerror}") from error
+    return path

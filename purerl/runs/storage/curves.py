@@ -1,0 +1,269 @@
+"""The metrics of a run on the host, in memory or in an append-only file.
+
+The file is one line of JSON, which describes the rows and the runs, and then rows of bytes, all of one size, each with its
+checksum. Rows after the last checkpoint are cut off on resuming. A damaged or missing row counts steps and nothing else.
+"""
+
+import json
+import pathlib
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from purerl.core import metrics as kinds
+from purerl.core.errors import CheckpointCorrupt, CheckpointError
+from purerl.core.metrics import add_up
+from purerl.runs.storage.files import AppendOnlyFile, checksum, read_file
+
+PyTree = Any
+FORMAT = 2
+KINDS = {kind.__name__: kind for kind in (kinds.Sum, kinds.Mean, kinds.Max)}
+
+
+class Header(NamedTuple):
+    """The header of a file, its first line.
+
+    row: the metrics of one update, as shapes `[...]`.
+    every: updates in a row.
+    steps: environment steps in a row, of one run.
+    runs: of each run the index of its config, None where there is one config only, and its seed; () where it is not known.
+    configs: what the configs differ in, in words; () where there is one only.
+    format: 1 is that of purerl 0.2, without checks.
+    """
+
+    row: dict[str, Any]
+    every: int
+    steps: int
+    runs: tuple[tuple[int | None, int], ...] = ()
+    configs: tuple[str, ...] = ()
+    format: int = FORMAT
+
+
+class Curves:
+    """Rows of metrics, one for each `every` updates in whatever chunks they come.
+
+    Attributes:
+        pending: the sum of the updates after the last whole row, leaves `[...]`; nothing counted if there are none.
+        finished: updates so far.
+
+    Args:
+        header: what a row is.
+        path: the file; None for memory.
+    """
+
+    def __init__(self, header: Header, path: pathlib.Path | None = None):
+        self._header, self._every, self._row = header, header.every, header.row
+        self._rows: list[dict[str, Any]] = []
+        self.finished, self.pending = 0, _nothing(header.row)
+        self._path, self._file = path, AppendOnlyFile(path, _packed_header(header))
+
+    def begin(self, finished: int) -> None:
+        """Goes on after `finished` updates, with the rows of the file that are whole by then, and no others.
+
+        Of rows that are damaged or missing it warns; they count nothing but their steps.
+        """
+        self.finished = finished
+        if self._path is None or not finished:
+            return
+        rows = self._adopt(lambda: read_file(self._path))
+        self._file = AppendOnlyFile(self._path, _packed_header(self._header) + _packed(rows, self._row, 0))
+
+    def append(self, rows: dict[str, Any]) -> None:
+        """Adds the metrics of some updates, leaves `[..., updates]`."""
+        start, count = 0, jax.tree.leaves(rows)[0].shape[-1]
+        while start < count:
+            filled = self.finished % self._every
+            # To the end of the row that was begun, or as many whole rows as there are, or what is left.
+            size = self._every - filled if filled else max(self._every, (count - start) // self._every * self._every)
+            size = min(size, count - start)
+            part = jax.tree.map(lambda x: x[..., start : start + size], rows)  # noqa: B023
+            if size > self._every:
+                self._write(_added(_nothing(self._row), part, self._every))
+            else:
+                added = _added(self.pending, part, size)
+                ends = filled + size == self._every
+                self.pending = _nothing(self._row) if ends else jax.tree.map(lambda x: x[..., 0], added)
+                if ends:
+                    self._write(added)
+            self.finished, start = self.finished + size, start + size
+
+    def _write(self, rows: dict[str, Any]) -> None:
+        if self._path is None:
+            self._rows.append(rows)
+        else:
+            self._file.add(_packed(rows, self._row, self.finished // self._every))
+
+    def flush(self) -> None:
+        """Everything so far is in the file.
+
+        Raises:
+            CheckpointError: it could not be written; the next flush tries again.
+        """
+        self._file.flush()
+
+    def whole(self) -> dict[str, Any]:
+        """All rows, the last one of fewer updates where they do not divide. Leaves `[..., rows]`."""
+        if self._path is None:
+            rows = jax.tree.map(lambda *x: np.concatenate(x, -1), _blank(self._header, 0), *self._rows)
+        else:
+            rows = self._adopt(self._file.read)
+        if self.finished % self._every:
+            rows = jax.tree.map(lambda a, b: np.concatenate([a, b[..., None]], -1), rows, self.pending)
+        return rows
+
+    def _adopt(self, read: Callable[[], bytes]) -> dict[str, Any]:
+        """The rows so far, of a file that may be damaged, in words where it is."""
+        count, data = self.finished // self._every, b""
+        try:
+            data = read()
+        except CheckpointError as error:
+            warnings.warn(str(error), stacklevel=4)
+        rows, lost = _adopted(data, self._header, count)
+        if lost:
+            _tell(self._path, lost, count, self._every)
+        elif data and _split(data)[0] is None:
+            warnings.warn(f"{self._path}: the first line was damaged, and is written anew", stacklevel=4)
+        return rows
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read(path: pathlib.Path) -> tuple[dict[str, Any], Header]:
+    """The rows of a file, leaves `[..., rows]`, and its header. Warns of damaged rows.
+
+    Raises:
+        CheckpointError: it cannot be read, or its first line is damaged.
+    """
+    header, body = _split(read_file(path))
+    if header is None:
+        raise CheckpointCorrupt(f"the first line of {path} is damaged; resuming the run repairs it")
+    rows, lost = _rows(body, header, None)
+    if lost:
+        _tell(path, lost, jax.tree.leaves(rows)[0].shape[-1], header.every)
+    return rows, header
+
+
+def _tell(path: pathlib.Path, lost: int, count: int, every: int) -> None:
+    counted = "they count nothing" if lost > 1 else "it counts nothing"
+    each = "" if every == 1 else f" of {every} updates each"
+    rows = "rows" if lost > 1 else "row"
+    warnings.warn(f"{path}: {lost} {rows} of {count}{each} damaged or missing; {counted} but the steps", stacklevel=5)
+
+
+# --- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def _packed_header(header: Header) -> bytes:
+    parts = lambda metric: {part: [np.dtype(x.dtype).str, list(x.shape)] for part, x in vars(metric).items()}
+    described = {name: [type(metric).__name__, parts(metric)] for name, metric in header.row.items()}
+    text = json.dumps({**header._asdict(), "row": described}).encode()
+    return text + b" " + checksum(text).hex().encode() + b"\n"
+
+
+def _split(data: bytes) -> tuple[Header | None, bytes]:
+    """The header, None if it is damaged, and the rest."""
+    line, _, body = data.partition(b"\n")
+    text, _, mark = line.rpartition(b" ")
+    try:
+        if checksum(text).hex().encode() == mark:
+            header = json.loads(text)
+            runs = tuple(tuple(run) for run in header["runs"])
+            return Header(**{**header, "row": _row_of(header["row"]), "runs": runs, "configs": tuple(header["configs"])}), body
+        header = json.loads(line)
+        return (Header(_row_of(header["row"]), header["every"], 0, format=1) if header.keys() == {"every", "row"} else None), body
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None, body
+
+
+def _row_of(described: dict[str, Any]) -> dict[str, Any]:
+    shaped = lambda dtype, shape: jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtype))
+    return {name: KINDS[kind](**{part: shaped(*x) for part, x in parts.items()}) for name, (kind, parts) in described.items()}
+
+
+def _packed(rows: dict[str, Any], like: dict[str, Any], first: int) -> bytes:
+    """Rows `[..., rows]` as bytes, each followed by its check; `first` is the place of the first of them."""
+    parts = _parts(rows)
+    records = np.zeros(next(iter(parts.values())).shape[-1], _dtype(like))
+    for name, x in parts.items():
+        records[name] = np.moveaxis(x, -1, 0)
+    data, size = records.tobytes(), records.dtype.itemsize
+    each = (data[i * size : (i + 1) * size] for i in range(len(records)))
+    return b"".join(row + checksum(row, first + i) for i, row in enumerate(each))
+
+
+def _rows(body: bytes, header: Header, count: int | None) -> tuple[dict[str, Any], int]:
+    """The rows in what follows a header, leaves `[..., rows]`, and how many of them count nothing.
+
+    Args:
+        body: after the first line.
+        header: of the file.
+        count: how many rows there should be; None for as many as there are.
+    """
+    dtype = _dtype(header.row)
+    size, checked = dtype.itemsize, 8 if header.format > 1 else 0
+    there = len(body) // (size + checked)
+    count = there if count is None else count
+    pieces = [body[i * (size + checked) : (i + 1) * (size + checked)] for i in range(min(there, count))]
+    right = [not checked or checksum(piece[:size], i) == piece[size:] for i, piece in enumerate(pieces)]
+    records = np.frombuffer(b"".join(piece[:size] for piece in pieces), dtype)
+    rows = _blank(header, count)
+    where = np.flatnonzero(right)
+    for name, x in _parts(rows).items():
+        x[..., where] = np.moveaxis(records[name][where], 0, -1)
+    return rows, count - len(where)
+
+
+def _adopted(data: bytes, header: Header, count: int) -> tuple[dict[str, Any], int]:
+    """The first `count` rows of a file that may be of another version, or damaged, as rows of this header.
+
+    A metric that the file does not have counts nothing.
+    """
+    saved, body = _split(data)
+    saved = (saved or header)._replace(steps=header.steps)
+    rows, lost = _rows(body, saved, count)
+    blank = _blank(header, count)
+    alike = lambda name: name in rows and _shape(saved.row[name]) == _shape(header.row[name])
+    return {name: rows[name] if alike(name) else blank[name] for name in header.row}, lost
+
+
+def _shape(metric: Any) -> tuple:
+    return type(metric).__name__, {part: (x.shape, np.dtype(x.dtype)) for part, x in vars(metric).items()}
+
+
+def _parts(row: dict[str, Any]) -> dict[str, Any]:
+    return {f"{name}/{part}": x for name, metric in row.items() for part, x in vars(metric).items()}
+
+
+def _dtype(row: dict[str, Any]) -> np.dtype:
+    return np.dtype([(name, np.dtype(x.dtype).newbyteorder("<"), x.shape) for name, x in _parts(row).items()])
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _nothing(row: dict[str, Any]) -> dict[str, Any]:
+    start = lambda metric: lambda x: np.full(x.shape, metric.start, x.dtype)
+    return {name: jax.tree.map(start(metric), metric) for name, metric in row.items()}
+
+
+def _blank(header: Header, count: int) -> dict[str, Any]:
+    """Rows that count nothing but their steps, leaves `[..., count]`."""
+    rows = jax.tree.map(lambda x: np.repeat(x[..., None], count, axis=-1), _nothing(header.row))
+    if "steps" in rows:
+        rows["steps"] = jax.tree.map(lambda x: np.full_like(x, header.steps), rows["steps"])
+    return rows
+
+
+def _added(before: dict[str, Any], rows: dict[str, Any], every: int) -> dict[str, Any]:
+    """Each `every` rows added up on top of `before`, `[..., rows] -> [..., rows / every]`."""
+
+    def cut(x, first):
+        x = x.reshape(*x.shape[:-1], -1, every)
+        first = np.broadcast_to(first[..., None, None], (*x.shape[:-1], 1))
+        return np.concatenate([first, x], -1)
+
+    return jax.tree.map(lambda x, first: x.astype(first.dtype), add_up(jax.tree.map(cut, rows, before)), before)

@@ -1,0 +1,128 @@
+"""Atomic and append-only files with checksums, for all that is written beside the checkpoints.
+
+A checksum is a part of a SHA-256. A write that fails loses nothing: its data stay in memory and are written with the next one.
+"""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from purerl.core.errors import CheckpointError
+
+
+def checksum(data: bytes, place: int = 0) -> bytes:
+    """8 bytes that say whether this is what was written, at this place of the file."""
+    return hashlib.sha256(place.to_bytes(8, "little") + data).digest()[:8]
+
+
+@contextlib.contextmanager
+def write_errors(path: Any) -> Iterator[None]:
+    """Turns a write that the system refuses into a CheckpointError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path} could not be written: {error.strerror or error}") from None
+
+
+class AppendOnlyFile:
+    """A file that only grows at its end; of None nothing is kept, and every write is none.
+
+    Args:
+        path: of the file.
+        content: what it must hold to begin with. A file that begins with this is cut back to it; another one is replaced.
+    """
+
+    def __init__(self, path: pathlib.Path | None, content: bytes):
+        self._path, self._file = path, None
+        self._content, self._new = content, []  # content is None once the file is open
+
+    def add(self, data: bytes) -> None:
+        """Puts data at the end, in memory until the next flush."""
+        if self._path is not None:
+            self._new.append(data)
+
+    def flush(self) -> None:
+        """Everything so far is in the file.
+
+        Raises:
+            CheckpointError: it could not be written; nothing is lost, and the next flush tries again.
+        """
+        if self._path is None:
+            return
+        with write_errors(self._path):
+            if self._file is None:
+                self._open()
+            if self._new:
+                self._file.truncate(self._end)  # what a write that failed half-way left there
+                self._file.seek(self._end)
+                data = rest = memoryview(b"".join(self._new))
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+                os.fsync(self._file.fileno())
+                self._end, self._new = self._end + len(data), []
+
+    def _open(self) -> None:
+        if not (self._path.is_file() and _begins(self._path, self._content)):
+            atomic_write(self._path, self._content)
+        self._file = open(self._path, "r+b", buffering=0)  # noqa: SIM115
+        self._end, self._content = len(self._content), None
+        self._file.truncate(self._end)
+
+    def read(self) -> bytes:
+        """All that was put into it, as the file has it now, or memory if it is not there yet.
+
+        Raises:
+            CheckpointError: it cannot be read.
+        """
+        if self._file is None:
+            return b"".join([self._content or b"", *self._new])
+        try:
+            self._file.seek(0)
+            return b"".join([self._file.readall()[: self._end], *self._new])
+        except OSError as error:
+            raise CheckpointError(f"{self._path} cannot be read: {error.strerror}") from None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def read_file(path: pathlib.Path) -> bytes:
+    """All of a file; nothing where there is none.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def atomic_write(path: pathlib.Path, data: bytes) -> None:
+    """Puts a file in the place of another, in one step.
+
+    Raises:
+        OSError: it could not be written; the other one is still there.
+    """
+    beside = path.with_name(path.name + ".new")
+    try:
+        with open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+
+
+def _begins(path: pathlib.Path, content: bytes) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(content)) == content

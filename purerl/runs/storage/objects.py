@@ -1,0 +1,96 @@
+"""Descriptions of the objects that a user passed to `make_train`, to detect that a run is resumed with others.
+
+They are names, shapes and numbers, for comparison only. Nothing that is read from a directory is ever imported or called.
+"""
+
+import functools
+import hashlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from purerl.core.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete
+
+ARGUMENTS = ("env", "env_params", "network", "advantage", "policy_loss", "optimizer", "lr_schedule", "reward_shaper", "intrinsic")
+
+
+def describe_objects(given: dict[str, Any], environment: Environment) -> dict[str, Any]:
+    """JSON that describes the objects.
+
+    Args:
+        given: by argument of `make_train`, those that are not its defaults.
+        environment: what it made of `env` and `env_params`.
+    """
+    described = {name: {"is": qualified_name(x)} for name, x in given.items()}
+    if "env" in described:
+        described["env"] |= {"observations": _text(environment.observation_space), "actions": _text(environment.action_space)}
+    if "env_params" in described:
+        described["env_params"] |= _numbers(given["env_params"])
+    if "env" in described and "env_params" not in described:
+        described["env"] |= _numbers(getattr(given["env"], "default_params", None))
+    return described
+
+
+def qualified_name(x: Any) -> str:
+    """A name for an object: of a function its own, of a tuple those of its parts, of anything else its class's."""
+    if isinstance(x, functools.partial):
+        return qualified_name(x.func)
+    if isinstance(x, tuple):
+        return ", ".join(qualified_name(part) for part in x if callable(part))
+    one = x if hasattr(x, "__qualname__") else type(x)
+    return f"{one.__module__}.{one.__qualname__}"
+
+
+def object_differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
+    """In which objects two runs differ, in words that name the argument to pass."""
+    found = []
+    for name in ARGUMENTS:
+        then, now = saved.get(name), current.get(name)
+        if then is None and now is not None:
+            found.append(f"{name}: the run had the default, {now['is']} here; leave out `{name}=`")
+        elif now is None and then is not None:
+            found.append(f"{name}: the run had a custom one, {then['is']}; in Python, pass it as `{name}=`")
+        elif then is not None:
+            changed = [what for what in sorted(then.keys() | now.keys()) if not _alike(what, then.get(what), now.get(what))]
+            text = lambda what, described: f"{what} {described.get(what, 'nothing')}"
+            hint = f"pass the same as `{name}=`"
+            found += [f"{name}: {text(what, then)} in the run, {text(what, now)} here; {hint}" for what in changed]
+    return found
+
+
+def _alike(what: str, then: Any, now: Any) -> bool:
+    if what != "is" or then is None or now is None or then == now:
+        return then == now
+    # What a script defines is called `__main__.Name` in the script itself, and by its module's name wherever it is imported.
+    ends = lambda a, b: a.startswith("__main__.") and b.endswith(a.removeprefix("__main__"))
+    parts = then.split(", "), now.split(", ")
+    return len(parts[0]) == len(parts[1]) and all(a == b or ends(a, b) or ends(b, a) for a, b in zip(*parts, strict=True))
+
+
+def _text(space: Any) -> str:
+    """A space, or a PyTree of them, in words."""
+    is_space = lambda x: isinstance(x, Discrete | MultiDiscrete | MultiBinary | Box)
+
+    def text(x):
+        if is_space(x):
+            return " ".join([type(x).__name__, *(f"{name}={_value(value)}" for name, value in x._asdict().items())])
+        return f"{x.dtype}{list(x.shape)}"
+
+    leaves = jax.tree_util.tree_leaves_with_path(space, is_leaf=is_space)
+    return ", ".join(f"{jax.tree_util.keystr(path)} {text(x)}".strip() for path, x in leaves)
+
+
+def _numbers(params: Any) -> dict[str, str]:
+    """The numbers among an environment's parameters, by path."""
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    is_number = lambda x: isinstance(x, int | float | np.ndarray | np.generic | jax.Array)
+    return {jax.tree_util.keystr(path): _value(x) for path, x in leaves if is_number(x)}
+
+
+def _value(x: Any) -> str:
+    """A number as it is, an array by its shape and a part of its hash."""
+    x = np.asarray(x)
+    if x.size == 1:
+        return f"{x.item():.9g}" if x.dtype.kind == "f" else str(x.item())
+    return f"{x.dtype}{list(x.shape)} {hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:12]}"

@@ -1,0 +1,120 @@
+"""Training of a batch of runs as one program: seeds, configs, or both."""
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.core.keys import named_key
+from purerl.core.metrics import mean_of
+from purerl.core.types import TrainState
+from purerl.learning.nonfinite import LEARNT, finite_leaves
+from purerl.runs.analysis.rendering import render
+from purerl.runs.batch import Batch, state_at
+from purerl.train import Train
+
+PyTree = Any
+MAX_CHUNK = 1024  # updates in one chunk, at most: the size of the buffer for their metrics
+
+
+class Runs(Batch):
+    """Runs that advance together; the arguments that are not described here are those of `Batch`.
+
+    Args:
+        exact: every run has the bits of its run alone.
+        measure: `(state) -> {name: scalar}`, added to the metrics of each update.
+    """
+
+    def __init__(self, cfg: Any, seed: int, num_seeds: int, exact: bool, measure: Callable | None, objects: dict[str, Any]):
+        super().__init__(cfg, seed, num_seeds, objects)
+        self._exact, self._measure = exact, measure
+        self._first = self._over(lambda train, key: train.init(key), (0,), Train.seed_axes)
+        self._row = jax.eval_shape(lambda: self._measured(self.train, self.train.init(jax.random.key(seed)))[1])
+        self._chunk = None
+
+    @property
+    def share(self) -> int:
+        """Runs on each device: what their bits depend on, by rounding, if they are not exact."""
+        return -(-len(self.labels) // min(len(jax.local_devices()), len(self.labels)))
+
+    def template(self) -> TrainState:
+        """The shapes of the first state. Nothing is compiled."""
+        return jax.eval_shape(lambda: self._first(self.cfgs, self._keys()))
+
+    def init(self) -> TrainState:
+        """The first state."""
+        return jax.jit(self._first)(self.cfgs, self._keys())
+
+    def restart(self, state: TrainState) -> TrainState:
+        """A first state that parameters and statistics of another run were put into, with all that follows from them."""
+        restart = self._over(lambda train, state: train.restart(state), (Train.seed_axes,), Train.seed_axes)
+        return jax.jit(restart)(self.cfgs, state)
+
+    def _keys(self) -> jax.Array:
+        keys = [jax.random.key(seed) for _, seed in self.pairs]
+        return jnp.stack(keys) if self.batched else keys[0]
+
+    def row(self) -> dict[str, Any]:
+        """The shapes of the metrics of one update, `[(runs)]`."""
+        lead = (len(self.labels),) if self.batched else ()
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), self._row)
+
+    def chunk(self, state: TrainState, length: int) -> tuple[TrainState, dict[str, Any], np.ndarray]:
+        """`length <= MAX_CHUNK` updates: the state, their metrics `[(runs,) length]`, and whether each run is finite. Donates."""
+        state, buffer, finite = self._chunk(self.cfgs, state, np.int32(length))
+        rows = jax.tree.map(lambda x: x[..., :length], jax.device_get(buffer))
+        return state, rows, np.atleast_1d(jax.device_get(finite))
+
+    def compile(self, state: TrainState) -> None:
+        """Compiles `chunk`, one program for every length."""
+        chunk = self._over(self._run_chunk, (Train.seed_axes, None), (Train.seed_axes, 0, 0))
+        self._chunk = jax.jit(chunk, donate_argnums=1).lower(self.cfgs, state, np.int32(1)).compile()
+
+    def evaluation(self, num_episodes: int, **options: Any) -> Callable[[TrainState], dict[str, np.ndarray]]:
+        """A function from a state to the mean return and length of `num_episodes`, and the share that finished. `[runs]`.
+
+        It has its own random key, so that evaluation does not affect training. It is traced here, and compiled where it
+        is first called.
+
+        Raises:
+            ConfigError: as `Train.evaluate`.
+        """
+
+        def evaluate(train, state):
+            key = named_key(state.key, "evaluation", state.clock)
+            episodes = train.evaluate(state, key, num_episodes, **options)
+            return {
+                "episode_return": episodes.returns.mean(),
+                "episode_length": episodes.lengths.mean(dtype=jnp.float32),
+                "finished": episodes.finished.mean(dtype=jnp.float32),
+            }
+
+        evaluate = self._over(evaluate, (Train.seed_axes,), 0)
+        jax.eval_shape(evaluate, self.cfgs, self.template())
+        compiled = jax.jit(evaluate)
+        return lambda state: {name: np.atleast_1d(x) for name, x in jax.device_get(compiled(self.cfgs, state)).items()}
+
+    def render(self, state: TrainState, path: pathlib.Path) -> None:
+        """Draws an episode of the first run's policy."""
+        render(self.train, state_at(state, 0) if self.batched else state, path)
+
+    def _over(self, function: Callable, in_axes: tuple, out_axes: Any) -> Callable:
+        return self.over(function, in_axes, out_axes, self._exact)
+
+    def _measured(self, train, state):
+        state, metrics = train.update(state)
+        if self._measure is not None:
+            metrics |= {name: mean_of(jnp.asarray(value, jnp.float32)) for name, value in self._measure(state).items()}
+        return state, metrics
+
+    def _run_chunk(self, train, state, length):
+        def body(i, carry):
+            state, metrics = self._measured(train, carry[0])
+            return state, jax.tree.map(lambda row, x: row.at[i].set(x), carry[1], metrics)
+
+        buffer = jax.tree.map(lambda x: jnp.zeros((MAX_CHUNK, *x.shape), x.dtype), self._row)
+        state, buffer = jax.lax.fori_loop(0, length, body, (state, buffer))
+        return state, buffer, jnp.stack(finite_leaves({name: getattr(state, name) for name in LEARNT})).all()
