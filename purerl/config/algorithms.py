@@ -12,7 +12,7 @@ class PPOConfig(OnPolicyConfig):
     """Proximal Policy Optimization (Schulman et al. 2017, arXiv:1707.06347).
 
     Attributes:
-        num_epochs: Passes over the rollout in each update.
+        num_epochs: Epochs over the rollout in each update.
         arch: `separate` torsos of policy and value, a `shared` one, or a shared one that the value's gradient does not reach
           (`detach`).
     """
@@ -34,8 +34,8 @@ class APPOConfig(PPOConfig):
     against the denominator of the ratio, `max(pi_target, pi_behaviour / clip)`: it is above 0 from staleness alone.
 
     Attributes:
-        replay: Rollouts in the ring. An update learns from as many; where fewer can be used, those are repeated.
-        max_uses: Updates that a rollout is learnt from at most; 0 for as long as it is in the ring.
+        replay: Rollouts in the ring buffer. An update learns from as many. If fewer can be used, those are repeated.
+        max_uses: Largest number of updates that learn from a rollout. 0 means as long as it is in the ring buffer.
         replay_order: The rollouts of an update: the `newest` that can be used, each as often as another or once more, or each
           drawn at `random` from those that can be used.
         lag: Updates between the parameters that act and the newest ones.
@@ -45,9 +45,9 @@ class APPOConfig(PPOConfig):
         vtrace_pg_clip: Bound of the importance weight of an advantage.
         target_ratio_clip: Bound of the ratio of the acting to the target policy in the surrogate: 2 in IMPACT, 1 in UniLab.
         correction: `vtrace`, or `none`: what PPO would make of the same data, with the values and probabilities of its actors.
-        tau: The target moves to the parameters by this share.
-        target_update_freq: It moves after every k-th update. One that moves with every update is a trust region that moves along:
-          what is stale then leads further in each.
+        tau: Step size of the target network towards the parameters.
+        target_update_freq: The target network moves after every k-th update. With 1 it follows the policy at once, and no longer
+          limits how far stale data can move it.
     """
 
     replay: int = static(2, between(1, 2**16))
@@ -98,15 +98,15 @@ class PPGConfig(OnPolicyConfig):
     values of all that was seen since the last one, while a clone of itself holds the policy where it is.
 
     Attributes:
-        n_pi: Updates of a policy phase. Those left over at the end of a run, fewer than this, have no auxiliary phase.
-        e_pi: Passes of the policy over each rollout.
-        e_v: Passes of the value function over each rollout. Where it equals `e_pi` one pass trains both.
-        e_aux: Passes of an auxiliary phase over all of its rollouts; 0 for none.
+        n_pi: Updates of a policy phase. Fewer than `n_pi` updates at the end of a run have no auxiliary phase.
+        e_pi: Epochs of the policy on each rollout.
+        e_v: Epochs of the value function on each rollout. If it equals `e_pi`, one loss trains both.
+        e_aux: Epochs of the auxiliary phase on all of its rollouts. 0 means no auxiliary phase.
         beta_clone: Weight of the KL divergence of the policy before the auxiliary phase from the policy during it.
-        aux_lr: Learning rate of the auxiliary phase, which follows the same schedule, at the place where its policy phase began.
+        aux_lr: Learning rate of the auxiliary phase. It follows the same schedule, at the start of the policy phase.
         aux_optimizer: A `separate` optimizer for the auxiliary phase, or the one of the policy phase, `shared`.
-        aux_columns: Rollouts of single environments in each of its minibatches; 0 for as many as there are environments, and at
-          least the paper's 4: the number of gradient steps then does not grow with the environments.
+        aux_columns: Rollouts of single environments in each auxiliary minibatch. 0 means `num_envs`, and at least the paper's 4:
+          then the number of gradient steps does not grow with `num_envs`.
         aux_accumulation: Minibatches whose mean gradient makes one step.
         arch: `dual`, policy and value each a torso, the policy's with an auxiliary value head; or a single torso, which the
           gradient of the value reaches always (`shared`), or by way of the auxiliary head only (`detach`).
@@ -174,11 +174,11 @@ class DAACConfig(OnPolicyConfig):
     features as a value would, without what the policy has no use for.
 
     Attributes:
-        e_pi: Passes of the policy over each rollout.
-        e_v: Passes of the value function over a rollout.
+        e_pi: Epochs of the policy on each rollout.
+        e_v: Epochs of the value function on a rollout.
         value_freq: The value function learns from every k-th rollout.
         adv_coef: Weight of the squared error of the predicted advantage.
-        vf_coef: Weight of the value loss, which is half a squared error: of all that the value network learns from.
+        vf_coef: Weight of the value loss, half a squared error, in the value network's own phase.
     """
 
     e_pi: int = static(1, between(1, 2**16))

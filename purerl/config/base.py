@@ -35,12 +35,12 @@ class RNDConfig(Config):
     of rewards with its own value and discount, which does not end with an episode.
 
     Attributes:
-        int_coef: Weight of the advantage of intrinsic rewards.
-        ext_coef: Weight of the advantage of the environment's rewards; 0 explores for its own sake.
-        gamma_int: Discount of intrinsic rewards.
+        int_coef: Weight of the intrinsic advantage.
+        ext_coef: Weight of the extrinsic advantage. 0 trains without the environment's rewards.
+        gamma_int: Discount factor of intrinsic rewards.
         predictor_fraction: Share of the steps that the predictor learns from, drawn for each rollout.
-        lr_scale: The predictor learns at this many times the rate.
-        obs_clip: Bound of a standardised observation, as both networks see it.
+        lr_scale: The learning rate of the predictor is this many times `lr`.
+        obs_clip: Bound of a standardised observation, the input of both networks.
         init_steps: Environment steps of random actions, before the first update and in no count, that its observation statistics
           start from; rounded up to whole rollouts.
         features: Outputs of both networks.
@@ -71,87 +71,88 @@ class OnPolicyConfig(Config):
     Attributes:
         env: The id of a gymnax environment.
         env_kwargs: Arguments of its constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
-        env_params: Overrides of its parameters by name: `{"max_steps_in_episode": 200}`. May be swept.
+        env_params: Overrides of its parameters by name: `{"max_steps_in_episode": 200}`. They can be swept.
         total_timesteps: Environment steps over all environments, rounded up to whole updates; `Train.plan` shows by how much.
         num_envs: Environments that run in parallel.
         num_steps: Steps of each environment between two updates.
-        num_minibatches: Gradient steps in each pass; must divide `num_envs * num_steps`.
-        minibatches: What stays together in a minibatch: nothing (`flat`), the whole rollout of an environment (`env`), one step
-          of all environments (`time`), or (`auto`) what must: with a memory whole sequences of steps, without one nothing.
+        num_minibatches: Gradient steps in each epoch. It must divide `num_envs * num_steps`.
+        minibatches: How minibatches are drawn: single steps (`flat`), whole rollouts of environments (`env`), one time step of
+          all environments (`time`), or `auto`: whole sequences with a memory, single steps without.
         lr: Learning rate at the first update.
         lr_final: Learning rate that a `linear` or `polynomial` schedule ends at.
         lr_schedule: `linear` in the number of updates (at update i of n: `lr + (lr_final - lr) * i / n`), `constant`,
           `polynomial` in gradient steps (at step s: `(lr - lr_final) * (1 - s / decay_steps)**lr_power + lr_final`), or
           `kl_adaptive`: divided by `lr_kl_factor` where the policy moved too far, multiplied where it moved too little.
-        lr_power: Of the polynomial.
-        decay_steps: Gradient steps after which the polynomial is at `lr_final`; 0 for all of the run.
+        lr_power: Exponent of the polynomial schedule.
+        decay_steps: Gradient steps after which the polynomial schedule is at `lr_final`. 0 means the whole run.
         desired_kl: KL divergence of the old from the new policy that `kl_adaptive` and an adaptive `kl_penalty` aim at, in nats.
-        lr_kl_tolerance: Too far is more than this many times `desired_kl`, too little less than its share.
-        lr_kl_factor: By how much the rate changes.
-        lr_kl_every: The KL divergence of each `minibatch` decides, before its own step (rsl_rl, UniLab), or the mean over an
-          `epoch`, after it (skrl).
-        lr_min: Least rate of `kl_adaptive`.
-        lr_max: Greatest rate of `kl_adaptive`.
-        critic_lr_scale: The value network learns at this many times the rate.
+        lr_kl_tolerance: The policy moved too far above `desired_kl * lr_kl_tolerance`, too little below `desired_kl /
+          lr_kl_tolerance`.
+        lr_kl_factor: Factor by which `kl_adaptive` changes the learning rate.
+        lr_kl_every: `kl_adaptive` follows the KL divergence of each `minibatch`, before its step (rsl_rl, UniLab), or the mean
+          over an `epoch`, after it (skrl).
+        lr_min: Lowest learning rate of `kl_adaptive`.
+        lr_max: Highest learning rate of `kl_adaptive`.
+        critic_lr_scale: The learning rate of the value network is this many times `lr`.
         optimizer: `adam`, `adamw`, `rmsprop` or `sgd`.
         adam_eps: Epsilon of adam, adamw and rmsprop.
-        weight_decay: Of adamw.
-        gamma: Discount.
-        gae_lambda: Trade-off of bias (0) against variance (1), for `gae` and `td_lambda`.
-        estimator: Advantages and value targets: `gae`, `n_step` or `td_lambda`.
-        return_steps: Rewards in each return of `n_step`; 0 reaches to the end of the rollout.
+        weight_decay: Weight decay of adamw.
+        gamma: Discount factor.
+        gae_lambda: Lambda of `gae` and `td_lambda`: 0 has the most bias, 1 the most variance.
+        estimator: Estimator of advantages and value targets: `gae`, `n_step` or `td_lambda`.
+        return_steps: Number of rewards in each return of `n_step`. 0 means all to the end of the rollout.
         truncation: What follows a step that a time limit ended: `final_obs` is right, `current_obs`, `zero` and `ignore` are what
           other systems do; `purerl.acting.rollout.collect` documents which, and what is wrong with it.
-        clip_eps: The ratio of new to old probability is clipped to `1 +- clip_eps`; inf disables.
-        clip_eps_final: What a `linear` schedule of it ends at.
-        clip_schedule: `constant`, or `linear` in the number of updates.
+        clip_eps: The ratio of new to old probability is clipped to `1 +- clip_eps`. inf disables it.
+        clip_eps_final: Final value of a `linear` schedule of `clip_eps`.
+        clip_schedule: Schedule of `clip_eps`: `constant`, or `linear` in the number of updates.
         kl_penalty: Adds `kl_coef` times the KL divergence of the old from the new policy to the loss: `none`, `fixed`, or
           `adaptive`, which doubles or halves the weight after an update that moved more than 1.5 times `desired_kl` or less
           than its share (the paper's section 4; there without a clip, which is `clip_eps = inf`).
-        kl_coef: That weight, of `adaptive` the first one.
-        kl_coef_tolerance: The 1.5 of `adaptive`; RLlib has 2.
-        kl_coef_raise: What it is multiplied by after too far a move; RLlib has 1.5.
-        kl_coef_lower: What it is multiplied by after too short a move.
+        kl_coef: Weight of the KL penalty; of `adaptive` the initial one.
+        kl_coef_tolerance: Tolerance of an adaptive penalty around `desired_kl`: 1.5 in the paper, 2 in RLlib.
+        kl_coef_raise: Factor of the weight after an update that moved too far: 2 in the paper, 1.5 in RLlib.
+        kl_coef_lower: Factor of the weight after an update that moved too little.
         vf_coef: Weight of the value loss, which is half a squared error.
         ent_coef: Weight of the entropy bonus.
-        ent_coef_final: What a `linear` schedule of it ends at.
-        ent_schedule: `constant`, or `linear` in the number of updates.
-        value_clip: How the value's own step is limited: `max` takes the worse of the clipped and the unclipped error,
-          `replace` the clipped one alone, `none` the unclipped one.
-        value_clip_eps: How far a value may move, in units of what the network gives: of return, or standardised.
+        ent_coef_final: Final value of a `linear` schedule of `ent_coef`.
+        ent_schedule: Schedule of `ent_coef`: `constant`, or `linear` in the number of updates.
+        value_clip: Clipping of the value loss: `max` takes the larger of the clipped and the unclipped error, `replace` the
+          clipped one, `none` the unclipped one.
+        value_clip_eps: Range of the value clip, in the units of the network's values: of return, or standardised.
         advantage_norm: Advantages are standardised over each `minibatch`, over the `batch`, or `none`.
-        max_grad_norm: Gradients are scaled down to this norm; inf disables.
-        grad_clip: The norm is that of all networks together, `joint`, or each network's own, `per_network`.
-        target_kl: Learning stops at a minibatch where the approximate KL divergence (`approx_kl`) is above; inf disables.
-        kl_stop: It stops for the rest of the `update` (of all epochs), or of the `epoch` (skrl).
-        normalize_obs: The network sees observations standardised by running statistics.
+        max_grad_norm: Gradients are scaled down to this norm. inf disables it.
+        grad_clip: The norm is taken over all networks (`joint`) or over each network (`per_network`).
+        target_kl: Learning stops at a minibatch whose approximate KL divergence (`approx_kl`) is above this. inf disables it.
+        kl_stop: Learning stops for the rest of the `update`, in all epochs, or of the `epoch` (skrl).
+        normalize_obs: Observations are standardised by running statistics.
         obs_clip: Bound of a standardised observation.
         normalize_reward: Rewards are divided by the running standard deviation of the discounted return, and not centred.
-        reward_clip: Bound of a scaled reward; inf disables.
-        normalize_value: The network gives values standardised by the running statistics of the value targets.
+        reward_clip: Bound of a scaled reward. inf disables it.
+        normalize_value: The network's values are standardised by running statistics of the value targets.
         torso: `mlp`, `cnn` (MinAtar-sized images), `nature_cnn` (84 x 84 images; with `hidden=(512,)`), or `auto`: one of the
           latter for observations of rank 3, by their size, and mlp for others.
-        hidden: Widths of the hidden layers; of those after the convolutions for images.
-        activation: Nonlinearity: `tanh`, `relu`, `swish`, `gelu` or `elu`.
+        hidden: Widths of the hidden layers; for images of those after the convolutions.
+        activation: Activation function: `tanh`, `relu`, `swish`, `gelu` or `elu`.
         init: Weight initialisation: `orthogonal`, `xavier_uniform`, `xavier_normal` or `lecun`.
         compute_dtype: Torsos and memories compute in `float32` or `bfloat16`; all that is kept, heads and losses are float32.
         memory: `gru` or `lstm` behind the torso, or `none`. Policy and value have one each, or share one, depending on `arch`.
-        memory_size: Width of the memory.
-        memory_layers: Layers of the memory.
-        memory_inputs: What the memory reads besides: `("action", "reward")` of the step before, or one of them.
-        sequence_length: Steps of a training sequence of a network with a memory, a divisor of `num_steps`; 0 for all of them.
+        memory_size: Width of the recurrent layers.
+        memory_layers: Number of recurrent layers.
+        memory_inputs: Further inputs of the memory: `("action", "reward")` of the previous step, or one of them.
+        sequence_length: Steps of a training sequence of a network with a memory. It must divide `num_steps`. 0 means `num_steps`.
         log_std_init: Logarithm of the initial standard deviation of a Box action: in the environment's units for `gaussian`,
           before the tanh for `tanh`.
-        action_distribution: Of a Box action: `gaussian`, clipped to the bounds, or `tanh`, pressed between them; `auto` is
-          gaussian.
+        action_distribution: Distribution of a Box action: `gaussian`, clipped to the bounds, or `tanh`, squashed between them.
+          `auto` is gaussian.
         action_mask: The entry of a dict of observations that marks the legal actions; "" for none.
         critic_obs: The entry of a dict of observations that only the value network sees; "" for none.
-        info: Entries of the environment's info to be averaged in the metrics and summed over evaluated episodes.
+        info: Entries of the environment's info that are averaged in the metrics and summed over evaluated episodes.
         warmup_steps: Environment steps with uniformly random actions at the start, rounded up to whole updates.
         learning_starts: Environment steps before the first gradient step, rounded up to whole updates.
-        nonfinite: An update that would leave a parameter NaN or infinite is kept (`ignore`), or skipped and counted for that seed
+        nonfinite: An update that would make a parameter NaN or infinite is kept (`ignore`), or skipped and counted for that seed
           alone (`freeze`).
-        metrics_every: Updates whose metrics are added up to one row; for runs so long that a row for each is too much.
+        metrics_every: Updates in one row of metrics. Larger values save memory in very long runs.
         rnd: Intrinsic rewards by random network distillation, an `RNDConfig` (`--rnd` turns them on); None for none.
     """
 

@@ -265,7 +265,7 @@ class DiagGaussian:
 
 @struct.dataclass
 class TanhGaussian:
-    """Independent normals pressed between the bounds of a Box action by `tanh`.
+    """Independent normals squashed between the bounds of a Box action by `tanh`.
 
     An action is the normal's sample u itself, from before the tanh, which is never inverted: so `log_prob` is finite for every
     action. It is the density of `tanh(u)`, in (-1, 1); that of the environment's action differs by a constant, in no ratio.
