@@ -51,25 +51,25 @@ def make_train(
 ) -> "Train":
     """A training function for this config.
 
-    Python only: it checks everything and compiles nothing. The floats of the config may be tracers, so that a config can be
-    an argument of a jitted function (then a changed float does not recompile) or be swept:
+    It checks everything and compiles nothing. The floats of the config may be tracers. So a config can be an argument of a jitted
+    function, where a changed float does not recompile, and it can be swept:
 
         jax.jit(lambda cfg, key: make_train(cfg)(key))
         jax.vmap(lambda cfg, key: make_train(cfg)(key), in_axes=(0, None))
 
     Args:
-        cfg: what to train and how.
+        cfg: the config.
         env: an environment object with gymnax 1.0's methods, in place of the config's `env`.
         env_params: its parameters; its `default_params` if None. The config's `env_params` override single ones.
         network: policy and value function, in place of the built-in ones.
         advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`.
         policy_loss: `(log_prob, old_log_prob, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate.
-        optimizer: an optax transformation that gives the direction of descent, such as `optax.scale_by_lion()`, in place of the
-          config's `optimizer`; the config's learning rate scales it. It sees a dict from the name of a group to its parameters,
-          in their own shapes, so that `optax.multi_transform` can treat groups apart.
+        optimizer: an optax transformation without a learning rate, such as `optax.scale_by_lion()`, in place of the config's
+          `optimizer`. The config's learning rate scales its steps. It sees a dict from the name of a group to its parameters, in
+          their own shapes, so that `optax.multi_transform` can treat groups differently.
         lr_schedule: any optax schedule, `(gradient steps so far, int32) -> learning rate`, in place of the config's.
-        reward_shaper: `(reward [T, B], step [T, 1]) -> reward [T, B]`, what is learnt from in place of the environment's rewards;
-          `step` is the number of environment steps before, float32. Reported returns stay the environment's.
+        reward_shaper: `(reward [T, B], step [T, 1]) -> reward [T, B]`, the rewards to learn from. `step` is the number of
+          environment steps before, float32. Reported returns stay the environment's.
         intrinsic: two functions that make a second stream of rewards, in place of random network distillation, with the
           coefficients and the discount of the config's `rnd`: `init(key, obs [B, ...]) -> state` and
           `reward(state, steps: Transition [T, B] with next_obs) -> (reward [T, B], state)`.

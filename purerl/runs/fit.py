@@ -78,33 +78,33 @@ def fit(
     recorders: tuple[Callable[[Progress], None], ...] = (),
     **objects: Any,
 ) -> FitResult:
-    """Trains, reporting after each chunk of updates, and with a directory so that nothing is lost.
+    """Trains in chunks of updates, with logging, evaluation and, in a directory, checkpoints between them.
 
     A run that is killed at any moment and resumed, any number of times, ends bit-identical to an uninterrupted run. SIGINT
-    (Ctrl-C) or SIGTERM ends it after the chunk in progress: it is saved, and what was reached is returned. A second one does
-    what it always does. Of a run that is finished already the result is handed back.
+    (Ctrl-C) or SIGTERM ends the run after the current chunk: it is saved, and the result so far is returned. A second signal has
+    its usual effect. The result of a run that is already finished is returned at once.
 
     Args:
-        cfg: what to train and how; or a batch of configs, with leaves `[configs]`, to train side by side.
-        seed: of the first run; the others follow it. Run i begins with `jax.random.key(seed + i)`.
+        cfg: the config; or a batch of configs, with leaves `[configs]`, to train side by side.
+        seed: of the first run. Run i starts from `jax.random.key(seed + i)`.
         directory: for checkpoints, metrics and evaluations; None keeps nothing.
-        num_seeds: runs (of each config) side by side in one program, spread over the devices; on a CPU over its cores.
-        exact: every one of several runs has the bits of its run alone: see `over_devices`.
+        num_seeds: runs of each config, side by side in one program, spread over the devices; on a CPU over its cores.
+        exact: each of several runs has the bits of the same run alone: see `over_devices`.
         resume: `auto` resumes from the directory's newest checkpoint if there is one, `must` requires one, `never` refuses one.
-          Everything but `total_timesteps` and the arguments below must be as it was; of objects their names, shapes and numbers.
-          Where a schedule follows `total_timesteps`, it warns.
+          Everything but `total_timesteps` and the arguments below must be the same; of objects their names, shapes and numbers.
+          It warns if a schedule depends on `total_timesteps` and that has changed.
         init_from: a directory of another run, whose parameters this one starts from.
-        save_seconds: about how long between two checkpoints.
-        save_every: a checkpoint at each k-th update as well; 0 for none.
-        keep: newest checkpoints to keep.
-        keep_every: checkpoints of every k-th update are kept for ever; 0 for none.
-        on_save_error: where a file cannot be written, `raise`, or `warn` and try again when the next checkpoint is due.
-        eval_every: evaluate before the first update and after each k-th; 0 never.
+        save_seconds: approximate seconds between two checkpoints.
+        save_every: also saves a checkpoint at each k-th update; 0 for none.
+        keep: number of newest checkpoints to keep.
+        keep_every: keeps the checkpoints of every k-th update for ever; 0 for none.
+        on_save_error: if a file cannot be written, `raise`, or `warn` and try again when the next checkpoint is due.
+        eval_every: evaluates before the first update and after each k-th; 0 for never.
         eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as `Train.evaluate` takes them.
-        render_every: of the evaluations, one in k also draws an episode of the first run into the directory; 0 for none.
-        on_nonfinite: `raise` where a run has diverged, or `ignore` it. No checkpoint is made of such a state.
+        render_every: every k-th evaluation also renders an episode of the first run into the directory; 0 for none.
+        on_nonfinite: `raise` if a run has diverged, or `ignore` it. No checkpoint is made of such a state.
         measure: `(state) -> {name: scalar}`, added to the metrics of each update.
-        chunk_seconds: about how long to run between two reports.
+        chunk_seconds: approximate seconds of a chunk.
         recorders: called with a `Progress` after each chunk; see `purerl.recorders`. One that fails is reported, and tried again
           after the next checkpoint.
         **objects: `env`, `network` and the others, as `make_train` takes them.
