@@ -41,7 +41,7 @@ def check_config(cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any]
 
 
 def warn_about(cfg: OnPolicyConfig, env: Environment, network: Network | None) -> None:
-    """Warns of what is valid and still seldom meant. The warnings name the caller of `make_train`."""
+    """Warns of settings that are valid but probably a mistake. The warnings point to the caller of `make_train`."""
     for problem in cfg.warnings_of() + _environment_warnings(cfg, env, network):
         warnings.warn(str(problem), stacklevel=3)
 
@@ -64,7 +64,7 @@ def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optim
 
 
 def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState]) -> None:
-    """What an algorithm keeps from update to update, against the memory of the device."""
+    """The size of an algorithm's buffers, against the memory of the device."""
     raise_if_any(_kept_problems(cfg, init))
 
 
@@ -83,7 +83,7 @@ def num_bytes(tree: PyTree) -> int:
 
 
 def _size_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
-    """A rollout whose observations alone are more than all memory. Nothing is allocated to find out."""
+    """A rollout whose observations alone exceed the memory. Nothing is allocated to find out."""
     each = sum(math.prod(space.shape) * space.dtype.itemsize for space in _entries(env.observation_space))
     needed, there = 2 * each * cfg.batch_size, _memory()  # those acted on, and those before a reset
     if there is None or needed <= there:
@@ -93,7 +93,7 @@ def _size_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
 
 
 def _kept_problems(cfg: OnPolicyConfig, init: Callable) -> list[Problem]:
-    """What an algorithm keeps from update to update is more than all memory, by the field that is most to blame."""
+    """An algorithm's buffers that exceed the memory, by the field with the largest share."""
     there = _memory()
     if not cfg.keeps or there is None:
         return []
@@ -112,7 +112,7 @@ def _entries(space: PyTree) -> list[Any]:
 
 
 def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) -> list[Problem]:
-    """Entries that the config names and the environment does not have, and random actions where there can be none."""
+    """Observation entries that the environment does not have, and random actions in an unbounded space."""
     found, space = [], env.observation_space
     if cfg.normalize_obs and all(isinstance(entry, Discrete) for entry in _entries(space)):
         found.append(Problem("normalize_obs", True, "the environment's observation is an index, which is no quantity"))
@@ -215,7 +215,7 @@ def _shapes_of(network: Network, env: Environment, num_envs: int = 1) -> tuple[P
 
 
 def _sequence_problems(cfg: OnPolicyConfig) -> list[Problem]:
-    """Where minibatches would tear the sequences of a network with a memory."""
+    """Minibatches that would split the sequences of a network with a memory."""
     if cfg.minibatches in ("flat", "time"):
         hint = "the network has a memory, so the steps of an environment must stay in order; use 'auto'"
         return [Problem("minibatches", cfg.minibatches, hint)]

@@ -34,7 +34,7 @@ FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float]}
 
 @dataclasses.dataclass(kw_only=True)
 class Training:
-    """What a command needs beside the config.
+    """The options of a training command beside the config.
 
     Attributes:
         preset: Environment whose tuned config the other flags change; see `purerl.presets`.
@@ -83,7 +83,7 @@ TO_FIT += ("eval_every", "eval_episodes", "eval_deterministic", "render_every")
 
 @dataclasses.dataclass
 class Watch:
-    """Episodes of a run that was kept.
+    """Options of commands that read runs.
 
     Attributes:
         dir: Directory of the run.
@@ -102,7 +102,7 @@ class Watch:
 
 @dataclasses.dataclass
 class Eval(Watch):
-    """Scores runs that were kept: the return of fresh episodes of each, in its own environment.
+    """Evaluates saved runs: the returns of fresh episodes of each, in its own environment.
 
     Attributes:
         num_episodes: Episodes of each run.
@@ -113,7 +113,7 @@ class Eval(Watch):
 
 @dataclasses.dataclass
 class Plot:
-    """Draws the learning curves of runs, a line for each config with a band over its seeds.
+    """Plots the learning curves of runs, a line for each config with a band over its seeds.
 
     Attributes:
         dirs: Directories of the runs to compare.
@@ -130,7 +130,7 @@ class Plot:
 
 @dataclasses.dataclass
 class Render(Watch):
-    """Draws an episode of a run's policy; of several runs that of `--run`, or of the first.
+    """Renders an episode of a run's policy; of several runs that of `--run`, or of the first.
 
     Attributes:
         out: File to write.

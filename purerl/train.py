@@ -122,7 +122,7 @@ def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict
 
 
 def _extra_losses(cfg: OnPolicyConfig, intrinsic: Intrinsic | None) -> tuple[Callable, ...]:
-    """What a config adds to the policy's loss."""
+    """The losses that a config adds to the policy's loss."""
     losses = (kl_loss,) if cfg.measures_kl else ()
     if intrinsic is None or intrinsic.loss is None:
         return losses
@@ -175,7 +175,7 @@ class Train:
         return TrainResult(*jax.lax.scan(functools.partial(accumulate, self.update), self.init(key), counts))
 
     def restart(self, state: TrainState) -> TrainState:
-        """A state that parameters and statistics of another run were put into, with all that follows from them."""
+        """A state with the parameters and statistics of another run, made consistent."""
         return self._algorithm.restart(state)
 
     def policy(self, state: TrainState) -> Policy:
@@ -212,7 +212,7 @@ class Train:
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """What the run will do, before anything is compiled."""
+        """The size of the run, before anything is compiled."""
         cfg = self.cfg
         state = jax.eval_shape(self.init, jax.random.key(0))
         rollout = jax.eval_shape(

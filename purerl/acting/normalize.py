@@ -26,7 +26,7 @@ EPSILON = 1e-8  # added to a variance
 
 @struct.dataclass
 class Moments:
-    """Mean and variance of all that was merged.
+    """Running mean and variance.
 
     mean, variance: `[...]` float32; 0 and 1 before the first merge.
     count: what was merged, an exact integer in two words.
@@ -38,7 +38,7 @@ class Moments:
 
 
 def initial_moments(shape: tuple[int, ...]) -> Moments:
-    """Before anything was seen: mean 0, variance 1."""
+    """Moments of nothing: mean 0, variance 1."""
     return Moments(jnp.zeros(shape, jnp.float32), jnp.ones(shape, jnp.float32), clock_at(0))
 
 
@@ -116,7 +116,7 @@ class Statistics:
 
 
 def initial_statistics(cfg: Any, space: PyTree) -> Statistics:
-    """What a run begins with, in environments of this observation space."""
+    """The initial statistics, in environments of this observation space."""
     return Statistics(
         obs=_quantities(cfg, space) if cfg.normalize_obs else (),
         reward=RewardScale(jnp.zeros(cfg.num_envs, jnp.float32), initial_moments(())) if cfg.normalize_reward else (),
@@ -125,7 +125,7 @@ def initial_statistics(cfg: Any, space: PyTree) -> Statistics:
 
 
 def _quantities(cfg: Any, space: PyTree) -> PyTree:
-    """Moments for all of an observation but indices and the action mask."""
+    """Moments for every entry of an observation but indices and the action mask."""
     if isinstance(space, dict):
         return {name: () if name == cfg.action_mask else _quantities(cfg, inside) for name, inside in space.items()}
     is_index = lambda x: isinstance(x, Discrete)
@@ -138,7 +138,7 @@ def _per_entry(function: Callable, moments: PyTree, obs: PyTree) -> PyTree:
 
 
 def standardize_observations(cfg: Any, statistics: Statistics, obs: PyTree) -> PyTree:
-    """What the network sees of an observation, `[L, N, ...]`."""
+    """Standardised observations, `[L, N, ...]`, the input of the network."""
     see = lambda moments, x: standardized(moments, x, cfg.obs_clip) if isinstance(moments, Moments) else x
     return _per_entry(see, statistics.obs, obs) if cfg.normalize_obs else obs
 
@@ -170,7 +170,7 @@ def scaled_rewards(cfg: Any, statistics: Statistics, reward: jax.Array) -> jax.A
 def reward_sums(
     scale: RewardScale, reward: jax.Array, first: jax.Array, gamma: jax.Array, *, prior: float = 0.0
 ) -> tuple[RewardScale, jax.Array]:
-    """The discounted sums of a rollout's raw rewards, `[T, B]`, and the scale with them merged."""
+    """The updated scale, and the discounted sums of a rollout's raw rewards, `[T, B]`."""
 
     def accumulate(discounted, step):
         reward, first = step
@@ -182,7 +182,7 @@ def reward_sums(
 
 
 def standardize_values(statistics: Statistics, x: jax.Array) -> jax.Array:
-    """Values or value targets in the units that the network gives values in."""
+    """Values or value targets in the units of the network's values."""
     return standardized(statistics.value, x, jnp.float32(jnp.inf)) if isinstance(statistics.value, Moments) else x
 
 
@@ -192,7 +192,7 @@ def restore_values(statistics: Statistics, z: jax.Array) -> jax.Array:
 
 
 def merge_statistics(cfg: Any, statistics: Statistics, obs: PyTree, target: jax.Array) -> Statistics:
-    """The statistics after an update: with the observations it acted on and its value targets, both raw. `[T, B, ...]`"""
+    """The statistics after an update, with its raw observations and value targets, `[T, B, ...]`."""
     entry = lambda moments, x: merge(moments, x) if isinstance(moments, Moments) else ()
     return statistics.replace(
         obs=_per_entry(entry, statistics.obs, obs) if cfg.normalize_obs else (),

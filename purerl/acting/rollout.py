@@ -200,7 +200,7 @@ def _unrows(rows: PyTree, obs: PyTree) -> PyTree:
 
 
 def _transition(steps: _Step, truncation: str) -> Transition:
-    """The rows of a rollout, as yet without values."""
+    """The rows of a rollout, without values."""
     after = steps.after
     if truncation == "ignore":
         after = after.replace(truncated=jnp.zeros_like(after.truncated))
@@ -238,7 +238,7 @@ def next_values(
 
 
 def final_values(network: Network, params: PyTree, truncated: jax.Array, next_obs: PyTree, value: jax.Array) -> jax.Array:
-    """Values of the last observations of episodes that were cut short, without a memory. `[T, B(, K)]`, 0 elsewhere.
+    """Values of the last observations of truncated episodes, without a memory. `[T, B(, K)]`, 0 elsewhere.
 
     The successor of a step is the next row's observation, except at the end of an episode. Where a time limit ended it,
     the observation before the reset was kept, and its value is computed after the rollout, B of them at a time and no more

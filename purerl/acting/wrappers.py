@@ -45,7 +45,7 @@ def with_statistics(cfg: Any, network: Network, state: TrainState) -> Network:
 
 
 def with_random_warmup(cfg: Any, network: Network, state: TrainState, space: Space) -> Network:
-    """A network that acts at random, with every action alike, until `warmup_steps` environment steps were taken."""
+    """A network that acts uniformly at random for the first `warmup_steps` environment steps."""
     updates = -(-cfg.warmup_steps // cfg.batch_size)
     return with_uniform_policy(network, space, is_before(state.clock, updates)) if updates else network
 
@@ -56,7 +56,7 @@ def acting_network(cfg: Any, network: Network, state: TrainState, space: Space) 
 
 
 def with_uniform_policy(network: Network, space: Space, when: jax.Array) -> Network:
-    """A network that acts at random, with every action alike, where `when []` is set. The space has bounds."""
+    """A network that acts uniformly at random where `when []` is set. The action space must be bounded."""
 
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)
@@ -70,7 +70,7 @@ def with_uniform_policy(network: Network, space: Space, when: jax.Array) -> Netw
 
 @struct.dataclass
 class UniformOverride:
-    """A distribution over actions that gives way to the uniform one.
+    """A distribution over actions, replaced by the uniform one where `random` is set.
 
     policy: the distribution.
     random: `[*batch]` bool, where the uniform one takes its place.

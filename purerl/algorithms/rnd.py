@@ -35,7 +35,7 @@ PRIOR = 1e-4  # how many sums of bonuses the initial variance 1 counts for, as i
 
 @struct.dataclass
 class RNDState:
-    """What random network distillation keeps.
+    """The state of random network distillation.
 
     target: parameters of the random network.
     obs: `Moments` of observations as the networks read them.
@@ -132,7 +132,7 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
 
 
 def predictor_loss(prediction: jax.Array, features: jax.Array, counts: jax.Array) -> jax.Array:
-    """The mean squared error over features, averaged over the steps that count; 0 if none does.
+    """The mean squared error over features, averaged over the steps that count; 0 if there are none.
 
     Args:
         prediction, features: `[..., F]`.
@@ -145,7 +145,7 @@ def predictor_loss(prediction: jax.Array, features: jax.Array, counts: jax.Array
 def random_moments(
     cfg: OnPolicyConfig, env: Environment, network: Network, read: Callable, moments: Moments, key: jax.Array
 ) -> Moments:
-    """The moments with what random actions lead to in fresh environments. The key is consumed."""
+    """The moments updated with the observations that random actions lead to. The key is consumed."""
     acting = with_uniform_policy(network, env.action_space, jnp.bool_(True))
     actor = start(env, acting, cfg.num_envs, named_key(key, "start"))
     params = acting.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))

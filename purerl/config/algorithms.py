@@ -79,7 +79,7 @@ class APPOConfig(PPOConfig):
 
     @property
     def keeps_policy(self) -> bool:
-        """Whether the ring must hold whole policies, and not only the log-probabilities of what was done."""
+        """Whether the ring buffer holds whole policies, and not only log-probabilities of actions."""
         return self.correction == "none" and self.measures_kl
 
     def cross_field_errors(self) -> list[Problem]:
@@ -92,7 +92,7 @@ class APPOConfig(PPOConfig):
 
 @config
 class PPGConfig(OnPolicyConfig):
-    """Phasic Policy Gradient (Cobbe et al. 2021, arXiv:2009.04416), with the paper's words for what it adds.
+    """Phasic Policy Gradient (Cobbe et al. 2021, arXiv:2009.04416), with the paper's names for its fields.
 
     A phase is `n_pi` updates of PPO, the policy phase, and then the auxiliary phase: the policy network learns to predict the
     values of all that was seen since the last one, while a clone of itself holds the policy where it is.

@@ -29,7 +29,7 @@ from purerl.core.errors import Problem
 
 @config
 class RNDConfig(Config):
-    """Random Network Distillation (Burda et al. 2019, arXiv:1810.12894): rewards for what was not seen before.
+    """Random Network Distillation (Burda et al. 2019, arXiv:1810.12894): rewards for novel observations.
 
     The bonus of a step is the error of a trained network that predicts a random one, on the observation it led to. It is a stream
     of rewards with its own value and discount, which does not end with an episode.
@@ -63,7 +63,7 @@ class RNDConfig(Config):
 
 @config
 class OnPolicyConfig(Config):
-    """What every algorithm here has: environments, rollouts, advantages, the surrogate, optimizers, networks.
+    """The config of all algorithms: environments, rollouts, advantages, losses, optimizers, networks.
 
     The defaults are those of "The 37 Implementation Details of Proximal Policy Optimization" (Huang et al. 2022) for
     classic control. Floats are leaves and can be swept by `jax.vmap`; all other fields are static.
@@ -238,7 +238,7 @@ class OnPolicyConfig(Config):
 
     @property
     def streams(self) -> int:
-        """Streams of rewards, each with a value."""
+        """Number of reward streams, each with its own value."""
         return 1 if self.rnd is None else 2
 
     @property
@@ -248,7 +248,7 @@ class OnPolicyConfig(Config):
 
     @property
     def columns(self) -> int:
-        """Environments in a training set, those of several rollouts counted apart."""
+        """Columns of a training set: one for each environment of each rollout."""
         return self.num_envs
 
     @property
@@ -273,7 +273,7 @@ class OnPolicyConfig(Config):
 
     @property
     def num_updates(self) -> int:
-        """Updates of the whole run, the last one whole."""
+        """Updates of the whole run, rounded up."""
         return -(-int(self.total_timesteps) // self.batch_size)
 
     @property
@@ -324,12 +324,12 @@ class OnPolicyConfig(Config):
 
     @property
     def learns_from_others(self) -> bool:
-        """Whether what an update learns from may be of another policy than the one it starts from."""
+        """Whether an update may learn from data of an older policy."""
         return False
 
     @property
     def measures_kl(self) -> bool:
-        """Whether something follows the exact KL divergence of the old from the new policy."""
+        """Whether the exact KL divergence of the old from the new policy is computed."""
         return self.lr_schedule == "kl_adaptive" or self.kl_penalty != "none"
 
     def warnings_of(self) -> list[Problem]:

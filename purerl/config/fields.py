@@ -68,12 +68,12 @@ NAMES = Rule("must be a tuple of names", lambda xs: all(isinstance(x, str) for x
 
 
 def leaf(default: float, rule: Rule) -> Any:
-    """A float field that may be swept: a leaf of the config's PyTree."""
+    """A float field, a leaf of the config's PyTree: it can be swept."""
     return dataclasses.field(default=default, metadata={"rule": rule})
 
 
 def static(default: Any, rule: Rule = ANY) -> Any:
-    """A field that decides the program: not traced, compared by value, and hashed."""
+    """A static field: not traced, compared by value, and hashed."""
     return dataclasses.field(default=default, metadata={"rule": rule, "static": True})
 
 
@@ -90,7 +90,7 @@ def config(cls: type) -> type:
 
 
 def count(default: int, rule: Rule) -> Any:
-    """A static whole number that may also be written as a float: `1e6`."""
+    """A static integer that may also be written as a float: `1e6`."""
     return dataclasses.field(default=default, metadata={"rule": rule, "static": True, "whole_float": True})
 
 
@@ -107,7 +107,7 @@ def is_number(value: Any) -> bool:
 
 
 class Config:
-    """What every config can do, whatever its fields."""
+    """The base class of configs."""
 
     def __post_init__(self) -> None:
         # Numbers of NumPy would overflow where Python's do not, and are no JSON. Leaves are JAX's, which rebuilds configs.
@@ -208,7 +208,7 @@ def _tuples(value: Any) -> Any:
 
 
 def is_off(value: Any, neutral: float) -> bool:
-    """Whether a leaf is known to have the value that changes nothing: then nothing is computed for it. A tracer never is."""
+    """Whether a leaf is known to have its neutral value, so that nothing is computed for it. A tracer never is."""
     return not isinstance(value, jax.core.Tracer) and bool(np.asarray(value) == neutral)  # not an operation of a program
 
 
@@ -239,7 +239,7 @@ def validate(cfg: Config) -> None:
 
 
 def problems(cfg: Config) -> list[Problem]:
-    """Everything wrong with a config by itself. Values under a trace cannot be seen and pass."""
+    """Everything wrong with a config by itself. Traced values cannot be checked and pass."""
     found = []
     for field in dataclasses.fields(cfg):
         value, rule = getattr(cfg, field.name), field.metadata["rule"]

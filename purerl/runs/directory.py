@@ -123,7 +123,7 @@ class Directory:
             self._checkpoints.save(updates, tree, {**self.identity, **more})
 
     def wait(self) -> None:
-        """Returns when the newest checkpoint is whole.
+        """Waits until the newest checkpoint is written.
 
         Raises:
             CheckpointError: it could not be written.
@@ -201,7 +201,7 @@ def _config_of(record: dict[str, Any]) -> Config:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run, or several side by side, with what is needed to continue it: what `load` and `fit` give.
+    """A run, or several side by side, with all that continuing it needs; what `load` and `fit` return.
 
     Attributes:
         batch: configs, seeds and objects.
@@ -344,7 +344,7 @@ def runs_of(directory: pathlib.Path, count: int) -> tuple[tuple[tuple[int | None
 
 
 def save(directory: Any, train: Train, state: TrainState) -> None:
-    """Writes a state, of one run or of many under `vmap`, as a checkpoint of its number of updates, and waits until it is whole.
+    """Writes a state, of one run or of many under `vmap`, as a checkpoint, and waits until it is written.
 
     Raises:
         ConfigError: the directory cannot be written to.
@@ -370,7 +370,7 @@ def restore(directory: Any, train: Train, *, updates: int | None = None) -> Trai
 
 
 def warm_start(state: TrainState, directory: Any) -> TrainState:
-    """A state that starts from the parameters and statistics of another run; one run's go to every one of several.
+    """A state with the parameters and statistics of another run. Those of one run are copied to each of several.
 
     What intrinsic rewards keep comes along, if both have them: a predictor is none without its target. Running sums of the
     rewards of single environments do not: they are no statistics, and there may be more or fewer environments.

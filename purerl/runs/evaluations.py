@@ -17,7 +17,7 @@ COLUMNS = ("episode_return", "episode_length", "finished")
 
 
 class Evaluations:
-    """The table of evaluations, in memory and in a file of one JSON object a line, each with its check.
+    """The table of evaluations, in memory and in a file of one JSON object per line, each with its checksum.
 
     Args:
         evaluate: `(state) -> {column: [runs]}`.
@@ -63,7 +63,7 @@ class Evaluations:
         return len(self._rows)
 
     def flush(self) -> None:
-        """Everything so far is in the file.
+        """Writes everything so far to the file.
 
         Raises:
             CheckpointError: it could not be written; the next flush tries again.
@@ -113,7 +113,7 @@ class Best:
         self._updates, self._returns = [0] * runs, [-math.inf] * runs
 
     def restore(self, evaluations: Evaluations, wanted: dict[str, str]) -> None:
-        """Goes on with what is kept, unless it is damaged, or of arrays unlike those wanted (`checkpoint.describe`)."""
+        """Restores the best states, unless they are damaged or have other arrays than those wanted (`checkpoint.describe`)."""
         try:
             there = self._store.updates() if self._store is not None else []
             saved = first_readable(there, self._store.load) if there else None
@@ -128,7 +128,7 @@ class Best:
         self._returns = saved.record.get("best", {}).get("returns") or evaluations.returns(saved.updates).tolist()
 
     def update(self, updates: int, returns: np.ndarray, state: Any) -> None:
-        """Takes the state of each run whose return is better than before, and begins to save it.
+        """Keeps the state of each run whose return improved, and begins to save it.
 
         Raises:
             CheckpointError: the save before failed; `settle` tries again.
@@ -153,7 +153,7 @@ class Best:
         self._behind = False
 
     def settle(self) -> None:
-        """Returns when all that was offered is saved.
+        """Waits until all best states are saved.
 
         Raises:
             CheckpointError: it could not be; the next call tries again.
@@ -170,5 +170,5 @@ class Best:
 
 
 def best_updates(saved: Checkpoint, runs: int) -> list[int]:
-    """After how many updates each run of a checkpoint of best states was at its best."""
+    """The update of each run's best state, in a checkpoint of best states."""
     return saved.record.get("best", {}).get("updates") or [saved.updates] * runs

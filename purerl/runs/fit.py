@@ -34,7 +34,7 @@ PyTree = Any
 
 
 class FitResult(NamedTuple):
-    """What a run gives, whole or interrupted.
+    """The result of a run, finished or interrupted.
 
     state: after the last finished chunk. With several runs its leaves have a leading axis, but for the clock.
     metrics: as in `TrainResult`, on the host, from the first update on; leaves `[rows]`, or `[runs, rows]`.
@@ -221,7 +221,7 @@ RULES: dict[str, Rule] = {
 
 
 def _wrong_options(options: dict[str, Any]) -> list[Problem]:
-    """What is wrong with the arguments of `fit` by themselves."""
+    """Invalid arguments of `fit`."""
     flags = ("exact", "eval_deterministic")
     found = [Problem(name, options[name], "must be True or False") for name in flags if not is_flag(options[name])]
     for name, rule in RULES.items():
@@ -241,7 +241,7 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
 
 
 def _restored(saved: Checkpoint, template: TrainState, fresh: TrainState) -> TrainState:
-    """The state of a checkpoint where the fresh one lies."""
+    """The state of a checkpoint, on the devices of the fresh one."""
     restored = to_tree(saved.arrays, {"state": template})["state"]
     return jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), restored, fresh)
 

@@ -8,7 +8,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stop:
-    """Notes the first SIGINT or SIGTERM; the second one leaves at once, by KeyboardInterrupt or by ending the process.
+    """Records the first SIGINT or SIGTERM. The second one has its usual effect: KeyboardInterrupt, or the end of the process.
 
     Use as a context manager. Only the main thread may listen; elsewhere nothing is noted.
 

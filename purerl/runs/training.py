@@ -21,7 +21,7 @@ MAX_CHUNK = 1024  # updates in one chunk, at most: the size of the buffer for th
 
 
 class Runs(Batch):
-    """Runs that advance together; the arguments that are not described here are those of `Batch`.
+    """A batch of runs that is trained together; other arguments are those of `Batch`.
 
     Args:
         exact: every run has the bits of its run alone.
@@ -37,7 +37,7 @@ class Runs(Batch):
 
     @property
     def share(self) -> int:
-        """Runs on each device: what their bits depend on, by rounding, if they are not exact."""
+        """Runs on each device. Without `exact` their rounding depends on it."""
         return -(-len(self.labels) // min(len(jax.local_devices()), len(self.labels)))
 
     def template(self) -> TrainState:
@@ -45,11 +45,11 @@ class Runs(Batch):
         return jax.eval_shape(lambda: self._first(self.cfgs, self._keys()))
 
     def init(self) -> TrainState:
-        """The first state."""
+        """The initial state."""
         return jax.jit(self._first)(self.cfgs, self._keys())
 
     def restart(self, state: TrainState) -> TrainState:
-        """A first state that parameters and statistics of another run were put into, with all that follows from them."""
+        """An initial state with the parameters and statistics of another run, made consistent."""
         restart = self._over(lambda train, state: train.restart(state), (Train.seed_axes,), Train.seed_axes)
         return jax.jit(restart)(self.cfgs, state)
 

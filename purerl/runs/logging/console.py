@@ -36,7 +36,7 @@ class LiveLine:
             self._live.stop()
 
     def begin(self, progress: Progress) -> None:
-        """Says so where nothing is left to train."""
+        """Prints a line if nothing is left to train."""
         if progress.updates == progress.plan.num_updates:
             self.console.print(f"finished before, after {progress.updates:,} updates; raise total_timesteps to continue")
 
@@ -56,7 +56,7 @@ class LiveLine:
 
 
 def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
-    """What each run reached: its episodes, and their mean return and length over the last tenth of `metrics`."""
+    """The result of each run: its episodes, and their mean return and length over the last tenth of `metrics`."""
     rate = progress.steps_per_second or progress.steps / max(progress.seconds, 1e-9)
     table = Table(title=f"{progress.steps:,} steps in {_clock(progress.seconds)}, {rate:,.0f} steps/s")
     for column in ("run", "episodes", "return", "length", "entropy"):

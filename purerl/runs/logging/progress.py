@@ -6,7 +6,7 @@ from purerl.core.plan import Plan
 
 
 class Progress(NamedTuple):
-    """Where a run stands after a chunk.
+    """The progress of a run after a chunk.
 
     plan: the whole run.
     labels: of the runs side by side, one each: "seed 3".
@@ -30,7 +30,7 @@ class Progress(NamedTuple):
 
     @property
     def steps_per_second(self) -> float:
-        """Of this process."""
+        """Steps per second of this process."""
         updates = self.updates - self.began[0]
         return updates * self.plan.batch_size * len(self.labels) / max(self.seconds - self.began[1], 1e-9)
 

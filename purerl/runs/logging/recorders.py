@@ -113,7 +113,7 @@ def spread(name: str, values: np.ndarray, labels: tuple[str, ...]) -> dict[str, 
 
 
 class Rows(abc.ABC):
-    """What recorders that write rows have in common: a subclass writes a row, to `self.sink` if that is flushed and closed.
+    """The base class of recorders that write rows. A subclass writes a row, to `self.sink` if that is flushed and closed.
 
     Args:
         path: the file, or for TensorBoard the directory.
@@ -151,7 +151,7 @@ class Rows(abc.ABC):
         self._pending = (progress, jax.tree.map(lambda x: x[..., start:], rows)) if start < count else None
 
     def flush(self) -> None:
-        """Everything so far is in the file."""
+        """Writes everything so far to the file."""
         if self._pending is not None:
             progress, rest = self._pending
             self._pending = None
@@ -170,7 +170,7 @@ class Rows(abc.ABC):
 
 
 class TextRows(Rows):
-    """Rows in a text file, one a line."""
+    """Rows in a text file, one per line."""
 
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
@@ -180,11 +180,11 @@ class TextRows(Rows):
 
     @abc.abstractmethod
     def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
-        """Those lines that are whole rows of the first so many updates."""
+        """The lines that are whole rows up to this update."""
 
 
 class JsonLines(TextRows):
-    """One JSON object a row; NaN and infinity are null."""
+    """One JSON object per row; NaN and infinity are null."""
 
     def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
         return [line for line in lines if (row := _update_of(line)) is not None and row <= updates]
@@ -195,7 +195,7 @@ class JsonLines(TextRows):
 
 
 class Csv(TextRows):
-    """One line a row, under a line of names; NaN is empty."""
+    """One line per row, under a line of names; NaN is empty."""
 
     def begin(self, progress: Progress) -> None:
         self._names: list[str] = []

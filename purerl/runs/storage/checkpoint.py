@@ -39,7 +39,7 @@ PACKAGES = ("purerl", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "orba
 
 
 class Checkpoint(NamedTuple):
-    """What was saved.
+    """A saved checkpoint.
 
     updates: finished updates.
     record: JSON, as it was given to `Store.save`, with "versions" and "leaves" added.
@@ -81,7 +81,7 @@ def describe(tree: PyTree) -> dict[str, str]:
 
 
 def leaf_differences(saved: dict[str, str], wanted: dict[str, str]) -> list[str]:
-    """Where two trees that `describe` described are not alike, in words."""
+    """The differences between two trees as `describe` gives them, in words."""
     missing = [f"{path}: {wanted[path]} is not in the checkpoint" for path in wanted if path not in saved]
     surplus = [f"{path}: {saved[path]} is only in the checkpoint" for path in saved if path not in wanted]
     both = [path for path in wanted if path in saved and saved[path] != wanted[path]]
@@ -97,7 +97,7 @@ def _sha256(data: bytes | np.ndarray) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What the bits of a run depend on beside its config, and which checkpoints only note."""
+    """The versions that the bits of a run depend on. Checkpoints record them and do not require them."""
     found = {}
     for name in PACKAGES:
         try:
@@ -209,13 +209,13 @@ class Store:
 
 
 def saved_updates(directory: pathlib.Path) -> list[int]:
-    """The numbers of updates of the checkpoints below a directory of them, the oldest first. Reads only, and takes no lock."""
+    """The updates of the checkpoints in a directory of checkpoints, the oldest first. Reads only, and takes no lock."""
     whole = [path for path in directory.iterdir() if path.name.isdigit()] if directory.is_dir() else []
     return sorted(int(path.name) for path in whole if path.is_dir())
 
 
 def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Checkpoint:
-    """The newest checkpoint below a directory of them that is what was written, or the one of so many updates.
+    """The newest intact checkpoint in a directory of checkpoints, or the one of this update.
 
     Of one that is damaged it warns, and takes the one before.
 
@@ -230,7 +230,7 @@ def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Chec
 
 
 def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
-    """What reading the last of these numbers gives, or the one before it where that is damaged, with a warning.
+    """The result of reading the last of these updates, or the one before with a warning, if it is damaged.
 
     Raises:
         CheckpointCorrupt: all are.
@@ -259,7 +259,7 @@ def read_record(path: pathlib.Path) -> dict[str, Any]:
 
 
 def read(path: pathlib.Path) -> Checkpoint:
-    """The checkpoint in a directory, with every array held against its hash, as one of today's format."""
+    """The checkpoint in a directory, verified and migrated to the current format."""
     record = read_record(path)
     orbax, leaves = _orbax(), record["leaves"]
     with _Translated(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")):
@@ -362,7 +362,7 @@ class _Unraisable:
 
 
 class Lock:
-    """The right to write to a directory; one process at a time, and freed by its death.
+    """The lock of a directory: one process at a time may write. The death of the process releases it.
 
     Raises:
         DirectoryLocked: another process has it.
@@ -384,7 +384,7 @@ class Lock:
 
 
 def run_directory(directory: Any) -> pathlib.Path:
-    """A directory to write to, absolute, made and tried.
+    """A writable directory: its absolute path, created if needed, and tested by a write.
 
     Raises:
         ConfigError: it cannot be one.

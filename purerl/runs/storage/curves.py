@@ -61,7 +61,7 @@ class Curves:
         self._path, self._file = path, AppendOnlyFile(path, _packed_header(header))
 
     def begin(self, finished: int) -> None:
-        """Goes on after `finished` updates, with the rows of the file that are whole by then, and no others.
+        """Resumes after `finished` updates, with the rows of the file up to then.
 
         Of rows that are damaged or missing it warns; they count nothing but their steps.
         """
@@ -97,7 +97,7 @@ class Curves:
             self._file.add(_packed(rows, self._row, self.finished // self._every))
 
     def flush(self) -> None:
-        """Everything so far is in the file.
+        """Writes everything so far to the file.
 
         Raises:
             CheckpointError: it could not be written; the next flush tries again.
@@ -105,7 +105,7 @@ class Curves:
         self._file.flush()
 
     def whole(self) -> dict[str, Any]:
-        """All rows, the last one of fewer updates where they do not divide. Leaves `[..., rows]`."""
+        """All rows; the last one may have fewer updates. Leaves `[..., rows]`."""
         if self._path is None:
             rows = jax.tree.map(lambda *x: np.concatenate(x, -1), _blank(self._header, 0), *self._rows)
         else:
@@ -185,7 +185,7 @@ def _row_of(described: dict[str, Any]) -> dict[str, Any]:
 
 
 def _packed(rows: dict[str, Any], like: dict[str, Any], first: int) -> bytes:
-    """Rows `[..., rows]` as bytes, each followed by its check; `first` is the place of the first of them."""
+    """Rows `[..., rows]` as bytes, each followed by its checksum; `first` is the place of the first of them."""
     parts = _parts(rows)
     records = np.zeros(next(iter(parts.values())).shape[-1], _dtype(like))
     for name, x in parts.items():
@@ -196,7 +196,7 @@ def _packed(rows: dict[str, Any], like: dict[str, Any], first: int) -> bytes:
 
 
 def _rows(body: bytes, header: Header, count: int | None) -> tuple[dict[str, Any], int]:
-    """The rows in what follows a header, leaves `[..., rows]`, and how many of them count nothing.
+    """The rows in what follows a header, leaves `[..., rows]`, and how many of them are blank.
 
     Args:
         body: after the first line.
@@ -251,7 +251,7 @@ def _nothing(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _blank(header: Header, count: int) -> dict[str, Any]:
-    """Rows that count nothing but their steps, leaves `[..., count]`."""
+    """Rows that count steps and nothing else, leaves `[..., count]`."""
     rows = jax.tree.map(lambda x: np.repeat(x[..., None], count, axis=-1), _nothing(header.row))
     if "steps" in rows:
         rows["steps"] = jax.tree.map(lambda x: np.full_like(x, header.steps), rows["steps"])

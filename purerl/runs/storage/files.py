@@ -14,13 +14,13 @@ from purerl.core.errors import CheckpointError
 
 
 def checksum(data: bytes, place: int = 0) -> bytes:
-    """8 bytes that say whether this is what was written, at this place of the file."""
+    """8 bytes of a SHA-256 of the data and its place in the file."""
     return hashlib.sha256(place.to_bytes(8, "little") + data).digest()[:8]
 
 
 @contextlib.contextmanager
 def write_errors(path: Any) -> Iterator[None]:
-    """Turns a write that the system refuses into a CheckpointError that names the file."""
+    """Turns an OSError of a write into a CheckpointError that names the file."""
     try:
         yield
     except OSError as error:
@@ -28,7 +28,7 @@ def write_errors(path: Any) -> Iterator[None]:
 
 
 class AppendOnlyFile:
-    """A file that only grows at its end; of None nothing is kept, and every write is none.
+    """An append-only file. With the path None nothing is kept.
 
     Args:
         path: of the file.
@@ -40,12 +40,12 @@ class AppendOnlyFile:
         self._content, self._new = content, []  # content is None once the file is open
 
     def add(self, data: bytes) -> None:
-        """Puts data at the end, in memory until the next flush."""
+        """Appends data, in memory until the next flush."""
         if self._path is not None:
             self._new.append(data)
 
     def flush(self) -> None:
-        """Everything so far is in the file.
+        """Writes everything so far to the file.
 
         Raises:
             CheckpointError: it could not be written; nothing is lost, and the next flush tries again.
@@ -72,7 +72,7 @@ class AppendOnlyFile:
         self._file.truncate(self._end)
 
     def read(self) -> bytes:
-        """All that was put into it, as the file has it now, or memory if it is not there yet.
+        """All its data, as the file has it now, or from memory if there is no file yet.
 
         Raises:
             CheckpointError: it cannot be read.
@@ -91,7 +91,7 @@ class AppendOnlyFile:
 
 
 def read_file(path: pathlib.Path) -> bytes:
-    """All of a file; nothing where there is none.
+    """The contents of a file; empty if there is none.
 
     Raises:
         CheckpointError: it cannot be read.
@@ -105,7 +105,7 @@ def read_file(path: pathlib.Path) -> bytes:
 
 
 def atomic_write(path: pathlib.Path, data: bytes) -> None:
-    """Puts a file in the place of another, in one step.
+    """Replaces a file atomically.
 
     Raises:
         OSError: it could not be written; the other one is still there.

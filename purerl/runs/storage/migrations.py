@@ -8,7 +8,7 @@ FORMAT = 2
 
 
 class Change(NamedTuple):
-    """What makes a checkpoint of one format one of the next.
+    """The changes from one format to the next.
 
     fields: of an algorithm's config, by name, `(config) -> value`, what a field had to be for the numbers that were computed, and
       why it was not what was written.
@@ -37,7 +37,7 @@ CHANGES = {
 
 
 def migrated(record: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """A record as one of today's format, and from what each array was called to what it is called now.
+    """A record in the current format, and from the old name of each array to its new name.
 
     The entry "changed" of the record explains why a field of the config is not what was written.
     """

@@ -43,7 +43,7 @@ def qualified_name(x: Any) -> str:
 
 
 def object_differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
-    """In which objects two runs differ, in words that name the argument to pass."""
+    """The objects in which two runs differ, in words that name the argument to pass."""
     found = []
     for name in ARGUMENTS:
         then, now = saved.get(name), current.get(name)
