@@ -11,7 +11,7 @@ from purerl.acting.evaluate import evaluate
 from purerl.acting.policy import Policy
 from purerl.acting.rollout import collect
 from purerl.acting.wrappers import with_action_mask, with_statistics
-from purerl.algorithms import MAKERS
+from purerl.algorithms.registry import MAKERS
 from purerl.algorithms.rnd import intrinsic_of_pair, rnd
 from purerl.checks import check_config, check_network, check_spaces, check_state_size, num_bytes, warn_about
 from purerl.config.algorithms import algorithm_of
