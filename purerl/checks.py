@@ -46,14 +46,18 @@ def warn_about(cfg: OnPolicyConfig, env: Environment, network: Network | None) -
         warnings.warn(str(problem), stacklevel=3)
 
 
-def check_spaces(cfg: OnPolicyConfig, env: Environment, distils: bool) -> None:
-    """The fields of a config that name entries of observations, or need actions of some kind.
+def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: bool) -> None:
+    """The fields of a config that name entries of observations, or need actions of some kind; and what a user's network is.
 
     Args:
         cfg: the config.
         env: environments.
+        network: the user's, or None.
         distils: the config's random network distillation is used.
     """
+    known = network is None or isinstance(network, Network)
+    hint = "must be a purerl.Network(init, apply, initial_carry)"
+    raise_if_any([] if known else [Problem("network", type(network).__name__, hint)])
     raise_if_any(_observation_problems(cfg, env, distils))
 
 

@@ -37,13 +37,13 @@ class Training:
     """The options of a training command beside the config.
 
     Attributes:
-        preset: Environment whose tuned config the other flags change; see `purerl.presets`.
+        preset: Environment whose tuned config the other flags change; see `purerl.config.presets`.
         config: TOML file of flags, underscores for dashes; flags of the command line are on top.
         seed: Seed of the first run.
         num_seeds: Runs side by side, with the seeds that follow, spread over the devices or the cores.
         exact: Every one of several seeds has the bits of its run alone, for about a tenth of the speed.
         directory: Where checkpoints, metrics (JSON lines, CSV, TensorBoard) and evaluations go; none without.
-        resume: Go on from the directory's newest checkpoint: `auto` if there is one, `must`, or `never`.
+        resume: Resume from the directory's newest checkpoint: `auto` if there is one, `must`, or `never`.
         init_from: Directory of another run, whose parameters this one starts from.
         save_seconds: About how long between two checkpoints.
         save_every: A checkpoint at each k-th update as well; 0 for none.

@@ -91,7 +91,7 @@ def make_train(
     environment = check_config(cfg, make_environment)
     warn_about(cfg, environment, network)
     cfg = single_precision(cfg).resolved()
-    check_spaces(cfg, environment, distils)
+    check_spaces(cfg, environment, network, distils)
 
     # Build.
     network = network or actor_critic(cfg, environment.observation_space, environment.action_space)

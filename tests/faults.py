@@ -92,9 +92,9 @@ def room_again(progress):  # three updates later
             limit(-1)
 
 try:
-    from purerl.runs.storage import files as durable
-    flush = durable.AppendOnlyFile.flush
-    durable.AppendOnlyFile.flush = lambda self: (count() if getattr(self, "_new", b"") else None, flush(self))[1]
+    from purerl.runs.storage import files
+    flush = files.AppendOnlyFile.flush
+    files.AppendOnlyFile.flush = lambda self: (count() if getattr(self, "_new", b"") else None, flush(self))[1]
 except ImportError:
     pass
 sys.addaudithook(opened)

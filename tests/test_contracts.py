@@ -12,8 +12,8 @@ import purerl.acting.rollout
 import purerl.algorithms.appo
 import purerl.algorithms.ppo
 import purerl.algorithms.rnd
-import purerl.learning.intrinsic
 import purerl.learning.phases
+import purerl.learning.rewards
 from purerl import PPOConfig
 from tests.recurrent import running_sum
 from tests.tiny import CFG, digest, tiny

@@ -287,6 +287,7 @@ def outputs_of(logits=2, value_shape=lambda first: first.shape, carry=lambda c: 
         (outputs_of(value_shape=lambda f: (*f.shape, 1)), "without an axis for the output"),
         (outputs_of(carry=lambda c: jnp.zeros(3)), "carry"),
         (outputs_of(params=jnp.zeros(3)), "dict"),
+        (object(), r"must be a purerl\.Network"),
     ],
 )
 def test_a_network_that_does_not_fit_is_refused(network, says):

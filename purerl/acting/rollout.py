@@ -58,12 +58,11 @@ def collect_rollout(
         **options: of `collect`, in place of the config's.
     """
     behaviour = state if behaviour is None else behaviour
-    acting = acting_network(cfg, network, behaviour, env.action_space)
+    acting = acting_network(cfg, network, behaviour, state, env.action_space)
     key = named_key(state.key, "rollout", state.clock)
-    options = {"length": cfg.training_length if network.is_recurrent else None, "truncation": cfg.truncation, **options}
-    if cfg.streams > 1:
-        options |= {"keep_next_obs": True, "episodic": EPISODIC}
-    actor, rollout, metrics = collect(env, acting, behaviour.params, state.actor, key, cfg.num_steps, **options)
+    defaults = {"length": cfg.training_length if network.is_recurrent else None, "truncation": cfg.truncation}
+    defaults |= {"keep_next_obs": True, "episodic": EPISODIC} if cfg.streams > 1 else {}
+    actor, rollout, metrics = collect(env, acting, behaviour.params, state.actor, key, cfg.num_steps, **defaults | options)
     return state.replace(actor=actor), rollout, metrics
 
 

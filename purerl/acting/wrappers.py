@@ -50,9 +50,9 @@ def with_random_warmup(cfg: Any, network: Network, state: TrainState, space: Spa
     return with_uniform_policy(network, space, is_before(state.clock, updates)) if updates else network
 
 
-def acting_network(cfg: Any, network: Network, state: TrainState, space: Space) -> Network:
-    """The network that acts in training: with a state's statistics, and at random during warm-up."""
-    return with_random_warmup(cfg, with_statistics(cfg, network, state), state, space)
+def acting_network(cfg: Any, network: Network, behaviour: TrainState, state: TrainState, space: Space) -> Network:
+    """The network that acts in training: with the statistics of `behaviour`, and at random during the warm-up of `state`."""
+    return with_random_warmup(cfg, with_statistics(cfg, network, behaviour), state, space)
 
 
 def with_uniform_policy(network: Network, space: Space, when: jax.Array) -> Network:

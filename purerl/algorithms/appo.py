@@ -52,7 +52,7 @@ PyTree = Any
 
 
 def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """APPO as two pure functions; the arguments are those of `ppo`. A user's estimator takes the place of V-trace."""
+    """APPO as two pure functions; the arguments are the first four of `ppo`. A user's estimator takes the place of V-trace."""
     base = ppo(cfg, env, network, parts)
     length = cfg.training_length if network.is_recurrent else cfg.num_steps
 

@@ -24,7 +24,7 @@ from purerl.learning.phases import make_phase
 
 
 def daac(cfg: DAACConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """DAAC as two pure functions; the arguments are those of `ppo`. The network has the head `advantage`.
+    """DAAC as two pure functions; the arguments are the first four of `ppo`. The network has the head `advantage`.
 
     A learning-rate schedule in gradient steps counts those of the value's phase in every update, whether it is due or not.
     """

@@ -58,7 +58,7 @@ class AuxBatch:
 
 
 def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """PPG as two pure functions; the arguments are those of `ppo`. The network has the head `aux_value`.
+    """PPG as two pure functions; the arguments are the first four of `ppo`. The network has the head `aux_value`.
 
     The buffer is `Sequences` of `n_pi * num_envs` columns, each the rollout of one environment: like one wide rollout.
     A user's learning-rate schedule is the policy phase's. The auxiliary phase follows the config's schedule, from `aux_lr` on.

@@ -1,6 +1,6 @@
 """Proximal Policy Optimization (Schulman et al. 2017, arXiv:1707.06347), whole on one page.
 
-collect a rollout, estimate advantages, and take a few epochs of minibatch gradient steps on
+Collect a rollout, estimate advantages, and take a few epochs of minibatch gradient steps on
     L = clipped surrogate + vf_coef * value loss - ent_coef * entropy
 """
 
@@ -57,7 +57,8 @@ def ppo(
         network: policy and value function.
         parts: estimator, losses, optimizer and reward stage.
         phases: what an update learns from its rollout, in this order. The policy's phase is the last.
-        after_learning: what an algorithm adds to the end of an update.
+        after_learning: `(state, rollout, advantages) -> (state, metrics)`, what an algorithm adds to an update, after the
+          statistics were updated and before the clock is.
     """
     templates = tuple(phases(cfg, network, parts, None))
     advantage = advantage_estimator(cfg, parts.advantage)

@@ -1,8 +1,8 @@
 """The algorithms by name.
 
 To add one: its config in `purerl.config.algorithms`, with an entry in `ALGORITHMS` there; a file here, with a function of the
-arguments of `ppo` that returns an `Algorithm`; and an entry in `MAKERS`. Most are `ppo` with other phases, or with a function
-after learning, as `daac` and `ppg` are.
+first four arguments of `ppo` that returns an `Algorithm`; and an entry in `MAKERS`. Most are `ppo` with other phases, or with a
+function after learning, as `daac` and `ppg` are.
 """
 
 from purerl.algorithms.appo import appo

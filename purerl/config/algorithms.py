@@ -46,8 +46,8 @@ class APPOConfig(PPOConfig):
         target_ratio_clip: Bound of the ratio of the acting to the target policy in the surrogate: 2 in IMPACT, 1 in UniLab.
         correction: `vtrace`, or `none`: what PPO would make of the same data, with the values and probabilities of its actors.
         tau: Step size of the target network towards the parameters.
-        target_update_freq: The target network moves after every k-th update. With 1 it follows the policy at once, and no longer
-          limits how far stale data can move it.
+        target_update_freq: The target network moves after every k-th update. With 1, and `tau = 1`, it follows the policy at
+          once, and no longer limits how far stale data can move it.
     """
 
     replay: int = static(2, between(1, 2**16))
@@ -103,7 +103,7 @@ class PPGConfig(OnPolicyConfig):
         e_v: Epochs of the value function on each rollout. If it equals `e_pi`, one loss trains both.
         e_aux: Epochs of the auxiliary phase on all of its rollouts. 0 means no auxiliary phase.
         beta_clone: Weight of the KL divergence of the policy before the auxiliary phase from the policy during it.
-        aux_lr: Learning rate of the auxiliary phase. It follows the same schedule, at the start of the policy phase.
+        aux_lr: Learning rate of the auxiliary phase. It follows `lr_schedule`, at its value when the policy phase began.
         aux_optimizer: A `separate` optimizer for the auxiliary phase, or the one of the policy phase, `shared`.
         aux_columns: Rollouts of single environments in each auxiliary minibatch. 0 means `num_envs`, and at least the paper's 4:
           then the number of gradient steps does not grow with `num_envs`.
@@ -158,7 +158,7 @@ class PPGConfig(OnPolicyConfig):
             hint = f"times aux_accumulation = {self.aux_accumulation} it must divide n_pi * num_envs = {columns}"
             found.append(Problem("aux_columns", each, hint))
         if self.aux_optimizer == "shared" and self.e_pi != self.e_v:
-            hint = f"needs one pass for policy and value, so e_pi = e_v; they are {self.e_pi} and {self.e_v}"
+            hint = f"needs one loss for policy and value, so e_pi = e_v; they are {self.e_pi} and {self.e_v}"
             found.append(Problem("aux_optimizer", self.aux_optimizer, hint))
         if self.aux_optimizer == "shared" and self.lr_schedule == "kl_adaptive":
             hint = "the auxiliary phase has no rate that adapts; use 'separate'"

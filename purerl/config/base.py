@@ -76,8 +76,8 @@ class OnPolicyConfig(Config):
         num_envs: Environments that run in parallel.
         num_steps: Steps of each environment between two updates.
         num_minibatches: Gradient steps in each epoch. It must divide `num_envs * num_steps`.
-        minibatches: How minibatches are drawn: single steps (`flat`), whole rollouts of environments (`env`), one time step of
-          all environments (`time`), or `auto`: whole sequences with a memory, single steps without.
+        minibatches: What stays together in a minibatch: nothing (`flat`), the whole rollout of an environment (`env`), one time
+          step of all environments (`time`), or `auto`: whole sequences with a memory, nothing without one.
         lr: Learning rate at the first update.
         lr_final: Learning rate that a `linear` or `polynomial` schedule ends at.
         lr_schedule: `linear` in the number of updates (at update i of n: `lr + (lr_final - lr) * i / n`), `constant`,

@@ -267,7 +267,7 @@ class PhaseOptimizer(NamedTuple):
     init: `(params) -> opt_state`, what persists from one update to the next.
     step: `(gradient, opt_carry, params, metrics, stopped=None) -> (step, opt_carry)`. The step is to be subtracted from the
       parameters. The metrics are those of the loss on this minibatch. The carry is the optimizer state with what is counted
-      within one update. Where `stopped` is set the step is 0, and the optimizer state does not change.
+      within one update. Where `stopped` is set the step is 0, and the gradient does not enter the optimizer state.
     lr: `(opt_state) -> float32`, the current learning rate.
     begin, end: from the optimizer state to the carry of an update, and back.
     report: `(opt_carry) -> metrics` of the last step.
@@ -286,7 +286,7 @@ class PhaseOptimizer(NamedTuple):
 class Phase(NamedTuple):
     """One way of moving parameters: a loss, what it moves, how often.
 
-    name: prefix of its random stream.
+    name: prefix of the names of its random keys.
     loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`.
     optimizer: from its gradients to steps.
     groups: the names of the parameter groups that move; None for all.
@@ -346,7 +346,7 @@ class TrainState:
     opt_state: a dict from phase to optimizer state.
     actor: the environments and where they stand.
     clock: finished updates. Never batched under `vmap` over seeds: see `Train.seed_axes`.
-    key: the root of every random stream. It never changes; the clock does.
+    key: the root of all random keys. It never changes; the clock does.
     statistics: running statistics, see `purerl.acting.normalize`.
     extra: what an algorithm keeps besides, by name.
     """

@@ -77,7 +77,7 @@ def run_phase(
     Args:
         phase: the loss, the groups it moves and how, epochs, minibatches, and how often.
         clock: finished updates; must not be batched by `vmap`, or the phase would run in every update.
-        key: root key; the phase draws from streams under its own name.
+        key: root key; the names of the phase's keys begin with its own name.
         params: all groups; the loss sees all and moves those of the phase.
         opt_state: of the phase.
         data: the training set, `[L, N]`.

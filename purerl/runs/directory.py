@@ -372,7 +372,7 @@ def restore(directory: Any, train: Train, *, updates: int | None = None) -> Trai
 def warm_start(state: TrainState, directory: Any) -> TrainState:
     """A state with the parameters and statistics of another run. Those of one run are copied to each of several.
 
-    What intrinsic rewards keep comes along, if both have them: a predictor is none without its target. Running sums of the
+    What intrinsic rewards keep comes along, if both have them: a predictor is useless without its target. Running sums of the
     rewards of single environments do not: they are no statistics, and there may be more or fewer environments.
 
     Raises:

@@ -31,7 +31,7 @@ class Header(NamedTuple):
     steps: environment steps in a row, of one run.
     runs: of each run the index of its config, None where there is one config only, and its seed; () where it is not known.
     configs: what the configs differ in, in words; () where there is one only.
-    format: 1 is that of purerl 0.2, without checks.
+    format: 1 is that of purerl 0.2, without checksums.
     """
 
     row: dict[str, Any]

@@ -27,9 +27,9 @@ CHANGES = {
             "ppg": {"vf_coef": (lambda config: config["vf_coef"] if config["e_pi"] == config["e_v"] else 1.0, NO_WEIGHT)},
         },
         paths=(
-            (r"\['(layer_\d+)'\]\['read'\]", r"['\1']['input']"),
-            (r"\['(layer_\d+)'\]\['recall'\]", r"['\1']['recurrent']"),
-            (r"\['recall_bias'\]", "['recurrent_bias']"),
+            (r"(\['memory'\]\['layer_\d+'\])\['read'\]", r"\1['input']"),
+            (r"(\['memory'\]\['layer_\d+'\])\['recall'\]", r"\1['recurrent']"),
+            (r"(\['memory'\]\['layer_\d+'\])\['recall_bias'\]", r"\1['recurrent_bias']"),
             (r"\.extra\['ring'\]\.kept\b", ".extra['ring'].batch"),
         ),
     ),
