@@ -171,7 +171,7 @@ def disks_that_fill(points, directory):
     writes, wanted = int(out[-2].split()[1]), out[-1]
     outcomes = {"writes": writes, "filled": 0, "not as asked": 0, "not our message alone": 0, "lost": 0}
     for mode in ("raise", "warn"):
-        for at in np.linspace(2, writes, points).astype(int):  # the first tries the directory, and refuses the run
+        for at in np.linspace(3, writes, points).astype(int):  # the first two try the directory, and refuse the run
             home = directory / f"{mode} {at}"
             code, out = script(FULL, home, mode=mode, at=at)
             ours = [line for line in out if any(says in line for says in OURS)]
