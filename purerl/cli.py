@@ -2,20 +2,24 @@
 
 import argparse
 import dataclasses
+import inspect
 import json
 import pathlib
 import re
 import sys
 import tomllib
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any, Literal, get_args
 
 import jax
 import numpy as np
 import tyro
 
+from purerl import __version__
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
-from purerl.config.base import OnPolicyConfig, RNDConfig
-from purerl.config.fields import Config
+from purerl.config.base import RNDConfig
+from purerl.config.fields import GROUPS, Config, parse_docs
+from purerl.config.other_names import renamed
 from purerl.config.presets import preset
 from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
 from purerl.runs.analysis import plots
@@ -26,19 +30,43 @@ from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
 from purerl.runs.logging.console import LiveLine, closing_table, evaluation_table
 
-DESCRIPTION = "Trains agents of the PPO family."
+DESCRIPTION = """Trains agents of the PPO family.
+
+- purerl ppo --env CartPole-v1
+- purerl ppo --env CartPole-v1 --num-seeds 8 --directory runs/a
+- purerl plot runs/a
+
+"purerl ppo --help" lists all settings, and "purerl --version" prints the version. This completes flags by Tab in bash (or zsh):
+purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions/purerl
+"""
+EXAMPLES = """
+- purerl {0} --env CartPole-v1 --total-timesteps 5e5
+- purerl {0} --env CartPole-v1 --lr 1e-3 --num-seeds 8 --directory runs/a --eval-every 50
+- purerl {0} --config flags.toml --seed 1
+"""
 
 # Where a flag cannot have the type of its field: text can be a whole number written as 1e6, and pairs are a sequence of words.
 FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float]}
+# What is written differently in a shell than in Python.
+FLAG_HELP = {
+    "env_kwargs": "Arguments of its constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite.",
+    "env_params": "Overrides of its parameters, names and values: --env-params max_steps_in_episode 200.",
+    "total_timesteps": "Environment steps over all environments, rounded up to whole updates: 500000, or 5e5.",
+    "torso": "mlp, cnn (MinAtar-sized images), nature_cnn (84 x 84 images; with --hidden 512), or auto: one of the latter for "
+    "observations of rank 3, by their size, and mlp for others.",
+    "hidden": "Widths of the hidden layers, one after the other; for images of those after the convolutions.",
+    "memory_inputs": "Further inputs of the memory: action, reward or both, of the previous step.",
+    "rnd": "Intrinsic rewards by random network distillation, in addition to the environment's.",
+}
 
 
 @dataclasses.dataclass(kw_only=True)
 class Training:
     """The options of a training command beside the config.
 
-    Attributes:
-        preset: Environment whose tuned config the other flags change; see `purerl.config.presets`.
-        config: TOML file of flags, underscores for dashes; flags of the command line are on top.
+    Run:
+        preset: Environment whose tuned config is the default of the other flags.
+        config: TOML file of flags, underscores for dashes. Flags of the command line take precedence.
         seed: Seed of the first run.
         num_seeds: Runs side by side, with the seeds that follow, spread over the devices or the cores.
         exact: Every one of several seeds has the bits of its run alone, for about a tenth of the speed.
@@ -143,7 +171,7 @@ class Render(Watch):
 class Export:
     """Writes a run's policy, of several that of `--run` or of the first, as a program that needs `jax` and `flatbuffers` only.
 
-    `purerl.runs.analysis.export` documents how to call it.
+    Where these are installed, `jax.export.deserialize(open("policy.jaxexport", "rb").read()).call` acts.
 
     Attributes:
         dir: Directory of the run.
@@ -165,13 +193,23 @@ def main(args: list[str] | None = None) -> int:
     ended by SIGTERM, and to be resumed.
     """
     args = sys.argv[1:] if args is None else args
+    if args == ["--version"]:
+        print(f"purerl {__version__}")
+        return 0
     try:
+        _refuse_other_names(args)
         base = _base(args)
-        flags = {name: _flags(name, base or {}, cls) for name, cls in ALGORITHMS.items()}
+        flags = {name: _flags(name, base, cls, examples=name in args[:1]) for name, cls in ALGORITHMS.items()}
         commands = flags | {"eval": Eval, "plot": Plot, "render": Render, "export": Export}
-        chosen = tyro.extras.subcommand_cli_from_dict(commands, prog="purerl", description=DESCRIPTION, args=args)
+        options = {"prog": "purerl", "description": DESCRIPTION, "args": args, "config": (tyro.conf.OmitArgPrefixes,)}
+        chosen = tyro.extras.subcommand_cli_from_dict(commands, **options)
         name = type(chosen).__name__
-        return _train(_config(ALGORITHMS[name], chosen), chosen) if name in ALGORITHMS else ACTIONS[type(chosen)](chosen)
+        if name not in ALGORITHMS:
+            return ACTIONS[type(chosen)](chosen)
+        values = _values(chosen)
+        return _train(
+            _config(ALGORITHMS[name], values), Training(**{f.name: values[f.name] for f in dataclasses.fields(Training)})
+        )
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -212,13 +250,23 @@ def _asked(command: Watch | Export) -> Run:
     return run.select(command.run or 0)
 
 
+def _folder_exists(out: str) -> None:
+    """Refuses a file to write whose folder is not there, before anything is computed for it."""
+    if not (folder := pathlib.Path(out).expanduser().parent).is_dir():
+        raise ConfigError([Problem("out", out, f"there is no folder {folder}")])
+
+
 def _plot(command: Plot) -> int:
+    if not command.dirs:
+        raise ConfigError([Problem("dirs", (), "name one directory at least: purerl plot runs/a")])
+    _folder_exists(command.out)
     plots.plot(command.dirs, command.out, metric=command.metric, centre=command.centre)
     print(command.out)
     return 0
 
 
 def _render(command: Render) -> int:
+    _folder_exists(command.out)
     run = _asked(command)
     score = render(run.train, run.state, command.out, seed=command.seed, deterministic=command.deterministic)
     print(f"{command.out}: an episode of {run.labels[0]}, return {score:.1f}")
@@ -226,6 +274,7 @@ def _render(command: Render) -> int:
 
 
 def _export(command: Export) -> int:
+    _folder_exists(command.out)
     run = _asked(command)
     data = export(run.train, run.state, command.out)
     print(f"{command.out}: {run.labels[0]}, {len(data):,} bytes")
@@ -261,7 +310,8 @@ def _from_file(path: str, algorithm: type[Config]) -> dict[str, Any]:
         values["env_kwargs"] = tuple(values["env_kwargs"].items())
     known = [f.name for cls in (algorithm, Training) for f in dataclasses.fields(cls)]
     known += [f"rnd_{f.name}" for f in dataclasses.fields(RNDConfig)]
-    found = [Problem(name, values[name], f"no such flag; {nearest(name, known)}") for name in values if name not in known]
+    hint = lambda name: renamed(name) or nearest(name.lower(), known)
+    found = [Problem(name, values[name], f"no such flag; {hint(name)}") for name in values if name not in known]
     if not isinstance(values.get("rnd", False), bool):
         found.append(Problem("rnd", values["rnd"], "must be true or false; its fields are rnd_int_coef and so on"))
     if found:
@@ -269,20 +319,58 @@ def _from_file(path: str, algorithm: type[Config]) -> dict[str, Any]:
     return values
 
 
-def _flags(name: str, base: dict[str, Any], cls: type[Config]) -> type:
-    """A dataclass that tyro turns into flags: the fields of the config and of `Training`, their defaults replaced by `base`."""
+def _refuse_other_names(args: list[str]) -> None:
+    """Refuses flags that another system has under that name, with the one to use."""
+    algorithm = ALGORITHMS.get(args[0]) if args else None
+    if algorithm is None:
+        return
+    known = {*algorithm.field_docs, *(f.name for f in dataclasses.fields(Training))}
+    found = []
+    for arg, following in zip(args, [*args[1:], "--"], strict=True):
+        flag, _, value = arg.partition("=")
+        name = flag.removeprefix("--").replace("-", "_")
+        if flag.startswith("--") and name not in known and (hint := renamed(name.removeprefix("no_"))):
+            value = value or (True if following.startswith("--") else following)
+            found.append(Problem(flag, value, f"no such flag; {_as_flags(hint, known)}"))
+    if found:
+        raise ConfigError(found)
+
+
+def _flags(name: str, base: dict[str, Any], cls: type[Config], examples: bool = False) -> type:
+    """A dataclass that tyro turns into flags, a dataclass for each group of fields inside.
+
+    The fields are those of the config, of its `rnd` and of `Training`, their defaults replaced by `base`.
+    """
+    docs = cls.field_docs | parse_docs(inspect.cleandoc(Training.__doc__))[1]
     parts = [(part, f) for part in (cls(), Training()) for f in dataclasses.fields(part)]
-    fields = [(f.name, _flag_type(f), _default(f.name, base.get(f.name, getattr(part, f.name)))) for part, f in parts]
-    fields = [field if field[0] != "rnd" else ("rnd", bool, dataclasses.field(default=bool(base.get("rnd")))) for field in fields]
+    fields = {f.name: (_flag_type(f), _default(f.name, base.get(f.name, getattr(part, f.name)))) for part, f in parts}
+    fields["rnd"] = (bool, _default("rnd", bool(base.get("rnd"))))
     rnd = base["rnd"] if isinstance(base.get("rnd"), RNDConfig) else RNDConfig()
-    inner = {f: base.get(f"rnd_{f.name}", getattr(rnd, f.name)) for f in dataclasses.fields(RNDConfig)}
-    fields += [(f"rnd_{f.name}", _flag_type(f), value) for f, value in inner.items()]
-    parents = cls.__mro__[1 : cls.__mro__.index(OnPolicyConfig) + 1]
-    inherited = [part.__doc__.split("Attributes:\n")[1].rstrip() for part in (*parents, Training)]
-    intrinsic = RNDConfig.__doc__.split("Attributes:\n")[1].rstrip()
-    inherited.append(re.sub(r"^        (\w+): ", r"        rnd_\1: With --rnd. ", intrinsic, flags=re.MULTILINE))
-    documentation = {"__doc__": "\n".join([cls.__doc__.rstrip(), *inherited, ""])}
-    return dataclasses.make_dataclass(name, fields, kw_only=True, namespace=documentation)
+    for f in dataclasses.fields(RNDConfig):
+        doc = RNDConfig.field_docs[f.name]
+        docs[f"rnd_{f.name}"] = doc._replace(text=f"With --rnd. {doc.text}")
+        fields[f"rnd_{f.name}"] = (_flag_type(f), _default(f.name, base.get(f"rnd_{f.name}", getattr(rnd, f.name))))
+    groups = []
+    for group in GROUPS:
+        inside = [flag for flag, doc in docs.items() if doc.group == group]
+        names = {flag: fields.keys() - set(get_args(fields[flag][0])) for flag in inside}  # a choice may have the name of a field
+        texts = [f"    {flag}: {_as_flags(FLAG_HELP.get(flag, docs[flag].text), names[flag])}" for flag in inside]
+        made = dataclasses.make_dataclass(
+            group, [(flag, *fields[flag]) for flag in inside], namespace={"__doc__": "\n".join(["", "Attributes:", *texts, ""])}
+        )
+        groups.append((group.lower().replace(" ", "_"), made, dataclasses.field(default_factory=made)))
+    documentation = cls.__doc__.split("\n\n")[0] + (f"\n{EXAMPLES.format(name)}" if examples else "")
+    return dataclasses.make_dataclass(name, groups, namespace={"__doc__": documentation})
+
+
+def _values(flags: Any) -> dict[str, Any]:
+    """What was asked for, by flag, of a dataclass of `_flags`."""
+    return {flag: value for group in vars(flags).values() for flag, value in vars(group).items()}
+
+
+def _as_flags(text: str, names: Iterable[str]) -> str:
+    """A text without backticks; where they hold nothing but the name of a field, it is written as a flag."""
+    return re.sub(r"`([^`]*)`", lambda code: f"--{code[1].replace('_', '-')}" if code[1] in names else code[1], text)
 
 
 def _flag_type(field: dataclasses.Field) -> Any:
@@ -298,14 +386,15 @@ def _default(name: str, value: Any) -> Any:
     return dataclasses.field(default_factory=value.copy) if isinstance(value, dict) else dataclasses.field(default=value)
 
 
-def _config(cls: type[Config], flags: Any) -> Config:
-    values = {f.name: getattr(flags, f.name) for f in dataclasses.fields(cls)}
-    inner = {f.name: getattr(flags, f"rnd_{f.name}") for f in dataclasses.fields(RNDConfig)}
+def _config(cls: type[Config], flags: dict[str, Any]) -> Config:
+    """The config that flags ask for."""
+    inner = {f.name: flags[f"rnd_{f.name}"] for f in dataclasses.fields(RNDConfig)}
     changed = [name for name, value in inner.items() if value != getattr(RNDConfig(), name)]
-    if changed and not flags.rnd:
+    if changed and not flags["rnd"]:
         raise ConfigError([Problem(f"rnd_{name}", inner[name], "changes nothing without --rnd") for name in changed])
-    values["rnd"] = RNDConfig(**inner) if flags.rnd else None
-    return cls(**{**values, "env_kwargs": tuple((name, _parse(text)) for name, text in flags.env_kwargs.items())})
+    values = {f.name: flags[f.name] for f in dataclasses.fields(cls)}
+    values |= {"rnd": RNDConfig(**inner) if flags["rnd"] else None}
+    return cls(**{**values, "env_kwargs": tuple((name, _parse(text)) for name, text in flags["env_kwargs"].items())})
 
 
 def _parse(text: str) -> Any:

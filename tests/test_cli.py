@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import os
 import pathlib
@@ -11,7 +12,8 @@ import pytest
 from rich.console import Console
 
 import purerl
-from purerl.cli import _config, _flags, main
+from purerl.cli import _config, _flags, _values, main
+from purerl.config.fields import GROUPS
 from purerl.runs.fit import fit
 from purerl.runs.logging.console import LiveLine, closing_table
 from tests.probes import Varied
@@ -87,12 +89,12 @@ def test_an_unknown_flag_is_refused_with_the_nearest(capsys, flag, meant):
 
 def test_a_preset_gives_the_defaults_and_flags_change_them():
     base = purerl.preset("Breakout-MinAtar")
-    flags = _flags("ppo", vars(base), purerl.PPOConfig)(lr=1.0, preset="Breakout-MinAtar")
-    assert _config(purerl.PPOConfig, flags) == base.replace(lr=1.0)
+    config = lambda cfg, **flags: _config(purerl.PPOConfig, _values(_flags("ppo", vars(cfg), purerl.PPOConfig)()) | flags)
+    assert config(base, lr=1.0, preset="Breakout-MinAtar") == base.replace(lr=1.0)
     curious = base.replace(rnd=purerl.RNDConfig(int_coef=0.5, hidden=(8,)))
-    assert _config(purerl.PPOConfig, _flags("ppo", vars(curious), purerl.PPOConfig)()) == curious
+    assert config(curious) == curious
     with_arguments = base.replace(env_kwargs=(("size", 5), ("name", "5")), env_params={"limit": 3})
-    assert _config(purerl.PPOConfig, _flags("ppo", vars(with_arguments), purerl.PPOConfig)()) == with_arguments
+    assert config(with_arguments) == with_arguments
 
 
 @pytest.mark.slow
@@ -104,17 +106,62 @@ def test_the_preset_flag(capsys):
     assert "did you mean 'Breakout-MinAtar'" in capsys.readouterr().err
 
 
-def test_help_lists_every_field(capsys):
+def test_help_has_examples_and_then_every_field_in_groups(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
     with pytest.raises(SystemExit):
-        main(["ppo", "--help"])
+        main(["appo", "--help"])
     out = capsys.readouterr().out
-    for text in (
-        "--gae-lambda FLOAT",
-        "--estimator {gae,n_step,td_lambda}",
-        "--num-seeds INT",
-        "Learning rate at the first update",
-    ):
+    groups = [group.lower().replace(" ", "-") for group in GROUPS]
+    places = [out.index("- purerl appo --env"), *(out.index(f" {group} options ") for group in groups)]
+    assert places == sorted(places)
+    for field in dataclasses.fields(purerl.APPOConfig):
+        assert f" --{field.name.replace('_', '-')}" in out
+        assert purerl.APPOConfig.field_docs[field.name].text
+    for text in ("--estimator {gae,n_step,td_lambda}", "--num-seeds INT", "Learning rate at the first update", "--rnd-int-coef"):
         assert text in out
+    assert "`" not in out
+    assert "purerl." not in out
+
+
+def test_version_and_completion(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"purerl {purerl.__version__}\n"
+    with pytest.raises(SystemExit) as stop:
+        main(["--tyro-print-completion", "bash"])
+    assert not stop.value.code
+    assert "--gae-lambda" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--learning-rate", "1e-3"], "--learning-rate = '1e-3': no such flag; it is --lr here"),
+        (["--env_id=CartPole-v1"], "--env_id = 'CartPole-v1': no such flag; it is --env here"),
+        (["--no-anneal-lr"], "it is --lr-schedule here"),
+        (["--NUM-ENVS"], "it is --num-envs here"),
+    ],
+)
+def test_flags_of_other_systems_are_refused_with_ours(flags, says, capsys):
+    assert main(["ppo", *flags]) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["plot"], "name one directory at least"),
+        (["plot", "runs/a", "--out", "nowhere/a.png"], "there is no folder nowhere"),
+        (["render", "runs/a", "--out", "nowhere/a.gif"], "there is no folder nowhere"),
+        (["export", "runs/a", "--out", "nowhere/a"], "there is no folder nowhere"),
+        (["eval", "nowhere"], "no checkpoint in"),
+    ],
+)
+def test_commands_without_what_they_need_say_so_in_a_line(command, says, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(command) in (1, 2)
+    err = capsys.readouterr().err
+    assert says in err
+    assert len(err.strip().splitlines()) <= 2
 
 
 def test_the_live_line_renews_itself_in_a_terminal():

@@ -9,7 +9,6 @@ import pytest
 import purerl
 from purerl import ConfigError, PPOConfig
 from purerl.config.algorithms import ALGORITHMS
-from purerl.config.base import OnPolicyConfig
 
 LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if f.type is float]
 
@@ -118,6 +117,9 @@ def test_every_leaf_refuses_nan_and_text(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_documented(name):
-    attributes = "".join(cls.__doc__ for cls in ALGORITHMS[name].__mro__ if issubclass(cls, OnPolicyConfig))
-    for field in dataclasses.fields(ALGORITHMS[name]):
-        assert f"        {field.name}: " in attributes
+    """Every field, with its default, on the class itself."""
+    cls = ALGORITHMS[name]
+    assert cls.field_docs.keys() == {f.name for f in dataclasses.fields(cls)}
+    for field in dataclasses.fields(cls):
+        assert f"    - `{field.name}` (`{getattr(cls(), field.name)!r}`): " in cls.__doc__
+        assert cls.field_docs[field.name].text

@@ -11,8 +11,10 @@ from purerl.core.errors import Problem
 class PPOConfig(OnPolicyConfig):
     """Proximal Policy Optimization (Schulman et al. 2017, arXiv:1707.06347).
 
-    Attributes:
+    Optimisation:
         num_epochs: Epochs over the rollout in each update.
+
+    Network:
         arch: `separate` torsos of policy and value, a `shared` one, or a shared one that the value's gradient does not reach
           (`detach`).
     """
@@ -33,21 +35,25 @@ class APPOConfig(PPOConfig):
     ago, and rollouts are kept in a ring buffer and learnt from several times. `approx_kl`, and with it `target_kl`, is measured
     against the denominator of the ratio, `max(pi_target, pi_behaviour / clip)`: it is above 0 from staleness alone.
 
-    Attributes:
+    Rollout:
         replay: Rollouts in the ring buffer. An update learns from as many. If fewer can be used, those are repeated.
         max_uses: Largest number of updates that learn from a rollout. 0 means as long as it is in the ring buffer.
         replay_order: The rollouts of an update: the `newest` that can be used, each as often as another or once more, or each
           drawn at `random` from those that can be used.
         lag: Updates between the parameters that act and the newest ones.
         publish_every: Actors get new parameters in every k-th update.
-        vtrace_rho_clip: Bound of the importance weight of a temporal difference.
-        vtrace_c_clip: Bound of the importance weight of a trace.
-        vtrace_pg_clip: Bound of the importance weight of an advantage.
+
+    Policy loss:
         target_ratio_clip: Bound of the ratio of the acting to the target policy in the surrogate: 2 in IMPACT, 1 in UniLab.
-        correction: `vtrace`, or `none`: what PPO would make of the same data, with the values and probabilities of its actors.
         tau: Step size of the target network towards the parameters.
         target_update_freq: The target network moves after every k-th update. With 1, and `tau = 1`, it follows the policy at
           once, and no longer limits how far stale data can move it.
+
+    Value:
+        correction: `vtrace`, or `none`: what PPO would make of the same data, with the values and probabilities of its actors.
+        vtrace_rho_clip: Bound of the importance weight of a temporal difference.
+        vtrace_c_clip: Bound of the importance weight of a trace.
+        vtrace_pg_clip: Bound of the importance weight of an advantage.
     """
 
     replay: int = static(2, between(1, 2**16))
@@ -97,17 +103,21 @@ class PPGConfig(OnPolicyConfig):
     A phase is `n_pi` updates of PPO, the policy phase, and then the auxiliary phase: the policy network learns to predict the
     values of all that was seen since the last one, while a clone of itself holds the policy where it is.
 
-    Attributes:
+    Optimisation:
         n_pi: Updates of a policy phase. Fewer than `n_pi` updates at the end of a run have no auxiliary phase.
         e_pi: Epochs of the policy on each rollout.
         e_v: Epochs of the value function on each rollout. If it equals `e_pi`, one loss trains both.
         e_aux: Epochs of the auxiliary phase on all of its rollouts. 0 means no auxiliary phase.
-        beta_clone: Weight of the KL divergence of the policy before the auxiliary phase from the policy during it.
         aux_lr: Learning rate of the auxiliary phase. It follows `lr_schedule`, at its value when the policy phase began.
         aux_optimizer: A `separate` optimizer for the auxiliary phase, or the one of the policy phase, `shared`.
         aux_columns: Rollouts of single environments in each auxiliary minibatch. 0 means `num_envs`, and at least the paper's 4:
           then the number of gradient steps does not grow with `num_envs`.
         aux_accumulation: Minibatches whose mean gradient makes one step.
+
+    Policy loss:
+        beta_clone: Weight of the KL divergence of the policy before the auxiliary phase from the policy during it.
+
+    Network:
         arch: `dual`, policy and value each a torso, the policy's with an auxiliary value head; or a single torso, which the
           gradient of the value reaches always (`shared`), or by way of the auxiliary head only (`detach`).
     """
@@ -173,11 +183,15 @@ class DAACConfig(OnPolicyConfig):
     Two networks that share nothing. The policy's has a head that predicts the advantage of the action taken, which shapes its
     features as a value would, without what the policy has no use for.
 
-    Attributes:
+    Optimisation:
         e_pi: Epochs of the policy on each rollout.
         e_v: Epochs of the value function on a rollout.
         value_freq: The value function learns from every k-th rollout.
+
+    Policy loss:
         adv_coef: Weight of the squared error of the predicted advantage.
+
+    Value:
         vf_coef: Weight of the value loss, half a squared error, in the value network's own phase.
     """
 

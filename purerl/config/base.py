@@ -34,7 +34,7 @@ class RNDConfig(Config):
     The bonus of a step is the error of a trained network that predicts a random one, on the observation it led to. It is a stream
     of rewards with its own value and discount, which does not end with an episode.
 
-    Attributes:
+    Curiosity:
         int_coef: Weight of the intrinsic advantage.
         ext_coef: Weight of the extrinsic advantage. 0 trains without the environment's rewards.
         gamma_int: Discount factor of intrinsic rewards.
@@ -68,13 +68,25 @@ class OnPolicyConfig(Config):
     The defaults are those of "The 37 Implementation Details of Proximal Policy Optimization" (Huang et al. 2022) for
     classic control. Floats are leaves and can be swept by `jax.vmap`; all other fields are static.
 
-    Attributes:
+    Environment:
         env: The id of a gymnax environment.
         env_kwargs: Arguments of its constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
         env_params: Overrides of its parameters by name: `{"max_steps_in_episode": 200}`. They can be swept.
+        action_mask: The entry of a dict of observations that marks the legal actions; "" for none.
+        critic_obs: The entry of a dict of observations that only the value network sees; "" for none.
+        info: Entries of the environment's info that are averaged in the metrics and summed over evaluated episodes.
+
+    Rollout:
         total_timesteps: Environment steps over all environments, rounded up to whole updates; `Train.plan` shows by how much.
         num_envs: Environments that run in parallel.
         num_steps: Steps of each environment between two updates.
+        truncation: What follows a step that a time limit ended: `final_obs` is right, the value of the observation before the
+          reset. The others are what other systems do: the value of the step's own observation (`current_obs`: rsl_rl, skrl 1.4),
+          0 (`zero`: rlib, CleanRL), the value of the next episode's first observation (`ignore`: skrl 2.0).
+        warmup_steps: Environment steps with uniformly random actions at the start, rounded up to whole updates.
+        learning_starts: Environment steps before the first gradient step, rounded up to whole updates.
+
+    Optimisation:
         num_minibatches: Gradient steps in each epoch. It must divide `num_envs * num_steps`.
         minibatches: What stays together in a minibatch: nothing (`flat`), the whole rollout of an environment (`env`), one time
           step of all environments (`time`), or `auto`: whole sequences with a memory, nothing without one.
@@ -97,15 +109,19 @@ class OnPolicyConfig(Config):
         optimizer: `adam`, `adamw`, `rmsprop` or `sgd`.
         adam_eps: Epsilon of adam, adamw and rmsprop.
         weight_decay: Weight decay of adamw.
-        gamma: Discount factor.
-        gae_lambda: Lambda of `gae` and `td_lambda`: 0 has the most bias, 1 the most variance.
-        estimator: Estimator of advantages and value targets: `gae`, `n_step` or `td_lambda`.
-        return_steps: Number of rewards in each return of `n_step`. 0 means all to the end of the rollout.
-        truncation: What follows a step that a time limit ended: `final_obs` is right, `current_obs`, `zero` and `ignore` are what
-          other systems do; `purerl.acting.rollout.collect` documents which, and what is wrong with it.
+        max_grad_norm: Gradients are scaled down to this norm. inf disables it.
+        grad_clip: The norm is taken over all networks (`joint`) or over each network (`per_network`).
+
+    Policy loss:
         clip_eps: The ratio of new to old probability is clipped to `1 +- clip_eps`. inf disables it.
         clip_eps_final: Final value of a `linear` schedule of `clip_eps`.
         clip_schedule: Schedule of `clip_eps`: `constant`, or `linear` in the number of updates.
+        advantage_norm: Advantages are standardised over each `minibatch`, over the `batch`, or `none`.
+        ent_coef: Weight of the entropy bonus.
+        ent_coef_final: Final value of a `linear` schedule of `ent_coef`.
+        ent_schedule: Schedule of `ent_coef`: `constant`, or `linear` in the number of updates.
+        target_kl: Learning stops at a minibatch whose approximate KL divergence (`approx_kl`) is above this. inf disables it.
+        kl_stop: Learning stops for the rest of the `update`, in all epochs, or of the `epoch` (skrl).
         kl_penalty: Adds `kl_coef` times the KL divergence of the old from the new policy to the loss: `none`, `fixed`, or
           `adaptive`, which doubles or halves the weight after an update that moved more than 1.5 times `desired_kl` or less
           than its share (the paper's section 4; there without a clip, which is `clip_eps = inf`).
@@ -113,47 +129,50 @@ class OnPolicyConfig(Config):
         kl_coef_tolerance: Tolerance of an adaptive penalty around `desired_kl`: 1.5 in the paper, 2 in RLlib.
         kl_coef_raise: Factor of the weight after an update that moved too far: 2 in the paper, 1.5 in RLlib.
         kl_coef_lower: Factor of the weight after an update that moved too little.
+
+    Value:
+        gamma: Discount factor.
+        gae_lambda: Lambda of `gae` and `td_lambda`: 0 has the most bias, 1 the most variance.
+        estimator: Estimator of advantages and value targets: `gae`, `n_step` or `td_lambda`.
+        return_steps: Number of rewards in each return of `n_step`. 0 means all to the end of the rollout.
         vf_coef: Weight of the value loss, which is half a squared error.
-        ent_coef: Weight of the entropy bonus.
-        ent_coef_final: Final value of a `linear` schedule of `ent_coef`.
-        ent_schedule: Schedule of `ent_coef`: `constant`, or `linear` in the number of updates.
         value_clip: Clipping of the value loss: `max` takes the larger of the clipped and the unclipped error, `replace` the
           clipped one, `none` the unclipped one.
         value_clip_eps: Range of the value clip, in the units of the network's values: of return, or standardised.
-        advantage_norm: Advantages are standardised over each `minibatch`, over the `batch`, or `none`.
-        max_grad_norm: Gradients are scaled down to this norm. inf disables it.
-        grad_clip: The norm is taken over all networks (`joint`) or over each network (`per_network`).
-        target_kl: Learning stops at a minibatch whose approximate KL divergence (`approx_kl`) is above this. inf disables it.
-        kl_stop: Learning stops for the rest of the `update`, in all epochs, or of the `epoch` (skrl).
+
+    Statistics:
         normalize_obs: Observations are standardised by running statistics.
         obs_clip: Bound of a standardised observation.
         normalize_reward: Rewards are divided by the running standard deviation of the discounted return, and not centred.
         reward_clip: Bound of a scaled reward. inf disables it.
         normalize_value: The network's values are standardised by running statistics of the value targets.
+
+    Network:
         torso: `mlp`, `cnn` (MinAtar-sized images), `nature_cnn` (84 x 84 images; with `hidden=(512,)`), or `auto`: one of the
           latter for observations of rank 3, by their size, and mlp for others.
         hidden: Widths of the hidden layers; for images of those after the convolutions.
         activation: Activation function: `tanh`, `relu`, `swish`, `gelu` or `elu`.
         init: Weight initialisation: `orthogonal`, `xavier_uniform`, `xavier_normal` or `lecun`.
         compute_dtype: Torsos and memories compute in `float32` or `bfloat16`; all that is kept, heads and losses are float32.
+        log_std_init: Logarithm of the initial standard deviation of a Box action: in the environment's units for `gaussian`,
+          before the tanh for `tanh`.
+        action_distribution: Distribution of a Box action: `gaussian`, clipped to the bounds, or `tanh`, squashed between them.
+          `auto` is gaussian.
+
+    Memory:
         memory: `gru` or `lstm` behind the torso, or `none`. Policy and value have one each, or share one, depending on `arch`.
         memory_size: Width of the recurrent layers.
         memory_layers: Number of recurrent layers.
         memory_inputs: Further inputs of the memory: `("action", "reward")` of the previous step, or one of them.
         sequence_length: Steps of a training sequence of a network with a memory. It must divide `num_steps`. 0 means `num_steps`.
-        log_std_init: Logarithm of the initial standard deviation of a Box action: in the environment's units for `gaussian`,
-          before the tanh for `tanh`.
-        action_distribution: Distribution of a Box action: `gaussian`, clipped to the bounds, or `tanh`, squashed between them.
-          `auto` is gaussian.
-        action_mask: The entry of a dict of observations that marks the legal actions; "" for none.
-        critic_obs: The entry of a dict of observations that only the value network sees; "" for none.
-        info: Entries of the environment's info that are averaged in the metrics and summed over evaluated episodes.
-        warmup_steps: Environment steps with uniformly random actions at the start, rounded up to whole updates.
-        learning_starts: Environment steps before the first gradient step, rounded up to whole updates.
+
+    Curiosity:
+        rnd: Intrinsic rewards by random network distillation, an `RNDConfig`; None for none.
+
+    Run:
         nonfinite: An update that would make a parameter NaN or infinite is kept (`ignore`), or skipped and counted for that seed
           alone (`freeze`).
         metrics_every: Updates in one row of metrics. Larger values save memory in very long runs.
-        rnd: Intrinsic rewards by random network distillation, an `RNDConfig` (`--rnd` turns them on); None for none.
     """
 
     env: str = static("CartPole-v1")

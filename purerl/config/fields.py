@@ -9,14 +9,19 @@ does for a sweep.
 """
 
 import dataclasses
+import functools
+import inspect
 import json
 import math
+import re
+import textwrap
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self, dataclass_transform
+from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
 
 import jax
 import numpy as np
 
+from purerl.config.other_names import renamed
 from purerl.core.errors import ConfigError, Problem, nearest
 
 # --- fields -----------------------------------------------------------------------------------------------------------
@@ -84,9 +89,79 @@ def nested(kind: type) -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def config(cls: type) -> type:
-    """Makes a class of `leaf` and `static` fields a frozen, keyword-only dataclass and a PyTree."""
+    """Makes a class of `leaf` and `static` fields a frozen, keyword-only dataclass and a PyTree.
+
+    The docstring of the class has a section for each group of its fields (`GROUPS`). The inherited fields join them there, each
+    with its default.
+    """
     cls.__hash__ = Config.__hash__  # what a dataclass would make of it cannot hash a dict
-    return jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+    made = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+    summary, own = parse_docs(inspect.cleandoc(vars(cls).get("__doc__") or ""))
+    undocumented = {f.name: FieldDoc(GROUPS[-1], "") for f in dataclasses.fields(made)}
+    made.field_docs = undocumented | cls.field_docs | own
+    made.__doc__ = "\n\n".join([summary, *_documented(made)])
+    made.__init__ = _with_hints(made.__init__)
+    return made
+
+
+def _with_hints(init: Callable) -> Callable:
+    """A constructor that refuses unknown names with what they may have meant."""
+
+    @functools.wraps(init)
+    def checked(self, *args, **values):
+        self._refuse_unknown(values)
+        init(self, *args, **values)
+
+    return checked
+
+
+# --- documentation of fields ------------------------------------------------------------------------------------------
+
+
+class FieldDoc(NamedTuple):
+    """What is said of a field, and the group it is shown in."""
+
+    group: str
+    text: str
+
+
+GROUPS = (
+    "Environment",
+    "Rollout",
+    "Optimisation",
+    "Policy loss",
+    "Value",
+    "Statistics",
+    "Network",
+    "Memory",
+    "Curiosity",
+    "Run",
+)
+
+
+def parse_docs(doc: str) -> tuple[str, dict[str, FieldDoc]]:
+    """A docstring's text above its groups, and what they say of each field."""
+    summary, *sections = re.split(rf"^({'|'.join(GROUPS)}):$", doc, flags=re.MULTILINE)
+    docs = {}
+    for group, entries in zip(sections[::2], sections[1::2], strict=True):
+        for name, text in re.findall(r"^    (\w+): (.*(?:\n      .*)*)", entries, flags=re.MULTILINE):
+            docs[name] = FieldDoc(group, " ".join(text.split()))
+    return summary.rstrip(), docs
+
+
+def _documented(cls: type) -> list[str]:
+    """The groups of a config's fields as text: name, default, meaning."""
+    defaults = {f.name: _default(f) for f in dataclasses.fields(cls)}
+    sections = []
+    for group in GROUPS:
+        entries = [f"- `{name}` (`{defaults[name]!r}`): {doc.text}" for name, doc in cls.field_docs.items() if doc.group == group]
+        filled = [textwrap.fill(entry, 120, initial_indent="    ", subsequent_indent="      ") for entry in entries]
+        sections += ["\n".join([f"{group}:", *filled])] if filled else []
+    return sections
+
+
+def _default(field: dataclasses.Field) -> Any:
+    return field.default_factory() if field.default is dataclasses.MISSING else field.default
 
 
 def count(default: int, rule: Rule) -> Any:
@@ -108,6 +183,8 @@ def is_number(value: Any) -> bool:
 
 class Config:
     """The base class of configs."""
+
+    field_docs: ClassVar[dict[str, FieldDoc]] = {}
 
     def __post_init__(self) -> None:
         # Numbers of NumPy would overflow where Python's do not, and are no JSON. Leaves are JAX's, which rebuilds configs.
@@ -162,7 +239,8 @@ class Config:
     @classmethod
     def _refuse_unknown(cls, names) -> None:
         fields = [f.name for f in dataclasses.fields(cls)]
-        unknown = [Problem(name, names[name], f"no such field; {nearest(name, fields)}") for name in names if name not in fields]
+        hint = lambda name: renamed(name) or nearest(name.lower(), fields)
+        unknown = [Problem(name, names[name], f"no such field; {hint(name)}") for name in names if name not in fields]
         if unknown:
             raise ConfigError(unknown)
 
