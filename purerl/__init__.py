@@ -27,6 +27,7 @@ from purerl.runs.logging import recorders
 from purerl.train import Train, make_train
 
 __version__ = "0.3.0"
+__docformat__ = "google"
 __all__ = [
     "APPOConfig",
     "Advantages",

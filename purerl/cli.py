@@ -250,23 +250,25 @@ def _asked(command: Watch | Export) -> Run:
     return run.select(command.run or 0)
 
 
-def _folder_exists(out: str) -> None:
-    """Refuses a file to write whose folder is not there, before anything is computed for it."""
-    if not (folder := pathlib.Path(out).expanduser().parent).is_dir():
-        raise ConfigError([Problem("out", out, f"there is no folder {folder}")])
+def _make_folder(out: str) -> None:
+    """Makes the folder of a file to write, before anything is computed for it."""
+    try:
+        pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError([Problem("out", out, f"its folder cannot be made: {error.strerror}")]) from error
 
 
 def _plot(command: Plot) -> int:
     if not command.dirs:
         raise ConfigError([Problem("dirs", (), "name one directory at least: purerl plot runs/a")])
-    _folder_exists(command.out)
+    _make_folder(command.out)
     plots.plot(command.dirs, command.out, metric=command.metric, centre=command.centre)
     print(command.out)
     return 0
 
 
 def _render(command: Render) -> int:
-    _folder_exists(command.out)
+    _make_folder(command.out)
     run = _asked(command)
     score = render(run.train, run.state, command.out, seed=command.seed, deterministic=command.deterministic)
     print(f"{command.out}: an episode of {run.labels[0]}, return {score:.1f}")
@@ -274,7 +276,7 @@ def _render(command: Render) -> int:
 
 
 def _export(command: Export) -> int:
-    _folder_exists(command.out)
+    _make_folder(command.out)
     run = _asked(command)
     data = export(run.train, run.state, command.out)
     print(f"{command.out}: {run.labels[0]}, {len(data):,} bytes")

@@ -76,6 +76,14 @@ def make_train(
 
     Raises:
         ConfigError: with every problem found in the config, the environment and the network.
+
+    Example:
+        >>> train = purerl.make_train(purerl.PPOConfig(env="CartPole-v1", total_timesteps=1024))
+        >>> train.plan.num_updates
+        2
+        >>> result = jax.jit(train)(jax.random.key(0))
+        >>> purerl.summarize(result.metrics)["loss"].shape
+        (2,)
     """
     arguments = {"env": env, "env_params": env_params, "network": network, "optimizer": optimizer, "lr_schedule": lr_schedule}
     arguments |= {"reward_shaper": reward_shaper, "intrinsic": intrinsic}
@@ -141,6 +149,15 @@ class Train:
         given: the objects that `make_train` was given, by argument.
         seed_axes: `in_axes` (or `out_axes`) of a state under `vmap` over seeds. The clock has none, so that a phase which is
           due in some updates only stays a branch.
+
+    Example:
+        >>> train = purerl.make_train(purerl.PPOConfig(env="CartPole-v1"))
+        >>> state, metrics = jax.jit(train.update)(train.init(jax.random.key(0)))
+        >>> policy = train.policy(state)
+        >>> obs, first = jnp.zeros((1, 4)), jnp.ones(1, bool)
+        >>> action, carry = policy(policy.initial_carry(1), obs, first, jax.random.key(1))
+        >>> action.shape
+        (1,)
     """
 
     seed_axes = TrainState(params=0, opt_state=0, actor=0, clock=None, key=0, statistics=0, extra=0)

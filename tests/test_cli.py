@@ -150,14 +150,18 @@ def test_flags_of_other_systems_are_refused_with_ours(flags, says, capsys):
     ("command", "says"),
     [
         (["plot"], "name one directory at least"),
-        (["plot", "runs/a", "--out", "nowhere/a.png"], "there is no folder nowhere"),
-        (["render", "runs/a", "--out", "nowhere/a.gif"], "there is no folder nowhere"),
-        (["export", "runs/a", "--out", "nowhere/a"], "there is no folder nowhere"),
+        (["plot", "nowhere"], "no metrics in nowhere"),
+        (["plot", "nowhere", "--out", "file/a.png"], "its folder cannot be made"),
+        (["render", "nowhere"], "no checkpoint in"),
+        (["render", "nowhere", "--out", "file/a.gif"], "its folder cannot be made"),
+        (["export", "nowhere"], "no checkpoint in"),
+        (["export", "nowhere", "--out", "file/a"], "its folder cannot be made"),
         (["eval", "nowhere"], "no checkpoint in"),
     ],
 )
 def test_commands_without_what_they_need_say_so_in_a_line(command, says, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
     assert main(command) in (1, 2)
     err = capsys.readouterr().err
     assert says in err

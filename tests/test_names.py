@@ -1,29 +1,31 @@
-"""The table of what other systems call things (`tests/data/names.csv`, in the README): every name leads somewhere."""
+"""The table of what other systems call things (`purerl/config/names.csv`): every name leads somewhere, and scripts port by it."""
 
-import csv
 import dataclasses
 import functools
 import importlib
 import inspect
 import math
-import pathlib
 import re
 
 import jax
 import pytest
 
 import purerl
+from purerl import cli
+from purerl.config import other_names
 from tests.probes import Rich, Varied, acting
 from tests.tiny import CFG, digest
 
-ROWS = list(csv.DictReader((pathlib.Path(__file__).parent / "data" / "names.csv").read_text().splitlines()))
+ROWS = other_names.rows()
 FIELDS = sorted({row["purerl"].removeprefix("cfg.") for row in ROWS if row["purerl"].startswith("cfg.")})
 
 # What a field is set to, and what else must be on for it to matter.
 POLYNOMIAL, ADAPTIVE = {"lr_schedule": "polynomial"}, {"lr_schedule": "kl_adaptive", "desired_kl": 1e-4}
 CHANGES = {
     "action_distribution": ("tanh", {}),
+    "activation": ("relu", {}),
     "adam_eps": (1.0, {}),
+    "advantage_norm": ("none", {}),
     "arch": ("shared", {}),
     "clip_eps": (1e-4, {}),
     "compute_dtype": ("bfloat16", {}),
@@ -40,6 +42,7 @@ CHANGES = {
     "init": ("lecun", {}),
     "kl_stop": ("epoch", {"target_kl": 2.5e-3, "lr": 1e-2, "num_minibatches": 8, "num_epochs": 4}),
     "learning_starts": (10**4, {}),
+    "log_std_init": (1.0, {}),
     "lr": (1e-2, {}),
     "lr_final": (1e-4, POLYNOMIAL),
     "lr_kl_every": ("epoch", ADAPTIVE),
@@ -50,6 +53,7 @@ CHANGES = {
     "memory": ("gru", {}),
     "minibatches": ("env", {}),
     "normalize_obs": (True, {}),
+    "normalize_reward": (True, {}),
     "normalize_value": (True, {}),
     "num_envs": (8, {}),
     "num_epochs": (1, {}),
@@ -57,6 +61,7 @@ CHANGES = {
     "num_steps": (8, {}),
     "obs_clip": (0.1, {"normalize_obs": True}),
     "optimizer": ("sgd", {}),
+    "reward_clip": (1e-3, {"normalize_reward": True}),
     "sequence_length": (4, {"memory": "gru"}),
     "target_kl": (1e-9, {}),
     "truncation": ("zero", {}),
@@ -69,9 +74,18 @@ CHANGES = {
 ELSEWHERE = {
     "env": lambda value: purerl.make_train(purerl.PPOConfig(env=value)).env.action_space,
     "total_timesteps": lambda value: purerl.make_train(CFG.replace(total_timesteps=value), env=Varied()).plan.num_updates,
+    "env_params": lambda value: purerl.make_train(purerl.PPOConfig(env_params=value)).env.max_steps,
+    "torso": lambda value: purerl.make_train(purerl.PPOConfig(env="Breakout-MinAtar", torso=value)).plan.parameters,
     "info": lambda value: set(jax.eval_shape(*one_update(CFG.replace(info=value), "rich"))[1]),
 }
-ENVS = {"critic_obs": "rich", "action_distribution": "box"}
+ELSEWHERE_VALUES = {
+    "env": ("CartPole-v1", "Pendulum-v1"),
+    "env_params": ({}, {"max_steps_in_episode": 7}),
+    "torso": ("mlp", "cnn"),
+    "total_timesteps": (64, 128),
+    "info": ((), ("illegal",)),
+}
+ENVS = {"critic_obs": "rich", "action_distribution": "box", "log_std_init": "box"}
 MADE = {"plain": Varied, "box": acting(Varied, "box"), "rich": Rich}
 
 
@@ -101,7 +115,7 @@ EVERY_TIME |= {f.name for f in dataclasses.fields(CFG) if f.type is float}
 @pytest.mark.parametrize("name", [n if n in EVERY_TIME else pytest.param(n, marks=pytest.mark.slow) for n in FIELDS])
 def test_every_field_it_names_changes_something(name):
     if name in ELSEWHERE:
-        values = {"env": ("CartPole-v1", "Pendulum-v1"), "total_timesteps": (64, 128), "info": ((), ("illegal",))}[name]
+        values = ELSEWHERE_VALUES[name]
         assert ELSEWHERE[name](values[0]) != ELSEWHERE[name](values[1])
         return
     value, needs = CHANGES[name]
@@ -133,7 +147,88 @@ def test_every_name_leads_somewhere_or_says_why_not():
             assert resolve(row["purerl"]) is not None, row
 
 
-def test_no_name_of_the_five_systems_is_twice():
+def test_no_name_of_a_system_is_twice():
     names = [(row["system"], row["name"]) for row in ROWS]
     assert len(names) == len(set(names))
-    assert {system for system, _ in names} == {"rlib", "MetaBox", "rllte", "skrl", "UniLab"}
+    trainers = {"purejaxrl", "rejax", "Stable-Baselines3", "CleanRL"}
+    assert {system for system, _ in names} == trainers | {"rlib", "MetaBox", "rllte", "skrl", "UniLab"}
+
+
+# The settings of scripts for other trainers, and the configs that their tables make of them.
+SCRIPTS = {
+    "purejaxrl": (
+        {
+            **{"ENV_NAME": "CartPole-v1", "LR": 1e-3, "NUM_ENVS": 8, "NUM_STEPS": 64, "TOTAL_TIMESTEPS": 1e5},
+            **{"UPDATE_EPOCHS": 2, "NUM_MINIBATCHES": 8, "GAMMA": 0.98, "GAE_LAMBDA": 0.9, "CLIP_EPS": 0.1, "ENT_COEF": 0.0},
+            **{"VF_COEF": 0.5, "MAX_GRAD_NORM": 1.0, "ACTIVATION": "relu", "ANNEAL_LR": False, "DEBUG": True},
+        },
+        purerl.PPOConfig(
+            **{"env": "CartPole-v1", "lr": 1e-3, "num_envs": 8, "num_steps": 64, "total_timesteps": 1e5},
+            **{"num_epochs": 2, "num_minibatches": 8, "gamma": 0.98, "gae_lambda": 0.9, "clip_eps": 0.1, "value_clip_eps": 0.1},
+            **{"ent_coef": 0.0, "vf_coef": 0.5, "max_grad_norm": 1.0, "activation": "relu", "lr_schedule": "constant"},
+        ),
+    ),
+    "Stable-Baselines3": (
+        {
+            **{"policy": "MlpPolicy", "env": "CartPole-v1", "n_envs": 8, "learning_rate": 1e-3, "n_steps": 32, "batch_size": 64},
+            **{"n_epochs": 20, "gamma": 0.98, "gae_lambda": 0.8, "clip_range": 0.2, "clip_range_vf": None, "ent_coef": 0.0},
+            **{"vf_coef": 0.5, "max_grad_norm": 0.5, "target_kl": 0.02, "normalize_advantage": True, "total_timesteps": 1e5},
+            **{"net_arch": [64, 64], "verbose": 1},
+        },
+        purerl.PPOConfig(
+            **{"torso": "mlp", "env": "CartPole-v1", "num_envs": 8, "lr": 1e-3, "lr_schedule": "constant", "num_steps": 32},
+            **{"num_minibatches": 8 * 32 // 64, "num_epochs": 20, "gamma": 0.98, "gae_lambda": 0.8, "clip_eps": 0.2},
+            **{"value_clip": "none", "ent_coef": 0.0, "vf_coef": 2 * 0.5, "max_grad_norm": 0.5, "target_kl": 1.5 * 0.02},
+            **{"advantage_norm": "minibatch", "total_timesteps": 1e5, "hidden": (64, 64)},
+        ),
+    ),
+}
+# A command line of CleanRL's, and that of purerl.
+CLEANRL = (
+    "--env-id CartPole-v1 --seed 3 --total-timesteps 100000 --learning-rate 1e-3 --num-envs 8 --num-steps 64 --no-anneal-lr "
+)
+CLEANRL += "--update-epochs 2 --clip-coef 0.1 --no-clip-vloss --no-norm-adv --ent-coef 0.0 --target-kl 0.05"
+PURERL = "--env CartPole-v1 --seed 3 --total-timesteps 100000 --lr 1e-3 --num-envs 8 --num-steps 64 --lr-schedule constant "
+PURERL += "--num-epochs 2 --clip-eps 0.1 --value-clip none --advantage-norm none --ent-coef 0.0 --target-kl 0.05"
+
+
+def place(system, name):
+    """Where the table of a system says that a name is."""
+    (row,) = (row for row in ROWS if row["system"] == system and row["name"] == name)
+    assert row["purerl"] or row["note"]
+    return row["purerl"]
+
+
+@pytest.mark.parametrize("system", SCRIPTS)
+def test_a_script_ports_by_its_table(system):
+    settings, cfg = SCRIPTS[system]
+    named = {place(system, name).removeprefix("cfg.") for name in settings if place(system, name).startswith("cfg.")}
+    differs = {f.name for f in dataclasses.fields(cfg) if getattr(cfg, f.name) != getattr(purerl.PPOConfig(), f.name)}
+    noted = {"value_clip_eps", "value_clip", "lr_schedule"}  # the table's notes name these
+    assert differs <= named | noted
+    plan = purerl.make_train(cfg).plan
+    assert plan.minibatch_size == 64
+    assert plan.num_updates == -(-100_000 // (cfg.num_envs * cfg.num_steps))
+    with pytest.raises(purerl.ConfigError) as error:
+        purerl.PPOConfig(**settings)
+    ours = {f.name for f in dataclasses.fields(cfg)}
+    for problem in error.value.problems:
+        assert problem.field not in ours
+        target = place(system, problem.field)
+        assert f"it is `{target.removeprefix('cfg.')}` here" in problem.hint or not target.startswith("cfg.")
+
+
+def test_a_command_line_ports_by_its_table(monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(cli, "_train", lambda cfg, options: asked.append((cfg, options.seed)) or 0)
+    assert cli.main(["ppo", *PURERL.split()]) == 0
+    ((cfg, seed),) = asked
+    assert seed == 3
+    differs = {f.name for f in dataclasses.fields(cfg) if getattr(cfg, f.name) != getattr(purerl.PPOConfig(), f.name)}
+    flags = [flag.removeprefix("--").removeprefix("no-").replace("-", "_") for flag in CLEANRL.split() if flag.startswith("--")]
+    assert differs <= {place("CleanRL", flag).removeprefix("cfg.") for flag in flags}
+    assert cli.main(["ppo", *CLEANRL.split()]) == 2
+    said = capsys.readouterr().err
+    for flag in flags:
+        target = place("CleanRL", flag).removeprefix("cfg.")
+        assert target == flag or flag == "seed" or f"it is --{target.replace('_', '-')} here" in said

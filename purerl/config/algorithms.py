@@ -11,6 +11,14 @@ from purerl.core.errors import Problem
 class PPOConfig(OnPolicyConfig):
     """Proximal Policy Optimization (Schulman et al. 2017, arXiv:1707.06347).
 
+    Example:
+        >>> cfg = purerl.PPOConfig(env="Pendulum-v1", lr=1e-3, normalize_obs=True)
+        >>> cfg.replace(gamma=0.9).gamma
+        0.9
+        >>> sweep = jax.vmap(lambda lr: cfg.replace(lr=lr))(jnp.array([1e-4, 1e-3]))
+        >>> sweep.lr.shape
+        (2,)
+
     Optimisation:
         num_epochs: Epochs over the rollout in each update.
 
@@ -34,6 +42,10 @@ class APPOConfig(PPOConfig):
     Here nothing runs at its own pace, so how stale data is, is a part of the config: actors act with parameters of some updates
     ago, and rollouts are kept in a ring buffer and learnt from several times. `approx_kl`, and with it `target_kl`, is measured
     against the denominator of the ratio, `max(pi_target, pi_behaviour / clip)`: it is above 0 from staleness alone.
+
+    Example:
+        >>> cfg = purerl.APPOConfig(lag=4, replay=4, target_update_freq=8)
+        >>> train = purerl.make_train(cfg)
 
     Rollout:
         replay: Rollouts in the ring buffer. An update learns from as many. If fewer can be used, those are repeated.
@@ -102,6 +114,12 @@ class PPGConfig(OnPolicyConfig):
 
     A phase is `n_pi` updates of PPO, the policy phase, and then the auxiliary phase: the policy network learns to predict the
     values of all that was seen since the last one, while a clone of itself holds the policy where it is.
+
+    Example:
+        >>> cfg = purerl.PPGConfig(n_pi=16, e_aux=6)
+        >>> train = purerl.make_train(cfg)
+        >>> [phase.name for phase in train.plan.phases]
+        ['ppo', 'aux']
 
     Optimisation:
         n_pi: Updates of a policy phase. Fewer than `n_pi` updates at the end of a run have no auxiliary phase.
@@ -182,6 +200,12 @@ class DAACConfig(OnPolicyConfig):
 
     Two networks that share nothing. The policy's has a head that predicts the advantage of the action taken, which shapes its
     features as a value would, without what the policy has no use for.
+
+    Example:
+        >>> cfg = purerl.DAACConfig(e_v=9, adv_coef=0.25)
+        >>> train = purerl.make_train(cfg)
+        >>> [phase.name for phase in train.plan.phases]
+        ['value', 'policy']
 
     Optimisation:
         e_pi: Epochs of the policy on each rollout.

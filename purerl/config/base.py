@@ -34,6 +34,11 @@ class RNDConfig(Config):
     The bonus of a step is the error of a trained network that predicts a random one, on the observation it led to. It is a stream
     of rewards with its own value and discount, which does not end with an episode.
 
+    Example:
+        >>> cfg = purerl.PPOConfig(rnd=purerl.RNDConfig(int_coef=0.5))
+        >>> cfg.rnd.gamma_int
+        0.99
+
     Curiosity:
         int_coef: Weight of the intrinsic advantage.
         ext_coef: Weight of the extrinsic advantage. 0 trains without the environment's rewards.

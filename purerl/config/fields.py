@@ -311,6 +311,13 @@ def validate(cfg: Config) -> None:
 
     Raises:
         ConfigError: with all the problems found; for a sweep each names the values that are wrong.
+
+    Example:
+        >>> purerl.validate(purerl.PPOConfig(gamma=0.99))
+        >>> purerl.validate(purerl.PPOConfig(gamma=2.0))
+        Traceback (most recent call last):
+        ConfigError: 1 problem with this config:
+          gamma = 2.0: must be between 0 and 1
     """
     if found := problems(cfg):
         raise ConfigError(found)

@@ -55,6 +55,10 @@ def preset(name: str) -> PPOConfig:
 
     Raises:
         ConfigError: there is none, with the nearest name that has one.
+
+    Example:
+        >>> purerl.preset("Breakout-MinAtar").hidden
+        (128, 64)
     """
     if name not in PRESETS:
         raise ConfigError([Problem("preset", name, f"no such preset; {nearest(name, PRESETS)}")])

@@ -19,7 +19,15 @@ class Problem(NamedTuple):
 
 
 class ConfigError(ValueError):
-    """A config, environment or network that cannot be trained. `problems` lists all that was found."""
+    """A config, environment or network that cannot be trained. `problems` lists all that was found.
+
+    Example:
+        >>> try:
+        ...     purerl.make_train(purerl.PPOConfig(env="CartPol-v1", gamma=2.0))
+        ... except purerl.ConfigError as error:
+        ...     print([problem.field for problem in error.problems])
+        ['gamma', 'env']
+    """
 
     def __init__(self, problems: list[Problem]):
         self.problems = problems
@@ -35,11 +43,27 @@ def nearest(name: str, names) -> str:
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that could not be written or read."""
+    """A checkpoint that could not be written or read.
+
+    Example:
+        >>> try:
+        ...     purerl.load("nowhere")
+        ... except purerl.CheckpointError as error:
+        ...     print(str(error).split(" in ")[0])
+        no checkpoint
+    """
 
 
 class CheckpointMismatch(CheckpointError):
-    """A checkpoint of another run than the one that asks for it. `differences` lists why."""
+    """A checkpoint of another run than the one that asks for it. `differences` lists why.
+
+    Example:
+        >>> try:
+        ...     purerl.fit(purerl.PPOConfig(total_timesteps=1024), seed=7, directory="runs/a", num_seeds=2)
+        ... except purerl.CheckpointMismatch as error:
+        ...     print(error.differences)
+        ['seed: 0 in the checkpoint, 7 here']
+    """
 
     def __init__(self, directory: Any, differences: list[str]):
         self.differences = differences
@@ -48,12 +72,33 @@ class CheckpointMismatch(CheckpointError):
 
 
 class CheckpointCorrupt(CheckpointError):
-    """A checkpoint whose files are not what was written."""
+    """A checkpoint whose files are not what was written.
+
+    Example:
+        >>> try:
+        ...     run = purerl.load("runs/a", updates=2)
+        ... except purerl.CheckpointCorrupt as error:
+        ...     print(f"restore a copy of this directory: {error}")
+    """
 
 
 class DirectoryLocked(CheckpointError):
-    """Another process trains in this directory."""
+    """Another process trains in this directory.
+
+    Example:
+        >>> try:
+        ...     result = purerl.fit(purerl.PPOConfig(total_timesteps=1024), directory="runs/b")
+        ... except purerl.DirectoryLocked as error:
+        ...     print(f"choose another directory: {error}")
+    """
 
 
 class NotFiniteError(ArithmeticError):
-    """Parameters that are NaN or infinite: the run has diverged."""
+    """Parameters that are NaN or infinite: the run has diverged.
+
+    Example:
+        >>> try:
+        ...     result = purerl.fit(purerl.PPOConfig(total_timesteps=1024))
+        ... except purerl.NotFiniteError as error:
+        ...     print(f"a smaller learning rate may help: {error}")
+    """

@@ -99,5 +99,11 @@ def summarize(metrics: dict[str, Any]) -> dict[str, np.ndarray]:
     """Metrics as plain NumPy arrays of the same leading shape: `[num_updates]`, or `[num_seeds, num_updates]` and so on.
 
     A mean over nothing, such as the return in an update that ended no episode, is NaN.
+
+    Example:
+        >>> train = purerl.make_train(purerl.PPOConfig(total_timesteps=1024))
+        >>> metrics = jax.jit(train)(jax.random.key(0)).metrics
+        >>> purerl.summarize(metrics)["steps"].tolist()
+        [512, 512]
     """
     return {name: metric.read() for name, metric in jax.device_get(metrics).items()}

@@ -27,7 +27,12 @@ class Discrete(NamedTuple):
 
 
 class MultiDiscrete(NamedTuple):
-    """Several choices at once: `[len(sizes)]` int32, the i-th one of `0 .. sizes[i] - 1`."""
+    """Several choices at once: `[len(sizes)]` int32, the i-th one of `0 .. sizes[i] - 1`.
+
+    Example:
+        >>> purerl.MultiDiscrete((3, 2)).shape
+        (2,)
+    """
 
     sizes: tuple[int, ...]
     dtype = np.dtype(np.int32)
@@ -38,7 +43,12 @@ class MultiDiscrete(NamedTuple):
 
 
 class MultiBinary(NamedTuple):
-    """Several switches at once: `[n]` int32 of 0 and 1."""
+    """Several switches at once: `[n]` int32 of 0 and 1.
+
+    Example:
+        >>> purerl.MultiBinary(5).shape
+        (5,)
+    """
 
     n: int
     dtype = np.dtype(np.int32)
@@ -126,6 +136,10 @@ class Outputs(NamedTuple):
     value: `[L, N]` float32, or `[L, N, K]` with several reward streams.
     heads: what else an algorithm asks for, by name: `aux_value [L, N]` for PPG; for DAAC `advantage`, a PyTree that maps an
       encoded action `[L, N, d]` to `[L, N]`.
+
+    Example:
+        >>> policy = purerl.distributions.Categorical(jnp.zeros((128, 4, 2)))
+        >>> outputs = purerl.Outputs(policy, value=jnp.zeros((128, 4)))
     """
 
     policy: Any
@@ -141,6 +155,16 @@ class Network(NamedTuple):
     apply: `(params, carry, obs [L, N, ...], first [L, N]) -> (Outputs, carry)`. Where `first` is set the network forgets
       its memory, and then reads the observation. The returned carry is the memory after the last of the `L` steps.
     initial_carry: `(num_envs) -> carry`, leaves `[num_envs, ...]`; the empty tuple for a network without memory.
+
+    Example:
+        >>> def init(key, obs):
+        ...     return {"policy": jax.random.normal(key, (4, 2)), "value": jnp.zeros(4)}
+        >>> def apply(params, carry, obs, first):
+        ...     policy = purerl.distributions.Categorical(obs @ params["policy"])
+        ...     return purerl.Outputs(policy, obs @ params["value"]), carry
+        >>> train = purerl.make_train(purerl.PPOConfig(), network=purerl.Network(init, apply))
+        >>> train.plan.parameters
+        12
     """
 
     init: Callable
@@ -172,6 +196,14 @@ class Transition:
     policy: the distribution that `action` was drawn from.
     next_obs: the observation this step led to, before any reset; `()` unless asked for.
     intrinsic: what the loss of intrinsic rewards reads; `()` without them.
+
+    Example:
+        >>> no = jnp.zeros((3, 1), bool)
+        >>> values = {"value": jnp.zeros((3, 1)), "next_value": jnp.zeros((3, 1)), "reward": jnp.ones((3, 1))}
+        >>> ends = {"first": no.at[0].set(True), "terminated": no.at[2].set(True), "truncated": no}
+        >>> steps = purerl.Transition(obs=(), action=(), log_prob=(), **values, **ends)
+        >>> purerl.advantages.gae(steps, gamma=0.5, gae_lambda=1.0).target[:, 0].tolist()
+        [1.75, 1.5, 1.0]
     """
 
     obs: PyTree
@@ -206,6 +238,12 @@ class Advantages:
 
     advantage: `[T, B(, K)]` float32.
     target: `[T, B(, K)]` float32, the target of the value function.
+
+    Example:
+        >>> def monte_carlo(steps, cfg):
+        ...     target = purerl.advantages.n_step(steps, cfg.gamma, n=0).target
+        ...     return purerl.Advantages(advantage=target - steps.value, target=target)
+        >>> train = purerl.make_train(purerl.PPOConfig(), advantage=monte_carlo)
     """
 
     advantage: jax.Array

@@ -6,6 +6,16 @@ may have a trailing axis of `K` reward streams, `[T, B, K]`; then `gamma` and `g
 
 Two masks, never one: `terminated` alone cuts the bootstrap (an episode that a time limit cut short is bootstrapped with
 `next_value`, the value of the observation before the reset), while either flag cuts the trace between a step and the next row.
+
+Example:
+    >>> no = jnp.zeros((3, 1), bool)
+    >>> values = {"value": jnp.zeros((3, 1)), "next_value": jnp.zeros((3, 1)), "reward": jnp.ones((3, 1))}
+    >>> ends = {"first": no.at[0].set(True), "terminated": no.at[2].set(True), "truncated": no}
+    >>> steps = purerl.Transition(obs=(), action=(), log_prob=(), **values, **ends)
+    >>> purerl.advantages.n_step(steps, gamma=0.5, n=1).advantage[:, 0].tolist()
+    [1.0, 1.0, 1.0]
+    >>> purerl.advantages.td_lambda(steps, gamma=0.5, gae_lambda=1.0).target[:, 0].tolist()
+    [1.75, 1.5, 1.0]
 """
 
 from collections.abc import Callable

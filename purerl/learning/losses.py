@@ -1,4 +1,10 @@
-"""Loss terms of each step. Arrays with one entry per step in, the same shape out; the caller takes the mean."""
+"""Loss terms of each step. Arrays with one entry per step in, the same shape out; the caller takes the mean.
+
+Example:
+    >>> log_prob, old_log_prob, advantage = jnp.log(jnp.array([0.9, 0.5])), jnp.log(jnp.array([0.5, 0.5])), jnp.ones(2)
+    >>> purerl.losses.clipped_surrogate(log_prob, old_log_prob, advantage, clip_eps=0.25).tolist()
+    [-1.25, -1.0]
+"""
 
 from typing import Any
 

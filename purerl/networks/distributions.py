@@ -21,6 +21,12 @@ and, for a run that asks for random actions first,
 where `bounds` are the lowest and the highest action, `[*batch, d]`, of a Box and nothing otherwise.
 
 Those of choices also have `masked(legal)`: the same distribution where `legal` is set, and never anything else.
+
+Example:
+    >>> policy = purerl.distributions.Categorical(jnp.zeros((4, 2)))
+    >>> actions = policy.sample(policy.noise(jax.random.key(0)))
+    >>> actions.shape, policy.log_prob(actions).shape
+    ((4,), (4,))
 """
 
 import math

@@ -33,6 +33,10 @@ def over_devices(
         in_axes, out_axes: as in `jax.vmap`, but 0 and None only: `train.seed_axes` for a state.
         devices: `jax.local_devices()` if None.
         exact: one row after the other on each device.
+
+    Example:
+        >>> purerl.over_devices(lambda x: 2 * x)(jnp.arange(3.0)).tolist()
+        [0.0, 2.0, 4.0]
     """
     rowwise = _one_by_one if exact else jax.vmap
 
@@ -92,6 +96,9 @@ def use_cores(count: int | None = None) -> None:
 
     Args:
         count: devices; as many as this process has cores if None.
+
+    Example:
+        >>> purerl.use_cores()
     """
     count = count or _cores()
     configured = jax.config.jax_num_cpu_devices > 0 or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")

@@ -209,6 +209,13 @@ class Run:
         finished: of each run, its finished updates; they differ where each run's best state was loaded.
         directory: where it was kept; None if it was not.
         place: of a run that was selected, among those it was selected from.
+
+    Example:
+        >>> run = purerl.load("runs/a")
+        >>> one = run.select(seed=1)
+        >>> one.evaluate(num_episodes=4).returns.shape
+        (4,)
+        >>> policy = one.train.policy(one.state)
     """
 
     batch: Batch
@@ -313,6 +320,12 @@ def load(directory: Any, *, updates: int | None = None, best: bool = False, **gi
         CheckpointMismatch: an object is missing, or another one than the run had.
         CheckpointError: there is none, it cannot be read, or it does not fit.
         ConfigError: as `make_train`.
+
+    Example:
+        >>> run = purerl.load("runs/a")
+        >>> run.cfg.env, run.updates, run.labels
+        ('CartPole-v1', 2, ('seed 0', 'seed 1'))
+        >>> best = purerl.load("runs/a", best=True)
     """
     home = _absolute(directory)
     saved = newest_readable(home / ("best" if best else "checkpoints"), updates)
@@ -349,6 +362,10 @@ def save(directory: Any, train: Train, state: TrainState) -> None:
     Raises:
         ConfigError: the directory cannot be written to.
         CheckpointError: the state could not be written.
+
+    Example:
+        >>> train = purerl.make_train(purerl.PPOConfig())
+        >>> purerl.save("saved", train, train.init(jax.random.key(0)))
     """
     path = checkpoint.run_directory(directory)
     with Directory(path, identity(train, train.cfg), keep=2**31 - 1, keep_every=0) as home:
@@ -361,6 +378,11 @@ def restore(directory: Any, train: Train, *, updates: int | None = None) -> Trai
     Raises:
         CheckpointMismatch: it was written for another config or with other objects, or its arrays do not fit.
         CheckpointError: there is none, or it cannot be read.
+
+    Example:
+        >>> train = purerl.make_train(purerl.PPOConfig())
+        >>> purerl.save("kept", train, train.init(jax.random.key(0)))
+        >>> state = purerl.restore("kept", train)
     """
     saved = newest_readable(_absolute(directory) / "checkpoints", updates)
     current = {**saved.record, **{name: identity(train, train.cfg)[name] for name in ("algorithm", "config", "x64", "objects")}}

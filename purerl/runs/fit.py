@@ -42,6 +42,11 @@ class FitResult(NamedTuple):
     progress: where the run stood at the end; its `began` is where this call went on from.
     stopped_by: the signal that ended it early, or None.
     run: the state with its config, as `load` gives it; `run.select` takes one run out of several.
+
+    Example:
+        >>> result = purerl.fit(purerl.PPOConfig(total_timesteps=1024), num_seeds=2)
+        >>> result.run.select(seed=1).labels
+        ('seed 1',)
     """
 
     state: TrainState
@@ -115,6 +120,14 @@ def fit(
         CheckpointError: a file of the directory could not be written or read.
         DirectoryLocked: another process trains there.
         NotFiniteError: a run has diverged.
+
+    Example:
+        >>> cfg = purerl.PPOConfig(env="CartPole-v1", total_timesteps=1024)
+        >>> result = purerl.fit(cfg, directory="runs/a", num_seeds=2, eval_every=1)
+        >>> result.progress.updates
+        2
+        >>> purerl.summarize(result.metrics)["loss"].shape
+        (2, 2)
     """
     if found := _wrong_options(locals()):
         raise ConfigError(found)

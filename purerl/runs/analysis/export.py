@@ -33,6 +33,15 @@ def export(
         state: of one run.
         path: file to write; None writes none.
         platforms: that it must run on.
+
+    Example:
+        >>> run = purerl.load("runs/a").select(seed=0)
+        >>> data = purerl.export(run.train, run.state, "policy.jaxexport")
+        >>> act = jax.export.deserialize(bytearray(data)).call
+        >>> key_data = jax.random.key_data(jax.random.key(0))
+        >>> action, carry = act((), jnp.zeros((3, 4)), jnp.ones(3, bool), key_data, False)
+        >>> action.shape
+        (3,)
     """
     policy, env = train.policy(state), train.env
 

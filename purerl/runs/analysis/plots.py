@@ -83,6 +83,9 @@ def plot(
     Raises:
         CheckpointError: a directory has no curves.
         ConfigError: no such metric, centre, or number of labels.
+
+    Example:
+        >>> figure = purerl.plot(["runs/a"], "curves.png")
     """
     from matplotlib.figure import Figure
 

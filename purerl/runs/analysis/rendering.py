@@ -37,6 +37,10 @@ def render(
 
     Raises:
         ConfigError: the environment cannot be drawn, or has no known time limit and `max_steps` is None.
+
+    Example:
+        >>> run = purerl.load("runs/a").select(seed=0)
+        >>> episode_return = purerl.render(run.train, run.state, "agent.gif", max_steps=3)
     """
     env, policy = train.env, train.policy(state)
     limit = env.max_steps if max_steps is None else max_steps

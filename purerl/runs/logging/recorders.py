@@ -2,6 +2,14 @@
 
 A recorder is any callable of a `Progress`, called after each chunk. It may also have `begin(progress)`, called once with the
 progress that the run resumes from; `flush()`, called before each checkpoint; and `close()`.
+
+Example:
+    >>> rows = purerl.recorders.Csv("runs/c/metrics.csv")
+    >>> seen = []
+    >>> watch = lambda progress: seen.append(progress.updates)
+    >>> result = purerl.fit(purerl.PPOConfig(total_timesteps=1024), recorders=(rows, watch))
+    >>> seen[-1]
+    2
 """
 
 import abc

@@ -1,0 +1,202 @@
+"""The tables of the README and of the pages beside the data, made from the JSON files beside this one and `names.csv`.
+
+python -m tests.benchmarks.tables
+"""
+
+import json
+import pathlib
+import re
+
+import numpy as np
+
+from purerl.config.other_names import rows as names
+from purerl.runs.analysis.statistics import interval, iqm
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent.parent
+# Environments, and the scores that gymnax publishes for its own PPO agents, where it does.
+BASELINES = {
+    "CartPole-v1": 500,
+    "CartPole-v1 in bfloat16": "",
+    "CartPole-v1 by ppg": "",
+    "CartPole-v1 by daac": "",
+    "CartPole-v1 by appo": "",
+    "Acrobot-v1": -80,
+    "Pendulum-v1": -130,
+    "MountainCar-v0": -118,
+    "MountainCarContinuous-v0": "",
+    "Asterix-MinAtar": 15,
+    "Breakout-MinAtar": 28,
+    "Catch-bsuite": 1,
+    "UmbrellaChain-bsuite": 1,
+}
+
+PAGES = (ROOT / "README.md", *sorted(HERE.glob("*.md")), HERE.parent / "data" / "migration.md")
+
+
+def render():
+    """Makes the tables of all pages anew."""
+    for page in PAGES:
+        page.write_text(rendered(page.read_text()))
+
+
+def rendered(text):
+    """A page with its tables made anew."""
+    for name in re.findall(r"<!-- table (.+?) -->\n", text):
+        before, rest = text.split(f"<!-- table {name} -->\n")
+        text = f"{before}<!-- table {name} -->\n{table(name)}\n<!-- end -->" + rest.split("<!-- end -->", 1)[1]
+    return text
+
+
+def table(name):
+    """A table by its name: `study NAME`, `names SYSTEM`, or one of `TABLES`."""
+    kind, _, which = name.partition(" ")
+    if kind == "study":
+        return study_table(kept("studies")[which])
+    return names_table(which) if kind == "names" else TABLES[name](kept(FILES.get(name, name)))
+
+
+def kept(name):
+    return json.loads((HERE / f"{name}.json").read_text())
+
+
+def learning_table(results):
+    lines = ["| environment | steps | IQM | 95 % interval | all seeds | gymnax | rejax |", "|---|--:|--:|--:|--:|--:|--:|"]
+    for name, row in results["purerl"].items():
+        scores = np.array(row["scores"])
+        low, high = interval(scores)
+        peers = [np.array(p["scores"]) for p in results["rejax"].get(name, {}).values()]
+        best = f"{max(map(iqm, peers)):.1f}" if peers else ""
+        cells = [name, f"{int(row['config']['total_timesteps']):,}", f"{iqm(scores):.1f}", f"{low:.1f} to {high:.1f}"]
+        lines.append("| " + " | ".join([*cells, f"{scores.min():.1f} to {scores.max():.1f}", str(BASELINES[name]), best]) + " |")
+    return "\n".join(lines)
+
+
+def speed_table(speed):
+    lines = ["| workload | purerl, steps/s | rejax, steps/s | ratio | range |", "|---|--:|--:|--:|--:|"]
+    for name, row in speed["workloads"].items():
+        ours, peers = (row[program]["speed"]["median"] for program in ("purerl", "rejax"))
+        span = f"{row['ratios']['low']:.2f} to {row['ratios']['high']:.2f}"
+        lines.append(f"| {name} | {ours / 1e3:,.0f} k | {peers / 1e3:,.0f} k | {row['ratio']:.2f} | {span} |")
+    return "\n".join(lines)
+
+
+def overhead_table(workloads):
+    lines = ["| workload | `fit`, share of the speed of `jax.jit(train)` | range |", "|---|--:|--:|"]
+    lines += [f"| {name} | {row['ratio']:.3f} | {row['low']:.3f} to {row['high']:.3f} |" for name, row in workloads.items()]
+    return "\n".join(lines)
+
+
+def costs_table(costs):
+    lines = ["| | steps/s | share of PPO's | range | compile time |", "|---|--:|--:|--:|--:|"]
+    for name, row in costs.items():
+        speed = float(np.median([other[1] for _, other in row["pairs"]]))
+        span = f"{row['low']:.2f} to {row['high']:.2f}"
+        lines.append(f"| {name} | {speed / 1e3:,.0f} k | {row['speed']:.2f} | {span} | {row['compile']:.2f} |")
+    return "\n".join(lines)
+
+
+def faults_table(faults):
+    lines = ["| fault | times | lost |", "|---|--:|--:|"]
+    add = lambda says, times, lost: lines.append(f"| {says} | {times} | {lost} |")
+    for name, what in (
+        ("kills", "SIGKILL"),
+        ("kills of a batch", "SIGKILL of a batch of configs, with evaluations and best states"),
+    ):
+        if kills := faults.get(name):
+            during = kills["while a checkpoint was being written"]
+            add(f"{what}, {during} of them while a checkpoint was being written", kills["kills"], kills["lost"])
+    if crashes := faults.get("crashes"):
+        calls = crashes["calls that touch the file system"]
+        add(f"death at one of the {calls} calls that touch the file system", crashes["crashes"], crashes["lost"])
+    if disks := faults.get("full disks"):
+        add(f"a disk that fills at one of {disks['writes']} writes, `raise` and `warn`", disks["filled"], disks["lost"])
+    if flips := faults.get("flips"):
+        told = f"{flips['told']} told, {flips['no difference']} without a difference"
+        bad = sum(flips[name] for name in ("other numbers", "raw errors", "lost states"))
+        add(f"a bit flipped in any file of a run: {told}", flips["bits flipped"], bad)
+    return "\n".join(lines)
+
+
+def long_table(rows):
+    lines = ["| test | minutes | last passed | commit |", "|---|--:|---|---|"]
+    lines += [f"| `{name}` | {row['minutes']} | {row['passed']} | {row['commit']} |" for name, row in rows.items()]
+    return "\n".join(lines)
+
+
+def studies_tables():
+    """A table for each study."""
+    path = HERE / "studies.json"
+    return {f"study {name}": study_table(rows) for name, rows in json.loads(path.read_text()).items()} if path.exists() else {}
+
+
+def study_table(rows):
+    lines = ["| | steps | IQM | 95 % interval | all seeds |", "|---|--:|--:|--:|--:|"]
+    timed = all("seconds of a run" in row for row in rows.values())
+    if timed:
+        lines = [line + more for line, more in zip(lines, (" seconds of a run |", "--:|"), strict=True)]
+    for label, row in rows.items():
+        scores = np.array(row["scores"])
+        digits = 0 if np.abs(scores).max() > 100 else 1 if np.abs(scores).max() > 2 else 2
+        says = [f"{x:.{digits}f}" for x in (iqm(scores), *interval(scores), *sorted(scores))]
+        cells = [label, f"{int(row['config']['total_timesteps']):,}", says[0], f"{says[1]} to {says[2]}", ", ".join(says[3:])]
+        cells += [f"{row['seconds of a run']:.1f}"] if timed else []
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def names_table(system):
+    """What a system calls things, and what they are here."""
+    lines = [f"| {system} | purerl | |", "|---|---|---|"]
+    for row in names():
+        if row["system"] == system:
+            ours = row["purerl"].replace("cfg.", "")
+            lines.append(f"| `{row['name']}` | {f'`{ours}`' if ours else ''} | {row['note']} |")
+    return "\n".join(lines)
+
+
+def glance_table(results):
+    """A row for each environment, with the score of a peer at as many steps where one was measured."""
+    lines = ["| | steps | purerl: IQM (95 %) | rejax: IQM (95 %) |", "|---|--:|--:|--:|"]
+    for name in GLANCE:
+        row = results["purerl"][name]
+        peers = [peer["scores"] for peer in results["rejax"].get(name, {}).values()]
+        best = _with_interval(max(peers, key=lambda scores: iqm(np.array(scores)))) if peers else ""
+        lines.append(f"| {name} | {int(row['config']['total_timesteps']):,} | {_with_interval(row['scores'])} | {best} |")
+    return "\n".join(lines)
+
+
+def _with_interval(scores):
+    low, high = interval(np.array(scores))
+    return f"{iqm(np.array(scores)):.1f} ({low:.1f} to {high:.1f})"
+
+
+def speed_glance_table(speed):
+    lines = ["| | steps/s | ratio to rejax |", "|---|--:|--:|"]
+    for name, what in SPEED_GLANCE.items():
+        row = speed["workloads"][name]
+        lines.append(f"| {what} | {row['purerl']['speed']['median'] / 1e3:,.0f} k | {row['ratio']:.2f} |")
+    return "\n".join(lines)
+
+
+# What the README shows at a glance.
+GLANCE = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1", "Breakout-MinAtar", "Asterix-MinAtar")
+SPEED_GLANCE = {
+    "A": "CartPole, 4 environments x 128 steps",
+    "B": "CartPole, 2048 environments x 32 steps",
+    "D over devices": "16 seeds of the first, over two cores",
+}
+TABLES = {
+    "glance": glance_table,
+    "speed glance": speed_glance_table,
+    "learning": learning_table,
+    "speed": speed_table,
+    "overhead": overhead_table,
+    "costs": costs_table,
+    "faults": faults_table,
+    "long": long_table,
+}
+FILES = {"glance": "results", "speed glance": "speed", "learning": "results"}
+
+if __name__ == "__main__":
+    render()

@@ -1,0 +1,83 @@
+"""What a user reads is true: the examples of docstrings and README run, and every public name has one."""
+
+import doctest
+import pathlib
+import re
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl.cli import main
+
+ROOT = pathlib.Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with the run `runs/a` that examples read: two seeds of two updates."""
+    home = tmp_path_factory.mktemp("docs")
+    cfg = purerl.PPOConfig(env="CartPole-v1", total_timesteps=1024)
+    purerl.fit(cfg, directory=home / "runs" / "a", num_seeds=2, eval_every=1)
+    return home
+
+
+@pytest.mark.parametrize("name", purerl.__all__)
+def test_every_public_name_has_an_example_that_runs(name, home, monkeypatch):
+    monkeypatch.chdir(home)
+    known = {"purerl": purerl, "jax": jax, "jnp": jnp, "np": np}
+    test = doctest.DocTestParser().get_doctest(getattr(purerl, name).__doc__, known, name, None, None)
+    assert test.examples
+    said = []
+    failed, _ = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL).run(test, out=said.append)
+    assert not failed, "".join(said)
+
+
+# What makes the README's examples small.
+SMALLER = {
+    "total_timesteps=500_000": "total_timesteps=1024",
+    "jax.random.key(0), 16)": "jax.random.key(0), 2)",
+    'purerl.preset("Breakout-MinAtar")': 'purerl.PPOConfig(env="CartPole-v1", total_timesteps=1024, hidden=(8,))',
+    "logspace(-4, -2, 8)": "logspace(-4, -2, 2)",
+    "num_seeds=8": "num_seeds=4",
+    "eval_every=50": "eval_every=1",
+}
+QUICK = ["--total-timesteps", "1024", "--num-envs", "4", "--num-steps", "128", "--num-minibatches", "4", "--hidden", "8"]
+
+
+@pytest.mark.slow
+def test_the_readmes_python_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+    for whole, small in SMALLER.items():
+        assert whole in code
+        code = code.replace(whole, small)
+    known = {}
+    exec(code, known)
+    assert known["fine"].progress.updates == 2
+
+
+@pytest.mark.slow
+def test_the_readmes_commands_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^    purerl (.*?)(?: +#.*)?$", README, re.MULTILINE)
+    assert len(commands) == 6
+    for command in commands:
+        words = command.split()
+        trains = words[0] == "ppo"
+        if trains and "runs/a" in words:
+            assert main([*words, *QUICK]) == 0
+            assert main([*[w.replace("runs/a", "runs/b") for w in words], *QUICK]) == 0
+        else:
+            assert main([*words, *(QUICK if trains else [])]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "curves.png", "agent.gif", "policy"}
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere():
+    assert len(README.splitlines()) <= 230
+    for target in re.findall(r"\]\(((?!http)[^)]+)\)", README) + re.findall(r"`((?:notebooks|purerl)/[^` ]*)`", README):
+        assert (ROOT / target).exists(), target
