@@ -7,8 +7,27 @@
     now and then  target <- tau * parameters + (1 - tau) * target
 
 V-trace is Espeholt et al. 2018 (arXiv:1802.01561). The ratio and the ring buffer are IMPACT's (Luo et al. 2020,
-arXiv:1912.00167). What an actor needs, published parameters and statistics, is separate from what the learner has. They could be
-on different devices.
+arXiv:1912.00167). What an actor needs, published parameters and statistics, is separate from what the learner has. They could
+be on different devices.
+
+**Decided where papers and codes differ.** Nothing runs at its own pace: how stale data is, is a setting (`lag`,
+`publish_every`, `replay`), so runs are reproducible. Values are those of the newest parameters. The ratio's clip is 2 as in
+IMPACT (`target_ratio_clip`; UniLab has 1). V-trace bootstraps at time limits as GAE does.
+
+**Defaults**: two rollouts in the ring, a lag of one update, and a target that moves in every fourth update.
+
+**When to choose it.** To study stale data, or to prepare a run whose actors will be elsewhere. With fresh data PPO is as good
+or better, and faster. With data eight updates old, a target network that stays for eight updates was as good as PPO on fresh
+data on CartPole and Breakout, and one that follows every update was far worse (`tests/benchmarks/results.md`).
+
+**Metrics** beside PPO's:
+
+- `data_age`: how many updates old the data is, on average.
+- `behaviour_kl`: how far the target policy is from those that acted, in nats.
+- `rho_clip_fraction`, `rho_p99`: the share of importance weights above their bound, and their 99th percentile.
+- `effective_sample_size`: as a share of the steps. Below 0.5 most of the data hardly counts: lower `lag` or `replay`.
+- `target_updates`: moves of the target network. `approx_kl` is measured from the ratio's denominator, and is above 0 from
+  staleness alone.
 """
 
 from collections.abc import Callable

@@ -6,6 +6,18 @@ advantage of the action it took,
     L_policy = clipped surrogate - ent_coef * entropy + adv_coef * mean((A_theta(s, a) - A)^2)
 
 with A the standardised advantage. The value network learns in a phase of its own, as in PPG.
+
+**Decided where papers and codes differ.** The squared error of the advantage is whole, as in the paper, and not half. The value
+learns from every `value_freq`-th rollout alone, not from those between.
+
+**Defaults** are the paper's for Procgen: one epoch of the policy, nine of the value, `adv_coef = 0.25`, a learning rate of
+5e-4.
+
+**When to choose it.** Where levels differ and the policy should not memorise them by way of the value. On MinAtar it was
+between PPO and PPG on Breakout and Asterix, and the worst of the three on SpaceInvaders (`tests/benchmarks/results.md`).
+
+**Metrics** beside PPO's: `advantage_loss`, the squared error of the predicted advantage, about 1 for a head that predicts
+nothing; `value/grad_norm`, of the value's phase.
 """
 
 from typing import Any

@@ -5,7 +5,24 @@
         clone the policy, then e_aux passes over all that was kept on
             L = (V_aux - target)^2 / 2 + beta_clone * KL(clone || policy) + (V - target)^2 / 2
 
-V_aux is a head on the policy's features. They learn to predict values, while the clone keeps the policy's outputs where they are.
+V_aux is a head on the policy's features. They learn to predict values, while the clone keeps the policy's outputs where they
+are.
+
+**Decided where papers and codes differ.** The targets are those of when the data was collected, as in the paper. The auxiliary
+phase has its own optimizer (`aux_optimizer`). A phase that is not complete at the end of a run has no auxiliary phase. Rewards
+are scaled by default, as in the paper's code.
+
+**Defaults** are the paper's for Procgen: one epoch each, `n_pi = 32`, `e_aux = 6`, a learning rate of 5e-4, `gamma = 0.999`.
+
+**When to choose it.** For images and long runs, where the policy profits from features that predict values. In a quarter of a
+million steps of MinAtar it was better than PPO on Asterix and SpaceInvaders, and worse on Breakout
+(`tests/benchmarks/results.md`). It takes about twice the time of PPO (`tests/benchmarks/speed.md`).
+
+**Metrics** beside PPO's, in updates with an auxiliary phase:
+
+- `aux/error_before`, `aux/error_after`: half the squared error of V_aux before and after the phase. It should fall.
+- `aux/kl_after`: how far the policy moved in the phase, in nats. Far above `approx_kl`: raise `beta_clone`.
+- `aux/aux_value_loss`, `aux/value_loss`, `aux/clone_loss`: the three terms of the loss, means over the phase.
 """
 
 from collections.abc import Callable

@@ -3,9 +3,28 @@
     bonus_t = mean((f(z) - g(z))^2),    z = clip((s'_t - mean) / std, +- 5), s'_t what a step led to, before any reset
     F_t     = gamma_int * F_{t-1} + bonus_t,    per environment, never reset
     r_t     = bonus_t / std(F)
+    A       = ext_coef * A_ext + int_coef * A_int
 
 f is random and stays so; g learns to predict it on a share of what was seen. The bonus uses the moments of observations from
 before this rollout, the predictor learns with those after it.
+
+**Decided where papers and codes differ.** The two streams of rewards have a value and a discount each, and the intrinsic one
+does not end with an episode (as in the paper; rlib ends it). The observation is the one before any reset. The variance of F
+starts at 1, with the weight of 1e-4 values of F, as in OpenAI's code.
+
+**Defaults** are the paper's coefficients (2 extrinsic, 1 intrinsic, `gamma_int = 0.99`, a quarter of the steps for the
+predictor), with networks for small observations in place of those for Atari.
+
+**When to choose it.** Where rewards are so rare that PPO never sees one: every seed found the path of DeepSea with it, and
+hardly any without. Where rewards are easy to find it is a detour (FourRooms; `tests/benchmarks/results.md`). A step takes about
+four times as long (`tests/benchmarks/speed.md`).
+
+**Metrics** beside PPO's:
+
+- `bonus`: the prediction error before scaling. It falls while the environment becomes familiar, and rises where something new
+  is found.
+- `intrinsic_reward`: after scaling.
+- `predictor_loss`: of the predictor on its share of the steps.
 """
 
 import math
