@@ -3,6 +3,7 @@
 Each `check_...` raises a ConfigError with every problem it finds.
 """
 
+import dataclasses
 import math
 import os
 import warnings
@@ -14,7 +15,7 @@ import numpy as np
 
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
-from purerl.config.fields import is_off, not_scalar, problems
+from purerl.config.fields import Config, default_of, is_off, not_scalar, problems
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import Discrete, Environment, MultiDiscrete, Network, TrainState
 from purerl.learning.optimizers import optimizer_problems
@@ -40,10 +41,18 @@ def check_config(cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any]
     return environment
 
 
-def warn_about(cfg: OnPolicyConfig, env: Environment, network: Network | None) -> None:
-    """Warns of settings that are valid but probably a mistake. The warnings point to the caller of `make_train`."""
-    for problem in cfg.warnings_of() + _environment_warnings(cfg, env, network):
+def warn_about(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> None:
+    """Warns of settings that are valid but probably a mistake. The warnings point to the caller of `make_train`.
+
+    Args:
+        cfg: the config, resolved.
+        env: environments.
+        given: the objects that `make_train` was given, by argument.
+    """
+    for problem in cfg.warnings_of() + _environment_warnings(cfg, env, given.get("network")):
         warnings.warn(str(problem), stacklevel=3)
+    if found := without_effect(cfg, env, given):
+        warnings.warn("\n  ".join(["settings without effect:", *map(str, found)]), stacklevel=3)
 
 
 def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: bool) -> None:
@@ -76,6 +85,45 @@ def raise_if_any(found: list[Problem]) -> None:
     """Raises a ConfigError of these problems, if there are any."""
     if found:
         raise ConfigError(found)
+
+
+# --- settings without effect ------------------------------------------------------------------------------------------
+
+# What is not read where an argument of `make_train` takes its place.
+REPLACED = {
+    "network": (
+        *("torso", "hidden", "activation", "init", "compute_dtype", "arch", "log_std_init", "action_distribution"),
+        *("memory", "memory_size", "memory_layers", "memory_inputs"),
+    ),
+    "optimizer": ("optimizer", "adam_eps", "weight_decay"),
+    "lr_schedule": ("lr_schedule", "lr", "lr_final", "lr_power", "decay_steps"),
+    "intrinsic": tuple(
+        f"rnd.{name}" for name in ("predictor_fraction", "lr_scale", "obs_clip", "init_steps", "features", "hidden")
+    ),
+}
+
+
+def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> list[Problem]:
+    """The fields that do not have their default and that nothing reads, each with what would read it."""
+    found = {}
+    for prefix, part in {"": cfg, "rnd.": cfg.rnd}.items():
+        for field in dataclasses.fields(part) if part is not None else ():
+            name, value, needs = f"{prefix}{field.name}", getattr(part, field.name), field.metadata.get("needs")
+            if _is_default(part, field, env):
+                continue
+            if needs is not None and not needs.holds(cfg, env.action_space):
+                found[name] = Problem(name, value, f"is not read; it needs {needs.text}")
+            for argument in given:
+                if name in REPLACED.get(argument, ()):
+                    found[name] = Problem(name, value, f"is not read; {argument}= takes its place")
+    return list(found.values())
+
+
+def _is_default(cfg: Config, field: dataclasses.Field, env: Environment) -> bool:
+    """Whether a field of a resolved config may have its default. A tracer may."""
+    value, default = getattr(cfg, field.name), default_of(field)
+    same = lambda default: isinstance(value, jax.core.Tracer) or bool(np.all(np.asarray(value == default)))
+    return same(default) or same(getattr(cfg.replace(**{field.name: default}).resolved(env), field.name))
 
 
 # --- problems ---------------------------------------------------------------------------------------------------------

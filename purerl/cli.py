@@ -18,13 +18,14 @@ import tyro
 from purerl import __version__
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import RNDConfig
-from purerl.config.fields import GROUPS, Config, parse_docs
+from purerl.config.fields import ANY, AUTO, GROUPS, SWITCH, Config, parse_docs
 from purerl.config.other_names import renamed
 from purerl.config.presets import preset
 from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.rendering import render
+from purerl.runs.devices import use_cores
 from purerl.runs.directory import Run, load
 from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
@@ -69,7 +70,7 @@ class Training:
         config: TOML file of flags, underscores for dashes. Flags of the command line take precedence.
         seed: Seed of the first run.
         num_seeds: Runs side by side, with the seeds that follow, spread over the devices or the cores.
-        exact: Every one of several seeds has the bits of its run alone, for about a tenth of the speed.
+        exact: Every one of several seeds has the bits of its run alone. Seeds of one device then train one after the other.
         directory: Where checkpoints, metrics (JSON lines, CSV, TensorBoard) and evaluations go; none without.
         resume: Resume from the directory's newest checkpoint: `auto` if there is one, `must`, or `never`.
         init_from: Directory of another run, whose parameters this one starts from.
@@ -115,10 +116,10 @@ class Watch:
 
     Attributes:
         dir: Directory of the run.
-        run: Of several runs one, by its place, 0 for the first, or its label: `config 1, seed 0`.
+        run: Which run, if the directory has several: its index from 0, or its label, such as "config 1, seed 0".
         deterministic: The most likely actions instead of random ones.
         best: The state with the best evaluation instead of the last.
-        seed: Of the episodes.
+        seed: Seed of the episodes.
     """
 
     dir: tyro.conf.Positional[str]
@@ -130,7 +131,7 @@ class Watch:
 
 @dataclasses.dataclass
 class Eval(Watch):
-    """Evaluates saved runs: the returns of fresh episodes of each, in its own environment.
+    """Evaluates every run in a directory, in its own environment, by the returns of fresh episodes.
 
     Attributes:
         num_episodes: Episodes of each run.
@@ -144,9 +145,9 @@ class Plot:
     """Plots the learning curves of runs, a line for each config with a band over its seeds.
 
     Attributes:
-        dirs: Directories of the runs to compare.
+        dirs: Directories of the runs to compare, one at least.
         out: File to write.
-        metric: Any name in a run's metrics.
+        metric: Any name in a run's metrics: episode_return, episode_length, entropy, approx_kl, explained_variance, ...
         centre: Interquartile mean or mean over seeds.
     """
 
@@ -158,7 +159,7 @@ class Plot:
 
 @dataclasses.dataclass
 class Render(Watch):
-    """Renders an episode of a run's policy; of several runs that of `--run`, or of the first.
+    """Renders an episode of a run's policy: of the run that --run names, or of the first.
 
     Attributes:
         out: File to write.
@@ -169,13 +170,16 @@ class Render(Watch):
 
 @dataclasses.dataclass
 class Export:
-    """Writes a run's policy, of several that of `--run` or of the first, as a program that needs `jax` and `flatbuffers` only.
+    """Writes a run's policy, of the run that --run names or of the first, as a program that needs only jax and flatbuffers.
 
-    Where these are installed, `jax.export.deserialize(open("policy.jaxexport", "rb").read()).call` acts.
+    With act = jax.export.deserialize(bytearray(open("policy.jaxexport", "rb").read())).call it acts in any number of
+    environments: action, carry = act(carry, obs, first, jax.random.PRNGKey(0), False). All arrays have a leading axis of
+    environments. The carry is () without a memory, first says where an episode begins, and the last argument is True for the
+    most likely actions.
 
     Attributes:
         dir: Directory of the run.
-        run: Of several runs one, by its place, 0 for the first, or its label: `config 1, seed 0`.
+        run: Which run, if the directory has several: its index from 0, or its label, such as "config 1, seed 0".
         out: File to write.
         best: The state with the best evaluation instead of the last.
     """
@@ -192,10 +196,11 @@ def main(args: list[str] | None = None) -> int:
     0: done, now or before, or ended by Ctrl-C; 1: a checkpoint failed or the run diverged; 2: the config cannot be trained; 143:
     ended by SIGTERM, and to be resumed.
     """
-    args = sys.argv[1:] if args is None else args
+    args = _with_values(sys.argv[1:] if args is None else args)
     if args == ["--version"]:
         print(f"purerl {__version__}")
         return 0
+    use_cores()  # before anything starts JAX
     try:
         _refuse_other_names(args)
         base = _base(args)
@@ -221,8 +226,8 @@ def main(args: list[str] | None = None) -> int:
 def _train(cfg: Config, asked: Training) -> int:
     options = {name: getattr(asked, name) for name in TO_FIT}
     options |= {name: getattr(asked, name) or None for name in ("directory", "init_from")}
-    with LiveLine() as live_line:
-        result = fit(cfg, asked.seed, recorders=(live_line, *_recorders(asked, cfg)), **options)
+    live_line = LiveLine()
+    result = fit(cfg, asked.seed, recorders=(live_line, *_recorders(asked, cfg)), **options)
     if result.progress.updates:
         live_line.console.print(closing_table(result.progress, result.metrics))
     return 128 + result.stopped_by if result.stopped_by == 15 else 0
@@ -293,7 +298,7 @@ def _base(args: list[str]) -> dict[str, Any]:
     parser.add_argument("--config")
     given = parser.parse_known_args(args)[0]
     asked = next((arg for arg in args if arg in ALGORITHMS), "ppo")
-    file = _from_file(given.config, ALGORITHMS[asked]) if given.config else {}
+    file = _from_file(given.config, asked) if given.config else {}
     name = given.preset or file.get("preset")
     cfg = preset(name) if name else None
     if cfg and algorithm_of(cfg) != asked:
@@ -302,7 +307,7 @@ def _base(args: list[str]) -> dict[str, Any]:
     return base | file
 
 
-def _from_file(path: str, algorithm: type[Config]) -> dict[str, Any]:
+def _from_file(path: str, algorithm: str) -> dict[str, Any]:
     try:
         values = tomllib.loads(pathlib.Path(path).read_text())
     except (OSError, tomllib.TOMLDecodeError) as error:
@@ -310,15 +315,31 @@ def _from_file(path: str, algorithm: type[Config]) -> dict[str, Any]:
     values = {name.replace("-", "_"): tuple(x) if isinstance(x, list) else x for name, x in values.items()}
     if isinstance(values.get("env_kwargs"), dict):
         values["env_kwargs"] = tuple(values["env_kwargs"].items())
-    known = [f.name for cls in (algorithm, Training) for f in dataclasses.fields(cls)]
+    known = [f.name for cls in (ALGORITHMS[algorithm], Training) for f in dataclasses.fields(cls)]
     known += [f"rnd_{f.name}" for f in dataclasses.fields(RNDConfig)]
-    hint = lambda name: renamed(name) or nearest(name.lower(), known)
+    hint = lambda name: renamed(name) or nearest(name.lower(), known, f"purerl {algorithm} --help lists all")
     found = [Problem(name, values[name], f"no such flag; {hint(name)}") for name in values if name not in known]
     if not isinstance(values.get("rnd", False), bool):
         found.append(Problem("rnd", values["rnd"], "must be true or false; its fields are rnd_int_coef and so on"))
     if found:
         raise ConfigError(found)
     return values
+
+
+def _with_values(args: list[str]) -> list[str]:
+    """Arguments in which a switch without a value has one: `--normalize-obs` is `--normalize-obs True`, with `no-` False."""
+    switches = {f.name for cls in ALGORITHMS.values() for f in dataclasses.fields(cls) if f.metadata["rule"] is SWITCH}
+    found = []
+    for arg, following in zip(args, [*args[1:], "--"], strict=True):
+        name = arg.removeprefix("--").replace("-", "_")
+        if (
+            arg.startswith("--")
+            and name.removeprefix("no_") in switches
+            and (name.startswith("no_") or following.startswith("--"))
+        ):
+            arg = f"--{name.removeprefix('no_')}={not name.startswith('no_')}"
+        found.append(arg)
+    return found
 
 
 def _refuse_other_names(args: list[str]) -> None:
@@ -345,13 +366,13 @@ def _flags(name: str, base: dict[str, Any], cls: type[Config], examples: bool = 
     """
     docs = cls.field_docs | parse_docs(inspect.cleandoc(Training.__doc__))[1]
     parts = [(part, f) for part in (cls(), Training()) for f in dataclasses.fields(part)]
-    fields = {f.name: (_flag_type(f), _default(f.name, base.get(f.name, getattr(part, f.name)))) for part, f in parts}
-    fields["rnd"] = (bool, _default("rnd", bool(base.get("rnd"))))
+    fields = {f.name: (_flag_type(f), _default(f, base.get(f.name, getattr(part, f.name)))) for part, f in parts}
+    fields["rnd"] = (bool, dataclasses.field(default=bool(base.get("rnd"))))
     rnd = base["rnd"] if isinstance(base.get("rnd"), RNDConfig) else RNDConfig()
     for f in dataclasses.fields(RNDConfig):
         doc = RNDConfig.field_docs[f.name]
         docs[f"rnd_{f.name}"] = doc._replace(text=f"With --rnd. {doc.text}")
-        fields[f"rnd_{f.name}"] = (_flag_type(f), _default(f.name, base.get(f"rnd_{f.name}", getattr(rnd, f.name))))
+        fields[f"rnd_{f.name}"] = (_flag_type(f), _default(f, base.get(f"rnd_{f.name}", getattr(rnd, f.name))))
     groups = []
     for group in GROUPS:
         inside = [flag for flag, doc in docs.items() if doc.group == group]
@@ -376,15 +397,20 @@ def _as_flags(text: str, names: Iterable[str]) -> str:
 
 
 def _flag_type(field: dataclasses.Field) -> Any:
-    choices = field.metadata["rule"].choices if "rule" in field.metadata else ()
+    rule = field.metadata.get("rule", ANY)
+    if rule is SWITCH:
+        return Literal["auto", "True", "False"]
     if field.metadata.get("whole_float"):
         return int | float
-    return Literal[choices] if choices else FLAG_TYPES.get(field.name, field.type)
+    kind = Literal[rule.choices] if rule.choices else FLAG_TYPES.get(field.name, field.type)
+    return kind | Literal["auto"] if rule.auto else kind
 
 
-def _default(name: str, value: Any) -> Any:
-    if name == "env_kwargs":
+def _default(field: dataclasses.Field, value: Any) -> Any:
+    rule = field.metadata.get("rule", ANY)
+    if field.name == "env_kwargs":
         value = {argument: json.dumps(x) for argument, x in value}
+    value = str(value) if rule is SWITCH else "auto" if rule.auto and value == AUTO else value
     return dataclasses.field(default_factory=value.copy) if isinstance(value, dict) else dataclasses.field(default=value)
 
 
@@ -395,6 +421,8 @@ def _config(cls: type[Config], flags: dict[str, Any]) -> Config:
     if changed and not flags["rnd"]:
         raise ConfigError([Problem(f"rnd_{name}", inner[name], "changes nothing without --rnd") for name in changed])
     values = {f.name: flags[f.name] for f in dataclasses.fields(cls)}
+    switches = {f.name for f in dataclasses.fields(cls) if f.metadata["rule"] is SWITCH}
+    values |= {name: {"True": True, "False": False}.get(values[name], values[name]) for name in switches}
     values |= {"rnd": RNDConfig(**inner) if flags["rnd"] else None}
     return cls(**{**values, "env_kwargs": tuple((name, _parse(text)) for name, text in flags["env_kwargs"].items())})
 

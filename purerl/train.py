@@ -1,6 +1,7 @@
 """`make_train`: from a config to a pure training function."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -51,22 +52,23 @@ def make_train(
 ) -> "Train":
     """A training function for this config.
 
-    It checks everything and compiles nothing. The floats of the config may be tracers. So a config can be an argument of a jitted
-    function, where a changed float does not recompile, and it can be swept:
+    It checks the config against environment and network, and compiles nothing. The floats of the config may be tracers. So a
+    config can be an argument of a jitted function, where a changed float does not recompile, and it can be swept:
 
         jax.jit(lambda cfg, key: make_train(cfg)(key))
         jax.vmap(lambda cfg, key: make_train(cfg)(key), in_axes=(0, None))
 
     Args:
         cfg: the config.
-        env: an environment object with gymnax 1.0's methods, in place of the config's `env`.
+        env: an environment object with gymnax 1.0's methods (`reset_env`, `step_env`, `is_truncated`, `action_space`, ...),
+          in place of the config's `env`.
         env_params: its parameters; its `default_params` if None. The config's `env_params` override single ones.
         network: policy and value function, in place of the built-in ones.
         advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`.
         policy_loss: `(log_prob, old_log_prob, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate.
         optimizer: an optax transformation without a learning rate, such as `optax.scale_by_lion()`, in place of the config's
-          `optimizer`. The config's learning rate scales its steps. It sees a dict from the name of a group to its parameters, in
-          their own shapes, so that `optax.multi_transform` can treat groups differently.
+          `optimizer`. The config's learning rate scales its steps. The optimizer sees a dict from the name of a group to its
+          parameters, in their own shapes, so that `optax.multi_transform` can treat groups differently.
         lr_schedule: any optax schedule, `(gradient steps so far, int32) -> learning rate`, in place of the config's.
         reward_shaper: `(reward [T, B], step [T, 1]) -> reward [T, B]`, the rewards to learn from. `step` is the number of
           environment steps before, float32. Reported returns stay the environment's.
@@ -97,8 +99,9 @@ def make_train(
 
     # Check.
     environment = check_config(cfg, make_environment)
-    warn_about(cfg, environment, network)
-    cfg = single_precision(cfg).resolved()
+    cfg = cfg.resolved(environment)
+    warn_about(cfg, environment, given)
+    cfg = single_precision(cfg)
     check_spaces(cfg, environment, network, distils)
 
     # Build.
@@ -196,7 +199,14 @@ class Train:
         return self._algorithm.restart(state)
 
     def policy(self, state: TrainState) -> Policy:
-        """The policy of a state, ready to act."""
+        """The policy of a state of one run, ready to act.
+
+        Raises:
+            ConfigError: the state is of several runs.
+        """
+        if state.key.ndim:
+            hint = "take one of several runs (Run.select), or jax.vmap with in_axes=(train.seed_axes, 0)"
+            raise ConfigError([Problem("state", f"of {math.prod(state.key.shape)} runs", hint)])
         return Policy(with_statistics(self.cfg, self.network, state), state.params, self.env.action_space)
 
     def evaluate(

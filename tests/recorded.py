@@ -25,6 +25,7 @@ from tests.probes import Rich, Varied, boxed
 TOLERANCE = 1e-6  # between the numbers of machines whose bits differ
 HERE = pathlib.Path(__file__).parent / "data" / "recorded"
 SIZES = {"total_timesteps": 192, "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "hidden": (16, 16), "lr": 1e-3}
+OF_02 = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False, "value_clip": "max"}  # whatever the actions
 NORMALISED = {"normalize_obs": True, "normalize_reward": True, "normalize_value": True}
 MEMORY = {"memory_size": 8, "sequence_length": 8}
 PPO = PPOConfig(**SIZES, num_epochs=2)
@@ -32,14 +33,14 @@ RATES = np.array([1e-3, 3e-3], np.float32)
 
 CASES = {  # config and environment; the configs say all that a default could change
     "ppo": (PPO, Varied),
-    "ppg": (PPGConfig(**SIZES, n_pi=2, e_aux=2, aux_columns=4), Varied),
+    "ppg": (PPGConfig(**SIZES, n_pi=2, e_aux=2, aux_columns=4, vf_coef=0.5, max_grad_norm=0.5), Varied),
     "daac": (DAACConfig(**SIZES, e_v=2, value_freq=2), Varied),
     "appo": (APPOConfig(**SIZES, num_epochs=2, replay=2, lag=1), Varied),
     "ring with lag": (APPOConfig(**SIZES, num_epochs=2, replay=3, lag=2, replay_order="random", max_uses=2), Varied),
     "gru": (PPO.replace(memory="gru", **MEMORY), Varied),
     "lstm": (PPO.replace(memory="lstm", arch="shared", memory_inputs=("action", "reward"), **MEMORY), Varied),
     "rnd": (PPO.replace(rnd=RNDConfig(features=8, hidden=(16,), init_steps=100)), Varied),
-    "box": (PPO, boxed(Varied)),
+    "box": (PPO.replace(**OF_02), boxed(Varied)),
     "normalised": (PPO.replace(**NORMALISED, reward_clip=10.0), Varied),
     "rich": (PPO.replace(**NORMALISED, action_mask="legal", critic_obs="secret"), Rich),
     "kl adaptive": (PPO.replace(lr_schedule="kl_adaptive", kl_penalty="adaptive"), Varied),

@@ -170,8 +170,7 @@ def test_commands_without_what_they_need_say_so_in_a_line(command, says, capsys,
 
 def test_the_live_line_renews_itself_in_a_terminal():
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    with LiveLine(console) as line:
-        fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(line,))
+    fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(LiveLine(console),))
     text = console.file.getvalue()
     assert "256 steps" in text
     assert "0:00 left" in text
@@ -180,8 +179,8 @@ def test_the_live_line_renews_itself_in_a_terminal():
 
 def test_plain_lines_elsewhere():
     console = Console(file=io.StringIO(), width=120)
-    with LiveLine(console, plain_seconds=0) as line:
-        result = fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(line,))
+    line = LiveLine(console, plain_seconds=0)
+    result = fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(line,))
     lines = console.file.getvalue().splitlines()
     assert len(lines) == 3
     assert "\x1b" not in console.file.getvalue()

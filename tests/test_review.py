@@ -449,7 +449,7 @@ def test_review_a_finished_run_is_handed_back(tmp_path, capsys):
         name: x.tolist() for name, x in first.evaluations.items()
     }
     assert again.progress.began[0] == again.progress.updates == 4
-    with pytest.raises(purerl.CheckpointMismatch, match="it is of update 4, and 3 are asked for"):
+    with pytest.raises(purerl.CheckpointMismatch, match="the run is at update 4 already, and 3 are asked for"):
         fitted(updates=3, directory=tmp_path)
     command = ["ppo", "--total-timesteps", "64", "--num-envs", "4", "--num-steps", "16", "--directory", str(tmp_path / "b")]
     assert cli.main(command) == 0

@@ -1,18 +1,17 @@
-"""Asynchronous PPO with explicit staleness: what it adds to PPO.
+"""Simulated asynchronous PPO, with explicit staleness: what it adds to PPO.
 
     act with the parameters of `lag` updates ago; keep the rollout in a ring buffer
-    for the rollouts to learn from, once: values V of the parameters, log-probabilities of the target policy pi_T
+    once per update, for each rollout used: V with the newest parameters, log-probabilities of the target policy pi_T
     V-trace with rho = pi_T / pi_b  ->  A, targets
     a few epochs on PPO's loss with the ratio  min(pi_b / pi_T, clip) * pi / pi_b  =  pi / max(pi_T, pi_b / clip)
     now and then  target <- tau * parameters + (1 - tau) * target
 
 V-trace is Espeholt et al. 2018 (arXiv:1802.01561). The ratio and the ring buffer are IMPACT's (Luo et al. 2020,
-arXiv:1912.00167). What an actor needs, published parameters and statistics, is separate from what the learner has. They could
-be on different devices.
+arXiv:1912.00167). What an actor needs, published parameters and statistics, is separate from what the learner has.
 
-**Decided where papers and codes differ.** Nothing runs at its own pace: how stale data is, is a setting (`lag`,
-`publish_every`, `replay`), so runs are reproducible. Values are those of the newest parameters. The ratio's clip is 2 as in
-IMPACT (`target_ratio_clip`; UniLab has 1). V-trace bootstraps at time limits as GAE does.
+**Decided where papers and codes differ.** Nothing runs asynchronously: how stale data is, is a setting (`lag`, `publish_every`,
+`replay`), so runs are reproducible. Values are those of the newest parameters. The ratio's clip is 2 as in IMPACT
+(`target_ratio_clip`; UniLab has 1). V-trace bootstraps at time limits as GAE does.
 
 **Defaults**: two rollouts in the ring, a lag of one update, and a target that moves in every fourth update.
 

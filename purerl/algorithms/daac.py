@@ -13,8 +13,8 @@ learns from every `value_freq`-th rollout alone, not from those between.
 **Defaults** are the paper's for Procgen: one epoch of the policy, nine of the value, `adv_coef = 0.25`, a learning rate of
 5e-4.
 
-**When to choose it.** Where levels differ and the policy should not memorise them by way of the value. On MinAtar it was
-between PPO and PPG on Breakout and Asterix, and the worst of the three on SpaceInvaders (`tests/benchmarks/results.md`).
+**When to choose it.** For procedurally generated levels, where a shared value function makes the policy overfit to levels. On
+MinAtar it could not be told from PPO on Breakout and SpaceInvaders, and was better on Asterix (`tests/benchmarks/results.md`).
 
 **Metrics** beside PPO's: `advantage_loss`, the squared error of the predicted advantage, about 1 for a head that predicts
 nothing; `value/grad_norm`, of the value's phase.

@@ -8,11 +8,12 @@
 V_aux is a head on the policy's features. They learn to predict values, while the clone keeps the policy's outputs where they
 are.
 
-**Decided where papers and codes differ.** The targets are those of when the data was collected, as in the paper. The auxiliary
-phase has its own optimizer (`aux_optimizer`). A phase that is not complete at the end of a run has no auxiliary phase. Rewards
-are scaled by default, as in the paper's code.
+**Decided where papers and codes differ.** The value targets are those computed when the data was collected, as in the paper.
+The auxiliary phase has its own optimizer (`aux_optimizer`). A phase that is not complete at the end of a run has no auxiliary
+phase. Rewards are scaled by default, as in the paper's code.
 
-**Defaults** are the paper's for Procgen: one epoch each, `n_pi = 32`, `e_aux = 6`, a learning rate of 5e-4, `gamma = 0.999`.
+**Defaults** are the paper's for Procgen: one epoch each, no clip of gradients, the whole weight on half the squared error,
+`n_pi = 32`, `e_aux = 6`, a learning rate of 5e-4, `gamma = 0.999`.
 
 **When to choose it.** For images and long runs, where the policy profits from features that predict values. In a quarter of a
 million steps of MinAtar it was better than PPO on Asterix and SpaceInvaders, and worse on Breakout

@@ -1,12 +1,12 @@
-"""Random Network Distillation (Burda et al. 2019, arXiv:1810.12894): an intrinsic reward for any algorithm here.
+"""Random Network Distillation (Burda et al. 2019, arXiv:1810.12894): an intrinsic reward, for PPO, PPG and APPO.
 
     bonus_t = mean((f(z) - g(z))^2),    z = clip((s'_t - mean) / std, +- 5), s'_t what a step led to, before any reset
     F_t     = gamma_int * F_{t-1} + bonus_t,    per environment, never reset
     r_t     = bonus_t / std(F)
     A       = ext_coef * A_ext + int_coef * A_int
 
-f is random and stays so; g learns to predict it on a share of what was seen. The bonus uses the moments of observations from
-before this rollout, the predictor learns with those after it.
+f is random and fixed; g learns to predict it on a share of the steps. The bonus is standardised with observation statistics
+from before the rollout, the predictor's input with those after it.
 
 **Decided where papers and codes differ.** The two streams of rewards have a value and a discount each, and the intrinsic one
 does not end with an episode (as in the paper; rlib ends it). The observation is the one before any reset. The variance of F

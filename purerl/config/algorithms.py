@@ -1,10 +1,26 @@
 """The config of each algorithm: the fields that it adds to `purerl.config.base`."""
 
+import math
 from typing import Self
 
 from purerl.config.base import OnPolicyConfig
-from purerl.config.fields import Config, above, at_least, between, config, finite, leaf, one_of, static
+from purerl.config.fields import (
+    SWITCH,
+    Config,
+    above,
+    at_least,
+    between,
+    config,
+    finite,
+    is_above,
+    leaf,
+    one_of,
+    or_auto,
+    static,
+    when,
+)
 from purerl.core.errors import Problem
+from purerl.core.types import Environment
 
 
 @config
@@ -35,12 +51,16 @@ class PPOConfig(OnPolicyConfig):
         return self.num_epochs
 
 
+VTRACE = when(correction="vtrace")
+AUX = is_above("e_aux", 0)
+
+
 @config
 class APPOConfig(PPOConfig):
-    """Asynchronous PPO: off-policy correction with V-trace and a target network (IMPACT, Luo et al. 2020, arXiv:1912.00167).
+    """Simulated asynchronous PPO: old data, V-trace and a target network (IMPACT, Luo et al. 2020, arXiv:1912.00167).
 
-    Here nothing runs at its own pace, so how stale data is, is a part of the config: actors act with parameters of some updates
-    ago, and rollouts are kept in a ring buffer and learnt from several times. `approx_kl`, and with it `target_kl`, is measured
+    Nothing runs asynchronously. How stale data is, is a setting: actors act with parameters of some updates ago, and rollouts are
+    kept in a ring buffer and learnt from several times. `approx_kl`, and with it `target_kl`, is measured
     against the denominator of the ratio, `max(pi_target, pi_behaviour / clip)`: it is above 0 from staleness alone.
 
     Example:
@@ -50,8 +70,8 @@ class APPOConfig(PPOConfig):
     Rollout:
         replay: Rollouts in the ring buffer. An update learns from as many. If fewer can be used, those are repeated.
         max_uses: Largest number of updates that learn from a rollout. 0 means as long as it is in the ring buffer.
-        replay_order: The rollouts of an update: the `newest` that can be used, each as often as another or once more, or each
-          drawn at `random` from those that can be used.
+        replay_order: The rollouts of an update: the `newest` usable ones, repeated as evenly as possible, or each drawn at
+          `random` from the usable ones.
         lag: Updates between the parameters that act and the newest ones.
         publish_every: Actors get new parameters in every k-th update.
 
@@ -62,24 +82,24 @@ class APPOConfig(PPOConfig):
           once, and no longer limits how far stale data can move it.
 
     Value:
-        correction: `vtrace`, or `none`: what PPO would make of the same data, with the values and probabilities of its actors.
+        correction: `vtrace`, or `none`: PPO's GAE and ratio, with the values and log-probabilities of the policy that acted.
         vtrace_rho_clip: Bound of the importance weight of a temporal difference.
         vtrace_c_clip: Bound of the importance weight of a trace.
         vtrace_pg_clip: Bound of the importance weight of an advantage.
     """
 
     replay: int = static(2, between(1, 2**16))
-    max_uses: int = static(0, between(0, 2**16))
-    replay_order: str = static("newest", one_of("newest", "random"))
+    max_uses: int = static(0, between(0, 2**16), is_above("replay", 1))
+    replay_order: str = static("newest", one_of("newest", "random"), is_above("replay", 1))
     lag: int = static(1, between(0, 2**14))
     publish_every: int = static(1, between(1, 2**14))
-    vtrace_rho_clip: float = leaf(1.0, above(0))
-    vtrace_c_clip: float = leaf(1.0, above(0))
-    vtrace_pg_clip: float = leaf(1.0, above(0))
-    target_ratio_clip: float = leaf(2.0, above(0))
+    vtrace_rho_clip: float = leaf(1.0, above(0), VTRACE)
+    vtrace_c_clip: float = leaf(1.0, above(0), VTRACE)
+    vtrace_pg_clip: float = leaf(1.0, above(0), VTRACE)
+    target_ratio_clip: float = leaf(2.0, above(0), VTRACE)
     correction: str = static("vtrace", one_of("vtrace", "none"))
-    tau: float = leaf(1.0, between(0, 1))
-    target_update_freq: int = static(4, between(1, 2**16))
+    tau: float = leaf(1.0, between(0, 1), VTRACE)
+    target_update_freq: int = static(4, between(1, 2**16), VTRACE)
 
     num_minibatches: int = static(8, at_least(1))  # of PPO's size: a training set is twice as large
 
@@ -133,41 +153,47 @@ class PPGConfig(OnPolicyConfig):
         aux_accumulation: Minibatches whose mean gradient makes one step.
 
     Policy loss:
-        beta_clone: Weight of the KL divergence of the policy before the auxiliary phase from the policy during it.
+        beta_clone: Weight of KL(policy before the auxiliary phase || policy during it).
 
     Network:
         arch: `dual`, policy and value each a torso, the policy's with an auxiliary value head; or a single torso, which the
           gradient of the value reaches always (`shared`), or by way of the auxiliary head only (`detach`).
     """
 
-    n_pi: int = static(32, between(1, 2**16))
+    n_pi: int = static(32, between(1, 2**16), AUX)
     e_pi: int = static(1, between(1, 2**16))
     e_v: int = static(1, between(1, 2**16))
     e_aux: int = static(6, between(0, 2**16))
-    beta_clone: float = leaf(1.0, finite(0))
-    aux_lr: float = leaf(5e-4, finite(0))
-    aux_optimizer: str = static("separate", one_of("separate", "shared"))
-    aux_columns: int = static(0, at_least(0))
-    aux_accumulation: int = static(1, at_least(1))
+    beta_clone: float = leaf(1.0, finite(0), AUX)
+    aux_lr: float = leaf(5e-4, finite(0), AUX)
+    aux_optimizer: str = static("separate", one_of("separate", "shared"), AUX)
+    aux_columns: int = static(0, at_least(0), AUX)
+    aux_accumulation: int = static(1, at_least(1), AUX)
     arch: str = static("dual", one_of("dual", "shared", "detach"))
 
     num_minibatches: int = static(8, at_least(1))
     lr: float = leaf(5e-4, finite(0))
     lr_schedule: str = static("constant", one_of("linear", "constant", "polynomial", "kl_adaptive"))
     gamma: float = leaf(0.999, between(0, 1))
-    value_clip: str = static("none", one_of("max", "replace", "none"))
+    vf_coef: float = leaf(1.0, finite(0))
+    max_grad_norm: float = leaf(math.inf, above(0))
+    value_clip: str = static("none", one_of("auto", "max", "replace", "none"))
     advantage_norm: str = static("batch", one_of("minibatch", "batch", "none"))
-    normalize_reward: bool = static(True)
-    reward_clip: float = leaf(10.0, above(0))
+    normalize_reward: bool | str = static(True, SWITCH)
+    reward_clip: float = leaf(10.0, or_auto(above(0)), when(normalize_reward=True))
 
     @property
     def policy_epochs(self) -> int:
         return self.e_pi
 
-    def resolved(self) -> Self:
+    def resolved(self, env: Environment) -> Self:
+        return super().resolved(env).replace(aux_columns=self.aux_columns or self._default_aux_columns)
+
+    @property
+    def _default_aux_columns(self) -> int:
         columns = self.n_pi * self.num_envs
         paper = columns % 4 == 0 and columns // 4 % self.aux_accumulation == 0
-        return self if self.aux_columns else self.replace(aux_columns=max(self.num_envs, 4 if paper else 1))
+        return max(self.num_envs, 4 if paper else 1)
 
     @property
     def keeps(self) -> dict[str, str]:
@@ -182,7 +208,7 @@ class PPGConfig(OnPolicyConfig):
         if columns * self.num_steps >= 2**31:
             hint = f"{self.n_pi} rollouts of {self.batch_size} steps in all; it must be below 2**31"
             found.append(Problem("n_pi", self.n_pi, hint))
-        elif columns % (each := self.resolved().aux_columns) or columns // each % self.aux_accumulation:
+        elif columns % (each := self.aux_columns or self._default_aux_columns) or columns // each % self.aux_accumulation:
             hint = f"times aux_accumulation = {self.aux_accumulation} it must divide n_pi * num_envs = {columns}"
             found.append(Problem("aux_columns", each, hint))
         if self.aux_optimizer == "shared" and self.e_pi != self.e_v:
@@ -230,8 +256,8 @@ class DAACConfig(OnPolicyConfig):
     lr_schedule: str = static("constant", one_of("linear", "constant", "polynomial", "kl_adaptive"))
     gamma: float = leaf(0.999, between(0, 1))
     advantage_norm: str = static("batch", one_of("batch", "none"))
-    normalize_reward: bool = static(True)
-    reward_clip: float = leaf(10.0, above(0))
+    normalize_reward: bool | str = static(True, SWITCH)
+    reward_clip: float = leaf(10.0, or_auto(above(0)), when(normalize_reward=True))
 
     @property
     def arch(self) -> str:

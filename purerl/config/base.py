@@ -2,29 +2,39 @@
 
 import dataclasses
 import math
+from typing import Self
 
 import jax
 import numpy as np
 
 from purerl.config.fields import (
     ANY,
+    AUTO,
     NAMES,
     PAIRS,
+    SWITCH,
     Config,
+    Need,
     above,
     at_least,
     between,
     config,
     count,
     each,
+    either,
     finite,
+    is_finite,
     leaf,
     nested,
     one_of,
+    or_auto,
+    or_default,
     some_of,
     static,
+    when,
 )
 from purerl.core.errors import Problem
+from purerl.core.types import Box, Discrete, Environment
 
 
 @config
@@ -46,10 +56,10 @@ class RNDConfig(Config):
         predictor_fraction: Share of the steps that the predictor learns from, drawn for each rollout.
         lr_scale: The learning rate of the predictor is this many times `lr`.
         obs_clip: Bound of a standardised observation, the input of both networks.
-        init_steps: Environment steps of random actions, before the first update and in no count, that its observation statistics
-          start from; rounded up to whole rollouts.
+        init_steps: Environment steps of random actions before the first update, not counted in `total_timesteps`, that the
+          observation statistics start from; rounded up to whole rollouts.
         features: Outputs of both networks.
-        hidden: Widths of their hidden layers; the predictor has the last one twice more.
+        hidden: Widths of their hidden layers; the predictor has two further layers of the last width.
     """
 
     int_coef: float = leaf(1.0, finite(0))
@@ -66,12 +76,18 @@ class RNDConfig(Config):
         return [] if self.hidden else [Problem("hidden", self.hidden, "needs one layer at least")]
 
 
+KL_ADAPTIVE = when(lr_schedule="kl_adaptive")
+MEMORY = when(memory=("gru", "lstm"))
+BOX = Need("actions in a Box", lambda cfg, space: isinstance(space, Box))
+
+
 @config
 class OnPolicyConfig(Config):
     """The config of all algorithms: environments, rollouts, advantages, losses, optimizers, networks.
 
     The defaults are those of "The 37 Implementation Details of Proximal Policy Optimization" (Huang et al. 2022) for
-    classic control. Floats are leaves and can be swept by `jax.vmap`; all other fields are static.
+    classic control. Where the right value depends on the actions, the default is `auto`: one value for actions in a Box
+    (continuous control), another for choices. Floats are leaves and can be swept by `jax.vmap`; all other fields are static.
 
     Environment:
         env: The id of a gymnax environment.
@@ -85,9 +101,10 @@ class OnPolicyConfig(Config):
         total_timesteps: Environment steps over all environments, rounded up to whole updates; `Train.plan` shows by how much.
         num_envs: Environments that run in parallel.
         num_steps: Steps of each environment between two updates.
-        truncation: What follows a step that a time limit ended: `final_obs` is right, the value of the observation before the
-          reset. The others are what other systems do: the value of the step's own observation (`current_obs`: rsl_rl, skrl 1.4),
-          0 (`zero`: rlib, CleanRL), the value of the next episode's first observation (`ignore`: skrl 2.0).
+        truncation: The value that bootstraps an episode cut short by a time limit. `final_obs`, which is correct: of the
+          observation before the reset (Stable-Baselines3). The others are what other systems do: of the step's own observation
+          (`current_obs`: rsl_rl, skrl 1.4), 0 (`zero`: CleanRL, purejaxrl, rejax, rlib), of the next episode's first one
+          (`ignore`: skrl 2.0).
         warmup_steps: Environment steps with uniformly random actions at the start, rounded up to whole updates.
         learning_starts: Environment steps before the first gradient step, rounded up to whole updates.
 
@@ -102,7 +119,7 @@ class OnPolicyConfig(Config):
           `kl_adaptive`: divided by `lr_kl_factor` where the policy moved too far, multiplied where it moved too little.
         lr_power: Exponent of the polynomial schedule.
         decay_steps: Gradient steps after which the polynomial schedule is at `lr_final`. 0 means the whole run.
-        desired_kl: KL divergence of the old from the new policy that `kl_adaptive` and an adaptive `kl_penalty` aim at, in nats.
+        desired_kl: The divergence KL(old || new), in nats, that `kl_adaptive` and an adaptive `kl_penalty` aim at.
         lr_kl_tolerance: The policy moved too far above `desired_kl * lr_kl_tolerance`, too little below `desired_kl /
           lr_kl_tolerance`.
         lr_kl_factor: Factor by which `kl_adaptive` changes the learning rate.
@@ -122,14 +139,14 @@ class OnPolicyConfig(Config):
         clip_eps_final: Final value of a `linear` schedule of `clip_eps`.
         clip_schedule: Schedule of `clip_eps`: `constant`, or `linear` in the number of updates.
         advantage_norm: Advantages are standardised over each `minibatch`, over the `batch`, or `none`.
-        ent_coef: Weight of the entropy bonus.
+        ent_coef: Weight of the entropy bonus. `auto`: 0 for actions in a Box, else 0.01.
         ent_coef_final: Final value of a `linear` schedule of `ent_coef`.
         ent_schedule: Schedule of `ent_coef`: `constant`, or `linear` in the number of updates.
         target_kl: Learning stops at a minibatch whose approximate KL divergence (`approx_kl`) is above this. inf disables it.
         kl_stop: Learning stops for the rest of the `update`, in all epochs, or of the `epoch` (skrl).
-        kl_penalty: Adds `kl_coef` times the KL divergence of the old from the new policy to the loss: `none`, `fixed`, or
-          `adaptive`, which doubles or halves the weight after an update that moved more than 1.5 times `desired_kl` or less
-          than its share (the paper's section 4; there without a clip, which is `clip_eps = inf`).
+        kl_penalty: Adds `kl_coef` times KL(old || new) of the policies to the loss: `none`, `fixed`, or
+          `adaptive`: times `kl_coef_raise` after an update with a KL above `desired_kl * kl_coef_tolerance`, times
+          `kl_coef_lower` below `desired_kl / kl_coef_tolerance` (the paper's section 4; there without a clip: `clip_eps = inf`).
         kl_coef: Weight of the KL penalty; of `adaptive` the initial one.
         kl_coef_tolerance: Tolerance of an adaptive penalty around `desired_kl`: 1.5 in the paper, 2 in RLlib.
         kl_coef_raise: Factor of the weight after an update that moved too far: 2 in the paper, 1.5 in RLlib.
@@ -142,19 +159,20 @@ class OnPolicyConfig(Config):
         return_steps: Number of rewards in each return of `n_step`. 0 means all to the end of the rollout.
         vf_coef: Weight of the value loss, which is half a squared error.
         value_clip: Clipping of the value loss: `max` takes the larger of the clipped and the unclipped error, `replace` the
-          clipped one, `none` the unclipped one.
+          clipped one, `none` the unclipped one. `auto`: `none` for actions in a Box, else `max`.
         value_clip_eps: Range of the value clip, in the units of the network's values: of return, or standardised.
 
     Statistics:
-        normalize_obs: Observations are standardised by running statistics.
+        normalize_obs: Observations are standardised by running statistics. `auto`: for actions in a Box.
         obs_clip: Bound of a standardised observation.
         normalize_reward: Rewards are divided by the running standard deviation of the discounted return, and not centred.
-        reward_clip: Bound of a scaled reward. inf disables it.
+          `auto`: for actions in a Box.
+        reward_clip: Bound of a scaled reward. inf disables it. `auto`: 10 for actions in a Box, else inf.
         normalize_value: The network's values are standardised by running statistics of the value targets.
 
     Network:
-        torso: `mlp`, `cnn` (MinAtar-sized images), `nature_cnn` (84 x 84 images; with `hidden=(512,)`), or `auto`: one of the
-          latter for observations of rank 3, by their size, and mlp for others.
+        torso: `mlp`, `cnn` (MinAtar-sized images), `nature_cnn` (84 x 84 images; with `hidden=(512,)`), or `auto`: `cnn` or
+          `nature_cnn` for images (height, width, channels), by their size, and `mlp` for others.
         hidden: Widths of the hidden layers; for images of those after the convolutions.
         activation: Activation function: `tanh`, `relu`, `swish`, `gelu` or `elu`.
         init: Weight initialisation: `orthogonal`, `xavier_uniform`, `xavier_normal` or `lecun`.
@@ -191,51 +209,51 @@ class OnPolicyConfig(Config):
     minibatches: str = static("auto", one_of("auto", "flat", "env", "time"))
 
     lr: float = leaf(2.5e-4, finite(0))
-    lr_final: float = leaf(0.0, finite(0))
+    lr_final: float = leaf(0.0, finite(0), when(lr_schedule=("linear", "polynomial")))
     lr_schedule: str = static("linear", one_of("linear", "constant", "polynomial", "kl_adaptive"))
-    lr_power: float = leaf(1.0, finite(0))
-    decay_steps: int = count(0, between(0, 2**31 - 1))
-    desired_kl: float = leaf(0.01, finite(0))
-    lr_kl_tolerance: float = leaf(2.0, finite(1))
-    lr_kl_factor: float = leaf(1.5, finite(1))
-    lr_kl_every: str = static("minibatch", one_of("minibatch", "epoch"))
-    lr_min: float = leaf(1e-6, finite(0))
-    lr_max: float = leaf(1e-2, finite(0))
+    lr_power: float = leaf(1.0, finite(0), when(lr_schedule="polynomial"))
+    decay_steps: int = count(0, between(0, 2**31 - 1), when(lr_schedule="polynomial"))
+    desired_kl: float = leaf(0.01, finite(0), either(KL_ADAPTIVE, when(kl_penalty="adaptive")))
+    lr_kl_tolerance: float = leaf(2.0, finite(1), KL_ADAPTIVE)
+    lr_kl_factor: float = leaf(1.5, finite(1), KL_ADAPTIVE)
+    lr_kl_every: str = static("minibatch", one_of("minibatch", "epoch"), KL_ADAPTIVE)
+    lr_min: float = leaf(1e-6, finite(0), KL_ADAPTIVE)
+    lr_max: float = leaf(1e-2, finite(0), KL_ADAPTIVE)
     critic_lr_scale: float = leaf(1.0, finite(0))
     optimizer: str = static("adam", one_of("adam", "adamw", "rmsprop", "sgd"))
-    adam_eps: float = leaf(1e-5, finite(0))
-    weight_decay: float = leaf(0.01, finite(0))
+    adam_eps: float = leaf(1e-5, finite(0), when(optimizer=("adam", "adamw", "rmsprop")))
+    weight_decay: float = leaf(0.01, finite(0), when(optimizer="adamw"))
 
     gamma: float = leaf(0.99, between(0, 1))
-    gae_lambda: float = leaf(0.95, between(0, 1))
+    gae_lambda: float = leaf(0.95, between(0, 1), when(estimator=("gae", "td_lambda")))
     estimator: str = static("gae", one_of("gae", "n_step", "td_lambda"))
-    return_steps: int = static(0, between(0, 2**31 - 1))
+    return_steps: int = static(0, between(0, 2**31 - 1), when(estimator="n_step"))
     truncation: str = static("final_obs", one_of("final_obs", "current_obs", "zero", "ignore"))
 
     clip_eps: float = leaf(0.2, above(0))
-    clip_eps_final: float = leaf(0.0, finite(0))
+    clip_eps_final: float = leaf(0.0, finite(0), when(clip_schedule="linear"))
     clip_schedule: str = static("constant", one_of("constant", "linear"))
     kl_penalty: str = static("none", one_of("none", "fixed", "adaptive"))
-    kl_coef: float = leaf(1.0, finite(0))
-    kl_coef_tolerance: float = leaf(1.5, finite(1))
-    kl_coef_raise: float = leaf(2.0, finite(1))
-    kl_coef_lower: float = leaf(0.5, between(0, 1))
+    kl_coef: float = leaf(1.0, finite(0), when(kl_penalty=("fixed", "adaptive")))
+    kl_coef_tolerance: float = leaf(1.5, finite(1), when(kl_penalty="adaptive"))
+    kl_coef_raise: float = leaf(2.0, finite(1), when(kl_penalty="adaptive"))
+    kl_coef_lower: float = leaf(0.5, between(0, 1), when(kl_penalty="adaptive"))
     vf_coef: float = leaf(0.5, finite(0))
-    ent_coef: float = leaf(0.01, finite(0))
-    ent_coef_final: float = leaf(0.0, finite(0))
+    ent_coef: float = leaf(AUTO, or_auto(finite(0)))
+    ent_coef_final: float = leaf(0.0, finite(0), when(ent_schedule="linear"))
     ent_schedule: str = static("constant", one_of("constant", "linear"))
-    value_clip: str = static("max", one_of("max", "replace", "none"))
-    value_clip_eps: float = leaf(0.2, above(0))
+    value_clip: str = static("auto", one_of("auto", "max", "replace", "none"))
+    value_clip_eps: float = leaf(0.2, above(0), when(value_clip=("max", "replace")))
     advantage_norm: str = static("minibatch", one_of("minibatch", "batch", "none"))
     max_grad_norm: float = leaf(0.5, above(0))
-    grad_clip: str = static("joint", one_of("joint", "per_network"))
+    grad_clip: str = static("joint", one_of("joint", "per_network"), is_finite("max_grad_norm"))
     target_kl: float = leaf(math.inf, above(0))
-    kl_stop: str = static("update", one_of("update", "epoch"))
+    kl_stop: str = static("update", one_of("update", "epoch"), is_finite("target_kl"))
 
-    normalize_obs: bool = static(False)
-    obs_clip: float = leaf(10.0, above(0))
-    normalize_reward: bool = static(False)
-    reward_clip: float = leaf(math.inf, above(0))
+    normalize_obs: bool | str = static("auto", SWITCH)
+    obs_clip: float = leaf(10.0, above(0), when(normalize_obs=True))
+    normalize_reward: bool | str = static("auto", SWITCH)
+    reward_clip: float = leaf(AUTO, or_auto(above(0)), when(normalize_reward=True))
     normalize_value: bool = static(False)
 
     torso: str = static("auto", one_of("auto", "mlp", "cnn", "nature_cnn"))
@@ -244,12 +262,12 @@ class OnPolicyConfig(Config):
     init: str = static("orthogonal", one_of("orthogonal", "xavier_uniform", "xavier_normal", "lecun"))
     compute_dtype: str = static("float32", one_of("float32", "bfloat16"))
     memory: str = static("none", one_of("none", "gru", "lstm"))
-    memory_size: int = static(128, between(1, 2**16))
-    memory_layers: int = static(1, between(1, 64))
-    memory_inputs: tuple = static((), some_of("action", "reward"))
+    memory_size: int = static(128, between(1, 2**16), MEMORY)
+    memory_layers: int = static(1, between(1, 64), MEMORY)
+    memory_inputs: tuple = static((), some_of("action", "reward"), MEMORY)
     sequence_length: int = static(0, at_least(0))
-    log_std_init: float = leaf(0.0, between(-20, 20))  # where `DiagGaussian` has a gradient
-    action_distribution: str = static("auto", one_of("auto", "gaussian", "tanh"))
+    log_std_init: float = leaf(0.0, between(-20, 20), BOX)  # where `DiagGaussian` has a gradient
+    action_distribution: str = static("auto", one_of("auto", "gaussian", "tanh"), BOX)
     action_mask: str = static("")
     critic_obs: str = static("")
 
@@ -338,6 +356,17 @@ class OnPolicyConfig(Config):
             hint = f"a row would count 2**31 steps or more; at most {(2**31 - 1) // self.batch_size} would work"
             found.append(Problem("metrics_every", self.metrics_every, hint))
         return found
+
+    def resolved(self, env: Environment) -> Self:
+        """This config with the values that suit an environment's actions in place of `auto`."""
+        box = isinstance(env.action_space, Box)
+        entries = jax.tree.leaves(env.observation_space, is_leaf=lambda x: isinstance(x, Discrete))
+        quantities = not all(isinstance(entry, Discrete) for entry in entries)  # an index is none
+        auto = {"normalize_obs": box and quantities, "normalize_reward": box, "value_clip": "none" if box else "max"}
+        static = {name: value for name, value in auto.items() if getattr(self, name) == "auto"}
+        ent_coef = or_default(self.ent_coef, 0.0 if box else 0.01)
+        reward_clip = or_default(self.reward_clip, 10.0 if box else math.inf)
+        return self.replace(**static, ent_coef=ent_coef, reward_clip=reward_clip)
 
     @property
     def follows_progress(self) -> tuple[str, ...]:

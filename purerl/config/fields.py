@@ -28,11 +28,23 @@ from purerl.core.errors import ConfigError, Problem, nearest
 
 
 class Rule(NamedTuple):
-    """What a value must be: in words, as an elementwise test of concrete values (NaN passes none), or as all its choices."""
+    """What a value must be: in words, as an elementwise test of concrete values (NaN passes none), or as all its choices.
+
+    auto: it may also be "auto", for the value that suits the environment. A leaf then holds the number `AUTO`.
+    """
 
     text: str
     holds: Callable[[Any], Any]
     choices: tuple[str, ...] = ()
+    auto: bool = False
+
+
+AUTO = -math.inf  # "auto" as a number: a leaf must be one, so that a config can be swept and traced
+
+
+def or_auto(rule: Rule) -> Rule:
+    """A rule that "auto" passes too."""
+    return Rule(f"{rule.text}, or 'auto'", lambda x: (x == AUTO) | rule.holds(x), rule.choices, auto=True)
 
 
 def at_least(low) -> Rule:
@@ -69,17 +81,52 @@ PAIRS = Rule(
     'must be a tuple of pairs of a name and a value: (("size", 12),)',
     lambda xs: all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) for x in xs),
 )
+SWITCH = Rule("must be True, False or 'auto'", lambda x: x == "auto" or isinstance(x, bool), auto=True)
 NAMES = Rule("must be a tuple of names", lambda xs: all(isinstance(x, str) for x in xs))
 
 
-def leaf(default: float, rule: Rule) -> Any:
+class Need(NamedTuple):
+    """What a field needs to have an effect: in words, and as a test of a config and the environment's space of actions."""
+
+    text: str
+    holds: Callable[[Any, Any], bool]
+
+
+def when(**choices: Any) -> Need:
+    """That a field has one of these values: `when(optimizer=("adam", "adamw"))`, `when(normalize_obs=True)`."""
+    ((name, values),) = choices.items()
+    values = values if isinstance(values, tuple) else (values,)
+    return Need(f"{name} = {' or '.join(map(repr, values))}", lambda cfg, space: getattr(cfg, name) in values)
+
+
+def either(*needs: Need) -> Need:
+    """That one of several holds."""
+    return Need(" or ".join(need.text for need in needs), lambda cfg, space: any(need.holds(cfg, space) for need in needs))
+
+
+def is_finite(name: str) -> Need:
+    """That a float is not infinite."""
+    return Need(f"a finite {name}", lambda cfg, space: _untraced(getattr(cfg, name), lambda x: bool(np.isfinite(x).any())))
+
+
+def is_above(name: str, bound: int) -> Need:
+    """That a static number is above a bound."""
+    return Need(f"{name} above {bound}", lambda cfg, space: getattr(cfg, name) > bound)
+
+
+def _untraced(value: Any, holds: Callable[[Any], bool]) -> bool:
+    """Whether something may hold of a value: of a tracer nothing is known."""
+    return isinstance(value, jax.core.Tracer) or holds(np.asarray(value))
+
+
+def leaf(default: float, rule: Rule, needs: Need | None = None) -> Any:
     """A float field, a leaf of the config's PyTree: it can be swept."""
-    return dataclasses.field(default=default, metadata={"rule": rule})
+    return dataclasses.field(default=default, metadata={"rule": rule, "needs": needs})
 
 
-def static(default: Any, rule: Rule = ANY) -> Any:
+def static(default: Any, rule: Rule = ANY, needs: Need | None = None) -> Any:
     """A static field: not traced, compared by value, and hashed."""
-    return dataclasses.field(default=default, metadata={"rule": rule, "static": True})
+    return dataclasses.field(default=default, metadata={"rule": rule, "needs": needs, "static": True})
 
 
 def nested(kind: type) -> Any:
@@ -95,7 +142,7 @@ def config(cls: type) -> type:
     with its default.
     """
     cls.__hash__ = Config.__hash__  # what a dataclass would make of it cannot hash a dict
-    made = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+    made = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls))
     summary, own = parse_docs(inspect.cleandoc(vars(cls).get("__doc__") or ""))
     undocumented = {f.name: FieldDoc(GROUPS[-1], "") for f in dataclasses.fields(made)}
     made.field_docs = undocumented | cls.field_docs | own
@@ -151,7 +198,7 @@ def parse_docs(doc: str) -> tuple[str, dict[str, FieldDoc]]:
 
 def _documented(cls: type) -> list[str]:
     """The groups of a config's fields as text: name, default, meaning."""
-    defaults = {f.name: _default(f) for f in dataclasses.fields(cls)}
+    defaults = {f.name: shown(f, default_of(f)) for f in dataclasses.fields(cls)}
     sections = []
     for group in GROUPS:
         entries = [f"- `{name}` (`{defaults[name]!r}`): {doc.text}" for name, doc in cls.field_docs.items() if doc.group == group]
@@ -160,13 +207,20 @@ def _documented(cls: type) -> list[str]:
     return sections
 
 
-def _default(field: dataclasses.Field) -> Any:
+def default_of(field: dataclasses.Field) -> Any:
+    """The default of a field."""
     return field.default_factory() if field.default is dataclasses.MISSING else field.default
 
 
-def count(default: int, rule: Rule) -> Any:
+def shown(field: dataclasses.Field, value: Any) -> Any:
+    """A field's value as a reader writes it."""
+    is_auto = field.metadata["rule"].auto and isinstance(value, int | float | np.number) and value == AUTO
+    return "auto" if is_auto else value
+
+
+def count(default: int, rule: Rule, needs: Need | None = None) -> Any:
     """A static integer that may also be written as a float: `1e6`."""
-    return dataclasses.field(default=default, metadata={"rule": rule, "static": True, "whole_float": True})
+    return dataclasses.field(default=default, metadata={"rule": rule, "needs": needs, "static": True, "whole_float": True})
 
 
 def is_int(value: Any) -> bool:
@@ -192,6 +246,12 @@ class Config:
             value = getattr(self, field.name)
             if field.metadata.get("static") and isinstance(value, np.generic):
                 object.__setattr__(self, field.name, value.item())
+            elif not field.metadata.get("static") and field.metadata["rule"].auto and isinstance(value, str) and value == "auto":
+                object.__setattr__(self, field.name, AUTO)
+
+    def __repr__(self) -> str:
+        values = (f"{f.name}={shown(f, getattr(self, f.name))!r}" for f in dataclasses.fields(self))
+        return f"{type(self).__name__}({', '.join(values)})"
 
     def __hash__(self) -> int:
         values = (getattr(self, f.name) for f in dataclasses.fields(self))
@@ -239,13 +299,13 @@ class Config:
     @classmethod
     def _refuse_unknown(cls, names) -> None:
         fields = [f.name for f in dataclasses.fields(cls)]
-        hint = lambda name: renamed(name) or nearest(name.lower(), fields)
+        hint = lambda name: renamed(name) or nearest(name.lower(), fields, f"help(purerl.{cls.__name__}) lists all")
         unknown = [Problem(name, names[name], f"no such field; {hint(name)}") for name in names if name not in fields]
         if unknown:
             raise ConfigError(unknown)
 
-    def resolved(self) -> Self:
-        """This config with a number wherever a field asks for one that follows from other fields."""
+    def resolved(self, env: Any) -> Self:
+        """This config with a value wherever a field asks for one that follows from other fields or from the environment."""
         return self
 
     def cross_field_errors(self) -> list[Problem]:
@@ -259,7 +319,7 @@ class Config:
 
 def _to_json(value: Any) -> Any:
     if isinstance(value, Config):
-        return {f.name: _to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: _auto_to_json(f, _to_json(getattr(value, f.name))) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {name: _to_json(v) for name, v in value.items()}
     if isinstance(value, np.generic | np.ndarray | jax.Array):
@@ -269,6 +329,11 @@ def _to_json(value: Any) -> Any:
     return "inf" if value == math.inf else value
 
 
+def _auto_to_json(field: dataclasses.Field, value: Any) -> Any:
+    """A field's value with "auto" for the number that stands for it."""
+    return [shown(field, x) for x in value] if isinstance(value, list) else shown(field, value)
+
+
 def _from_json(value: Any, field: dataclasses.Field) -> Any:
     if kind := field.metadata.get("nested"):
         return None if value is None else kind._from_json(value)
@@ -276,9 +341,8 @@ def _from_json(value: Any, field: dataclasses.Field) -> Any:
         return _tuples(value)
     if isinstance(value, dict):
         return {name: _from_json(v, field) for name, v in value.items()}
-    return (
-        np.array([float(v) for v in value], np.float32) if isinstance(value, list) else float(value) if value == "inf" else value
-    )
+    number = lambda x: AUTO if x == "auto" and field.metadata["rule"].auto else float(x) if x == "inf" else x
+    return np.array([number(x) for x in value], np.float32) if isinstance(value, list) else number(value)
 
 
 def _tuples(value: Any) -> Any:
@@ -288,6 +352,13 @@ def _tuples(value: Any) -> Any:
 def is_off(value: Any, neutral: float) -> bool:
     """Whether a leaf is known to have its neutral value, so that nothing is computed for it. A tracer never is."""
     return not isinstance(value, jax.core.Tracer) and bool(np.asarray(value) == neutral)  # not an operation of a program
+
+
+def or_default(value: Any, default: float) -> Any:
+    """A leaf's value, or this default where it is `AUTO`, elementwise."""
+    if isinstance(value, jax.Array):
+        return jax.numpy.where(value == AUTO, default, value)
+    return np.where(value == AUTO, np.float32(default), value) if np.ndim(value) else default if value == AUTO else value
 
 
 def single_precision(cfg: Config) -> Config:
@@ -316,7 +387,7 @@ def validate(cfg: Config) -> None:
         >>> purerl.validate(purerl.PPOConfig(gamma=0.99))
         >>> purerl.validate(purerl.PPOConfig(gamma=2.0))
         Traceback (most recent call last):
-        ConfigError: 1 problem with this config:
+        ConfigError: 1 problem:
           gamma = 2.0: must be between 0 and 1
     """
     if found := problems(cfg):

@@ -13,14 +13,16 @@ def rows() -> tuple[dict[str, str], ...]:
 
 
 def renamed(name: str) -> str:
-    """A hint for a setting that another system has under this name, in any case of letters; "" for a name that none has."""
-    for row in rows():
-        if row["name"].lower() == name.lower() and (here := _setting(row["purerl"])):
-            return f"it is `{here}` here" + (f" ({row['note']})" if row["note"] else "")
-    return ""
+    """A hint for a name of another system, in any case of letters; "" for a name that none has."""
+    found = [row for row in rows() if row["name"].lower() == name.lower()]
+    settings = [row for row in found if _is_setting(row["purerl"])]
+    if not found:
+        return ""
+    here = (settings or found)[0]["purerl"]
+    notes = [f"{row['system']}: {row['note']}" for row in found if row["note"] and row["purerl"] == here]
+    where = f"it is `{here.removeprefix('cfg.')}` here" if settings else f"see {here}" if here else "no setting here"
+    return where + (f" ({'; '.join(notes[:4])})" if notes else "")
 
 
-def _setting(place: str) -> str:
-    """A place of the table as a setting is written; "" for one that is no setting."""
-    name = place.removeprefix("cfg.")
-    return name if place.startswith("cfg.") or place.endswith("=)") or "Config." in place else ""
+def _is_setting(place: str) -> bool:
+    return place.startswith("cfg.") or place.endswith("=)") or "Config." in place

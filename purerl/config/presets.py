@@ -1,5 +1,7 @@
 """Configs that were tuned for one environment each, on seeds that no published score uses."""
 
+import math
+
 from purerl.config.algorithms import PPOConfig
 from purerl.core.errors import ConfigError, Problem, nearest
 
@@ -23,6 +25,7 @@ _CONTINUOUS = PPOConfig(
     value_clip="none",
     normalize_obs=True,
     normalize_reward=True,
+    reward_clip=math.inf,
 )
 
 PRESETS = {

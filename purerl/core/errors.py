@@ -1,6 +1,7 @@
 """The exceptions that purerl raises, and the format of their messages."""
 
 import difflib
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,15 +32,15 @@ class ConfigError(ValueError):
 
     def __init__(self, problems: list[Problem]):
         self.problems = problems
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        super().__init__("\n  ".join([f"{count} with this config:", *map(str, problems)]))
+        count = "1 problem:" if len(problems) == 1 else f"{len(problems)} problems:"
+        super().__init__("\n  ".join([count, *map(str, problems)]))
 
 
-def nearest(name: str, names) -> str:
-    """A hint that names what `name` may have meant, or else every choice."""
+def nearest(name: str, names: Iterable[str], otherwise: str = "") -> str:
+    """A hint that names what `name` may have meant; or else this one, by default every choice."""
     names = list(names)
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(map(repr, close))}?" if close else f"choose from {', '.join(names)}"
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise or f"choose from {', '.join(names)}"
 
 
 class CheckpointError(RuntimeError):

@@ -61,8 +61,8 @@ class Batch:
         own = (objects.get("env"), objects.get("env_params"))
         if several and (found := swept_problems(cfg.env, cfg.env_kwargs, cfg.env_params, *own)):
             raise ConfigError(found)
-        self.cfg = cfg.resolved()
-        self.configs = tuple(of_config(i).resolved() for i in range(sizes.pop() if several else 1))
+        self.cfg = cfg.resolved(self.train.env)
+        self.configs = tuple(of_config(i).resolved(self.train.env) for i in range(sizes.pop() if several else 1))
         # Configs of a batch are arguments of a program; a single one stays a part of it.
         self.cfgs = (
             jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), num_seeds) if np.ndim(x) else x, self.cfg) if several else ()

@@ -108,8 +108,8 @@ class Directory:
         if found := _differences(saved.record, self.identity) or checkpoint.leaf_differences(leaves, wanted):
             raise CheckpointMismatch(self.path, found)
         if saved.updates > plan.num_updates:
-            text = f"it is of update {saved.updates}, and {plan.num_updates} are asked for; purerl.load(directory, updates=...)"
-            raise CheckpointMismatch(self.path, [f"total_timesteps: {text} reads an earlier one, if it was kept"])
+            text = f"the run is at update {saved.updates} already, and {plan.num_updates} are asked for"
+            raise CheckpointMismatch(self.path, [f"total_timesteps: {text}; ask for more, or choose another directory"])
         for text in _changes_of_numbers(saved.record, self.identity):
             warnings.warn(text, stacklevel=5)
 
@@ -308,7 +308,7 @@ class Run:
 def load(directory: Any, *, updates: int | None = None, best: bool = False, **given: Any) -> Run:
     """The config, the state and a ready `Train` of a run. Reads only, also while another process writes.
 
-    Of a damaged checkpoint it warns, and takes the one before.
+    It warns of a damaged checkpoint, and loads the one before.
 
     Args:
         directory: as `fit` or `save` was given it.
@@ -318,7 +318,7 @@ def load(directory: Any, *, updates: int | None = None, best: bool = False, **gi
 
     Raises:
         CheckpointMismatch: an object is missing, or another one than the run had.
-        CheckpointError: there is none, it cannot be read, or it does not fit.
+        CheckpointError: no checkpoint was found, it cannot be read, or it does not fit.
         ConfigError: as `make_train`.
 
     Example:

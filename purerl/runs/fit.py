@@ -96,7 +96,8 @@ def fit(
         num_seeds: runs of each config, side by side in one program, spread over the devices; on a CPU over its cores.
         exact: each of several runs has the bits of the same run alone: see `over_devices`.
         resume: `auto` resumes from the directory's newest checkpoint if there is one, `must` requires one, `never` refuses one.
-          Everything but `total_timesteps` and the arguments below must be the same; of objects their names, shapes and numbers.
+          Everything but `total_timesteps` and the arguments below must be the same. Objects of your own are compared by name,
+          shapes and values.
           It warns if a schedule depends on `total_timesteps` and that has changed.
         init_from: a directory of another run, whose parameters this one starts from.
         save_seconds: approximate seconds between two checkpoints.
@@ -113,6 +114,9 @@ def fit(
         recorders: called with a `Progress` after each chunk; see `purerl.recorders`. One that fails is reported, and tried again
           after the next checkpoint.
         **objects: `env`, `network` and the others, as `make_train` takes them.
+
+    Returns:
+        `FitResult`: state, metrics, evaluations, progress, the signal that stopped it, and the `Run`.
 
     Raises:
         ConfigError: as `make_train`, for the arguments, and for a directory that cannot be written to.

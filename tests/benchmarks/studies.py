@@ -116,7 +116,7 @@ GAMES = ("Breakout-MinAtar", "Asterix-MinAtar", "SpaceInvaders-MinAtar")
 SIZES = {"total_timesteps": 250_000, "num_envs": 64, "num_steps": 32, "num_minibatches": 8, "gamma": 0.99}
 SIZES |= {"torso": "mlp", "hidden": (128, 64), "activation": "relu", "lr_schedule": "linear"}
 RATES, ENTROPIES = (1e-3, 2.5e-3, 5e-3), (0.01, 0.03)
-PPG = purerl.PPGConfig(**SIZES, n_pi=16, aux_columns=16)
+PPG = purerl.PPGConfig(**SIZES, n_pi=16, aux_columns=16, vf_coef=0.5, max_grad_norm=0.5)
 
 
 def phases():

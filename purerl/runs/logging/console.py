@@ -1,7 +1,7 @@
 """Terminal output: a live line during training, a table at the end."""
 
 import time
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ from purerl.runs.logging.progress import Progress
 class LiveLine:
     """A recorder that shows the progress of a run: one live line in a terminal, plain lines elsewhere.
 
-    Use as a context manager around `fit`. Plain lines come at most every `plain_seconds`.
+    Plain lines come at most every `plain_seconds`.
     """
 
     def __init__(self, console: RichConsole | None = None, plain_seconds: float = 5.0):
@@ -26,17 +26,15 @@ class LiveLine:
         self._plain_seconds, self._printed, self._return = plain_seconds, None, np.nan
         self._live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
 
-    def __enter__(self) -> Self:
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_) -> None:
+    def close(self) -> None:
+        """Ends the live line."""
         if self._live:
             self._live.stop()
 
     def begin(self, progress: Progress) -> None:
-        """Prints a line if nothing is left to train."""
+        """Begins the live line; prints a line if nothing is left to train."""
+        if self._live:
+            self._live.start()
         if progress.updates == progress.plan.num_updates:
             self.console.print(f"finished before, after {progress.updates:,} updates; raise total_timesteps to continue")
 

@@ -49,6 +49,13 @@ TAGS = {  # the names that TensorBoard users know
 }
 
 
+def live_line() -> Callable[[Progress], None]:
+    """The recorder of the command `purerl`: one live line of progress in a terminal, a line every few seconds elsewhere."""
+    from purerl.runs.logging.console import LiveLine
+
+    return LiveLine()
+
+
 class Reports:
     """Calls recorders. One that fails is reported, and left out until the next checkpoint. Use as a context manager.
 
