@@ -4,6 +4,7 @@ Each `check_...` raises a ConfigError with every problem it finds.
 """
 
 import dataclasses
+import functools
 import math
 import os
 import warnings
@@ -16,12 +17,52 @@ import numpy as np
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config, default_of, is_off, not_scalar, problems
-from purerl.core.errors import ConfigError, Problem
-from purerl.core.types import Discrete, Environment, MultiDiscrete, Network, TrainState
+from purerl.core.errors import ConfigError, Problem, code_of
+from purerl.core.types import Discrete, Environment, MultiDiscrete, Network, Outputs, TrainState
 from purerl.learning.optimizers import optimizer_problems
 from purerl.networks.actor_critic import bounded
 
 PyTree = Any
+
+
+def check_type(cfg: Any) -> None:
+    """That a config is one, with the hint to make one."""
+    hint = "must be the config of an algorithm: purerl.PPOConfig(lr=1e-3)"
+    raise_if_any([] if isinstance(cfg, OnPolicyConfig) else [Problem("cfg", cfg, hint)])
+
+
+def check_parts(given: dict[str, Any], cfg: OnPolicyConfig) -> None:
+    """The functions that `make_train` was given: that they are functions, and take and give what is documented.
+
+    Those whose arguments are arrays of any shape are traced here; the others where an update is.
+    """
+    found = []
+    for name in ("advantage", "policy_loss", "lr_schedule", "reward_shaper"):
+        if name in given and not callable(given[name]):
+            found.append(Problem(name, given[name], "must be a function"))
+    pair = given.get("intrinsic", (len, len))
+    if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(callable, pair))):
+        found.append(Problem("intrinsic", pair, "must be two functions: init(key, obs) and reward(state, steps)"))
+    raise_if_any(found)
+    array = lambda *shape: jax.ShapeDtypeStruct(shape, np.float32)
+    calls = {
+        "lr_schedule": ((jax.ShapeDtypeStruct((), np.int32),), ()),
+        "reward_shaper": ((array(3, 2), array(3, 1)), (3, 2)),
+        "policy_loss": ((array(3, 2),) * 3, (3, 2)),
+    }
+    for name, (args, expected) in calls.items():
+        if name in given:
+            function = functools.partial(_with_config, given[name], cfg) if name == "policy_loss" else given[name]
+            with code_of(name, f"{name}({', '.join(str(list(x.shape)) for x in args)})"):
+                result = jax.eval_shape(function, *args)
+            if getattr(result, "shape", None) != expected:
+                shape = list(result.shape) if hasattr(result, "shape") else type(result).__name__
+                found.append(Problem(name, shape, f"must give an array {list(expected)} for arguments of that shape"))
+    raise_if_any(found)
+
+
+def _with_config(function: Callable, cfg: OnPolicyConfig, *args: jax.Array) -> Any:
+    return function(*args, cfg)
 
 
 def check_config(cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any]], Environment]) -> Environment:
@@ -217,8 +258,14 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     key, num_envs = jax.random.key(0), 2
     params, obs = _shapes_of(network, env, num_envs)
     first = jax.ShapeDtypeStruct((1, num_envs), bool)
-    carry = jax.eval_shape(lambda: network.initial_carry(num_envs))
-    outputs, carry_after = jax.eval_shape(network.apply, params, carry, obs, first)
+    with code_of("network", f"initial_carry({num_envs})"):
+        carry = jax.eval_shape(lambda: network.initial_carry(num_envs))
+    shapes = jax.tree.map(lambda x: list(x.shape), obs)
+    with code_of("network", f"apply(params, carry, obs {shapes}, first {list(first.shape)})"):
+        result = jax.eval_shape(network.apply, params, carry, obs, first)
+    if found := _output_problems(result):
+        return found
+    outputs, carry_after = result
     space = env.action_space
 
     def act(policy):
@@ -242,7 +289,8 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
         axis = f"with an axis for {cfg.streams} streams of rewards" if streams else "without an axis for the output"
         hint = f"the value of {num_envs} observations must be {[1, num_envs, *streams]}, {axis}"
         found.append(Problem("network", list(outputs.value.shape), hint))
-    action, log_prob = jax.eval_shape(act, outputs.policy)
+    with code_of("network", "the policy's sample(noise), env_action and log_prob"):
+        action, log_prob = jax.eval_shape(act, outputs.policy)
     expected = (1, num_envs, *space.shape)
     if action.shape != expected or log_prob.shape != (1, num_envs):
         found.append(
@@ -258,12 +306,32 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     return found
 
 
+def _output_problems(result: Any) -> list[Problem]:
+    """What `apply` returned, if that is no pair of `Outputs` and a carry."""
+    if not (isinstance(result, tuple) and len(result) == 2):
+        return [
+            Problem(
+                "network", type(result).__name__, "apply must return two things: purerl.Outputs(policy, value), and the carry"
+            )
+        ]
+    outputs, _ = result
+    if not isinstance(outputs, Outputs):
+        return [Problem("network", type(outputs).__name__, "apply must return purerl.Outputs(policy, value), and the carry")]
+    if not all(hasattr(outputs.policy, method) for method in ("sample", "log_prob", "noise", "env_action", "entropy")):
+        hint = "the policy must be a distribution: purerl.distributions.Categorical(logits) for choices, DiagGaussian for a Box"
+        return [Problem("network", outputs.policy, hint)]
+    if not hasattr(outputs.value, "shape"):
+        return [Problem("network", outputs.value, "the value must be an array")]
+    return []
+
+
 def _shapes_of(network: Network, env: Environment, num_envs: int = 1) -> tuple[PyTree, PyTree]:
     """The shapes of a network's parameters, and of the observations `[1, num_envs, ...]` it is made for."""
     key = jax.random.key(0)
     _, obs = jax.eval_shape(env.reset, jax.random.split(key, num_envs))
     obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
-    return jax.eval_shape(network.init, key, obs), obs
+    with code_of("network", f"init(key, obs {jax.tree.map(lambda x: list(x.shape), obs)})"):
+        return jax.eval_shape(network.init, key, obs), obs
 
 
 def _sequence_problems(cfg: OnPolicyConfig) -> list[Problem]:

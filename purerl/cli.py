@@ -30,6 +30,7 @@ from purerl.runs.directory import Run, load
 from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
 from purerl.runs.logging.console import LiveLine, closing_table, evaluation_table
+from purerl.runs.logging.progress import Progress
 
 DESCRIPTION = """Trains agents of the PPO family.
 
@@ -230,7 +231,17 @@ def _train(cfg: Config, asked: Training) -> int:
     result = fit(cfg, asked.seed, recorders=(live_line, *_recorders(asked, cfg)), **options)
     if result.progress.updates:
         live_line.console.print(closing_table(result.progress, result.metrics))
+    if result.stopped_by:
+        live_line.console.print(_stopped(result.progress, asked.directory), highlight=False)
     return 128 + result.stopped_by if result.stopped_by == 15 else 0
+
+
+def _stopped(progress: Progress, directory: str) -> str:
+    """What became of a run that a signal ended early, and how to go on."""
+    text = f"Stopped after {progress.updates:,} of {progress.plan.num_updates:,} updates. "
+    if directory:
+        return f"{text}They are saved in {directory}: the same command goes on from there."
+    return f"{text}Nothing was saved: with --directory DIR the same command could go on."
 
 
 def _recorders(asked: Training, cfg: Config) -> list[recorders.Rows]:

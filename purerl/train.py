@@ -14,11 +14,20 @@ from purerl.acting.rollout import collect
 from purerl.acting.wrappers import with_action_mask, with_statistics
 from purerl.algorithms.registry import MAKERS
 from purerl.algorithms.rnd import intrinsic_of_pair, rnd
-from purerl.checks import check_config, check_network, check_spaces, check_state_size, num_bytes, warn_about
+from purerl.checks import (
+    check_config,
+    check_network,
+    check_parts,
+    check_spaces,
+    check_state_size,
+    check_type,
+    num_bytes,
+    warn_about,
+)
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
-from purerl.config.fields import single_precision
-from purerl.core.errors import ConfigError, Problem
+from purerl.config.fields import is_int, single_precision
+from purerl.core.errors import ConfigError, Problem, guarded
 from purerl.core.keys import typed_key
 from purerl.core.metrics import accumulate
 from purerl.core.plan import PhasePlan, Plan
@@ -87,11 +96,13 @@ def make_train(
         >>> purerl.summarize(result.metrics)["loss"].shape
         (2,)
     """
+    check_type(cfg)
     arguments = {"env": env, "env_params": env_params, "network": network, "optimizer": optimizer, "lr_schedule": lr_schedule}
     arguments |= {"reward_shaper": reward_shaper, "intrinsic": intrinsic}
     arguments |= {"advantage": advantage if advantage is not estimate else None}
     arguments |= {"policy_loss": policy_loss if policy_loss is not surrogate else None}
     given = {name: x for name, x in arguments.items() if x is not None}
+    check_parts(given, cfg)
     if intrinsic is not None and cfg.rnd is None:
         cfg = cfg.replace(rnd=RNDConfig())
     distils = cfg.rnd is not None and intrinsic is None
@@ -109,11 +120,12 @@ def make_train(
     network = with_action_mask(network, cfg.action_mask) if cfg.action_mask else network
     check_network(cfg, environment, network, optimizer)
     if cfg.rnd is not None:
-        intrinsic = rnd(cfg, environment, network) if distils else intrinsic_of_pair(*intrinsic)
+        pair = () if distils else (guarded("intrinsic", function) for function in intrinsic)
+        intrinsic = rnd(cfg, environment, network) if distils else intrinsic_of_pair(*pair)
 
     # Compose.
     parts = Components(
-        advantage=advantage,
+        advantage=advantage if advantage is estimate else guarded("advantage", advantage),
         policy_loss=policy_loss,
         extra_losses=_extra_losses(cfg, intrinsic),
         base_optimizer=base_optimizer(cfg, optimizer),
@@ -176,7 +188,8 @@ class Train:
     ):
         self.cfg, self.given = cfg, given
         self.env, self.network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
-        self.update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
+        update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
+        self.update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
 
     def init(self, key: jax.Array) -> TrainState:
         """The state before the first update. `key`: one key, typed or raw."""
@@ -223,7 +236,7 @@ class Train:
         Args:
             state: of one run; under `vmap`, `in_axes=(train.seed_axes, 0)`.
             key: consumed.
-            num_episodes: how many, all at once.
+            num_episodes: how many, all at once; at least 1.
             deterministic: the most likely action instead of a random one.
             max_steps: the fixed number of steps taken; the environment's time limit if None.
             env_params: overrides of the environment's parameters, on top of the config's.
@@ -231,6 +244,8 @@ class Train:
         Raises:
             ConfigError: the environment has no known time limit and `max_steps` is None.
         """
+        if not (is_int(num_episodes) and num_episodes >= 1):
+            raise ConfigError([Problem("num_episodes", num_episodes, "must be an int of at least 1")])
         env = self._remake_env(env_params) if env_params else self.env
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
@@ -263,6 +278,18 @@ class Train:
             kept_bytes=num_bytes(state.extra),
             phases=phases,
         )
+
+
+def _with_one_clock(update: Callable) -> Callable:
+    """An update that refuses a clock with an axis: a phase that is due in some updates would be computed in all of them."""
+
+    def checked(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        if type(state.clock.low).__name__ == "BatchTracer":  # JAX exports no other sign of a vmap
+            hint = "all runs share one: jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
+            raise ConfigError([Problem("state", "its clock has an axis of runs", hint)])
+        return update(state)
+
+    return checked
 
 
 def _phase_plan(phase: Phase, num_updates: int) -> PhasePlan:

@@ -15,7 +15,7 @@ from gymnax.environments import spaces
 import purerl
 from purerl.core.types import Network, Outputs
 from purerl.networks.distributions import Categorical
-from tests import probes
+from tests import probes, wrong_objects
 
 KEY = jax.random.key(0)
 FLAGS = (jnp.float32(0), jnp.array(False), jnp.array(False))
@@ -173,7 +173,7 @@ REFUSED = {
     (46, "zero"): (config(hidden=(64, 0)), ["hidden = (64, 0)", "must be between 1 and"]),
     (46, "negative"): (config(hidden=(-1,)), ["hidden = (-1,)"]),
     (46, "int"): (config(hidden=64), ["hidden = 64: must be a tuple of ints"]),
-    (50, "int"): (key_of(0), ["expected a key such as jax.random.key(0), not int 0"]),
+    (50, "int"): (key_of(0), ["key = 0: expected a key such as jax.random.key(0)"]),
     (50, "numpy"): (key_of(np.int64(-1)), ["expected a key"]),
     (50, "float"): (key_of(0.5), ["expected a key"]),
     (50, "none"): (key_of(None), ["expected a key", "None"]),
@@ -190,6 +190,8 @@ REFUSED = {
     (54, "memory"): (config(env="Breakout-MinAtar", num_envs=10**7), ["num_envs = 10000000", "need 4,096 GB of"]),
     (54, "count"): (config(num_envs=10**9), ["num_envs = 1000000000", "below 2**31"]),
 }
+
+REFUSED |= {("F6", name): (case, [part]) for name, (case, part) in wrong_objects.ALL.items()}
 
 WARNED = {
     (12, "no end"): (config(env="Pendulum-v1", gamma=1.0), "gamma = 1.0: the environment has no terminal state"),
@@ -220,7 +222,7 @@ def outcome(case):
     """What a row's case raises, as text; empty if nothing."""
     try:
         case()
-    except (purerl.ConfigError, TypeError) as error:
+    except (purerl.ConfigError, purerl.CheckpointError) as error:
         return f"{type(error).__name__}: {error}"
     return ""
 

@@ -23,6 +23,10 @@ def compiles():
     return sum("backend_compile" in name for name in compiled)
 
 
+def allocated():
+    return sum(x.nbytes for x in jax.live_arrays())
+
+
 def ids(cases):
     return [f"{row} {name}" for row, name in cases]
 
@@ -40,14 +44,14 @@ def no_collection():
 def test_refused(row):
     case, parts = REFUSED[row]
     outcome(case)  # what the case itself needs, and the suite's import, are not what is measured
-    before, arrays, start = compiles(), len(jax.live_arrays()), time.thread_time()
+    before, arrays, start = compiles(), allocated(), time.thread_time()
     said = outcome(case)
     seconds = time.thread_time() - start
-    assert said.startswith("TypeError" if row[0] == 50 and "fit" not in row[1] else "ConfigError")
+    assert said.startswith(("ConfigError", "CheckpointError"))
     for part in parts:
         assert part in said
     assert compiles() == before
-    assert len(jax.live_arrays()) <= arrays
+    assert allocated() <= arrays
     assert seconds < 0.5
 
 
@@ -105,6 +109,7 @@ BOUNDARY = {
     float: [0.0, -0.0, 1.0, 1e-38, -1e-38, 1 + 1e-6, 1e38, math.inf, -math.inf, math.nan, 1, 0, True, "1", None],
     int: [1, 0, -1, 2, 3, 2**31 - 1, 2**31, 10**18, 1.0, math.nan, True, "1", None],
     bool: [True, False, 1, 0, "True", None],
+    bool | str: [True, False, "auto", 1, 0, "True", None],
     str: ["", "gae", "none", "tanh", "linear", "CartPole-v1", 1, None],
     tuple: [(), (1,), (0,), (1.0,), ((),), (8, 8), [8], None, "8"],
     dict: [{}, {"max_steps_in_episode": 8}, {"max_steps_in_episode": -1}, {"x": 1}, {"max_steps_in_episode": "8"}, None, ()],

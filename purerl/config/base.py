@@ -31,6 +31,7 @@ from purerl.config.fields import (
     or_default,
     some_of,
     static,
+    up_to,
     when,
 )
 from purerl.core.errors import Problem
@@ -202,7 +203,7 @@ class OnPolicyConfig(Config):
     env_kwargs: tuple = static((), PAIRS)
     env_params: dict = dataclasses.field(default_factory=dict, metadata={"rule": ANY})
 
-    total_timesteps: int = count(500_000, at_least(1))
+    total_timesteps: int = count(500_000, up_to(2**62, at_least(1)))
     num_envs: int = static(4, at_least(1))
     num_steps: int = static(128, at_least(1))
     num_minibatches: int = static(4, at_least(1))
@@ -272,8 +273,8 @@ class OnPolicyConfig(Config):
     critic_obs: str = static("")
 
     info: tuple = static((), NAMES)
-    warmup_steps: int = count(0, at_least(0))
-    learning_starts: int = count(0, at_least(0))
+    warmup_steps: int = count(0, up_to(2**62, at_least(0)))
+    learning_starts: int = count(0, up_to(2**62, at_least(0)))
     nonfinite: str = static("ignore", one_of("ignore", "freeze"))
     metrics_every: int = static(1, at_least(1))
     rnd: RNDConfig | None = nested(RNDConfig)

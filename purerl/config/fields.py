@@ -69,7 +69,7 @@ def one_of(*choices) -> Rule:
 
 def some_of(*choices) -> Rule:
     names = ", ".join(map(repr, choices))
-    return Rule(f"must be a tuple of some of {names}", lambda xs: set(xs) <= set(choices) and len(set(xs)) == len(xs))
+    return Rule(f"must be a tuple of some of {names}", lambda xs: all(x in choices for x in xs) and len(set(xs)) == len(xs))
 
 
 def each(rule: Rule) -> Rule:
@@ -218,6 +218,11 @@ def shown(field: dataclasses.Field, value: Any) -> Any:
     return "auto" if is_auto else value
 
 
+def up_to(high: float, rule: Rule) -> Rule:
+    """A rule with an upper bound on top."""
+    return Rule(f"{rule.text} and at most {high:.0e}", lambda x: rule.holds(x) & (x <= high))
+
+
 def count(default: int, rule: Rule, needs: Need | None = None) -> Any:
     """A static integer that may also be written as a float: `1e6`."""
     return dataclasses.field(default=default, metadata={"rule": rule, "needs": needs, "static": True, "whole_float": True})
@@ -287,7 +292,11 @@ class Config:
         Raises:
             ConfigError: a name that is no field, with the nearest that is.
         """
-        return cls._from_json(json.loads(text))
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ConfigError([Problem(cls.__name__, text, f"is no JSON: {error}")]) from error
+        return cls._from_json(values)
 
     @classmethod
     def _from_json(cls, values: dict[str, Any]) -> Self:
@@ -381,7 +390,7 @@ def validate(cfg: Config) -> None:
     """Checks every field of a config, or of a batched config: what `jax.vmap` made of one to sweep it.
 
     Raises:
-        ConfigError: with all the problems found; for a sweep each names the values that are wrong.
+        ConfigError: with all the problems found; for a sweep each names the values that are wrong. Also for what is no config.
 
     Example:
         >>> purerl.validate(purerl.PPOConfig(gamma=0.99))
@@ -390,6 +399,8 @@ def validate(cfg: Config) -> None:
         ConfigError: 1 problem:
           gamma = 2.0: must be between 0 and 1
     """
+    if not isinstance(cfg, Config):
+        raise ConfigError([Problem("cfg", cfg, "must be a config, such as purerl.PPOConfig()")])
     if found := problems(cfg):
         raise ConfigError(found)
 
@@ -421,25 +432,40 @@ def not_scalar(cfg: Config) -> list[Problem]:
     return [Problem(name, value, hint) for name, value in leaves.items() if any(np.ndim(x) for x in jax.tree.leaves(value))]
 
 
+def _is_numeric(value: Any) -> bool:
+    """Whether a value is a finite number, an array of them, or a tracer; lists are left to the environment to judge."""
+    if isinstance(value, jax.core.Tracer):
+        return True
+    if isinstance(value, str | bool | dict) or value is None:
+        return False
+    try:
+        return bool(np.isfinite(np.asarray(value, np.float64)).all())
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
 def _static_problem(value: Any, kind: type, rule: Rule) -> str | None:
     if isinstance(value, jax.core.Tracer):
         return "static: it shapes the program, so it cannot be traced or swept by vmap, as floats can; loop over it instead"
     fits = is_int(value) if kind is int else isinstance(value, kind)
     if not fits:
-        kinds = {int: "an int", str: "a string", bool: "True or False"}
-        return f"{rule.text or f'must be {kinds[kind]}'}, not {type(value).__name__}"
+        kinds = {int: "must be an int", bool: "must be True or False"}
+        return f"{kinds.get(kind) or rule.text or 'must be a string'}, not {type(value).__name__}"
     return None if rule.holds(value) else rule.text
 
 
 def _leaf_problem(value: Any, kind: type, rule: Rule) -> str | None:
     if kind is dict:
-        wrong = not isinstance(value, dict) or any(isinstance(x, str | bool) for x in jax.tree.leaves(value))
-        return "must be a dict from the name of a parameter to a number" if wrong else None
+        right = isinstance(value, dict) and all(isinstance(name, str) and _is_numeric(x) for name, x in value.items())
+        return None if right else "must be a dict from the name of a parameter to a finite number"
     if isinstance(value, jax.core.Tracer):
         return None
-    if not (is_number(value) or isinstance(value, np.ndarray | jax.Array)):
+    if not (is_number(value) or isinstance(value, np.ndarray | jax.Array)) or isinstance(value, np.complexfloating):
         return f"must be a number, not {type(value).__name__}"
-    value = np.asarray(value, np.float32)
+    try:
+        value = np.asarray(value, np.float32)
+    except (TypeError, ValueError, OverflowError):
+        return f"{rule.text}, in single precision"
     right = np.asarray(rule.holds(value))
     if right.all():
         return None

@@ -64,5 +64,5 @@ def preset(name: str) -> PPOConfig:
         (128, 64)
     """
     if name not in PRESETS:
-        raise ConfigError([Problem("preset", name, f"no such preset; {nearest(name, PRESETS)}")])
+        raise ConfigError([Problem("preset", name, f"no such preset; {nearest(str(name), PRESETS)}")])
     return PRESETS[name]

@@ -1,7 +1,9 @@
 """The exceptions that purerl raises, and the format of their messages."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +17,46 @@ class Problem(NamedTuple):
     hint: str
 
     def __str__(self) -> str:
-        value = str(self.value) if isinstance(self.value, np.generic) else repr(self.value)
+        value = str(self.value) if isinstance(self.value, np.generic) else _in_a_line(self.value)
         return f"{self.field} = {value}: {self.hint}"
+
+
+def _in_a_line(value: Any) -> str:
+    """A value in one short line."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # a value of the user's may have any repr, and Python refuses to write integers of thousands of digits
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= 120 else f"{text[:100]} ... ({type(value).__name__})"
+
+
+@contextlib.contextmanager
+def code_of(field: str, what: str) -> Iterator[None]:
+    """Turns an error that a user's own code raises into a ConfigError with the original as its cause.
+
+    Args:
+        field: the argument that has the code.
+        what: the function that was called, and how.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # a user's code may raise anything
+        text = " ".join(str(error).split())
+        hint = f"raised {type(error).__name__}: {text[:300]}"
+        raise ConfigError([Problem(field, what, hint)]) from error
+
+
+def guarded(field: str, function: Callable) -> Callable:
+    """A user's function whose errors are ConfigErrors that name the argument it came by."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        with code_of(field, getattr(function, "__name__", repr(function))):
+            return function(*args, **kwargs)
+
+    return call
 
 
 class ConfigError(ValueError):

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import Clock
 
 
@@ -39,14 +40,15 @@ def typed_key(key: jax.Array) -> jax.Array:
     """A single key, typed (`jax.random.key`) or raw (`jax.random.PRNGKey`), as a typed one.
 
     Raises:
-        TypeError: not a key, or more than one.
+        ConfigError: not a key, or more than one.
     """
+    wrong = lambda value, hint: ConfigError([Problem("key", value, hint)])
     if not isinstance(key, jax.Array | np.ndarray):
-        raise TypeError(f"expected a key such as jax.random.key(0), not {type(key).__name__} {key!r}")
+        raise wrong(key, "expected a key such as jax.random.key(0)")
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         if key.dtype != np.uint32 or key.ndim == 0:
-            raise TypeError(f"expected a key such as jax.random.key(0), not an array of {key.dtype}{list(key.shape)}")
+            raise wrong(f"{key.dtype}{list(key.shape)}", "expected a key such as jax.random.key(0)")
         key = jax.random.wrap_key_data(key)
     if key.ndim:
-        raise TypeError(f"expected one key, not keys of shape {list(key.shape)}; jax.vmap over them to train many agents")
+        raise wrong(f"keys {list(key.shape)}", "expected one key; jax.vmap over them to train many agents")
     return key

@@ -30,6 +30,14 @@ def make_env(
     from purerl.envs import gymnax
 
     env = gymnax.make(env_id, env_kwargs) if env is None else env
+    if isinstance(env, type):
+        raise ConfigError([Problem("env", env.__name__, "must be an object, not a class: write env=" + env.__name__ + "()")])
+    if isinstance(env, str):
+        raise ConfigError([Problem("env", env, f"an id belongs into the config: PPOConfig(env={env!r})")])
+    if isinstance(env, tuple):
+        raise ConfigError(
+            [Problem("env", "a tuple", "pass the environment and its parameters apart: env=env, env_params=params")]
+        )
     missing = [name for name in ("reset", "step", "action_space") if not callable(getattr(env, name, None))]
     if missing:
         raise ConfigError([Problem("env", env, f"has no method {' or '.join(missing)}; gymnax 1.0's are needed")])

@@ -19,7 +19,7 @@ from gymnax.environments import spaces
 from gymnax.environments.environment import Environment as GymnaxEnvironment
 from gymnax.visualize import vis_gym, visualizer
 
-from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.errors import ConfigError, Problem, code_of, nearest
 from purerl.core.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete, Space, TimeStep
 from purerl.envs.auto_reset import auto_reset
 
@@ -43,7 +43,7 @@ def make(env_id: str, env_kwargs: tuple) -> Any:
         # Some constructors compute with jax.numpy, which inside a trace would make tracers of the environment's constants.
         with jax.ensure_compile_time_eval():
             return gymnax.make(env_id, **dict(env_kwargs))[0]
-    except TypeError as error:
+    except Exception as error:  # a constructor may refuse an argument in any way
         raise ConfigError([Problem("env_kwargs", env_kwargs, f"refused by {env_id}: {error}")]) from error
 
 
@@ -59,11 +59,15 @@ def adapt(env: Any, overrides: dict[str, Any], params: Any = None, info: tuple[s
     """
     params = _override(default_params(env) if params is None else params, overrides)
     bare = getattr(type(env), "step", None) is GymnaxEnvironment.step
-    reset = (lambda key: _strong(env.reset_env(key, params))) if bare else (lambda key: _strong(env.reset(key, params)))
+    begin = "reset_env" if bare else "reset"
+    reset = lambda key: _strong(_unpack(getattr(env, begin)(key, params), 2, begin))
     step = (_bare_step if bare else _public_step)(env, params, info)
-    obs, env_state = jax.eval_shape(reset, jax.random.key(0))
-    action_space = _action_space(env.action_space(params))
-    _check(step, action_space, obs, env_state)
+    with code_of("env", f"{begin}(key, params)"):
+        obs, env_state = jax.eval_shape(reset, jax.random.key(0))
+    with code_of("env", "action_space(params)"):
+        action_space = _action_space(env.action_space(params))
+    with code_of("env", "step_env(key, state, action, params)" if bare else "step(key, state, action, params)"):
+        _check(step, action_space, obs, env_state)
     return Environment(
         reset=lambda keys: jax.vmap(reset)(keys)[::-1],
         step=auto_reset(reset, step) if bare else _batched(step),
@@ -108,6 +112,8 @@ def _batched(step):
 
 
 def _signals(obs, env_state, reward, terminated, truncated):
+    if reward is None:
+        raise ConfigError([Problem("env", "step", "its reward is None; it must be a real scalar")])
     obs, env_state, reward, terminated, truncated = _strong((obs, env_state, reward, terminated, truncated))
     return obs, env_state, reward.astype(jnp.float32) if jnp.isrealobj(reward) else reward, terminated, truncated
 
@@ -137,9 +143,11 @@ def _strong(tree: Any) -> Any:
 
 
 def _unpack(values: tuple, count: int, method: str) -> tuple:
+    if not isinstance(values, tuple | list):
+        raise ConfigError([Problem("env", method, f"returns one {type(values).__name__}, not gymnax 1.0's {count} values")])
     if len(values) != count:
         hint = f"returns {len(values)} values, not gymnax 1.0's {count}"
-        if len(values) == 5:
+        if count == 6 and len(values) == 5:
             hint += "; five are gymnax 0.0's, which cannot tell termination from truncation: it needs gymnax >= 1.0.1"
         raise ConfigError([Problem("env", method, hint)])
     return values
@@ -245,6 +253,10 @@ def _observation_space(env: Any, params: Any, obs: Any) -> Any:
 def _action_space(space: Any) -> Space:
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         sizes = (space.n,) if not isinstance(space, MultiDiscrete) else space.sizes
+        if not isinstance(sizes, tuple) or not all(isinstance(size, int | np.integer) for size in sizes):
+            raise ConfigError(
+                [Problem("env", space, "the sizes of its action space must be whole numbers, several of them in a tuple")]
+            )
     elif isinstance(space, spaces.Discrete):
         space, sizes = Discrete(space.n), (space.n,)
     elif isinstance(space, spaces.Box | Box):
@@ -262,6 +274,8 @@ def _box(space: Any) -> Box:
     if not jnp.issubdtype(space.dtype, jnp.floating):
         raise ConfigError([Problem("env", space, "its action space is a Box of integers; use Discrete, or a Box of floats")])
     low, high = (jnp.broadcast_to(jnp.asarray(bound, jnp.float32), space.shape) for bound in (space.low, space.high))
+    if not low.size:
+        raise ConfigError([Problem("env", space, "its action space has no dimension")])
     if not isinstance(low, jax.core.Tracer) and not isinstance(high, jax.core.Tracer) and not (low < high).all():
         raise ConfigError([Problem("env", space, "its action space needs low < high in every dimension")])
     return Box(low, high)

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import os
 import pathlib
 import warnings
 from typing import Any, Self
@@ -30,7 +31,7 @@ from purerl.core.types import Episodes, TrainState
 from purerl.runs.batch import Batch, differences_of, pairs_of, settled, state_at
 from purerl.runs.evaluations import best_updates
 from purerl.runs.storage import checkpoint, objects
-from purerl.runs.storage.checkpoint import Checkpoint, Lock, Store, first_readable, newest_readable
+from purerl.runs.storage.checkpoint import Checkpoint, Lock, Store, first_readable, newest_readable, saved_updates
 from purerl.train import Train
 
 PyTree = Any
@@ -391,6 +392,13 @@ def restore(directory: Any, train: Train, *, updates: int | None = None) -> Trai
     return _state(saved, train, directory)
 
 
+def require_checkpoint(directory: Any) -> None:
+    """Raises a CheckpointError where a directory has none."""
+    folder = _absolute(directory) / "checkpoints"
+    if not saved_updates(folder):
+        raise CheckpointError(f"no checkpoint in {folder}")
+
+
 def warm_start(state: TrainState, directory: Any) -> TrainState:
     """A state with the parameters and statistics of another run. Those of one run are copied to each of several.
 
@@ -441,6 +449,8 @@ def _with_sums(tree: PyTree, own: PyTree) -> PyTree:
 
 
 def _absolute(directory: Any) -> pathlib.Path:
+    if not isinstance(directory, str | os.PathLike):
+        raise ConfigError([Problem("directory", directory, "must be a path")])
     return pathlib.Path(directory).expanduser().absolute()
 
 

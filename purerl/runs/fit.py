@@ -7,6 +7,8 @@ between chunks do not affect training.
 
 import contextlib
 import functools
+import inspect
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,12 +17,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from purerl.checks import check_type
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Rule, at_least, is_flag, is_int, is_number, one_of
-from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem
+from purerl.config.other_names import renamed
+from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
 from purerl.core.types import TrainState
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf
-from purerl.runs.directory import Directory, Run, identity, warm_start
+from purerl.runs.directory import Directory, Run, identity, require_checkpoint, warm_start
 from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.logging.progress import Progress
 from purerl.runs.logging.recorders import Reports
@@ -29,6 +33,7 @@ from purerl.runs.storage.checkpoint import Checkpoint, describe, run_directory, 
 from purerl.runs.storage.curves import Curves, Header
 from purerl.runs.storage.files import write_errors
 from purerl.runs.training import MAX_CHUNK, Runs
+from purerl.train import make_train
 
 PyTree = Any
 
@@ -133,6 +138,7 @@ def fit(
         >>> purerl.summarize(result.metrics)["loss"].shape
         (2, 2)
     """
+    check_type(cfg)
     if found := _wrong_options(locals()):
         raise ConfigError(found)
     # Numbers of NumPy would overflow where Python's do not, and are no JSON.
@@ -150,6 +156,8 @@ def fit(
         curves = stack.enter_context(contextlib.closing(Curves(row, home.file("curves.bin"))))
         template = runs.template()
         saved = home.saved(resume, plan, describe({"state": template}))
+        if saved is None and init_from is not None:
+            require_checkpoint(init_from)  # before anything is compiled
         state, updates, seconds = runs.init(), 0, 0.0
         if saved is not None:
             state, updates, seconds = _restored(saved, template, state), saved.updates, saved.record["seconds"]
@@ -221,6 +229,7 @@ def fit(
         return FitResult(state, curves.whole(), evaluations.table(), report.latest, stop.asked, run)
 
 
+OBJECTS = tuple(inspect.signature(make_train).parameters)[1:]  # what `make_train` takes beside the config
 RULES: dict[str, Rule] = {
     "resume": one_of("auto", "must", "never"),
     "save_seconds": Rule("must be above 0", lambda x: x > 0),
@@ -252,9 +261,27 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
         found.append(Problem("render_every", options["render_every"], "needs eval_every and a directory to draw into"))
     if options["seed"] is None:
         found.append(Problem("seed", None, "must be an int from 0 to 2**32 - 1"))
+    for name in ("directory", "init_from"):
+        if options[name] is not None and not isinstance(options[name], str | os.PathLike):
+            found.append(Problem(name, options[name], "must be a path"))
+    if not isinstance(options["recorders"], tuple | list) or not all(map(callable, options["recorders"])):
+        found.append(Problem("recorders", options["recorders"], "must be a tuple of functions of a Progress: (recorder,)"))
+    if options["measure"] is not None and not callable(options["measure"]):
+        found.append(Problem("measure", options["measure"], "must be a function of the state"))
+    if options["eval_env_params"] is not None and not isinstance(options["eval_env_params"], dict):
+        found.append(Problem("eval_env_params", options["eval_env_params"], "must be a dict of parameters"))
+    found += [_unknown(options["cfg"], name, value) for name, value in options["objects"].items() if name not in OBJECTS]
     if options["resume"] == "must" and options["directory"] is None:
         found.append(Problem("directory", None, "resume='must' needs the directory to resume from"))
     return found
+
+
+def _unknown(cfg: OnPolicyConfig, name: str, value: Any) -> Problem:
+    """An argument that neither `fit` nor `make_train` has."""
+    if name in cfg.field_docs:
+        return Problem(name, value, f"no argument of fit; set it in the config: cfg.replace({name}=...)")
+    known = [*inspect.signature(fit).parameters, *OBJECTS]
+    return Problem(name, value, f"no argument of fit; {renamed(name) or nearest(name, known)}")
 
 
 def _restored(saved: Checkpoint, template: TrainState, fresh: TrainState) -> TrainState:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.keys import named_key
 from purerl.core.metrics import mean_of
 from purerl.core.types import TrainState
@@ -107,8 +108,22 @@ class Runs(Batch):
     def _measured(self, train, state):
         state, metrics = train.update(state)
         if self._measure is not None:
-            metrics |= {name: mean_of(jnp.asarray(value, jnp.float32)) for name, value in self._measure(state).items()}
+            metrics |= self._measurements(state, metrics)
         return state, metrics
+
+    def _measurements(self, state, metrics):
+        """What the user measures of a state, as metrics."""
+        with code_of("measure", "measure(state)"):
+            found = self._measure(state)
+        if not isinstance(found, dict):
+            raise ConfigError([Problem("measure", found, "must return a dict from a name to a scalar")])
+        wrong = [
+            Problem("measure", name, "is a metric of the algorithm; choose another name") for name in found if name in metrics
+        ]
+        wrong += [Problem("measure", {name: x}, "must be a scalar") for name, x in found.items() if np.shape(x)]
+        if wrong:
+            raise ConfigError(wrong)
+        return {name: mean_of(jnp.asarray(value, jnp.float32)) for name, value in found.items()}
 
     def _run_chunk(self, train, state, length):
         def body(i, carry):

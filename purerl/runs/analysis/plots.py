@@ -89,6 +89,8 @@ def plot(
     """
     from matplotlib.figure import Figure
 
+    if isinstance(directories, str | os.PathLike) or not isinstance(directories, Sequence) or not directories:
+        raise ConfigError([Problem("directories", directories, "must be a list of directories, of one at least")])
     if centre not in CENTRES:
         raise ConfigError([Problem("centre", centre, f"choose from {', '.join(CENTRES)}")])
     lines = [line for path in directories for line in curves_of(path, metric)]
