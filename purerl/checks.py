@@ -161,9 +161,15 @@ def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any])
 
 
 def _is_default(cfg: Config, field: dataclasses.Field, env: Environment) -> bool:
-    """Whether a field of a resolved config may have its default. A tracer may."""
+    """Whether a field of a resolved config may have its default, or is off. A tracer may."""
     value, default = getattr(cfg, field.name), default_of(field)
-    same = lambda default: isinstance(value, jax.core.Tracer) or bool(np.all(np.asarray(value == default)))
+    if isinstance(value, jax.core.Tracer):
+        return True
+    if field.type is float:
+        value = np.asarray(value, np.float32)
+        same = lambda default: bool(((value == np.float32(default)) | np.isposinf(value)).all())
+    else:
+        same = lambda default: value == default
     return same(default) or same(getattr(cfg.replace(**{field.name: default}).resolved(env), field.name))
 
 

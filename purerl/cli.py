@@ -18,7 +18,7 @@ import tyro
 from purerl import __version__
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import RNDConfig
-from purerl.config.fields import ANY, AUTO, GROUPS, SWITCH, Config, parse_docs
+from purerl.config.fields import ANY, AUTO, GROUPS, SWITCH, Config, field_problems, is_number, parse_docs
 from purerl.config.other_names import renamed
 from purerl.config.presets import preset
 from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
@@ -249,7 +249,10 @@ def _recorders(asked: Training, cfg: Config) -> list[recorders.Rows]:
     kinds = (("metrics.jsonl", recorders.JsonLines), ("metrics.csv", recorders.Csv), ("tensorboard", recorders.TensorBoard))
     made = [kind(home / name, asked.write_every) for name, kind in kinds] if asked.directory else []
     if asked.wandb:
-        made.append(recorders.Wandb(asked.write_every, project=asked.wandb, config=json.loads(cfg.to_json())))
+        try:
+            made.append(recorders.Wandb(asked.write_every, project=asked.wandb, config=json.loads(cfg.to_json())))
+        except ImportError as error:
+            raise ConfigError([Problem("wandb", asked.wandb, str(error))]) from error
     return made
 
 
@@ -321,7 +324,7 @@ def _base(args: list[str]) -> dict[str, Any]:
 def _from_file(path: str, algorithm: str) -> dict[str, Any]:
     try:
         values = tomllib.loads(pathlib.Path(path).read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError([Problem("config", path, f"cannot be read: {error}")]) from error
     values = {name.replace("-", "_"): tuple(x) if isinstance(x, list) else x for name, x in values.items()}
     if isinstance(values.get("env_kwargs"), dict):
@@ -329,12 +332,29 @@ def _from_file(path: str, algorithm: str) -> dict[str, Any]:
     known = [f.name for cls in (ALGORITHMS[algorithm], Training) for f in dataclasses.fields(cls)]
     known += [f"rnd_{f.name}" for f in dataclasses.fields(RNDConfig)]
     hint = lambda name: renamed(name) or nearest(name.lower(), known, f"purerl {algorithm} --help lists all")
-    found = [Problem(name, values[name], f"no such flag; {hint(name)}") for name in values if name not in known]
+    hint_of_section = "sections are not used; write lr = 1e-3 at the top"
+    sections = [Problem(name, value, hint_of_section) for name, value in values.items() if name in ALGORITHMS]
+    found = sections or [Problem(name, values[name], f"no such flag; {hint(name)}") for name in values if name not in known]
     if not isinstance(values.get("rnd", False), bool):
         found.append(Problem("rnd", values["rnd"], "must be true or false; its fields are rnd_int_coef and so on"))
-    if found:
+    if found := found or _file_problems(values, ALGORITHMS[algorithm]):
         raise ConfigError(found)
     return values
+
+
+def _file_problems(values: dict[str, Any], cls: type[Config]) -> list[Problem]:
+    """What is wrong with the values of a file, each by itself."""
+    of = lambda cls, prefix="": {f.name: values[prefix + f.name] for f in dataclasses.fields(cls) if prefix + f.name in values}
+    found = field_problems(cls(**{name: x for name, x in of(cls).items() if name != "rnd"}))
+    inner = field_problems(RNDConfig(**of(RNDConfig, "rnd_")))
+    found += [Problem(f"rnd_{problem.field}", problem.value, problem.hint) for problem in inner]
+    for name, value in of(Training).items():
+        kind = type(getattr(Training(), name))
+        if not (isinstance(value, kind) or (kind is float and is_number(value))) or (
+            kind is not bool and isinstance(value, bool)
+        ):
+            found.append(Problem(name, value, f"must be {'text' if kind is str else f'of type {kind.__name__}'}"))
+    return found
 
 
 def _with_values(args: list[str]) -> list[str]:

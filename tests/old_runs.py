@@ -21,17 +21,18 @@ import numpy as np
 import purerl
 from purerl import APPOConfig, DAACConfig, PPGConfig, PPOConfig, RNDConfig
 from tests.probes import Varied
+from tests.tiny import PLAIN
 
 HERE = pathlib.Path(__file__).parent / "data" / "runs"
 STOPPED, UPDATES = 4, 6
 SIZES = {"total_timesteps": 64 * UPDATES, "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "hidden": (8,)}
 MEMORY = {"memory_size": 4, "sequence_length": 8}
-PPO = PPOConfig(**SIZES)
+PPO = PPOConfig(**SIZES, **PLAIN)  # as every default was
 GRAVITIES = jax.vmap(lambda g: PPO.replace(env="Pendulum-v1", env_params={"g": g}))
 
 CASES = {  # config, further arguments of `fit`
     "ppo": (PPO, {}),
-    "ppg": (PPGConfig(**SIZES, n_pi=3, e_v=2, aux_columns=4), {"env": Varied()}),
+    "ppg": (PPGConfig(**SIZES, n_pi=3, e_v=2, aux_columns=4, max_grad_norm=0.5), {"env": Varied()}),
     "daac": (DAACConfig(**SIZES, metrics_every=3), {"env": Varied()}),
     "appo": (APPOConfig(**SIZES, replay=2, lag=2), {"env": Varied()}),
     "rnd": (PPO.replace(rnd=RNDConfig(features=4, hidden=(8,), init_steps=64)), {"env": Varied()}),

@@ -66,6 +66,46 @@ def test_what_would_change_nothing_is_refused(flags, file, says, tmp_path, capsy
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"hidden = 64", "hidden = 64: must be a tuple of ints"),
+        (b"env_params = 3", "env_params = 3: must be a dict"),
+        (b"env_kwargs = [1]", "env_kwargs = (1,): must be a tuple of pairs"),
+        (b"env = 5", "env = 5: must be a string"),
+        (b'lr = "1e-3"', "lr = '1e-3': must be a number"),
+        (b"normalize_obs = 1", "normalize_obs = 1: must be True, False or 'auto'"),
+        (b"rnd_features = 0.5", "rnd_features = 0.5"),
+        (b'seed = "x"', "seed = 'x': must be of type int"),
+        (b"directory = 5", "directory = 5: must be text"),
+        (b"exact = 1", "exact = 1: must be of type bool"),
+        (b"[ppo]\nlr = 1", "sections are not used"),
+        (b"learning_rate = 1e-3", "it is `lr` here"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"lr = ", "cannot be read"),
+    ],
+)
+def test_a_wrong_file_of_flags_is_told(text, says, tmp_path, capsys):
+    (tmp_path / "flags.toml").write_bytes(text + b"\n")
+    assert main(["ppo", "--config", str(tmp_path / "flags.toml")]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_auto_in_a_file_and_as_flags(tmp_path, monkeypatch):
+    (tmp_path / "flags.toml").write_text('ent_coef = "auto"\nnormalize_obs = true\n')
+    asked = []
+    monkeypatch.setattr("purerl.cli._train", lambda cfg, run: asked.append(cfg) or 0)
+    assert main(["ppo", "--config", str(tmp_path / "flags.toml"), "--reward-clip", "auto", "--no-normalize-reward"]) == 0
+    assert main(["ppo", "--normalize-obs", "--normalize-reward", "auto", "--ent-coef", "0.5"]) == 0
+    assert asked[0] == purerl.PPOConfig(normalize_obs=True, normalize_reward=False)
+    assert asked[1] == purerl.PPOConfig(normalize_obs=True, ent_coef=0.5)
+
+
+def test_wandb_that_is_not_installed_is_told(capsys):
+    assert main([*SMALL, "--wandb", "project"]) == 2
+    assert "pip install 'purerl[wandb]'" in capsys.readouterr().err
+
+
 def test_a_preset_is_of_one_algorithm(capsys):
     assert main(["ppg", "--preset", "Breakout-MinAtar"]) == 2
     assert "was tuned for ppo" in capsys.readouterr().err
@@ -152,6 +192,7 @@ def test_flags_of_other_systems_are_refused_with_ours(flags, says, capsys):
         (["plot"], "name one directory at least"),
         (["plot", "nowhere"], "no metrics in nowhere"),
         (["plot", "nowhere", "--out", "file/a.png"], "its folder cannot be made"),
+        (["plot", "nowhere", "--out", "a.zzz"], "must end in"),
         (["render", "nowhere"], "no checkpoint in"),
         (["render", "nowhere", "--out", "file/a.gif"], "its folder cannot be made"),
         (["export", "nowhere"], "no checkpoint in"),

@@ -9,6 +9,7 @@ import pytest
 import purerl
 from purerl import ConfigError, PPOConfig
 from purerl.config.algorithms import ALGORITHMS
+from purerl.config.fields import shown
 
 LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if f.type is float]
 
@@ -121,5 +122,5 @@ def test_documented(name):
     cls = ALGORITHMS[name]
     assert cls.field_docs.keys() == {f.name for f in dataclasses.fields(cls)}
     for field in dataclasses.fields(cls):
-        assert f"    - `{field.name}` (`{getattr(cls(), field.name)!r}`): " in cls.__doc__
+        assert f"    - `{field.name}` (`{shown(field, getattr(cls(), field.name))!r}`): " in cls.__doc__
         assert cls.field_docs[field.name].text

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 import purerl
+from purerl import ConfigError
 from purerl.core.clock import clock_at
 from purerl.core.keys import named_key, typed_key
 
@@ -29,10 +30,10 @@ def test_both_key_forms_are_the_same_key():
     [(0, "jax.random.key"), (None, "jax.random.key"), (np.float32(1), "jax.random.key"), (np.zeros(3), "jax.random.key")],
 )
 def test_not_a_key(wrong, says):
-    with pytest.raises(TypeError, match=says):
+    with pytest.raises(ConfigError, match=says):
         purerl.make_train(purerl.PPOConfig()).init(wrong)
 
 
 def test_many_keys_are_for_vmap():
-    with pytest.raises(TypeError, match="vmap"):
+    with pytest.raises(ConfigError, match="vmap"):
         purerl.make_train(purerl.PPOConfig())(jax.random.split(jax.random.key(0), 3))

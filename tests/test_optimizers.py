@@ -22,7 +22,7 @@ from purerl.learning.optimizers import (
     with_target_kl,
 )
 from purerl.learning.phases import init_phase, run_phase
-from tests.tiny import CFG, digest, tiny
+from tests.tiny import CFG, PLAIN, digest, tiny
 
 KEY = jax.random.key(0)
 
@@ -142,7 +142,7 @@ def test_each_network_may_be_clipped_by_itself(vectors):
 
 
 def test_coefficients_follow_their_schedules():
-    cfg = PPOConfig(total_timesteps=512 * 10, ent_schedule="linear", clip_schedule="linear", clip_eps_final=0.1)
+    cfg = PPOConfig(**PLAIN, total_timesteps=512 * 10, ent_schedule="linear", clip_schedule="linear", clip_eps_final=0.1)
     state = tiny().init(KEY).replace(clock=clock_at(5))
     halfway = scheduled_config(cfg, state)
     np.testing.assert_allclose([halfway.ent_coef, halfway.clip_eps], [0.005, 0.15], rtol=1e-6)

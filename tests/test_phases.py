@@ -15,6 +15,7 @@ from purerl.learning.optimizers import BaseOptimizer, constant_lr
 from purerl.learning.phases import init_phase, run_phase
 from purerl.learning.training_set import sequences
 from purerl.networks.actor_critic import actor_critic
+from tests.tiny import PLAIN
 
 KEY = jax.random.key(0)
 
@@ -173,7 +174,7 @@ def test_adam_counts_every_gradient_step():
 
 def test_minibatch_steps_add_up_to_the_full_gradient():
     """With plain gradient descent and a tiny rate, an epoch of M minibatches moves as far as M steps on the whole batch."""
-    cfg = PPOConfig(advantage_norm="none")
+    cfg = PPOConfig(**PLAIN, advantage_norm="none")
     env = make_env("CartPole-v1", (), {})
     network = actor_critic(cfg, env.observation_space, env.action_space)
     rng = np.random.default_rng(0)

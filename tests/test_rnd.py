@@ -22,7 +22,7 @@ from tests.probes import Probe, Rich, Varied, boxed
 from tests.test_full_ppo import NORMALISED, RICH
 from tests.test_resume import fitted, stopped
 from tests.test_scale import equations
-from tests.tiny import CFG, at, digest
+from tests.tiny import CFG, PLAIN, at, digest
 
 KEY = jax.random.key(0)
 CURIOUS = RNDConfig(features=8, hidden=(16,), init_steps=100)
@@ -70,7 +70,7 @@ def test_two_streams_match_the_reference_vector(vectors):
     following = jnp.concatenate([values[1:], streams("bootstrap")[None]])
     steps = Transition((), (), (), (), values, row("extrinsic"), done, jnp.zeros_like(done), following)
     state = TrainState({}, {}, (), (), (), Statistics(), {"intrinsic": ()})
-    rewards = reward_stage(PPOConfig(), intrinsic=Intrinsic(None, lambda params, kept, steps: (paid, kept, {})))
+    rewards = reward_stage(PPOConfig(**PLAIN), intrinsic=Intrinsic(None, lambda params, kept, steps: (paid, kept, {})))
     _, rollout, _ = rewards.process(state, Rollout(steps, ()))
     steps = rollout.steps
     coefs = {"gamma_int": given["gamma_int"], "int_coef": given["int_coef"], "ext_coef": given["ext_coef"]}

@@ -1,6 +1,7 @@
 """The smallest run that exercises everything, and a hash of all that it gives."""
 
 import hashlib
+import math
 
 import jax
 import numpy as np
@@ -13,7 +14,10 @@ from purerl.learning.optimizers import base_optimizer
 from purerl.learning.rewards import reward_stage
 from tests.probes import Varied, boxed
 
-CFG = PPOConfig(total_timesteps=256, num_envs=4, num_steps=16, num_epochs=2, num_minibatches=2, hidden=(16, 16), lr=1e-3)
+# The values of discrete tasks, whatever the actions: parts are tested without an environment that "auto" could follow.
+PLAIN = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False, "reward_clip": math.inf, "value_clip": "max"}
+SIZES = {"total_timesteps": 256, "num_envs": 4, "num_steps": 16, "num_epochs": 2, "num_minibatches": 2, "hidden": (16, 16)}
+CFG = PPOConfig(**SIZES, **PLAIN, lr=1e-3)
 
 
 def tiny(cfg=CFG, box=False, **objects):

@@ -407,6 +407,13 @@ def validate(cfg: Config) -> None:
 
 def problems(cfg: Config) -> list[Problem]:
     """Everything wrong with a config by itself. Traced values cannot be checked and pass."""
+    found = field_problems(cfg)
+    static = {field.name for field in dataclasses.fields(cfg) if field.metadata.get("static")}
+    return found if static.intersection(problem.field for problem in found) else found + cfg.cross_field_errors()
+
+
+def field_problems(cfg: Config) -> list[Problem]:
+    """What is wrong with each field by itself."""
     found = []
     for field in dataclasses.fields(cfg):
         value, rule = getattr(cfg, field.name), field.metadata["rule"]
@@ -421,8 +428,7 @@ def problems(cfg: Config) -> list[Problem]:
             found.append(Problem(field.name, value, hint))
     for name, part in _parts(cfg).items():
         found += [Problem(f"{name}.{problem.field}", problem.value, problem.hint) for problem in problems(part)]
-    static = {field.name for field in dataclasses.fields(cfg) if field.metadata.get("static")}
-    return found if static.intersection(problem.field for problem in found) else found + cfg.cross_field_errors()
+    return found
 
 
 def not_scalar(cfg: Config) -> list[Problem]:

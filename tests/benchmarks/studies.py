@@ -214,7 +214,21 @@ def pretraining():
     }
 
 
+# --- defaults ---------------------------------------------------------------------------------------------------------
+
+
+def defaults():
+    """Box tasks at the defaults, and at those that every task had before they followed the actions."""
+    same = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False, "value_clip": "max"}
+    cases = {}
+    for env in ("Pendulum-v1", "MountainCarContinuous-v0", "Reacher-misc", "Swimmer-misc"):
+        cfg = purerl.PPOConfig(env=env, total_timesteps=500_000)
+        cases |= {f"{env}, defaults": Case(cfg), f"{env}, defaults of choices": Case(cfg.replace(**same))}
+    return cases
+
+
 STUDIES = {
+    "defaults": defaults,
     "memory": chains,
     "hidden": hidden,
     "phases": phases,

@@ -98,6 +98,9 @@ def plot(
         raise ConfigError([Problem("labels", list(labels), f"as many as lines are needed: {len(lines)}")])
     named, statistic = CENTRES[centre]
     figure = Figure(figsize=(7, 4.5), layout="constrained")
+    suffixes = sorted(f".{suffix}" for suffix in figure.canvas.get_supported_filetypes())
+    if pathlib.Path(out).suffix not in suffixes:
+        raise ConfigError([Problem("out", str(out), f"must end in {', '.join(suffixes)}")])
     axes = figure.add_subplot()
     for curve, label in zip(lines, labels or [line.label for line in lines], strict=True):
         seen = ~np.isnan(curve.values).any(0)

@@ -44,6 +44,8 @@ def render(
     """
     env, policy = train.env, train.policy(state)
     limit = env.max_steps if max_steps is None else max_steps
+    if pathlib.Path(path).suffix != ".gif":
+        raise ConfigError([Problem("path", str(path), "must end in .gif")])
     if env.draw is None:
         raise ConfigError([Problem("env", train.cfg.env, "its suite has no way of drawing it")])
     if limit is None:
