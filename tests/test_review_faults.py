@@ -39,7 +39,9 @@ def test_review_f1_numbers_of_numpy_lose_no_run(tmp_path):
 
 @pytest.mark.parametrize("limit", [2**31, 2**63, 0, -5, 1.5, float("nan")])
 def test_review_f2_a_time_limit_that_would_wrap_is_refused(limit):
-    with pytest.raises(purerl.ConfigError, match=r"max_steps_in_episode.*(must be between 1 and 2147483647|a whole number|finite number)"):
+    with pytest.raises(
+        purerl.ConfigError, match=r"max_steps_in_episode.*(must be between 1 and 2147483647|a whole number|finite number)"
+    ):
         purerl.make_train(PPOConfig(env_params={"max_steps_in_episode": limit}))
 
 

@@ -39,7 +39,6 @@ OTHERS = {  # where no rule gives another value
     "normalize_reward": True,
     "minibatches": "env",
     "torso": "cnn",
-    "value_clip": "none",
     "aux_columns": 8,
     "metrics_every": 2,
 }
@@ -135,8 +134,7 @@ def test_defaults_follow_the_actions(name):
     assert (box.normalize_obs, box.normalize_reward) == (True, True)
     assert (float(discrete.ent_coef), float(box.ent_coef)) == (float(np.float32(0.01)), 0.0)
     assert (float(discrete.reward_clip), float(box.reward_clip)) == (10.0 if own else math.inf, 10.0)
-    assert box.value_clip == "none"
-    assert discrete.value_clip == ("none" if name == "ppg" else "max")
+    assert box.value_clip == discrete.value_clip == ("none" if name == "ppg" else "max")
 
 
 def test_auto_is_a_word_everywhere_and_a_number_inside():

@@ -177,7 +177,7 @@ class PPGConfig(OnPolicyConfig):
     gamma: float = leaf(0.999, between(0, 1))
     vf_coef: float = leaf(1.0, finite(0))
     max_grad_norm: float = leaf(math.inf, above(0))
-    value_clip: str = static("none", one_of("auto", "max", "replace", "none"))
+    value_clip: str = static("none", one_of("max", "replace", "none"))
     advantage_norm: str = static("batch", one_of("minibatch", "batch", "none"))
     normalize_reward: bool | str = static(True, SWITCH)
     reward_clip: float = leaf(10.0, or_auto(above(0)), when(normalize_reward=True))

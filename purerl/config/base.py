@@ -160,7 +160,7 @@ class OnPolicyConfig(Config):
         return_steps: Number of rewards in each return of `n_step`. 0 means all to the end of the rollout.
         vf_coef: Weight of the value loss, which is half a squared error.
         value_clip: Clipping of the value loss: `max` takes the larger of the clipped and the unclipped error, `replace` the
-          clipped one, `none` the unclipped one. `auto`: `none` for actions in a Box, else `max`.
+          clipped one, `none` the unclipped one.
         value_clip_eps: Range of the value clip, in the units of the network's values: of return, or standardised.
 
     Statistics:
@@ -243,7 +243,7 @@ class OnPolicyConfig(Config):
     ent_coef: float = leaf(AUTO, or_auto(finite(0)))
     ent_coef_final: float = leaf(0.0, finite(0), when(ent_schedule="linear"))
     ent_schedule: str = static("constant", one_of("constant", "linear"))
-    value_clip: str = static("auto", one_of("auto", "max", "replace", "none"))
+    value_clip: str = static("max", one_of("max", "replace", "none"))
     value_clip_eps: float = leaf(0.2, above(0), when(value_clip=("max", "replace")))
     advantage_norm: str = static("minibatch", one_of("minibatch", "batch", "none"))
     max_grad_norm: float = leaf(0.5, above(0))
@@ -363,7 +363,7 @@ class OnPolicyConfig(Config):
         box = isinstance(env.action_space, Box)
         entries = jax.tree.leaves(env.observation_space, is_leaf=lambda x: isinstance(x, Discrete))
         quantities = not all(isinstance(entry, Discrete) for entry in entries)  # an index is none
-        auto = {"normalize_obs": box and quantities, "normalize_reward": box, "value_clip": "none" if box else "max"}
+        auto = {"normalize_obs": box and quantities, "normalize_reward": box}
         static = {name: value for name, value in auto.items() if getattr(self, name) == "auto"}
         ent_coef = or_default(self.ent_coef, 0.0 if box else 0.01)
         reward_clip = or_default(self.reward_clip, 10.0 if box else math.inf)

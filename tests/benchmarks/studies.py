@@ -219,7 +219,7 @@ def pretraining():
 
 def defaults():
     """Box tasks at the defaults, and at those that every task had before they followed the actions."""
-    same = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False, "value_clip": "max"}
+    same = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False}
     cases = {}
     for env in ("Pendulum-v1", "MountainCarContinuous-v0", "Reacher-misc", "Swimmer-misc"):
         cfg = purerl.PPOConfig(env=env, total_timesteps=500_000)
