@@ -130,7 +130,8 @@ base = time.process_time()
 import purerl
 print((time.process_time() - start) / (base - start))
 """
-    assert min(float(fresh_python(code)) for _ in range(3)) <= 1.2
+    as_installed = {"PYTHONDONTWRITEBYTECODE": ""}  # with bytecode, which pip makes
+    assert min(float(fresh_python(code, **as_installed)) for _ in range(3)) <= 1.2
 
 
 def test_the_command_is_installed_under_its_name():

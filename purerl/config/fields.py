@@ -201,10 +201,14 @@ def _documented(cls: type) -> list[str]:
     defaults = {f.name: shown(f, default_of(f)) for f in dataclasses.fields(cls)}
     sections = []
     for group in GROUPS:
-        entries = [f"- `{name}` (`{defaults[name]!r}`): {doc.text}" for name, doc in cls.field_docs.items() if doc.group == group]
-        filled = [textwrap.fill(entry, 120, initial_indent="    ", subsequent_indent="      ") for entry in entries]
+        filled = [_filled(name, repr(defaults[name]), doc.text) for name, doc in cls.field_docs.items() if doc.group == group]
         sections += ["\n".join([f"{group}:", *filled])] if filled else []
     return sections
+
+
+@functools.cache  # classes share most of their fields, and this is what takes time
+def _filled(name: str, default: str, text: str) -> str:
+    return textwrap.fill(f"- `{name}` (`{default}`): {text}", 120, initial_indent="    ", subsequent_indent="      ")
 
 
 def default_of(field: dataclasses.Field) -> Any:

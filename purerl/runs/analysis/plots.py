@@ -93,14 +93,14 @@ def plot(
         raise ConfigError([Problem("directories", directories, "must be a list of directories, of one at least")])
     if centre not in CENTRES:
         raise ConfigError([Problem("centre", centre, f"choose from {', '.join(CENTRES)}")])
-    lines = [line for path in directories for line in curves_of(path, metric)]
-    if labels and len(labels) != len(lines):
-        raise ConfigError([Problem("labels", list(labels), f"as many as lines are needed: {len(lines)}")])
-    named, statistic = CENTRES[centre]
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     suffixes = sorted(f".{suffix}" for suffix in figure.canvas.get_supported_filetypes())
     if pathlib.Path(out).suffix not in suffixes:
         raise ConfigError([Problem("out", str(out), f"must end in {', '.join(suffixes)}")])
+    lines = [line for path in directories for line in curves_of(path, metric)]
+    if labels and len(labels) != len(lines):
+        raise ConfigError([Problem("labels", list(labels), f"as many as lines are needed: {len(lines)}")])
+    named, statistic = CENTRES[centre]
     axes = figure.add_subplot()
     for curve, label in zip(lines, labels or [line.label for line in lines], strict=True):
         seen = ~np.isnan(curve.values).any(0)
