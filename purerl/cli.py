@@ -20,7 +20,7 @@ from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import RNDConfig
 from purerl.config.fields import ANY, AUTO, GROUPS, SWITCH, Config, field_problems, is_number, parse_docs
 from purerl.config.other_names import renamed
-from purerl.config.presets import preset
+from purerl.config.presets import PRESETS, preset
 from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
@@ -58,6 +58,7 @@ FLAG_HELP = {
     "observations of rank 3, by their size, and mlp for others.",
     "hidden": "Widths of the hidden layers, one after the other; for images of those after the convolutions.",
     "memory_inputs": "Further inputs of the memory: action, reward or both, of the previous step.",
+    "preset": f"Environment whose tuned config is the default of the other flags: {', '.join(PRESETS)}.",
     "rnd": "Intrinsic rewards by random network distillation, in addition to the environment's.",
 }
 

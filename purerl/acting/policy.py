@@ -21,8 +21,8 @@ class Policy:
     action_space: of the environments to act in.
     """
 
-    network: Network
-    params: PyTree
+    network: Network = dataclasses.field(repr=False)
+    params: PyTree = dataclasses.field(repr=False)
     action_space: Space
 
     def initial_carry(self, num_envs: int) -> PyTree:

@@ -91,7 +91,7 @@ class OnPolicyConfig(Config):
     (continuous control), another for choices. Floats are leaves and can be swept by `jax.vmap`; all other fields are static.
 
     Environment:
-        env: The id of a gymnax environment.
+        env: The id of a gymnax environment: CartPole-v1, Pendulum-v1, Breakout-MinAtar, DeepSea-bsuite, ...
         env_kwargs: Arguments of its constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
         env_params: Overrides of its parameters by name: `{"max_steps_in_episode": 200}`. They can be swept.
         action_mask: The entry of a dict of observations that marks the legal actions; "" for none.

@@ -219,8 +219,8 @@ class Run:
         >>> policy = one.train.policy(one.state)
     """
 
-    batch: Batch
-    state: TrainState
+    batch: Batch = dataclasses.field(repr=False)
+    state: TrainState = dataclasses.field(repr=False)
     finished: tuple[int, ...]
     directory: pathlib.Path | None = None
     place: int | None = None
