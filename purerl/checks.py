@@ -16,7 +16,8 @@ import numpy as np
 
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
-from purerl.config.fields import Config, default_of, is_off, not_scalar, problems
+from purerl.config.documentation import default_of
+from purerl.config.fields import Config, is_off, not_scalar, problems
 from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.types import Discrete, Environment, MultiDiscrete, Network, Outputs, TrainState
 from purerl.learning.optimizers import optimizer_problems

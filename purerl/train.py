@@ -26,7 +26,8 @@ from purerl.checks import (
 )
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
-from purerl.config.fields import is_int, single_precision
+from purerl.config.fields import single_precision
+from purerl.config.rules import is_int
 from purerl.core.errors import ConfigError, Problem, guarded
 from purerl.core.keys import typed_key
 from purerl.core.metrics import accumulate

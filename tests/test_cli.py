@@ -12,8 +12,9 @@ import pytest
 from rich.console import Console
 
 import purerl
-from purerl.cli import _config, _flags, _values, main
-from purerl.config.fields import GROUPS
+from purerl.cli import main
+from purerl.config.documentation import GROUPS
+from purerl.flags import config_of, flags_of, values_of
 from purerl.runs.fit import fit
 from purerl.runs.logging.console import LiveLine, closing_table
 from tests.probes import Varied
@@ -129,7 +130,7 @@ def test_an_unknown_flag_is_refused_with_the_nearest(capsys, flag, meant):
 
 def test_a_preset_gives_the_defaults_and_flags_change_them():
     base = purerl.preset("Breakout-MinAtar")
-    config = lambda cfg, **flags: _config(purerl.PPOConfig, _values(_flags("ppo", vars(cfg), purerl.PPOConfig)()) | flags)
+    config = lambda cfg, **flags: config_of(purerl.PPOConfig, values_of(flags_of("ppo", vars(cfg), purerl.PPOConfig)()) | flags)
     assert config(base, lr=1.0, preset="Breakout-MinAtar") == base.replace(lr=1.0)
     curious = base.replace(rnd=purerl.RNDConfig(int_coef=0.5, hidden=(8,)))
     assert config(curious) == curious

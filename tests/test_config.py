@@ -9,7 +9,7 @@ import pytest
 import purerl
 from purerl import ConfigError, PPOConfig
 from purerl.config.algorithms import ALGORITHMS
-from purerl.config.fields import shown
+from purerl.config.documentation import shown
 
 LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if f.type is float]
 

@@ -20,6 +20,7 @@ learning
 algorithms checks
 train
 runs
+flags
 cli
 """
 FLOOR_OF = {room: i for i, floor in enumerate(FLOORS.split("\n")) for room in floor.split()}

@@ -4,21 +4,8 @@ import math
 from typing import Self
 
 from purerl.config.base import OnPolicyConfig
-from purerl.config.fields import (
-    SWITCH,
-    Config,
-    above,
-    at_least,
-    between,
-    config,
-    finite,
-    is_above,
-    leaf,
-    one_of,
-    or_auto,
-    static,
-    when,
-)
+from purerl.config.fields import Config, config, leaf, static
+from purerl.config.rules import SWITCH, above, at_least, between, finite, is_above, one_of, or_auto, when
 from purerl.core.errors import Problem
 from purerl.core.types import Environment
 

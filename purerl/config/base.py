@@ -7,30 +7,24 @@ from typing import Self
 import jax
 import numpy as np
 
-from purerl.config.fields import (
+from purerl.config.fields import Config, config, count, leaf, nested, or_default, static
+from purerl.config.rules import (
     ANY,
     AUTO,
     NAMES,
     PAIRS,
     SWITCH,
-    Config,
     Need,
     above,
     at_least,
     between,
-    config,
-    count,
     each,
     either,
     finite,
     is_finite,
-    leaf,
-    nested,
     one_of,
     or_auto,
-    or_default,
     some_of,
-    static,
     up_to,
     when,
 )

@@ -13,110 +13,18 @@ import functools
 import inspect
 import json
 import math
-import re
-import textwrap
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Self, dataclass_transform
+from typing import Any, ClassVar, Self, dataclass_transform
 
 import jax
 import numpy as np
 
+from purerl.config.documentation import GROUPS, FieldDoc, documented, parse_docs, shown
 from purerl.config.other_names import renamed
+from purerl.config.rules import ANY, AUTO, Need, Rule, is_int, is_number
 from purerl.core.errors import ConfigError, Problem, nearest
 
 # --- fields -----------------------------------------------------------------------------------------------------------
-
-
-class Rule(NamedTuple):
-    """What a value must be: in words, as an elementwise test of concrete values (NaN passes none), or as all its choices.
-
-    auto: it may also be "auto", for the value that suits the environment. A leaf then holds the number `AUTO`.
-    """
-
-    text: str
-    holds: Callable[[Any], Any]
-    choices: tuple[str, ...] = ()
-    auto: bool = False
-
-
-AUTO = -math.inf  # "auto" as a number: a leaf must be one, so that a config can be swept and traced
-
-
-def or_auto(rule: Rule) -> Rule:
-    """A rule that "auto" passes too."""
-    return Rule(f"{rule.text}, or 'auto'", lambda x: (x == AUTO) | rule.holds(x), rule.choices, auto=True)
-
-
-def at_least(low) -> Rule:
-    return Rule(f"must be at least {low}", lambda x: x >= low)
-
-
-def above(low) -> Rule:
-    return Rule(f"must be above {low} (inf disables)", lambda x: x > low)
-
-
-def between(low, high) -> Rule:
-    return Rule(f"must be between {low} and {high}", lambda x: (x >= low) & (x <= high))
-
-
-def finite(low=-math.inf) -> Rule:
-    return Rule("must be finite" + (f" and at least {low}" if low > -math.inf else ""), lambda x: (x >= low) & np.isfinite(x))
-
-
-def one_of(*choices) -> Rule:
-    return Rule(f"choose from {', '.join(map(repr, choices))}", lambda x: x in choices, choices)
-
-
-def some_of(*choices) -> Rule:
-    names = ", ".join(map(repr, choices))
-    return Rule(f"must be a tuple of some of {names}", lambda xs: all(x in choices for x in xs) and len(set(xs)) == len(xs))
-
-
-def each(rule: Rule) -> Rule:
-    return Rule(f"must be a tuple of ints, each of which {rule.text}", lambda xs: all(is_int(x) and rule.holds(x) for x in xs))
-
-
-ANY = Rule("", lambda x: True)
-PAIRS = Rule(
-    'must be a tuple of pairs of a name and a value: (("size", 12),)',
-    lambda xs: all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) for x in xs),
-)
-SWITCH = Rule("must be True, False or 'auto'", lambda x: x == "auto" or isinstance(x, bool), auto=True)
-NAMES = Rule("must be a tuple of names", lambda xs: all(isinstance(x, str) for x in xs))
-
-
-class Need(NamedTuple):
-    """What a field needs to have an effect: in words, and as a test of a config and the environment's space of actions."""
-
-    text: str
-    holds: Callable[[Any, Any], bool]
-
-
-def when(**choices: Any) -> Need:
-    """That a field has one of these values: `when(optimizer=("adam", "adamw"))`, `when(normalize_obs=True)`."""
-    ((name, values),) = choices.items()
-    values = values if isinstance(values, tuple) else (values,)
-    return Need(f"{name} = {' or '.join(map(repr, values))}", lambda cfg, space: getattr(cfg, name) in values)
-
-
-def either(*needs: Need) -> Need:
-    """That one of several holds."""
-    return Need(" or ".join(need.text for need in needs), lambda cfg, space: any(need.holds(cfg, space) for need in needs))
-
-
-def is_finite(name: str) -> Need:
-    """That a float is not infinite."""
-    return Need(f"a finite {name}", lambda cfg, space: _untraced(getattr(cfg, name), lambda x: bool(np.isfinite(x).any())))
-
-
-def is_above(name: str, bound: int) -> Need:
-    """That a static number is above a bound."""
-    return Need(f"{name} above {bound}", lambda cfg, space: getattr(cfg, name) > bound)
-
-
-def _untraced(value: Any, holds: Callable[[Any], bool]) -> bool:
-    """Whether something may hold of a value: of a tracer nothing is known."""
-    return isinstance(value, jax.core.Tracer) or holds(np.asarray(value))
 
 
 def leaf(default: float, rule: Rule, needs: Need | None = None) -> Any:
@@ -146,7 +54,7 @@ def config(cls: type) -> type:
     summary, own = parse_docs(inspect.cleandoc(vars(cls).get("__doc__") or ""))
     undocumented = {f.name: FieldDoc(GROUPS[-1], "") for f in dataclasses.fields(made)}
     made.field_docs = undocumented | cls.field_docs | own
-    made.__doc__ = "\n\n".join([summary, *_documented(made)])
+    made.__doc__ = "\n\n".join([summary, *documented(made)])
     made.__init__ = _with_hints(made.__init__)
     return made
 
@@ -162,86 +70,9 @@ def _with_hints(init: Callable) -> Callable:
     return checked
 
 
-# --- documentation of fields ------------------------------------------------------------------------------------------
-
-
-class FieldDoc(NamedTuple):
-    """What is said of a field, and the group it is shown in."""
-
-    group: str
-    text: str
-
-
-GROUPS = (
-    "Environment",
-    "Rollout",
-    "Optimisation",
-    "Policy loss",
-    "Value",
-    "Statistics",
-    "Network",
-    "Memory",
-    "Curiosity",
-    "Run",
-)
-
-
-def parse_docs(doc: str) -> tuple[str, dict[str, FieldDoc]]:
-    """A docstring's text above its groups, and what they say of each field."""
-    summary, *sections = re.split(rf"^({'|'.join(GROUPS)}):$", doc, flags=re.MULTILINE)
-    docs = {}
-    for group, entries in zip(sections[::2], sections[1::2], strict=True):
-        for name, text in re.findall(r"^    (\w+): (.*(?:\n      .*)*)", entries, flags=re.MULTILINE):
-            docs[name] = FieldDoc(group, " ".join(text.split()))
-    return summary.rstrip(), docs
-
-
-def _documented(cls: type) -> list[str]:
-    """The groups of a config's fields as text: name, default, meaning."""
-    defaults = {f.name: shown(f, default_of(f)) for f in dataclasses.fields(cls)}
-    sections = []
-    for group in GROUPS:
-        filled = [_filled(name, repr(defaults[name]), doc.text) for name, doc in cls.field_docs.items() if doc.group == group]
-        sections += ["\n".join([f"{group}:", *filled])] if filled else []
-    return sections
-
-
-@functools.cache  # classes share most of their fields, and this is what takes time
-def _filled(name: str, default: str, text: str) -> str:
-    return textwrap.fill(f"- `{name}` (`{default}`): {text}", 120, initial_indent="    ", subsequent_indent="      ")
-
-
-def default_of(field: dataclasses.Field) -> Any:
-    """The default of a field."""
-    return field.default_factory() if field.default is dataclasses.MISSING else field.default
-
-
-def shown(field: dataclasses.Field, value: Any) -> Any:
-    """A field's value as a reader writes it."""
-    is_auto = field.metadata["rule"].auto and isinstance(value, int | float | np.number) and value == AUTO
-    return "auto" if is_auto else value
-
-
-def up_to(high: float, rule: Rule) -> Rule:
-    """A rule with an upper bound on top."""
-    return Rule(f"{rule.text} and at most {high:.0e}", lambda x: rule.holds(x) & (x <= high))
-
-
 def count(default: int, rule: Rule, needs: Need | None = None) -> Any:
     """A static integer that may also be written as a float: `1e6`."""
     return dataclasses.field(default=default, metadata={"rule": rule, "needs": needs, "static": True, "whole_float": True})
-
-
-def is_int(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def is_flag(value: Any) -> bool:
-    return isinstance(value, bool | np.bool_)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
 class Config:

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.config.fields import is_int, problems
+from purerl.config.fields import problems
+from purerl.config.rules import is_int
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import TrainState
 from purerl.envs import swept_problems

@@ -19,8 +19,8 @@ import numpy as np
 
 from purerl.checks import check_type
 from purerl.config.base import OnPolicyConfig
-from purerl.config.fields import Rule, at_least, is_flag, is_int, is_number, one_of
 from purerl.config.other_names import renamed
+from purerl.config.rules import Rule, at_least, is_flag, is_int, is_number, one_of
 from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
 from purerl.core.types import TrainState
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf

@@ -27,7 +27,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from purerl.config.fields import is_int
+from purerl.config.rules import is_int
 from purerl.core.metrics import add_up, summarize
 from purerl.runs.logging.progress import Progress
 from purerl.runs.storage.files import atomic_write, read_file

@@ -1,0 +1,68 @@
+"""The documentation of the fields of a config, in groups: read from docstrings, and joined over a class and its bases."""
+
+import dataclasses
+import functools
+import re
+import textwrap
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purerl.config.rules import AUTO
+
+
+class FieldDoc(NamedTuple):
+    """What is said of a field, and the group it is shown in."""
+
+    group: str
+    text: str
+
+
+GROUPS = (
+    "Environment",
+    "Rollout",
+    "Optimisation",
+    "Policy loss",
+    "Value",
+    "Statistics",
+    "Network",
+    "Memory",
+    "Curiosity",
+    "Run",
+)
+
+
+def parse_docs(doc: str) -> tuple[str, dict[str, FieldDoc]]:
+    """A docstring's text above its groups, and what they say of each field."""
+    summary, *sections = re.split(rf"^({'|'.join(GROUPS)}):$", doc, flags=re.MULTILINE)
+    docs = {}
+    for group, entries in zip(sections[::2], sections[1::2], strict=True):
+        for name, text in re.findall(r"^    (\w+): (.*(?:\n      .*)*)", entries, flags=re.MULTILINE):
+            docs[name] = FieldDoc(group, " ".join(text.split()))
+    return summary.rstrip(), docs
+
+
+def documented(cls: type) -> list[str]:
+    """The groups of a config's fields as text: name, default, meaning."""
+    defaults = {f.name: shown(f, default_of(f)) for f in dataclasses.fields(cls)}
+    sections = []
+    for group in GROUPS:
+        filled = [_filled(name, repr(defaults[name]), doc.text) for name, doc in cls.field_docs.items() if doc.group == group]
+        sections += ["\n".join([f"{group}:", *filled])] if filled else []
+    return sections
+
+
+@functools.cache  # classes share most of their fields, and this is what takes time
+def _filled(name: str, default: str, text: str) -> str:
+    return textwrap.fill(f"- `{name}` (`{default}`): {text}", 120, initial_indent="    ", subsequent_indent="      ")
+
+
+def default_of(field: dataclasses.Field) -> Any:
+    """The default of a field."""
+    return field.default_factory() if field.default is dataclasses.MISSING else field.default
+
+
+def shown(field: dataclasses.Field, value: Any) -> Any:
+    """A field's value as a reader writes it."""
+    is_auto = field.metadata["rule"].auto and isinstance(value, int | float | np.number) and value == AUTO
+    return "auto" if is_auto else value

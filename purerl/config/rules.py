@@ -1,0 +1,120 @@
+"""What the value of a field must be, and what a field needs to have an effect."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+
+class Rule(NamedTuple):
+    """What a value must be: in words, as an elementwise test of concrete values (NaN passes none), or as all its choices.
+
+    auto: it may also be "auto", for the value that suits the environment. A leaf then holds the number `AUTO`.
+    """
+
+    text: str
+    holds: Callable[[Any], Any]
+    choices: tuple[str, ...] = ()
+    auto: bool = False
+
+
+AUTO = -math.inf  # "auto" as a number: a leaf must be one, so that a config can be swept and traced
+
+
+def or_auto(rule: Rule) -> Rule:
+    """A rule that "auto" passes too."""
+    return Rule(f"{rule.text}, or 'auto'", lambda x: (x == AUTO) | rule.holds(x), rule.choices, auto=True)
+
+
+def at_least(low) -> Rule:
+    return Rule(f"must be at least {low}", lambda x: x >= low)
+
+
+def above(low) -> Rule:
+    return Rule(f"must be above {low} (inf disables)", lambda x: x > low)
+
+
+def between(low, high) -> Rule:
+    return Rule(f"must be between {low} and {high}", lambda x: (x >= low) & (x <= high))
+
+
+def finite(low=-math.inf) -> Rule:
+    return Rule("must be finite" + (f" and at least {low}" if low > -math.inf else ""), lambda x: (x >= low) & np.isfinite(x))
+
+
+def one_of(*choices) -> Rule:
+    return Rule(f"choose from {', '.join(map(repr, choices))}", lambda x: x in choices, choices)
+
+
+def some_of(*choices) -> Rule:
+    names = ", ".join(map(repr, choices))
+    return Rule(f"must be a tuple of some of {names}", lambda xs: all(x in choices for x in xs) and len(set(xs)) == len(xs))
+
+
+def each(rule: Rule) -> Rule:
+    return Rule(f"must be a tuple of ints, each of which {rule.text}", lambda xs: all(is_int(x) and rule.holds(x) for x in xs))
+
+
+def up_to(high: float, rule: Rule) -> Rule:
+    """A rule with an upper bound on top."""
+    return Rule(f"{rule.text} and at most {high:.0e}", lambda x: rule.holds(x) & (x <= high))
+
+
+ANY = Rule("", lambda x: True)
+PAIRS = Rule(
+    'must be a tuple of pairs of a name and a value: (("size", 12),)',
+    lambda xs: all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) for x in xs),
+)
+SWITCH = Rule("must be True, False or 'auto'", lambda x: x == "auto" or isinstance(x, bool), auto=True)
+NAMES = Rule("must be a tuple of names", lambda xs: all(isinstance(x, str) for x in xs))
+
+
+def is_int(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_flag(value: Any) -> bool:
+    return isinstance(value, bool | np.bool_)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+# --- what a field needs -----------------------------------------------------------------------------------------------
+
+
+class Need(NamedTuple):
+    """What a field needs to have an effect: in words, and as a test of a config and the environment's space of actions."""
+
+    text: str
+    holds: Callable[[Any, Any], bool]
+
+
+def when(**choices: Any) -> Need:
+    """That a field has one of these values: `when(optimizer=("adam", "adamw"))`, `when(normalize_obs=True)`."""
+    ((name, values),) = choices.items()
+    values = values if isinstance(values, tuple) else (values,)
+    return Need(f"{name} = {' or '.join(map(repr, values))}", lambda cfg, space: getattr(cfg, name) in values)
+
+
+def either(*needs: Need) -> Need:
+    """That one of several holds."""
+    return Need(" or ".join(need.text for need in needs), lambda cfg, space: any(need.holds(cfg, space) for need in needs))
+
+
+def is_finite(name: str) -> Need:
+    """That a float is not infinite."""
+    return Need(f"a finite {name}", lambda cfg, space: _untraced(getattr(cfg, name), lambda x: bool(np.isfinite(x).any())))
+
+
+def is_above(name: str, bound: int) -> Need:
+    """That a static number is above a bound."""
+    return Need(f"{name} above {bound}", lambda cfg, space: getattr(cfg, name) > bound)
+
+
+def _untraced(value: Any, holds: Callable[[Any], bool]) -> bool:
+    """Whether something may hold of a value: of a tracer nothing is known."""
+    return isinstance(value, jax.core.Tracer) or holds(np.asarray(value))
