@@ -16,7 +16,7 @@ from purerl.config.documentation import GROUPS, parse_docs
 from purerl.config.fields import Config, field_problems
 from purerl.config.other_names import renamed
 from purerl.config.presets import PRESETS, preset
-from purerl.config.rules import ANY, AUTO, SWITCH, is_number
+from purerl.config.rules import ANY, AUTO, SWITCH, is_int, is_number
 from purerl.core.errors import ConfigError, Problem, nearest
 
 EXAMPLES = """
@@ -131,9 +131,8 @@ def _file_problems(values: dict[str, Any], cls: type[Config]) -> list[Problem]:
     found += [Problem(f"rnd_{problem.field}", problem.value, problem.hint) for problem in inner]
     for name, value in of(Training).items():
         kind = type(getattr(Training(), name))
-        if not (isinstance(value, kind) or (kind is float and is_number(value))) or (
-            kind is not bool and isinstance(value, bool)
-        ):
+        fits = is_number(value) if kind is float else is_int(value) if kind is int else isinstance(value, kind)
+        if not fits:
             found.append(Problem(name, value, f"must be {'text' if kind is str else f'of type {kind.__name__}'}"))
     return found
 
