@@ -32,7 +32,7 @@ GRAVITIES = jax.vmap(lambda g: PPO.replace(env="Pendulum-v1", env_params={"g": g
 
 CASES = {  # config, further arguments of `fit`
     "ppo": (PPO, {}),
-    "ppg": (PPGConfig(**SIZES, n_pi=3, e_v=2, aux_columns=4, max_grad_norm=0.5), {"env": Varied()}),
+    "ppg": (PPGConfig(**SIZES, n_pi=3, e_v=2, aux_columns=4, vf_coef=0.5, max_grad_norm=0.5), {"env": Varied()}),
     "daac": (DAACConfig(**SIZES, metrics_every=3), {"env": Varied()}),
     "appo": (APPOConfig(**SIZES, replay=2, lag=2), {"env": Varied()}),
     "rnd": (PPO.replace(rnd=RNDConfig(features=4, hidden=(8,), init_steps=64)), {"env": Varied()}),

@@ -19,6 +19,8 @@ CFG = PPOConfig(
     gamma=0.9,
     ent_coef=0.0,
     value_clip="none",
+    normalize_obs=False,
+    normalize_reward=False,
     log_std_init=-1.0,
 )
 
