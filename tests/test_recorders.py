@@ -1,6 +1,7 @@
 import csv
 import json
 import math
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -129,6 +130,14 @@ def test_unfinished_episodes_are_null_and_not_zero(tmp_path):
 def test_a_missing_package_is_named():
     with pytest.raises(ImportError, match=r"pip install 'purerl\[wandb\]'"):
         Wandb()
+
+
+def test_weights_and_biases_counts_environment_steps(monkeypatch):
+    logged = []
+    run = SimpleNamespace(log=lambda row, step: logged.append(step), finish=lambda: None)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: run))
+    fitted(recorders=(Wandb(every=2),))
+    assert logged == [128, 256, 384, 512, 640]
 
 
 def test_a_csv_goes_on_under_names_with_commas(tmp_path):

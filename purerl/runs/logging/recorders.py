@@ -256,7 +256,7 @@ class TensorBoard(Rows):
 
 
 class Wandb(Rows):
-    """Rows to Weights & Biases. The arguments are those of `wandb.init`; to resume a run, give its `id`.
+    """Rows to Weights & Biases, over environment steps. The arguments are those of `wandb.init`; to resume a run, give its `id`.
 
     Raises:
         ImportError: wandb is not installed.
@@ -271,7 +271,7 @@ class Wandb(Rows):
         self._run = wandb.init(**{"resume": "allow", **init})
 
     def write(self, row: dict[str, Any]) -> None:
-        self._run.log({TAGS.get(name, name): x for name, x in row.items() if not math.isnan(x)}, step=row["update"])
+        self._run.log({TAGS.get(name, name): x for name, x in row.items() if not math.isnan(x)}, step=row["steps"])
 
     def close(self) -> None:
         super().close()
