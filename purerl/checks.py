@@ -316,11 +316,8 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
 def _output_problems(result: Any) -> list[Problem]:
     """What `apply` returned, if that is no pair of `Outputs` and a carry."""
     if not (isinstance(result, tuple) and len(result) == 2):
-        return [
-            Problem(
-                "network", type(result).__name__, "apply must return two things: purerl.Outputs(policy, value), and the carry"
-            )
-        ]
+        hint = "apply must return two things: purerl.Outputs(policy, value), and the carry"
+        return [Problem("network", type(result).__name__, hint)]
     outputs, _ = result
     if not isinstance(outputs, Outputs):
         return [Problem("network", type(outputs).__name__, "apply must return purerl.Outputs(policy, value), and the carry")]

@@ -113,8 +113,8 @@ def _from_file(path: str, algorithm: str) -> dict[str, Any]:
     known = [f.name for cls in (ALGORITHMS[algorithm], Training) for f in dataclasses.fields(cls)]
     known += [f"rnd_{f.name}" for f in dataclasses.fields(RNDConfig)]
     hint = lambda name: renamed(name) or nearest(name.lower(), known, f"purerl {algorithm} --help lists all")
-    hint_of_section = "sections are not used; write lr = 1e-3 at the top"
-    sections = [Problem(name, value, hint_of_section) for name, value in values.items() if name in ALGORITHMS]
+    unused = "sections are not used; write lr = 1e-3 at the top"
+    sections = [Problem(name, value, unused) for name, value in values.items() if name in ALGORITHMS]
     found = sections or [Problem(name, values[name], f"no such flag; {hint(name)}") for name in values if name not in known]
     if not isinstance(values.get("rnd", False), bool):
         found.append(Problem("rnd", values["rnd"], "must be true or false; its fields are rnd_int_coef and so on"))
@@ -142,14 +142,10 @@ def with_values(args: list[str]) -> list[str]:
     switches = {f.name for cls in ALGORITHMS.values() for f in dataclasses.fields(cls) if f.metadata["rule"] is SWITCH}
     found = []
     for arg, following in zip(args, [*args[1:], "--"], strict=True):
-        name = arg.removeprefix("--").replace("-", "_")
-        if (
-            arg.startswith("--")
-            and name.removeprefix("no_") in switches
-            and (name.startswith("no_") or following.startswith("--"))
-        ):
-            arg = f"--{name.removeprefix('no_')}={not name.startswith('no_')}"
-        found.append(arg)
+        off = arg.startswith(("--no-", "--no_"))
+        name = arg.removeprefix("--").replace("-", "_").removeprefix("no_")
+        valueless = arg.startswith("--") and name in switches and (off or following.startswith("--"))
+        found.append(f"--{name}={not off}" if valueless else arg)
     return found
 
 
@@ -198,7 +194,7 @@ def flags_of(name: str, base: dict[str, Any], cls: type[Config], examples: bool 
 
 
 def values_of(flags: Any) -> dict[str, Any]:
-    """What was asked for, by flag, of a dataclass of `_flags`."""
+    """What was asked for, by flag, of a dataclass of `flags_of`."""
     return {flag: value for group in vars(flags).values() for flag, value in vars(group).items()}
 
 

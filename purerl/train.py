@@ -103,7 +103,6 @@ def make_train(
     arguments |= {"advantage": advantage if advantage is not estimate else None}
     arguments |= {"policy_loss": policy_loss if policy_loss is not surrogate else None}
     given = {name: x for name, x in arguments.items() if x is not None}
-    check_parts(given, cfg)
     if intrinsic is not None and cfg.rnd is None:
         cfg = cfg.replace(rnd=RNDConfig())
     distils = cfg.rnd is not None and intrinsic is None
@@ -114,6 +113,7 @@ def make_train(
     cfg = cfg.resolved(environment)
     warn_about(cfg, environment, given)
     cfg = single_precision(cfg)
+    check_parts(given, cfg)
     check_spaces(cfg, environment, network, distils)
 
     # Build.

@@ -111,6 +111,7 @@ def test_one_warning_names_every_setting_without_effect_and_what_would_read_it()
         purerl.make_train(purerl.PPOConfig(hidden=(8,)), network=purerl.make_train(purerl.PPOConfig()).network)
 
 
+@pytest.mark.filterwarnings("error:settings without effect")
 def test_what_is_read_or_traced_is_not_warned_of():
     purerl.make_train(purerl.PPOConfig(normalize_reward=True, reward_clip=1.0, memory="gru", memory_size=8, num_minibatches=2))
     purerl.make_train(purerl.PPOConfig(env="Pendulum-v1", reward_clip=1.0))  # a Box normalises rewards
