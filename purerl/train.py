@@ -63,10 +63,7 @@ def make_train(
     """A training function for this config.
 
     It checks the config against environment and network, and compiles nothing. The floats of the config may be tracers. So a
-    config can be an argument of a jitted function, where a changed float does not recompile, and it can be swept:
-
-        jax.jit(lambda cfg, key: make_train(cfg)(key))
-        jax.vmap(lambda cfg, key: make_train(cfg)(key), in_axes=(0, None))
+    config can be an argument of a jitted function, where a changed float does not recompile, and it can be swept by `jax.vmap`.
 
     Args:
         cfg: the config.
@@ -96,6 +93,10 @@ def make_train(
         >>> result = jax.jit(train)(jax.random.key(0))
         >>> purerl.summarize(result.metrics)["loss"].shape
         (2,)
+        >>> run = lambda cfg, key: purerl.make_train(cfg)(key).metrics["steps"].total
+        >>> sweep = jax.vmap(lambda lr: train.cfg.replace(lr=lr))(jnp.array([1e-4, 1e-3, 1e-2]))
+        >>> jax.eval_shape(jax.vmap(run, in_axes=(0, None)), sweep, jax.random.key(0)).shape
+        (3, 2)
     """
     check_type(cfg)
     arguments = {"env": env, "env_params": env_params, "network": network, "optimizer": optimizer, "lr_schedule": lr_schedule}

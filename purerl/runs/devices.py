@@ -17,8 +17,6 @@ def over_devices(
 ) -> Callable:
     """`jax.vmap(function)` with its rows spread over devices: each takes an equal share of them.
 
-        many = jax.jit(purerl.over_devices(train))(jax.random.split(jax.random.key(0), 64))
-
     Rows do not communicate. Where they do not divide by the number of devices, the last row is computed more than once and
     the copies are dropped. With one device, or one row, this is `jax.vmap`.
 
@@ -37,6 +35,10 @@ def over_devices(
     Example:
         >>> purerl.over_devices(lambda x: 2 * x)(jnp.arange(3.0)).tolist()
         [0.0, 2.0, 4.0]
+        >>> train = purerl.make_train(purerl.PPOConfig(total_timesteps=1024))
+        >>> many = jax.jit(purerl.over_devices(train))(jax.random.split(jax.random.key(0), 2))
+        >>> purerl.summarize(many.metrics)["loss"].shape
+        (2, 2)
     """
     rowwise = _one_by_one if exact else jax.vmap
 
