@@ -17,7 +17,7 @@ import numpy as np
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.documentation import default_of
-from purerl.config.fields import Config, is_off, not_scalar, problems
+from purerl.config.fields import Config, is_float_leaf, is_off, not_scalar, problems
 from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.types import Discrete, Environment, MultiDiscrete, Network, Outputs, TrainState
 from purerl.learning.optimizers import optimizer_problems
@@ -166,7 +166,7 @@ def _is_default(cfg: Config, field: dataclasses.Field, env: Environment) -> bool
     value, default = getattr(cfg, field.name), default_of(field)
     if isinstance(value, jax.core.Tracer):
         return True
-    if field.type is float:
+    if is_float_leaf(field):
         value = np.asarray(value, np.float32)
         same = lambda default: bool(((value == np.float32(default)) | np.isposinf(value)).all())
     else:
@@ -251,8 +251,6 @@ def _memory() -> int | None:
 
 def _environment_warnings(cfg: OnPolicyConfig, env: Environment, network: Network | None) -> list[Problem]:
     found = []
-    if not env.terminates and not isinstance(cfg.gamma, jax.core.Tracer) and cfg.gamma == 1:
-        found.append(Problem("gamma", cfg.gamma, "the environment has no terminal state, so its values have no bound"))
     hints = {"float64": "cast to float32", "uint8": "cast to float32, not scaled, since they are no image"}
     for space in _entries(env.observation_space) if network is None else []:
         if space.dtype.name in hints and not (space.dtype == np.uint8 and len(space.shape) == 3):

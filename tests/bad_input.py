@@ -194,7 +194,6 @@ REFUSED = {
 REFUSED |= {("F6", name): (case, [part]) for name, (case, part) in wrong_objects.ALL.items()}
 
 WARNED = {
-    (12, "no end"): (config(env="Pendulum-v1", gamma=1.0), "gamma = 1.0: the environment has no terminal state"),
     (14, "wide"): (config(clip_eps=1.0), "clip_eps = 1.0"),
     (33, "uint8"): (broken(observe_state=lambda *_: jnp.ones(1, jnp.uint8)), "observations of uint8"),
 }

@@ -63,7 +63,7 @@ class RNDConfig(Config):
     predictor_fraction: float = leaf(0.25, between(0, 1))
     lr_scale: float = leaf(1.0, finite(0))
     obs_clip: float = leaf(5.0, above(0))
-    init_steps: int = count(6400, at_least(0))
+    init_steps: float = count(6400, at_least(0))
     features: int = static(64, between(1, 2**16))
     hidden: tuple = static((128,), each(between(1, 2**16)))
 
@@ -197,7 +197,7 @@ class OnPolicyConfig(Config):
     env_kwargs: tuple = static((), PAIRS)
     env_params: dict = dataclasses.field(default_factory=dict, metadata={"rule": ANY})
 
-    total_timesteps: int = count(500_000, up_to(2**62, at_least(1)))
+    total_timesteps: float = count(500_000, up_to(2**62, at_least(1)))
     num_envs: int = static(4, at_least(1))
     num_steps: int = static(128, at_least(1))
     num_minibatches: int = static(4, at_least(1))
@@ -207,7 +207,7 @@ class OnPolicyConfig(Config):
     lr_final: float = leaf(0.0, finite(0), when(lr_schedule=("linear", "polynomial")))
     lr_schedule: str = static("linear", one_of("linear", "constant", "polynomial", "kl_adaptive"))
     lr_power: float = leaf(1.0, finite(0), when(lr_schedule="polynomial"))
-    decay_steps: int = count(0, between(0, 2**31 - 1), when(lr_schedule="polynomial"))
+    decay_steps: float = count(0, between(0, 2**31 - 1), when(lr_schedule="polynomial"))
     desired_kl: float = leaf(0.01, finite(0), either(KL_ADAPTIVE, when(kl_penalty="adaptive")))
     lr_kl_tolerance: float = leaf(2.0, finite(1), KL_ADAPTIVE)
     lr_kl_factor: float = leaf(1.5, finite(1), KL_ADAPTIVE)
@@ -267,8 +267,8 @@ class OnPolicyConfig(Config):
     critic_obs: str = static("")
 
     info: tuple = static((), NAMES)
-    warmup_steps: int = count(0, up_to(2**62, at_least(0)))
-    learning_starts: int = count(0, up_to(2**62, at_least(0)))
+    warmup_steps: float = count(0, up_to(2**62, at_least(0)))
+    learning_starts: float = count(0, up_to(2**62, at_least(0)))
     nonfinite: str = static("ignore", one_of("ignore", "freeze"))
     metrics_every: int = static(1, at_least(1))
     rnd: RNDConfig | None = nested(RNDConfig)

@@ -13,6 +13,7 @@ import functools
 import inspect
 import json
 import math
+import typing
 from collections.abc import Callable
 from typing import Any, ClassVar, Self, dataclass_transform
 
@@ -51,6 +52,9 @@ def config(cls: type) -> type:
     """
     cls.__hash__ = Config.__hash__  # what a dataclass would make of it cannot hash a dict
     made = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls))
+    for field in dataclasses.fields(made):
+        if isinstance(field.type, str):  # of a module with `from __future__ import annotations`
+            field.type = typing.get_type_hints(made)[field.name]
     summary, own = parse_docs(inspect.cleandoc(vars(cls).get("__doc__") or ""))
     undocumented = {f.name: FieldDoc(GROUPS[-1], "") for f in dataclasses.fields(made)}
     made.field_docs = undocumented | cls.field_docs | own
@@ -193,6 +197,16 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
+def is_float_leaf(field: dataclasses.Field) -> bool:
+    """Whether a field is a leaf with one number, and no parameters of an environment or config of its own."""
+    return not field.metadata.get("static") and field.type is float
+
+
+def kind_of(field: dataclasses.Field) -> Any:
+    """The type of a field's values. That of a count is int, though `5e5` may be written."""
+    return int if field.metadata.get("whole_float") else field.type
+
+
 def is_off(value: Any, neutral: float) -> bool:
     """Whether a leaf is known to have its neutral value, so that nothing is computed for it. A tracer never is."""
     return not isinstance(value, jax.core.Tracer) and bool(np.asarray(value) == neutral)  # not an operation of a program
@@ -207,7 +221,7 @@ def or_default(value: Any, default: float) -> Any:
 
 def single_precision(cfg: Config) -> Config:
     """The config with its float leaves as float32, whatever their width, so that no default width leaks into a program."""
-    floats = [f.name for f in dataclasses.fields(cfg) if f.type is float]
+    floats = [f.name for f in dataclasses.fields(cfg) if is_float_leaf(f)]
     cast = lambda x: x.astype(np.float32) if isinstance(x, jax.Array) else np.float32(x)
     inner = {name: single_precision(part) for name, part in _parts(cfg).items()}
     return dataclasses.replace(cfg, **{name: cast(getattr(cfg, name)) for name in floats}, **inner)
@@ -259,7 +273,7 @@ def field_problems(cfg: Config) -> list[Problem]:
             if value is not None and type(value) is not kind:
                 found.append(Problem(field.name, value, f"must be a {kind.__name__}, or None"))
             continue
-        if hint := check(value, field.type, rule):
+        if hint := check(value, kind_of(field), rule):
             found.append(Problem(field.name, value, hint))
     for name, part in _parts(cfg).items():
         found += [Problem(f"{name}.{problem.field}", problem.value, problem.hint) for problem in problems(part)]

@@ -111,7 +111,6 @@ class Environment(NamedTuple):
       of them if an observation is one.
     action_space: what `action` must be.
     max_steps: the time limit in steps, or None where the environment does not say.
-    terminates: False where no state is terminal, whatever happens.
     info: names of what `TimeStep.info` holds.
     draw: `(env_states, returns, path)` draws single environments' states, a frame each, into a file; None where nothing can.
     """
@@ -121,7 +120,6 @@ class Environment(NamedTuple):
     observation_space: PyTree
     action_space: Space
     max_steps: int | None
-    terminates: bool = True
     info: tuple[str, ...] = ()
     draw: Callable | None = None
 

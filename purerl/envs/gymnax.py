@@ -12,7 +12,6 @@ from typing import Any
 import gymnasium
 import gymnax
 import jax
-import jax.extend
 import jax.numpy as jnp
 import numpy as np
 from gymnax.environments import spaces
@@ -74,7 +73,6 @@ def adapt(env: Any, overrides: dict[str, Any], params: Any = None, info: tuple[s
         observation_space=_observation_space(env, params, obs),
         action_space=action_space,
         max_steps=_max_steps(params),
-        terminates=_terminates(step, action_space, env_state),
         info=info,
         draw=_draw(env, params),
     )
@@ -304,17 +302,6 @@ def _check(step, action_space: Space, obs: Any, env_state: Any) -> None:
 
 def _one_action(space: Space) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(space.shape, space.dtype)
-
-
-def _terminates(step, action_space: Space, env_state: Any) -> bool:
-    """Whether `terminated` depends on anything, as far as the traced program shows; if not, it is a constant False."""
-    terminated = lambda *args: step(*args)[-3]
-    program = jax.make_jaxpr(terminated)(jax.random.key(0), env_state, _one_action(action_space)).jaxpr
-    dependent = set(program.invars)
-    for equation in program.eqns:
-        if any(not isinstance(x, jax.extend.core.Literal) and x in dependent for x in equation.invars):
-            dependent.update(equation.outvars)
-    return not isinstance(program.outvars[0], jax.extend.core.Literal) and program.outvars[0] in dependent
 
 
 def _differences(before: Any, after: Any, what: str) -> list[Problem]:

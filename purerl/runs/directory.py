@@ -32,6 +32,7 @@ from purerl.runs.batch import Batch, differences_of, pairs_of, settled, state_at
 from purerl.runs.evaluations import best_updates
 from purerl.runs.storage import checkpoint, objects
 from purerl.runs.storage.checkpoint import Checkpoint, Lock, Store, first_readable, newest_readable, saved_updates
+from purerl.runs.storage.files import read_errors
 from purerl.train import Train
 
 PyTree = Any
@@ -54,7 +55,7 @@ class Directory:
     def __enter__(self) -> Self:
         if self.path is None:
             return self
-        with contextlib.ExitStack() as entered:
+        with read_errors(), contextlib.ExitStack() as entered:
             entered.callback(Lock(self.path).release)
             self._checkpoints = Store(self.path / "checkpoints", self._keep, self._keep_every)
             self.best = Store(self.path / "best", keep=2)

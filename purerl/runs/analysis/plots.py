@@ -12,6 +12,7 @@ from purerl.core.metrics import add_up, summarize
 from purerl.runs.analysis import statistics
 from purerl.runs.directory import runs_of
 from purerl.runs.storage import curves
+from purerl.runs.storage.files import read_errors
 
 CENTRES = {"iqm": ("interquartile mean", statistics.iqm), "mean": ("mean", statistics.mean)}
 POINTS = 60  # on a curve, at most
@@ -30,6 +31,7 @@ class Curve(NamedTuple):
     values: np.ndarray
 
 
+@read_errors()
 def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[Curve]:
     """A metric of a run over environment steps, a curve for each of its configs.
 

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem
+from purerl.runs.storage.files import read_errors
 from purerl.runs.storage.migrations import FORMAT, migrated
 
 PyTree = Any
@@ -208,12 +209,14 @@ class Store:
         return self.directory / str(updates)
 
 
+@read_errors()
 def saved_updates(directory: pathlib.Path) -> list[int]:
     """The updates of the checkpoints in a directory of checkpoints, the oldest first. Reads only, and takes no lock."""
     whole = [path for path in directory.iterdir() if path.name.isdigit()] if directory.is_dir() else []
     return sorted(int(path.name) for path in whole if path.is_dir())
 
 
+@read_errors()
 def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Checkpoint:
     """The newest intact checkpoint in a directory of checkpoints, or the one of this update.
 

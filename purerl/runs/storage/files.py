@@ -27,6 +27,15 @@ def write_errors(path: Any) -> Iterator[None]:
         raise CheckpointError(f"{path} could not be written: {error.strerror or error}") from None
 
 
+@contextlib.contextmanager
+def read_errors() -> Iterator[None]:
+    """Turns an OSError of a read into a CheckpointError that names the file. Also a decorator."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{error.filename} cannot be read: {error.strerror or error}") from None
+
+
 class AppendOnlyFile:
     """An append-only file. With the path None nothing is kept.
 
