@@ -13,7 +13,20 @@ from purerl.core.errors import (
     NotFiniteError,
 )
 from purerl.core.metrics import summarize
-from purerl.core.types import Advantages, MultiBinary, MultiDiscrete, Network, Outputs, Transition
+from purerl.core.types import (
+    Advantages,
+    Box,
+    Discrete,
+    Environment,
+    MultiBinary,
+    MultiDiscrete,
+    Network,
+    Outputs,
+    TimeStep,
+    Transition,
+)
+from purerl.envs.conformance import check_env
+from purerl.envs.functions import wrap_env
 from purerl.learning import advantages, losses
 from purerl.networks import distributions
 from purerl.runs.analysis.export import export
@@ -31,12 +44,15 @@ __docformat__ = "google"
 __all__ = [
     "APPOConfig",
     "Advantages",
+    "Box",
     "CheckpointCorrupt",
     "CheckpointError",
     "CheckpointMismatch",
     "ConfigError",
     "DAACConfig",
     "DirectoryLocked",
+    "Discrete",
+    "Environment",
     "FitResult",
     "MultiBinary",
     "MultiDiscrete",
@@ -47,9 +63,11 @@ __all__ = [
     "PPOConfig",
     "RNDConfig",
     "Run",
+    "TimeStep",
     "Train",
     "Transition",
     "advantages",
+    "check_env",
     "distributions",
     "export",
     "fit",
@@ -68,6 +86,7 @@ __all__ = [
     "summarize",
     "use_cores",
     "validate",
+    "wrap_env",
 ]
 
 

@@ -109,7 +109,7 @@ def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: b
     known = network is None or isinstance(network, Network)
     hint = "must be a purerl.Network(init, apply, initial_carry)"
     raise_if_any([] if known else [Problem("network", type(network).__name__, hint)])
-    raise_if_any(_observation_problems(cfg, env, distils))
+    raise_if_any(_observation_problems(cfg, env, distils) + _info_problems(cfg, env))
 
 
 def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any) -> None:
@@ -229,6 +229,19 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) 
         if steps and not bounded(env.action_space):
             found.append(Problem(field, steps, "actions without bounds cannot all be drawn alike; use 0"))
     return found
+
+
+def _info_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
+    """Entries of the environment's info that are no number for each environment, or no vector."""
+    if not env.info:
+        return []
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, 1)))
+    env_state, _ = jax.eval_shape(env.reset, jax.ShapeDtypeStruct((1,), keys.dtype))
+    action = jax.ShapeDtypeStruct((1, *env.action_space.shape), env.action_space.dtype)
+    shapes = {name: x.shape[1:] for name, x in jax.eval_shape(env.step, keys, env_state, action).info.items()}
+    found = [Problem("info", name, f"must be a number, not {list(shapes[name])}") for name in cfg.info if shapes[name]]
+    vectors = [name for name in cfg.episode_info if len(shapes[name]) > 1]
+    return found + [Problem("episode_info", name, f"must be a number or a vector, not {list(shapes[name])}") for name in vectors]
 
 
 def _mask_problems(cfg: OnPolicyConfig, mask: Any, actions: Any) -> list[Problem]:

@@ -142,7 +142,8 @@ def make_train(
 
 def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict[str, Any]) -> Environment:
     """The environment of a config, with these overrides of its parameters."""
-    made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, cfg.info)
+    names = tuple(dict.fromkeys((*cfg.info, *cfg.episode_info)))
+    made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, names)
     return with_previous(made, cfg.memory_inputs)
 
 
@@ -252,7 +253,8 @@ class Train:
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
             raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
-        return evaluate(env, self.policy(state), typed_key(key), num_episodes, limit, deterministic)
+        options = {"info": self.cfg.info, "episode_info": self.cfg.episode_info}
+        return evaluate(env, self.policy(state), typed_key(key), num_episodes, limit, deterministic, **options)
 
     @functools.cached_property
     def plan(self) -> Plan:

@@ -9,7 +9,14 @@ from purerl.core.types import Environment, Episodes
 
 
 def evaluate(
-    env: Environment, policy: Policy, key: jax.Array, num_episodes: int, max_steps: int, deterministic: bool
+    env: Environment,
+    policy: Policy,
+    key: jax.Array,
+    num_episodes: int,
+    max_steps: int,
+    deterministic: bool,
+    info: tuple[str, ...] = (),
+    episode_info: tuple[str, ...] = (),
 ) -> Episodes:
     """The first episode of each of `num_episodes` fresh environments.
 
@@ -23,10 +30,14 @@ def evaluate(
         num_episodes: how many.
         max_steps: episodes that run longer are cut, and not `finished`.
         deterministic: take the most likely action instead of a random one.
+        info: entries of the environment's info to sum over each episode.
+        episode_info: those to read at its last step.
     """
     env_state, obs = env.reset(jax.random.split(named_key(key, "start"), num_episodes))
-    nothing = {name: jnp.zeros(num_episodes, jnp.float32) for name in env.info}
-    episodes = Episodes(*(jnp.zeros(num_episodes, dtype) for dtype in (jnp.float32, jnp.int32, bool)), nothing)
+    shapes = jax.eval_shape(env.step, jax.random.split(key, (2, num_episodes)), env_state, _actions(env, num_episodes)).info
+    nothing = lambda names: {name: jnp.zeros(shapes[name].shape, jnp.float32) for name in names}
+    counts = (jnp.zeros(num_episodes, dtype) for dtype in (jnp.float32, jnp.int32, bool))
+    episodes = Episodes(*counts, nothing(info), nothing(episode_info))
     initial = (env_state, obs, jnp.ones(num_episodes, bool), policy.initial_carry(num_episodes), episodes)
 
     def step(state, index):
@@ -36,13 +47,20 @@ def evaluate(
         after = env.step(keys, env_state, action)
         done, running = after.terminated | after.truncated, ~episodes.finished
         add = lambda total, x: total + jnp.where(running, x, jnp.float32(0))
+        newer = lambda name, x: jax.vmap(jnp.where)(running, after.info[name], x)
         episodes = Episodes(
             returns=add(episodes.returns, after.reward),
             lengths=episodes.lengths + running.astype(jnp.int32),
             finished=episodes.finished | done,
-            info=jax.tree.map(add, episodes.info, after.info),
+            info={name: add(x, after.info[name]) for name, x in episodes.info.items()},
+            episode_info={name: newer(name, x) for name, x in episodes.episode_info.items()},
         )
         return (after.env_state, after.obs, done, carry, episodes), None
 
     (*_, episodes), _ = jax.lax.scan(step, initial, jnp.arange(max_steps, dtype=jnp.uint32))
     return episodes
+
+
+def _actions(env: Environment, count: int) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of the actions of so many environments."""
+    return jax.ShapeDtypeStruct((count, *env.action_space.shape), env.action_space.dtype)

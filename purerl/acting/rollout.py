@@ -61,6 +61,7 @@ def collect_rollout(
     acting = acting_network(cfg, network, behaviour, state, env.action_space)
     key = named_key(state.key, "rollout", state.clock)
     defaults = {"length": cfg.training_length if network.is_recurrent else None, "truncation": cfg.truncation}
+    defaults |= {"info": cfg.info, "episode_info": cfg.episode_info}
     defaults |= {"keep_next_obs": True, "episodic": EPISODIC} if cfg.streams > 1 else {}
     actor, rollout, metrics = collect(env, acting, behaviour.params, state.actor, key, cfg.num_steps, **defaults | options)
     return state.replace(actor=actor), rollout, metrics
@@ -92,6 +93,8 @@ def collect(
     valued: bool = True,
     keep_next_obs: bool = False,
     episodic: tuple[bool, ...] = (),
+    info: tuple[str, ...] = (),
+    episode_info: tuple[str, ...] = (),
 ) -> tuple[Actor, Rollout, dict[str, Any]]:
     """Acts for `T = num_steps` steps in every environment.
 
@@ -116,6 +119,8 @@ def collect(
         valued: False leaves `value` and `next_value` out, for who computes them later.
         keep_next_obs: the rollout has `next_obs`.
         episodic: of several reward streams, whether each ends with an episode.
+        info: entries of the environment's info whose mean over all steps is a metric.
+        episode_info: those whose mean over the ends of episodes is one, of a vector each entry's.
 
     Returns:
         The actor after the rollout; the rollout, with the memory from before the first step of each sequence; and metrics of
@@ -169,7 +174,7 @@ def collect(
         last_value = forward(params, last.carry, last.obs, last.first)[0].value
         following = next_values(value, transition.truncated, final_value, last_value, episodic)
         transition = transition.replace(value=value, next_value=following)
-    metrics = _rollout_metrics(steps, transition)
+    metrics = _rollout_metrics(steps, transition) | _info_metrics(steps.after, info, episode_info)
     return last, Rollout(transition.replace(next_obs=next_obs) if keep_next_obs else transition, carries), metrics
 
 
@@ -273,5 +278,15 @@ def _rollout_metrics(steps: _Step, transition: Transition) -> dict[str, Any]:
         "log_prob": mean_of(transition.log_prob),
         **({"value": mean_of(extrinsic(transition.value, done))} if isinstance(transition.value, jax.Array) else {}),
         **steps.policy.metrics(),
-        **{f"info/{name}": mean_of(x) for name, x in steps.after.info.items()},
     }
+
+
+def _info_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
+    """Means of entries of the environment's info, over all steps and over the ends of episodes."""
+    done = after.terminated | after.truncated
+    metrics = {f"info/{name}": mean_of(after.info[name]) for name in info}
+    for name in episode_info:
+        x = after.info[name]  # [T, B], or [T, B, n]
+        parts = {name: x} if x.ndim == done.ndim else {f"{name}/{i}": x[..., i] for i in range(x.shape[-1])}
+        metrics |= {f"episode_info/{part}": mean_where(x, done) for part, x in parts.items()}
+    return metrics

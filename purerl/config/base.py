@@ -90,7 +90,10 @@ class OnPolicyConfig(Config):
         env_params: Overrides of its parameters by name: `{"max_steps_in_episode": 200}`. They can be swept.
         action_mask: The entry of a dict of observations that marks the legal actions; "" for none.
         critic_obs: The entry of a dict of observations that only the value network sees; "" for none.
-        info: Entries of the environment's info that are averaged in the metrics and summed over evaluated episodes.
+        info: Entries of the environment's info, numbers, that are averaged over all steps in the metrics, and summed over
+          evaluated episodes.
+        episode_info: Entries of its info, numbers or vectors, that are read at the last step of each episode: success,
+          achievements. The metrics have their means over episodes, of a vector each entry's.
 
     Rollout:
         total_timesteps: Environment steps over all environments, rounded up to whole updates; `Train.plan` shows by how much.
@@ -267,6 +270,7 @@ class OnPolicyConfig(Config):
     critic_obs: str = static("")
 
     info: tuple = static((), NAMES)
+    episode_info: tuple = static((), NAMES)
     warmup_steps: float = count(0, up_to(2**62, at_least(0)))
     learning_starts: float = count(0, up_to(2**62, at_least(0)))
     nonfinite: str = static("ignore", one_of("ignore", "freeze"))

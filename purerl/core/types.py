@@ -19,7 +19,12 @@ PyTree = Any
 
 
 class Discrete(NamedTuple):
-    """The integers `0 .. n - 1`."""
+    """The integers `0 .. n - 1`.
+
+    Example:
+        >>> purerl.Discrete(4).dtype
+        dtype('int32')
+    """
 
     n: int
     shape = ()
@@ -62,6 +67,10 @@ class Box(NamedTuple):
     """Real arrays between two bounds.
 
     low, high: `[*shape]` float32, in the environment's own units; may be infinite.
+
+    Example:
+        >>> purerl.Box(low=-np.ones(3, np.float32), high=np.ones(3, np.float32)).shape
+        (3,)
     """
 
     low: np.ndarray
@@ -90,7 +99,11 @@ class TimeStep:
     terminated: `[B]` bool, the episode ended in a terminal state: nothing follows, its value is 0.
     truncated: `[B]` bool, the episode was cut short by a time limit: its continuation is worth `V(next_obs)`. Both flags can
       be set; then `terminated` wins.
-    info: `[B]` float32 each, what else was asked for by name.
+    info: `[B, ...]` each, what else there is by name.
+
+    Example:
+        >>> obs, done = jnp.zeros((4, 2)), jnp.zeros(4, bool)
+        >>> after = purerl.TimeStep(obs, obs, obs, reward=jnp.ones(4), terminated=done, truncated=done)
     """
 
     env_state: PyTree
@@ -113,6 +126,21 @@ class Environment(NamedTuple):
     max_steps: the time limit in steps, or None where the environment does not say.
     info: names of what `TimeStep.info` holds.
     draw: `(env_states, returns, path)` draws single environments' states, a frame each, into a file; None where nothing can.
+    name: what it is called in messages and records.
+
+    Example:
+        >>> def reset(keys):
+        ...     at = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
+        ...     return at, at
+        >>> def step(keys, at, action):
+        ...     moved = at + 0.1 * action
+        ...     reward, far = -jnp.abs(moved).sum(-1), (jnp.abs(moved) > 2).any(-1)
+        ...     fresh, _ = reset(keys[1])
+        ...     following = jnp.where(far[:, None], fresh, moved)
+        ...     return purerl.TimeStep(following, following, moved, reward, far, jnp.zeros_like(far))
+        >>> bounds = purerl.Box(-np.ones(2, np.float32), np.ones(2, np.float32))
+        >>> env = purerl.Environment(reset, step, jax.ShapeDtypeStruct((2,), jnp.float32), bounds, max_steps=None)
+        >>> train = purerl.make_train(purerl.PPOConfig(), env=env)
     """
 
     reset: Callable
@@ -122,6 +150,7 @@ class Environment(NamedTuple):
     max_steps: int | None
     info: tuple[str, ...] = ()
     draw: Callable | None = None
+    name: str = ""
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------
@@ -433,9 +462,11 @@ class Episodes:
     lengths: int32, steps.
     finished: bool; where False the episode was still running when the evaluation stopped, and the others are partial.
     info: float32 each, the sum over the episode of the entries of `info` that the config names.
+    episode_info: float32 `[num_episodes, ...]` each, at the last step, of those that the config's `episode_info` names.
     """
 
     returns: jax.Array
     lengths: jax.Array
     finished: jax.Array
     info: dict[str, jax.Array] = struct.field(default_factory=dict)
+    episode_info: dict[str, jax.Array] = struct.field(default_factory=dict)

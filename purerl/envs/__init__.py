@@ -4,6 +4,7 @@ from typing import Any
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import Environment
+from purerl.envs.own import checked, with_info
 
 
 def make_env(
@@ -14,19 +15,21 @@ def make_env(
     params: Any = None,
     info: tuple[str, ...] = (),
 ) -> Environment:
-    """The environment of an id, or of an object with gymnax 1.0's methods, behind purerl's protocol.
+    """The environment of an id, or of an object, behind purerl's protocol.
 
     Args:
         env_id: id of a registered gymnax environment; not used when `env` is given.
         env_kwargs: pairs of constructor arguments; not used when `env` is given.
         env_params: overrides of single parameters, numbers or tracers.
-        env: an object with `reset` and `step`, or None.
-        params: its parameters; None for `env.default_params`.
+        env: an `Environment`, which `purerl.wrap_env` makes of a bare one; an object with gymnax 1.0's methods; or None.
+        params: the parameters of the latter; None for `env.default_params`.
         info: names of entries of its `info` to pass on.
 
     Raises:
         ConfigError: there is no such environment, or it does not keep the protocol.
     """
+    if isinstance(env, Environment):
+        return _own(env, env_params, params, info)
     from purerl.envs import gymnax
 
     env = gymnax.make(env_id, env_kwargs) if env is None else env
@@ -40,14 +43,25 @@ def make_env(
         )
     missing = [name for name in ("reset", "step", "action_space") if not callable(getattr(env, name, None))]
     if missing:
-        raise ConfigError([Problem("env", env, f"has no method {' or '.join(missing)}; gymnax 1.0's are needed")])
+        hint = f"has no method {' or '.join(missing)}; gymnax 1.0's are needed, or purerl.wrap_env(env) of a bare environment"
+        raise ConfigError([Problem("env", env, hint)])
     return gymnax.adapt(env, env_params, params, info)
+
+
+def _own(env: Environment, env_params: dict[str, Any], params: Any, info: tuple[str, ...]) -> Environment:
+    """An `Environment` as it is, with these entries of its info."""
+    given = {"env_params": env_params or params}
+    if found := [Problem(name, x, "a purerl.Environment has no parameters to set") for name, x in given.items() if x]:
+        raise ConfigError(found)
+    return with_info(checked(env), info)
 
 
 def swept_problems(
     env_id: str, env_kwargs: tuple, env_params: dict[str, Any], env: Any = None, params: Any = None
 ) -> list[Problem]:
     """What is wrong with the environments of a batch of configs; the arguments are those of `make_env`, overrides `[configs]`."""
+    if isinstance(env, Environment):
+        return []
     from purerl.envs import gymnax
 
     env = gymnax.make(env_id, env_kwargs) if env is None else env

@@ -36,6 +36,8 @@ def qualified_name(x: Any) -> str:
     """A name for an object: of a function its own, of a tuple those of its parts, of anything else its class's."""
     if isinstance(x, functools.partial):
         return qualified_name(x.func)
+    if isinstance(x, Environment):
+        return x.name or qualified_name((x.reset, x.step))
     if isinstance(x, tuple):
         return ", ".join(qualified_name(part) for part in x if callable(part))
     one = x if hasattr(x, "__qualname__") else type(x)

@@ -1,0 +1,333 @@
+"""`check_env`: whether an environment keeps the protocol, in a user's words."""
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.core.errors import ConfigError
+from purerl.core.keys import named_key, split_keys
+from purerl.core.types import Box, Discrete, Environment, MultiDiscrete, PyTree
+from purerl.envs import make_env
+from purerl.envs.functions import wrap_env
+
+SHORT = 32  # steps of the rollouts that are compared
+TIMED = 256  # environments of the timing
+
+
+class EnvReport(NamedTuple):
+    """What `check_env` found.
+
+    problems: what will train wrongly, or not at all; empty for an environment that keeps the protocol.
+    notes: what the environment is like.
+    """
+
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([*(f"problem: {x}" for x in self.problems), *(f"note:    {x}" for x in self.notes)])
+
+
+def check_env(
+    env: Any, env_params: Any = None, *, env_kwargs: tuple = (), num_envs: int = 16, num_steps: int = 1100, seed: int = 0
+) -> EnvReport:
+    """Tries an environment with random actions, and reports what would train wrongly.
+
+    It looks at shapes and dtypes, whether the state is a fixed point of a step, both flags and the time limit, whether runs are
+    deterministic, whether a reset forgets the episode before, whether environments of a batch are independent, the observation
+    before a reset, numbers that are not finite, and what a step and a reset cost.
+
+    Args:
+        env: an id, an object as `make_train` takes it, or a bare one as `wrap_env` does.
+        env_params: as `make_train` takes them.
+        env_kwargs: constructor arguments for an id: (("size", 12),).
+        num_envs: environments side by side, at least 2.
+        num_steps: steps in each; choose more than the time limit.
+        seed: of actions and environments.
+
+    Example:
+        >>> report = purerl.check_env("CartPole-v1")
+        >>> report.problems
+        ()
+        >>> print(report.notes[0])
+        observations: float32[4]; actions: Discrete(n=2); time limit: 500 steps
+    """
+    try:
+        made = _made(env, env_params, env_kwargs)
+    except ConfigError as error:
+        return EnvReport(tuple(map(str, error.problems)), ())
+    space, key = made.action_space, jax.random.key(seed)
+    begin = time.perf_counter()
+    trial = jax.device_get(jax.jit(lambda: _trial(made, key, num_envs, num_steps))())
+    compiled = time.perf_counter() - begin
+    again = jax.device_get(jax.jit(lambda: _trial(made, key, num_envs, num_steps))())  # traced anew
+    problems = [*_signal_problems(made, trial), *_limit_problems(made, trial)]
+    ends = bool(trial.ended.any())
+    if _same(trial, again):
+        problems += _row_problems(made, key, num_envs)
+        problems += [] if not ends or _forgets(made, key, trial.last_state, trial.last_action, trial.ended) else [REMEMBERS]
+    else:
+        problems.append(DIFFERENT_RUNS)
+    notes = [
+        f"observations: {_text(made.observation_space)}; actions: {_action_text(space)}; "
+        f"time limit: {'not known' if made.max_steps is None else f'{made.max_steps} steps'}",
+        f"in {num_envs} x {num_steps} random steps: {trial.terminated.sum()} terminated, {trial.truncated.sum()} truncated, "
+        f"{(trial.terminated & trial.truncated).sum()} of them both",
+        *([] if ends else ["no episode ended, so that resets were not looked at; raise num_steps"]),
+        *_start_notes(made, key, num_envs),
+        *_cost_notes(made, key, compiled),
+    ]
+    return EnvReport(tuple(problems), tuple(notes))
+
+
+DIFFERENT_RUNS = (
+    "not deterministic: two runs from one key differ. It has state outside of its state, such as numpy.random or a counter in "
+    "Python; use the key, and keep everything in the state"
+)
+REMEMBERS = "a reset does not forget: what follows it depends on the episode before. Reset every part of the state"
+ROWS = "environments of a batch influence each other: in another order they give other results"
+
+
+class Trial(NamedTuple):
+    """What a random rollout gave.
+
+    terminated, truncated: `[T, B]`. length: `[T, B]`, of the episode so far. stale: a running episode's `next_obs` is not
+    its `obs`. fresh: of each end, whether `next_obs` is the observation after the reset. varies: the observations are not all
+    alike. obs_finite, reward_finite, in_range: all of them. last_state, last_action: of each environment, from which and by
+    which its last episode ended. ended: `[B]`, whether any did. state: after the last step.
+    """
+
+    terminated: Any
+    truncated: Any
+    length: Any
+    stale: Any
+    fresh: Any
+    varies: Any
+    obs_finite: Any
+    reward_finite: Any
+    in_range: Any
+    last_state: PyTree
+    last_action: Any
+    ended: Any
+    state: PyTree
+    reward: Any
+
+
+def _made(env: Any, env_params: Any, env_kwargs: tuple) -> Environment:
+    if isinstance(env, str):
+        return make_env(env, env_kwargs, {}, params=env_params)
+    bare = not isinstance(env, Environment | type) and hasattr(env, "action_space") and not callable(env.action_space)
+    return make_env("", (), {}, wrap_env(env) if bare else env, env_params)
+
+
+def _actions(space: Any, key: jax.Array, count: int) -> jax.Array:
+    """Random actions `[count, ...]`; of an unbounded Box normal ones."""
+    shape = (count, *space.shape)
+    if isinstance(space, Discrete):
+        return jax.random.randint(key, shape, 0, space.n, jnp.int32)
+    if isinstance(space, MultiDiscrete):
+        return jax.random.randint(key, shape, 0, jnp.broadcast_to(jnp.array(space.sizes), shape), jnp.int32)
+    if isinstance(space, Box):
+        normal, share = jax.random.normal(key, shape), jax.random.uniform(key, shape)
+        below, above = (jnp.broadcast_to(bound[None], shape) for bound in (space.low, space.high))
+        bounded = jnp.isfinite(below) & jnp.isfinite(above)
+        low, high = (jnp.where(bounded, bound, jnp.zeros_like(bound)) for bound in (below, above))
+        return jnp.where(bounded, low + share * (high - low), jnp.clip(normal, below, above))
+    return jax.random.bernoulli(key, 0.5, shape).astype(jnp.int32)
+
+
+def _trial(env: Environment, key: jax.Array, B: int, T: int) -> Trial:
+    """A rollout of random actions, without its observations."""
+    env_state, obs = env.reset(jax.random.split(named_key(key, "start"), B))
+    first_obs, no = obs, jnp.zeros(B, bool)
+    spaces = jax.tree.leaves(env.observation_space, is_leaf=lambda x: isinstance(x, Discrete))
+
+    def step(carry, index):
+        env_state, length, last_state, last_action, ended = carry
+        action = _actions(env.action_space, named_key(key, "action", index), B)
+        after = env.step(split_keys(named_key(key, "environment", index), 2, B), env_state, action)
+        done, length = after.terminated | after.truncated, length + 1
+        in_range = [
+            ((x >= 0) & (x < space.n)).all() if isinstance(space, Discrete) else jnp.bool_(True)
+            for x, space in zip(jax.tree.leaves(after.next_obs), spaces, strict=True)
+        ]
+        keep = functools.partial(jax.tree.map, lambda new, old: jax.vmap(jnp.where)(done, new, old))
+        same = _alike(after.next_obs, after.obs, B)
+        seen = {
+            "terminated": after.terminated,
+            "truncated": after.truncated,
+            "length": length,
+            "stale": ~done & ~same,
+            "fresh": done & same,
+            "varies": ~_alike(after.next_obs, first_obs, B),
+            "obs_finite": _finite((after.obs, after.next_obs)),
+            "reward_finite": jnp.isfinite(after.reward).all(),
+            "in_range": jnp.stack(in_range).all(),
+            "reward": after.reward,
+        }
+        last = keep(env_state, last_state), keep(action, last_action)
+        return (after.env_state, jnp.where(done, 0, length), *last, ended | done), seen
+
+    start = env_state, jnp.zeros(B, jnp.int32), env_state, _actions(env.action_space, key, B), no
+    (env_state, _, last_state, last_action, ended), seen = jax.lax.scan(step, start, jnp.arange(T, dtype=jnp.uint32))
+    data = lambda tree: jax.tree.map(_numbers, tree)
+    return Trial(**seen, last_state=data(last_state), last_action=last_action, ended=ended, state=data(env_state))
+
+
+def _numbers(x: jax.Array) -> jax.Array:
+    """An array that can be read on the host: of keys their words."""
+    return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+
+
+def _alike(a: PyTree, b: PyTree, B: int) -> jax.Array:
+    """Whether two trees `[B, ...]` are equal, NaN to NaN: `[B]`."""
+    equal = lambda x, y: ((x == y) | ((x != x) & (y != y))).reshape(B, -1).all(1)
+    return jnp.stack(jax.tree.leaves(jax.tree.map(equal, a, b))).all(0)
+
+
+def _finite(tree: PyTree) -> jax.Array:
+    floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return jnp.stack([jnp.isfinite(x).all() for x in floats] or [jnp.bool_(True)]).all()
+
+
+def _same(a: PyTree, b: PyTree) -> bool:
+    """Whether two trees of NumPy arrays are equal, NaN to NaN."""
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.array_equal(x, y, equal_nan=np.issubdtype(np.asarray(x).dtype, np.inexact)) for x, y in pairs)
+
+
+def _signal_problems(env: Environment, trial: Trial) -> list[str]:
+    ends = (trial.terminated | trial.truncated).sum()
+    found = []
+    if not trial.obs_finite.all():
+        found.append(f"observations that are not finite, the first after {np.argmin(trial.obs_finite) + 1} random steps")
+    if not trial.reward_finite.all():
+        found.append(f"rewards that are not finite, the first after {np.argmin(trial.reward_finite) + 1} random steps")
+    if not trial.in_range.all():
+        found.append(f"an observation outside of its declared space, {_text(env.observation_space)}")
+    if trial.stale.any():
+        found.append("within an episode, `obs` is not `next_obs`: the observation to act on must be the one the step led to")
+    if ends and trial.varies.any() and trial.fresh.sum() == ends:
+        found.append(
+            f"the final observation is missing: at all {ends} ends `next_obs` is the observation after the reset. It must be the "
+            "one before, whose value continues an episode that a time limit cut short"
+        )
+    return found
+
+
+def _limit_problems(env: Environment, trial: Trial) -> list[str]:
+    if env.max_steps is None:
+        return []
+    done = trial.terminated | trial.truncated
+    if (trial.length > env.max_steps).any():
+        return [f"an episode ran for {trial.length.max()} steps and more, past its time limit of {env.max_steps}"]
+    at_limit = done & (trial.length == env.max_steps)
+    if at_limit.any() and not (trial.truncated & at_limit).any():
+        return [
+            f"time limits are reported as terminal states: all {at_limit.sum()} episodes that reached {env.max_steps} steps are "
+            "`terminated`, none is `truncated`. Values would learn that nothing follows"
+        ]
+    return []
+
+
+def _rollout(env: Environment, env_state: PyTree, keys: Callable, actions: Callable) -> PyTree:
+    """What a short rollout gives, with keys `[2, B]` and actions `[B, ...]` by step."""
+
+    def step(env_state, index):
+        after = env.step(keys(index), env_state, actions(index))
+        return after.env_state, (after.next_obs, after.reward, after.terminated, after.truncated)
+
+    return jax.lax.scan(step, env_state, jnp.arange(SHORT, dtype=jnp.uint32))[1]
+
+
+def _row_problems(env: Environment, key: jax.Array, B: int) -> list[str]:
+    """Whether the environments of a batch in the reverse order give the same results, up to rounding."""
+
+    def run(order):
+        start, _ = env.reset(jax.random.split(named_key(key, "rows"), B)[order])
+        keys = lambda i: split_keys(named_key(key, "rows/environment", i), 2, B)[:, order]
+        actions = lambda i: _actions(env.action_space, named_key(key, "rows/action", i), B)[order]
+        return _rollout(env, start, keys, actions)
+
+    forward, backward = jax.device_get(jax.jit(lambda: (run(jnp.arange(B)), run(jnp.arange(B)[::-1])))())
+    backward = jax.tree.map(lambda x: x[:, ::-1], backward)
+    return [] if _close(forward, backward) else [ROWS]
+
+
+def _close(a: PyTree, b: PyTree) -> bool:
+    """Whether two short rollouts agree, at their beginning up to rounding; small differences may grow later."""
+    begin = lambda tree: [np.asarray(x[:4], np.float64) for x in jax.tree.leaves(tree)]
+    return all(np.allclose(x, y, rtol=1e-3, atol=1e-4, equal_nan=True) for x, y in zip(begin(a), begin(b), strict=True))
+
+
+def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended: Any) -> bool:
+    """Whether what follows the end of an episode is the same whatever was before it.
+
+    Each environment is brought to the end of its last episode, and goes on with the keys and actions of all others.
+    """
+    B = len(ended)
+    shapes = jax.eval_shape(lambda: env.reset(jax.random.split(key, B))[0])
+    wrap = lambda x, like: jax.random.wrap_key_data(x) if jnp.issubdtype(like.dtype, jax.dtypes.prng_key) else x
+    state = jax.tree.map(wrap, state, shapes)
+    for_all = lambda i: jnp.broadcast_to(split_keys(named_key(key, "forgets", i), 2, 1), (2, B))
+
+    def run():
+        after = env.step(for_all(SHORT), state, action)
+        shape = (B, *env.action_space.shape)
+        one = lambda i: jnp.broadcast_to(_actions(env.action_space, named_key(key, "forgets/action", i), 1), shape)
+        return after.terminated | after.truncated, (after.obs, _rollout(env, after.env_state, for_all, one))
+
+    done, (obs, steps) = jax.device_get(jax.jit(run)())
+    rows = np.flatnonzero(done & ended)
+    pick = lambda i: (jax.tree.map(lambda x: x[None, [i]], obs), jax.tree.map(lambda x: x[:, [i]], steps))
+    return all(_close(pick(rows[0]), pick(i)) for i in rows[1:])
+
+
+def _start_notes(env: Environment, key: jax.Array, B: int) -> list[str]:
+    obs = jax.device_get(jax.jit(env.reset)(jax.random.split(named_key(key, "start"), B))[1])
+    alike = all((x == x[:1]).all() for x in jax.tree.leaves(obs))
+    return ["every episode begins with the same observation"] if alike else []
+
+
+def _cost_notes(env: Environment, key: jax.Array, compiled: float) -> list[str]:
+    keys = jax.random.split(key, (2, TIMED))
+    reset, step = jax.jit(env.reset), jax.jit(env.step)
+    env_state, _ = reset(keys[0])
+    action = _actions(env.action_space, key, TIMED)
+    seconds = {"step": _best(lambda: step(keys, env_state, action)), "reset": _best(lambda: reset(keys[0]))}
+    text = ", ".join(f"a {name} {1e3 * x:.2g} ms" for name, x in seconds.items())
+    notes = [f"cost: {text}, each of {TIMED} environments; compiling and running the check {compiled:.1f} s"]
+    if seconds["reset"] > 5 * seconds["step"]:
+        notes.append(
+            f"a reset costs {seconds['reset'] / seconds['step']:.0f} steps. It is computed for all environments in every step in "
+            "which an episode ends: prepare what is dear in advance, and keep it in the state"
+        )
+    return notes
+
+
+def _best(run: Callable) -> float:
+    """The fastest of a few runs, in seconds."""
+    jax.block_until_ready(run())
+    times = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        jax.block_until_ready(run())
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def _text(space: PyTree) -> str:
+    is_index = lambda x: isinstance(x, Discrete)
+    leaves = jax.tree_util.tree_leaves_with_path(space, is_leaf=is_index)
+    text = lambda x: str(x) if is_index(x) else f"{x.dtype}{list(x.shape)}"
+    name = lambda path: jax.tree_util.keystr(path, simple=True, separator="/")
+    return ", ".join(f"{name(path)} {text(x)}".strip() for path, x in leaves)
+
+
+def _action_text(space: Any) -> str:
+    return f"Box{list(space.shape)}" if isinstance(space, Box) else str(space)

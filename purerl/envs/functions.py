@@ -1,0 +1,79 @@
+"""The adapter for an environment of pure functions that extends no library's base class."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purerl.core.errors import ConfigError, Problem, code_of
+from purerl.core.types import Environment
+from purerl.envs.auto_reset import auto_reset
+from purerl.envs.signals import check_step, chosen, strong, typed_signals, unpacked
+from purerl.envs.spaces import action_space_of, observation_space_of
+
+PROTOCOL = "purerl.wrap_env"
+
+
+def wrap_env(env: Any, max_steps: int | None = None) -> Environment:
+    """A bare environment behind purerl's protocol: a batch, with a time limit, auto-reset and the final observation.
+
+    Args:
+        env: any object with the members below; it needs no base class.
+
+            reset(key) -> (state, obs)
+            step(key, state, action) -> (state, obs, reward, terminated, truncated, info)
+            action_space: `purerl.Discrete(n)`, `MultiDiscrete`, `MultiBinary` or `Box(low, high)`, or gymnax's or gymnasium's
+            observation_space: optional; needed only where an observation is an index: `purerl.Discrete(n)`
+            max_steps: optional, the time limit in steps
+
+          Both functions are of one environment, pure, and of fixed shapes. The state and `obs` are PyTrees of arrays, reward a
+          scalar, `terminated` and `truncated` bool scalars, and `info` a dict of arrays. It never resets itself.
+        max_steps: the time limit in steps, in place of its own. An episode that reaches it is truncated. None for no limit
+          beside its own `truncated`.
+
+    Raises:
+        ConfigError: a member is missing, or gives something else.
+
+    Example:
+        >>> class Corridor:
+        ...     action_space = purerl.Discrete(2)
+        ...     def reset(self, key):
+        ...         return jnp.int32(0), jnp.zeros(1)
+        ...     def step(self, key, at, action):
+        ...         at = jnp.clip(at + 2 * action - 1, 0, 5)
+        ...         return at, at[None] / 5.0, at == 5, at == 5, False, {}
+        >>> env = purerl.wrap_env(Corridor(), max_steps=20)
+        >>> train = purerl.make_train(purerl.PPOConfig(), env=env)
+    """
+    missing = [name for name in ("reset", "step", "action_space") if not hasattr(env, name)]
+    if missing or isinstance(env, type):
+        hint = f"has no {' or '.join(missing)}" if missing else f"must be an object, not a class: write {env.__name__}()"
+        raise ConfigError([Problem("env", env, f"{hint}; see help(purerl.wrap_env)")])
+    limit = getattr(env, "max_steps", None) if max_steps is None else max_steps
+    if limit is not None and not (isinstance(limit, int) and 1 <= limit < 2**31):
+        raise ConfigError([Problem("max_steps", limit, "must be an int from 1 to 2**31 - 1, or None")])
+
+    def reset(key):
+        env_state, obs = unpacked(env.reset(key), 2, "reset", PROTOCOL)
+        return strong((obs, (env_state, jnp.int32(0))))
+
+    def step(key, env_state, action):
+        inner, count = env_state
+        inner, obs, reward, terminated, truncated, info = unpacked(env.step(key, inner, action), 6, "step", PROTOCOL)
+        truncated = truncated if limit is None else jnp.asarray(truncated) | (count + 1 >= limit)
+        return (*typed_signals(obs, (inner, count + 1), reward, terminated, truncated), chosen(info, tuple(info)))
+
+    with code_of("env", "reset(key)"):
+        obs, env_state = jax.eval_shape(reset, jax.random.key(0))
+    action_space = action_space_of(env.action_space)
+    with code_of("env", "step(key, state, action)"):
+        info = check_step(step, action_space, obs, env_state)
+    return Environment(
+        reset=lambda keys: jax.vmap(reset)(keys)[::-1],
+        step=auto_reset(reset, step),
+        observation_space=observation_space_of(getattr(env, "observation_space", None), obs),
+        action_space=action_space,
+        max_steps=limit,
+        info=tuple(info),
+        name=f"{type(env).__module__}.{type(env).__qualname__}",
+    )

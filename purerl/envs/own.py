@@ -1,0 +1,75 @@
+"""Environments that keep purerl's protocol by themselves, such as batched simulators."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.core.errors import ConfigError, Problem, code_of
+from purerl.core.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete, TimeStep
+from purerl.envs.signals import differences, strong
+
+COUNT = 2  # environments of a trace
+
+
+def checked(env: Environment) -> Environment:
+    """An `Environment` of the user's, whose arrays are strongly typed.
+
+    Raises:
+        ConfigError: it does not keep the protocol. Nothing is compiled.
+    """
+    if not isinstance(env.action_space, Discrete | MultiDiscrete | MultiBinary | Box):
+        hint = "must be purerl.Discrete, MultiDiscrete, MultiBinary or Box"
+        raise ConfigError([Problem("env.action_space", env.action_space, hint)])
+    reset = lambda keys: strong(env.reset(keys))
+    step = lambda keys, env_state, action: strong(env.step(keys, env_state, action))
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, COUNT)))
+    with code_of("env", f"reset(keys [{COUNT}])"):
+        env_state, obs = jax.eval_shape(reset, jax.ShapeDtypeStruct((COUNT,), keys.dtype))
+    action = jax.ShapeDtypeStruct((COUNT, *env.action_space.shape), env.action_space.dtype)
+    with code_of("env", f"step(keys [2, {COUNT}], env_state, action {list(action.shape)})"):
+        after = jax.eval_shape(step, keys, env_state, action)
+    if not isinstance(after, TimeStep):
+        raise ConfigError([Problem("env", type(after).__name__, "its step must return a purerl.TimeStep")])
+    found = _problems(env, obs, after) + differences(env_state, after.env_state, "state")
+    for name in ("obs", "next_obs"):
+        found += differences(obs, getattr(after, name), "observation")
+    if found:
+        raise ConfigError(found)
+    return env._replace(reset=reset, step=step)
+
+
+def _problems(env: Environment, obs: Any, after: TimeStep) -> list[Problem]:
+    """What of a batch's observations and signals has another shape or dtype than the protocol."""
+    found = []
+    spaces = jax.tree.leaves(env.observation_space, is_leaf=lambda x: isinstance(x, Discrete))
+    if [(COUNT, *x.shape) for x in spaces] != [x.shape for x in jax.tree.leaves(obs)]:
+        hint = f"observations of {COUNT} environments are {[list(x.shape) for x in jax.tree.leaves(obs)]}, and not like it"
+        found.append(Problem("env.observation_space", env.observation_space, hint))
+    kinds = {"reward": np.dtype(np.float32), "terminated": np.dtype(bool), "truncated": np.dtype(bool)}
+    for name, kind in kinds.items():
+        x = getattr(after, name)
+        if x.shape != (COUNT,) or x.dtype != kind:
+            found.append(Problem(f"env: {name}", f"{x.dtype}{list(x.shape)}", f"must be {kind}, one for each environment"))
+    for name in env.info:
+        if name not in after.info or after.info[name].shape[:1] != (COUNT,):
+            found.append(Problem("env.info", name, "each must be an entry of TimeStep.info, [environments, ...]"))
+    return found
+
+
+def with_info(env: Environment, names: tuple[str, ...]) -> Environment:
+    """The environment with these entries of its info alone, as float32.
+
+    Raises:
+        ConfigError: it has no such entry.
+    """
+    if missing := [name for name in names if name not in env.info]:
+        hint = f"no entry of the environment's info, which has {', '.join(map(repr, env.info)) or 'nothing'}"
+        raise ConfigError([Problem("info", name, hint) for name in missing])
+
+    def step(keys, env_state, action):
+        after = env.step(keys, env_state, action)
+        return after.replace(info={name: after.info[name].astype(jnp.float32) for name in names})
+
+    return env._replace(step=step, info=names)

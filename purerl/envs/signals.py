@@ -1,0 +1,101 @@
+"""What one environment's reset and step give, as adapters need it, and where it is not what it must be."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.types import Space
+
+
+def strong(tree: Any) -> Any:
+    """Arrays whose dtype no longer depends on what they meet: weakly typed leaves would drift in a scan's carry."""
+
+    def one(path, x):
+        try:
+            x = jnp.asarray(x)
+        except TypeError as error:
+            hint = "is no array, so the environment cannot be traced; keep arrays only in its state, observation and signals"
+            raise ConfigError([Problem(f"env: {jax.tree_util.keystr(path)}", x, hint)]) from error
+        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        return x if is_key else jax.lax.convert_element_type(x, x.dtype)
+
+    return jax.tree_util.tree_map_with_path(one, tree)
+
+
+def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
+    """What a method returned, if that is so many values."""
+    if not isinstance(values, tuple | list):
+        raise ConfigError([Problem("env", method, f"returns one {type(values).__name__}, not {protocol}'s {count} values")])
+    if len(values) != count:
+        hint = f"returns {len(values)} values, not {protocol}'s {count}"
+        if count == 6 and len(values) == 5 and protocol == "gymnax 1.0":
+            hint += "; five are gymnax 0.0's, which cannot tell termination from truncation: it needs gymnax >= 1.0.1"
+        raise ConfigError([Problem("env", method, hint)])
+    return tuple(values)
+
+
+def typed_signals(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any) -> tuple:
+    """These as strongly typed arrays, the reward as float32."""
+    if reward is None:
+        raise ConfigError([Problem("env", "step", "its reward is None; it must be a real scalar")])
+    obs, env_state, reward, terminated, truncated = strong((obs, env_state, reward, terminated, truncated))
+    return obs, env_state, reward.astype(jnp.float32) if jnp.isrealobj(reward) else reward, terminated, truncated
+
+
+def chosen(info: dict[str, Any], names: tuple[str, ...]) -> dict[str, jax.Array]:
+    """Those entries of one step's `info` that were asked for, as float32."""
+    wrong = [name for name in names if name not in info]
+    if wrong:
+        hint = f"no entry of the environment's info, which has {', '.join(map(repr, info)) or 'nothing'}"
+        raise ConfigError([Problem("info", name, hint) for name in wrong])
+    return {name: jnp.asarray(info[name], jnp.float32) for name in names}
+
+
+def one_action(space: Space) -> jax.ShapeDtypeStruct:
+    """The shape and dtype of an action."""
+    return jax.ShapeDtypeStruct(space.shape, space.dtype)
+
+
+def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) -> dict[str, Any]:
+    """Refuses an environment whose step and reset disagree, or whose signals have the wrong shape. Nothing is compiled.
+
+    Args:
+        step: `(key, env_state, action) -> (*observations, env_state, reward, terminated, truncated, info)` of one environment.
+        action_space: what it is given.
+        obs, env_state: the shapes that a reset gives.
+
+    Returns:
+        The shapes of `info`.
+    """
+    after = jax.eval_shape(step, jax.random.key(0), env_state, one_action(action_space))
+    *observations, state_after, reward, terminated, truncated, info = after
+    found = []
+    if not sum(x.size for x in jax.tree.leaves(obs)):
+        found.append(Problem("env", obs, "observations are empty"))
+    for before, after, what in [(env_state, state_after, "state"), *((obs, o, "observation") for o in observations)]:
+        found += differences(before, after, what)
+    if reward.shape != () or jnp.issubdtype(reward.dtype, jnp.complexfloating):
+        found.append(Problem("env", reward, "the reward must be a real scalar; take reward[0] or reward.sum() in its step"))
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if flag.shape != () or flag.dtype != bool:
+            found.append(Problem("env", flag, f"`{name}` must be a bool scalar"))
+    if found:
+        raise ConfigError(found)
+    return info
+
+
+def differences(before: Any, after: Any, what: str) -> list[Problem]:
+    """Where the shapes or dtypes after a step are not those of a reset."""
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        hint = f"the {what} after a step has another structure than after a reset: {jax.tree.structure(before)}"
+        return [Problem("env", jax.tree.structure(after), hint)]
+    pairs = zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True)
+    text = lambda x: f"{x.dtype}{list(x.shape)}"
+    return [
+        Problem("env", text(new), f"the {what}{jax.tree_util.keystr(path)} after a step is not what a reset gives: {text(old)}")
+        for (path, old), new in pairs
+        if (old.shape, old.dtype) != (new.shape, new.dtype)
+    ]

@@ -1,0 +1,66 @@
+"""Spaces of other libraries as purerl's."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.types import Box, Discrete, MultiBinary, MultiDiscrete, Space
+
+
+def action_space_of(space: Any) -> Space:
+    """The space of actions that an environment declares: one of purerl's, or a `Discrete` or `Box` of gymnax or gymnasium.
+
+    Raises:
+        ConfigError: it is none, or has no action.
+    """
+    if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
+        sizes = (space.n,) if not isinstance(space, MultiDiscrete) else space.sizes
+        if not isinstance(sizes, tuple) or not all(isinstance(size, int | np.integer) for size in sizes):
+            hint = "the sizes of its action space must be whole numbers, several of them in a tuple"
+            raise ConfigError([Problem("env", space, hint)])
+    elif hasattr(space, "low") and hasattr(space, "high"):
+        return _box(space)
+    elif is_discrete(space):
+        space, sizes = Discrete(int(space.n)), (space.n,)
+    else:
+        hint = "its action space must be Discrete, Box, or purerl's MultiDiscrete or MultiBinary"
+        raise ConfigError([Problem("env", space, hint)])
+    if not sizes or min(sizes) < 1:
+        raise ConfigError([Problem("env", space, "its action space has no action")])
+    return space
+
+
+def is_discrete(space: Any) -> bool:
+    """Whether a space, of any library, is the integers below a number."""
+    return hasattr(space, "n") and not isinstance(space, MultiBinary) and not getattr(space, "shape", ())
+
+
+def observation_space_of(declared: Any, obs: Any) -> Any:
+    """The space of observations: shapes and dtypes as they are, and which of them are an index, as it is declared.
+
+    Args:
+        declared: a space, of any library, or a dict of them; None if there is none.
+        obs: the shapes and dtypes of one observation.
+    """
+    if isinstance(obs, dict):
+        inside = getattr(declared, "spaces", declared)
+        return {name: observation_space_of(inside.get(name) if isinstance(inside, dict) else None, x) for name, x in obs.items()}
+    if is_discrete(declared) and getattr(obs, "shape", None) == ():
+        return Discrete(int(declared.n))
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), obs)
+
+
+def _box(space: Any) -> Box:
+    low, high = (jnp.asarray(bound) for bound in (space.low, space.high))
+    if not jnp.issubdtype(getattr(space, "dtype", low.dtype), jnp.floating):
+        raise ConfigError([Problem("env", space, "its action space is a Box of integers; use Discrete, or a Box of floats")])
+    shape = getattr(space, "shape", low.shape)
+    low, high = (jnp.broadcast_to(bound.astype(jnp.float32), shape) for bound in (low, high))
+    if not low.size:
+        raise ConfigError([Problem("env", space, "its action space has no dimension")])
+    if not isinstance(low, jax.core.Tracer) and not isinstance(high, jax.core.Tracer) and not (low < high).all():
+        raise ConfigError([Problem("env", space, "its action space needs low < high in every dimension")])
+    return Box(low, high)

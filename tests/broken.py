@@ -1,0 +1,127 @@
+"""Environments broken on purpose, one defect each, and what `check_env` says of it."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+
+import purerl
+
+
+class Line:
+    """A walk on a line, which works: it ends at 4, or at its time limit."""
+
+    action_space = purerl.Discrete(2)
+    max_steps = 12
+
+    def reset(self, key):
+        at = jax.random.uniform(key, minval=-1.0)
+        return {"at": at, "hidden": jnp.float32(0)}, at[None]
+
+    def step(self, key, state, action):
+        at = state["at"] + 2.0 * action - 1.0
+        return {**state, "at": at}, at[None], at, at > 4, False, {}
+
+
+class Drifting(Line):
+    def step(self, key, state, action):
+        state, *rest = super().step(key, state, action)
+        return {**state, "at": state["at"].astype(jnp.bfloat16)}, *rest
+
+
+class RewardVector(Line):
+    def step(self, key, state, action):
+        state, obs, reward, *rest = super().step(key, state, action)
+        return state, obs, reward[None], *rest
+
+
+class FloatFlag(Line):
+    def step(self, key, state, action):
+        *rest, terminated, truncated, info = super().step(key, state, action)
+        return *rest, terminated.astype(jnp.float32), truncated, info
+
+
+class NotANumber(Line):
+    def step(self, key, state, action):
+        state, obs, reward, *rest = super().step(key, state, action)
+        return state, obs, jnp.log(reward), *rest
+
+
+class OutOfRange(Line):
+    observation_space = purerl.Discrete(3)
+
+    def reset(self, key):
+        return super().reset(key)[0], jnp.int32(0)
+
+    def step(self, key, state, action):
+        state, obs, *rest = super().step(key, state, action)
+        return state, jnp.int32(obs[0] + 2), *rest
+
+
+class HiddenCounter(Line):
+    counter = itertools.count()
+
+    def step(self, key, state, action):
+        state, obs, reward, *rest = super().step(key, state, action)
+        return state, obs, reward + next(self.counter), *rest
+
+
+class ObservationOfAnotherShape(Line):
+    def step(self, key, state, action):
+        state, obs, *rest = super().step(key, state, action)
+        return state, jnp.concatenate([obs, obs]), *rest
+
+
+def batch(change=lambda after, before, fresh, state: after, limit=12):
+    """`Line` as a whole batch, one part of what its steps give changed."""
+    good = purerl.wrap_env(Line())
+
+    def step(keys, state, action):
+        fresh = good.reset(keys[1])
+        return change(good.step(keys, state, action), state, fresh, state)
+
+    return good._replace(step=step, max_steps=limit)
+
+
+def done(after):
+    return after.terminated | after.truncated
+
+
+def as_terminal(after, *_):
+    return after.replace(terminated=done(after), truncated=jnp.zeros_like(after.truncated))
+
+
+def after_the_reset(after, *_):
+    return after.replace(next_obs=after.obs)
+
+
+def remembered(after, before, fresh, state):
+    (inner, count) = after.env_state
+    (old, _) = before
+    hidden = old["hidden"] + 1.0
+    return after.replace(env_state=({**inner, "hidden": hidden}, count), reward=after.reward + hidden)
+
+
+def mixed(after, *_):
+    return after.replace(reward=after.reward + after.reward[0])
+
+
+def late(after, before, fresh, state):
+    return after.replace(obs=jnp.where(done(after)[:, None], after.obs, before[0]["at"][:, None]))
+
+
+BROKEN = {
+    "state of another dtype": (Drifting(), "after a step is not what a reset gives"),
+    "observation of another shape": (ObservationOfAnotherShape(), "the observation after a step is not what a reset gives"),
+    "reward of one entry": (RewardVector(), "the reward must be a real scalar"),
+    "flag of floats": (FloatFlag(), "`terminated` must be a bool scalar"),
+    "reward of NaN": (NotANumber(), "rewards that are not finite"),
+    "index out of range": (OutOfRange(), "outside of its declared space"),
+    "state outside of the state": (HiddenCounter(), "not deterministic"),
+    "time limit as terminal": (batch(as_terminal), "time limits are reported as terminal states"),
+    "limit that is none": (batch(limit=9), "past its time limit of 9"),
+    "final observation lost": (batch(after_the_reset), "the final observation is missing"),
+    "reset that remembers": (batch(remembered), "a reset does not forget"),
+    "rows that mix": (batch(mixed), "influence each other"),
+    "observation a step late": (batch(late), "`obs` is not `next_obs`"),
+}
