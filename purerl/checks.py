@@ -15,11 +15,13 @@ import jax
 import numpy as np
 
 from purerl.config.algorithms import algorithm_of
-from purerl.config.base import OnPolicyConfig
+from purerl.config.base import MEMORY, OnPolicyConfig
 from purerl.config.documentation import default_of
 from purerl.config.fields import Config, is_float_leaf, is_off, not_scalar, problems
-from purerl.core.errors import ConfigError, Problem, code_of
-from purerl.core.types import Discrete, Environment, MultiDiscrete, Network, Outputs, TrainState
+from purerl.core.arguments import accepted
+from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
+from purerl.core.types import Algorithm, Discrete, Environment, MultiDiscrete, Network, Outputs, TrainState
+from purerl.learning.components import Components
 from purerl.learning.optimizers import optimizer_problems
 from purerl.networks.actor_critic import bounded
 
@@ -30,6 +32,8 @@ def check_type(cfg: Any) -> None:
     """That a config is one, with the hint to make one."""
     hint = "must be the config of an algorithm: purerl.PPOConfig(lr=1e-3)"
     raise_if_any([] if isinstance(cfg, OnPolicyConfig) else [Problem("cfg", cfg, hint)])
+    hint = "the class of a config must be decorated with @purerl.configclass"
+    raise_if_any([] if "__dataclass_params__" in vars(type(cfg)) else [Problem("cfg", type(cfg).__name__, hint)])
 
 
 def check_parts(given: dict[str, Any], cfg: OnPolicyConfig) -> None:
@@ -38,7 +42,7 @@ def check_parts(given: dict[str, Any], cfg: OnPolicyConfig) -> None:
     Those whose arguments are arrays of any shape are traced here; the others where an update is.
     """
     found = []
-    for name in ("advantage", "policy_loss", "lr_schedule", "reward_shaper"):
+    for name in ("algorithm", "advantage", "policy_loss", "extra_loss", "lr_schedule", "reward_shaper", "measure"):
         if name in given and not callable(given[name]):
             found.append(Problem(name, given[name], "must be a function"))
     pair = given.get("intrinsic", (len, len))
@@ -51,8 +55,9 @@ def check_parts(given: dict[str, Any], cfg: OnPolicyConfig) -> None:
         "reward_shaper": ((array(3, 2), array(3, 1)), (3, 2)),
         "policy_loss": ((array(3, 2),) * 3, (3, 2)),
     }
+    sees_policies = accepted(given.get("policy_loss"), policy=None, old_policy=None)
     for name, (args, expected) in calls.items():
-        if name in given:
+        if name in given and not (name == "policy_loss" and sees_policies):
             function = functools.partial(_with_config, given[name], cfg) if name == "policy_loss" else given[name]
             with code_of(name, f"{name}({', '.join(str(list(x.shape)) for x in args)})"):
                 result = jax.eval_shape(function, *args)
@@ -64,6 +69,15 @@ def check_parts(given: dict[str, Any], cfg: OnPolicyConfig) -> None:
 
 def _with_config(function: Callable, cfg: OnPolicyConfig, *args: jax.Array) -> Any:
     return function(*args, cfg)
+
+
+def algorithm_made(maker: Callable, cfg: OnPolicyConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
+    """The algorithm that a maker gives for these parts, if it is one."""
+    with code_of("algorithm", "algorithm(cfg, env, network, parts)"):
+        made = maker(cfg, env, network, parts)
+    if not isinstance(made, Algorithm):
+        raise ConfigError([Problem("algorithm", made, "must return a purerl.Algorithm(init, update, phases), as purerl's do")])
+    return made
 
 
 def check_config(cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any]], Environment]) -> Environment:
@@ -123,12 +137,6 @@ def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState
     raise_if_any(_kept_problems(cfg, init))
 
 
-def raise_if_any(found: list[Problem]) -> None:
-    """Raises a ConfigError of these problems, if there are any."""
-    if found:
-        raise ConfigError(found)
-
-
 # --- settings without effect ------------------------------------------------------------------------------------------
 
 # What is not read where an argument of `make_train` takes its place.
@@ -137,6 +145,8 @@ REPLACED = {
         *("torso", "hidden", "activation", "init", "compute_dtype", "arch", "log_std_init", "action_distribution"),
         *("memory", "memory_size", "memory_layers", "memory_inputs"),
     ),
+    "torso": ("torso", "hidden", "activation"),
+    "memory": ("memory", "memory_size", "memory_layers"),
     "optimizer": ("optimizer", "adam_eps", "weight_decay"),
     "lr_schedule": ("lr_schedule", "lr", "lr_final", "lr_power", "decay_steps"),
     "intrinsic": tuple(
@@ -153,10 +163,11 @@ def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any])
             name, value, needs = f"{prefix}{field.name}", getattr(part, field.name), field.metadata.get("needs")
             if _is_default(part, field, env):
                 continue
-            if needs is not None and not needs.holds(cfg, env.action_space):
+            provided = needs is MEMORY and "memory" in given
+            if needs is not None and not provided and not needs.holds(cfg, env.action_space):
                 found[name] = Problem(name, value, f"is not read; it needs {needs.text}")
-            for argument in given:
-                if name in REPLACED.get(argument, ()):
+            for argument, x in given.items():
+                if name in REPLACED.get(argument, ()) and not (argument == "torso" and isinstance(x, dict)):
                     found[name] = Problem(name, value, f"is not read; {argument}= takes its place")
     return list(found.values())
 

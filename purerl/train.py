@@ -15,6 +15,7 @@ from purerl.acting.wrappers import with_action_mask, with_statistics
 from purerl.algorithms.registry import MAKERS
 from purerl.algorithms.rnd import intrinsic_of_pair, rnd
 from purerl.checks import (
+    algorithm_made,
     check_config,
     check_network,
     check_parts,
@@ -37,6 +38,7 @@ from purerl.envs import make_env
 from purerl.envs.previous import with_previous
 from purerl.learning.advantages import estimate
 from purerl.learning.components import Components
+from purerl.learning.custom import extra_term, measurement
 from purerl.learning.kl_penalty import kl_loss
 from purerl.learning.losses import surrogate
 from purerl.learning.nonfinite import freeze
@@ -53,12 +55,17 @@ def make_train(
     env: Any = None,
     env_params: Any = None,
     network: Network | None = None,
+    torso: Any = None,
+    memory: Any = None,
+    algorithm: Callable | None = None,
     advantage: Callable = estimate,
     policy_loss: Callable = surrogate,
+    extra_loss: Callable | None = None,
     optimizer: Any = None,
     lr_schedule: Callable | None = None,
     reward_shaper: Callable | None = None,
     intrinsic: tuple[Callable, Callable] | None = None,
+    measure: Callable | None = None,
 ) -> "Train":
     """A training function for this config.
 
@@ -67,12 +74,28 @@ def make_train(
 
     Args:
         cfg: the config.
-        env: an environment object with gymnax 1.0's methods (`reset_env`, `step_env`, `is_truncated`, `action_space`, ...),
-          in place of the config's `env`.
+        env: in place of the config's `env`: a `purerl.Environment`, which `purerl.wrap_env` makes of a bare one; or an object
+          with gymnax 1.0's methods (`reset_env`, `step_env`, `is_truncated`, `action_space`, ...).
         env_params: its parameters; its `default_params` if None. The config's `env_params` override single ones.
-        network: policy and value function, in place of the built-in ones.
-        advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`.
-        policy_loss: `(log_prob, old_log_prob, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate.
+        network: policy and value function, in place of the built-in ones; `purerl.from_linen` and `purerl.from_nnx` make one
+          of a module.
+        torso: in place of the built-in torso alone: a flax linen module or its class, `x [N, ...] -> features [N, size]`, or a
+          pair of functions `(init(key, x) -> params, apply(params, x) -> features)`. Policy and value have one each, unless
+          `arch` says otherwise. The kernels of a module begin as the config's `init` says, the parameters of a pair as its `init`
+          makes them. `x` is the encoded observation; one with an image among several entries is a dict of them. A dict replaces
+          the encoders of single entries: `torso={"image": MyCNN()}`.
+        memory: in place of the built-in memory: a flax linen module with a method `initial_carry(num_envs) -> carry`, called as
+          `memory(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`. Where `first` is set it must forget its carry
+          before it reads `x`.
+        algorithm: `(cfg, env, network, parts) -> Algorithm`, in place of that of the config's class, such as
+          `purerl.algorithms.ppo.ppo` with other phases. `cfg` may be of a class of your own: see `purerl.configclass`.
+        advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`. In APPO it may have the
+          parameter `log_ratio`: that of the target policy to the one that acted, `[T, B]`.
+        policy_loss: `(log_prob, old_log_prob, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate. It may
+          have the parameters `policy` and `old_policy`, the distributions.
+        extra_loss: `(params, outputs: Outputs, batch: Sample [L, N], cfg) -> (scalar, metrics)`, added to the loss of the
+          policy's phase. Only the groups of parameters that this phase trains move. `params` are those of all groups. The
+          metrics, a dict of scalars, are recorded as `extra_loss/name`.
         optimizer: an optax transformation without a learning rate, such as `optax.scale_by_lion()`, in place of the config's
           `optimizer`. The config's learning rate scales its steps. The optimizer sees a dict from the name of a group to its
           parameters, in their own shapes, so that `optax.multi_transform` can treat groups differently.
@@ -82,6 +105,8 @@ def make_train(
         intrinsic: two functions that make a second stream of rewards, in place of random network distillation, with the
           coefficients and the discount of the config's `rnd`: `init(key, obs [B, ...]) -> state` and
           `reward(state, steps: Transition [T, B] with next_obs) -> (reward [T, B], state)`.
+        measure: `(state) -> {name: scalar}`, added to the metrics of each update, of the state after it. It may have the
+          parameters `batch`, the training set as `Sequences` of `Sample [L, N]`, and `metrics`, a dict of scalars.
 
     Raises:
         ConfigError: with every problem found in the config, the environment and the network.
@@ -100,7 +125,8 @@ def make_train(
     """
     check_type(cfg)
     arguments = {"env": env, "env_params": env_params, "network": network, "optimizer": optimizer, "lr_schedule": lr_schedule}
-    arguments |= {"reward_shaper": reward_shaper, "intrinsic": intrinsic}
+    arguments |= {"reward_shaper": reward_shaper, "intrinsic": intrinsic, "torso": torso, "memory": memory}
+    arguments |= {"algorithm": algorithm, "extra_loss": extra_loss}
     arguments |= {"advantage": advantage if advantage is not estimate else None}
     arguments |= {"policy_loss": policy_loss if policy_loss is not surrogate else None}
     given = {name: x for name, x in arguments.items() if x is not None}
@@ -114,11 +140,11 @@ def make_train(
     cfg = cfg.resolved(environment)
     warn_about(cfg, environment, given)
     cfg = single_precision(cfg)
-    check_parts(given, cfg)
+    check_parts(given | ({} if measure is None else {"measure": measure}), cfg)
     check_spaces(cfg, environment, network, distils)
 
     # Build.
-    network = network or actor_critic(cfg, environment.observation_space, environment.action_space)
+    network = network or actor_critic(cfg, environment.observation_space, environment.action_space, torso, memory)
     network = with_action_mask(network, cfg.action_mask) if cfg.action_mask else network
     check_network(cfg, environment, network, optimizer)
     if cfg.rnd is not None:
@@ -128,16 +154,17 @@ def make_train(
     # Compose.
     parts = Components(
         advantage=advantage if advantage is estimate else guarded("advantage", advantage),
-        policy_loss=policy_loss,
-        extra_losses=_extra_losses(cfg, intrinsic),
+        policy_loss=policy_loss if policy_loss is surrogate else guarded("policy_loss", policy_loss),
+        extra_losses=_extra_losses(cfg, intrinsic, extra_loss),
         base_optimizer=base_optimizer(cfg, optimizer),
         lr_schedule=lr_schedule,
         rewards=reward_stage(cfg, reward_shaper, intrinsic),
+        **({} if measure is None else {"measure": measurement(measure)}),
     )
-    algorithm = MAKERS[algorithm_of(cfg)](cfg, environment, network, parts)
-    check_state_size(cfg, algorithm.init)
+    made = algorithm_made(algorithm or MAKERS[algorithm_of(cfg)], cfg, environment, network, parts)
+    check_state_size(cfg, made.init)
     remake = lambda overrides: make_environment({**cfg.env_params, **overrides})
-    return Train(cfg, environment, network, algorithm, remake, given)
+    return Train(cfg, environment, network, made, remake, given)
 
 
 def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict[str, Any]) -> Environment:
@@ -147,12 +174,12 @@ def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict
     return with_previous(made, cfg.memory_inputs)
 
 
-def _extra_losses(cfg: OnPolicyConfig, intrinsic: Intrinsic | None) -> tuple[Callable, ...]:
-    """The losses that a config adds to the policy's loss."""
-    losses = (kl_loss,) if cfg.measures_kl else ()
-    if intrinsic is None or intrinsic.loss is None:
-        return losses
-    return (*losses, lambda params, outputs, batch, cfg: intrinsic.loss(params, batch.intrinsic))
+def _extra_losses(cfg: OnPolicyConfig, intrinsic: Intrinsic | None, extra_loss: Callable | None) -> tuple[Callable, ...]:
+    """The losses that a config, intrinsic rewards and the user add to the policy's loss."""
+    losses = [kl_loss] if cfg.measures_kl else []
+    if intrinsic is not None and intrinsic.loss is not None:
+        losses.append(lambda params, outputs, batch, cfg: intrinsic.loss(params, batch.intrinsic))
+    return tuple(losses if extra_loss is None else [*losses, extra_term(extra_loss)])
 
 
 class Train:

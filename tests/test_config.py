@@ -10,8 +10,9 @@ import purerl
 from purerl import ConfigError, PPOConfig
 from purerl.config.algorithms import ALGORITHMS
 from purerl.config.documentation import shown
+from purerl.config.fields import is_float_leaf
 
-LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if f.type is float]
+LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if is_float_leaf(f)]
 
 
 def test_floats_are_leaves_and_the_rest_is_static():

@@ -13,6 +13,7 @@ import pytest
 import purerl
 from purerl import cli
 from purerl.config import other_names
+from purerl.config.fields import is_float_leaf
 from tests.probes import Rich, Varied, acting
 from tests.tiny import CFG, digest
 
@@ -75,12 +76,12 @@ def updated(cfg, env):
 @functools.cache
 def state_after(changes, env):
     base = CFG.replace(max_grad_norm=math.inf, num_epochs=2)
-    floats = {f.name: float(getattr(base, f.name)) for f in dataclasses.fields(base) if f.type is float}
+    floats = {f.name: float(getattr(base, f.name)) for f in dataclasses.fields(base) if is_float_leaf(f)}
     return digest(updated(base.replace(**floats | dict(changes)), env))
 
 
 # Floats share one program. `test_settings.py` holds that every other field changes the program.
-TRIED = sorted({"kl_stop", *ELSEWHERE, *(f.name for f in dataclasses.fields(CFG) if f.type is float)} & set(FIELDS))
+TRIED = sorted({"kl_stop", *ELSEWHERE, *(f.name for f in dataclasses.fields(CFG) if is_float_leaf(f))} & set(FIELDS))
 
 
 @pytest.mark.parametrize("name", TRIED)

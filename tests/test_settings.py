@@ -10,6 +10,7 @@ import pytest
 
 import purerl
 from purerl.config.algorithms import ALGORITHMS
+from purerl.config.fields import is_float_leaf
 from tests.probes import Varied, acting
 
 SMALL = {"total_timesteps": 256, "num_envs": 4, "num_steps": 8, "num_minibatches": 2, "hidden": (8,)}
@@ -52,7 +53,7 @@ def another(field, value):
         return next(choice for choice in choices if choice not in (value, "auto"))
     if isinstance(value, bool) or field.type in (bool, bool | str):
         return value is not True
-    if field.type is float:
+    if is_float_leaf(field):
         return next(x for x in (0.37, 1.37, 2.37) if x != value and field.metadata["rule"].holds(x))
     return value + 1 if isinstance(value, int) else (3,)
 

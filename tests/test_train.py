@@ -10,12 +10,13 @@ import pytest
 
 import purerl
 from purerl import ConfigError, PPOConfig
+from purerl.config.fields import is_float_leaf
 from purerl.core.clock import clock_at, updates_at
 from tests import probes
 from tests.tiny import CFG, at, digest, tiny
 
 KEY = jax.random.key(0)
-LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if f.type is float]
+LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if is_float_leaf(f)]
 
 
 @pytest.fixture(scope="module")

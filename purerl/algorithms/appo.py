@@ -29,6 +29,7 @@ data on CartPole and Breakout, and one that follows every update was far worse (
   staleness alone.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,7 @@ from purerl.acting.rollout import collect_rollout
 from purerl.acting.wrappers import with_obs_normalization, with_statistics
 from purerl.algorithms.ppo import ppo, ppo_phases
 from purerl.config.algorithms import APPOConfig
+from purerl.core.arguments import accepted
 from purerl.core.clock import increment, is_before, is_due, remainder, updates_since
 from purerl.core.keys import named_key
 from purerl.core.metrics import Sum, mean_of
@@ -73,12 +75,13 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
     """APPO as two pure functions; the arguments are the first four of `ppo`. A user's estimator takes the place of V-trace."""
     base = ppo(cfg, env, network, parts)
     length = cfg.training_length if network.is_recurrent else cfg.num_steps
+    keeps_policy = cfg.correction == "none" and (cfg.measures_kl or parts.sees_old_policy)  # V-trace has the target's
 
     def act(state: TrainState, published: dict[str, PyTree]) -> tuple[TrainState, Rollout, dict[str, Any]]:
         """A rollout of the published policy."""
         options = {"keep_next_obs": True, "valued": cfg.correction == "none"}
         state, rollout, rollout_metrics = collect_rollout(cfg, env, network, state, state.replace(**published), **options)
-        if not cfg.keeps_policy:
+        if not keeps_policy:
             rollout = rollout.replace(steps=rollout.steps.replace(policy=()))
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)
         return state, rollout, rollout_metrics | reward_metrics
@@ -108,7 +111,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
 
         steps, advantages, staleness_metrics = estimated(cfg, network, parts, state, batch, length)
         rollout = batch.rollout.replace(steps=steps)
-        data = training_set(cfg, state.statistics, rollout, advantages, base.phases[0].length)
+        data = training_set(cfg, state.statistics, rollout, advantages, base.phases[0].length, parts.sees_old_policy)
         learner = with_obs_normalization(cfg, network, state.statistics)
         state, train_metrics = run_phases(ppo_phases(cfg_now, learner, parts, state.clock), state, data)
         state, penalty_metrics = adapt_kl_coef(cfg_now, learner, state, data)
@@ -118,12 +121,14 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         target_params = jax.lax.cond(moves, moved, lambda: target_params)
         statistics = merge_statistics(cfg, state.statistics, newest.steps.obs, advantages.target[:, : cfg.num_envs])
         extra = {**state.extra, "published": published, "ring": ring, "target": target_params}
+        state = state.replace(clock=increment(state.clock), statistics=statistics, extra=extra)
         metrics = rollout_metrics | train_metrics | penalty_metrics | staleness_metrics | value_metrics(steps, advantages)
-        return state.replace(clock=increment(state.clock), statistics=statistics, extra=extra), metrics | {
+        metrics |= {
             "value": mean_of(extrinsic(steps.value, steps.first)),
             "data_age": mean_of((ring.age + ring.lag)[places].astype(jnp.float32)),
             "target_updates": Sum(moves.astype(jnp.int32)),
         }
+        return state, metrics | parts.measure(state, data, metrics)
 
     def restart(state: TrainState) -> TrainState:
         snapshot = {"params": state.params, "statistics": state.statistics}
@@ -195,7 +200,8 @@ def corrected(
         state: its parameters give values, its target log-probabilities.
         batch: the rollouts to learn from.
         length: steps of a training sequence.
-        advantage: in place of V-trace, if it is not the default.
+        advantage: in place of V-trace, if it is not the default. If it has the parameter `log_ratio`, it is given that of the
+          target policy to the one that acted, `[T, B]`.
     """
     outputs, next_value = recompute_outputs(network, state.params, batch, length, EPISODIC if cfg.streams > 1 else ())
     target = recompute_policy(network, state.extra["target"], batch, length)
@@ -205,6 +211,7 @@ def corrected(
     if advantage is estimate:
         clips = (cfg.vtrace_rho_clip, cfg.vtrace_c_clip, cfg.vtrace_pg_clip)
         advantage = lambda steps, cfg: vtrace(steps, log_ratio, cfg.gamma, cfg.gae_lambda, *clips)
+    advantage = functools.partial(advantage, **accepted(advantage, log_ratio=log_ratio))
     advantages = advantage_estimator(cfg, advantage)(steps, cfg)
     old_log_prob = jnp.maximum(target_log_prob, behaviour_log_prob - jnp.log(cfg.target_ratio_clip))
     rho = jnp.exp(log_ratio)

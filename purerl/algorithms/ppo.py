@@ -28,6 +28,7 @@ from purerl.acting.normalize import initial_statistics, merge_statistics
 from purerl.acting.rollout import collect_rollout, start
 from purerl.acting.wrappers import with_obs_normalization
 from purerl.config.base import OnPolicyConfig
+from purerl.core.arguments import accepted
 from purerl.core.clock import clock_at, increment
 from purerl.core.keys import named_key
 from purerl.core.reductions import mean
@@ -67,9 +68,7 @@ def ppo(
     """PPO as two pure functions.
 
     Args:
-        cfg: the config.
-        env: environments.
-        network: policy and value function.
+        cfg, env, network: the config, environments, policy and value function.
         parts: estimator, losses, optimizer and reward stage.
         phases: what an update learns from its rollout, in this order. The policy's phase is the last.
         after_learning: `(state, rollout, advantages) -> (state, metrics)`, what an algorithm adds to an update, after the
@@ -92,14 +91,16 @@ def ppo(
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)
         rollout = rollout.replace(steps=parts.rewards.prepare(state, rollout.steps))
         advantages = advantage(rollout.steps, cfg)
-        data = training_set(cfg, state.statistics, rollout, advantages, templates[0].length)
+        data = training_set(cfg, state.statistics, rollout, advantages, templates[0].length, parts.sees_old_policy)
         learner = with_obs_normalization(cfg, network, state.statistics)
         state, train_metrics = run_phases(phases(cfg_now, learner, parts, state.clock), state, data)
         state, penalty_metrics = adapt_kl_coef(cfg_now, learner, state, data)
         state = state.replace(statistics=merge_statistics(cfg, state.statistics, rollout.steps.obs, advantages.target))
         state, more_metrics = after_learning(state, rollout, advantages)
+        state = state.replace(clock=increment(state.clock))
         metrics = rollout_metrics | reward_metrics | train_metrics | penalty_metrics | more_metrics
-        return state.replace(clock=increment(state.clock)), metrics | value_metrics(rollout.steps, advantages)
+        metrics |= value_metrics(rollout.steps, advantages)
+        return state, metrics | parts.measure(state, data, metrics)
 
     return Algorithm(init, update, templates)
 
@@ -131,7 +132,8 @@ def ppo_loss(
         outputs, _ = network.apply(params, batch.carry, old.obs, old.first)
         log_prob, entropy = outputs.policy.log_prob(old.action), mean(outputs.policy.entropy())
         advantage = standardize(old.advantage) if cfg.advantage_norm == "minibatch" else old.advantage
-        policy = mean(policy_loss(log_prob, old.log_prob, advantage, cfg))
+        seen = accepted(policy_loss, policy=outputs.policy, old_policy=old.policy)
+        policy = mean(policy_loss(log_prob, old.log_prob, advantage, cfg, **seen))
         total, metrics = policy - cfg.ent_coef * entropy, {}
         for term in terms:
             added, term_metrics = term(params, outputs, old, cfg)

@@ -44,9 +44,10 @@ from purerl.core.keys import named_key
 from purerl.core.metrics import mean_of
 from purerl.core.reductions import total
 from purerl.core.types import Environment, Intrinsic, Network, Transition
-from purerl.networks.actor_critic import convolutions, encode, without
+from purerl.networks.encoding import encode, without
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import CNN, MLP, Linear
+from purerl.networks.torsos import convolutions
 
 PyTree = Any
 PRIOR = 1e-4  # how many sums of bonuses the initial variance 1 counts for, as in OpenAI's code

@@ -4,13 +4,13 @@ import math
 from typing import Self
 
 from purerl.config.base import OnPolicyConfig
-from purerl.config.fields import Config, config, leaf, static
+from purerl.config.fields import Config, configclass, leaf, static
 from purerl.config.rules import SWITCH, above, at_least, between, finite, is_above, one_of, or_auto, when
 from purerl.core.errors import Problem
 from purerl.core.types import Environment
 
 
-@config
+@configclass
 class PPOConfig(OnPolicyConfig):
     """Proximal Policy Optimization (Schulman et al. 2017, arXiv:1707.06347).
 
@@ -42,7 +42,7 @@ VTRACE = when(correction="vtrace")
 AUX = is_above("e_aux", 0)
 
 
-@config
+@configclass
 class APPOConfig(PPOConfig):
     """Simulated asynchronous PPO: old data, V-trace and a target network (IMPACT, Luo et al. 2020, arXiv:1912.00167).
 
@@ -102,11 +102,6 @@ class APPOConfig(PPOConfig):
     def learns_from_others(self) -> bool:
         return self.lag > 0 or self.replay > 1 or (self.correction == "vtrace" and self.target_update_freq > 1)
 
-    @property
-    def keeps_policy(self) -> bool:
-        """Whether the ring buffer holds whole policies, and not only log-probabilities of actions."""
-        return self.correction == "none" and self.measures_kl
-
     def cross_field_errors(self) -> list[Problem]:
         found = super().cross_field_errors()
         for name, only in (("estimator", "gae"), ("truncation", "final_obs")):
@@ -115,7 +110,7 @@ class APPOConfig(PPOConfig):
         return found
 
 
-@config
+@configclass
 class PPGConfig(OnPolicyConfig):
     """Phasic Policy Gradient (Cobbe et al. 2021, arXiv:2009.04416), with the paper's names for its fields.
 
@@ -207,7 +202,7 @@ class PPGConfig(OnPolicyConfig):
         return found
 
 
-@config
+@configclass
 class DAACConfig(OnPolicyConfig):
     """Decoupled Advantage Actor-Critic (Raileanu & Fergus 2021, arXiv:2102.10330).
 

@@ -7,7 +7,7 @@ from typing import Self
 import jax
 import numpy as np
 
-from purerl.config.fields import Config, config, count, leaf, nested, or_default, static
+from purerl.config.fields import Config, configclass, count, leaf, nested, or_default, static
 from purerl.config.rules import (
     ANY,
     AUTO,
@@ -32,7 +32,7 @@ from purerl.core.errors import Problem
 from purerl.core.types import Box, Discrete, Environment
 
 
-@config
+@configclass
 class RNDConfig(Config):
     """Random Network Distillation (Burda et al. 2019, arXiv:1810.12894): rewards for novel observations.
 
@@ -76,7 +76,7 @@ MEMORY = when(memory=("gru", "lstm"))
 BOX = Need("actions in a Box", lambda cfg, space: isinstance(space, Box))
 
 
-@config
+@configclass
 class OnPolicyConfig(Config):
     """The config of all algorithms: environments, rollouts, advantages, losses, optimizers, networks.
 

@@ -23,18 +23,42 @@ import numpy as np
 from purerl.config.documentation import GROUPS, FieldDoc, documented, parse_docs, shown
 from purerl.config.other_names import renamed
 from purerl.config.rules import ANY, AUTO, Need, Rule, is_int, is_number
-from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.errors import ConfigError, Problem, nearest, raise_if_any
 
 # --- fields -----------------------------------------------------------------------------------------------------------
 
 
-def leaf(default: float, rule: Rule, needs: Need | None = None) -> Any:
-    """A float field, a leaf of the config's PyTree: it can be swept."""
+def leaf(default: float, rule: Rule = ANY, needs: Need | None = None) -> Any:
+    """A float field, a leaf of the config's PyTree: it can be swept.
+
+    Args:
+        default: its default.
+        rule: what a value must be; see `purerl.config.rules`.
+        needs: what another field must be for this one to have an effect.
+
+    Example:
+        >>> from purerl.config.rules import between
+        >>> @purerl.configclass
+        ... class Mine(purerl.PPOConfig):
+        ...     share: float = purerl.leaf(0.5, between(0, 1))
+        >>> purerl.validate(Mine(share=2.0))
+        Traceback (most recent call last):
+        ConfigError: 1 problem:
+          share = 2.0: must be between 0 and 1
+    """
     return dataclasses.field(default=default, metadata={"rule": rule, "needs": needs})
 
 
 def static(default: Any, rule: Rule = ANY, needs: Need | None = None) -> Any:
-    """A static field: not traced, compared by value, and hashed."""
+    """A static field: not traced, compared by value, and hashed. Arguments as those of `leaf`.
+
+    Example:
+        >>> @purerl.configclass
+        ... class Mine(purerl.PPOConfig):
+        ...     kind: str = purerl.static("fast")
+        >>> Mine().kind
+        'fast'
+    """
     return dataclasses.field(default=default, metadata={"rule": rule, "needs": needs, "static": True})
 
 
@@ -44,14 +68,29 @@ def nested(kind: type) -> Any:
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
-def config(cls: type) -> type:
-    """Makes a class of `leaf` and `static` fields a frozen, keyword-only dataclass and a PyTree.
+def configclass(cls: type) -> type:
+    """Makes a class of `leaf` and `static` fields, a subclass of another config's, a config: a frozen dataclass and a PyTree.
 
-    The docstring of the class has a section for each group of its fields (`GROUPS`). The inherited fields join them there, each
-    with its default.
+    Its fields join those of its base in JSON, sweeps, checks, flags and help. The docstring of the class may document them in
+    sections: Environment, Rollout, Optimisation, Policy loss, Value, Statistics, Network, Memory, Curiosity, Run.
+
+    Raises:
+        ConfigError: a field is neither `leaf` nor `static`.
+
+    Example:
+        >>> @purerl.configclass
+        ... class SPOConfig(purerl.PPOConfig):
+        ...     penalty: float = purerl.leaf(0.5)
+        ...     shape: str = purerl.static("square")
+        >>> SPOConfig(lr=1e-3, penalty=0.1).replace(env="Pendulum-v1").penalty
+        0.1
     """
     cls.__hash__ = Config.__hash__  # what a dataclass would make of it cannot hash a dict
-    made = jax.tree_util.register_dataclass(dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls))
+    made = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
+    hint = "must be purerl.leaf(default), a float that can be swept, or purerl.static(default)"
+    plain = [field for field in dataclasses.fields(made) if "rule" not in field.metadata]
+    raise_if_any([Problem(f"{cls.__name__}.{field.name}", field.default, hint) for field in plain])
+    jax.tree_util.register_dataclass(made)
     for field in dataclasses.fields(made):
         if isinstance(field.type, str):  # of a module with `from __future__ import annotations`
             field.type = typing.get_type_hints(made)[field.name]

@@ -76,6 +76,12 @@ class ConfigError(ValueError):
         super().__init__("\n  ".join([count, *map(str, problems)]))
 
 
+def raise_if_any(found: list[Problem]) -> None:
+    """Raises a ConfigError of these problems, if there are any."""
+    if found:
+        raise ConfigError(found)
+
+
 def nearest(name: str, names: Iterable[str], otherwise: str = "") -> str:
     """A hint that names what `name` may have meant; or else this one, by default every choice."""
     names = list(names)

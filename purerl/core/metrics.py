@@ -75,6 +75,12 @@ def explained_variance(value: jax.Array, target: jax.Array, axis_name: str | Non
     return mean_where(share, varies, None)
 
 
+def values(metrics: dict[str, Any]) -> dict[str, jax.Array]:
+    """Metrics of one update as scalars on the device; NaN for a mean over nothing."""
+    read = lambda metric: metric.total / metric.count if isinstance(metric, Mean) else jax.tree.leaves(metric)[0]
+    return {name: read(metric) for name, metric in metrics.items()}
+
+
 def accumulate(update: Callable, state: Any, count: jax.Array) -> tuple[Any, dict[str, Any]]:
     """`count` times `(state) -> (state, metrics)`: the last state, and the metrics of all as one row."""
     kinds = jax.eval_shape(update, state)[1]

@@ -10,7 +10,9 @@ from purerl.core.types import Advantages, Rollout, Sample, Sequences
 PyTree = Any
 
 
-def training_set(cfg: Any, statistics: Statistics, rollout: Rollout, advantages: Advantages, length: int) -> Sequences:
+def training_set(
+    cfg: Any, statistics: Statistics, rollout: Rollout, advantages: Advantages, length: int, keep_policy: bool = False
+) -> Sequences:
     """What the loss reads of a rollout and its advantages, as `Sequences` of `Sample`.
 
     Args:
@@ -19,10 +21,11 @@ def training_set(cfg: Any, statistics: Statistics, rollout: Rollout, advantages:
         rollout: `[T, B]`.
         advantages: `[T, B]`.
         length: L, steps of a training sequence.
+        keep_policy: the loss reads the old policy, also where the config does not say so.
     """
     steps = rollout.steps
     kept = {name: getattr(steps, name) for name in ("obs", "first", "action", "log_prob", "intrinsic")}
-    policy = steps.policy if cfg.measures_kl else ()
+    policy = steps.policy if cfg.measures_kl or keep_policy else ()
     value, target = (standardize_values(statistics, x) for x in (steps.value, advantages.target))
     samples = Sample(**kept, policy=policy, value=value, advantage=advantages.advantage, target=target)
     return sequences(samples, rollout.carry, length)

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 PyTree = Any
 
 
-def initialize(key: jax.Array, params: PyTree, scheme: str, gain: Callable[[str], float], last: tuple[str, ...] = ()) -> PyTree:
+def initialize(
+    key: jax.Array, params: PyTree, scheme: str, gain: Callable[[str], float | None], last: tuple[str, ...] = ()
+) -> PyTree:
     """Parameters with every kernel drawn anew.
 
     All numbers come from one draw, since every draw in a program takes XLA a tenth of a second to compile. They are drawn
@@ -22,12 +24,13 @@ def initialize(key: jax.Array, params: PyTree, scheme: str, gain: Callable[[str]
         params: leaves named "kernel" are replaced, `[..., inputs, outputs]`; all others are kept.
         scheme: `orthogonal` (Saxe et al. 2014, arXiv:1312.6120), `xavier_uniform` or `xavier_normal` (variance
           2 / (fan_in + fan_out), Glorot & Bengio 2010), or `lecun` (1 / fan_in, LeCun et al. 1998).
-        gain: from the path of a kernel, such as "torso/Dense_0/kernel", to the factor it is multiplied by.
+        gain: from the path of a kernel, such as "torso/Dense_0/kernel", to the factor it is multiplied by; None to keep it.
         last: groups whose numbers follow those of all others, which so begin with the same bits where there are no such groups.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
-    shapes = {path: leaf.shape for path, (_, leaf) in zip(paths, leaves, strict=True) if path.endswith("kernel")}
+    drawn_anew = lambda path: path.endswith("kernel") and gain(path) is not None
+    shapes = {path: leaf.shape for path, (_, leaf) in zip(paths, leaves, strict=True) if drawn_anew(path)}
     shapes = dict(sorted(shapes.items(), key=lambda item: item[0].split("/")[0] in last))
     numbers_of, kernel_of = SCHEMES[scheme]
 

@@ -68,6 +68,22 @@ class CNN(nn.Module):
         return MLP(self.hidden, self.activation)(x)
 
 
+class Encoders(nn.Module):
+    """An encoder for each entry of an observation, and an `MLP` of their features, one after the other.
+
+    `{entry: [N, ...]} -> [N, hidden[-1]]`
+    """
+
+    encoders: dict[str, nn.Module]
+    hidden: tuple[int, ...]
+    activation: Callable
+
+    @nn.compact
+    def __call__(self, x: dict[str, jax.Array]) -> jax.Array:
+        features = [self.encoders[name](entry) for name, entry in x.items()]
+        return MLP(self.hidden, self.activation)(jnp.concatenate(features, axis=-1))
+
+
 class Linear(nn.Module):
     """The last layer of a head: `size` numbers from each row of features, `[N, features] -> [N, size]`.
 

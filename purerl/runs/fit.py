@@ -83,7 +83,6 @@ def fit(
     eval_env_params: dict[str, float] | None = None,
     render_every: int = 0,
     on_nonfinite: str = "raise",
-    measure: Callable[[TrainState], dict[str, Any]] | None = None,
     chunk_seconds: float = 1.0,
     recorders: tuple[Callable[[Progress], None], ...] = (),
     **objects: Any,
@@ -114,11 +113,10 @@ def fit(
         eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as `Train.evaluate` takes them.
         render_every: every k-th evaluation also renders an episode of the first run into the directory; 0 for none.
         on_nonfinite: `raise` if a run has diverged, or `ignore` it. No checkpoint is made of such a state.
-        measure: `(state) -> {name: scalar}`, added to the metrics of each update.
         chunk_seconds: approximate seconds of a chunk.
         recorders: called with a `Progress` after each chunk; see `purerl.recorders`. One that fails is reported, and tried again
           after the next checkpoint.
-        **objects: `env`, `network` and the others, as `make_train` takes them.
+        **objects: `env`, `network`, `measure` and the others, as `make_train` takes them.
 
     Returns:
         `FitResult`: state, metrics, evaluations, progress, the signal that stopped it, and the `Run`.
@@ -145,7 +143,7 @@ def fit(
     plain = lambda *values: (x.item() if isinstance(x, np.generic) else x for x in values)
     seed, num_seeds, exact, save_every, keep, keep_every = plain(seed, num_seeds, exact, save_every, keep, keep_every)
     eval_every, eval_episodes, eval_max_steps, render_every = plain(eval_every, eval_episodes, eval_max_steps, render_every)
-    runs = Runs(cfg, seed, num_seeds, exact, measure, objects)
+    runs = Runs(cfg, seed, num_seeds, exact, objects)
     plan = runs.train.plan
     options = {"deterministic": eval_deterministic, "max_steps": eval_max_steps, "env_params": eval_env_params}
     score = runs.evaluation(eval_episodes, **options) if eval_every else None
@@ -266,8 +264,6 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
             found.append(Problem(name, options[name], "must be a path"))
     if not isinstance(options["recorders"], tuple | list) or not all(map(callable, options["recorders"])):
         found.append(Problem("recorders", options["recorders"], "must be a tuple of functions of a Progress: (recorder,)"))
-    if options["measure"] is not None and not callable(options["measure"]):
-        found.append(Problem("measure", options["measure"], "must be a function of the state"))
     if options["eval_env_params"] is not None and not isinstance(options["eval_env_params"], dict):
         found.append(Problem("eval_env_params", options["eval_env_params"], "must be a dict of parameters"))
     found += [_unknown(options["cfg"], name, value) for name, value in options["objects"].items() if name not in OBJECTS]

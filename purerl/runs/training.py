@@ -8,9 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.keys import named_key
-from purerl.core.metrics import mean_of
 from purerl.core.types import TrainState
 from purerl.learning.nonfinite import LEARNT, finite_leaves
 from purerl.runs.analysis.rendering import render
@@ -26,14 +24,13 @@ class Runs(Batch):
 
     Args:
         exact: every run has the bits of its run alone.
-        measure: `(state) -> {name: scalar}`, added to the metrics of each update.
     """
 
-    def __init__(self, cfg: Any, seed: int, num_seeds: int, exact: bool, measure: Callable | None, objects: dict[str, Any]):
+    def __init__(self, cfg: Any, seed: int, num_seeds: int, exact: bool, objects: dict[str, Any]):
         super().__init__(cfg, seed, num_seeds, objects)
-        self._exact, self._measure = exact, measure
+        self._exact = exact
         self._first = self._over(lambda train, key: train.init(key), (0,), Train.seed_axes)
-        self._row = jax.eval_shape(lambda: self._measured(self.train, self.train.init(jax.random.key(seed)))[1])
+        self._row = jax.eval_shape(lambda: self.train.update(self.train.init(jax.random.key(seed)))[1])
         self._chunk = None
 
     @property
@@ -105,29 +102,9 @@ class Runs(Batch):
     def _over(self, function: Callable, in_axes: tuple, out_axes: Any) -> Callable:
         return self.over(function, in_axes, out_axes, self._exact)
 
-    def _measured(self, train, state):
-        state, metrics = train.update(state)
-        if self._measure is not None:
-            metrics |= self._measurements(state, metrics)
-        return state, metrics
-
-    def _measurements(self, state, metrics):
-        """What the user measures of a state, as metrics."""
-        with code_of("measure", "measure(state)"):
-            found = self._measure(state)
-        if not isinstance(found, dict):
-            raise ConfigError([Problem("measure", found, "must return a dict from a name to a scalar")])
-        wrong = [
-            Problem("measure", name, "is a metric of the algorithm; choose another name") for name in found if name in metrics
-        ]
-        wrong += [Problem("measure", {name: x}, "must be a scalar") for name, x in found.items() if np.shape(x)]
-        if wrong:
-            raise ConfigError(wrong)
-        return {name: mean_of(jnp.asarray(value, jnp.float32)) for name, value in found.items()}
-
     def _run_chunk(self, train, state, length):
         def body(i, carry):
-            state, metrics = self._measured(train, carry[0])
+            state, metrics = train.update(carry[0])
             return state, jax.tree.map(lambda row, x: row.at[i].set(x), carry[1], metrics)
 
         buffer = jax.tree.map(lambda x: jnp.zeros((MAX_CHUNK, *x.shape), x.dtype), self._row)

@@ -1,0 +1,43 @@
+"""Observations as arrays that a network can read."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purerl.core.types import Discrete
+
+PyTree = Any
+
+
+def encode(obs: PyTree, space: PyTree) -> jax.Array:
+    """An observation as one array of float32, `[L, N, ...]` in and out.
+
+    An index becomes one-hot, an image of bytes (three dimensions, uint8) is divided by 255, everything else is cast. Of several
+    entries each is flattened, and they follow one another in the order of `jax.tree.leaves`.
+    """
+    entries = list(encode_entries(obs, space).values())
+    return entries[0] if len(entries) == 1 else jnp.concatenate([x.reshape(*x.shape[:2], -1) for x in entries], axis=-1)
+
+
+def encode_entries(obs: PyTree, space: PyTree) -> dict[str, jax.Array]:
+    """The entries of an observation by name, each encoded as `encode` does."""
+    return {name: _encode_entry(x, kind) for (name, kind), x in zip(entries_of(space).items(), jax.tree.leaves(obs), strict=True)}
+
+
+def entries_of(space: PyTree) -> dict[str, Any]:
+    """The spaces of the entries of an observation, by name; "" for one that is a single array."""
+    leaves = jax.tree_util.tree_leaves_with_path(space, is_leaf=lambda x: isinstance(x, Discrete))
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves}
+
+
+def _encode_entry(x: jax.Array, space: jax.ShapeDtypeStruct | Discrete) -> jax.Array:
+    if isinstance(space, Discrete):
+        return jax.nn.one_hot(x, space.n, dtype=jnp.float32)
+    is_image = x.dtype == jnp.uint8 and len(space.shape) == 3
+    return x.astype(jnp.float32) / 255 if is_image else x.astype(jnp.float32)
+
+
+def without(obs: PyTree, names: tuple[str, ...]) -> PyTree:
+    """A dict of observations without these entries; anything else as it is."""
+    return {name: x for name, x in obs.items() if name not in names} if isinstance(obs, dict) else obs

@@ -1,0 +1,95 @@
+"""Torsos and memories of the user's, as flax linen modules."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from purerl.core.errors import ConfigError, Problem, code_of
+
+OWN = "own"  # the name of parameters that begin as the user's function makes them
+
+
+class Pair(nn.Module):
+    """A module of two pure functions, `init(key, x) -> params` and `apply(params, x) -> features`."""
+
+    init_function: Callable
+    apply_function: Callable
+
+    @nn.compact
+    def __call__(self, x: Any) -> jax.Array:
+        return self.apply_function(self.param(OWN, lambda key: self.init_function(key, x)), x)
+
+
+def torso_module(torso: Any, what: str = "torso") -> nn.Module:
+    """A torso of the user's as a module: `x [N, ...] -> features [N, size]`.
+
+    Args:
+        torso: a flax linen module, its class, or a pair `(init, apply)` of pure functions.
+        what: what it is called in messages.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if isinstance(torso, nn.Module):
+        return torso
+    if isinstance(torso, type) and issubclass(torso, nn.Module):
+        with code_of(what, f"{torso.__name__}()"):
+            return torso()
+    if isinstance(torso, tuple | list) and len(torso) == 2 and all(map(callable, torso)):
+        return Pair(*torso)
+    hint = "must be a flax linen module, its class, or a pair of functions (init(key, x) -> params, apply(params, x) -> features)"
+    raise ConfigError([Problem(what, torso, hint)])
+
+
+def check_torso(module: nn.Module, x: Any, what: str = "torso") -> int:
+    """The size of a torso's features, one row for each row of `x [N, ...]`, by shapes alone."""
+    shapes = jax.tree.map(lambda x: list(x.shape), x)
+    with code_of(what, f"{what}(x {shapes})"):
+        features = jax.eval_shape(lambda x: module.init_with_output(jax.random.key(0), x)[0], x)
+    rows = jax.tree.leaves(x)[0].shape[0]
+    if getattr(features, "shape", ())[:1] != (rows,) or features.ndim != 2 or not jnp.issubdtype(features.dtype, jnp.floating):
+        is_ = f"{features.dtype}{list(features.shape)}" if hasattr(features, "shape") else type(features).__name__
+        raise ConfigError([Problem(what, is_, f"must give features [{rows}, size] of floats for observations of {rows} steps")])
+    return features.shape[-1]
+
+
+def memory_module(memory: Any) -> nn.Module:
+    """A memory of the user's: a linen module `(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`.
+
+    Raises:
+        ConfigError: it is something else, or has no `initial_carry`.
+    """
+    if isinstance(memory, type) and issubclass(memory, nn.Module):
+        with code_of("memory", f"{memory.__name__}()"):
+            memory = memory()
+    if not isinstance(memory, nn.Module) or not callable(getattr(memory, "initial_carry", None)):
+        hint = "must be a flax linen module with initial_carry(num_envs), called as memory(carry, x, first); see make_train"
+        raise ConfigError([Problem("memory", memory, hint)])
+    return memory
+
+
+def check_memory(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> None:
+    """That a memory reads `inputs [L, N, F]`, and gives as many outputs and a carry like the one it was given."""
+    envs = inputs.shape[1]
+    first = jax.ShapeDtypeStruct(inputs.shape[:2], bool)
+    with code_of("memory", f"initial_carry({envs})"):
+        carry = jax.eval_shape(lambda: module.initial_carry(envs))
+    run = lambda carry, x, first: module.init_with_output(jax.random.key(0), carry, x, first)[0]
+    with code_of("memory", f"memory(carry, x {list(inputs.shape)}, first {list(first.shape)})"):
+        found = jax.eval_shape(run, carry, inputs, first)
+    if not (isinstance(found, tuple) and len(found) == 2):
+        raise ConfigError([Problem("memory", type(found).__name__, "must return two things: its outputs, and the carry")])
+    y, after = found
+    problems = []
+    if getattr(y, "shape", ())[:2] != inputs.shape[:2] or y.ndim != 3:
+        is_ = list(y.shape) if hasattr(y, "shape") else type(y).__name__
+        problems.append(Problem("memory", is_, f"its outputs must be {[*inputs.shape[:2], 'size']}"))
+    if not jax.tree.leaves(carry):
+        problems.append(Problem("memory", carry, "initial_carry gives no array, so it has no memory; use torso="))
+    if jax.tree.structure(after) != jax.tree.structure(carry) or jax.tree.leaves(after) != jax.tree.leaves(carry):
+        problems.append(Problem("memory", after, f"it must return a carry like the one it was given: {carry}"))
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,107 @@
+"""Which torso reads which observations: the built-in ones, the user's, or an encoder for each entry."""
+
+from typing import Any
+
+import jax
+from flax import linen as nn
+
+from purerl.core.errors import Problem, nearest
+from purerl.core.types import Discrete
+from purerl.networks.encoding import entries_of
+from purerl.networks.layers import CNN, CONVOLUTIONS, MLP, Encoders
+from purerl.networks.modules import torso_module
+
+PyTree = Any
+
+ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "gelu": nn.gelu, "elu": nn.elu}
+
+
+def by_entry(cfg: Any, space: PyTree, given: Any) -> bool:
+    """Whether the torso reads the entries of an observation as a dict, and not as one array: an image is not flattened.
+
+    Args:
+        cfg: the config; with `torso = "mlp"` all is flattened.
+        space: of the observations that the torso sees.
+        given: the user's torso, or a dict of encoders by entry; None for the built-in one.
+    """
+    entries = entries_of(space)
+    several = len(entries) > 1 and cfg.torso != "mlp" and any(_is_image(x) for x in entries.values())
+    return several or isinstance(given, dict)
+
+
+def torso_of(cfg: Any, space: PyTree, given: Any = None) -> nn.Module:
+    """The torso for observations of this space; arguments as those of `by_entry`.
+
+    Raises:
+        ConfigError: the user's is no module.
+    """
+    activation = ACTIVATIONS[cfg.activation]
+    if given is not None and not isinstance(given, dict):
+        return torso_module(given)
+    if not by_entry(cfg, space, given):
+        kind, _ = torso_kind(cfg.torso, space)
+        return MLP(cfg.hidden, activation) if kind == "mlp" else CNN(CONVOLUTIONS[kind][0], cfg.hidden, activation)
+    encoders = {name: _encoder(cfg, entry) for name, entry in entries_of(space).items()}
+    return Encoders(encoders | _own_encoders(given or {}, encoders), cfg.hidden, activation)
+
+
+def _encoder(cfg: Any, entry: Any) -> nn.Module:
+    """The encoder of one entry: convolutions for an image, an embedding for an index, a dense layer for a vector."""
+    activation = ACTIVATIONS[cfg.activation]
+    if _is_image(entry):
+        kind = cfg.torso if cfg.torso in CONVOLUTIONS else torso_kind("auto", entry)[0]
+        return CNN(CONVOLUTIONS[kind][0], cfg.hidden[:1], activation)
+    return MLP(cfg.hidden[:1], (lambda x: x) if isinstance(entry, Discrete) else activation)
+
+
+def _own_encoders(given: dict[str, Any], encoders: dict[str, nn.Module]) -> dict[str, nn.Module]:
+    """The user's encoders, by entry. An entry that is hidden from this torso is left out."""
+    return {name: torso_module(module, f"torso[{name!r}]") for name, module in given.items() if name in encoders}
+
+
+def _encoder_problems(given: Any, space: PyTree) -> list[Problem]:
+    """The names of encoders that are no entry of the observation."""
+    names = entries_of(space)
+    unknown = [name for name in given if name not in names] if isinstance(given, dict) else []
+    return [Problem(f"torso[{name!r}]", given[name], f"no such entry; {nearest(str(name), names)}") for name in unknown]
+
+
+def _is_image(space: Any) -> bool:
+    """Whether an entry is an image that convolutions can read."""
+    return len(space.shape) == 3 and min(space.shape[:2]) >= CONVOLUTIONS["cnn"][1]
+
+
+def torso_kind(chosen: str, space: PyTree) -> tuple[str, tuple[int, ...]]:
+    """The torso for such observations if the choice is `auto`, and their shape if they are one array."""
+    entries = jax.tree.leaves(space, is_leaf=lambda x: isinstance(x, Discrete))
+    alone = len(entries) == 1 and not isinstance(entries[0], Discrete)
+    shape = entries[0].shape if alone else ()
+    if chosen != "auto":
+        return chosen, shape
+    if len(shape) != 3:
+        return "mlp", shape
+    return ("nature_cnn" if min(shape[:2]) >= CONVOLUTIONS["nature_cnn"][1] else "cnn"), shape
+
+
+def convolutions(space: PyTree) -> tuple | None:
+    """The convolutions for observations of this space, if they are images, and large enough."""
+    kind, shape = torso_kind("auto", space)
+    layers, size = CONVOLUTIONS.get(kind, (None, 0))
+    return layers if layers and min(shape[:2]) >= size else None
+
+
+def torso_problems(cfg: Any, space: PyTree, given: Any = None) -> list[Problem]:
+    """Where the config's torso, or the names of the user's encoders, do not fit the observations."""
+    if given is not None:
+        return _encoder_problems(given, space)
+    images = [x for x in entries_of(space).values() if _is_image(x)] if by_entry(cfg, space, None) else [space]
+    return [problem for image in images for problem in _size_problems(cfg, image)]
+
+
+def _size_problems(cfg: Any, space: PyTree) -> list[Problem]:
+    kind, shape = torso_kind(cfg.torso, space)
+    if kind == "mlp" or (len(shape) == 3 and min(shape[:2]) >= CONVOLUTIONS[kind][1]):
+        return []
+    size = CONVOLUTIONS[kind][1]
+    hint = f"needs observations [height, width, channels] of at least {size} x {size}, not {list(shape)}; use 'mlp'"
+    return [Problem("torso", cfg.torso, hint)]
