@@ -2,7 +2,7 @@
 
 from purerl.config.algorithms import APPOConfig, DAACConfig, PPGConfig, PPOConfig
 from purerl.config.base import RNDConfig
-from purerl.config.fields import validate
+from purerl.config.fields import configclass, leaf, static, validate
 from purerl.config.presets import preset
 from purerl.core.errors import (
     CheckpointCorrupt,
@@ -15,6 +15,7 @@ from purerl.core.errors import (
 from purerl.core.metrics import summarize
 from purerl.core.types import (
     Advantages,
+    Algorithm,
     Box,
     Discrete,
     Environment,
@@ -29,6 +30,7 @@ from purerl.envs.conformance import check_env
 from purerl.envs.functions import wrap_env
 from purerl.learning import advantages, losses
 from purerl.networks import distributions
+from purerl.networks.foreign import from_linen, from_nnx
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.plots import plot
 from purerl.runs.analysis.rendering import render
@@ -44,6 +46,7 @@ __docformat__ = "google"
 __all__ = [
     "APPOConfig",
     "Advantages",
+    "Algorithm",
     "Box",
     "CheckpointCorrupt",
     "CheckpointError",
@@ -68,11 +71,15 @@ __all__ = [
     "Transition",
     "advantages",
     "check_env",
+    "configclass",
     "distributions",
     "export",
     "fit",
+    "from_linen",
+    "from_nnx",
     "interval",
     "iqm",
+    "leaf",
     "load",
     "losses",
     "make_train",
@@ -83,6 +90,7 @@ __all__ = [
     "render",
     "restore",
     "save",
+    "static",
     "summarize",
     "use_cores",
     "validate",

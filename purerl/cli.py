@@ -4,22 +4,32 @@ import dataclasses
 import json
 import pathlib
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import numpy as np
 import tyro
 
 from purerl import __version__
-from purerl.config.algorithms import ALGORITHMS
 from purerl.config.fields import Config
 from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem
-from purerl.flags import Training, base_of, config_of, flags_of, refuse_other_names, values_of, with_values
+from purerl.flags import (
+    Training,
+    algorithms_of,
+    base_of,
+    config_of,
+    flags_of,
+    imported,
+    imported_env,
+    refuse_other_names,
+    values_of,
+    with_values,
+)
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.rendering import render
 from purerl.runs.devices import use_cores
-from purerl.runs.directory import Run, load
+from purerl.runs.directory import Run, load, saved_values
 from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
 from purerl.runs.logging.console import LiveLine, closing_table, evaluation_table
@@ -41,21 +51,36 @@ TO_FIT += ("eval_every", "eval_episodes", "eval_deterministic", "render_every")
 
 
 @dataclasses.dataclass
-class Watch:
+class Reader:
     """Options of commands that read runs.
 
     Attributes:
         dir: Directory of the run.
         run: Which run, if the directory has several: its index from 0, or its label, such as "config 1, seed 0".
-        deterministic: The most likely actions instead of random ones.
         best: The state with the best evaluation instead of the last.
-        seed: Seed of the episodes.
+        env: The environment that the run was trained in, package.module:name, if it is none of purerl's.
+        algorithm: The algorithm that it was trained by, package.module:function, likewise.
+        config_class: The class of its config, package.module:Class, likewise.
     """
 
     dir: tyro.conf.Positional[str]
     run: str = ""
-    deterministic: bool = False
     best: bool = False
+    env: str = ""
+    algorithm: str = ""
+    config_class: str = ""
+
+
+@dataclasses.dataclass
+class Watch(Reader):
+    """Options of commands that run episodes.
+
+    Attributes:
+        deterministic: The most likely actions instead of random ones.
+        seed: Seed of the episodes.
+    """
+
+    deterministic: bool = False
     seed: int = 0
 
 
@@ -99,7 +124,7 @@ class Render(Watch):
 
 
 @dataclasses.dataclass
-class Export:
+class Export(Reader):
     """Writes a run's policy, of the run that --run names or of the first, as a program that needs only jax and flatbuffers.
 
     With act = jax.export.deserialize(bytearray(open("policy.jaxexport", "rb").read())).call it acts in any number of
@@ -108,16 +133,10 @@ class Export:
     most likely actions.
 
     Attributes:
-        dir: Directory of the run.
-        run: Which run, if the directory has several: its index from 0, or its label, such as "config 1, seed 0".
         out: File to write.
-        best: The state with the best evaluation instead of the last.
     """
 
-    dir: tyro.conf.Positional[str]
-    run: str = ""
     out: str = "policy.jaxexport"
-    best: bool = False
 
 
 def main(args: list[str] | None = None) -> int:
@@ -126,25 +145,26 @@ def main(args: list[str] | None = None) -> int:
     0: done, now or before, or ended by Ctrl-C; 1: a checkpoint failed or the run diverged; 2: the config cannot be trained; 143:
     ended by SIGTERM, and to be resumed.
     """
-    args = with_values(sys.argv[1:] if args is None else args)
+    args = sys.argv[1:] if args is None else args
     if args == ["--version"]:
         print(f"purerl {__version__}")
         return 0
     use_cores()  # before anything starts JAX
     try:
-        refuse_other_names(args)
-        base = base_of(args)
-        flags = {name: flags_of(name, base, cls, examples=name in args[:1]) for name, cls in ALGORITHMS.items()}
+        algorithms, args = algorithms_of(args)
+        args = with_values(args, algorithms)
+        refuse_other_names(args, algorithms)
+        base = base_of(args, algorithms)
+        flags = {name: flags_of(name, base, cls, examples=name in args[:1]) for name, cls in algorithms.items()}
         commands = flags | {"eval": Eval, "plot": Plot, "render": Render, "export": Export}
         options = {"prog": "purerl", "description": DESCRIPTION, "args": args, "config": (tyro.conf.OmitArgPrefixes,)}
         chosen = tyro.extras.subcommand_cli_from_dict(commands, **options)
         name = type(chosen).__name__
-        if name not in ALGORITHMS:
+        if name not in algorithms:
             return ACTIONS[type(chosen)](chosen)
         values = values_of(chosen)
-        return _train(
-            config_of(ALGORITHMS[name], values), Training(**{f.name: values[f.name] for f in dataclasses.fields(Training)})
-        )
+        asked = Training(**{f.name: values[f.name] for f in dataclasses.fields(Training)})
+        return _train(config_of(algorithms[name], values), asked)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -156,6 +176,7 @@ def main(args: list[str] | None = None) -> int:
 def _train(cfg: Config, asked: Training) -> int:
     options = {name: getattr(asked, name) for name in TO_FIT}
     options |= {name: getattr(asked, name) or None for name in ("directory", "init_from")}
+    options |= _objects(cfg.env, asked.algorithm, cfg.env_kwargs)
     live_line = LiveLine()
     result = fit(cfg, asked.seed, recorders=(live_line, *_recorders(asked, cfg)), **options)
     if result.progress.updates:
@@ -163,6 +184,20 @@ def _train(cfg: Config, asked: Training) -> int:
     if result.stopped_by:
         live_line.console.print(_stopped(result.progress, asked.directory), highlight=False)
     return 128 + result.stopped_by if result.stopped_by == 15 else 0
+
+
+def _objects(env: str, algorithm: str, env_kwargs: tuple = ()) -> dict[str, Any]:
+    """What import paths of the command line name, as arguments of `make_train`."""
+    found = {"env": imported_env(env, env_kwargs)} if ":" in env else {}
+    return found | ({"algorithm": imported(algorithm, "algorithm")} if algorithm else {})
+
+
+def _loaded(command: Reader) -> Run:
+    """The runs of a directory, with the objects that the command names."""
+    env_kwargs = tuple(map(tuple, saved_values(command.dir)["env_kwargs"])) if ":" in command.env else ()
+    own = _objects(command.env, command.algorithm, env_kwargs)
+    cls = imported(command.config_class, "config_class") if command.config_class else None
+    return load(command.dir, best=command.best, config_class=cls, **own)
 
 
 def _stopped(progress: Progress, directory: str) -> str:
@@ -186,16 +221,15 @@ def _recorders(asked: Training, cfg: Config) -> list[recorders.Rows]:
 
 
 def _evaluate(command: Eval) -> int:
-    run = _asked(command) if command.run else load(command.dir, best=command.best)
+    run = _asked(command) if command.run else _loaded(command)
     episodes = jax.tree.map(np.atleast_2d, run.evaluate(command.num_episodes, command.seed, command.deterministic))
     LiveLine().console.print(evaluation_table(episodes, run.labels, run.finished))
     return 0
 
 
-def _asked(command: Watch | Export) -> Run:
+def _asked(command: Reader) -> Run:
     """The one run that a command is about."""
-    run = load(command.dir, best=command.best)
-    return run.select(command.run or 0)
+    return _loaded(command).select(command.run or 0)
 
 
 def _make_folder(out: str) -> None:

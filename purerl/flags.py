@@ -2,22 +2,27 @@
 
 import argparse
 import dataclasses
+import importlib
 import inspect
 import json
+import os
 import pathlib
 import re
+import sys
 import tomllib
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
-from purerl.config.base import RNDConfig
+from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.config.documentation import GROUPS, parse_docs
 from purerl.config.fields import Config, field_problems
 from purerl.config.other_names import renamed
 from purerl.config.presets import PRESETS, preset
 from purerl.config.rules import ANY, AUTO, SWITCH, is_int, is_number
-from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.errors import ConfigError, Problem, code_of, nearest
+from purerl.core.types import Environment
+from purerl.envs.functions import wrap_env
 
 EXAMPLES = """
 - purerl {0} --env CartPole-v1 --total-timesteps 5e5
@@ -29,6 +34,7 @@ EXAMPLES = """
 FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float]}
 # What is written differently in a shell than in Python.
 FLAG_HELP = {
+    "env": "Id of a registered gymnax environment, or package.module:Class of one of your own.",
     "env_kwargs": "Arguments of its constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite.",
     "env_params": "Overrides of its parameters, names and values: --env-params max_steps_in_episode 200.",
     "total_timesteps": "Environment steps over all environments, rounded up to whole updates: 500000, or 5e5.",
@@ -54,6 +60,7 @@ class Training:
         directory: Where checkpoints, metrics (JSON lines, CSV, TensorBoard) and evaluations go; none without.
         resume: Resume from the directory's newest checkpoint: `auto` if there is one, `must`, or `never`.
         init_from: Directory of another run, whose parameters this one starts from.
+        algorithm: An algorithm of your own, package.module:function.
         save_seconds: About how long between two checkpoints.
         save_every: A checkpoint at each k-th update as well; 0 for none.
         keep: Newest checkpoints to keep.
@@ -74,6 +81,7 @@ class Training:
     directory: str = ""
     resume: Literal["auto", "must", "never"] = "auto"
     init_from: str = ""
+    algorithm: str = ""
     save_seconds: float = 30.0
     save_every: int = 0
     keep: int = 3
@@ -86,23 +94,66 @@ class Training:
     wandb: str = ""
 
 
-def base_of(args: list[str]) -> dict[str, Any]:
+def imported(path: str, flag: str) -> Any:
+    """What an import path `package.module:name` of the command line names. The folder that the command is run in is searched too.
+
+    Raises:
+        ConfigError: there is no such module or name, or the module raises an error.
+    """
+    module, _, name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    with code_of(flag, f"import {module}"):
+        found = importlib.import_module(module)
+    if not hasattr(found, name):
+        raise ConfigError(
+            [Problem(flag, path, f"{module} has no {name!r}; {nearest(name, vars(found), 'write package.module:name')}")]
+        )
+    return getattr(found, name)
+
+
+def imported_env(path: str, env_kwargs: tuple) -> Any:
+    """The environment that an import path names: an object, or a class or function that makes one of these arguments.
+
+    A bare environment gets `wrap_env`.
+    """
+    found = imported(path, "env")
+    if callable(found):
+        with code_of("env", f"{path}({', '.join(name for name, _ in env_kwargs)})"):
+            found = found(**dict(env_kwargs))
+    bare = not isinstance(found, Environment) and hasattr(found, "action_space") and not callable(found.action_space)
+    return wrap_env(found) if bare else found
+
+
+def algorithms_of(args: list[str]) -> tuple[dict[str, type[Config]], list[str]]:
+    """The classes of configs by subcommand, and the arguments, in which an import path of a class is its name."""
+    path = args[0] if args and ":" in args[0] and not args[0].startswith("-") else ""
+    if not path:
+        return ALGORITHMS, args
+    cls = imported(path, "command")
+    if not (isinstance(cls, type) and issubclass(cls, OnPolicyConfig)):
+        hint = "must be the class of a config, as purerl.configclass makes it"
+        raise ConfigError([Problem("command", path, hint)])
+    return {**ALGORITHMS, cls.__name__: cls}, [cls.__name__, *args[1:]]
+
+
+def base_of(args: list[str], algorithms: dict[str, type[Config]]) -> dict[str, Any]:
     """What the flags start from, by name: a preset, and a file on top. They have to be known before the flags are made."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset")
     parser.add_argument("--config")
     given = parser.parse_known_args(args)[0]
-    asked = next((arg for arg in args if arg in ALGORITHMS), "ppo")
-    file = _from_file(given.config, asked) if given.config else {}
+    asked = next((arg for arg in args if arg in algorithms), "ppo")
+    file = _from_file(given.config, asked, algorithms[asked]) if given.config else {}
     name = given.preset or file.get("preset")
     cfg = preset(name) if name else None
-    if cfg and algorithm_of(cfg) != asked:
+    if cfg and algorithm_of(cfg) != algorithm_of(algorithms[asked]()):
         raise ConfigError([Problem("preset", name, f"was tuned for {algorithm_of(cfg)}, and is none for another algorithm")])
     base = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)} if cfg else {}
     return base | file
 
 
-def _from_file(path: str, algorithm: str) -> dict[str, Any]:
+def _from_file(path: str, algorithm: str, cls: type[Config]) -> dict[str, Any]:
     try:
         values = tomllib.loads(pathlib.Path(path).read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -110,7 +161,7 @@ def _from_file(path: str, algorithm: str) -> dict[str, Any]:
     values = {name.replace("-", "_"): tuple(x) if isinstance(x, list) else x for name, x in values.items()}
     if isinstance(values.get("env_kwargs"), dict):
         values["env_kwargs"] = tuple(values["env_kwargs"].items())
-    known = [f.name for cls in (ALGORITHMS[algorithm], Training) for f in dataclasses.fields(cls)]
+    known = [f.name for part in (cls, Training) for f in dataclasses.fields(part)]
     known += [f"rnd_{f.name}" for f in dataclasses.fields(RNDConfig)]
     hint = lambda name: renamed(name) or nearest(name.lower(), known, f"purerl {algorithm} --help lists all")
     unused = "sections are not used; write lr = 1e-3 at the top"
@@ -118,7 +169,7 @@ def _from_file(path: str, algorithm: str) -> dict[str, Any]:
     found = sections or [Problem(name, values[name], f"no such flag; {hint(name)}") for name in values if name not in known]
     if not isinstance(values.get("rnd", False), bool):
         found.append(Problem("rnd", values["rnd"], "must be true or false; its fields are rnd_int_coef and so on"))
-    if found := found or _file_problems(values, ALGORITHMS[algorithm]):
+    if found := found or _file_problems(values, cls):
         raise ConfigError(found)
     return values
 
@@ -137,9 +188,9 @@ def _file_problems(values: dict[str, Any], cls: type[Config]) -> list[Problem]:
     return found
 
 
-def with_values(args: list[str]) -> list[str]:
+def with_values(args: list[str], algorithms: dict[str, type[Config]]) -> list[str]:
     """Arguments in which a switch without a value has one: `--normalize-obs` is `--normalize-obs True`, with `no-` False."""
-    switches = {f.name for cls in ALGORITHMS.values() for f in dataclasses.fields(cls) if f.metadata["rule"] is SWITCH}
+    switches = {f.name for cls in algorithms.values() for f in dataclasses.fields(cls) if f.metadata["rule"] is SWITCH}
     found = []
     for arg, following in zip(args, [*args[1:], "--"], strict=True):
         off = arg.startswith(("--no-", "--no_"))
@@ -149,9 +200,9 @@ def with_values(args: list[str]) -> list[str]:
     return found
 
 
-def refuse_other_names(args: list[str]) -> None:
+def refuse_other_names(args: list[str], algorithms: dict[str, type[Config]]) -> None:
     """Refuses flags that another system has under that name, with the one to use."""
-    algorithm = ALGORITHMS.get(args[0]) if args else None
+    algorithm = algorithms.get(args[0]) if args else None
     if algorithm is None:
         return
     known = {*algorithm.field_docs, *(f.name for f in dataclasses.fields(Training))}

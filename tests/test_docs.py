@@ -10,6 +10,8 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
+from flax import nnx
 
 import purerl
 from purerl.cli import main
@@ -30,7 +32,7 @@ def home(tmp_path_factory):
 @pytest.mark.parametrize("name", purerl.__all__)
 def test_every_public_name_has_an_example_that_runs(name, home, monkeypatch):
     monkeypatch.chdir(home)
-    known = {"purerl": purerl, "jax": jax, "jnp": jnp, "np": np}
+    known = {"purerl": purerl, "jax": jax, "jnp": jnp, "np": np, "nn": nn, "nnx": nnx}
     test = doctest.DocTestParser().get_doctest(getattr(purerl, name).__doc__, known, name, None, None)
     assert test.examples
     said = []

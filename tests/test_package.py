@@ -66,7 +66,14 @@ def test_heavy_packages_are_imported_where_they_are_used():
     allowed = {
         "gymnax": {"envs.gymnax"},
         "flax.linen": {
-            *("networks.actor_critic", "networks.layers", "networks.modules", "networks.recurrent", "networks.torsos"),
+            *(
+                "networks.actor_critic",
+                "networks.foreign",
+                "networks.layers",
+                "networks.modules",
+                "networks.recurrent",
+                "networks.torsos",
+            ),
             "algorithms.rnd",
         },
         "rich": {"runs.logging.console"},

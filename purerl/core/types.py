@@ -433,6 +433,16 @@ class Algorithm(NamedTuple):
     phases: what an update learns, in this order; without their losses.
     restart: `(TrainState) -> TrainState`, with all that follows from parameters and statistics which were put into it.
     skipped: `(before, after) -> extra`, the next `extra` where nothing may be learnt from an update.
+
+    Example:
+        >>> from purerl.algorithms.ppo import ppo
+        >>> def with_decay(cfg, env, network, parts):
+        ...     base = ppo(cfg, env, network, parts)
+        ...     def update(state):
+        ...         state, metrics = base.update(state)
+        ...         return state.replace(params=jax.tree.map(lambda x: 0.999 * x, state.params)), metrics
+        ...     return base._replace(update=update)
+        >>> train = purerl.make_train(purerl.PPOConfig(), algorithm=with_decay)
     """
 
     init: Callable

@@ -38,6 +38,9 @@ def make(env_id: str, env_kwargs: tuple) -> Any:
     Raises:
         ConfigError: no such id, or its constructor refused the arguments.
     """
+    if ":" in env_id:
+        hint = "import paths are for the command line; in Python, pass the object as env="
+        raise ConfigError([Problem("env", env_id, hint)])
     if env_id not in gymnax.registered_envs:
         hint = f"not a registered environment; {nearest(env_id, gymnax.registered_envs)}"
         raise ConfigError([Problem("env", env_id, hint)])

@@ -23,6 +23,7 @@ import numpy as np
 
 from purerl.acting.normalize import RewardScale
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
+from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
 from purerl.core.clock import clock_at, updates_at
 from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem
@@ -44,11 +45,12 @@ class Directory:
     Args:
         path: absolute, as `checkpoint.run_directory` gives it.
         identity: what must be the same for a run to resume: see `identity`.
+        cls: the class of its config.
         keep, keep_every: as `Store` takes them.
     """
 
-    def __init__(self, path: pathlib.Path | None, identity: dict[str, Any], keep: int, keep_every: int):
-        self.path, self.identity, self._keep, self._keep_every = path, identity, keep, keep_every
+    def __init__(self, path: pathlib.Path | None, identity: dict[str, Any], cls: type[Config], keep: int, keep_every: int):
+        self.path, self.identity, self._cls, self._keep, self._keep_every = path, identity, cls, keep, keep_every
         self._checkpoints = self.best = None
         self._open = contextlib.ExitStack()
 
@@ -107,12 +109,12 @@ class Directory:
 
     def _check(self, saved: Checkpoint, plan: Plan, wanted: dict[str, str]) -> None:
         leaves = {path: described for path, (described, _) in saved.record["leaves"].items() if path.startswith("['state']")}
-        if found := _differences(saved.record, self.identity) or checkpoint.leaf_differences(leaves, wanted):
+        if found := _differences(saved.record, self.identity, self._cls) or checkpoint.leaf_differences(leaves, wanted):
             raise CheckpointMismatch(self.path, found)
         if saved.updates > plan.num_updates:
             text = f"the run is at update {saved.updates} already, and {plan.num_updates} are asked for"
             raise CheckpointMismatch(self.path, [f"total_timesteps: {text}; ask for more, or choose another directory"])
-        for text in _changes_of_numbers(saved.record, self.identity):
+        for text in _changes_of_numbers(saved.record, self.identity, self._cls):
             warnings.warn(text, stacklevel=5)
 
     def save(self, updates: int, tree: PyTree, more: dict[str, Any]) -> None:
@@ -151,27 +153,32 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
         "exact": False,
         "share": 1,
         **more,
-        "objects": objects.describe_objects(train.given, train.env),
+        "objects": objects.describe_objects(train.given | _own_class(type(cfg)), train.env),
         "x64": bool(jax.config.jax_enable_x64),
         "versions": checkpoint.versions(),
     }
 
 
-def _differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
-    """The fields and objects in which two runs differ, in words."""
+def _own_class(cls: type[Config]) -> dict[str, type[Config]]:
+    """The class of a config as an object of the user's, if it is none of purerl's."""
+    return {} if cls in ALGORITHMS.values() else {"config_class": cls}
+
+
+def _differences(saved: dict[str, Any], current: dict[str, Any], cls: type[Config]) -> list[str]:
+    """The fields and objects in which two runs differ, in words; both have configs of this class, or that is the difference."""
     text = lambda name, then, now: f"{name}: {then!r} in the checkpoint, {now!r} here"
     found = [text(n, saved[n], current[n]) for n in ("algorithm", "seed", "num_seeds", "exact", "x64") if saved[n] != current[n]]
-    if saved["algorithm"] == current["algorithm"]:
-        then, now = (json.loads(settled(_config_of(record)).to_json()) for record in (saved, current))
+    if saved["algorithm"] == current["algorithm"] and not _object_differences(saved, current["objects"], ("config_class",)):
+        then, now = (json.loads(settled(_config_of(record, cls)).to_json()) for record in (saved, current))
         changed = [name for name in now if name != "total_timesteps" and not _same(then[name], now[name])]
         why = saved.get("changed", {})
         found += [text(name, then[name], now[name]) + (f"; {why[name]}" if name in why else "") for name in changed]
     return found + _object_differences(saved, current["objects"])
 
 
-def _changes_of_numbers(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
+def _changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type[Config]) -> list[str]:
     """What may change the numbers of a run that resumes, in words."""
-    found, (then, now) = [], (_config_of(record) for record in (saved, current))
+    found, (then, now) = [], (_config_of(record, cls) for record in (saved, current))
     schedules = [name for name in now.follows_progress if name not in current["objects"]]
     if then.total_timesteps != now.total_timesteps and schedules:
         text = f"was {then.total_timesteps:,}, and {' and '.join(schedules)} follows it: the values jump from here on"
@@ -181,9 +188,10 @@ def _changes_of_numbers(saved: dict[str, Any], current: dict[str, Any]) -> list[
     return found + ([f"resuming, but not bit-identically: {'; '.join(changed)}"] if changed else [])
 
 
-def _object_differences(record: dict[str, Any], current: dict[str, Any]) -> list[str]:
+def _object_differences(record: dict[str, Any], current: dict[str, Any], names: tuple[str, ...] = objects.ARGUMENTS) -> list[str]:
     """Checkpoints of purerl 0.2 do not say which objects they were made with."""
-    return objects.object_differences(record["objects"], current) if "objects" in record else []
+    of = lambda described: {name: x for name, x in described.items() if name in names}
+    return objects.object_differences(of(record["objects"]), of(current)) if "objects" in record else []
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -194,8 +202,9 @@ def _same(a: Any, b: Any) -> bool:
     return np.float32(a) == np.float32(b) if numbers else a == b
 
 
-def _config_of(record: dict[str, Any]) -> Config:
-    return ALGORITHMS[record["algorithm"]].from_json(json.dumps(record["config"]))
+def _config_of(record: dict[str, Any], cls: type[Config] | None = None) -> Config:
+    """The config of a checkpoint, of the user's class if it is of one."""
+    return (cls or ALGORITHMS[record["algorithm"]]).from_json(json.dumps(record["config"]))
 
 
 # --- for users --------------------------------------------------------------------------------------------------------
@@ -303,11 +312,13 @@ class Run:
         """
         if self.directory is None:
             raise CheckpointError("the best states are kept in a directory only, and this run has none")
-        best = load(self.directory, best=True, **self.batch.objects)
+        best = load(self.directory, best=True, config_class=type(self.cfg), **self.batch.objects)
         return best if self.place is None else best.select(self.place)
 
 
-def load(directory: Any, *, updates: int | None = None, best: bool = False, **given: Any) -> Run:
+def load(
+    directory: Any, *, updates: int | None = None, best: bool = False, config_class: type[Config] | None = None, **given: Any
+) -> Run:
     """The config, the state and a ready `Train` of a run. Reads only, also while another process writes.
 
     It warns of a damaged checkpoint, and loads the one before.
@@ -316,6 +327,7 @@ def load(directory: Any, *, updates: int | None = None, best: bool = False, **gi
         directory: as `fit` or `save` was given it.
         updates: which checkpoint; the newest if None.
         best: of each run the state with the best evaluation.
+        config_class: of the run's config, if it is none of purerl's.
         **given: the environment, network and so on that `make_train` was given: they are not saved.
 
     Raises:
@@ -332,18 +344,36 @@ def load(directory: Any, *, updates: int | None = None, best: bool = False, **gi
     home = _absolute(directory)
     saved = newest_readable(home / ("best" if best else "checkpoints"), updates)
     record = saved.record
-    missing = {name: x for name, x in record.get("objects", {}).items() if name not in given}
+    if config_class is not None and not (isinstance(config_class, type) and issubclass(config_class, OnPolicyConfig)):
+        raise ConfigError(
+            [Problem("config_class", config_class, "must be the class of a config, as purerl.configclass makes it")]
+        )
+    own = {} if config_class is None else _own_class(config_class)
+    missing = {name: x for name, x in record.get("objects", {}).items() if name not in given | own}
     if missing:
         raise CheckpointMismatch(directory, objects.object_differences(missing, {}))
+    if found := _object_differences(
+        record, {name: {"is": objects.qualified_name(x)} for name, x in own.items()}, ("config_class",)
+    ):
+        raise CheckpointMismatch(directory, found)
     lead = _lead(saved)
     known = record["num_seeds"] is not None
     count = record["num_seeds"] if known else (lead or (1,))[0]
-    batch = Batch(_config_of(record), record["seed"] if known else None, count, given, batched=bool(lead))
-    if found := _object_differences(record, objects.describe_objects(batch.train.given, batch.train.env)):
+    batch = Batch(_config_of(record, config_class), record["seed"] if known else None, count, given, batched=bool(lead))
+    if found := _object_differences(record, objects.describe_objects(batch.train.given | own, batch.train.env)):
         raise CheckpointMismatch(directory, found)
     runs = len(batch.labels)
     finished = best_updates(saved, runs) if best else [saved.updates] * runs
     return Run(batch, _state(saved, batch.train, directory), tuple(finished), home)
+
+
+def saved_values(directory: Any) -> dict[str, Any]:
+    """The config of a run as it was saved, a value by field, whatever its class.
+
+    Raises:
+        CheckpointError: no checkpoint was found, or it cannot be read.
+    """
+    return newest_readable(_absolute(directory) / "checkpoints").record["config"]
 
 
 def runs_of(directory: pathlib.Path, count: int) -> tuple[tuple[tuple[int | None, int | None], ...], tuple[str, ...]]:
@@ -370,7 +400,7 @@ def save(directory: Any, train: Train, state: TrainState) -> None:
         >>> purerl.save("saved", train, train.init(jax.random.key(0)))
     """
     path = checkpoint.run_directory(directory)
-    with Directory(path, identity(train, train.cfg), keep=2**31 - 1, keep_every=0) as home:
+    with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:
         home.save(updates_at(state.clock), {"state": state}, {"seconds": 0.0})
 
 
@@ -388,7 +418,7 @@ def restore(directory: Any, train: Train, *, updates: int | None = None) -> Trai
     """
     saved = newest_readable(_absolute(directory) / "checkpoints", updates)
     current = {**saved.record, **{name: identity(train, train.cfg)[name] for name in ("algorithm", "config", "x64", "objects")}}
-    if found := _differences(saved.record, current):
+    if found := _differences(saved.record, current, type(train.cfg)):
         raise CheckpointMismatch(directory, found)
     return _state(saved, train, directory)
 

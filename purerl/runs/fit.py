@@ -149,7 +149,7 @@ def fit(
     score = runs.evaluation(eval_episodes, **options) if eval_every else None
     who = identity(runs.train, runs.cfg, seed, num_seeds, exact=exact, share=1 if exact else runs.share)
     path = None if directory is None else run_directory(directory)
-    with Directory(path, who, keep, keep_every) as home, contextlib.ExitStack() as stack:
+    with Directory(path, who, type(cfg), keep, keep_every) as home, contextlib.ExitStack() as stack:
         row = Header(runs.row(), cfg.metrics_every, cfg.metrics_every * plan.batch_size, runs.pairs, runs.differ)
         curves = stack.enter_context(contextlib.closing(Curves(row, home.file("curves.bin"))))
         template = runs.template()

@@ -1,4 +1,4 @@
-"""An environment in the manner of dm_env, with step types and discounts, behind the bare protocol."""
+"""An environment like dm_env's, with step types and discounts, behind the bare protocol."""
 
 from typing import NamedTuple
 

@@ -12,14 +12,16 @@ import numpy as np
 
 from purerl.core.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete
 
-ARGUMENTS = ("env", "env_params", "network", "advantage", "policy_loss", "optimizer", "lr_schedule", "reward_shaper", "intrinsic")
+ARGUMENTS = ("config_class", "algorithm", "env", "env_params", "network", "torso", "memory", "advantage", "policy_loss")
+ARGUMENTS += ("extra_loss", "optimizer", "lr_schedule", "reward_shaper", "intrinsic")
+FLAGS = ("config_class", "algorithm", "env")  # what a command can import
 
 
 def describe_objects(given: dict[str, Any], environment: Environment) -> dict[str, Any]:
     """JSON that describes the objects.
 
     Args:
-        given: by argument of `make_train`, those that are not its defaults.
+        given: by argument of `make_train`, those that are not its defaults, and `config_class`, if it is none of purerl's.
         environment: what it made of `env` and `env_params`.
     """
     described = {name: {"is": qualified_name(x)} for name, x in given.items()}
@@ -38,6 +40,8 @@ def qualified_name(x: Any) -> str:
         return qualified_name(x.func)
     if isinstance(x, Environment):
         return x.name or qualified_name((x.reset, x.step))
+    if isinstance(x, dict):
+        return ", ".join(f"{name}: {qualified_name(part)}" for name, part in x.items())
     if isinstance(x, tuple):
         return ", ".join(qualified_name(part) for part in x if callable(part))
     one = x if hasattr(x, "__qualname__") else type(x)
@@ -52,7 +56,8 @@ def object_differences(saved: dict[str, Any], current: dict[str, Any]) -> list[s
         if then is None and now is not None:
             found.append(f"{name}: the run had the default, {now['is']} here; leave out `{name}=`")
         elif now is None and then is not None:
-            found.append(f"{name}: the run had a custom one, {then['is']}; in Python, pass it as `{name}=`")
+            flag = f", or as --{name.replace('_', '-')} package.module:name to a command" if name in FLAGS else ""
+            found.append(f"{name}: the run had a custom one, {then['is']}; in Python, pass it as `{name}=`{flag}")
         elif then is not None:
             changed = [what for what in sorted(then.keys() | now.keys()) if not _alike(what, then.get(what), now.get(what))]
             text = lambda what, described: f"{what} {described.get(what, 'nothing')}"

@@ -1,0 +1,151 @@
+"""Modules of flax as networks: `from_linen` and `from_nnx`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from purerl.core.errors import ConfigError, Problem, code_of
+from purerl.core.types import Network, Outputs
+from purerl.networks.distributions import Categorical, DiagGaussian
+from purerl.networks.layers import OfAction
+
+PyTree = Any
+
+
+def from_linen(module: Any) -> Network:
+    """A flax linen module as a network.
+
+    It is called with observations `[L, N, ...]` as the environment gives them, and returns
+
+        (policy, value)  or  (policy, value, heads)
+
+    policy: for Discrete actions logits `[L, N, n]`; for a Box `(mean, log_std)`, each `[L, N, d]`, or `[d]` for log_std; for
+      others a distribution of `purerl.distributions`.
+    value: `[L, N]` or `[L, N, 1]`; with two streams of rewards `[L, N, 2]`.
+    heads: a dict. PPG needs `aux_value [L, N]`. DAAC needs `advantage`, a pair of a constant `[L, N]` and a weight `[L, N, d]`,
+      whose product with the action is added; the action of a choice is one-hot.
+
+    With a memory the module has a method `initial_carry(num_envs)`, is called as `module(carry, obs, first [L, N])`, and returns
+    such a tuple and the carry. Where `first` is set it must forget the carry before it reads the observation.
+
+    Its top-level submodules are the groups of parameters. PPG and DAAC train some of them alone, and need a submodule for each
+    of `policy`, `value` and the head, by these names. The module has parameters only, no batch statistics.
+
+    Args:
+        module: a linen module, or its class.
+
+    Raises:
+        ConfigError: it is none.
+
+    Example:
+        >>> class ActorCritic(nn.Module):
+        ...     @nn.compact
+        ...     def __call__(self, obs):
+        ...         x = nn.swish(nn.Dense(32)(obs))
+        ...         return nn.Dense(2)(x), nn.Dense(1)(x)
+        >>> train = purerl.make_train(purerl.PPOConfig(), network=purerl.from_linen(ActorCritic))
+        >>> train.plan.parameters
+        259
+    """
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        with code_of("network", f"{module.__name__}()"):
+            module = module()
+    if not isinstance(module, nn.Module):
+        raise ConfigError([Problem("network", module, "from_linen takes a flax linen module, or its class")])
+
+    def init(key, *inputs):
+        variables = module.init(key, *inputs)
+        if others := sorted(variables.keys() - {"params"}):
+            raise ConfigError([Problem("network", others, "the module may have parameters only, no other collections")])
+        return variables["params"]
+
+    apply = lambda params, *inputs: module.apply({"params": params}, *inputs)
+    return _network(init, apply, getattr(module, "initial_carry", None))
+
+
+def from_nnx(make: Callable[[Any], Any]) -> Network:
+    """A flax nnx module as a network. It is called, and returns, as that of `from_linen`; its attributes are the groups.
+
+    Args:
+        make: `(rngs: nnx.Rngs) -> module`, such as the module's class. It is called for every seed, and must make all that is
+          random of `rngs`. The module has `nnx.Param` alone, no batch statistics and no dropout.
+
+    Raises:
+        ConfigError: it makes no such module.
+
+    Example:
+        >>> class ActorCritic(nnx.Module):
+        ...     def __init__(self, rngs):
+        ...         self.torso = nnx.Linear(4, 32, rngs=rngs)
+        ...         self.policy, self.value = nnx.Linear(32, 2, rngs=rngs), nnx.Linear(32, 1, rngs=rngs)
+        ...     def __call__(self, obs):
+        ...         x = nnx.swish(self.torso(obs))
+        ...         return self.policy(x), self.value(x)
+        >>> train = purerl.make_train(purerl.PPOConfig(), network=purerl.from_nnx(ActorCritic))
+        >>> train.plan.parameters
+        259
+    """
+    from flax import nnx  # which takes a quarter of the time that importing purerl takes
+
+    if isinstance(make, nnx.Module) or not callable(make):
+        hint = "from_nnx takes a function of nnx.Rngs that makes the module, such as its class, since every seed has its own"
+        raise ConfigError([Problem("network", type(make).__name__, hint)])
+    with code_of("network", "make(nnx.Rngs(0))"):
+        abstract = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
+        graph, shapes, others = nnx.split(abstract, nnx.Param, ...)
+    if jax.tree.leaves(others):
+        raise ConfigError(
+            [Problem("network", type(abstract).__name__, "the module may have nnx.Param alone, no other variables")]
+        )
+
+    def init(key, *inputs):
+        return nnx.to_pure_dict(nnx.state(make(nnx.Rngs(key)), nnx.Param))
+
+    def apply(params, *inputs):
+        state = jax.tree.map(lambda x: x, shapes)
+        nnx.replace_by_pure_dict(state, params)
+        return nnx.merge(graph, state, others)(*inputs)
+
+    return _network(init, apply, getattr(abstract, "initial_carry", None))
+
+
+def _network(init: Callable, apply: Callable, initial_carry: Callable | None) -> Network:
+    """A network of `init(key, *inputs)` and `apply(params, *inputs)`; inputs are observations, or carry, observations, first."""
+    if initial_carry is None:
+        return Network(init, lambda params, carry, obs, first: (_outputs(apply(params, obs)), carry))
+
+    def init_recurrent(key, obs):
+        first = jnp.ones(jax.tree.leaves(obs)[0].shape[:2], bool)
+        return init(key, initial_carry(first.shape[1]), obs, first)
+
+    def apply_recurrent(params, carry, obs, first):
+        found = apply(params, carry, obs, first)
+        if not (isinstance(found, tuple) and len(found) == 2):
+            hint = "with a memory the module must return two things: (policy, value) and the carry"
+            raise ConfigError([Problem("network", type(found).__name__, hint)])
+        return _outputs(found[0]), found[1]
+
+    return Network(init_recurrent, apply_recurrent, initial_carry)
+
+
+def _outputs(found: Any) -> Outputs:
+    """What a module returned, as `Outputs`."""
+    if isinstance(found, Outputs):
+        return found
+    if not (isinstance(found, tuple) and len(found) in (2, 3)):
+        hint = "the module must return (policy, value) or (policy, value, heads); see help(purerl.from_linen)"
+        raise ConfigError([Problem("network", type(found).__name__, hint)])
+    policy, value, heads = (*found, {})[:3]
+    if isinstance(policy, jax.Array):
+        policy = Categorical(policy)
+    elif isinstance(policy, tuple) and len(policy) == 2:
+        mean, log_std = policy
+        policy = DiagGaussian(
+            mean, jnp.broadcast_to(log_std.reshape((1,) * (mean.ndim - log_std.ndim) + log_std.shape), mean.shape)
+        )
+    value = value.squeeze(-1) if value.ndim == 3 and value.shape[-1] == 1 else value
+    as_head = lambda x: OfAction(*x) if isinstance(x, tuple) and len(x) == 2 else x
+    return Outputs(policy, value, {name: as_head(x) for name, x in heads.items()} if heads else ())

@@ -1,0 +1,29 @@
+"""Simple Policy Optimization (Xie et al. 2024, arXiv:2401.16025): a squared penalty.
+
+loss = -(r * A - |A| / (2 * eps) * (r - 1)^2)
+"""
+
+import jax.numpy as jnp
+
+import purerl
+from purerl.algorithms.ppo import ppo
+
+
+@purerl.configclass
+class SPOConfig(purerl.PPOConfig):
+    """Simple Policy Optimization.
+
+    Policy loss:
+        spo_eps: Where the penalty has its minimum: ratios of 1 +- spo_eps.
+    """
+
+    spo_eps: float = purerl.leaf(0.2)
+
+
+def spo_loss(log_prob, old_log_prob, advantage, cfg):
+    ratio = purerl.losses.probability_ratio(log_prob, old_log_prob)
+    return -(ratio * advantage - jnp.abs(advantage) / (2 * cfg.spo_eps) * jnp.square(ratio - 1))
+
+
+def spo(cfg, env, network, parts):
+    return ppo(cfg, env, network, parts._replace(policy_loss=spo_loss))
