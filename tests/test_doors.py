@@ -1,7 +1,9 @@
 """What researchers add from outside (`tests/ideas`), in every algorithm, under every transformation, killed and loaded."""
 
+import importlib
 import pathlib
 import signal
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +12,12 @@ import pytest
 
 import purerl
 from purerl.algorithms.registry import MAKERS
+from purerl.cli import main
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
+from purerl.runs.storage.checkpoint import read_record
 from tests import ideas
-from tests.ideas import own_memory, own_network, regularizers, residual_equinox, residual_linen, residual_nnx, simulator
+from tests.ideas import own_memory, own_network, regularizers, residual_equinox, residual_linen, residual_nnx, simulator, spo
+from tests.ideas.brax_like import hopper
 from tests.ideas.dm_env_like import walk
 from tests.probes import Varied
 from tests.test_resume import StopAt
@@ -169,3 +174,172 @@ def test_an_idea_takes_less_than_thirty_lines(path):
     lines = [line for line in path.read_text().splitlines() if line.strip()]
     assert len(lines) < 30
     assert max(map(len, lines)) <= 100
+
+
+# --- metrics at the ends of episodes ----------------------------------------------------------------------------------
+
+
+class Achieving:
+    """Episodes of four steps. Achieved at the end: always, if the start was odd, never."""
+
+    action_space = purerl.Discrete(2)
+
+    def reset(self, key):
+        odd, time = jax.random.bernoulli(key).astype(jnp.float32), jnp.float32(0)
+        return (odd, time), jnp.stack([odd, time])
+
+    def step(self, key, state, action):
+        odd, time = state[0], state[1] + 1
+        done = {"achieved": jnp.stack([jnp.float32(1), odd, jnp.float32(0)]), "success": odd > 0}
+        return (odd, time), jnp.stack([odd, time]), odd, time == 4, False, done
+
+
+def odd_share(state, batch, metrics):
+    odd, time = batch.steps.obs[..., 0], batch.steps.obs[..., 1]
+    return {"odd": (odd * (time == 3)).sum() / (time == 3).sum()}
+
+
+def test_a_vector_of_achievements_gives_exact_rates():
+    cfg = purerl.PPOConfig(**SIZES, episode_info=("achieved", "success"))
+    train = purerl.make_train(cfg, env=purerl.wrap_env(Achieving()), measure=odd_share)
+    result = jax.jit(train)(KEY)
+    found = purerl.summarize(result.metrics)
+    assert 0 < found["odd"][0] < 1
+    for name, expected in (("achieved/0", 1.0), ("achieved/1", found["odd"]), ("achieved/2", 0.0), ("success", found["odd"])):
+        np.testing.assert_array_equal(found[f"episode_info/{name}"], np.broadcast_to(np.float32(expected), 2))
+    episodes = train.evaluate(result.state, KEY, num_episodes=6, max_steps=9)
+    assert episodes.episode_info["achieved"].shape == (6, 3)
+    np.testing.assert_array_equal(episodes.episode_info["achieved"][:, 1], episodes.returns / 4)
+    np.testing.assert_array_equal(episodes.episode_info["achieved"][:, 0], 1)
+
+
+# --- encoders by entry ------------------------------------------------------------------------------------------------
+
+
+class Mixed(Achieving):
+    """Observations with an image, a vector and an index."""
+
+    observation_space = {"goal": purerl.Discrete(5)}
+
+    def show(self, obs):
+        image = jnp.full((6, 6, 2), 200, jnp.uint8)
+        return {"camera": image, "goal": jnp.int32(3), "joints": obs}
+
+    def reset(self, key):
+        state, obs = super().reset(key)
+        return state, self.show(obs)
+
+    def step(self, key, state, action):
+        state, obs, *rest = super().step(key, state, action)
+        return state, self.show(obs), *rest
+
+
+MIXED = purerl.wrap_env(Mixed())
+
+
+def sizes(train):
+    params = train.init(KEY).params
+    return {jax.tree_util.keystr(p, simple=True, separator="/"): x.shape for p, x in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def test_an_image_and_a_vector_are_encoded_apart():
+    train = purerl.make_train(purerl.PPOConfig(**SIZES), env=MIXED)
+    found = sizes(train)
+    assert found["policy/torso/encoders_camera/Conv_0/kernel"] == (3, 3, 2, 16)
+    assert found["policy/torso/encoders_joints/Dense_0/kernel"] == (2, 8)
+    assert found["policy/torso/encoders_goal/Dense_0/kernel"] == (5, 8)
+    assert found["policy/torso/MLP_0/Dense_0/kernel"] == (24, 8)
+    assert np.isfinite(purerl.summarize(jax.jit(train)(KEY).metrics)["loss"]).all()
+    flat = sizes(purerl.make_train(purerl.PPOConfig(**SIZES, torso="mlp"), env=MIXED))
+    assert flat["policy/torso/Dense_0/kernel"] == (6 * 6 * 2 + 5 + 2, 8)
+
+
+def test_one_encoder_is_replaced_by_name():
+    train = purerl.make_train(purerl.PPOConfig(**SIZES), env=MIXED, torso={"joints": residual_linen.Residual(4)})
+    found = sizes(train)
+    assert found["policy/torso/encoders_joints/LayerNorm_0/scale"] == (4,)
+    assert found["policy/torso/MLP_0/Dense_0/kernel"] == (8 + 8 + 4, 8)
+    with pytest.raises(purerl.ConfigError, match="did you mean 'joints'"):
+        purerl.make_train(purerl.PPOConfig(**SIZES), env=MIXED, torso={"joint": residual_linen.Residual})
+
+
+def test_a_torso_of_two_functions_keeps_its_own_beginning():
+    ones = (lambda key, x: {"kernel": jax.random.normal(key, (x.shape[-1], 4))}, lambda params, x: x @ params["kernel"])
+    params = purerl.make_train(purerl.PPOConfig(**SIZES), env=Varied(), torso=ones).init(KEY).params
+    policy, value = (params[group]["torso"]["own"]["kernel"] for group in ("policy", "value"))
+    assert not np.allclose(policy.T @ policy, 2 * np.eye(4), atol=1e-3)  # the config's init would make it orthogonal
+    assert not np.array_equal(policy, value)
+
+
+# --- a directory is data ----------------------------------------------------------------------------------------------
+
+SENTINEL = """
+import pathlib
+pathlib.Path(__file__).with_suffix(".imported").touch()
+import purerl
+from tests.ideas.own_network import Recurrent
+from tests.test_doors import Achieving, weighted
+
+class Env(Achieving):
+    pass
+
+class Net(Recurrent):
+    pass
+
+@purerl.configclass
+class Config(purerl.PPOConfig):
+    strength: float = purerl.leaf(0.5)
+
+def algorithm(*args):
+    return weighted(*args)
+
+env = purerl.wrap_env(Env())
+network = purerl.from_linen(Net(2))
+"""
+
+
+def test_nothing_that_a_directory_names_is_imported(tmp_path, monkeypatch, capsys):
+    (tmp_path / "sentinel.py").write_text(SENTINEL)
+    monkeypatch.syspath_prepend(tmp_path)
+    sentinel = importlib.import_module("sentinel")
+    cfg = sentinel.Config(**SIZES, env="sentinel:Env")
+    objects = {"env": sentinel.env, "network": sentinel.network, "algorithm": sentinel.algorithm}
+    purerl.fit(cfg, directory=tmp_path / "run", **objects)
+    assert "sentinel.Env" in str(read_record(tmp_path / "run" / "checkpoints" / "2"))
+    del sys.modules["sentinel"]
+    (tmp_path / "sentinel.imported").unlink()
+
+    tries = [
+        lambda: purerl.load(tmp_path / "run"),
+        lambda: purerl.fit(cfg.replace(env="CartPole-v1"), directory=tmp_path / "run"),
+        lambda: purerl.fit(purerl.PPOConfig(**SIZES), directory=tmp_path / "run"),
+    ]
+    for run in tries:
+        with pytest.raises(purerl.CheckpointMismatch) as refused:
+            run()
+        assert all(f"`{name}=`" in str(refused.value) for name in ("env", "network", "algorithm"))
+    for command in ("eval", "render", "export"):
+        assert main([command, str(tmp_path / "run")]) == 1
+        said = capsys.readouterr().err
+        assert all(f"--{name} package.module:name" in said for name in ("env", "algorithm", "config-class"))
+    assert main(["plot", str(tmp_path / "run"), "--out", str(tmp_path / "a.png")]) == 0
+    assert not (tmp_path / "sentinel.imported").exists()
+    assert "sentinel" not in sys.modules
+
+
+def test_import_paths_of_the_command_line(tmp_path, capsys, monkeypatch):
+    names = {"--env": "tests.ideas.brax_like:hopper", "--algorithm": "tests.ideas.spo:spo"}
+    paths = [part for pair in names.items() for part in pair]
+    small = ["--total-timesteps", "128", "--num-envs", "4", "--num-steps", "16", "--hidden", "8", "--directory", str(tmp_path)]
+    assert main(["tests.ideas.spo:SPOConfig", *paths, *small, "--spo-eps", "0.3"]) == 0
+    assert purerl.load(tmp_path, config_class=spo.SPOConfig, algorithm=spo.spo, env=hopper).cfg.spo_eps == np.float32(0.3)
+    assert main(["eval", str(tmp_path), *paths, "--config-class", "tests.ideas.spo:SPOConfig", "--num-episodes", "2"]) == 0
+    capsys.readouterr()
+    for args, says in (
+        (["ppo", "--env", "tests.nothing:x"], "No module named"),
+        (["ppo", "--env", "tests.ideas.spo:hoper"], "has no 'hoper'"),
+        (["tests.ideas.spo:spo"], "must be the class of a config"),
+        (["eval", str(tmp_path), *paths, "--config-class", "tests.ideas.vmpo:VMPOConfig"], "config_class: is"),
+    ):
+        assert main(args) in (1, 2)
+        assert says in capsys.readouterr().err
