@@ -20,9 +20,10 @@ from purerl.config.documentation import default_of
 from purerl.config.fields import Config, is_float_leaf, is_off, not_scalar, problems
 from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
-from purerl.core.types import Algorithm, Discrete, Environment, MultiDiscrete, Network, Outputs, TrainState
+from purerl.core.types import Algorithm, Discrete, Environment, MultiDiscrete, Network, Outputs, Phase, TrainState
 from purerl.learning.components import Components
 from purerl.learning.optimizers import optimizer_problems
+from purerl.learning.phases import moving_groups
 from purerl.networks.actor_critic import bounded
 
 PyTree = Any
@@ -111,6 +112,19 @@ def warn_about(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> 
         warnings.warn("\n  ".join(["settings without effect:", *map(str, found)]), stacklevel=3)
 
 
+def warn_of_idle_groups(network: Network, env: Environment, phases: tuple[Phase, ...]) -> None:
+    """Warns of groups of a user's network that no phase trains. The warning points to the caller of `make_train`."""
+    params = _shapes_of(network, env)[0]
+    if idle := sorted(params.keys() - {group for phase in phases for group in moving_groups(phase, params)}):
+        hint = f"no phase trains them; those of this algorithm train {', '.join(_trained(phases)) or 'all'}"
+        warnings.warn(str(Problem("network", f"groups {', '.join(idle)}", hint)), stacklevel=3)
+
+
+def _trained(phases: tuple[Phase, ...]) -> list[str]:
+    """The groups that phases name."""
+    return sorted({group for phase in phases for group in phase.groups or ()})
+
+
 def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: bool) -> None:
     """The fields of a config that name entries of observations, or need actions of some kind; and what a user's network is.
 
@@ -121,7 +135,7 @@ def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: b
         distils: the config's random network distillation is used.
     """
     known = network is None or isinstance(network, Network)
-    hint = "must be a purerl.Network(init, apply, initial_carry)"
+    hint = "must be a purerl.Network(init, apply, initial_carry); purerl.from_linen and purerl.from_nnx make one of a module"
     raise_if_any([] if known else [Problem("network", type(network).__name__, hint)])
     raise_if_any(_observation_problems(cfg, env, distils) + _info_problems(cfg, env))
 

@@ -24,6 +24,7 @@ from purerl.checks import (
     check_type,
     num_bytes,
     warn_about,
+    warn_of_idle_groups,
 )
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
@@ -163,6 +164,8 @@ def make_train(
     )
     made = algorithm_made(algorithm or MAKERS[algorithm_of(cfg)], cfg, environment, network, parts)
     check_state_size(cfg, made.init)
+    if "network" in given:
+        warn_of_idle_groups(network, environment, made.phases)
     remake = lambda overrides: make_environment({**cfg.env_params, **overrides})
     return Train(cfg, environment, network, made, remake, given)
 

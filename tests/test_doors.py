@@ -4,11 +4,13 @@ import importlib
 import pathlib
 import signal
 import sys
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 
 import purerl
 from purerl.algorithms.registry import MAKERS
@@ -343,3 +345,18 @@ def test_import_paths_of_the_command_line(tmp_path, capsys, monkeypatch):
     ):
         assert main(args) in (1, 2)
         assert says in capsys.readouterr().err
+
+
+def test_groups_that_nothing_trains_are_named():
+    class Shared(nn.Module):
+        @nn.compact
+        def __call__(self, obs):
+            x = nn.Dense(8, name="torso")(obs)
+            heads = {"advantage": (nn.Dense(1, name="advantage")(x)[..., 0], jnp.zeros((*x.shape[:2], 2)))}
+            return nn.Dense(2, name="policy")(x), nn.Dense(1, name="value")(x), heads
+
+    with pytest.warns(UserWarning, match="groups torso.*no phase trains them"):
+        purerl.make_train(KINDS["daac"], env=Varied(), network=purerl.from_linen(Shared))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "network")
+        purerl.make_train(KINDS["ppo"], env=Varied(), network=purerl.from_linen(Shared))

@@ -13,7 +13,7 @@ from purerl.envs import make_env
 from purerl.envs.previous import with_previous
 from purerl.learning.training_set import sequences
 from purerl.networks.actor_critic import actor_critic
-from purerl.networks.recurrent import GRU, LSTM
+from purerl.networks.recurrent import GRU, LSTM, MinGRU
 from tests.probes import Probe, Rich, Varied, acting
 from tests.test_full_ppo import EVERYTHING
 from tests.test_resume import fitted, stopped
@@ -21,8 +21,8 @@ from tests.test_scale import equations
 from tests.tiny import CFG, digest, tiny
 
 KEY = jax.random.key(0)
-KINDS = ["gru", "lstm"]
-one_cell = pytest.mark.parametrize("kind", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
+KINDS = ["gru", "lstm", "min_gru"]
+one_cell = pytest.mark.parametrize("kind", ["gru", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
 REMEMBERS = CFG.replace(memory="gru", memory_size=8)
 
 
@@ -80,6 +80,20 @@ def test_the_lstm_is_that_of_flax():
     got, after = LSTM(5).apply({"params": params}, (c, h), x, first)
     np.testing.assert_allclose(got, flax_steps(nn.LSTMCell(5), theirs, (c, h), x, first), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(after[1], got[-1])
+
+
+def test_the_minimal_gru_is_its_recurrence():
+    h = jax.random.normal(jax.random.key(1), (4, 5))
+    params, x, first = drawn(MinGRU(5), h)
+    got, after = MinGRU(5).apply({"params": params}, h, x, first)
+    for t in range(len(x)):
+        gate, new = (
+            x[t] @ params["input"][name]["kernel"] + params["bias"][i][None] for i, name in enumerate(("update", "candidate"))
+        )
+        h = jnp.where(first[t][:, None], 0.0, h)
+        h = (1 - nn.sigmoid(gate)) * h + nn.sigmoid(gate) * new
+        np.testing.assert_allclose(got[t], h, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(after, got[-1])
 
 
 def test_recurrent_weights_begin_orthogonal_and_biases_at_zero():

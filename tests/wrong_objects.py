@@ -8,10 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from flax import nnx
 from gymnax.environments import spaces
 
 import purerl
 from tests import probes
+from tests.broken import Line
+from tests.ideas import simulator
 
 HUGE = 10**400
 NO = jnp.array(False)
@@ -178,6 +181,100 @@ ENVIRONMENTS = {
     "no observation": (env(reset_env=lambda s, k, p: (None, 0)), "env"),
     "no choice": (env(action_space=lambda s, p=None: spaces.Discrete(0)), "no action"),
 }
+
+
+class Undecorated(purerl.PPOConfig):
+    pass
+
+
+class NoMemory(nn.Module):
+    @nn.compact
+    def __call__(self, carry, x, first):
+        return x
+
+    def initial_carry(self, num_envs):
+        return jnp.zeros((num_envs, 2))
+
+
+class OtherCarry(NoMemory):
+    @nn.compact
+    def __call__(self, carry, x, first):
+        return x, carry[None]
+
+
+class Dropping(nnx.Module):
+    def __init__(self, rngs):
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+
+def plain_field():
+    purerl.configclass(type("Mine", (purerl.PPOConfig,), {"__annotations__": {"beta": float}, "beta": 0.5}))
+
+
+def own_env(**changes):
+    """A `purerl.Environment` of which parts are changed, and values of its steps."""
+    parts = {name: changes.pop(name) for name in list(changes) if name in purerl.Environment._fields}
+    step = lambda *args: simulator.step(*args).replace(**changes)
+    return simulator.simulator._replace(**{"step": step} | parts)
+
+
+def bare(**members):
+    return lambda: purerl.wrap_env(type("Bare", (Line,), members)())
+
+
+Y = jnp.zeros((2, 3))
+DOORS = {
+    "number torso": (train(torso=5), "torso"),
+    "text torso": (train(torso="mlp"), "torso"),
+    "torso of one function": (train(torso=(lambda key, x: 0,)), "torso"),
+    "torso class with arguments": (train(torso=nn.Dense), "Dense()"),
+    "torso that flattens all": (
+        train(torso=(lambda key, x: jnp.zeros(3), lambda params, x: x.reshape(-1))),
+        "must give features",
+    ),
+    "torso of integers": (train(torso=(lambda key, x: jnp.zeros(3), lambda params, x: x.astype(jnp.int32))), "of floats"),
+    "torso that raises": (train(torso=(lambda key, x: 1 / 0, lambda params, x: x)), "raised ZeroDivisionError"),
+    "torso of nnx": (train(torso=Dropping(nnx.Rngs(0))), "torso"),
+    "encoder of no entry": (train(torso={"image": Plain()}), "no such entry"),
+    "number memory": (train(memory=5), "memory"),
+    "memory without a carry": (train(memory=Plain()), "initial_carry"),
+    "memory of one value": (train(memory=NoMemory()), "must return two things"),
+    "memory of another carry": (train(memory=OtherCarry()), "a carry like the one it was given"),
+    "number algorithm": (train(algorithm=5), "algorithm"),
+    "algorithm of nothing": (train(algorithm=lambda cfg, env, network, parts: None), "purerl.Algorithm"),
+    "algorithm of one argument": (train(algorithm=lambda cfg: None), "raised TypeError"),
+    "number extra_loss": (train(extra_loss=5), "extra_loss"),
+    "extra_loss alone": (fit(extra_loss=lambda params, outputs, batch, cfg: 0.0), "must return two things"),
+    "extra_loss of steps": (fit(extra_loss=lambda params, outputs, batch, cfg: (Y, {})), "must be a scalar"),
+    "extra_loss with a vector": (fit(extra_loss=lambda params, outputs, batch, cfg: (0.0, {"a": Y})), "must be a scalar"),
+    "extra_loss that raises": (fit(extra_loss=lambda params, outputs, batch, cfg: 1 / 0), "raised ZeroDivisionError"),
+    "plain field": (plain_field, "Mine.beta = 0.5: must be purerl.leaf(default)"),
+    "undecorated class": (lambda: purerl.make_train(Undecorated()), "@purerl.configclass"),
+    "number config_class": (lambda: purerl.load("nowhere", config_class=5), "no checkpoint"),
+    "Environment of another reward": (train(env=own_env(reward=jnp.zeros(2, jnp.int32))), "must be float32"),
+    "Environment of a flag of floats": (train(env=own_env(terminated=jnp.zeros(2))), "must be bool"),
+    "Environment without TimeStep": (train(env=own_env(step=lambda *args: 0)), "purerl.TimeStep"),
+    "Environment of another space": (
+        train(env=own_env(observation_space=jax.ShapeDtypeStruct((3,), jnp.float32))),
+        "not like it",
+    ),
+    "Environment without actions": (train(env=own_env(action_space=5)), "env.action_space"),
+    "Environment with parameters": (train(env=own_env(), env_params=5), "has no parameters"),
+    "no such info": (lambda: purerl.make_train(purerl.PPOConfig(info=("x",)), env=own_env()), "no entry"),
+    "no such episode_info": (lambda: purerl.make_train(purerl.PPOConfig(episode_info=("x",)), env=own_env()), "no entry"),
+    "vector for info": (lambda: purerl.make_train(purerl.PPOConfig(info=("reached",)), env=own_env()), "must be a number"),
+    "bare number": (lambda: purerl.wrap_env(5), "has no reset or step"),
+    "bare class": (lambda: purerl.wrap_env(Line), "write Line()"),
+    "bare limit": (lambda: purerl.wrap_env(Line(), max_steps=0), "max_steps"),
+    "bare reset of three": (bare(reset=lambda self, key: (0, 0, 0)), "returns 3 values"),
+    "bare step of five": (bare(step=lambda self, key, state, action: (0, 0, 0, 0, 0)), "returns 5 values"),
+    "bare step that raises": (bare(step=lambda self, key, state, action: 1 / 0), "raised ZeroDivisionError"),
+    "bare space": (bare(action_space=5), "action space must be"),
+    "number from_linen": (lambda: purerl.from_linen(5), "from_linen takes"),
+    "linen of one value": (train(network=purerl.from_linen(Plain)), "must return (policy, value)"),
+    "object from_nnx": (lambda: purerl.from_nnx(Dropping(nnx.Rngs(0))), "function of nnx.Rngs"),
+    "nnx with dropout": (lambda: purerl.from_nnx(Dropping), "nnx.Param alone"),
+}
 OPTIONS = {
     "no recorders": (fit(recorders=None), "recorders"),
     "number recorders": (fit(recorders=5), "recorders"),
@@ -211,5 +308,5 @@ OPTIONS = {
     "number preset": (lambda: purerl.preset(5), "preset"),
     "unknown preset": (lambda: purerl.preset("Breakuot-MinAtar"), "Breakout-MinAtar"),
 }
-ALL = VALUES | OBJECTS | NETWORKS | ENVIRONMENTS | OPTIONS
-assert len(ALL) == sum(map(len, (VALUES, OBJECTS, NETWORKS, ENVIRONMENTS, OPTIONS))), "two of the same name"
+ALL = VALUES | OBJECTS | NETWORKS | ENVIRONMENTS | DOORS | OPTIONS
+assert len(ALL) == sum(map(len, (VALUES, OBJECTS, NETWORKS, ENVIRONMENTS, DOORS, OPTIONS))), "two of the same name"

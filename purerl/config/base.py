@@ -72,7 +72,7 @@ class RNDConfig(Config):
 
 
 KL_ADAPTIVE = when(lr_schedule="kl_adaptive")
-MEMORY = when(memory=("gru", "lstm"))
+MEMORY = when(memory=("gru", "lstm", "min_gru"))
 BOX = Need("actions in a Box", lambda cfg, space: isinstance(space, Box))
 
 
@@ -181,7 +181,8 @@ class OnPolicyConfig(Config):
           `auto` is gaussian.
 
     Memory:
-        memory: `gru` or `lstm` behind the torso, or `none`. Policy and value have one each, or share one, depending on `arch`.
+        memory: `gru`, `lstm` or `min_gru` (a linear recurrence, computed in parallel over a sequence) behind the torso, or
+          `none`. Policy and value have one each, or share one, depending on `arch`.
         memory_size: Width of the recurrent layers.
         memory_layers: Number of recurrent layers.
         memory_inputs: Further inputs of the memory: `("action", "reward")` of the previous step, or one of them.
@@ -259,7 +260,7 @@ class OnPolicyConfig(Config):
     activation: str = static("tanh", one_of("tanh", "relu", "swish", "gelu", "elu"))
     init: str = static("orthogonal", one_of("orthogonal", "xavier_uniform", "xavier_normal", "lecun"))
     compute_dtype: str = static("float32", one_of("float32", "bfloat16"))
-    memory: str = static("none", one_of("none", "gru", "lstm"))
+    memory: str = static("none", one_of("none", "gru", "lstm", "min_gru"))
     memory_size: int = static(128, between(1, 2**16), MEMORY)
     memory_layers: int = static(1, between(1, 64), MEMORY)
     memory_inputs: tuple = static((), some_of("action", "reward"), MEMORY)

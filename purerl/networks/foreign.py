@@ -60,7 +60,7 @@ def from_linen(module: Any) -> Network:
         variables = module.init(key, *inputs)
         if others := sorted(variables.keys() - {"params"}):
             raise ConfigError([Problem("network", others, "the module may have parameters only, no other collections")])
-        return variables["params"]
+        return variables.get("params", {})
 
     apply = lambda params, *inputs: module.apply({"params": params}, *inputs)
     return _network(init, apply, getattr(module, "initial_carry", None))

@@ -1,4 +1,4 @@
-"""Recurrent networks: GRU and LSTM as flax linen modules, unrolled over the steps of training sequences.
+"""Recurrent networks: GRU, LSTM and a minimal GRU as flax linen modules, over the steps of training sequences.
 
 The usual bug of recurrent agents is a carry that is reset one step early or late. Here there is one rule: where `first` is set
 the carry is set to zero, and *then* the observation is read. Acting is the same program on sequences of one step.
@@ -104,6 +104,37 @@ class LSTM(nn.Module):
         return outputs.astype(inputs.dtype), carry
 
 
+class MinGRU(nn.Module):
+    """A minimal gated recurrent unit (Feng et al. 2024, arXiv:2410.01201), whose gate and candidate read the input alone:
+
+        z = sigmoid(x W_z + b_z)
+        h' = (1 - z) * h + z * (x W_h + b_h)
+
+    The recurrence is linear, so that all steps are computed by an associative scan, `log2(L)` operations deep. The carry is
+    `h [N, size]`, and the output of each step its `h'`.
+    """
+
+    size: int
+
+    @nn.compact
+    def __call__(self, carry: PyTree, inputs: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:
+        gates = Gates(("update", "candidate"), self.size, name="input")(inputs.shape[-1])
+        bias = self.param("bias", nn.initializers.zeros, (2, self.size), jnp.float32)
+        z, candidate = jnp.split(gates(inputs).astype(jnp.float32) + bias.reshape(1, 1, -1), 2, axis=-1)
+        z = nn.sigmoid(z)
+        keep, added = jnp.where(first[..., None], jnp.zeros_like(z), 1 - z), z * candidate
+
+        def after(one, other):  # h -> keep * h + added, one after the other
+            return one[0] * other[0], other[0] * one[1] + other[1]
+
+        keep, added = jax.lax.associative_scan(after, (keep, added))
+        outputs = keep * carry[None] + added
+        return outputs.astype(inputs.dtype), outputs[-1]
+
+
+CELLS = {"gru": GRU, "lstm": LSTM, "min_gru": MinGRU}
+
+
 def unrolled(step: Callable, carry: PyTree, inputs: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:
     """A cell's outputs `[L, N, size]` over L steps, and the carry after the last; emptied before each step that is a first."""
 
@@ -127,11 +158,11 @@ class Memory(nn.Module):
     def __call__(self, carry: PyTree, x: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:
         after = []
         for i, before in enumerate(carry):
-            x, last = {"gru": GRU, "lstm": LSTM}[self.kind](self.size, name=f"layer_{i}")(before, x, first)
+            x, last = CELLS[self.kind](self.size, name=f"layer_{i}")(before, x, first)
             after.append(last)
         return x, tuple(after)
 
     def initial_carry(self, num_envs: int) -> PyTree:
         """Zeros."""
         zeros = lambda: jnp.zeros((num_envs, self.size), jnp.float32)
-        return tuple(zeros() if self.kind == "gru" else (zeros(), zeros()) for _ in range(self.layers))
+        return tuple((zeros(), zeros()) if self.kind == "lstm" else zeros() for _ in range(self.layers))
