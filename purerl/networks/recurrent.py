@@ -104,6 +104,9 @@ class LSTM(nn.Module):
         return outputs.astype(inputs.dtype), carry
 
 
+LONGEST_MEMORY = 128.0  # steps, as a minimal GRU begins
+
+
 class MinGRU(nn.Module):
     """A minimal gated recurrent unit (Feng et al. 2024, arXiv:2410.01201), whose gate and candidate read the input alone:
 
@@ -111,7 +114,8 @@ class MinGRU(nn.Module):
         h' = (1 - z) * h + z * (x W_h + b_h)
 
     The recurrence is linear, so that all steps are computed by an associative scan, `log2(L)` operations deep. The carry is
-    `h [N, size]`, and the output of each step its `h'`.
+    `h [N, size]`, and the output of each step its `h'`. The biases of the gate begin such that the units forget over 2 to 129
+    steps (Tallec & Ollivier 2018, arXiv:1804.11188): with biases of 0 no seed remembers 64 steps.
     """
 
     size: int
@@ -119,7 +123,8 @@ class MinGRU(nn.Module):
     @nn.compact
     def __call__(self, carry: PyTree, inputs: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:
         gates = Gates(("update", "candidate"), self.size, name="input")(inputs.shape[-1])
-        bias = self.param("bias", nn.initializers.zeros, (2, self.size), jnp.float32)
+        spread = jnp.linspace(1.0, LONGEST_MEMORY, self.size)
+        bias = self.param("bias", lambda key: jnp.stack([-jnp.log(spread), jnp.zeros(self.size)]))
         z, candidate = jnp.split(gates(inputs).astype(jnp.float32) + bias.reshape(1, 1, -1), 2, axis=-1)
         z = nn.sigmoid(z)
         keep, added = jnp.where(first[..., None], jnp.zeros_like(z), 1 - z), z * candidate

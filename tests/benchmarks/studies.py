@@ -73,11 +73,13 @@ def chains():
         "16, rollouts of 16": (16, {"num_steps": 16, "num_envs": 256}),
         "16, sequences of 16": (16, {"num_steps": 32, "num_envs": 256, "num_minibatches": 8, "sequence_length": 16}),
         "32, rollouts of 64": (32, {}),
+        "100, rollouts of 128": (100, {"num_steps": 128}),
     }
     cases = {}
     for name, (length, changes) in sizes.items():
         cfg = CHAIN.replace(env_params={"memory_length": length}, **changes)
         cases[f"MemoryChain of {name}: GRU"] = Case(cfg)
+        cases[f"MemoryChain of {name}: minimal GRU"] = Case(cfg.replace(memory="min_gru"))
         cases[f"MemoryChain of {name}: no memory"] = Case(cfg.replace(memory="none", sequence_length=0))
     return cases
 
