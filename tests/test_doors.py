@@ -7,10 +7,12 @@ import sys
 import warnings
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from flax import nnx
 
 import purerl
 from purerl.algorithms.registry import MAKERS
@@ -360,3 +362,82 @@ def test_groups_that_nothing_trains_are_named():
     with warnings.catch_warnings():
         warnings.filterwarnings("error", "network")
         purerl.make_train(KINDS["ppo"], env=Varied(), network=purerl.from_linen(Shared))
+
+
+# --- parts of doors ---------------------------------------------------------------------------------------------------
+
+
+class NnxNetwork(nnx.Module):
+    def __init__(self, rngs):
+        self.torso = nnx.Linear(4, 8, rngs=rngs)
+        self.policy, self.value = nnx.Linear(8, 2, rngs=rngs), nnx.Linear(8, 1, rngs=rngs)
+
+    def __call__(self, obs):
+        x = nnx.swish(self.torso(obs))
+        return self.policy(x), self.value(x)
+
+
+MODULES = {
+    "linen": {"network": purerl.from_linen(own_network.Recurrent(2))},
+    "nnx": {"network": purerl.from_nnx(NnxNetwork)},
+    "equinox": {"torso": residual_equinox.residual},
+}
+
+
+@pytest.mark.parametrize("name", ["nnx", *(pytest.param(name, marks=pytest.mark.slow) for name in ("linen", "equinox"))])
+def test_parameters_of_modules_survive(name, tmp_path):
+    objects = {"env": Varied(), **MODULES[name]}
+    train = purerl.make_train(KINDS["ppo"], **objects)
+    state, _ = jax.jit(train.update)(train.init(KEY))
+    purerl.save(tmp_path / "saved", train, state)
+    assert digest(purerl.restore(tmp_path / "saved", train)) == digest(state)
+    assert digest(purerl.load(tmp_path / "saved", **objects).state) == digest(state)
+    still = KINDS["ppo"].replace(lr=0.0, lr_schedule="constant", total_timesteps=128)
+    warm = purerl.fit(still, init_from=tmp_path / "saved", **objects)
+    assert digest(warm.state.params) == digest(state.params)
+    act = jax.export.deserialize(bytearray(purerl.export(train, state, tmp_path / "policy"))).call
+    policy, obs, first = train.policy(state), jnp.ones((3, 4)), jnp.ones(3, bool)
+    ours, _ = policy(policy.initial_carry(3), obs, first, KEY, True)
+    theirs, _ = act(policy.initial_carry(3), obs, first, jax.random.PRNGKey(0), True)
+    np.testing.assert_array_equal(ours, theirs)
+
+
+def test_seeds_of_an_nnx_network_begin_apart():
+    train = purerl.make_train(KINDS["ppo"], env=Varied(), network=purerl.from_nnx(NnxNetwork))
+    kernels = jax.vmap(train.init)(jax.random.split(KEY, 2)).params["policy"]["kernel"]
+    assert not np.array_equal(*kernels)
+
+
+def all_weights(params, outputs, batch, cfg):
+    return sum(jnp.square(x).sum() for x in jax.tree.leaves(params)), {}
+
+
+@pytest.mark.parametrize("kind", ["ppo", "daac"])
+def test_an_extra_loss_moves_the_groups_of_the_policys_phase(kind):
+    run = lambda **objects: jax.jit(purerl.make_train(KINDS[kind], env=Varied(), **objects))(KEY).state.params
+    plain, pulled = run(), run(extra_loss=all_weights)
+    assert digest(plain["policy"]) != digest(pulled["policy"])
+    assert (digest(plain["value"]) == digest(pulled["value"])) == (kind == "daac")  # DAAC's value has a phase of its own
+
+
+def test_an_advantage_is_given_the_log_ratio_where_there_is_one():
+    seen = []
+
+    def advantage(steps, cfg, log_ratio):
+        seen.append(log_ratio.shape)
+        return purerl.advantages.gae(steps, cfg.gamma, cfg.gae_lambda)
+
+    jax.eval_shape(purerl.make_train(KINDS["appo"], env=Varied(), advantage=advantage), KEY)
+    assert set(seen) == {(32, 8)}
+    with pytest.raises(purerl.ConfigError, match="log_ratio"):
+        jax.eval_shape(purerl.make_train(KINDS["ppo"], env=Varied(), advantage=advantage), KEY)
+
+
+def test_measure_sees_what_an_update_learnt_from():
+    def measure(state, batch, metrics):
+        return {"mean_target": batch.steps.target.mean(), "twice": 2 * metrics["value_loss"]}
+
+    train = purerl.make_train(KINDS["ppo"], env=Varied(), measure=measure)
+    metrics = purerl.summarize(jax.jit(train)(KEY).metrics)
+    np.testing.assert_allclose(metrics["twice"], 2 * metrics["value_loss"], rtol=1e-6)
+    assert np.isfinite(metrics["mean_target"]).all()
