@@ -46,6 +46,9 @@ def check_parts(given: dict[str, Any], cfg: OnPolicyConfig) -> None:
     for name in ("algorithm", "advantage", "policy_loss", "extra_loss", "lr_schedule", "reward_shaper", "measure"):
         if name in given and not callable(given[name]):
             found.append(Problem(name, given[name], "must be a function"))
+    for name in ("torso", "memory"):
+        if name in given and "network" in given:
+            found.append(Problem(name, given[name], "is a part of the built-in networks, and network= takes their place"))
     pair = given.get("intrinsic", (len, len))
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(callable, pair))):
         found.append(Problem("intrinsic", pair, "must be two functions: init(key, obs) and reward(state, steps)"))

@@ -165,8 +165,10 @@ def _from_file(path: str, algorithm: str, cls: type[Config]) -> dict[str, Any]:
     known += [f"rnd_{f.name}" for f in dataclasses.fields(RNDConfig)]
     hint = lambda name: renamed(name) or nearest(name.lower(), known, f"purerl {algorithm} --help lists all")
     unused = "sections are not used; write lr = 1e-3 at the top"
+    only = "an import path is read from the command line only, not from a file"
+    found = [Problem(name, values[name], only) for name in ("env", "algorithm") if ":" in str(values.get(name, ""))]
     sections = [Problem(name, value, unused) for name, value in values.items() if name in ALGORITHMS]
-    found = sections or [Problem(name, values[name], f"no such flag; {hint(name)}") for name in values if name not in known]
+    found += sections or [Problem(name, values[name], f"no such flag; {hint(name)}") for name in values if name not in known]
     if not isinstance(values.get("rnd", False), bool):
         found.append(Problem("rnd", values["rnd"], "must be true or false; its fields are rnd_int_coef and so on"))
     if found := found or _file_problems(values, cls):

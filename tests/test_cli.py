@@ -91,6 +91,8 @@ def test_what_would_change_nothing_is_refused(flags, file, says, tmp_path, capsy
         (b"env_params = 3", "env_params = 3: must be a dict"),
         (b"env_kwargs = [1]", "env_kwargs = (1,): must be a tuple of pairs"),
         (b"env = 5", "env = 5: must be a string"),
+        (b'env = "tests.ideas.brax_like:hopper"', "an import path is read from the command line only"),
+        (b'algorithm = "tests.ideas.spo:spo"', "an import path is read from the command line only"),
         (b'lr = "1e-3"', "lr = '1e-3': must be a number"),
         (b"normalize_obs = 1", "normalize_obs = 1: must be True, False or 'auto'"),
         (b"rnd_features = 0.5", "rnd_features = 0.5"),

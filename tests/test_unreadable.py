@@ -51,9 +51,7 @@ READERS = {
 
 
 @pytest.mark.filterwarnings("ignore")  # of the checkpoint that is skipped, and of a cache that the test may not write to
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[] if x in ("load", "resume", "plot") else pytest.mark.slow) for x in READERS]
-)
+@pytest.mark.parametrize("name", [pytest.param(x, marks=[] if x in ("load", "plot") else pytest.mark.slow) for x in READERS])
 def test_what_cannot_be_read_is_named(directory, capsys, name):
     entries = [directory, *(path for path in directory.rglob("*") if len(path.relative_to(directory).parts) < 3)]
     refused = []

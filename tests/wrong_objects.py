@@ -235,6 +235,7 @@ DOORS = {
     "torso of integers": (train(torso=(lambda key, x: jnp.zeros(3), lambda params, x: x.astype(jnp.int32))), "of floats"),
     "torso that raises": (train(torso=(lambda key, x: 1 / 0, lambda params, x: x)), "raised ZeroDivisionError"),
     "torso of nnx": (train(torso=Dropping(nnx.Rngs(0))), "torso"),
+    "torso beside a network": (train(torso=Plain(), network=purerl.Network(len, len)), "network= takes their place"),
     "encoder of no entry": (train(torso={"image": Plain()}), "no such entry"),
     "number memory": (train(memory=5), "memory"),
     "memory without a carry": (train(memory=Plain()), "initial_carry"),

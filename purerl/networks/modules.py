@@ -20,7 +20,9 @@ class Pair(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any) -> jax.Array:
-        return self.apply_function(self.param(OWN, lambda key: self.init_function(key, x)), x)
+        made = self.has_variable("params", OWN)  # `param` would trace `init_function` again to check shapes
+        params = self.get_variable("params", OWN) if made else self.param(OWN, lambda key: self.init_function(key, x))
+        return self.apply_function(params, x)
 
 
 def torso_module(torso: Any, what: str = "torso") -> nn.Module:
