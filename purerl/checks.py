@@ -17,7 +17,7 @@ import numpy as np
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import MEMORY, OnPolicyConfig
 from purerl.config.documentation import default_of
-from purerl.config.fields import Config, is_float_leaf, is_off, not_scalar, problems
+from purerl.config.fields import Config, is_float_leaf, is_off, not_scalar, problems, undecorated
 from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.types import Algorithm, Discrete, Environment, MultiDiscrete, Network, Outputs, Phase, TrainState
@@ -33,8 +33,7 @@ def check_type(cfg: Any) -> None:
     """That a config is one, with the hint to make one."""
     hint = "must be the config of an algorithm: purerl.PPOConfig(lr=1e-3)"
     raise_if_any([] if isinstance(cfg, OnPolicyConfig) else [Problem("cfg", cfg, hint)])
-    hint = "the class of a config must be decorated with @purerl.configclass"
-    raise_if_any([] if "__dataclass_params__" in vars(type(cfg)) else [Problem("cfg", type(cfg).__name__, hint)])
+    raise_if_any(undecorated(cfg))
 
 
 def check_parts(given: dict[str, Any], cfg: OnPolicyConfig) -> None:

@@ -100,7 +100,9 @@ def imported(path: str, flag: str) -> Any:
     Raises:
         ConfigError: there is no such module or name, or the module raises an error.
     """
-    module, _, name = path.partition(":")
+    module, colon, name = path.partition(":")
+    if not (module and colon and name):
+        raise ConfigError([Problem(flag, path, "must be an import path, written as package.module:name")])
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     with code_of(flag, f"import {module}"):
@@ -121,6 +123,8 @@ def imported_env(path: str, env_kwargs: tuple) -> Any:
     if callable(found):
         with code_of("env", f"{path}({', '.join(name for name, _ in env_kwargs)})"):
             found = found(**dict(env_kwargs))
+    elif env_kwargs:
+        raise ConfigError([Problem("env_kwargs", dict(env_kwargs), f"{path} is an object, which takes no arguments")])
     bare = not isinstance(found, Environment) and hasattr(found, "action_space") and not callable(found.action_space)
     return wrap_env(found) if bare else found
 

@@ -39,7 +39,7 @@ from purerl.envs import make_env
 from purerl.envs.previous import with_previous
 from purerl.learning.advantages import estimate
 from purerl.learning.components import Components
-from purerl.learning.custom import extra_term, measurement
+from purerl.learning.custom import checked_advantage, checked_loss, extra_term, measurement
 from purerl.learning.kl_penalty import kl_loss
 from purerl.learning.losses import surrogate
 from purerl.learning.nonfinite import freeze
@@ -83,7 +83,8 @@ def make_train(
         torso: in place of the built-in torso alone: a flax linen module or its class, `x [N, ...] -> features [N, size]`, or a
           pair of functions `(init(key, x) -> params, apply(params, x) -> features)`. Policy and value have one each, unless
           `arch` says otherwise. The kernels of a module begin as the config's `init` says, the parameters of a pair as its `init`
-          makes them. `x` is the encoded observation; one with an image among several entries is a dict of them. A dict replaces
+          makes them. `x` is the encoded observation, in the config's `compute_dtype` (flax layers compute in it if they are given
+          `dtype=x.dtype`); one with an image among several entries is a dict of them. A dict replaces
           the encoders of single entries: `torso={"image": MyCNN()}`.
         memory: in place of the built-in memory: a flax linen module with a method `initial_carry(num_envs) -> carry`, called as
           `memory(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`. Where `first` is set it must forget its carry
@@ -93,7 +94,8 @@ def make_train(
         advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`. In APPO it may have the
           parameter `log_ratio`: that of the target policy to the one that acted, `[T, B]`.
         policy_loss: `(log_prob, old_log_prob, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate. It may
-          have the parameters `policy` and `old_policy`, the distributions.
+          have the parameters `policy` and `old_policy`, the distributions; under `warmup_steps` the latter has nothing but
+          `log_prob` and `kl`.
         extra_loss: `(params, outputs: Outputs, batch: Sample [L, N], cfg) -> (scalar, metrics)`, added to the loss of the
           policy's phase. Only the groups of parameters that this phase trains move. `params` are those of all groups. The
           metrics, a dict of scalars, are recorded as `extra_loss/name`.
@@ -154,8 +156,8 @@ def make_train(
 
     # Compose.
     parts = Components(
-        advantage=advantage if advantage is estimate else guarded("advantage", advantage),
-        policy_loss=policy_loss if policy_loss is surrogate else guarded("policy_loss", policy_loss),
+        advantage=advantage if advantage is estimate else checked_advantage(advantage),
+        policy_loss=policy_loss if policy_loss is surrogate else checked_loss(policy_loss),
         extra_losses=_extra_losses(cfg, intrinsic, extra_loss),
         base_optimizer=base_optimizer(cfg, optimizer),
         lr_schedule=lr_schedule,

@@ -58,6 +58,17 @@ class OutOfRange(Line):
         return state, jnp.int32(obs[0] + 2), *rest
 
 
+class OutOfRangeAtFirst(Line):
+    observation_space = purerl.Discrete(40)
+
+    def reset(self, key):
+        return super().reset(key)[0], jnp.int32(40)
+
+    def step(self, key, state, action):
+        state, obs, *rest = super().step(key, state, action)
+        return state, jnp.int32(obs[0] + 20), *rest
+
+
 class HiddenCounter(Line):
     counter = itertools.count()
 
@@ -106,6 +117,15 @@ def mixed(after, *_):
     return after.replace(reward=after.reward + after.reward[0])
 
 
+def centred(after, *_):
+    return after.replace(reward=after.reward - after.reward.mean())
+
+
+def late_clock(after, before, fresh, state):
+    (inner, _), (_, count) = after.env_state, before
+    return after.replace(env_state=(inner, count + 1), truncated=count + 1 >= 12)
+
+
 def late(after, before, fresh, state):
     return after.replace(obs=jnp.where(done(after)[:, None], after.obs, before[0]["at"][:, None]))
 
@@ -123,5 +143,8 @@ BROKEN = {
     "final observation lost": (batch(after_the_reset), "the final observation is missing"),
     "reset that remembers": (batch(remembered), "a reset does not forget"),
     "rows that mix": (batch(mixed), "influence each other"),
+    "rows with a common mean": (batch(centred), "influence each other"),
+    "reset that keeps the time": (batch(late_clock, limit=None), "a reset does not forget"),
+    "first index out of range": (OutOfRangeAtFirst(), "a first observation outside of its declared space"),
     "observation a step late": (batch(late), "`obs` is not `next_obs`"),
 }

@@ -5,6 +5,7 @@ import pathlib
 import signal
 import sys
 import warnings
+from typing import Literal
 
 import jax
 import jax.export
@@ -439,3 +440,61 @@ def test_measure_sees_what_an_update_learnt_from():
     metrics = purerl.summarize(jax.jit(train)(KEY).metrics)
     np.testing.assert_allclose(metrics["twice"], 2 * metrics["value_loss"], rtol=1e-6)
     assert np.isfinite(metrics["mean_target"]).all()
+
+
+def test_whole_numbers_and_flags_are_metrics_too():
+    found = lambda params, outputs, batch, cfg: (0, {"count": (batch.advantage > 0).sum(), "yes": True})
+    metrics = purerl.summarize(jax.jit(purerl.make_train(KINDS["ppo"], env=Varied(), extra_loss=found))(KEY).metrics)
+    assert (metrics["extra_loss/yes"] == 1).all()
+    assert (metrics["extra_loss/count"] > 0).all()
+
+
+def test_fields_of_every_type():
+    @purerl.configclass
+    class Typed(purerl.PPOConfig):
+        sizes: tuple[int, ...] = purerl.static((1, 2))
+        kind: Literal["a", "b"] = purerl.static("a")
+        maybe: int | None = purerl.static(None)
+        weight: int = purerl.leaf(3)
+
+    cfg = Typed(**SIZES, sizes=(3,), kind="b", weight=2)
+    assert Typed.from_json(cfg.to_json()) == cfg
+    assert purerl.make_train(cfg).cfg.weight.dtype == np.float32
+    for wrong in ({"kind": "c"}, {"sizes": 3}, {"maybe": "x"}):
+        with pytest.raises(purerl.ConfigError, match=next(iter(wrong))):
+            purerl.validate(cfg.replace(**wrong))
+
+
+def test_another_time_limit_or_another_torso_is_another_run(tmp_path):
+    env = lambda limit: purerl.wrap_env(Achieving(), max_steps=limit)
+    purerl.fit(KINDS["ppo"], directory=tmp_path, env=env(9), torso=residual_linen.Residual(8))
+    for objects, says in (
+        ({"env": env(3), "torso": residual_linen.Residual(8)}, "max_steps 9 in the run, max_steps 3 here"),
+        ({"env": env(9), "torso": residual_linen.Residual(4)}, "width 8 in the run, width 4 here"),
+    ):
+        with pytest.raises(purerl.CheckpointMismatch, match=says):
+            purerl.load(tmp_path, **objects)
+
+
+def test_kernels_that_are_no_dense_layers_begin_as_the_module_says():
+    class Attention(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.Dense(8)(x)[:, None]
+            return nn.MultiHeadDotProductAttention(num_heads=2)(x, x)[:, 0]
+
+    for arch in ("separate", "shared"):
+        params = purerl.make_train(KINDS["ppo"].replace(arch=arch), env=Varied(), torso=Attention).init(KEY).params
+        torso = params["policy"]["torso"] if arch == "separate" else params["torso"]
+        kernel = torso["Dense_0"]["kernel"]
+        np.testing.assert_allclose(kernel @ kernel.T, 2 * np.eye(4), atol=1e-5)
+        assert 0.2 < torso["MultiHeadDotProductAttention_0"]["query"]["kernel"].std() < 0.5  # flax's lecun_normal: 1 / sqrt(8)
+
+
+def test_a_shared_torso_may_have_no_parameters():
+    class Flat(nn.Module):
+        def __call__(self, x):
+            return x.reshape(x.shape[0], -1)
+
+    train = purerl.make_train(KINDS["ppo"].replace(arch="shared"), env=Varied(), torso=Flat)
+    assert jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))

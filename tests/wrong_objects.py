@@ -211,6 +211,14 @@ def plain_field():
     purerl.configclass(type("Mine", (purerl.PPOConfig,), {"__annotations__": {"beta": float}, "beta": 0.5}))
 
 
+def own_class(**fields):
+    """A class of configs with one more field, each a value, or a type and a value."""
+    typed = {name: x for name, x in fields.items() if isinstance(x, tuple)}
+    plain = {name: x[1] if name in typed else x for name, x in fields.items()}
+    notes = {name: kind for name, (kind, _) in typed.items()}
+    return purerl.configclass(type("Mine", (purerl.PPOConfig,), plain | {"__annotations__": notes}))
+
+
 def own_env(**changes):
     """A `purerl.Environment` of which parts are changed, and values of its steps."""
     parts = {name: changes.pop(name) for name in list(changes) if name in purerl.Environment._fields}
@@ -248,6 +256,23 @@ DOORS = {
     "extra_loss alone": (fit(extra_loss=lambda params, outputs, batch, cfg: 0.0), "must return two things"),
     "extra_loss of steps": (fit(extra_loss=lambda params, outputs, batch, cfg: (Y, {})), "must be a scalar"),
     "extra_loss with a vector": (fit(extra_loss=lambda params, outputs, batch, cfg: (0.0, {"a": Y})), "must be a scalar"),
+    "extra_loss with None": (fit(extra_loss=lambda params, outputs, batch, cfg: (0.0, {"a": None})), "must be a scalar"),
+    "policy_loss of the mean": (
+        fit(policy_loss=lambda new, old, advantage, cfg, policy: new.mean()),
+        "must give one number for each step",
+    ),
+    "advantage of an array": (fit(advantage=lambda steps, cfg: steps.reward), "purerl.Advantages(advantage, target)"),
+    "measure of text": (fit(measure=lambda state: {"a": "b"}), "must be a scalar"),
+    "measure of a column": (fit(measure=lambda state: {"update": 9.0}), "a column of every row"),
+    "torso with statistics": (train(torso=nn.BatchNorm(use_running_average=False)), "parameters only"),
+    "field without a type": (lambda: own_class(beta=purerl.leaf(0.5)), "write beta: float"),
+    "list field": (lambda: own_class(beta=(list, purerl.static([1]))), "configclass"),
+    "class of no config": (lambda: purerl.configclass(int), "must extend the class of a config"),
+    "undecorated for validate": (lambda: purerl.validate(Undecorated()), "@purerl.configclass"),
+    "bare Environment": (lambda: purerl.wrap_env(simulator.simulator), "needs no wrap_env"),
+    "bare space with a wrong entry": (bare(observation_space={"x": purerl.Discrete(3)}), "is not like the observation"),
+    "bare index of a vector": (bare(observation_space=purerl.Discrete(3)), "is no index"),
+    "one environment to compare": (lambda: purerl.check_env("CartPole-v1", num_envs=1), "at least 2"),
     "extra_loss that raises": (fit(extra_loss=lambda params, outputs, batch, cfg: 1 / 0), "raised ZeroDivisionError"),
     "plain field": (plain_field, "Mine.beta = 0.5: must be purerl.leaf(default)"),
     "undecorated class": (lambda: purerl.make_train(Undecorated()), "@purerl.configclass"),

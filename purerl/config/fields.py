@@ -13,6 +13,7 @@ import functools
 import inspect
 import json
 import math
+import types
 import typing
 from collections.abc import Callable
 from typing import Any, ClassVar, Self, dataclass_transform
@@ -46,6 +47,7 @@ def leaf(default: float, rule: Rule = ANY, needs: Need | None = None) -> Any:
         ConfigError: 1 problem:
           share = 2.0: must be between 0 and 1
     """
+    default = float(default) if isinstance(default, int) else default
     return dataclasses.field(default=default, metadata={"rule": rule, "needs": needs})
 
 
@@ -85,15 +87,25 @@ def configclass(cls: type) -> type:
         >>> SPOConfig(lr=1e-3, penalty=0.1).replace(env="Pendulum-v1").penalty
         0.1
     """
+    if not issubclass(cls, Config):
+        raise ConfigError([Problem("configclass", cls.__name__, "must extend the class of a config, such as purerl.PPOConfig")])
     cls.__hash__ = Config.__hash__  # what a dataclass would make of it cannot hash a dict
-    made = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
+    notes = vars(cls).get("__annotations__", {})
+    bare = [name for name, x in vars(cls).items() if isinstance(x, dataclasses.Field) and name not in notes]
+    raise_if_any([Problem(f"{cls.__name__}.{name}", "without a type", f"write {name}: float = ...") for name in bare])
+    try:
+        made = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
+    except (TypeError, ValueError) as error:  # a default that may be changed, such as a list
+        raise ConfigError([Problem("configclass", cls.__name__, str(error))]) from error
     hint = "must be purerl.leaf(default), a float that can be swept, or purerl.static(default)"
     plain = [field for field in dataclasses.fields(made) if "rule" not in field.metadata]
     raise_if_any([Problem(f"{cls.__name__}.{field.name}", field.default, hint) for field in plain])
-    jax.tree_util.register_dataclass(made)
     for field in dataclasses.fields(made):
         if isinstance(field.type, str):  # of a module with `from __future__ import annotations`
             field.type = typing.get_type_hints(made)[field.name]
+        if type(field.default) is float and not field.metadata.get("static"):
+            field.type = float
+    jax.tree_util.register_dataclass(made)
     summary, own = parse_docs(inspect.cleandoc(vars(cls).get("__doc__") or ""))
     undocumented = {f.name: FieldDoc(GROUPS[-1], "") for f in dataclasses.fields(made)}
     made.field_docs = undocumented | cls.field_docs | own
@@ -289,8 +301,15 @@ def validate(cfg: Config) -> None:
     """
     if not isinstance(cfg, Config):
         raise ConfigError([Problem("cfg", cfg, "must be a config, such as purerl.PPOConfig()")])
+    raise_if_any(undecorated(cfg))
     if found := problems(cfg):
         raise ConfigError(found)
+
+
+def undecorated(cfg: Config) -> list[Problem]:
+    """A config whose class is none, since it only extends one."""
+    hint = "the class of a config must be decorated with @purerl.configclass"
+    return [] if "__dataclass_params__" in vars(type(cfg)) else [Problem("cfg", type(cfg).__name__, hint)]
 
 
 def problems(cfg: Config) -> list[Problem]:
@@ -341,11 +360,19 @@ def _is_numeric(value: Any) -> bool:
 def _static_problem(value: Any, kind: type, rule: Rule) -> str | None:
     if isinstance(value, jax.core.Tracer):
         return "static: it shapes the program, so it cannot be traced or swept by vmap, as floats can; loop over it instead"
-    fits = is_int(value) if kind is int else isinstance(value, kind)
+    fits = is_int(value) if kind is int else _is_of(value, kind)
     if not fits:
         kinds = {int: "must be an int", bool: "must be True or False"}
         return f"{kinds.get(kind) or rule.text or 'must be a string'}, not {type(value).__name__}"
     return None if rule.holds(value) else rule.text
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Whether a value has the type of a field, as far as its outer type says: of `tuple[int, ...]` a tuple."""
+    origin = typing.get_origin(kind)
+    if origin is typing.Literal:
+        return value in typing.get_args(kind)
+    return isinstance(value, origin if isinstance(origin, type) and origin is not types.UnionType else kind)
 
 
 def _leaf_problem(value: Any, kind: type, rule: Rule) -> str | None:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.core.errors import ConfigError
+from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.keys import named_key, split_keys
 from purerl.core.types import Box, Discrete, Environment, MultiDiscrete, PyTree
 from purerl.envs import make_env
@@ -57,6 +57,7 @@ def check_env(
         >>> print(report.notes[0])
         observations: float32[4]; actions: Discrete(n=2); time limit: 500 steps
     """
+    raise_if_any([] if num_envs >= 2 else [Problem("num_envs", num_envs, "must be at least 2, to be compared")])
     try:
         made = _made(env, env_params, env_kwargs)
     except ConfigError as error:
@@ -66,7 +67,10 @@ def check_env(
     trial = jax.device_get(jax.jit(lambda: _trial(made, key, num_envs, num_steps))())
     compiled = time.perf_counter() - begin
     again = jax.device_get(jax.jit(lambda: _trial(made, key, num_envs, num_steps))())  # traced anew
-    problems = [*_signal_problems(made, trial), *_limit_problems(made, trial)]
+    start_problems, start_notes = _start(made, key, num_envs)
+    missing = _final_observation(trial)
+    problems = [*start_problems, *_signal_problems(made, trial), *_limit_problems(made, trial)]
+    problems += missing if not start_notes else []  # where all episodes begin alike, they may also end so
     ends = bool(trial.ended.any())
     if _same(trial, again):
         problems += _row_problems(made, key, num_envs)
@@ -79,7 +83,9 @@ def check_env(
         f"in {num_envs} x {num_steps} random steps: {trial.terminated.sum()} terminated, {trial.truncated.sum()} truncated, "
         f"{(trial.terminated & trial.truncated).sum()} of them both",
         *([] if ends else ["no episode ended, so that resets were not looked at; raise num_steps"]),
-        *_start_notes(made, key, num_envs),
+        *start_notes,
+        *(missing if start_notes else []),
+        *_limit_notes(made, trial),
         *_cost_notes(made, key, compiled),
     ]
     return EnvReport(tuple(problems), tuple(notes))
@@ -90,7 +96,7 @@ DIFFERENT_RUNS = (
     "Python; use the key, and keep everything in the state"
 )
 REMEMBERS = "a reset does not forget: what follows it depends on the episode before. Reset every part of the state"
-ROWS = "environments of a batch influence each other: in another order they give other results"
+ROWS = "environments of a batch influence each other: in another order, or beside others, they give other results"
 
 
 class Trial(NamedTuple):
@@ -145,17 +151,12 @@ def _trial(env: Environment, key: jax.Array, B: int, T: int) -> Trial:
     """A rollout of random actions, without its observations."""
     env_state, obs = env.reset(jax.random.split(named_key(key, "start"), B))
     first_obs, no = obs, jnp.zeros(B, bool)
-    spaces = jax.tree.leaves(env.observation_space, is_leaf=lambda x: isinstance(x, Discrete))
 
     def step(carry, index):
         env_state, length, last_state, last_action, ended = carry
         action = _actions(env.action_space, named_key(key, "action", index), B)
         after = env.step(split_keys(named_key(key, "environment", index), 2, B), env_state, action)
         done, length = after.terminated | after.truncated, length + 1
-        in_range = [
-            ((x >= 0) & (x < space.n)).all() if isinstance(space, Discrete) else jnp.bool_(True)
-            for x, space in zip(jax.tree.leaves(after.next_obs), spaces, strict=True)
-        ]
         keep = functools.partial(jax.tree.map, lambda new, old: jax.vmap(jnp.where)(done, new, old))
         same = _alike(after.next_obs, after.obs, B)
         seen = {
@@ -167,7 +168,7 @@ def _trial(env: Environment, key: jax.Array, B: int, T: int) -> Trial:
             "varies": ~_alike(after.next_obs, first_obs, B),
             "obs_finite": _finite((after.obs, after.next_obs)),
             "reward_finite": jnp.isfinite(after.reward).all(),
-            "in_range": jnp.stack(in_range).all(),
+            "in_range": _in_range(env, after.next_obs),
             "reward": after.reward,
         }
         last = keep(env_state, last_state), keep(action, last_action)
@@ -202,7 +203,6 @@ def _same(a: PyTree, b: PyTree) -> bool:
 
 
 def _signal_problems(env: Environment, trial: Trial) -> list[str]:
-    ends = (trial.terminated | trial.truncated).sum()
     found = []
     if not trial.obs_finite.all():
         found.append(f"observations that are not finite, the first after {np.argmin(trial.obs_finite) + 1} random steps")
@@ -212,12 +212,17 @@ def _signal_problems(env: Environment, trial: Trial) -> list[str]:
         found.append(f"an observation outside of its declared space, {_text(env.observation_space)}")
     if trial.stale.any():
         found.append("within an episode, `obs` is not `next_obs`: the observation to act on must be the one the step led to")
-    if ends and trial.varies.any() and trial.fresh.sum() == ends:
-        found.append(
-            f"the final observation is missing: at all {ends} ends `next_obs` is the observation after the reset. It must be the "
-            "one before, whose value continues an episode that a time limit cut short"
-        )
     return found
+
+
+def _final_observation(trial: Trial) -> list[str]:
+    ends = (trial.terminated | trial.truncated).sum()
+    if not (ends and trial.varies.any() and trial.fresh.sum() == ends):
+        return []
+    return [
+        f"the final observation is missing, or the first: at all {ends} ends `next_obs` is `obs`. `next_obs` must be the "
+        "observation before the reset, whose value continues an episode that a time limit cut short, and `obs` the one after it"
+    ]
 
 
 def _limit_problems(env: Environment, trial: Trial) -> list[str]:
@@ -235,6 +240,19 @@ def _limit_problems(env: Environment, trial: Trial) -> list[str]:
     return []
 
 
+def _limit_notes(env: Environment, trial: Trial) -> list[str]:
+    """Where every episode that reached the time limit was terminated as well."""
+    if env.max_steps is None:
+        return []
+    at_limit = (trial.terminated | trial.truncated) & (trial.length == env.max_steps)
+    if not at_limit.any() or not (trial.terminated & trial.truncated)[at_limit].all():
+        return []
+    return [
+        f"all {at_limit.sum()} episodes that reached the time limit were terminated as well, so that their values are 0 there. "
+        "If the environment ends them because of the limit, it must not call that terminated"
+    ]
+
+
 def _rollout(env: Environment, env_state: PyTree, keys: Callable, actions: Callable) -> PyTree:
     """What a short rollout gives, with keys `[2, B]` and actions `[B, ...]` by step."""
 
@@ -246,17 +264,22 @@ def _rollout(env: Environment, env_state: PyTree, keys: Callable, actions: Calla
 
 
 def _row_problems(env: Environment, key: jax.Array, B: int) -> list[str]:
-    """Whether the environments of a batch in the reverse order give the same results, up to rounding."""
+    """Whether environments give the same results, up to rounding, in another order and beside other ones."""
 
-    def run(order):
-        start, _ = env.reset(jax.random.split(named_key(key, "rows"), B)[order])
-        keys = lambda i: split_keys(named_key(key, "rows/environment", i), 2, B)[:, order]
-        actions = lambda i: _actions(env.action_space, named_key(key, "rows/action", i), B)[order]
+    def run(rows):
+        """A short rollout of these of 2 B environments."""
+        start, _ = env.reset(jax.random.split(named_key(key, "rows"), 2 * B)[rows])
+        keys = lambda i: split_keys(named_key(key, "rows/environment", i), 2, 2 * B)[:, rows]
+        actions = lambda i: _actions(env.action_space, named_key(key, "rows/action", i), 2 * B)[rows]
         return _rollout(env, start, keys, actions)
 
-    forward, backward = jax.device_get(jax.jit(lambda: (run(jnp.arange(B)), run(jnp.arange(B)[::-1])))())
-    backward = jax.tree.map(lambda x: x[:, ::-1], backward)
-    return [] if _close(forward, backward) else [ROWS]
+    one, half = jax.jit(run), B // 2
+    these, backward = one(jnp.arange(B)), one(jnp.arange(B)[::-1])
+    beside_others = one(jnp.where(jnp.arange(B) < half, jnp.arange(B), jnp.arange(B) + B))
+    these, backward, beside_others = jax.device_get((these, backward, beside_others))
+    first = lambda tree: jax.tree.map(lambda x: x[:, :half], tree)
+    alike = _close(these, jax.tree.map(lambda x: x[:, ::-1], backward)) and _close(first(these), first(beside_others))
+    return [] if alike else [ROWS]
 
 
 def _close(a: PyTree, b: PyTree) -> bool:
@@ -280,18 +303,40 @@ def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended
         after = env.step(for_all(SHORT), state, action)
         shape = (B, *env.action_space.shape)
         one = lambda i: jnp.broadcast_to(_actions(env.action_space, named_key(key, "forgets/action", i), 1), shape)
-        return after.terminated | after.truncated, (after.obs, _rollout(env, after.env_state, for_all, one))
+        fresh_state, fresh_obs = env.reset(for_all(SHORT)[1])
+        followed, fresh = _rollout(env, after.env_state, for_all, one), _rollout(env, fresh_state, for_all, one)
+        return after.terminated | after.truncated, (after.obs, followed), (fresh_obs, fresh)
 
-    done, (obs, steps) = jax.device_get(jax.jit(run)())
+    done, ended_before, begun = jax.device_get(jax.jit(run)())
     rows = np.flatnonzero(done & ended)
-    pick = lambda i: (jax.tree.map(lambda x: x[None, [i]], obs), jax.tree.map(lambda x: x[:, [i]], steps))
-    return all(_close(pick(rows[0]), pick(i)) for i in rows[1:])
+
+    def pick(tree, i):
+        obs, steps = tree
+        return jax.tree.map(lambda x: x[None, [i]], obs), jax.tree.map(lambda x: x[:, [i]], steps)
+
+    references = [pick(ended_before, i) for i in rows[:1]]
+    # The second row of keys resets, but an environment that resets by a key of its own making begins elsewhere.
+    references += [x for i in rows[:1] if _close((x := pick(begun, i))[0], pick(ended_before, i)[0])]
+    return all(_close(reference, pick(ended_before, i)) for reference in references for i in rows)
 
 
-def _start_notes(env: Environment, key: jax.Array, B: int) -> list[str]:
-    obs = jax.device_get(jax.jit(env.reset)(jax.random.split(named_key(key, "start"), B))[1])
-    alike = all((x == x[:1]).all() for x in jax.tree.leaves(obs))
-    return ["every episode begins with the same observation"] if alike else []
+def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[str]]:
+    """Problems and notes of first observations."""
+    obs = jax.jit(env.reset)(jax.random.split(named_key(key, "start"), B))[1]
+    finite, in_range = bool(_finite(obs)), bool(_in_range(env, obs))
+    leaves = jax.tree.leaves(jax.device_get(obs))
+    problems = [] if finite else ["first observations that are not finite"]
+    problems += [] if in_range else [f"a first observation outside of its declared space, {_text(env.observation_space)}"]
+    alike = all(np.array_equal(x, np.broadcast_to(x[:1], x.shape)) for x in leaves)
+    return problems, ["every episode begins with the same observation"] if alike else []
+
+
+def _in_range(env: Environment, obs: PyTree) -> jax.Array:
+    """Whether all indices are below their numbers."""
+    spaces = jax.tree.leaves(env.observation_space, is_leaf=lambda x: isinstance(x, Discrete))
+    pairs = zip(jax.tree.leaves(obs), spaces, strict=True)
+    found = [((x >= 0) & (x < space.n)).all() for x, space in pairs if isinstance(space, Discrete)]
+    return jnp.stack(found or [jnp.bool_(True)]).all()
 
 
 def _cost_notes(env: Environment, key: jax.Array, compiled: float) -> list[str]:

@@ -4,12 +4,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from purerl.core.errors import ConfigError, Problem, code_of
+from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.types import Environment
 from purerl.envs.auto_reset import auto_reset
 from purerl.envs.signals import check_step, chosen, strong, typed_signals, unpacked
-from purerl.envs.spaces import action_space_of, observation_space_of
+from purerl.envs.spaces import action_space_of, declared_problems, observation_space_of
 
 PROTOCOL = "purerl.wrap_env"
 
@@ -23,7 +24,8 @@ def wrap_env(env: Any, max_steps: int | None = None) -> Environment:
             reset(key) -> (state, obs)
             step(key, state, action) -> (state, obs, reward, terminated, truncated, info)
             action_space: `purerl.Discrete(n)`, `MultiDiscrete`, `MultiBinary` or `Box(low, high)`, or gymnax's or gymnasium's
-            observation_space: optional; needed only where an observation is an index: `purerl.Discrete(n)`
+            observation_space: optional; needed only where an observation is an index: `purerl.Discrete(n)`, alone or in a dict or
+              tuple like the observation, with None or anything else for other entries
             max_steps: optional, the time limit in steps
 
           Both functions are of one environment, pure, and of fixed shapes. The state and `obs` are PyTrees of arrays, reward a
@@ -45,6 +47,8 @@ def wrap_env(env: Any, max_steps: int | None = None) -> Environment:
         >>> env = purerl.wrap_env(Corridor(), max_steps=20)
         >>> train = purerl.make_train(purerl.PPOConfig(), env=env)
     """
+    if isinstance(env, Environment):
+        raise ConfigError([Problem("env", "a purerl.Environment", "needs no wrap_env: pass it as env=")])
     missing = [name for name in ("reset", "step", "action_space") if not hasattr(env, name)]
     if missing or isinstance(env, type):
         hint = f"has no {' or '.join(missing)}" if missing else f"must be an object, not a class: write {env.__name__}()"
@@ -61,17 +65,20 @@ def wrap_env(env: Any, max_steps: int | None = None) -> Environment:
         inner, count = env_state
         inner, obs, reward, terminated, truncated, info = unpacked(env.step(key, inner, action), 6, "step", PROTOCOL)
         truncated = truncated if limit is None else jnp.asarray(truncated) | (count + 1 >= limit)
-        return (*typed_signals(obs, (inner, count + 1), reward, terminated, truncated), chosen(info, tuple(info)))
+        arrays = {name: x for name, x in info.items() if isinstance(x, jax.Array | np.ndarray | np.generic | int | float)}
+        return (*typed_signals(obs, (inner, count + 1), reward, terminated, truncated), chosen(arrays, tuple(arrays)))
 
     with code_of("env", "reset(key)"):
         obs, env_state = jax.eval_shape(reset, jax.random.key(0))
     action_space = action_space_of(env.action_space)
+    declared = getattr(env, "observation_space", None)
+    raise_if_any(declared_problems(declared, obs))
     with code_of("env", "step(key, state, action)"):
         info = check_step(step, action_space, obs, env_state)
     return Environment(
         reset=lambda keys: jax.vmap(reset)(keys)[::-1],
         step=auto_reset(reset, step),
-        observation_space=observation_space_of(getattr(env, "observation_space", None), obs),
+        observation_space=observation_space_of(declared, obs),
         action_space=action_space,
         max_steps=limit,
         info=tuple(info),

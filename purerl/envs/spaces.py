@@ -48,9 +48,28 @@ def observation_space_of(declared: Any, obs: Any) -> Any:
     if isinstance(obs, dict):
         inside = getattr(declared, "spaces", declared)
         return {name: observation_space_of(inside.get(name) if isinstance(inside, dict) else None, x) for name, x in obs.items()}
+    if type(obs) is tuple:
+        inside = declared if type(declared) is tuple and len(declared) == len(obs) else (None,) * len(obs)
+        return tuple(observation_space_of(space, x) for space, x in zip(inside, obs, strict=True))
     if is_discrete(declared) and getattr(obs, "shape", None) == ():
         return Discrete(int(declared.n))
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), obs)
+
+
+def declared_problems(declared: Any, obs: Any, name: str = "") -> list[Problem]:
+    """Where a declared space of observations is not like the observations, so that an index would be read as a quantity."""
+    if isinstance(declared, dict) and isinstance(obs, dict):
+        hint = f"no entry of the observation, which has {', '.join(map(repr, obs))}"
+        found = [Problem("observation_space", entry, hint) for entry in declared if entry not in obs]
+        both = [entry for entry in declared if entry in obs]
+        return found + [x for entry in both for x in declared_problems(declared[entry], obs[entry], entry)]
+    if type(declared) is tuple and type(obs) is tuple and len(declared) == len(obs):
+        return [x for i, pair in enumerate(zip(declared, obs, strict=True)) for x in declared_problems(*pair, str(i))]
+    if is_discrete(declared) and getattr(obs, "shape", None) != ():
+        return [Problem("observation_space", declared, f"the observation {name} is no index, a scalar: {obs}")]
+    if isinstance(declared, MultiDiscrete | MultiBinary | dict):
+        return [Problem("observation_space", declared, f"is not like the observation {name}: {obs}; declare indices as Discrete")]
+    return []
 
 
 def _box(space: Any) -> Box:

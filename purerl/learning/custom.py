@@ -1,5 +1,6 @@
-"""The user's loss term and measurement, as an update calls them."""
+"""The user's estimator, losses and measurement, as an update calls them."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,9 @@ import numpy as np
 from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, guarded, raise_if_any
 from purerl.core.metrics import Mean, mean_of, values
+from purerl.core.types import Advantages
+
+COLUMNS = ("update", "steps", "seconds", "steps_per_second")  # what recorders write beside the metrics
 
 
 def extra_term(function: Callable) -> Callable:
@@ -21,9 +25,8 @@ def extra_term(function: Callable) -> Callable:
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
             hint = "must return two things: a scalar, and a dict from a name to a scalar"
             raise ConfigError([Problem("extra_loss", type(found).__name__, hint)])
-        loss, metrics = found
-        raise_if_any(_no_scalars("extra_loss", {"the loss": loss, **metrics}))
-        return loss, {"extra_loss": loss, **{f"extra_loss/{name}": x for name, x in metrics.items()}}
+        loss, *rest = _scalars("extra_loss", {"the loss": found[0], **found[1]}).values()
+        return loss, {"extra_loss": loss, **{f"extra_loss/{name}": x for name, x in zip(found[1], rest, strict=True)}}
 
     return term
 
@@ -36,13 +39,45 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
         found = call(state, **accepted(function, batch=batch, metrics=values(metrics)))
         if not isinstance(found, dict):
             raise ConfigError([Problem("measure", found, "must return a dict from a name to a scalar")])
-        hint = "is a metric of the algorithm; choose another name"
-        taken = [Problem("measure", name, hint) for name in found if name in metrics]
-        raise_if_any(taken + _no_scalars("measure", found))
-        return {name: mean_of(jnp.asarray(value, jnp.float32)) for name, value in found.items()}
+        hint = "is a metric of the algorithm, or a column of every row; choose another name"
+        raise_if_any([Problem("measure", name, hint) for name in found if name in metrics or name in COLUMNS])
+        return {name: mean_of(x) for name, x in _scalars("measure", found).items()}
 
     return measure
 
 
-def _no_scalars(field: str, found: dict[str, Any]) -> list[Problem]:
-    return [Problem(field, {name: x}, "must be a scalar") for name, x in found.items() if np.shape(x)]
+def checked_loss(function: Callable) -> Callable:
+    """A user's `policy_loss`, which must give one number for each step."""
+    call = guarded("policy_loss", function)
+
+    @functools.wraps(function)
+    def loss(log_prob: jax.Array, *args: Any, **distributions: Any) -> jax.Array:
+        found = call(log_prob, *args, **distributions)
+        if getattr(found, "shape", None) != log_prob.shape:
+            shape = list(found.shape) if hasattr(found, "shape") else type(found).__name__
+            raise ConfigError([Problem("policy_loss", shape, f"must give one number for each step, {list(log_prob.shape)}")])
+        return found
+
+    return loss
+
+
+def checked_advantage(function: Callable) -> Callable:
+    """A user's `advantage`, which must give `Advantages`."""
+    call = guarded("advantage", function)
+
+    @functools.wraps(function)
+    def advantage(*args: Any, **kwargs: Any) -> Advantages:
+        found = call(*args, **kwargs)
+        if not isinstance(found, Advantages):
+            raise ConfigError([Problem("advantage", type(found).__name__, "must return purerl.Advantages(advantage, target)")])
+        return found
+
+    return advantage
+
+
+def _scalars(field: str, found: dict[str, Any]) -> dict[str, jax.Array]:
+    """These values as float32 scalars."""
+    numbers = (jax.Array, np.ndarray, np.generic, int, float)
+    wrong = [name for name, x in found.items() if not isinstance(x, numbers) or np.shape(x)]
+    raise_if_any([Problem(field, {name: found[name]}, "must be a scalar") for name in wrong])
+    return {name: jnp.asarray(x).astype(jnp.float32) for name, x in found.items()}

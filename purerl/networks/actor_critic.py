@@ -157,7 +157,8 @@ def _shared(
     def init(key, obs):
         (x, past), (first, carry) = views(obs), _initial_inputs(obs, initial_carry, trunk.memory is not None)
         (features, *_), params = trunk.init_with_output(key, x["policy"], past, carry, first)
-        params = params["params"] | {group: head.init(key, features)["params"] for group, head in (heads | further).items()}
+        made = {group: head.init(key, features)["params"] for group, head in (heads | further).items()}
+        params = params.get("params", {}) | made
         return initialize(key, params, cfg.init, gain, last=tuple(further))
 
     def apply(params, carry, obs, first):

@@ -21,7 +21,8 @@ def initialize(
 
     Args:
         key: consumed.
-        params: leaves named "kernel" are replaced, `[..., inputs, outputs]`; all others are kept.
+        params: leaves named "kernel" are replaced, if they are of a dense layer, `[inputs, outputs]`, or of a convolution,
+          `[height, width, inputs, outputs]`; all others are kept.
         scheme: `orthogonal` (Saxe et al. 2014, arXiv:1312.6120), `xavier_uniform` or `xavier_normal` (variance
           2 / (fan_in + fan_out), Glorot & Bengio 2010), or `lecun` (1 / fan_in, LeCun et al. 1998).
         gain: from the path of a kernel, such as "torso/Dense_0/kernel", to the factor it is multiplied by; None to keep it.
@@ -29,8 +30,8 @@ def initialize(
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
-    drawn_anew = lambda path: path.endswith("kernel") and gain(path) is not None
-    shapes = {path: leaf.shape for path, (_, leaf) in zip(paths, leaves, strict=True) if drawn_anew(path)}
+    drawn_anew = lambda path, leaf: path.split("/")[-1] == "kernel" and leaf.ndim in (2, 4) and gain(path) is not None
+    shapes = {path: leaf.shape for path, (_, leaf) in zip(paths, leaves, strict=True) if drawn_anew(path, leaf)}
     shapes = dict(sorted(shapes.items(), key=lambda item: item[0].split("/")[0] in last))
     numbers_of, kernel_of = SCHEMES[scheme]
 

@@ -50,12 +50,18 @@ def check_torso(module: nn.Module, x: Any, what: str = "torso") -> int:
     """The size of a torso's features, one row for each row of `x [N, ...]`, by shapes alone."""
     shapes = jax.tree.map(lambda x: list(x.shape), x)
     with code_of(what, f"{what}(x {shapes})"):
-        features = jax.eval_shape(lambda x: module.init_with_output(jax.random.key(0), x)[0], x)
+        features, made = jax.eval_shape(lambda x: module.init_with_output(jax.random.key(0), x), x)
+    _only_parameters(what, made)
     rows = jax.tree.leaves(x)[0].shape[0]
     if getattr(features, "shape", ())[:1] != (rows,) or features.ndim != 2 or not jnp.issubdtype(features.dtype, jnp.floating):
         is_ = f"{features.dtype}{list(features.shape)}" if hasattr(features, "shape") else type(features).__name__
         raise ConfigError([Problem(what, is_, f"must give features [{rows}, size] of floats for observations of {rows} steps")])
     return features.shape[-1]
+
+
+def _only_parameters(what: str, made: dict[str, Any]) -> None:
+    if others := sorted(made.keys() - {"params"}):
+        raise ConfigError([Problem(what, others, "the module may have parameters only, no other collections")])
 
 
 def memory_module(memory: Any) -> nn.Module:
@@ -79,16 +85,19 @@ def check_memory(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> None:
     first = jax.ShapeDtypeStruct(inputs.shape[:2], bool)
     with code_of("memory", f"initial_carry({envs})"):
         carry = jax.eval_shape(lambda: module.initial_carry(envs))
-    run = lambda carry, x, first: module.init_with_output(jax.random.key(0), carry, x, first)[0]
+    run = lambda carry, x, first: module.init_with_output(jax.random.key(0), carry, x, first)
     with code_of("memory", f"memory(carry, x {list(inputs.shape)}, first {list(first.shape)})"):
-        found = jax.eval_shape(run, carry, inputs, first)
+        found, made = jax.eval_shape(run, carry, inputs, first)
+    _only_parameters("memory", made)
     if not (isinstance(found, tuple) and len(found) == 2):
         raise ConfigError([Problem("memory", type(found).__name__, "must return two things: its outputs, and the carry")])
     y, after = found
     problems = []
-    if getattr(y, "shape", ())[:2] != inputs.shape[:2] or y.ndim != 3:
-        is_ = list(y.shape) if hasattr(y, "shape") else type(y).__name__
-        problems.append(Problem("memory", is_, f"its outputs must be {[*inputs.shape[:2], 'size']}"))
+    if getattr(y, "shape", ())[:2] != inputs.shape[:2] or y.ndim != 3 or not jnp.issubdtype(y.dtype, jnp.floating):
+        is_ = f"{y.dtype}{list(y.shape)}" if hasattr(y, "shape") else type(y).__name__
+        problems.append(Problem("memory", is_, f"its outputs must be floats {[*inputs.shape[:2], 'size']}"))
+    if any(x.shape[:1] != (envs,) for x in jax.tree.leaves(carry)):
+        problems.append(Problem("memory", carry, f"every array of initial_carry({envs}) must have {envs} rows"))
     if not jax.tree.leaves(carry):
         problems.append(Problem("memory", carry, "initial_carry gives no array, so it has no memory; use torso="))
     if jax.tree.structure(after) != jax.tree.structure(carry) or jax.tree.leaves(after) != jax.tree.leaves(carry):

@@ -3,12 +3,14 @@
 They are names, shapes and numbers, for comparison only. Nothing that is read from a directory is ever imported or called.
 """
 
+import dataclasses
 import functools
 import hashlib
 from typing import Any
 
 import jax
 import numpy as np
+from flax import linen as nn
 
 from purerl.core.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete
 
@@ -27,6 +29,10 @@ def describe_objects(given: dict[str, Any], environment: Environment) -> dict[st
     described = {name: {"is": qualified_name(x)} for name, x in given.items()}
     if "env" in described:
         described["env"] |= {"observations": _text(environment.observation_space), "actions": _text(environment.action_space)}
+        if isinstance(given["env"], Environment):
+            described["env"] |= {"max_steps": str(environment.max_steps)}
+    for name in ("torso", "memory"):
+        described.get(name, {}).update(_fields(given.get(name)))
     if "env_params" in described:
         described["env_params"] |= _numbers(given["env_params"])
     if "env" in described and "env_params" not in described:
@@ -86,6 +92,14 @@ def _text(space: Any) -> str:
 
     leaves = jax.tree_util.tree_leaves_with_path(space, is_leaf=is_space)
     return ", ".join(f"{jax.tree_util.keystr(path)} {text(x)}".strip() for path, x in leaves)
+
+
+def _fields(module: Any) -> dict[str, str]:
+    """The settings of a linen module that are numbers, text or tuples of them."""
+    if not isinstance(module, nn.Module):
+        return {}
+    plain = lambda x: isinstance(x, int | float | str) or (isinstance(x, tuple) and all(map(plain, x)))
+    return {f.name: repr(x) for f in dataclasses.fields(module) if f.name != "name" and plain(x := getattr(module, f.name))}
 
 
 def _numbers(params: Any) -> dict[str, str]:
