@@ -91,7 +91,7 @@ def check_config(cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any]
         make_environment: from overrides of the environment's parameters to the environment.
     """
     found = problems(cfg) + not_scalar(cfg)
-    if not any(problem.field.startswith(("env", "info", "memory")) for problem in found):
+    if not any(problem.field.startswith(("env", "info", "episode_info", "memory")) for problem in found):
         try:
             environment = make_environment(cfg.env_params)
         except ConfigError as error:

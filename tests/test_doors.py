@@ -164,7 +164,8 @@ def test_each_pair_of_door_check_and_algorithm(door, check, kind, tmp_path):
 @pytest.mark.parametrize("door", DOORS)
 def test_every_door_under_every_check(door, kind, tmp_path):
     for check in CHECKS:
-        check(*DOORS[door](KINDS[kind]), door, tmp_path / check.__name__)
+        if (door, check, kind) not in PAIRS:  # which the normal run has
+            check(*DOORS[door](KINDS[kind]), door, tmp_path / check.__name__)
 
 
 IDEAS = sorted(pathlib.Path(ideas.__file__).parent.glob("[a-z]*.py"))

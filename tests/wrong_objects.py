@@ -101,6 +101,7 @@ VALUES = {
     "list env_params": (config(env_params=[1]), "env_params"),
     "None env_params": (config(env_params=None), "env_params"),
     "text info": (config(info="a"), "info"),
+    "None episode_info": (config(episode_info=None), "episode_info"),
     "number in info": (config(info=(5,)), "info"),
     "function activation": (config(activation=jnp.tanh), "activation"),
     "None torso": (config(torso=None), "torso"),
