@@ -9,7 +9,7 @@ from tests.ideas.dm_env_like import walk
 from tests.ideas.simulator import simulator
 
 OFFLINE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite"]  # it downloads its images
-FEW = ("CartPole-v1", "Pendulum-v1", "DeepSea-bsuite")
+FEW = ("CartPole-v1",)
 
 
 @pytest.mark.parametrize("name", broken.BROKEN)
