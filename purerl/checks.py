@@ -20,6 +20,7 @@ from purerl.config.documentation import default_of
 from purerl.config.fields import Config, is_float_leaf, is_off, not_scalar, problems, undecorated
 from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
+from purerl.core.spaces import entries_of, step_shapes
 from purerl.core.types import Algorithm, Discrete, Environment, MultiDiscrete, Network, Outputs, Phase, TrainState
 from purerl.learning.components import Components
 from purerl.learning.optimizers import optimizer_problems
@@ -211,7 +212,7 @@ def num_bytes(tree: PyTree) -> int:
 
 def _size_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     """A rollout whose observations alone exceed the memory. Nothing is allocated to find out."""
-    each = sum(math.prod(space.shape) * space.dtype.itemsize for space in _entries(env.observation_space))
+    each = sum(math.prod(space.shape) * space.dtype.itemsize for space in entries_of(env.observation_space).values())
     needed, there = 2 * each * cfg.batch_size, _memory()  # those acted on, and those before a reset
     if there is None or needed <= there:
         return []
@@ -233,15 +234,10 @@ def _kept_problems(cfg: OnPolicyConfig, init: Callable) -> list[Problem]:
     return [Problem(field, getattr(cfg, field), hint)]
 
 
-def _entries(space: PyTree) -> list[Any]:
-    """The spaces of the entries of an observation."""
-    return jax.tree.leaves(space, is_leaf=lambda x: isinstance(x, Discrete))
-
-
 def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) -> list[Problem]:
     """Observation entries that the environment does not have, and random actions in an unbounded space."""
     found, space = [], env.observation_space
-    if cfg.normalize_obs and all(isinstance(entry, Discrete) for entry in _entries(space)):
+    if cfg.normalize_obs and all(isinstance(entry, Discrete) for entry in entries_of(space).values()):
         found.append(Problem("normalize_obs", True, "the environment's observation is an index, which is no quantity"))
     there = space if isinstance(space, dict) else {}
     for field in ("action_mask", "critic_obs"):
@@ -262,10 +258,7 @@ def _info_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     """Entries of the environment's info that are no number for each environment, or no vector."""
     if not env.info:
         return []
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, 1)))
-    env_state, _ = jax.eval_shape(env.reset, jax.ShapeDtypeStruct((1,), keys.dtype))
-    action = jax.ShapeDtypeStruct((1, *env.action_space.shape), env.action_space.dtype)
-    shapes = {name: x.shape[1:] for name, x in jax.eval_shape(env.step, keys, env_state, action).info.items()}
+    shapes = {name: x.shape[1:] for name, x in step_shapes(env, 1).info.items()}
     found = [Problem("info", name, f"must be a number, not {list(shapes[name])}") for name in cfg.info if shapes[name]]
     vectors = [name for name in cfg.episode_info if len(shapes[name]) > 1]
     return found + [Problem("episode_info", name, f"must be a number or a vector, not {list(shapes[name])}") for name in vectors]
@@ -292,7 +285,7 @@ def _memory() -> int | None:
 def _environment_warnings(cfg: OnPolicyConfig, env: Environment, network: Network | None) -> list[Problem]:
     found = []
     hints = {"float64": "cast to float32", "uint8": "cast to float32, not scaled, since they are no image"}
-    for space in _entries(env.observation_space) if network is None else []:
+    for space in entries_of(env.observation_space).values() if network is None else []:
         if space.dtype.name in hints and not (space.dtype == np.uint8 and len(space.shape) == 3):
             found.append(Problem("env", f"observations of {space.dtype.name}", hints[space.dtype.name]))
     return found

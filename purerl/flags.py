@@ -21,8 +21,7 @@ from purerl.config.other_names import renamed
 from purerl.config.presets import PRESETS, preset
 from purerl.config.rules import ANY, AUTO, SWITCH, is_int, is_number
 from purerl.core.errors import ConfigError, Problem, code_of, nearest
-from purerl.core.types import Environment
-from purerl.envs.functions import wrap_env
+from purerl.envs.functions import wrapped_if_bare
 
 EXAMPLES = """
 - purerl {0} --env CartPole-v1 --total-timesteps 5e5
@@ -125,8 +124,7 @@ def imported_env(path: str, env_kwargs: tuple) -> Any:
             found = found(**dict(env_kwargs))
     elif env_kwargs:
         raise ConfigError([Problem("env_kwargs", dict(env_kwargs), f"{path} is an object, which takes no arguments")])
-    bare = not isinstance(found, Environment) and hasattr(found, "action_space") and not callable(found.action_space)
-    return wrap_env(found) if bare else found
+    return wrapped_if_bare(found)
 
 
 def algorithms_of(args: list[str]) -> tuple[dict[str, type[Config]], list[str]]:

@@ -82,10 +82,10 @@ def make_train(
           of a module.
         torso: in place of the built-in torso alone: a flax linen module or its class, `x [N, ...] -> features [N, size]`, or a
           pair of functions `(init(key, x) -> params, apply(params, x) -> features)`. Policy and value have one each, unless
-          `arch` says otherwise. The kernels of a module begin as the config's `init` says, the parameters of a pair as its `init`
-          makes them. `x` is the encoded observation, in the config's `compute_dtype` (flax layers compute in it if they are given
-          `dtype=x.dtype`); one with an image among several entries is a dict of them. A dict replaces
-          the encoders of single entries: `torso={"image": MyCNN()}`.
+          `arch` says otherwise. The kernels of a module's dense layers and convolutions begin as the config's `init` says; all
+          other parameters, and those of a pair, as they are made. `x` is the encoded observation, in the config's
+          `compute_dtype` (flax layers compute in it if they are given `dtype=x.dtype`); one with an image among several entries
+          is a dict of them. A dict replaces the encoders of single entries: `torso={"image": MyCNN()}`.
         memory: in place of the built-in memory: a flax linen module with a method `initial_carry(num_envs) -> carry`, called as
           `memory(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`. Where `first` is set it must forget its carry
           before it reads `x`.
@@ -127,12 +127,10 @@ def make_train(
         (3, 2)
     """
     check_type(cfg)
-    arguments = {"env": env, "env_params": env_params, "network": network, "optimizer": optimizer, "lr_schedule": lr_schedule}
-    arguments |= {"reward_shaper": reward_shaper, "intrinsic": intrinsic, "torso": torso, "memory": memory}
-    arguments |= {"algorithm": algorithm, "extra_loss": extra_loss}
-    arguments |= {"advantage": advantage if advantage is not estimate else None}
-    arguments |= {"policy_loss": policy_loss if policy_loss is not surrogate else None}
-    given = {name: x for name, x in arguments.items() if x is not None}
+    arguments = {"env": env, "env_params": env_params, "network": network, "torso": torso, "memory": memory}
+    arguments |= {"algorithm": algorithm, "advantage": advantage, "policy_loss": policy_loss, "extra_loss": extra_loss}
+    arguments |= {"optimizer": optimizer, "lr_schedule": lr_schedule, "reward_shaper": reward_shaper, "intrinsic": intrinsic}
+    given = {name: x for name, x in arguments.items() if not (x is None or x is estimate or x is surrogate)}
     if intrinsic is not None and cfg.rnd is None:
         cfg = cfg.replace(rnd=RNDConfig())
     distils = cfg.rnd is not None and intrinsic is None

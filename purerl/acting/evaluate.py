@@ -5,6 +5,7 @@ import jax.numpy as jnp
 
 from purerl.acting.policy import Policy
 from purerl.core.keys import named_key, split_keys
+from purerl.core.spaces import step_shapes
 from purerl.core.types import Environment, Episodes
 
 
@@ -34,7 +35,7 @@ def evaluate(
         episode_info: those to read at its last step.
     """
     env_state, obs = env.reset(jax.random.split(named_key(key, "start"), num_episodes))
-    shapes = jax.eval_shape(env.step, jax.random.split(key, (2, num_episodes)), env_state, _actions(env, num_episodes)).info
+    shapes = step_shapes(env, num_episodes).info
     nothing = lambda names: {name: jnp.zeros(shapes[name].shape, jnp.float32) for name in names}
     counts = (jnp.zeros(num_episodes, dtype) for dtype in (jnp.float32, jnp.int32, bool))
     episodes = Episodes(*counts, nothing(info), nothing(episode_info))
@@ -59,8 +60,3 @@ def evaluate(
 
     (*_, episodes), _ = jax.lax.scan(step, initial, jnp.arange(max_steps, dtype=jnp.uint32))
     return episodes
-
-
-def _actions(env: Environment, count: int) -> jax.ShapeDtypeStruct:
-    """The shape and dtype of the actions of so many environments."""
-    return jax.ShapeDtypeStruct((count, *env.action_space.shape), env.action_space.dtype)

@@ -29,6 +29,7 @@ from purerl.config.rules import (
     when,
 )
 from purerl.core.errors import Problem
+from purerl.core.spaces import entries_of
 from purerl.core.types import Box, Discrete, Environment
 
 
@@ -360,7 +361,7 @@ class OnPolicyConfig(Config):
     def resolved(self, env: Environment) -> Self:
         """This config with the values that suit an environment's actions in place of `auto`."""
         box = isinstance(env.action_space, Box)
-        entries = jax.tree.leaves(env.observation_space, is_leaf=lambda x: isinstance(x, Discrete))
+        entries = entries_of(env.observation_space).values()
         quantities = not all(isinstance(entry, Discrete) for entry in entries)  # an index is none
         auto = {"normalize_obs": box and quantities, "normalize_reward": box}
         static = {name: value for name, value in auto.items() if getattr(self, name) == "auto"}

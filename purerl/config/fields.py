@@ -77,7 +77,7 @@ def configclass(cls: type) -> type:
     sections: Environment, Rollout, Optimisation, Policy loss, Value, Statistics, Network, Memory, Curiosity, Run.
 
     Raises:
-        ConfigError: a field is neither `leaf` nor `static`.
+        ConfigError: the class extends no config's, or a field is neither `leaf` nor `static`, or has no type.
 
     Example:
         >>> @purerl.configclass

@@ -11,9 +11,10 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.keys import named_key, split_keys
+from purerl.core.spaces import entries_of
 from purerl.core.types import Box, Discrete, Environment, MultiDiscrete, PyTree
 from purerl.envs import make_env
-from purerl.envs.functions import wrap_env
+from purerl.envs.functions import wrapped_if_bare
 
 SHORT = 32  # steps of the rollouts that are compared
 TIMED = 256  # environments of the timing
@@ -69,7 +70,8 @@ def check_env(
     again = jax.device_get(jax.jit(lambda: _trial(made, key, num_envs, num_steps))())  # traced anew
     start_problems, start_notes = _start(made, key, num_envs)
     missing = _final_observation(trial)
-    problems = [*start_problems, *_signal_problems(made, trial), *_limit_problems(made, trial)]
+    limit_problems, limit_notes = _limit(made, trial)
+    problems = [*start_problems, *_signal_problems(made, trial), *limit_problems]
     problems += missing if not start_notes else []  # where all episodes begin alike, they may also end so
     ends = bool(trial.ended.any())
     if _same(trial, again):
@@ -85,7 +87,7 @@ def check_env(
         *([] if ends else ["no episode ended, so that resets were not looked at; raise num_steps"]),
         *start_notes,
         *(missing if start_notes else []),
-        *_limit_notes(made, trial),
+        *limit_notes,
         *_cost_notes(made, key, compiled),
     ]
     return EnvReport(tuple(problems), tuple(notes))
@@ -105,7 +107,7 @@ class Trial(NamedTuple):
     terminated, truncated: `[T, B]`. length: `[T, B]`, of the episode so far. stale: a running episode's `next_obs` is not
     its `obs`. fresh: of each end, whether `next_obs` is the observation after the reset. varies: the observations are not all
     alike. obs_finite, reward_finite, in_range: all of them. last_state, last_action: of each environment, from which and by
-    which its last episode ended. ended: `[B]`, whether any did. state: after the last step.
+    which its last episode ended. ended: `[B]`, whether any did. state: after the last step. reward: `[T, B]`.
     """
 
     terminated: Any
@@ -127,8 +129,7 @@ class Trial(NamedTuple):
 def _made(env: Any, env_params: Any, env_kwargs: tuple) -> Environment:
     if isinstance(env, str):
         return make_env(env, env_kwargs, {}, params=env_params)
-    bare = not isinstance(env, Environment | type) and hasattr(env, "action_space") and not callable(env.action_space)
-    return make_env("", (), {}, wrap_env(env) if bare else env, env_params)
+    return make_env("", (), {}, wrapped_if_bare(env), env_params)
 
 
 def _actions(space: Any, key: jax.Array, count: int) -> jax.Array:
@@ -225,29 +226,23 @@ def _final_observation(trial: Trial) -> list[str]:
     ]
 
 
-def _limit_problems(env: Environment, trial: Trial) -> list[str]:
+def _limit(env: Environment, trial: Trial) -> tuple[list[str], list[str]]:
+    """Problems and notes of the time limit."""
     if env.max_steps is None:
-        return []
-    done = trial.terminated | trial.truncated
+        return [], []
     if (trial.length > env.max_steps).any():
-        return [f"an episode ran for {trial.length.max()} steps and more, past its time limit of {env.max_steps}"]
-    at_limit = done & (trial.length == env.max_steps)
-    if at_limit.any() and not (trial.truncated & at_limit).any():
+        return [f"an episode ran for {trial.length.max()} steps and more, past its time limit of {env.max_steps}"], []
+    at_limit = (trial.terminated | trial.truncated) & (trial.length == env.max_steps)
+    if not at_limit.any():
+        return [], []
+    if not trial.truncated[at_limit].any():
         return [
             f"time limits are reported as terminal states: all {at_limit.sum()} episodes that reached {env.max_steps} steps are "
             "`terminated`, none is `truncated`. Values would learn that nothing follows"
-        ]
-    return []
-
-
-def _limit_notes(env: Environment, trial: Trial) -> list[str]:
-    """Where every episode that reached the time limit was terminated as well."""
-    if env.max_steps is None:
-        return []
-    at_limit = (trial.terminated | trial.truncated) & (trial.length == env.max_steps)
-    if not at_limit.any() or not (trial.terminated & trial.truncated)[at_limit].all():
-        return []
-    return [
+        ], []
+    if not (trial.terminated & trial.truncated)[at_limit].all():
+        return [], []
+    return [], [
         f"all {at_limit.sum()} episodes that reached the time limit were terminated as well, so that their values are 0 there. "
         "If the environment ends them because of the limit, it must not call that terminated"
     ]
@@ -314,10 +309,12 @@ def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended
         obs, steps = tree
         return jax.tree.map(lambda x: x[None, [i]], obs), jax.tree.map(lambda x: x[:, [i]], steps)
 
-    references = [pick(ended_before, i) for i in rows[:1]]
+    if not len(rows):
+        return True
+    first, fresh = pick(ended_before, rows[0]), pick(begun, rows[0])
     # The second row of keys resets, but an environment that resets by a key of its own making begins elsewhere.
-    references += [x for i in rows[:1] if _close((x := pick(begun, i))[0], pick(ended_before, i)[0])]
-    return all(_close(reference, pick(ended_before, i)) for reference in references for i in rows)
+    as_fresh = _close(first, fresh) or not _close(first[0], fresh[0])
+    return as_fresh and all(_close(first, pick(ended_before, i)) for i in rows)
 
 
 def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[str]]:
@@ -333,8 +330,7 @@ def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[st
 
 def _in_range(env: Environment, obs: PyTree) -> jax.Array:
     """Whether all indices are below their numbers."""
-    spaces = jax.tree.leaves(env.observation_space, is_leaf=lambda x: isinstance(x, Discrete))
-    pairs = zip(jax.tree.leaves(obs), spaces, strict=True)
+    pairs = zip(jax.tree.leaves(obs), entries_of(env.observation_space).values(), strict=True)
     found = [((x >= 0) & (x < space.n)).all() for x, space in pairs if isinstance(space, Discrete)]
     return jnp.stack(found or [jnp.bool_(True)]).all()
 
@@ -367,11 +363,8 @@ def _best(run: Callable) -> float:
 
 
 def _text(space: PyTree) -> str:
-    is_index = lambda x: isinstance(x, Discrete)
-    leaves = jax.tree_util.tree_leaves_with_path(space, is_leaf=is_index)
-    text = lambda x: str(x) if is_index(x) else f"{x.dtype}{list(x.shape)}"
-    name = lambda path: jax.tree_util.keystr(path, simple=True, separator="/")
-    return ", ".join(f"{name(path)} {text(x)}".strip() for path, x in leaves)
+    text = lambda x: str(x) if isinstance(x, Discrete) else f"{x.dtype}{list(x.shape)}"
+    return ", ".join(f"{name} {text(x)}".strip() for name, x in entries_of(space).items())
 
 
 def _action_text(space: Any) -> str:

@@ -15,6 +15,12 @@ from purerl.envs.spaces import action_space_of, declared_problems, observation_s
 PROTOCOL = "purerl.wrap_env"
 
 
+def wrapped_if_bare(env: Any) -> Any:
+    """A bare environment behind purerl's protocol, anything else as it is: gymnax's `action_space` is a method."""
+    bare = not isinstance(env, Environment | type) and hasattr(env, "action_space") and not callable(env.action_space)
+    return wrap_env(env) if bare else env
+
+
 def wrap_env(env: Any, max_steps: int | None = None) -> Environment:
     """A bare environment behind purerl's protocol: a batch, with a time limit, auto-reset and the final observation.
 
@@ -54,7 +60,7 @@ def wrap_env(env: Any, max_steps: int | None = None) -> Environment:
         hint = f"has no {' or '.join(missing)}" if missing else f"must be an object, not a class: write {env.__name__}()"
         raise ConfigError([Problem("env", env, f"{hint}; see help(purerl.wrap_env)")])
     limit = getattr(env, "max_steps", None) if max_steps is None else max_steps
-    if limit is not None and not (isinstance(limit, int) and 1 <= limit < 2**31):
+    if limit is not None and not (isinstance(limit, int | np.integer) and limit is not True and 1 <= limit < 2**31):
         raise ConfigError([Problem("max_steps", limit, "must be an int from 1 to 2**31 - 1, or None")])
 
     def reset(key):

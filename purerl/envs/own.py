@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, code_of
+from purerl.core.spaces import entries_of
 from purerl.core.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete, TimeStep
-from purerl.envs.signals import differences, strong
+from purerl.envs.signals import check_names, differences, strong
 
 COUNT = 2  # environments of a trace
 
@@ -43,8 +44,8 @@ def checked(env: Environment) -> Environment:
 def _problems(env: Environment, obs: Any, after: TimeStep) -> list[Problem]:
     """What of a batch's observations and signals has another shape or dtype than the protocol."""
     found = []
-    spaces = jax.tree.leaves(env.observation_space, is_leaf=lambda x: isinstance(x, Discrete))
-    if [(COUNT, *x.shape) for x in spaces] != [x.shape for x in jax.tree.leaves(obs)]:
+    spaces = entries_of(env.observation_space)
+    if [(COUNT, *x.shape) for x in spaces.values()] != [x.shape for x in jax.tree.leaves(obs)]:
         hint = f"observations of {COUNT} environments are {[list(x.shape) for x in jax.tree.leaves(obs)]}, and not like it"
         found.append(Problem("env.observation_space", env.observation_space, hint))
     kinds = {"reward": np.dtype(np.float32), "terminated": np.dtype(bool), "truncated": np.dtype(bool)}
@@ -64,9 +65,7 @@ def with_info(env: Environment, names: tuple[str, ...]) -> Environment:
     Raises:
         ConfigError: it has no such entry.
     """
-    if missing := [name for name in names if name not in env.info]:
-        hint = f"no entry of the environment's info, which has {', '.join(map(repr, env.info)) or 'nothing'}"
-        raise ConfigError([Problem("info", name, hint) for name in missing])
+    check_names(names, env.info)
 
     def step(keys, env_state, action):
         after = env.step(keys, env_state, action)

@@ -1,12 +1,12 @@
 """What one environment's reset and step give, as adapters need it, and where it is not what it must be."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.types import Space
 
 
@@ -47,16 +47,14 @@ def typed_signals(obs: Any, env_state: Any, reward: Any, terminated: Any, trunca
 
 def chosen(info: dict[str, Any], names: tuple[str, ...]) -> dict[str, jax.Array]:
     """Those entries of one step's `info` that were asked for, as float32."""
-    wrong = [name for name in names if name not in info]
-    if wrong:
-        hint = f"no entry of the environment's info, which has {', '.join(map(repr, info)) or 'nothing'}"
-        raise ConfigError([Problem("info", name, hint) for name in wrong])
+    check_names(names, info)
     return {name: jnp.asarray(info[name], jnp.float32) for name in names}
 
 
-def one_action(space: Space) -> jax.ShapeDtypeStruct:
-    """The shape and dtype of an action."""
-    return jax.ShapeDtypeStruct(space.shape, space.dtype)
+def check_names(names: tuple[str, ...], info: Iterable[str]) -> None:
+    """That an environment's info has entries of these names."""
+    hint = f"no entry of the environment's info, which has {', '.join(map(repr, info)) or 'nothing'}"
+    raise_if_any([Problem("info", name, hint) for name in names if name not in info])
 
 
 def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) -> dict[str, Any]:
@@ -70,7 +68,8 @@ def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) ->
     Returns:
         The shapes of `info`.
     """
-    after = jax.eval_shape(step, jax.random.key(0), env_state, one_action(action_space))
+    action = jax.ShapeDtypeStruct(action_space.shape, action_space.dtype)
+    after = jax.eval_shape(step, jax.random.key(0), env_state, action)
     *observations, state_after, reward, terminated, truncated, info = after
     found = []
     if not sum(x.size for x in jax.tree.leaves(obs)):
@@ -82,8 +81,7 @@ def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) ->
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if flag.shape != () or flag.dtype != bool:
             found.append(Problem("env", flag, f"`{name}` must be a bool scalar"))
-    if found:
-        raise ConfigError(found)
+    raise_if_any(found)
     return info
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from purerl.core.spaces import entries_of
 from purerl.core.types import Discrete
 
 PyTree = Any
@@ -23,12 +24,6 @@ def encode(obs: PyTree, space: PyTree) -> jax.Array:
 def encode_entries(obs: PyTree, space: PyTree) -> dict[str, jax.Array]:
     """The entries of an observation by name, each encoded as `encode` does."""
     return {name: _encode_entry(x, kind) for (name, kind), x in zip(entries_of(space).items(), jax.tree.leaves(obs), strict=True)}
-
-
-def entries_of(space: PyTree) -> dict[str, Any]:
-    """The spaces of the entries of an observation, by name; "" for one that is a single array."""
-    leaves = jax.tree_util.tree_leaves_with_path(space, is_leaf=lambda x: isinstance(x, Discrete))
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves}
 
 
 def _encode_entry(x: jax.Array, space: jax.ShapeDtypeStruct | Discrete) -> jax.Array:

@@ -11,6 +11,7 @@ from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.types import Network, Outputs
 from purerl.networks.distributions import Categorical, DiagGaussian
 from purerl.networks.layers import OfAction
+from purerl.networks.modules import linen_module, only_parameters
 
 PyTree = Any
 
@@ -50,18 +51,11 @@ def from_linen(module: Any) -> Network:
         >>> train.plan.parameters
         259
     """
-    if isinstance(module, type) and issubclass(module, nn.Module):
-        with code_of("network", f"{module.__name__}()"):
-            module = module()
+    module = linen_module(module, "network")
     if not isinstance(module, nn.Module):
         raise ConfigError([Problem("network", module, "from_linen takes a flax linen module, or its class")])
 
-    def init(key, *inputs):
-        variables = module.init(key, *inputs)
-        if others := sorted(variables.keys() - {"params"}):
-            raise ConfigError([Problem("network", others, "the module may have parameters only, no other collections")])
-        return variables.get("params", {})
-
+    init = lambda key, *inputs: only_parameters("network", module.init(key, *inputs))
     apply = lambda params, *inputs: module.apply({"params": params}, *inputs)
     return _network(init, apply, getattr(module, "initial_carry", None))
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from purerl.core.errors import ConfigError, Problem, code_of
+from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 
 OWN = "own"  # the name of parameters that begin as the user's function makes them
 
@@ -25,6 +25,21 @@ class Pair(nn.Module):
         return self.apply_function(params, x)
 
 
+def linen_module(module: Any, what: str) -> Any:
+    """A linen module of its class, anything else as it is. `what` is what it is called in messages."""
+    if not (isinstance(module, type) and issubclass(module, nn.Module)):
+        return module
+    with code_of(what, f"{module.__name__}()"):
+        return module()
+
+
+def only_parameters(what: str, made: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of what a module's `init` made, if it made nothing else."""
+    if others := sorted(made.keys() - {"params"}):
+        raise ConfigError([Problem(what, others, "the module may have parameters only, no other collections")])
+    return made.get("params", {})
+
+
 def torso_module(torso: Any, what: str = "torso") -> nn.Module:
     """A torso of the user's as a module: `x [N, ...] -> features [N, size]`.
 
@@ -35,11 +50,9 @@ def torso_module(torso: Any, what: str = "torso") -> nn.Module:
     Raises:
         ConfigError: it is something else.
     """
+    torso = linen_module(torso, what)
     if isinstance(torso, nn.Module):
         return torso
-    if isinstance(torso, type) and issubclass(torso, nn.Module):
-        with code_of(what, f"{torso.__name__}()"):
-            return torso()
     if isinstance(torso, tuple | list) and len(torso) == 2 and all(map(callable, torso)):
         return Pair(*torso)
     hint = "must be a flax linen module, its class, or a pair of functions (init(key, x) -> params, apply(params, x) -> features)"
@@ -51,17 +64,12 @@ def check_torso(module: nn.Module, x: Any, what: str = "torso") -> int:
     shapes = jax.tree.map(lambda x: list(x.shape), x)
     with code_of(what, f"{what}(x {shapes})"):
         features, made = jax.eval_shape(lambda x: module.init_with_output(jax.random.key(0), x), x)
-    _only_parameters(what, made)
+    only_parameters(what, made)
     rows = jax.tree.leaves(x)[0].shape[0]
     if getattr(features, "shape", ())[:1] != (rows,) or features.ndim != 2 or not jnp.issubdtype(features.dtype, jnp.floating):
         is_ = f"{features.dtype}{list(features.shape)}" if hasattr(features, "shape") else type(features).__name__
         raise ConfigError([Problem(what, is_, f"must give features [{rows}, size] of floats for observations of {rows} steps")])
     return features.shape[-1]
-
-
-def _only_parameters(what: str, made: dict[str, Any]) -> None:
-    if others := sorted(made.keys() - {"params"}):
-        raise ConfigError([Problem(what, others, "the module may have parameters only, no other collections")])
 
 
 def memory_module(memory: Any) -> nn.Module:
@@ -70,9 +78,7 @@ def memory_module(memory: Any) -> nn.Module:
     Raises:
         ConfigError: it is something else, or has no `initial_carry`.
     """
-    if isinstance(memory, type) and issubclass(memory, nn.Module):
-        with code_of("memory", f"{memory.__name__}()"):
-            memory = memory()
+    memory = linen_module(memory, "memory")
     if not isinstance(memory, nn.Module) or not callable(getattr(memory, "initial_carry", None)):
         hint = "must be a flax linen module with initial_carry(num_envs), called as memory(carry, x, first); see make_train"
         raise ConfigError([Problem("memory", memory, hint)])
@@ -88,7 +94,7 @@ def check_memory(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> None:
     run = lambda carry, x, first: module.init_with_output(jax.random.key(0), carry, x, first)
     with code_of("memory", f"memory(carry, x {list(inputs.shape)}, first {list(first.shape)})"):
         found, made = jax.eval_shape(run, carry, inputs, first)
-    _only_parameters("memory", made)
+    only_parameters("memory", made)
     if not (isinstance(found, tuple) and len(found) == 2):
         raise ConfigError([Problem("memory", type(found).__name__, "must return two things: its outputs, and the carry")])
     y, after = found
@@ -102,5 +108,4 @@ def check_memory(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> None:
         problems.append(Problem("memory", carry, "initial_carry gives no array, so it has no memory; use torso="))
     if jax.tree.structure(after) != jax.tree.structure(carry) or jax.tree.leaves(after) != jax.tree.leaves(carry):
         problems.append(Problem("memory", after, f"it must return a carry like the one it was given: {carry}"))
-    if problems:
-        raise ConfigError(problems)
+    raise_if_any(problems)

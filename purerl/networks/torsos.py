@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import jax
 from flax import linen as nn
 
 from purerl.core.errors import Problem, nearest
+from purerl.core.spaces import entries_of
 from purerl.core.types import Discrete
-from purerl.networks.encoding import entries_of
 from purerl.networks.layers import CNN, CONVOLUTIONS, MLP, Encoders
 from purerl.networks.modules import torso_module
 
@@ -73,7 +72,7 @@ def _is_image(space: Any) -> bool:
 
 def torso_kind(chosen: str, space: PyTree) -> tuple[str, tuple[int, ...]]:
     """The torso for such observations if the choice is `auto`, and their shape if they are one array."""
-    entries = jax.tree.leaves(space, is_leaf=lambda x: isinstance(x, Discrete))
+    entries = list(entries_of(space).values())
     alone = len(entries) == 1 and not isinstance(entries[0], Discrete)
     shape = entries[0].shape if alone else ()
     if chosen != "auto":
