@@ -28,6 +28,7 @@ from purerl.flags import (
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.rendering import render
+from purerl.runs.compile_cache import cache_directory, cached_programs, clear_cache, compile_cache
 from purerl.runs.devices import use_cores
 from purerl.runs.directory import Run, load, saved_values
 from purerl.runs.fit import fit
@@ -139,6 +140,19 @@ class Export(Reader):
     out: str = "policy.jaxexport"
 
 
+@dataclasses.dataclass
+class Cache:
+    """Says where compiled programs are kept, and how many: the second start of a run does not compile.
+
+    The environment variable PURERL_CACHE names another directory, or "off". A gigabyte is kept at most.
+
+    Attributes:
+        clear: Remove them.
+    """
+
+    clear: bool = False
+
+
 def main(args: list[str] | None = None) -> int:
     """Runs a command and returns its exit status.
 
@@ -150,13 +164,19 @@ def main(args: list[str] | None = None) -> int:
         print(f"purerl {__version__}")
         return 0
     use_cores()  # before anything starts JAX
+    with compile_cache():
+        return _run(args)
+
+
+def _run(args: list[str]) -> int:
+    """What the arguments ask for, and the exit status."""
     try:
         algorithms, args = algorithms_of(args)
         args = with_values(args, algorithms)
         refuse_other_names(args, algorithms)
         base = base_of(args, algorithms)
         flags = {name: flags_of(name, base, cls, examples=name in args[:1]) for name, cls in algorithms.items()}
-        commands = flags | {"eval": Eval, "plot": Plot, "render": Render, "export": Export}
+        commands = flags | {"eval": Eval, "plot": Plot, "render": Render, "export": Export, "cache": Cache}
         options = {"prog": "purerl", "description": DESCRIPTION, "args": args, "config": (tyro.conf.OmitArgPrefixes,)}
         chosen = tyro.extras.subcommand_cli_from_dict(commands, **options)
         name = type(chosen).__name__
@@ -265,7 +285,20 @@ def _export(command: Export) -> int:
     return 0
 
 
-ACTIONS = {Eval: _evaluate, Plot: _plot, Render: _render, Export: _export}
+def _cache(command: Cache) -> int:
+    directory = cache_directory()
+    if directory is None:
+        print("off: the environment variable PURERL_CACHE says so")
+        return 0
+    if command.clear:
+        clear_cache()
+    programs = cached_programs()
+    megabytes = sum(program.stat().st_size for program in programs) / 1e6
+    print(f"{directory}: {len(programs)} programs, {megabytes:.0f} MB")
+    return 0
+
+
+ACTIONS = {Eval: _evaluate, Plot: _plot, Render: _render, Export: _export, Cache: _cache}
 
 
 if __name__ == "__main__":

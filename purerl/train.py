@@ -222,11 +222,13 @@ class Train:
         self.cfg, self.given = cfg, given
         self.env, self.network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
         update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
+        # Traced once, however often: what asks for shapes, and every program that the two become a part of.
+        self._init, update = jax.jit(algorithm.init, inline=True), jax.jit(update, inline=True)
         self.update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
 
     def init(self, key: jax.Array) -> TrainState:
         """The state before the first update. `key`: one key, typed or raw."""
-        return self._algorithm.init(typed_key(key))
+        return self._init(typed_key(key))
 
     def __call__(self, key: jax.Array) -> TrainResult:
         """The whole run: `init`, then `plan.num_updates` times `update`. Pure: wrap it in `jax.jit`, `jax.vmap` or both."""

@@ -91,7 +91,7 @@ def batch(change=lambda after, before, fresh, state: after, limit=12):
         fresh = good.reset(keys[1])
         return change(good.step(keys, state, action), state, fresh, state)
 
-    return good._replace(step=step, max_steps=limit)
+    return good._replace(step=step, max_steps=limit, truncates_after=limit)
 
 
 def done(after):
@@ -140,6 +140,7 @@ BROKEN = {
     "state outside of the state": (HiddenCounter(), "not deterministic"),
     "time limit as terminal": (batch(as_terminal), "time limits are reported as terminal states"),
     "limit that is none": (batch(limit=9), "past its time limit of 9"),
+    "truncated before it says": (batch()._replace(truncates_after=20), "`truncates_after` = 20"),
     "final observation lost": (batch(after_the_reset), "the final observation is missing"),
     "reset that remembers": (batch(remembered), "a reset does not forget"),
     "rows that mix": (batch(mixed), "influence each other"),

@@ -126,7 +126,7 @@ def test_what_is_read_again_with_the_same_parameters_is_what_was_said(changes):
     def both(state):
         options = {"length": length, "keep_next_obs": True}
         actor, rollout, _ = collect(train.env, network, state.params, state.actor, KEY, 16, **options)
-        return rollout.steps, *recompute_outputs(network, state.params, ring_batch(rollout, actor), length)
+        return rollout.steps, *recompute_outputs(network, state.params, ring_batch(rollout, actor), length, 16)
 
     steps, outputs, next_value = jax.jit(both)(state)
     assert steps.truncated.sum() > 1
@@ -156,8 +156,8 @@ def test_targets_of_stale_data_are_the_double_sum_and_need_the_final_observation
     train, states = updates(cfg, 6)
     state, network = states[-1], as_actors_see(train.cfg, train.network, states[-1])
     data = ring_take(state.extra["ring"], jnp.arange(3))
-    steps, advantages, staleness = jax.jit(lambda s: corrected(train.cfg, network, s, data, 16))(state)
-    target, _ = recompute_outputs(network, state.extra["target"], data, 16)
+    steps, advantages, staleness = jax.jit(lambda s: corrected(train.cfg, network, s, data, 16, 16))(state)
+    target, _ = recompute_outputs(network, state.extra["target"], data, 16, 16)
     rho = np.exp(target.policy.log_prob(data.rollout.steps.action) - data.rollout.steps.log_prob)
     assert rho.std() > 0.1
     assert data.rollout.steps.truncated[:-1].sum() > 3
@@ -218,7 +218,7 @@ def test_no_gradient_reaches_the_target():
     data = ring_take(state.extra["ring"], jnp.arange(3))
 
     def learnt_from(target):
-        _, advantages, _ = corrected(train.cfg, network, state.replace(extra={"target": target}), data, 16)
+        _, advantages, _ = corrected(train.cfg, network, state.replace(extra={"target": target}), data, 16, 16)
         return advantages.advantage.sum() + advantages.target.sum()
 
     gradient = jax.grad(learnt_from)(state.extra["target"])

@@ -382,7 +382,8 @@ MODULES = {
 }
 
 
-@pytest.mark.parametrize("name", ["nnx", *(pytest.param(name, marks=pytest.mark.slow) for name in ("linen", "equinox"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nnx", "linen", "equinox"])
 def test_parameters_of_modules_survive(name, tmp_path):
     objects = {"env": Varied(), **MODULES[name]}
     train = purerl.make_train(KINDS["ppo"], **objects)

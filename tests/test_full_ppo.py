@@ -55,6 +55,7 @@ def test_strict_modes_with_everything_on():
     assert jax.tree.map(kind, before) == jax.tree.map(kind, after)
 
 
+@pytest.mark.slow
 def test_illegal_actions_are_never_sent():
     """Not while training, not at random, not when evaluated, not as the most likely action."""
     cfg = EVERYTHING.replace(learning_starts=64, total_timesteps=64 * 20, lr=1e-2)
@@ -174,6 +175,7 @@ def test_a_policy_that_sees_nothing_and_entries_that_are_there_already_are_refus
     assert seen.shape[0] == 4
 
 
+@pytest.mark.slow
 def test_waiting_to_learn_leaves_the_penalty_and_the_schedule_alone():
     late = CFG.replace(learning_starts=128, kl_penalty="adaptive", lr_schedule="polynomial")
     metrics = purerl.summarize(jax.jit(tiny(late))(KEY).metrics)

@@ -200,6 +200,7 @@ def test_an_empty_carry_takes_the_same_path():
     assert digest(jax.jit(tiny(network=empty))(KEY).state.params) == digest(jax.jit(tiny())(KEY).state.params)
 
 
+@pytest.mark.slow
 def test_the_program_does_not_grow_with_the_rollout():
     sizes = [equations(jax.make_jaxpr(tiny(REMEMBERS.replace(num_steps=n, sequence_length=8)))(KEY).jaxpr) for n in (16, 1024)]
     assert sizes[0] == sizes[1]

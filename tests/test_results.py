@@ -1,11 +1,14 @@
 """The statistics of the results, and that all tables are what the recorded numbers say."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 import purerl
 from purerl.runs.analysis.statistics import interval, iqm
-from tests.benchmarks import results, tables
+from tests.benchmarks import programs, programs_counting, results, tables
 
 
 def test_the_interquartile_mean_is_that_of_the_middle_half():
@@ -40,3 +43,59 @@ def test_every_recorded_score_is_of_the_config_that_users_get():
         assert resolved(cfg.from_json(results.json.dumps(row["config"]))) == resolved(cfg)
         assert row["seeds"] == list(range(8))
         assert len(row["scores"]) == 8
+
+
+def test_the_recorded_programs_are_below_their_ceilings():
+    recorded = tables.kept("programs")
+    assert list(recorded) == list(programs.WORKLOADS)
+    for name, targets in recorded.items():
+        assert set(targets) == set(programs.TARGETS)
+        assert programs.beyond(name, targets["h100"]["purerl"]) == []
+
+
+def test_a_program_that_grows_is_above_its_ceiling():
+    row = tables.kept("programs")["A"]["h100"]["purerl"]
+    for what, n in (("kernels", 2501), ("waits", 1), ("memory", 10**6)):
+        assert len(programs.beyond("A", row | {what: n})) == 1
+
+
+HLO = """
+%body (x: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %get-tuple-element.1 = f32[4]{0} get-tuple-element(%x), index=1
+  %fusion.1 = f32[4]{0} fusion(%get-tuple-element.1), kind=kLoop, calls=%f
+  %fusion.2 = f32[4]{0} fusion(%fusion.1), kind=kLoop, calls=%f
+}
+
+%seldom (x: f32[4]) -> f32[4] {
+  %fusion.3 = f32[4]{0} fusion(%x), kind=kLoop, calls=%f
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4]{0} parameter(0)
+  %while.1 = (s32[], f32[4]{0}) while(%x), condition=%c, body=%body, backend_config={"known_trip_count":{"n":"5"}}
+  %conditional.1 = f32[4]{0} conditional(%p, %x, %x), branch_computations={%seldom, %seldom}
+  %fusion.4 = f32[4]{0} fusion(%x), kind=kLoop, calls=%f
+}
+"""
+
+
+def test_the_counts_of_a_program():
+    class Compiled:
+        as_text = staticmethod(lambda: HLO)
+        memory_analysis = staticmethod(lambda: type("Memory", (), {"temp_size_in_bytes": 7}))
+
+    found = programs_counting.counts(Compiled)
+    assert {name: found[name] for name in ("kernels", "waits", "memory")} == {"kernels": 5 * 2 + 1 + 1, "waits": 1, "memory": 7}
+    assert found["moved"] == 5 * 2 * 32 + 16 + 32  # the operand of `seldom` is a parameter of another computation
+    assert found["loops"] == [{"times": 5, "body": "body", "kernels": 2, "waits": 0}]
+    assert len(programs_counting.kernels(Compiled, 5)) == 2
+
+
+@pytest.mark.long
+def test_programs_counted_anew():
+    """In an environment of its own beside the tests, which is made if it is not there: 6 GB."""
+    home = tables.ROOT / ".venv-programs"
+    if not home.exists():
+        subprocess.run([sys.executable, "-m", "venv", home], check=True)
+        subprocess.run([home / "bin" / "pip", "install", "--quiet", "jax[cuda13,tpu]==0.10.2", "."], check=True, cwd=tables.ROOT)
+    subprocess.run([home / "bin" / "python", "-m", "tests.benchmarks.programs"], check=True, cwd=tables.ROOT)

@@ -156,6 +156,7 @@ def test_a_state_before_any_update_can_be_saved(tmp_path):
     assert updates_at(purerl.load(tmp_path, env=Varied()).state.clock) == 1
 
 
+@pytest.mark.slow
 def test_fit_does_not_return_before_the_last_checkpoint_is_whole(fresh_python, tmp_path):
     code = f"""
 import os, sys

@@ -50,8 +50,26 @@ def is_program(x):
     return hasattr(x, "eqns") or hasattr(getattr(x, "jaxpr", None), "eqns")
 
 
-SIZES = [
-    ("num_steps", 8, 4096),
+def branches(function, *args, platform="cpu"):
+    """Conditions of a program for a platform, and loops whose length it decides; without the conditions on the platform."""
+
+    def count(jaxpr):
+        found = 0
+        for equation in jaxpr.eqns:
+            platforms = equation.params.get("branches_platforms")
+            found += equation.primitive.name in ("cond", "while") and platforms is None
+            inner = jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)
+            if platforms is not None:
+                inner = [equation.params["branches"][platforms.index(("cpu",) if platform == "cpu" else None)]]
+            found += sum(count(getattr(value, "jaxpr", value)) for value in inner if is_program(value))
+        return found
+
+    return count(jax.make_jaxpr(function)(*args).jaxpr)
+
+
+SIZES = [  # the batches are no products of two equal numbers, whose shuffle is shorter
+    ("num_steps", 10, 420),  # at most one truncation of an environment
+    ("num_steps", 3000, 9000),
     ("num_envs", 4, 4096),
     ("num_epochs", 1, 10),
     ("num_minibatches", 1, 32),

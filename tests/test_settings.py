@@ -76,7 +76,8 @@ def swept_fields(name):
     return base, part, dataclasses.fields(part)
 
 
-@pytest.mark.parametrize("name", ["ppo", *(pytest.param(n, marks=pytest.mark.slow) for n in BASES if n != "ppo")])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BASES)
 def test_another_value_changes_the_program_or_is_warned_of(name):
     base, part, fields = swept_fields(name)
     before, said = program(base, Varied())

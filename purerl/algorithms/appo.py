@@ -37,6 +37,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.acting.final_obs import most_truncations
 from purerl.acting.normalize import merge_statistics
 from purerl.acting.rollout import collect_rollout
 from purerl.acting.wrappers import with_obs_normalization, with_statistics
@@ -75,6 +76,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
     """APPO as two pure functions; the arguments are the first four of `ppo`. A user's estimator takes the place of V-trace."""
     base = ppo(cfg, env, network, parts)
     length = cfg.training_length if network.is_recurrent else cfg.num_steps
+    count = most_truncations(env, cfg.num_steps)
     keeps_policy = cfg.correction == "none" and (cfg.measures_kl or parts.sees_old_policy)  # V-trace has the target's
 
     def act(state: TrainState, published: dict[str, PyTree]) -> tuple[TrainState, Rollout, dict[str, Any]]:
@@ -109,7 +111,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         batch = ring_take(ring, places)
         batch = batch.replace(rollout=batch.rollout.replace(steps=parts.rewards.prepare(state, batch.rollout.steps)))
 
-        steps, advantages, staleness_metrics = estimated(cfg, network, parts, state, batch, length)
+        steps, advantages, staleness_metrics = estimated(cfg, network, parts, state, batch, length, count)
         rollout = batch.rollout.replace(steps=steps)
         data = training_set(cfg, state.statistics, rollout, advantages, base.phases[0].length, parts.sees_old_policy)
         learner = with_obs_normalization(cfg, network, state.statistics)
@@ -180,17 +182,23 @@ def moved_towards(target: PyTree, params: PyTree, tau: jax.Array) -> PyTree:
 
 
 def estimated(
-    cfg: APPOConfig, network: Network, parts: Components, state: TrainState, batch: RingBatch, length: int
+    cfg: APPOConfig, network: Network, parts: Components, state: TrainState, batch: RingBatch, length: int, count: int
 ) -> tuple[Transition, Advantages, dict[str, Any]]:
     """Steps and advantages to learn from, corrected for staleness if `correction` is on; metrics of staleness."""
     if cfg.correction == "none":
         steps = batch.rollout.steps
         return steps, advantage_estimator(cfg, parts.advantage)(steps, cfg), {}
-    return corrected(cfg, with_statistics(cfg, network, state), state, batch, length, parts.advantage)
+    return corrected(cfg, with_statistics(cfg, network, state), state, batch, length, count, parts.advantage)
 
 
 def corrected(
-    cfg: APPOConfig, network: Network, state: TrainState, batch: RingBatch, length: int, advantage: Callable = estimate
+    cfg: APPOConfig,
+    network: Network,
+    state: TrainState,
+    batch: RingBatch,
+    length: int,
+    count: int,
+    advantage: Callable = estimate,
 ) -> tuple[Transition, Advantages, dict[str, Any]]:
     """Steps with the learner's values and the log-probabilities in the denominator of the ratio; advantages; metrics.
 
@@ -200,10 +208,11 @@ def corrected(
         state: its parameters give values, its target log-probabilities.
         batch: the rollouts to learn from.
         length: steps of a training sequence.
+        count: how many episodes of one environment can be truncated in a rollout.
         advantage: in place of V-trace, if it is not the default. If it has the parameter `log_ratio`, it is given that of the
           target policy to the one that acted, `[T, B]`.
     """
-    outputs, next_value = recompute_outputs(network, state.params, batch, length, EPISODIC if cfg.streams > 1 else ())
+    outputs, next_value = recompute_outputs(network, state.params, batch, length, count, EPISODIC if cfg.streams > 1 else ())
     target = recompute_policy(network, state.extra["target"], batch, length)
     steps = batch.rollout.steps.replace(value=outputs.value, next_value=next_value)
     behaviour_log_prob, target_log_prob = steps.log_prob, target.log_prob(steps.action)

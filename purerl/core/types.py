@@ -124,6 +124,8 @@ class Environment(NamedTuple):
       of them if an observation is one.
     action_space: what `action` must be.
     max_steps: the time limit in steps, or None where the environment does not say.
+    truncates_after: every truncated episode has at least so many steps: `max_steps`, where nothing but the time limit truncates.
+      None if that is not known; then a rollout takes the memory of its observations twice.
     info: names of what `TimeStep.info` holds.
     draw: `(env_states, returns, path)` draws single environments' states, a frame each, into a file; None where nothing can.
     name: what it is called in messages and records.
@@ -151,6 +153,7 @@ class Environment(NamedTuple):
     info: tuple[str, ...] = ()
     draw: Callable | None = None
     name: str = ""
+    truncates_after: int | None = None
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------
@@ -337,6 +340,7 @@ class PhaseOptimizer(NamedTuple):
     begin, end: from the optimizer state to the carry of an update, and back.
     report: `(opt_carry) -> metrics` of the last step.
     elementwise: a step does not depend on the shapes of parameters, so that a group may be given as one vector.
+    uniform: nor on the group, so that all of them may be given as one.
     """
 
     init: Callable
@@ -346,6 +350,7 @@ class PhaseOptimizer(NamedTuple):
     end: Callable = lambda opt_carry: opt_carry
     report: Callable = lambda opt_carry: {}
     elementwise: bool = False
+    uniform: bool = False
 
 
 class Phase(NamedTuple):

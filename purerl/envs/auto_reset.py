@@ -5,14 +5,15 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from purerl.core.platform import where_any
 from purerl.core.types import TimeStep
 
 
 def auto_reset(reset: Callable, step: Callable) -> Callable:
     """A batched step that starts a new episode wherever one ended.
 
-    The reset is computed only in steps where some episode ended, which makes up to 1.5 times as many steps a second on a
-    CPU; under `vmap` over seeds it is computed in every step.
+    On a CPU the reset is computed only in steps where some episode ended, which makes up to 1.5 times as many steps a second;
+    under `vmap` over seeds, and on an accelerator, it is computed in every step.
 
     Args:
         reset: `(key) -> (obs, env_state)` of one environment.
@@ -27,11 +28,13 @@ def auto_reset(reset: Callable, step: Callable) -> Callable:
         next_obs, env_state, reward, terminated, truncated, info = jax.vmap(step)(step_keys, env_state, action)
         done = terminated | truncated
 
-        def restart(running):
+        running = next_obs, env_state
+
+        def restart():
             fresh = jax.vmap(reset)(reset_keys)
             return jax.tree.map(lambda new, old: jax.vmap(jnp.where)(done, new, old), fresh, running)
 
-        obs, env_state = jax.lax.cond(done.any(), restart, lambda running: running, (next_obs, env_state))
+        obs, env_state = where_any(done, restart, running)
         return TimeStep(env_state, obs, next_obs, reward, terminated, truncated, info)
 
     return batched_step

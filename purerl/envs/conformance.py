@@ -228,6 +228,13 @@ def _final_observation(trial: Trial) -> list[str]:
 
 def _limit(env: Environment, trial: Trial) -> tuple[list[str], list[str]]:
     """Problems and notes of the time limit."""
+    early = trial.truncated & (trial.length < (env.truncates_after or 0))
+    if early.any():
+        shortest = trial.length[early].min()
+        return [
+            f"an episode was truncated after {shortest} steps, though the environment says that `truncates_after` = "
+            f"{env.truncates_after}: the values of some final observations would be lost"
+        ], []
     if env.max_steps is None:
         return [], []
     if (trial.length > env.max_steps).any():

@@ -63,6 +63,8 @@ def wrap_env(env: Any, max_steps: int | None = None) -> Environment:
     if limit is not None and not (isinstance(limit, int | np.integer) and limit is not True and 1 <= limit < 2**31):
         raise ConfigError([Problem("max_steps", limit, "must be an int from 1 to 2**31 - 1, or None")])
 
+    own_limits = []
+
     def reset(key):
         env_state, obs = unpacked(env.reset(key), 2, "reset", PROTOCOL)
         return strong((obs, (env_state, jnp.int32(0))))
@@ -70,6 +72,7 @@ def wrap_env(env: Any, max_steps: int | None = None) -> Environment:
     def step(key, env_state, action):
         inner, count = env_state
         inner, obs, reward, terminated, truncated, info = unpacked(env.step(key, inner, action), 6, "step", PROTOCOL)
+        own_limits.append(isinstance(truncated, jax.core.Tracer) or bool(truncated))
         truncated = truncated if limit is None else jnp.asarray(truncated) | (count + 1 >= limit)
         arrays = {name: x for name, x in info.items() if isinstance(x, jax.Array | np.ndarray | np.generic | int | float)}
         return (*typed_signals(obs, (inner, count + 1), reward, terminated, truncated), chosen(arrays, tuple(arrays)))
@@ -89,4 +92,5 @@ def wrap_env(env: Any, max_steps: int | None = None) -> Environment:
         max_steps=limit,
         info=tuple(info),
         name=f"{type(env).__module__}.{type(env).__qualname__}",
+        truncates_after=limit if not any(own_limits) else None,  # where its own flag is the constant False
     )

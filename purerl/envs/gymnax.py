@@ -9,24 +9,25 @@ import dataclasses
 import os
 from typing import Any
 
-import gymnasium
-import gymnax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnax.environments.environment import Environment as GymnaxEnvironment
-from gymnax.visualize import vis_gym, visualizer
 
 from purerl.core.errors import ConfigError, Problem, code_of, nearest
 from purerl.core.types import Environment, TimeStep
 from purerl.envs.auto_reset import auto_reset
+from purerl.envs.lazily import lazily
 from purerl.envs.signals import check_step, chosen, strong, typed_signals, unpacked
 from purerl.envs.spaces import action_space_of, observation_space_of
+
+with lazily("seaborn", "matplotlib.pyplot"):  # half of the time that gymnax takes to import, for drawing alone
+    import gymnax
+    from gymnax.environments.environment import Environment as GymnaxEnvironment
 
 PROTOCOL = "gymnax 1.0"
 
 DRAWN = {
-    *vis_gym.SUPPORTED_GYM_ENVS,
+    *("Acrobot-v1", "CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0"),
     *("Catch-bsuite", "PointRobot-misc", "MetaMaze-misc", "FourRooms-misc", "Pong-misc"),
     *(f"{game}-MinAtar" for game in ("Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders")),
 }
@@ -81,6 +82,7 @@ def adapt(env: Any, overrides: dict[str, Any], params: Any = None, info: tuple[s
         max_steps=_max_steps(params),
         info=info,
         draw=_draw(env, params),
+        truncates_after=_max_steps(params) if bare and _truncates_at_limit(env) else None,
     )
 
 
@@ -179,6 +181,9 @@ def _draw(env: Any, params: Any):
         return None
 
     def draw(env_states, returns, path):
+        import gymnasium
+        from gymnax.visualize import visualizer
+
         for driver in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
             os.environ.setdefault(driver, "dummy")  # pygame draws into memory; without a screen it would complain
         try:
@@ -193,6 +198,11 @@ def _draw(env: Any, params: Any):
 def _max_steps(params: Any) -> int | None:
     limit = getattr(params, "max_steps_in_episode", None)
     return None if limit is None or isinstance(limit, jax.core.Tracer) else int(limit)
+
+
+def _truncates_at_limit(env: Any) -> bool:
+    """Whether it is one of gymnax's own, which count each step once and truncate at the limit alone; others may not."""
+    return type(env).__module__.startswith("gymnax.") and type(env).is_truncated is GymnaxEnvironment.is_truncated
 
 
 def _declared(env: Any, params: Any) -> Any:

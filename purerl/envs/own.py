@@ -23,6 +23,9 @@ def checked(env: Environment) -> Environment:
     if not isinstance(env.action_space, Discrete | MultiDiscrete | MultiBinary | Box):
         hint = "must be purerl.Discrete, MultiDiscrete, MultiBinary or Box"
         raise ConfigError([Problem("env.action_space", env.action_space, hint)])
+    least = env.truncates_after
+    if least is not None and not (isinstance(least, int | np.integer) and least is not True and least >= 1):
+        raise ConfigError([Problem("env.truncates_after", least, "must be an int of at least 1, or None")])
     reset = lambda keys: strong(env.reset(keys))
     step = lambda keys, env_state, action: strong(env.step(keys, env_state, action))
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, COUNT)))

@@ -26,6 +26,7 @@ import jax
 import jax.numpy as jnp
 
 from purerl.core.metrics import explained_variance
+from purerl.core.platform import scan
 from purerl.core.reductions import moments
 from purerl.core.streams import extrinsic
 from purerl.core.types import Advantages, Transition
@@ -185,7 +186,7 @@ def _backward(a: jax.Array, b: jax.Array, last: jax.Array) -> jax.Array:
         x = ab[0] + ab[1] * following
         return x, x
 
-    return jax.lax.scan(step, last, (a, b), reverse=True)[1]
+    return scan(step, last, (a, b), unroll=16, reverse=True)[1]
 
 
 def _gradient_free(advantage: jax.Array, target: jax.Array) -> Advantages:

@@ -190,7 +190,10 @@ def constant_lr(base_optimizer: BaseOptimizer, lr: jax.Array, multipliers: dict[
         taken = jax.tree.map(lambda x: jnp.where(stopped, jnp.zeros_like(x), x), taken)
         return taken, jax.tree.map(lambda old, new: jnp.where(stopped, old, new), state, after)
 
-    return PhaseOptimizer(transformation.init, step, lr=lambda state: lr, elementwise=base_optimizer.elementwise)
+    elementwise = base_optimizer.elementwise
+    return PhaseOptimizer(
+        transformation.init, step, lr=lambda state: lr, elementwise=elementwise, uniform=elementwise and not multipliers
+    )
 
 
 def scheduled_lr(base_optimizer: BaseOptimizer, rate: Callable, multipliers: dict[str, jax.Array]) -> PhaseOptimizer:
@@ -209,6 +212,7 @@ def scheduled_lr(base_optimizer: BaseOptimizer, rate: Callable, multipliers: dic
         begin=lambda state: (state, first),
         end=lambda opt_carry: opt_carry[0],
         elementwise=base_optimizer.elementwise,
+        uniform=base_optimizer.elementwise and not multipliers,
     )
 
 
@@ -246,6 +250,7 @@ def kl_adaptive_lr(cfg: Any, base_optimizer: BaseOptimizer, multipliers: dict[st
         begin=lambda state: (state, jnp.float32(0), jnp.float32(0), jnp.bool_(True)),
         end=lambda opt_carry: opt_carry[0],
         elementwise=base_optimizer.elementwise,
+        uniform=base_optimizer.elementwise and not multipliers,
     )
 
 

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from purerl.acting.rollout import final_values, next_values, one_step
+from purerl.acting.final_obs import at_truncations, final_obs_of
+from purerl.acting.rollout import edge_values, next_values, one_step
 from purerl.core.clock import remainder
+from purerl.core.platform import where_any
 from purerl.core.types import Actor, Clock, Network, Outputs, Rollout
 from purerl.learning.training_set import sequences
 
@@ -127,24 +129,26 @@ def _joined(tree: PyTree, shape: tuple[int, int]) -> PyTree:
 
 
 def recompute_outputs(
-    network: Network, params: PyTree, data: RingBatch, length: int, episodic: tuple[bool, ...] = ()
+    network: Network, params: PyTree, data: RingBatch, length: int, count: int, episodic: tuple[bool, ...] = ()
 ) -> tuple[Outputs, jax.Array]:
     """The outputs of a network on rollouts of the ring, `[T, B, ...]`, and the value of each step's successor, as `next_value`.
 
     A memory starts from the one stored before each sequence of `length` steps and is unrolled with these parameters, as in
-    training. The observation before a reset is valued with the memory of that moment. `episodic`: as for `next_values`.
+    training. The observation before a reset is valued with the memory of that moment. `count`: how many episodes of one
+    environment can be truncated in a rollout. `episodic`: as for `next_values`.
     """
     steps, forward = data.rollout.steps, functools.partial(one_step, network)
     if not jax.tree.leaves(data.rollout.carry):
         outputs, _ = network.apply(params, (), steps.obs, steps.first)
-        final_value = final_values(network, params, steps.truncated, steps.next_obs, outputs.value)
-        last_value = forward(params, (), data.last_obs, data.last_first)[0].value
+        final_obs = final_obs_of(steps.next_obs, steps.truncated, count)
+        final_value, last_value = edge_values(network, params, final_obs, data.last_obs, data.last_first)
+        final_value = at_truncations(final_value, steps.truncated)
         return outputs, next_values(outputs.value, steps.truncated, final_value, last_value, episodic)
 
     def step(carry, row):
         outputs, carry = forward(params, carry, row.obs, row.first)
         bootstrap = lambda: forward(params, carry, row.next_obs, jnp.zeros_like(row.first))[0].value
-        final_value = jax.lax.cond(row.truncated.any(), bootstrap, lambda: jnp.zeros_like(outputs.value))
+        final_value = where_any(row.truncated, bootstrap, jnp.zeros_like(outputs.value))
         return carry, (outputs, final_value)
 
     cut = sequences(steps, data.rollout.carry, length)

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
+from purerl.core.platform import scan
+
 PyTree = Any
 
 
@@ -148,7 +150,7 @@ def unrolled(step: Callable, carry: PyTree, inputs: jax.Array, first: jax.Array)
         carry = jax.tree.map(lambda h: jnp.where(first[:, None], jnp.zeros_like(h), h), carry)
         return step(carry, inputs)
 
-    carry, outputs = jax.lax.scan(one, carry, (inputs, first))
+    carry, outputs = scan(one, carry, (inputs, first), recomputes=True)
     return outputs, carry
 
 

@@ -24,6 +24,7 @@ from purerl.config.rules import Rule, at_least, is_flag, is_int, is_number, one_
 from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
 from purerl.core.types import TrainState
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf
+from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import Directory, Run, identity, require_checkpoint, warm_start
 from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.logging.progress import Progress
@@ -149,7 +150,7 @@ def fit(
     score = runs.evaluation(eval_episodes, **options) if eval_every else None
     who = identity(runs.train, runs.cfg, seed, num_seeds, exact=exact, share=1 if exact else runs.share)
     path = None if directory is None else run_directory(directory)
-    with Directory(path, who, type(cfg), keep, keep_every) as home, contextlib.ExitStack() as stack:
+    with compile_cache(), Directory(path, who, type(cfg), keep, keep_every) as home, contextlib.ExitStack() as stack:
         row = Header(runs.row(), cfg.metrics_every, cfg.metrics_every * plan.batch_size, runs.pairs, runs.differ)
         curves = stack.enter_context(contextlib.closing(Curves(row, home.file("curves.bin"))))
         template = runs.template()

@@ -81,6 +81,20 @@ def speed_table(speed):
     return "\n".join(lines)
 
 
+def programs_table(programs, target="h100"):
+    """What an update launches on a device, beside purejaxrl's."""
+    lines = ["| | kernels | purejaxrl's | ratio | waits | scratch memory | purejaxrl's | moved | loops: times x kernels |"]
+    lines.append("|---|--:|--:|--:|--:|--:|--:|--:|---|")
+    megabytes = lambda row: f"{row['memory'] / 1e6:.1f} MB"
+    for name, targets in programs.items():
+        ours, peer = targets[target]["purerl"], targets[target].get("purejaxrl")
+        theirs = (f"{peer['kernels']:,}", f"{ours['kernels'] / peer['kernels']:.2f}", megabytes(peer)) if peer else ("", "", "")
+        loops = ", ".join(f"{loop['times']} x {loop['kernels']:,}" for loop in ours["loops"])
+        cells = [name, f"{ours['kernels']:,}", *theirs[:2], str(ours["waits"]), megabytes(ours), theirs[2]]
+        lines.append("| " + " | ".join([*cells, f"{ours['moved'] / 1e9:.1f} GB", loops]) + " |")
+    return "\n".join(lines)
+
+
 def overhead_table(workloads):
     lines = ["| workload | `fit`, share of the speed of `jax.jit(train)` | range |", "|---|--:|--:|"]
     lines += [f"| {name} | {row['ratio']:.3f} | {row['low']:.3f} to {row['high']:.3f} |" for name, row in workloads.items()]
@@ -196,8 +210,10 @@ TABLES = {
     "costs": costs_table,
     "faults": faults_table,
     "long": long_table,
+    "programs": programs_table,
+    "programs on a TPU": lambda programs: programs_table(programs, "v5e"),
 }
-FILES = {"glance": "results", "speed glance": "speed", "learning": "results"}
+FILES = {"programs on a TPU": "programs", "glance": "results", "speed glance": "speed", "learning": "results"}
 
 if __name__ == "__main__":
     render()

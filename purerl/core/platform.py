@@ -1,0 +1,65 @@
+"""What is computed in one way on a CPU and in another on an accelerator: the only module that asks.
+
+The choice is made when a program is compiled, by the platform it is compiled for, and not by the machine that traces it: a
+program may be compiled ahead of time, or exported. Both ways give the same numbers but for rounding, from the same parameters.
+Kernels are of one update of 2048 CartPoles x 32 steps, counted for an H100 (`tests/benchmarks/programs.md`).
+
+| part | on a CPU | on an accelerator | why |
+|---|---|---|---|
+| what few environments need: resets, values with a memory | a branch | computed always | a branch is a wait for the host |
+| a rollout's rows, and what a step passes on | an array each | one array of words | a step of 13 kernels and not 28 |
+| values without a memory | after the rollout | with the actions | a batch is 5 to 12 % faster on a CPU |
+| policy and value of one shape | one after the other | batched products | 7 kernels of a minibatch; a CPU takes a tenth longer |
+| convolutions | products of patches | cuDNN | 1/45 of the time of XLA's own on a CPU; a quarter less memory |
+| a GRU's or LSTM's gradient | keeps what it needs | recomputes it | 16 kernels a step and not 24; a CPU takes a quarter longer |
+| loops of small steps: estimators, shuffle | a step at a time | unrolled | few kernels for many steps |
+
+Dense layers of hidden units are flax's on both. Heads of up to 8 outputs are products with one column after the other on both: a
+fifth of the time of one product on a CPU, and 2 to 5 kernels fewer, since XLA fuses them. The recurrent cells are ours on both:
+a whole sequence's inputs are one product, which in flax's `RNN` is one for each step (purejaxrl's GRU has 2.3 times the kernels).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+PyTree = Any
+
+
+def by_platform(*args: PyTree, cpu: Callable, accelerator: Callable) -> PyTree:
+    """`cpu(*args)` in a program for a CPU, `accelerator(*args)` in one for a GPU or TPU; the results are shaped alike."""
+    return jax.lax.platform_dependent(*args, cpu=cpu, default=accelerator)
+
+
+def scan(
+    step: Callable, carry: PyTree, xs: PyTree, *, unroll: int = 1, reverse: bool = False, recomputes: bool = False
+) -> tuple[PyTree, PyTree]:
+    """`jax.lax.scan`, with two changes on an accelerator, where each iteration costs as much as it has kernels.
+
+    Args:
+        step, carry, xs, reverse: as there.
+        unroll: steps in an iteration, which become few kernels where a step has little to compute. On a CPU an iteration costs
+          next to nothing, and longer ones take longer to compile.
+        recomputes: the gradient keeps the step's matrix products alone and recomputes the rest. A GRU's step keeps two arrays
+          and not ten: 16 kernels and not 24, forward and backward. On a CPU it takes a quarter longer.
+    """
+
+    def on_accelerator(carry, xs):
+        policy = jax.checkpoint_policies.dots_saveable
+        one = jax.checkpoint(step, prevent_cse=False, policy=policy) if recomputes else step
+        return jax.lax.scan(one, carry, xs, reverse=reverse, unroll=unroll)
+
+    return by_platform(
+        carry, xs, cpu=lambda carry, xs: jax.lax.scan(step, carry, xs, reverse=reverse), accelerator=on_accelerator
+    )
+
+
+def where_any(flags: jax.Array, run: Callable, otherwise: PyTree) -> PyTree:
+    """`run()` if any of the flags is set, else at will `run()` or `otherwise`, which is shaped alike.
+
+    On a CPU a branch: what is seldom needed is seldom computed. On an accelerator it is always computed: a GPU's host would wait
+    for the flags, which takes longer than a few small kernels, and of thousands of environments some nearly always need it.
+    """
+    branch = lambda: jax.lax.cond(flags.any(), run, lambda: otherwise)
+    return by_platform(cpu=branch, accelerator=run)

@@ -1,0 +1,97 @@
+"""The persistent compilation cache: a program that was compiled once starts at once the next time.
+
+It is JAX's own, in a directory of purerl's, for each version of jaxlib and kind of processor. The environment variable
+`PURERL_CACHE` names another directory, or `off`. A user's own settings of JAX's cache are kept, and back after a run.
+"""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import platform
+import stat
+from collections.abc import Iterator
+
+import jax
+import jaxlib
+import platformdirs
+from jax.experimental.compilation_cache import compilation_cache as jax_cache
+
+VARIABLE = "PURERL_CACHE"
+MAX_BYTES = 2**30  # then the programs that were not used for longest are removed
+
+
+def cache_directory() -> pathlib.Path | None:
+    """Where compiled programs are kept; None if that is switched off."""
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen.lower() == "off":
+        return None
+    home = pathlib.Path(chosen).expanduser() if chosen else pathlib.Path(platformdirs.user_cache_dir("purerl", appauthor=False))
+    return home / f"jaxlib-{jaxlib.__version__}-{platform.machine()}-{_processor()}"
+
+
+@contextlib.contextmanager
+def compile_cache() -> Iterator[None]:
+    """Compiled programs are read from the directory, and kept there, until the block ends.
+
+    Nothing happens where the user has a cache of his own or has switched JAX's off, and where the directory cannot be made or
+    belongs to others: what it holds is executed. Programs that call back to the host are never kept, by JAX's own rule.
+    """
+    directory = cache_directory()
+    own = jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache
+    if directory is None or own or not _is_private(directory):
+        yield
+        return
+    values = {
+        "jax_compilation_cache_dir": str(directory),
+        "jax_compilation_cache_max_size": MAX_BYTES,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in values}
+    _set(values)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def cached_programs() -> list[pathlib.Path]:
+    """The files of the programs that are kept, of this version and processor."""
+    directory = cache_directory()
+    return sorted(directory.glob("*-cache")) if directory else []
+
+
+def clear_cache() -> None:
+    """Removes what is kept, of this version and processor."""
+    for program in cached_programs():
+        for file in (program, program.with_name(program.name.removesuffix("cache") + "atime")):
+            file.unlink(missing_ok=True)
+
+
+def _set(values: dict[str, object]) -> None:
+    for name, value in values.items():
+        jax.config.update(name, value)
+    jax_cache.reset_cache()  # which JAX opens once, with the settings of that moment
+
+
+def _is_private(directory: pathlib.Path) -> bool:
+    """Whether the directory is there or could be made, and no other user may write to it."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = directory.stat()
+    except OSError:
+        return False
+    if not hasattr(os, "getuid"):
+        return True
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and os.access(directory, os.W_OK)
+
+
+def _processor() -> str:
+    """The kind of processor: a program for one may use instructions that another does not have."""
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+        kind = "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+    except OSError:
+        kind = platform.processor()
+    return hashlib.sha256(kind.encode()).hexdigest()[:8]

@@ -1,0 +1,118 @@
+"""What an update launches on an H100 and on a TPU v5e, counted on programs compiled for them. Neither is needed.
+
+    python3 -m venv .venv-programs && .venv-programs/bin/pip install "jax[cuda13,tpu]==0.10.2" .      (6 GB)
+    .venv-programs/bin/python -m tests.benchmarks.programs [NAME ...]
+
+and for purejaxrl, from its repository, in an environment of its own beside that one:
+
+    git clone https://github.com/luchris429/purejaxrl && git -C purejaxrl checkout 31756b1
+    python3 -m venv .venv-purejaxrl
+    .venv-purejaxrl/bin/pip install "jax[cuda13,tpu]==0.10.2" "gymnax==0.0.9" flax optax distrax tfp-nightly
+    .venv-programs/bin/python -m tests.benchmarks.programs --purejaxrl purejaxrl --peer .venv-purejaxrl/bin/python
+
+What is repaired in it is said in `programs_purejaxrl.py`. Counts are exact, and kept in `programs.json` beside this file. Exits
+with 1 if one is above its ceiling. `--kernels TIMES` lists the kernels of the loop that runs so often in an update.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).parent
+PATH = HERE / "programs.json"
+TARGETS = ("h100", "v5e")
+ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "XLA_FLAGS": "--xla_gpu_autotune_level=0"}
+NAMES = ("env", "num_envs", "num_steps", "num_minibatches")
+SMALL = dict(zip(NAMES, ("CartPole-v1", 4, 128, 4), strict=True))
+LARGE = dict(zip(NAMES, ("CartPole-v1", 2048, 32, 32), strict=True))
+IMAGES = LARGE | {"env": "Breakout-MinAtar"}
+GRU = {"memory": "gru", "memory_size": 128, "arch": "shared"}
+
+# Algorithm, settings, seeds in one `vmap`; the most kernels and waits of an update for an H100, and MB of scratch memory.
+WORKLOADS = {
+    "A": ("ppo", SMALL, 1, (2500, 0, 0.5)),
+    "B": ("ppo", LARGE, 1, (5900, 0, 10)),
+    "C": ("ppo", IMAGES | {"torso": "mlp"}, 1, (6900, 0, 140)),
+    "C, convolutions": ("ppo", IMAGES | {"torso": "cnn"}, 1, (10300, 0, 145)),
+    "D, 16 seeds": ("ppo", SMALL, 16, (2800, 0, 7)),
+    "GRU": ("ppo", LARGE | GRU, 1, (76000, 0, 21)),
+    "GRU, 4 x 128": ("ppo", SMALL | GRU, 1, (28500, 0, 2)),
+    "PPG": ("ppg", {"num_envs": 2048}, 1, (15000, 1, 650)),
+    "PPG, no auxiliary epochs": ("ppg", {"num_envs": 2048, "e_aux": 0}, 1, (3600, 1, 480)),
+    "APPO": ("appo", LARGE, 1, (6600, 1, 150)),
+    "RND": ("ppo", LARGE | {"rnd": True}, 1, (10600, 0, 145)),
+    "A in bfloat16": ("ppo", SMALL | {"compute_dtype": "bfloat16"}, 1, (2500, 0, 0.5)),
+    "C in bfloat16": ("ppo", IMAGES | {"torso": "mlp", "compute_dtype": "bfloat16"}, 1, (7100, 0, 140)),
+}
+PEERS = {"A": (SMALL, False), "B": (LARGE, False), "C": (IMAGES, False), "GRU": (LARGE, True), "GRU, 4 x 128": (SMALL, True)}
+
+
+def compiled(name, target):
+    """An update of a workload, compiled for a device."""
+    import jax
+
+    import purerl
+    from tests.benchmarks.programs_counting import compiled_for
+
+    algorithm, changes, seeds, _ = WORKLOADS[name]
+    changes = changes | ({"rnd": purerl.RNDConfig()} if changes.get("rnd") else {})
+    cfg = {"ppo": purerl.PPOConfig, "ppg": purerl.PPGConfig, "appo": purerl.APPOConfig}[algorithm](**changes)
+    train, key = purerl.make_train(cfg), jax.random.key(0)
+    if seeds == 1:
+        return compiled_for(target, train.update, jax.eval_shape(train.init, key))
+    axes = train.seed_axes
+    states = jax.eval_shape(jax.vmap(train.init, out_axes=axes), jax.random.split(key, seeds))
+    return compiled_for(target, jax.vmap(train.update, in_axes=(axes,), out_axes=(axes, 0)), states)
+
+
+def counted_peer(name, target, path, python):
+    """purejaxrl's counts of a workload, by its own process."""
+    work, memory = PEERS[name]
+    command = [python, str(HERE / "programs_purejaxrl.py"), path, target, json.dumps(work | {"memory": memory})]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ENVIRONMENT)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def beyond(name, row):
+    """Which counts for an H100 are above their ceilings."""
+    *most, megabytes = WORKLOADS[name][3]
+    ceilings = dict(zip(("kernels", "waits", "memory"), (*most, megabytes * 1e6), strict=True))
+    return [f"{what} {row[what]:,} > {most:,.0f}" for what, most in ceilings.items() if row[what] > most]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(WORKLOADS), metavar="NAME")
+    parser.add_argument("--targets", nargs="+", default=TARGETS, choices=TARGETS)
+    parser.add_argument("--purejaxrl", metavar="PATH")
+    parser.add_argument("--peer", metavar="PYTHON")
+    parser.add_argument("--kernels", type=int, metavar="TIMES")
+    args = parser.parse_args()
+    os.environ.update(ENVIRONMENT)
+    from tests.benchmarks.programs_counting import counts, kernels
+
+    kept, found = json.loads(PATH.read_text()) if PATH.exists() else {}, []
+    for name in args.names:
+        for target in args.targets:
+            if args.purejaxrl and name not in PEERS:
+                continue
+            program = None if args.purejaxrl else compiled(name, target)
+            if args.kernels:
+                print("\n".join(kernels(program, args.kernels)))
+                continue
+            row = counted_peer(name, target, args.purejaxrl, args.peer) if args.purejaxrl else counts(program)
+            kept.setdefault(name, {}).setdefault(target, {})["purejaxrl" if args.purejaxrl else "purerl"] = row
+            PATH.write_text(json.dumps({name: kept[name] for name in WORKLOADS if name in kept}, indent=1) + "\n")
+            above = beyond(name, row) if target == "h100" and not args.purejaxrl else []
+            found += above
+            print(name, target, {key: n for key, n in row.items() if key != "loops"}, *above, flush=True)
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

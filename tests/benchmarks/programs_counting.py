@@ -1,0 +1,162 @@
+"""How `programs.py` counts any program; runs in each program's own environment, so it imports nothing but JAX.
+
+XLA compiles ahead of time for a device that is only described. Counted are, with loops multiplied by their lengths:
+
+    kernels   what the device is asked to do one after the other; small networks are bound by their number
+    waits     branches, and loops whose length the device decides: the host of a GPU waits there for a value
+    memory    scratch memory, in bytes
+    moved     bytes that the kernels' operands and results have, a bound on what they read and write
+
+Counts repeat to the digit. They are no times, and choices that are made by timing (autotuning) are off.
+"""
+
+import collections
+import re
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152 shared_memory_per_core: 233472
+  threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: 3352320000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98 device_memory_size: 84978434048
+  shared_memory_per_block_optin: 232448 cuda_compute_capability { major: 9 }
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 8 }
+runtime_version { major: 13 minor: 0 patch: 0 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "add-dependency", "partition-id"}
+SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8}  # others 4
+
+
+def compiled_for(target, function, *args):
+    """`function` compiled for one described device: `h100`, or `v5e`."""
+    if target == "h100":
+        platform, topology = "cuda", topologies.get_topology_desc(platform="cuda", target_config=H100, topology="1x1x1")
+    else:
+        platform, topology = "tpu", topologies.get_topology_desc(platform="tpu", topology_name=f"{target}:2x2")
+    place = NamedSharding(Mesh(np.array(topology.devices)[:1], ("data",)), PartitionSpec())
+    args = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), args)
+    return jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).compile()
+
+
+def counts(compiled, every=None):
+    """The counts of a compiled program, or of one iteration of its loop of so many, and its loops, the largest first.
+
+    Each loop: how often an iteration of it runs, and its kernels and waits.
+    """
+    computations, name = _parsed(compiled.as_text())
+    if every:
+        name = next(body for _, body, trips in _whiles(computations, name) if trips == every)
+    loops = []
+    total = _count(computations, name, loops)
+    loops.sort(key=lambda loop: -loop["times"] * loop["kernels"])
+    return dict(total) | {"memory": compiled.memory_analysis().temp_size_in_bytes, "loops": loops[:4]}
+
+
+def kernels(compiled, times):
+    """The kernels of the largest loop body that runs so many times, each with the operation that it came from."""
+    computations, entry = _parsed(compiled.as_text())
+    loops = []
+    _count(computations, entry, loops)
+    body = next(loop["body"] for loop in sorted(loops, key=lambda x: -x["kernels"]) if loop["times"] == times)
+    launched = [(rest, kind, name) for operation, rest, kind, name in computations[body] if not _is_free(operation, rest)]
+    source = lambda rest: (re.search(r'op_name="([^"]*)"', rest) or [None, ""])[1].split("closed_call/")[-1]
+    return [f"{name}  {kind.split('{')[0]}  {source(rest)}" for rest, kind, name in launched]
+
+
+def _parsed(text):
+    """The computations of an HLO module: name -> [(operation, rest of the line, result type, its name)]; and the entry's name."""
+    computations, entry, current = {}, None, None
+    for line in text.splitlines():
+        header = re.match(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", line)
+        if header:
+            current = header.group(2)
+            computations[current] = []
+            entry = current if header.group(1) else entry
+        elif current and (made := re.match(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$", line)):
+            kind, rest = _type_and_rest(made.group(2))
+            operation = re.match(r"([\w\-]+)\(", rest)
+            computations[current].append((operation.group(1) if operation else "?", rest, kind, made.group(1)))
+    return computations, entry
+
+
+def _type_and_rest(text):
+    """The result type of an instruction, which may be a nested tuple, and what follows it."""
+    if not text.startswith("("):
+        kind, _, rest = text.partition(" ")
+        return kind, rest
+    depth = 0
+    for end, character in enumerate(text):
+        depth += (character == "(") - (character == ")")
+        if not depth:
+            return text[: end + 1], text[end + 1 :].strip()
+    return text, ""
+
+
+def _is_free(operation, rest):
+    return operation in FREE or operation.endswith("-done") or 'custom_call_target="Sharding"' in rest
+
+
+def _whiles(computations, name):
+    """The loops of a computation: the rest of the line, the body, and how many times it runs, if that is known."""
+    for operation, rest, _, _ in computations[name]:
+        if operation == "while":
+            known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', rest)
+            trips = int(known.group(1)) if known else _bound(computations, rest)
+            yield rest, re.search(r"body=%?([\w.\-]+)", rest).group(1), trips
+
+
+def _bound(computations, rest):
+    """The constant that a loop's counter is compared with, where the compiler does not say how often it runs (TPU)."""
+    condition = computations[re.search(r"condition=%?([\w.\-]+)", rest).group(1)]
+    constants = {name: re.match(r"constant\((\d+)\)", rest) for operation, rest, _, name in condition if operation == "constant"}
+    counters = {name for operation, _, _, name in condition if operation == "get-tuple-element"}
+    for operation, rest, _, _ in condition:
+        if operation == "compare" and "direction=LT" in rest:
+            left, right = re.findall(r"%([\w.\-]+)", rest.partition("(")[2].partition(")")[0])[:2]
+            if left in counters and constants.get(right):
+                return int(constants[right].group(1))
+    return None
+
+
+def _count(computations, name, loops, times=1):
+    """What one run of a computation launches."""
+    total = collections.Counter()
+    of_loops = iter(_whiles(computations, name))
+    sizes = {made: _size(kind) for _, _, kind, made in computations[name]}
+    for operation, rest, kind, _ in computations[name]:
+        if _is_free(operation, rest):
+            continue
+        if operation == "while":
+            _, body, trips = next(of_loops)
+            inner = _count(computations, body, loops, times * (trips or 1))
+            total.update({key: n * (trips or 1) for key, n in inner.items()})
+            total.update({"waits": trips is None})
+            loops.append({"times": times * (trips or 1), "body": body, "kernels": inner["kernels"], "waits": inner["waits"]})
+        elif operation == "conditional":
+            branches = re.search(r"branch_computations=\{([^}]*)\}", rest)
+            names = branches.group(1).split(",") if branches else re.findall(r"(?:true|false)_computation=%?([\w.\-]+)", rest)
+            total.update(
+                max((_count(computations, x.strip().lstrip("%"), loops, times) for x in names), key=lambda c: c["kernels"])
+            )
+            total.update({"waits": 1})
+        elif operation == "call":
+            total.update(_count(computations, re.search(r"to_apply=%?([\w.\-]+)", rest).group(1), loops, times))
+        else:
+            read = sum(sizes.get(x, 0) for x in re.findall(r"%([\w.\-]+)", rest.partition("(")[2].partition(")")[0]))
+            total.update({"kernels": 1, "moved": _size(kind) + read})
+    return total
+
+
+def _size(kind):
+    """Bytes of a result type."""
+    found = re.findall(r"(\w+)\[([\d,]*)\]", kind)
+    return sum(SIZES.get(dtype, 4) * int(np.prod([int(n) for n in shape.split(",") if n] or [1])) for dtype, shape in found)

@@ -1,0 +1,61 @@
+"""Counts or times purejaxrl's own programs in the environment that `programs.py` describes; prints one JSON line.
+
+    python programs_purejaxrl.py PATH TARGET '{"memory": false, "env": ..., ...}'
+
+where TARGET is a device to compile for, or `time` for three runs here.
+
+Repairs, without which it does not run on today's packages: gymnax's module of the same wrappers for its own `wrappers.py`,
+which imports brax and navix; in `ppo_rnn.py` the cell's size where it is made, `nn.GRUCell(features=128)`, and an initial carry
+of zeros.
+"""
+
+import json
+import pathlib
+import sys
+import time
+
+import gymnax.wrappers.purerl
+import jax
+import jax.numpy as jnp
+from programs_counting import compiled_for, counts
+
+UPDATES = 7
+FIXED = {"LR": 2.5e-4, "UPDATE_EPOCHS": 4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "ENT_COEF": 0.01}
+FIXED |= {"VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5, "ACTIVATION": "tanh", "ANNEAL_LR": True, "DEBUG": False}
+
+
+def main(path, target, work):
+    work = json.loads(work)
+    source = (pathlib.Path(path) / "purejaxrl" / ("ppo_rnn.py" if work["memory"] else "ppo.py")).read_text()
+    source = source.replace("nn.GRUCell()", "nn.GRUCell(features=128)")
+    sys.modules["wrappers"] = gymnax.wrappers.purerl
+    module = {"__name__": "purejaxrl_program"}
+    exec(compile(source, "purejaxrl", "exec"), module)
+    if work["memory"]:
+        module["ScannedRNN"].initialize_carry = staticmethod(lambda batch, size: jnp.zeros((batch, size)))
+    sizes = {"NUM_ENVS": work["num_envs"], "NUM_STEPS": work["num_steps"], "NUM_MINIBATCHES": work["num_minibatches"]}
+    steps = work["total_timesteps"] if target == "time" else work["num_envs"] * work["num_steps"] * UPDATES
+    train = module["make_train"](FIXED | sizes | {"ENV_NAME": work["env"], "TOTAL_TIMESTEPS": steps})
+    if target == "time":
+        print(json.dumps(timed(train, work["seeds"], steps)))
+    else:
+        compiled = compiled_for(target, train, jax.eval_shape(lambda: jax.random.PRNGKey(0)))
+        print(json.dumps(counts(compiled, every=UPDATES)))
+
+
+def timed(train, seeds, steps):
+    """Seconds to compile, and environment steps a second over all seeds, of three runs."""
+    keys = jax.random.split(jax.random.PRNGKey(0), seeds)
+    run, given = (jax.vmap(train), keys) if seeds > 1 else (train, keys[0])
+    start = time.perf_counter()
+    compiled = jax.jit(run).lower(given).compile()
+    compiling, found = time.perf_counter() - start, []
+    for _ in range(3):
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(given))
+        found.append(seeds * steps / (time.perf_counter() - start))
+    return {"compile": compiling, "speeds": found}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
