@@ -173,24 +173,14 @@ def collect(
     start = actor, no_final_obs(actor.obs, count) if apart else (), jnp.zeros_like(actor.episode_length)
     draws, sequences = (noise, env_keys), num_steps // (length or num_steps)
 
-    def plain(start, draws):
+    def on_cpu(start, draws):
         state, steps, carries = _scan_sequences(step, start, draws, sequences, lambda state: state[0].carry)
         if valued and not recurrent:
             steps = steps._replace(value=values_of(network, params, _unrows(steps.obs, actor.obs), steps.first))
         return state, steps, carries
 
-    def packed(start, draws):
-        small = lambda tree: pack(tree, actor.first.shape)
-
-        def packed_step(state, draw):
-            state, row = step(unpack(state), draw)
-            return small(state), small(row)
-
-        carry_of = lambda state: unpack(state)[0].carry
-        state, steps, carries = _scan_sequences(packed_step, small(start), draws, sequences, carry_of)
-        return unpack(state), unpack(steps), carries
-
-    (last, final_obs, _), steps, carries = by_platform(start, draws, cpu=plain, accelerator=packed)
+    packed = functools.partial(_scan_packed, step, sequences=sequences, lead=actor.first.shape)
+    (last, final_obs, _), steps, carries = by_platform(start, draws, cpu=on_cpu, accelerator=packed)
     obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
     steps = steps._replace(obs=obs, after=steps.after.replace(next_obs=next_obs))
     transition = _transition(steps, truncation)
@@ -226,6 +216,21 @@ def _scan_sequences(
     draws = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), draws)
     last, (steps, carries) = jax.lax.scan(sequence, start, draws)
     return last, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps), carries
+
+
+def _scan_packed(
+    step: Callable, start: tuple, draws: PyTree, sequences: int, lead: tuple[int, ...]
+) -> tuple[tuple, PyTree, PyTree]:
+    """`_scan_sequences` with one array for the carry and one for the rows; `start` begins with the actor, `[*lead, ...]`."""
+    small = lambda tree: pack(tree, lead)
+
+    def packed_step(state, draw):
+        state, row = step(unpack(state), draw)
+        return small(state), small(row)
+
+    carry_of = lambda state: unpack(state)[0].carry
+    state, steps, carries = _scan_sequences(packed_step, small(start), draws, sequences, carry_of)
+    return unpack(state), unpack(steps), carries
 
 
 def _rows(obs: PyTree) -> PyTree:

@@ -15,7 +15,7 @@ Kernels are of one update of 2048 CartPoles x 32 steps, counted for an H100 (`te
 | loops of small steps: estimators, shuffle | a step at a time | unrolled | few kernels for many steps |
 
 Dense layers of hidden units are flax's on both. Heads of up to 8 outputs are products with one column after the other on both: a
-fifth of the time of one product on a CPU, and 2 to 5 kernels fewer, since XLA fuses them. The recurrent cells are ours on both:
+fifth of the time of one product on a CPU, and up to 5 kernels fewer, since XLA fuses them. The recurrent cells are ours on both:
 a whole sequence's inputs are one product, which in flax's `RNN` is one for each step (purejaxrl's GRU has 2.3 times the kernels).
 """
 

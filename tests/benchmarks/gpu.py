@@ -21,7 +21,6 @@ import pathlib
 import statistics
 import subprocess
 import sys
-import time
 
 from tests.benchmarks.programs import IMAGES, LARGE, SMALL
 
@@ -68,20 +67,14 @@ def speed(name, small):
     import jax
 
     import purerl
+    from tests.benchmarks.speed_timing import timed
 
     changes, seeds, steps = SPEED[name]
     seeds, steps = (min(seeds, 4), 20_000) if small else (seeds, steps)
     cfg = config(changes | ({"num_envs": min(changes["num_envs"], 64)} if small else {}), total_timesteps=steps)
     train, keys = purerl.make_train(cfg), jax.random.split(jax.random.key(0), seeds)
     run, given = (jax.vmap(train), keys) if seeds > 1 else (train, keys[0])
-    start = time.perf_counter()
-    compiled = jax.jit(run).lower(given).compile()
-    compiling, found = time.perf_counter() - start, []
-    for _ in range(3):
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(given))
-        found.append(seeds * train.plan.env_steps / (time.perf_counter() - start))
-    return {"compile": compiling, "speeds": found}
+    return timed(run, given, seeds * train.plan.env_steps)
 
 
 def fits(num_envs):

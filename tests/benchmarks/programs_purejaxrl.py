@@ -12,12 +12,12 @@ of zeros.
 import json
 import pathlib
 import sys
-import time
 
 import gymnax.wrappers.purerl
 import jax
 import jax.numpy as jnp
 from programs_counting import compiled_for, counts
+from speed_timing import timed
 
 UPDATES = 7
 FIXED = {"LR": 2.5e-4, "UPDATE_EPOCHS": 4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "ENT_COEF": 0.01}
@@ -37,24 +37,13 @@ def main(path, target, work):
     steps = work["total_timesteps"] if target == "time" else work["num_envs"] * work["num_steps"] * UPDATES
     train = module["make_train"](FIXED | sizes | {"ENV_NAME": work["env"], "TOTAL_TIMESTEPS": steps})
     if target == "time":
-        print(json.dumps(timed(train, work["seeds"], steps)))
+        seeds = work["seeds"]
+        keys = jax.random.split(jax.random.PRNGKey(0), seeds)
+        run, given = (jax.vmap(train), keys) if seeds > 1 else (train, keys[0])
+        print(json.dumps(timed(run, given, seeds * steps)))
     else:
         compiled = compiled_for(target, train, jax.eval_shape(lambda: jax.random.PRNGKey(0)))
         print(json.dumps(counts(compiled, every=UPDATES)))
-
-
-def timed(train, seeds, steps):
-    """Seconds to compile, and environment steps a second over all seeds, of three runs."""
-    keys = jax.random.split(jax.random.PRNGKey(0), seeds)
-    run, given = (jax.vmap(train), keys) if seeds > 1 else (train, keys[0])
-    start = time.perf_counter()
-    compiled = jax.jit(run).lower(given).compile()
-    compiling, found = time.perf_counter() - start, []
-    for _ in range(3):
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(given))
-        found.append(seeds * steps / (time.perf_counter() - start))
-    return {"compile": compiling, "speeds": found}
 
 
 if __name__ == "__main__":
