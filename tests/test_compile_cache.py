@@ -1,10 +1,13 @@
 """The persistent compilation cache of `fit` and the command."""
 
+import errno
 import os
+import warnings
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax._src.lru_cache import LRUCache
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
 import purerl
@@ -81,6 +84,32 @@ def test_nothing_is_kept(home, tmp_path, monkeypatch, why):
     finally:
         jax.config.update("jax_enable_compilation_cache", True)
     monkeypatch.setenv("PURERL_CACHE", str(home))
+    assert cached_programs() == []
+
+
+def test_a_program_whose_writing_was_interrupted_is_written_again(home):
+    jax.clear_caches()
+    with compile_cache():
+        compiles(4321)
+    whole = cached_programs()
+    program = whole[-1]
+    program.write_bytes(program.read_bytes()[:100])
+    program.with_name(program.name.removesuffix("cache") + "atime").unlink()
+    jax.clear_caches()
+    with compile_cache(), warnings.catch_warnings(action="error"):
+        compiles(4321)
+        compiles(4322)
+    assert set(cached_programs()) > set(whole)
+    assert program.stat().st_size > 100
+
+
+def test_a_cache_that_cannot_be_written_says_nothing_and_changes_nothing(home, monkeypatch):
+    def full(self, key, value):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(LRUCache, "put", full)
+    with warnings.catch_warnings(action="error"), compile_cache():
+        compiles(4323)
     assert cached_programs() == []
 
 

@@ -10,8 +10,10 @@ import os
 import pathlib
 import platform
 import stat
+import warnings
 from collections.abc import Iterator
 
+import filelock
 import jax
 import jaxlib
 import platformdirs
@@ -35,7 +37,8 @@ def compile_cache() -> Iterator[None]:
     """Compiled programs are read from the directory, and kept there, until the block ends.
 
     Nothing happens where the user has a cache of his own or has switched JAX's off, and where the directory cannot be made or
-    belongs to others: what it holds is executed. Programs that call back to the host are never kept, by JAX's own rule.
+    belongs to others: what it holds is executed. Programs that call back to the host are never kept, by JAX's own rule. A program
+    that cannot be read or written, since the disk is full or the file damaged, is compiled, and nothing is said.
     """
     directory = cache_directory()
     own = jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache
@@ -49,9 +52,12 @@ def compile_cache() -> Iterator[None]:
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
     before = {name: getattr(jax.config, name) for name in values}
+    _remove_unfinished(directory)
     _set(values)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
+            yield
     finally:
         _set(before)
 
@@ -65,8 +71,21 @@ def cached_programs() -> list[pathlib.Path]:
 def clear_cache() -> None:
     """Removes what is kept, of this version and processor."""
     for program in cached_programs():
-        for file in (program, program.with_name(program.name.removesuffix("cache") + "atime")):
+        for file in (program, _time_of(program)):
             file.unlink(missing_ok=True)
+
+
+def _remove_unfinished(directory: pathlib.Path) -> None:
+    """Removes programs whose writing was interrupted: without the second file that JAX writes, it would keep no others."""
+    with contextlib.suppress(OSError, filelock.Timeout), filelock.FileLock(directory / ".lockfile", timeout=1):  # JAX's own lock
+        for program in directory.glob("*-cache"):
+            if not _time_of(program).exists():
+                program.unlink()
+
+
+def _time_of(program: pathlib.Path) -> pathlib.Path:
+    """The file that holds when a kept program was last used."""
+    return program.with_name(program.name.removesuffix("cache") + "atime")
 
 
 def _set(values: dict[str, object]) -> None:
