@@ -33,7 +33,7 @@ EXAMPLES = """
 FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float]}
 # What is written differently in a shell than in Python.
 FLAG_HELP = {
-    "env": "Id of a registered gymnax environment, or package.module:Class of one of your own.",
+    "env": "Id of a gymnax environment, of another suite's (brax/ant), or package.module:Class of one of your own.",
     "env_kwargs": "Arguments of its constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite.",
     "env_params": "Overrides of its parameters, names and values: --env-params max_steps_in_episode 200.",
     "total_timesteps": "Environment steps over all environments, rounded up to whole updates: 500000, or 5e5.",

@@ -34,7 +34,8 @@ from purerl.core.errors import ConfigError, Problem, guarded
 from purerl.core.keys import typed_key
 from purerl.core.metrics import accumulate
 from purerl.core.plan import PhasePlan, Plan
-from purerl.core.types import Algorithm, Environment, Episodes, Intrinsic, Network, Phase, TrainResult, TrainState
+from purerl.core.platform import with_matmul_precision
+from purerl.core.types import Algorithm, Environment, Episodes, Network, Phase, TrainResult, TrainState
 from purerl.envs import make_env
 from purerl.envs.previous import with_previous
 from purerl.learning.advantages import estimate
@@ -156,7 +157,7 @@ def make_train(
     parts = Components(
         advantage=advantage if advantage is estimate else checked_advantage(advantage),
         policy_loss=policy_loss if policy_loss is surrogate else checked_loss(policy_loss),
-        extra_losses=_extra_losses(cfg, intrinsic, extra_loss),
+        extra_losses=_extra_losses(cfg, extra_loss),
         base_optimizer=base_optimizer(cfg, optimizer),
         lr_schedule=lr_schedule,
         rewards=reward_stage(cfg, reward_shaper, intrinsic),
@@ -177,12 +178,10 @@ def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict
     return with_previous(made, cfg.memory_inputs)
 
 
-def _extra_losses(cfg: OnPolicyConfig, intrinsic: Intrinsic | None, extra_loss: Callable | None) -> tuple[Callable, ...]:
-    """The losses that a config, intrinsic rewards and the user add to the policy's loss."""
-    losses = [kl_loss] if cfg.measures_kl else []
-    if intrinsic is not None and intrinsic.loss is not None:
-        losses.append(lambda params, outputs, batch, cfg: intrinsic.loss(params, batch.intrinsic))
-    return tuple(losses if extra_loss is None else [*losses, extra_term(extra_loss)])
+def _extra_losses(cfg: OnPolicyConfig, extra_loss: Callable | None) -> tuple[Callable, ...]:
+    """The losses that a config and the user add to the policy's loss."""
+    losses = (kl_loss,) if cfg.measures_kl else ()
+    return losses if extra_loss is None else (*losses, extra_term(extra_loss))
 
 
 class Train:
@@ -223,7 +222,8 @@ class Train:
         self.env, self.network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
         update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
         # Traced once, however often: what asks for shapes, and every program that the two become a part of.
-        self._init, update = jax.jit(algorithm.init, inline=True), jax.jit(update, inline=True)
+        self._precise = functools.partial(with_matmul_precision, precision=cfg.matmul_precision)
+        self._init, update = (jax.jit(self._precise(function), inline=True) for function in (algorithm.init, update))
         self.update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
 
     def init(self, key: jax.Array) -> TrainState:
@@ -255,7 +255,8 @@ class Train:
         if state.key.ndim:
             hint = "take one of several runs (Run.select), or jax.vmap with in_axes=(train.seed_axes, 0)"
             raise ConfigError([Problem("state", f"of {math.prod(state.key.shape)} runs", hint)])
-        return Policy(with_statistics(self.cfg, self.network, state), state.params, self.env.action_space)
+        network = with_statistics(self.cfg, self.network, state)
+        return Policy(network._replace(apply=self._precise(network.apply)), state.params, self.env.action_space)
 
     def evaluate(
         self,
@@ -286,7 +287,8 @@ class Train:
         if limit is None:
             raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
         options = {"info": self.cfg.info, "episode_info": self.cfg.episode_info}
-        return evaluate(env, self.policy(state), typed_key(key), num_episodes, limit, deterministic, **options)
+        whole = self._precise(evaluate)
+        return whole(env, self.policy(state), typed_key(key), num_episodes, limit, deterministic, **options)
 
     @functools.cached_property
     def plan(self) -> Plan:

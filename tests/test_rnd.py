@@ -139,9 +139,11 @@ def test_observations_are_standardised_within_bounds():
     state = train.init(KEY)
     options = {"keep_next_obs": True, "episodic": EPISODIC}
     _, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 16, **options))(state)
-    steps = rollout.steps.replace(next_obs=1e6 * rollout.steps.next_obs)
-    seen = jax.jit(intrinsic.training)(state.extra["intrinsic"], steps, KEY)
-    assert jnp.abs(seen.obs).max() == 5
+    training = jax.jit(lambda by: intrinsic.training(state.extra["intrinsic"], steps.replace(next_obs=by * steps.next_obs), KEY))
+    steps = rollout.steps
+    seen, large = training(1e6), training(1e9)
+    np.testing.assert_array_equal(seen.features, large.features)
+    assert seen.obs.dtype == state.actor.obs.dtype
     assert 0 < seen.counts.mean() < 0.6
     mean = state.extra["intrinsic"].obs.mean
     assert 0.1 < mean[:3].sum() < 1.01  # of the kinds, one-hot: what random actions led to
@@ -157,8 +159,13 @@ def test_the_bonus_is_of_the_moments_from_before_the_rollout_and_the_predictor_l
     much = none.replace(obs=none.obs.replace(count=clock_at(2**40)))
     (_, after, few), (_, _, many) = (jax.jit(intrinsic.reward)(state.params, kept, steps) for kept in (none, much))
     np.testing.assert_allclose(few["bonus"].total, many["bonus"].total, rtol=1e-5)
-    np.testing.assert_allclose(intrinsic.training(after, steps, KEY).obs, 0, atol=1e-3)
-    np.testing.assert_allclose(intrinsic.training(none, steps, KEY).obs, 3, atol=1e-3)
+    centred = none.replace(obs=none.obs.replace(mean=jnp.full_like(none.obs.mean, 3.0)))
+    features = lambda kept: intrinsic.training(kept, steps, KEY).features
+    np.testing.assert_allclose(features(after), features(centred), atol=1e-3)
+    assert jnp.abs(features(none) - features(centred)).max() > 0.1
+    losses = [intrinsic.loss(state.params, kept, intrinsic.training(after, steps, KEY))[0] for kept in (after, centred, none)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-2)
+    assert abs(losses[2] - losses[1]) > 0.1 * losses[1]
 
 
 def test_the_bonus_falls_where_nothing_is_new():

@@ -115,7 +115,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         rollout = batch.rollout.replace(steps=steps)
         data = training_set(cfg, state.statistics, rollout, advantages, base.phases[0].length, parts.sees_old_policy)
         learner = with_obs_normalization(cfg, network, state.statistics)
-        state, train_metrics = run_phases(ppo_phases(cfg_now, learner, parts, state.clock), state, data)
+        state, train_metrics = run_phases(ppo_phases(cfg_now, learner, parts.given(state), state.clock), state, data)
         state, penalty_metrics = adapt_kl_coef(cfg_now, learner, state, data)
 
         moves = is_due(state.clock, cfg.target_update_freq)

@@ -93,7 +93,7 @@ def ppo(
         advantages = advantage(rollout.steps, cfg)
         data = training_set(cfg, state.statistics, rollout, advantages, templates[0].length, parts.sees_old_policy)
         learner = with_obs_normalization(cfg, network, state.statistics)
-        state, train_metrics = run_phases(phases(cfg_now, learner, parts, state.clock), state, data)
+        state, train_metrics = run_phases(phases(cfg_now, learner, parts.given(state), state.clock), state, data)
         state, penalty_metrics = adapt_kl_coef(cfg_now, learner, state, data)
         state = state.replace(statistics=merge_statistics(cfg, state.statistics, rollout.steps.obs, advantages.target))
         state, more_metrics = after_learning(state, rollout, advantages)

@@ -71,12 +71,12 @@ class RNDState:
 class RNDBatch:
     """What the predictor learns from one step.
 
-    obs: `[...]` float32, the observation that the step led to, standardised.
+    obs: the observation that the step led to, as the environment gives it: standardised, an image would take four times as much.
     features: `[F]` float32, what the random network makes of it.
     counts: float32, 1 or 0.
     """
 
-    obs: jax.Array
+    obs: PyTree
     features: jax.Array
     counts: jax.Array
 
@@ -111,14 +111,15 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
     torso = lambda: MLP(hidden, nn.relu) if layers is None else CNN(layers, hidden, nn.relu)
     random_net = RNDNetwork(torso(), (), cfg.rnd.features)
     predictor = RNDNetwork(torso(), (hidden[-1],) * 2, cfg.rnd.features)
-    read = lambda obs: encode(without(obs, unseen), space)
+    seen_of = lambda obs: without(obs, unseen)
+    read = lambda obs: encode(seen_of(obs), space)
 
     def apply(net: RNDNetwork, params: PyTree, z: jax.Array) -> jax.Array:
         """`z [L, N, ...]` to features `[L, N, F]`."""
         return net.apply({"params": params}, z.reshape(-1, *z.shape[2:])).reshape(*z.shape[:2], -1)
 
-    def standardise(obs: Moments, next_obs: PyTree) -> jax.Array:
-        return standardized(obs, read(next_obs), cfg.rnd.obs_clip)
+    def standardise(obs: Moments, seen: PyTree) -> jax.Array:
+        return standardized(obs, encode(seen, space), cfg.rnd.obs_clip)
 
     def init(key: jax.Array, obs: PyTree) -> tuple[dict[str, PyTree], RNDState]:
         z = read(jax.tree.map(lambda x: x[None], obs))[0]
@@ -130,7 +131,7 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
         return {"predictor": params["predictor"]}, RNDState(params["target"], moments, scale)
 
     def reward(params: PyTree, state: RNDState, steps: Transition) -> tuple[jax.Array, RNDState, dict[str, Any]]:
-        z = standardise(state.obs, steps.next_obs)
+        z = standardise(state.obs, seen_of(steps.next_obs))
         error = apply(predictor, params["predictor"], z) - apply(random_net, state.target, z)
         bonus = jnp.square(error).mean(-1)
         scale, _ = reward_sums(state.scale, bonus, jnp.zeros_like(steps.first), cfg.rnd.gamma_int, prior=PRIOR)
@@ -139,12 +140,13 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
         return paid, after, {"bonus": mean_of(bonus), "intrinsic_reward": mean_of(paid)}
 
     def training(state: RNDState, steps: Transition, key: jax.Array) -> RNDBatch:
-        z = standardise(state.obs, steps.next_obs)
+        seen = seen_of(steps.next_obs)
+        features = apply(random_net, state.target, standardise(state.obs, seen))
         counts = jax.random.bernoulli(key, cfg.rnd.predictor_fraction, steps.first.shape)
-        return RNDBatch(z, apply(random_net, state.target, z), counts.astype(jnp.float32))
+        return RNDBatch(seen, features, counts.astype(jnp.float32))
 
-    def loss(params: PyTree, seen: RNDBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
-        predicted = apply(predictor, params["predictor"], seen.obs)
+    def loss(params: PyTree, state: RNDState, seen: RNDBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
+        predicted = apply(predictor, params["predictor"], standardise(state.obs, seen.obs))
         error = predictor_loss(predicted, seen.features, seen.counts)
         return error, {"predictor_loss": error}
 

@@ -86,7 +86,8 @@ class OnPolicyConfig(Config):
     (continuous control), another for choices. Floats are leaves and can be swept by `jax.vmap`; all other fields are static.
 
     Environment:
-        env: The id of a gymnax environment: CartPole-v1, Pendulum-v1, Breakout-MinAtar, DeepSea-bsuite, ...
+        env: The id of a gymnax environment: CartPole-v1, Pendulum-v1, Breakout-MinAtar, DeepSea-bsuite, ...; or one of another
+          suite: brax/ant, craftax/Craftax-Classic-Symbolic-v1, playground/CartpoleBalance.
         env_kwargs: Arguments of its constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
         env_params: Overrides of its parameters by name: `{"max_steps_in_episode": 200}`. They can be swept.
         action_mask: The entry of a dict of observations that marks the legal actions; "" for none.
@@ -176,6 +177,8 @@ class OnPolicyConfig(Config):
         activation: Activation function: `tanh`, `relu`, `swish`, `gelu` or `elu`.
         init: Weight initialisation: `orthogonal`, `xavier_uniform`, `xavier_normal` or `lecun`.
         compute_dtype: Torsos and memories compute in `float32` or `bfloat16`; all that is kept, heads and losses are float32.
+        matmul_precision: Of float32 products of matrices, the environment's among them: `default` is JAX's own, which on a recent
+          GPU rounds to TF32 (10 bits), `high`, or `highest`, which is float32. Simulated physics may need `highest`.
         log_std_init: Logarithm of the initial standard deviation of a Box action: in the environment's units for `gaussian`,
           before the tanh for `tanh`.
         action_distribution: Distribution of a Box action: `gaussian`, clipped to the bounds, or `tanh`, squashed between them.
@@ -261,6 +264,7 @@ class OnPolicyConfig(Config):
     activation: str = static("tanh", one_of("tanh", "relu", "swish", "gelu", "elu"))
     init: str = static("orthogonal", one_of("orthogonal", "xavier_uniform", "xavier_normal", "lecun"))
     compute_dtype: str = static("float32", one_of("float32", "bfloat16"))
+    matmul_precision: str = static("default", one_of("default", "high", "highest"))
     memory: str = static("none", one_of("none", "gru", "lstm", "min_gru"))
     memory_size: int = static(128, between(1, 2**16), MEMORY)
     memory_layers: int = static(1, between(1, 64), MEMORY)

@@ -7,6 +7,7 @@ Kernels are of one update of 2048 CartPoles x 32 steps, counted for an H100 (`te
 | part | on a CPU | on an accelerator | why |
 |---|---|---|---|
 | what few environments need: resets, values with a memory | a branch | computed always | a branch is a wait for the host |
+| resets that are slow (Craftax's worlds) | one after the other | a sixteenth at a time | a wait is cheaper than worlds |
 | a rollout's rows, and what a step passes on | an array each | one array of words | a step of 13 kernels and not 28 |
 | values without a memory | after the rollout | with the actions | a batch is 5 to 12 % faster on a CPU |
 | policy and value of one shape | one after the other | batched products | 7 kernels of a minibatch; a CPU takes a tenth longer |
@@ -19,6 +20,7 @@ fifth of the time of one product on a CPU, and up to 5 kernels fewer, since XLA 
 a whole sequence's inputs are one product, which in flax's `RNN` is one for each step (purejaxrl's GRU has 2.3 times the kernels).
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +32,19 @@ PyTree = Any
 def by_platform(*args: PyTree, cpu: Callable, accelerator: Callable) -> PyTree:
     """`cpu(*args)` in a program for a CPU, `accelerator(*args)` in one for a GPU or TPU; the results are shaped alike."""
     return jax.lax.platform_dependent(*args, cpu=cpu, default=accelerator)
+
+
+def with_matmul_precision(function: Callable, precision: str) -> Callable:
+    """A function whose products of matrices are computed in this precision, their gradients too; `default` leaves them alone."""
+    if precision == "default":
+        return function
+
+    @functools.wraps(function)
+    def precise(*args: Any, **kwargs: Any) -> Any:
+        with jax.default_matmul_precision(precision):
+            return function(*args, **kwargs)
+
+    return precise
 
 
 def scan(

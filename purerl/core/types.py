@@ -317,7 +317,7 @@ class Intrinsic(NamedTuple):
     init: `(key, obs [B, ...]) -> (groups of parameters, state)`; the groups are trained by whatever learns.
     reward: `(params, state, Transition [T, B] with next_obs) -> (reward [T, B], state, metrics)`.
     training: `(state, Transition [T, B], key) -> what its loss reads of each step`, leaves `[T, B, ...]`; None without a loss.
-    loss: `(params, that of a minibatch [L, N, ...]) -> (scalar, metrics)`.
+    loss: `(params, state, that of a minibatch [L, N, ...]) -> (scalar, metrics)`.
     """
 
     init: Callable

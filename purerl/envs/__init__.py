@@ -5,6 +5,9 @@ from typing import Any
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import Environment
 from purerl.envs.own import checked, with_info
+from purerl.envs.parameters import overridden
+from purerl.envs.parameters import swept_problems as problems_of
+from purerl.envs.suites import adapter
 
 
 def make_env(
@@ -18,7 +21,7 @@ def make_env(
     """The environment of an id, or of an object, behind purerl's protocol.
 
     Args:
-        env_id: id of a registered gymnax environment; not used when `env` is given.
+        env_id: id of a registered gymnax environment, or of another suite's, such as `brax/ant`; not used when `env` is given.
         env_kwargs: pairs of constructor arguments; not used when `env` is given.
         env_params: overrides of single parameters, numbers or tracers.
         env: an `Environment`, which `purerl.wrap_env` makes of a bare one; an object with gymnax 1.0's methods; or None.
@@ -30,8 +33,12 @@ def make_env(
     """
     if isinstance(env, Environment):
         return _own(env, env_params, params, info)
-    from purerl.envs import gymnax
-
+    if env is None and "/" in env_id:
+        suite, name = adapter(env_id)
+        env = suite.make(name, env_kwargs)
+        made = suite.adapt(env, overridden(suite.default_params(env), env_params))
+        return with_info(made, info)._replace(name=env_id)
+    gymnax, _ = adapter("")
     env = gymnax.make(env_id, env_kwargs) if env is None else env
     if isinstance(env, type):
         raise ConfigError([Problem("env", env.__name__, "must be an object, not a class: write env=" + env.__name__ + "()")])
@@ -62,7 +69,6 @@ def swept_problems(
     """What is wrong with the environments of a batch of configs; the arguments are those of `make_env`, overrides `[configs]`."""
     if isinstance(env, Environment):
         return []
-    from purerl.envs import gymnax
-
-    env = gymnax.make(env_id, env_kwargs) if env is None else env
-    return gymnax.swept_problems(gymnax.default_params(env) if params is None else params, env_params)
+    suite, name = adapter(env_id if env is None else "")
+    env = suite.make(name, env_kwargs) if env is None else env
+    return problems_of(suite.default_params(env) if params is None else params, env_params)

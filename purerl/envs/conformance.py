@@ -352,8 +352,8 @@ def _cost_notes(env: Environment, key: jax.Array, compiled: float) -> list[str]:
     notes = [f"cost: {text}, each of {TIMED} environments; compiling and running the check {compiled:.1f} s"]
     if seconds["reset"] > 5 * seconds["step"]:
         notes.append(
-            f"a reset costs {seconds['reset'] / seconds['step']:.0f} steps. It is computed for all environments in every step in "
-            "which an episode ends: prepare what is dear in advance, and keep it in the state"
+            f"a reset costs {seconds['reset'] / seconds['step']:.0f} steps. Without `slow_reset` of purerl.wrap_env it is "
+            "computed for all environments in every step in which an episode ends"
         )
     return notes
 

@@ -21,7 +21,7 @@ def wrapped_if_bare(env: Any) -> Any:
     return wrap_env(env) if bare else env
 
 
-def wrap_env(env: Any, max_steps: int | None = None) -> Environment:
+def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -> Environment:
     """A bare environment behind purerl's protocol: a batch, with a time limit, auto-reset and the final observation.
 
     Args:
@@ -38,6 +38,8 @@ def wrap_env(env: Any, max_steps: int | None = None) -> Environment:
           scalar, `terminated` and `truncated` bool scalars, and `info` a dict of arrays. It never resets itself.
         max_steps: the time limit in steps, in place of its own. An episode that reaches it is truncated. None for no limit
           beside its own `truncated`.
+        slow_reset: a reset takes as long as dozens of steps, as where a world is made: it is computed for those environments
+          alone whose episode ended.
 
     Raises:
         ConfigError: a member is missing, or gives something else.
@@ -86,7 +88,7 @@ def wrap_env(env: Any, max_steps: int | None = None) -> Environment:
         info = check_step(step, action_space, obs, env_state)
     return Environment(
         reset=lambda keys: jax.vmap(reset)(keys)[::-1],
-        step=auto_reset(reset, step),
+        step=auto_reset(reset, step, slow_reset),
         observation_space=observation_space_of(declared, obs),
         action_space=action_space,
         max_steps=limit,

@@ -5,18 +5,16 @@ Shapes and dtypes are read from what the functions return, since the declared sp
 that the state of a scan is a fixed point. Observations keep their dtype; the network casts them.
 """
 
-import dataclasses
 import os
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, code_of, nearest
 from purerl.core.types import Environment, TimeStep
 from purerl.envs.auto_reset import auto_reset
 from purerl.envs.lazily import lazily
+from purerl.envs.parameters import overridden
 from purerl.envs.signals import check_step, chosen, strong, typed_signals, unpacked
 from purerl.envs.spaces import action_space_of, observation_space_of
 
@@ -63,7 +61,7 @@ def adapt(env: Any, overrides: dict[str, Any], params: Any = None, info: tuple[s
     Raises:
         ConfigError: it does not keep the protocol.
     """
-    params = _override(default_params(env) if params is None else params, overrides)
+    params = overridden(default_params(env) if params is None else params, overrides)
     bare = getattr(type(env), "step", None) is GymnaxEnvironment.step
     begin = "reset_env" if bare else "reset"
     reset = lambda key: strong(unpacked(getattr(env, begin)(key, params), 2, begin, PROTOCOL))
@@ -131,48 +129,6 @@ def default_params(env: Any) -> Any:
         raise ConfigError([Problem("env", type(env).__name__, hint)])
     with jax.ensure_compile_time_eval():
         return getattr(env, "default_params", None)
-
-
-def _override(params: Any, overrides: dict[str, Any]) -> Any:
-    """The parameters with some replaced, each cast to the type it had."""
-    names = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
-    unknown = [name for name in overrides if name not in names]
-    if unknown:
-        hint = "the environment has no parameters" if not names else None
-        raise ConfigError([Problem("env_params", name, hint or f"no such parameter; {nearest(name, names)}") for name in unknown])
-
-    found = [Problem("env_params", {name: x}, hint) for name, x in overrides.items() if (hint := _misfit(params, name, x))]
-    if found:
-        raise ConfigError(found)
-    cast = lambda kind, x: x.astype(kind) if isinstance(x, jax.Array) else np.asarray(x).astype(kind)[()]
-    changes = {name: cast(jnp.result_type(getattr(params, name)), value) for name, value in overrides.items()}
-    return dataclasses.replace(params, **changes) if changes else params
-
-
-def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:
-    """What is wrong with the values `[configs]` of parameters that a batch of configs sweeps."""
-    swept = {name: np.asarray(x) for name, x in overrides.items() if np.ndim(x)}
-    return [Problem("env_params", {name: x}, hint) for name, x in swept.items() if (hint := _out_of_range(params, name, x))]
-
-
-def _misfit(params: Any, name: str, value: Any) -> str | None:
-    """Why a value cannot take a parameter's place."""
-    shape = np.shape(getattr(params, name))
-    if np.shape(value) != shape:
-        sweep = f'must be one number; to sweep it, jax.vmap(lambda x: cfg.replace(env_params={{"{name}": x}}))(values)'
-        return f"must have the shape {list(shape)}" if shape else sweep
-    return None if isinstance(value, jax.core.Tracer) else _out_of_range(params, name, np.asarray(value))
-
-
-def _out_of_range(params: Any, name: str, values: np.ndarray) -> str | None:
-    """What is wrong with any of the values of a parameter."""
-    kind = jnp.result_type(getattr(params, name))
-    whole = np.issubdtype(kind, np.integer)
-    if whole and (values != np.floor(values)).any():
-        return "must be a whole number"
-    low, high = (np.iinfo(kind).min, np.iinfo(kind).max) if whole else (-np.inf, np.inf)
-    low = 1 if name == "max_steps_in_episode" else low
-    return None if ((low <= values) & (values <= high)).all() else f"must be between {low} and {high}"
 
 
 def _draw(env: Any, params: Any):

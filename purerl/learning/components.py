@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 
 from purerl.core.arguments import accepted
-from purerl.core.types import Advantages, Transition
+from purerl.core.types import Advantages, TrainState, Transition
 from purerl.learning.optimizers import BaseOptimizer
 from purerl.learning.rewards import RewardStage
 
@@ -32,6 +32,10 @@ class Components(NamedTuple):
     lr_schedule: Callable[[jax.Array], jax.Array] | None
     rewards: RewardStage
     measure: Callable[..., dict] = lambda state, batch, metrics: {}
+
+    def given(self, state: TrainState) -> "Components":
+        """With the loss of an intrinsic reward among the extra losses; it reads this state."""
+        return self._replace(extra_losses=(*self.extra_losses, *self.rewards.losses(state)))
 
     @property
     def sees_old_policy(self) -> bool:

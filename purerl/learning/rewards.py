@@ -21,11 +21,13 @@ class RewardStage(NamedTuple):
     init: `(key, obs [B, ...]) -> (parameter groups, entries of TrainState.extra)`.
     process: `(state, rollout) -> (state, rollout, metrics)`, once for each rollout: shaping, statistics, intrinsic rewards.
     prepare: `(state, steps) -> steps`, each time that steps are learnt from: scaling, and what the intrinsic loss reads.
+    losses: `(state) -> extra losses`, that loss, if there is one.
     """
 
     init: Callable
     process: Callable
     prepare: Callable
+    losses: Callable
 
 
 def reward_stage(cfg: Any, shaper: Shaper | None = None, intrinsic: Intrinsic | None = None) -> RewardStage:
@@ -61,4 +63,9 @@ def reward_stage(cfg: Any, shaper: Shaper | None = None, intrinsic: Intrinsic | 
         key = named_key(state.key, "intrinsic/training", state.clock)
         return steps.replace(intrinsic=intrinsic.training(state.extra["intrinsic"], steps, key))
 
-    return RewardStage(init, process, prepare)
+    def losses(state: TrainState) -> tuple[Callable, ...]:
+        if intrinsic is None or intrinsic.loss is None:
+            return ()
+        return (lambda params, outputs, batch, cfg: intrinsic.loss(params, state.extra["intrinsic"], batch.intrinsic),)
+
+    return RewardStage(init, process, prepare, losses)

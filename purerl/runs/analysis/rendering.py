@@ -64,10 +64,15 @@ def render(
         carry = (env_state, obs, jnp.ones(1, bool), policy.initial_carry(1))
         return jax.lax.scan(step, carry, jnp.arange(limit, dtype=jnp.uint32))[1]
 
-    env_states, reward, done = jax.tree.map(lambda x: np.asarray(x[:, 0]), jax.jit(episode)())
+    env_states, reward, done = jax.tree.map(lambda x: x[:, 0] if _is_key(x) else np.asarray(x[:, 0]), jax.jit(episode)())
     steps = int(np.argmax(done[:, 0] if done.ndim > 1 else done)) + 1 if done.any() else limit
     frames = [jax.tree.map(lambda x: x[i], env_states) for i in range(steps)]  # noqa: B023
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     env.draw(frames, np.cumsum(reward[:steps]), path)
     return float(reward[:steps].sum())
+
+
+def _is_key(x: jax.Array) -> bool:
+    """Random keys are no arrays of NumPy's."""
+    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -1,0 +1,73 @@
+"""The adapter for brax: `brax/ant`, `brax/inverted_pendulum`, `brax/fast`, ...
+
+The time limit of brax is its `EpisodeWrapper`'s; here it is `purerl.wrap_env`'s, so that an episode which reaches it is truncated
+and its last observation is valued. `done` of the bare environment is a terminal state.
+
+Among `env_kwargs` are `episode_length` (1000 steps of the simulation, as in brax's training) and `action_repeat` (1; it ends with
+the episode). All others are the constructor's; `backend` is `spring` unless it says otherwise. `env_params` are scalars of its
+`System`, such as `viscosity`.
+"""
+
+import copy
+import warnings
+from typing import Any, NamedTuple
+
+import jax
+
+from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.types import Environment
+from purerl.envs.functions import wrap_env
+from purerl.envs.one_state import OneState, drawn, draws_without_a_screen
+
+draws_without_a_screen()
+
+from brax import envs  # noqa: E402
+from brax.io import image  # noqa: E402
+
+WITHOUT_BACKEND = ("fast",)
+
+
+class Made(NamedTuple):
+    """An environment of brax with the limit of its wrapper."""
+
+    env: Any
+    episode_length: int
+    action_repeat: int
+
+
+def make(name: str, env_kwargs: tuple) -> Made:
+    """The environment of this name.
+
+    Raises:
+        ConfigError: no such name, or its constructor refused the arguments.
+    """
+    if name not in envs._envs:
+        raise ConfigError([Problem("env", f"brax/{name}", f"no environment of brax; {nearest(name, envs._envs)}")])
+    kwargs = dict(env_kwargs)
+    sizes = {key: kwargs.pop(key, default) for key, default in (("episode_length", 1000), ("action_repeat", 1))}
+    if name not in WITHOUT_BACKEND:
+        kwargs = {"backend": "spring", **kwargs}
+    try:
+        with jax.ensure_compile_time_eval(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Brax System, piplines and environments", UserWarning)
+            return Made(envs.get_environment(name, **kwargs), **sizes)
+    except Exception as error:  # a constructor may refuse an argument in any way
+        raise ConfigError([Problem("env_kwargs", env_kwargs, f"refused by brax/{name}: {error}")]) from error
+
+
+def default_params(made: Made) -> Any:
+    """The system that is simulated; None for `fast`, which has none."""
+    return getattr(made.env, "sys", None)
+
+
+def adapt(made: Made, params: Any) -> Environment:
+    """It behind purerl's protocol, with this system."""
+    env = made.env
+    if params is not None and params is not env.sys:
+        env = copy.copy(env)
+        env.sys = params
+    wrapped = wrap_env(OneState(env, made.action_repeat), max_steps=-(-made.episode_length // made.action_repeat))
+    if params is None:
+        return wrapped
+    render = lambda states: image.render_array(env.sys, [state.pipeline_state for state in states])
+    return wrapped._replace(draw=drawn(render, seconds=float(env.dt) * made.action_repeat))

@@ -1,0 +1,85 @@
+"""The adapter for Craftax: `craftax/Craftax-Classic-Symbolic-v1`, `craftax/Craftax-Symbolic-v1`, and the same in `Pixels`.
+
+Craftax reports one flag. An episode that reaches `max_timesteps` is truncated; it is terminated where the game would be over
+without that limit. To make a world takes as long as dozens of steps, so worlds are made only for the environments that need one.
+
+`env_params` are Craftax's `EnvParams` (`max_timesteps`, `day_length`, ...), `env_kwargs` its `StaticEnvParams` (`map_size`, ...).
+Worlds are made one after the other on a CPU, which takes no longer: XLA miscompiles the noise that they are made of, from the
+ninth world of a batch on (jaxlib 0.10.2), which leaves other maps, with seams.
+
+Achievements are entries of `info` at the end of an episode: `episode_info=("Achievements/collect_wood",)`, in percent.
+"""
+
+from typing import Any
+
+import jax
+import numpy as np
+from craftax.craftax_env import make_craftax_env_from_name
+
+from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.platform import by_platform
+from purerl.core.types import Discrete, Environment
+from purerl.envs.functions import wrap_env
+from purerl.envs.gif import save_gif
+
+NAMES = tuple(f"Craftax{game}-{seen}-v1" for game in ("-Classic", "") for seen in ("Symbolic", "Pixels"))
+NO_LIMIT = np.int32(2**31 - 1)
+
+
+class _Bare:
+    """An environment of Craftax, as `purerl.wrap_env` takes it."""
+
+    def __init__(self, env: Any, params: Any):
+        self._env, self._params = env, params
+        self.action_space = Discrete(env.num_actions)
+        self._one_by_one = jax.custom_batching.sequential_vmap(env.reset_env)
+
+    def reset(self, key: jax.Array) -> tuple[Any, jax.Array]:
+        obs, state = by_platform(key, self._params, cpu=self._one_by_one, accelerator=self._env.reset_env)
+        return state, obs
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
+        obs, state, reward, _, info = self._env.step_env(key, state, action, self._params)
+        terminated = self._env.is_terminal(state, self._params.replace(max_timesteps=NO_LIMIT))
+        return state, obs, reward, terminated, state.timestep >= self._params.max_timesteps, info
+
+
+def make(name: str, env_kwargs: tuple) -> Any:
+    """The environment of this name.
+
+    Raises:
+        ConfigError: no such name, or its constructor refused the arguments.
+    """
+    if name not in NAMES:
+        raise ConfigError([Problem("env", f"craftax/{name}", f"no environment of Craftax; {nearest(name, NAMES)}")])
+    try:
+        with jax.ensure_compile_time_eval():
+            env = make_craftax_env_from_name(name, auto_reset=False)
+            return type(env)(env.default_static_params().replace(**dict(env_kwargs)))
+    except Exception as error:  # a constructor may refuse an argument in any way
+        raise ConfigError([Problem("env_kwargs", env_kwargs, f"refused by craftax/{name}: {error}")]) from error
+
+
+def default_params(env: Any) -> Any:
+    """Craftax's `EnvParams`."""
+    return env.default_params
+
+
+def adapt(env: Any, params: Any) -> Environment:
+    """It behind purerl's protocol, with these parameters."""
+    limit = None if isinstance(params.max_timesteps, jax.core.Tracer) else int(params.max_timesteps)
+    wrapped = wrap_env(_Bare(env, params), slow_reset=True)
+    return wrapped._replace(max_steps=limit, truncates_after=limit, draw=_draw(env))
+
+
+def _draw(env: Any):
+    def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
+        if "Classic" in env.name:
+            from craftax.craftax_classic import renderer
+        else:
+            from craftax.craftax import renderer
+        picture = jax.jit(renderer.make_craftax_pixel_renderer(16))
+        images = [np.asarray(picture(state)).clip(0, 255).astype(np.uint8) for state, _ in env_states]
+        save_gif(images, path, seconds=0.1)
+
+    return draw

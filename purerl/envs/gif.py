@@ -1,0 +1,17 @@
+"""Images as an animation."""
+
+import os
+
+import numpy as np
+
+FASTEST = 0.02  # seconds of an image; viewers slow down what is faster
+
+
+def save_gif(images: list[np.ndarray], path: str | os.PathLike, seconds: float) -> None:
+    """Images `[height, width, 3]` uint8 as a GIF of so many seconds an image; where that is too fast, some are left out."""
+    from PIL import Image
+
+    every = max(1, round(FASTEST / seconds))
+    frames = [Image.fromarray(image) for image in images[::every]]
+    duration = max(20, round(1000 * seconds * every))
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=duration, loop=0)

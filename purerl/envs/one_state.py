@@ -1,0 +1,72 @@
+"""What the adapters of brax and MuJoCo Playground share: environments whose step takes one state and gives one."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.types import Box
+from purerl.envs.gif import save_gif
+
+
+class OneState:
+    """Such an environment, bare, as `purerl.wrap_env` takes it.
+
+    A state has `obs`, `reward`, `done` (1 where the episode ended in a terminal state: the time limit is a wrapper's, and here
+    `wrap_env`'s), `metrics` and `info`, both of which become `info`. Actions are between -1 and 1.
+
+    Args:
+        env: the suite's, without its wrappers.
+        action_repeat: how often each action is taken; the rewards add up.
+    """
+
+    def __init__(self, env: Any, action_repeat: int = 1):
+        bounds = np.ones(env.action_size, np.float32)
+        self.action_space, self._env, self._repeat = Box(-bounds, bounds), env, action_repeat
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state = self._env.reset(key)
+        return state, state.obs
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
+        reward, terminated = jnp.float32(0), jnp.bool_(False)
+        for _ in range(self._repeat):
+            # A step changes the two dicts in place, which are the caller's.
+            after = self._env.step(state.replace(metrics=dict(state.metrics), info=dict(state.info)), action)
+            state = after if self._repeat == 1 else _unless(terminated, state, after)
+            reward, terminated = reward + jnp.where(terminated, 0, after.reward), terminated | (after.done > 0.5)
+        info = {name: x for name, x in {**state.info, **state.metrics}.items() if _is_number(x)}
+        return state, state.obs, reward, terminated, False, info
+
+
+def _unless(ended: jax.Array, before: Any, after: Any) -> Any:
+    return jax.tree.map(lambda old, new: jnp.where(ended, old, new), before, after)
+
+
+def _is_number(x: Any) -> bool:
+    return hasattr(x, "dtype") and x.ndim <= 1 and jnp.issubdtype(x.dtype, jnp.number)
+
+
+def drawn(render: Callable[[list], list], seconds: float) -> Callable:
+    """A function that draws states with MuJoCo's renderer, `(states) -> images`, a step of so many seconds each."""
+
+    def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
+        try:
+            images = render([state for state, _ in env_states])
+        except Exception as error:  # whichever library of OpenGL is missing, and however it says so
+            hint = f"MuJoCo cannot draw here, which needs OpenGL; the variable MUJOCO_GL names a way, egl or osmesa: {error}"
+            raise ConfigError([Problem("env", str(path), hint)]) from error
+        save_gif(images, path, seconds)
+
+    return draw
+
+
+def draws_without_a_screen() -> None:
+    """To be called before MuJoCo is imported, which then decides how it draws."""
+    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")

@@ -1,0 +1,66 @@
+"""Overrides of an environment's parameters, which are the fields of a dataclass."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.core.errors import ConfigError, Problem, nearest
+
+
+def overridden(params: Any, overrides: dict[str, Any]) -> Any:
+    """The parameters with some replaced, each cast to the type it had.
+
+    Raises:
+        ConfigError: there is no such parameter, or a value is out of range.
+    """
+    names = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
+    unknown = [name for name in overrides if name not in names]
+    if unknown:
+        hint = "the environment has no parameters" if not names else None
+        raise ConfigError([Problem("env_params", name, hint or f"no such parameter; {nearest(name, names)}") for name in unknown])
+
+    found = [Problem("env_params", {name: x}, hint) for name, x in overrides.items() if (hint := _misfit(params, name, x))]
+    if found:
+        raise ConfigError(found)
+    cast = lambda kind, x: x.astype(kind) if isinstance(x, jax.Array) else np.asarray(x).astype(kind)[()]
+    changes = {name: cast(_kind(params, name), value) for name, value in overrides.items()}
+    return dataclasses.replace(params, **changes) if changes else params
+
+
+def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:
+    """What is wrong with the values `[configs]` of parameters that a batch of configs sweeps."""
+    swept = {name: np.asarray(x) for name, x in overrides.items() if np.ndim(x)}
+    return [Problem("env_params", {name: x}, hint) for name, x in swept.items() if (hint := _out_of_range(params, name, x))]
+
+
+def _misfit(params: Any, name: str, value: Any) -> str | None:
+    """Why a value cannot take a parameter's place."""
+    if _kind(params, name) is None:
+        return "is no number, and cannot be overridden"
+    shape = np.shape(getattr(params, name))
+    if np.shape(value) != shape:
+        sweep = f'must be one number; to sweep it, jax.vmap(lambda x: cfg.replace(env_params={{"{name}": x}}))(values)'
+        return f"must have the shape {list(shape)}" if shape else sweep
+    return None if isinstance(value, jax.core.Tracer) else _out_of_range(params, name, np.asarray(value))
+
+
+def _out_of_range(params: Any, name: str, values: np.ndarray) -> str | None:
+    """What is wrong with any of the values of a parameter."""
+    kind = _kind(params, name)
+    whole = np.issubdtype(kind, np.integer)
+    if whole and (values != np.floor(values)).any():
+        return "must be a whole number"
+    low, high = (np.iinfo(kind).min, np.iinfo(kind).max) if whole else (-np.inf, np.inf)
+    low = 1 if name in ("max_steps_in_episode", "max_timesteps") else low
+    return None if ((low <= values) & (values <= high)).all() else f"must be between {low} and {high}"
+
+
+def _kind(params: Any, name: str) -> Any:
+    """The dtype of a parameter; None for one that is no number."""
+    try:
+        return jnp.result_type(getattr(params, name))
+    except TypeError:
+        return None

@@ -1,0 +1,57 @@
+"""The adapter for MuJoCo Playground: `playground/CartpoleBalance`, `playground/CheetahRun`, ...
+
+The time limit of Playground is its training wrapper's; here it is `purerl.wrap_env`'s, of the `episode_length` in the
+environment's config. `done` of the bare environment is a terminal state. `env_kwargs` override the config: `episode_length`,
+`action_repeat`, `impl`, ... `impl` is `jax` unless they say otherwise.
+
+On GPUs that round products of matrices to TF32 its authors ask for more: `matmul_precision="highest"`.
+"""
+
+from typing import Any
+
+import jax
+
+from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.types import Environment
+from purerl.envs.functions import wrap_env
+from purerl.envs.one_state import OneState, drawn, draws_without_a_screen
+
+draws_without_a_screen()
+
+from mujoco_playground import dm_control_suite, registry  # noqa: E402
+from mujoco_playground._src import mjx_env  # noqa: E402
+
+DOWNLOAD = "python -c 'from mujoco_playground._src.mjx_env import ensure_menagerie_exists as get; get()'"
+
+
+def make(name: str, env_kwargs: tuple) -> Any:
+    """The environment of this name.
+
+    Raises:
+        ConfigError: no such name, its robot's model is not there, or its config refused the arguments.
+    """
+    if name not in registry.ALL_ENVS:
+        raise ConfigError([Problem("env", f"playground/{name}", f"no environment of it; {nearest(name, registry.ALL_ENVS)}")])
+    if name not in dm_control_suite.ALL_ENVS and not mjx_env.MENAGERIE_PATH.exists():
+        hint = f"needs the models of MuJoCo Menagerie, which this downloads: {DOWNLOAD}"
+        raise ConfigError([Problem("env", f"playground/{name}", hint)])
+    kwargs = dict(env_kwargs)
+    if "impl" in registry.get_default_config(name):
+        kwargs = {"impl": "jax", **kwargs}
+    try:
+        with jax.ensure_compile_time_eval():
+            return registry.load(name, config_overrides=kwargs)
+    except Exception as error:  # a constructor may refuse an argument in any way
+        raise ConfigError([Problem("env_kwargs", env_kwargs, f"refused by playground/{name}: {error}")]) from error
+
+
+def default_params(env: Any) -> None:
+    """None: what can be set is the config, by `env_kwargs`."""
+
+
+def adapt(env: Any, params: None) -> Environment:
+    """It behind purerl's protocol."""
+    config = env._config
+    repeat = config.get("action_repeat", 1)
+    wrapped = wrap_env(OneState(env, repeat), max_steps=-(-config.episode_length // repeat))
+    return wrapped._replace(draw=drawn(env.render, seconds=float(env.dt) * repeat))
