@@ -16,8 +16,8 @@ def pytest_configure(config):
     """Tests compile many programs more than once; what one process of a test run compiled, another may load."""
     if not hasattr(config, "workerinput"):
         os.environ["PURERL_TESTS_CACHE"] = tempfile.mkdtemp()
-    if "not slow" in config.option.markexpr:
-        # Compiling takes most of the time of these tests, and a quarter of it with these flags; the slow ones run as users do.
+    if "not slow" in config.option.markexpr or "not as_users" in config.option.markexpr:
+        # Compiling takes most of the time of these tests, and a quarter of it with these flags.
         flags = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
     jax.config.update("jax_compilation_cache_dir", os.environ["PURERL_TESTS_CACHE"])

@@ -53,6 +53,7 @@ QUICK = ["--total-timesteps", "1024", "--num-envs", "4", "--num-steps", "128", "
 
 
 @pytest.mark.slow
+@pytest.mark.as_users
 def test_the_readmes_python_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
@@ -65,6 +66,7 @@ def test_the_readmes_python_runs(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.as_users
 def test_the_readmes_commands_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^    purerl (.*?)(?: +#.*)?$", README, re.MULTILINE)

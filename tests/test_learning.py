@@ -8,7 +8,7 @@ from purerl.config.algorithms import ALGORITHMS
 from purerl.runs.analysis.statistics import interval, iqm
 from tests.benchmarks.scores import score
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.as_users]
 
 
 def scores_of(cfg):

@@ -9,7 +9,9 @@ import pytest
 from tests.notebooks import NOTEBOOKS, executed
 
 EVERY_TIME = ("00_quickstart",)  # the others with the slow tests
-SOME_SLOW = [path if path.stem in EVERY_TIME else pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS]
+SOME_SLOW = [
+    path if path.stem in EVERY_TIME else pytest.param(path, marks=[pytest.mark.slow, pytest.mark.as_users]) for path in NOTEBOOKS
+]
 
 
 @pytest.mark.parametrize("path", SOME_SLOW, ids=lambda path: path.stem)

@@ -8,7 +8,9 @@ from tests.recorded import CASES, TOLERANCE, circumstances, digest, params, reco
 EVERY_TIME = ("ppo", "ppg", "appo", "gru", "rich")  # the others with the slow tests, compiled as users do
 
 
-@pytest.mark.parametrize("name", [name if name in EVERY_TIME else pytest.param(name, marks=pytest.mark.slow) for name in CASES])
+@pytest.mark.parametrize(
+    "name", [name if name in EVERY_TIME else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.as_users]) for name in CASES]
+)
 def test_parameters_are_what_they_were(name):
     hashes, numbers = recorded()
     found = params(name)

@@ -92,6 +92,7 @@ def test_seeds_do_not_grow_the_program():
 
 
 @pytest.mark.slow
+@pytest.mark.as_users
 @pytest.mark.parametrize("field", ["num_envs", "num_steps"])
 def test_memory_is_linear_in_the_rollout(field):
     sizes = [64, 256, 512]
@@ -114,6 +115,7 @@ def test_another_seed_and_another_rate_compile_nothing():
 
 
 @pytest.mark.slow
+@pytest.mark.as_users
 def test_nothing_grows_over_200_chunks(tmp_path):
     """Live arrays, compiled programs and resident memory, with checkpoints and files of rows."""
     alive, compiled, resident = [], [], []

@@ -70,16 +70,21 @@ def program(cfg, env):
     return text, "\n".join(str(warning.message) for warning in caught)
 
 
-def swept_fields(name):
+def swept_fields(name, shared):
+    """The fields that an algorithm shares with PPO, or those of its own."""
     base = BASES[name]
     part = base.rnd if name == "rnd" else base
-    return base, part, dataclasses.fields(part)
+    with_ppo = {field.name for field in dataclasses.fields(purerl.PPOConfig)} if name != "rnd" else set()
+    return base, part, [field for field in dataclasses.fields(part) if (field.name in with_ppo) == shared]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BASES)
-def test_another_value_changes_the_program_or_is_warned_of(name):
-    base, part, fields = swept_fields(name)
+SHARED = [pytest.param(name, True, marks=pytest.mark.slow if name == "ppo" else pytest.mark.long) for name in ALGORITHMS]
+OWN = [pytest.param(name, False, marks=pytest.mark.slow) for name in BASES if name != "ppo"]
+
+
+@pytest.mark.parametrize(("name", "shared"), SHARED + OWN)
+def test_another_value_changes_the_program_or_is_warned_of(name, shared):
+    base, part, fields = swept_fields(name, shared)
     before, said = program(base, Varied())
     assert not said
     silent = []
