@@ -28,6 +28,29 @@ _CONTINUOUS = PPOConfig(
     reward_clip=math.inf,
 )
 
+_SIMULATED = PPOConfig(
+    total_timesteps=2_000_000,
+    num_envs=64,
+    num_steps=32,
+    num_minibatches=16,
+    lr=1e-3,
+    ent_coef=0.0,
+    value_clip="none",
+    normalize_obs=True,
+    normalize_reward=False,
+    reward_clip=math.inf,
+)
+
+_CRAFTAX = PPOConfig(
+    total_timesteps=1_000_000,
+    num_envs=64,
+    num_steps=64,
+    num_minibatches=8,
+    lr=2e-4,
+    gae_lambda=0.8,
+    hidden=(512,),
+)
+
 PRESETS = {
     "Acrobot-v1": PPOConfig(env="Acrobot-v1", num_envs=16, num_steps=64, lr=3e-3, ent_coef=0.0),
     "Asterix-MinAtar": _MINATAR.replace(
@@ -50,6 +73,12 @@ PRESETS = {
         log_std_init=1.0,  # most actions then lie at the bounds, which is what swings the car up by chance
     ),
     "Pendulum-v1": _CONTINUOUS.replace(env="Pendulum-v1", gamma=0.95),
+    "brax/inverted_pendulum": _SIMULATED.replace(env="brax/inverted_pendulum", gamma=0.97),
+    "brax/reacher": _SIMULATED.replace(env="brax/reacher", gamma=0.95),
+    "craftax/Craftax-Classic-Symbolic-v1": _CRAFTAX.replace(env="craftax/Craftax-Classic-Symbolic-v1"),
+    "craftax/Craftax-Symbolic-v1": _CRAFTAX.replace(env="craftax/Craftax-Symbolic-v1"),
+    "playground/CartpoleBalance": _SIMULATED.replace(env="playground/CartpoleBalance", total_timesteps=1_000_000),
+    "playground/CartpoleSwingup": _SIMULATED.replace(env="playground/CartpoleSwingup"),
 }
 
 

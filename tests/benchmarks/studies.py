@@ -229,6 +229,15 @@ def defaults():
     return cases
 
 
+# --- suites -----------------------------------------------------------------------------------------------------------
+
+
+def suites():
+    """A task of each suite with its preset; needs `pip install '.[suites]'`. Craftax: the last 100 training episodes."""
+    cases = {name: Case(purerl.preset(name)) for name in ("brax/inverted_pendulum", "brax/reacher", "playground/CartpoleBalance")}
+    return cases | {"craftax/Craftax-Classic-Symbolic-v1": Case(purerl.preset("craftax/Craftax-Classic-Symbolic-v1"), last=True)}
+
+
 STUDIES = {
     "defaults": defaults,
     "memory": chains,
@@ -238,6 +247,7 @@ STUDIES = {
     "stale": stale,
     "curiosity": curiosity,
     "pretraining": pretraining,
+    "suites": suites,
 }
 
 # --- running ----------------------------------------------------------------------------------------------------------
