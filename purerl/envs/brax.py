@@ -5,7 +5,7 @@ and its last observation is valued. `done` of the bare environment is a terminal
 
 Among `env_kwargs` are `episode_length` (1000 steps of the simulation, as in brax's training) and `action_repeat` (1; it ends with
 the episode). All others are the constructor's; `backend` is `spring` unless it says otherwise. `env_params` are scalars of its
-`System`, such as `viscosity`.
+`System`, such as `ang_damping`.
 """
 
 import copy
