@@ -48,7 +48,7 @@ _CRAFTAX = PPOConfig(
     num_minibatches=8,
     lr=2e-4,
     gae_lambda=0.8,
-    hidden=(512,),
+    hidden=(128, 128),
 )
 
 PRESETS = {

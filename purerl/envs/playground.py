@@ -7,6 +7,8 @@ environment's config. `done` of the bare environment is a terminal state. `env_k
 On GPUs that round products of matrices to TF32 its authors ask for more: `matmul_precision="highest"`.
 """
 
+import contextlib
+import io
 from typing import Any
 
 import jax
@@ -54,4 +56,10 @@ def adapt(env: Any, params: None) -> Environment:
     config = env._config
     repeat = config.get("action_repeat", 1)
     wrapped = wrap_env(OneState(env, repeat), max_steps=-(-config.episode_length // repeat))
-    return wrapped._replace(draw=drawn(env.render, seconds=float(env.dt) * repeat))
+    return wrapped._replace(draw=drawn(lambda states: _rendered(env, states), seconds=float(env.dt) * repeat))
+
+
+def _rendered(env: Any, states: list) -> list:
+    """Images of states, without the progress bar."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        return env.render(states)
