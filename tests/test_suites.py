@@ -322,6 +322,7 @@ def test_a_package_in_the_place_of_gymnax_is_told(monkeypatch):
     [
         ({"env": "brax/antt"}, "did you mean 'ant'"),
         ({"env": "brax/ant", "env_kwargs": (("backend", "x"),)}, "refused by brax/ant"),
+        ({"env": "brax/ant", "env_kwargs": (("episode_length", "x"),)}, "must be an int of at least 1"),
         ({"env": "brax/ant", "env_params": {"gravty": 1.0}}, "did you mean 'gravity'"),
         ({"env": "craftax/Craftax-v1"}, "no environment of Craftax"),
         ({"env": "craftax/Craftax-Classic-Symbolic-v1", "env_params": {"fractal_noise_angles": 1.0}}, "is no number"),

@@ -45,6 +45,8 @@ def make(name: str, env_kwargs: tuple) -> Made:
         raise ConfigError([Problem("env", f"brax/{name}", f"no environment of brax; {nearest(name, envs._envs)}")])
     kwargs = dict(env_kwargs)
     sizes = {key: kwargs.pop(key, default) for key, default in (("episode_length", 1000), ("action_repeat", 1))}
+    if found := [Problem("env_kwargs", {key: x}, "must be an int of at least 1") for key, x in sizes.items() if not _counts(x)]:
+        raise ConfigError(found)
     if name not in WITHOUT_BACKEND:
         kwargs = {"backend": "spring", **kwargs}
     try:
@@ -53,6 +55,10 @@ def make(name: str, env_kwargs: tuple) -> Made:
             return Made(envs.get_environment(name, **kwargs), **sizes)
     except Exception as error:  # a constructor may refuse an argument in any way
         raise ConfigError([Problem("env_kwargs", env_kwargs, f"refused by brax/{name}: {error}")]) from error
+
+
+def _counts(x: Any) -> bool:
+    return isinstance(x, int) and x is not True and x >= 1
 
 
 def default_params(made: Made) -> Any:
