@@ -28,18 +28,7 @@ _CONTINUOUS = PPOConfig(
     reward_clip=math.inf,
 )
 
-_SIMULATED = PPOConfig(
-    total_timesteps=2_000_000,
-    num_envs=64,
-    num_steps=32,
-    num_minibatches=16,
-    lr=1e-3,
-    ent_coef=0.0,
-    value_clip="none",
-    normalize_obs=True,
-    normalize_reward=False,
-    reward_clip=math.inf,
-)
+_SIMULATED = _CONTINUOUS.replace(total_timesteps=2_000_000, num_envs=64, num_steps=32, num_epochs=4, normalize_reward=False)
 
 PRESETS = {
     "Acrobot-v1": PPOConfig(env="Acrobot-v1", num_envs=16, num_steps=64, lr=3e-3, ent_coef=0.0),

@@ -12,12 +12,11 @@ import copy
 import warnings
 from typing import Any, NamedTuple
 
-import jax
-
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.one_state import OneState, drawn, draws_without_a_screen
+from purerl.envs.parameters import constructing
 
 draws_without_a_screen()
 
@@ -49,12 +48,9 @@ def make(name: str, env_kwargs: tuple) -> Made:
         raise ConfigError(found)
     if name not in WITHOUT_BACKEND:
         kwargs = {"backend": "spring", **kwargs}
-    try:
-        with jax.ensure_compile_time_eval(), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Brax System, piplines and environments", UserWarning)
-            return Made(envs.get_environment(name, **kwargs), **sizes)
-    except Exception as error:  # a constructor may refuse an argument in any way
-        raise ConfigError([Problem("env_kwargs", env_kwargs, f"refused by brax/{name}: {error}")]) from error
+    with constructing(f"brax/{name}", env_kwargs), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Brax System, piplines and environments", UserWarning)
+        return Made(envs.get_environment(name, **kwargs), **sizes)
 
 
 def _counts(x: Any) -> bool:

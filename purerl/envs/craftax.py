@@ -21,6 +21,7 @@ from purerl.core.platform import by_platform
 from purerl.core.types import Discrete, Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.gif import save_gif
+from purerl.envs.parameters import constructing
 
 NAMES = tuple(f"Craftax{game}-{seen}-v1" for game in ("-Classic", "") for seen in ("Symbolic", "Pixels"))
 NO_LIMIT = np.int32(2**31 - 1)
@@ -52,12 +53,9 @@ def make(name: str, env_kwargs: tuple) -> Any:
     """
     if name not in NAMES:
         raise ConfigError([Problem("env", f"craftax/{name}", f"no environment of Craftax; {nearest(name, NAMES)}")])
-    try:
-        with jax.ensure_compile_time_eval():
-            env = make_craftax_env_from_name(name, auto_reset=False)
-            return type(env)(env.default_static_params().replace(**dict(env_kwargs)))
-    except Exception as error:  # a constructor may refuse an argument in any way
-        raise ConfigError([Problem("env_kwargs", env_kwargs, f"refused by craftax/{name}: {error}")]) from error
+    with constructing(f"craftax/{name}", env_kwargs):
+        env = make_craftax_env_from_name(name, auto_reset=False)
+        return type(env)(env.default_static_params().replace(**dict(env_kwargs)))
 
 
 def default_params(env: Any) -> Any:

@@ -14,7 +14,7 @@ from purerl.core.errors import ConfigError, Problem, code_of, nearest
 from purerl.core.types import Environment, TimeStep
 from purerl.envs.auto_reset import auto_reset
 from purerl.envs.lazily import lazily
-from purerl.envs.parameters import overridden
+from purerl.envs.parameters import constructing, overridden
 from purerl.envs.signals import check_step, chosen, strong, typed_signals, unpacked
 from purerl.envs.spaces import action_space_of, observation_space_of
 
@@ -43,12 +43,8 @@ def make(env_id: str, env_kwargs: tuple) -> Any:
     if env_id not in gymnax.registered_envs:
         hint = f"not a registered environment; {nearest(env_id, gymnax.registered_envs)}"
         raise ConfigError([Problem("env", env_id, hint)])
-    try:
-        # Some constructors compute with jax.numpy, which inside a trace would make tracers of the environment's constants.
-        with jax.ensure_compile_time_eval():
-            return gymnax.make(env_id, **dict(env_kwargs))[0]
-    except Exception as error:  # a constructor may refuse an argument in any way
-        raise ConfigError([Problem("env_kwargs", env_kwargs, f"refused by {env_id}: {error}")]) from error
+    with constructing(env_id, env_kwargs):
+        return gymnax.make(env_id, **dict(env_kwargs))[0]
 
 
 def adapt(env: Any, overrides: dict[str, Any], params: Any = None, info: tuple[str, ...] = ()) -> Environment:

@@ -1,6 +1,8 @@
-"""Overrides of an environment's parameters, which are the fields of a dataclass."""
+"""What a config says of an environment: arguments of its constructor, and overrides of its parameters, a dataclass's fields."""
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -8,6 +10,21 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, nearest
+
+
+@contextlib.contextmanager
+def constructing(env_id: str, env_kwargs: tuple) -> Iterator[None]:
+    """Within it an environment is made, also while a program is traced.
+
+    Raises:
+        ConfigError: its constructor refused the arguments.
+    """
+    try:
+        # Some constructors compute with jax.numpy, which inside a trace would make tracers of the environment's constants.
+        with jax.ensure_compile_time_eval():
+            yield
+    except Exception as error:  # a constructor may refuse an argument in any way
+        raise ConfigError([Problem("env_kwargs", env_kwargs, f"refused by {env_id}: {error}")]) from error
 
 
 def overridden(params: Any, overrides: dict[str, Any]) -> Any:

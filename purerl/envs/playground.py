@@ -11,12 +11,11 @@ import contextlib
 import io
 from typing import Any
 
-import jax
-
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.one_state import OneState, drawn, draws_without_a_screen
+from purerl.envs.parameters import constructing
 
 draws_without_a_screen()
 
@@ -40,11 +39,8 @@ def make(name: str, env_kwargs: tuple) -> Any:
     kwargs = dict(env_kwargs)
     if "impl" in registry.get_default_config(name):
         kwargs = {"impl": "jax", **kwargs}
-    try:
-        with jax.ensure_compile_time_eval():
-            return registry.load(name, config_overrides=kwargs)
-    except Exception as error:  # a constructor may refuse an argument in any way
-        raise ConfigError([Problem("env_kwargs", env_kwargs, f"refused by playground/{name}: {error}")]) from error
+    with constructing(f"playground/{name}", env_kwargs):
+        return registry.load(name, config_overrides=kwargs)
 
 
 def default_params(env: Any) -> None:
