@@ -20,7 +20,7 @@ from purerl.config.documentation import default_of
 from purerl.config.fields import Config, is_float_leaf, is_off, not_scalar, problems, undecorated
 from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
-from purerl.core.spaces import entries_of, step_shapes
+from purerl.core.spaces import entries_of, is_index, step_shapes
 from purerl.core.types import Algorithm, Discrete, Environment, MultiDiscrete, Network, Outputs, Phase, TrainState
 from purerl.learning.components import Components
 from purerl.learning.optimizers import optimizer_problems
@@ -237,7 +237,7 @@ def _kept_problems(cfg: OnPolicyConfig, init: Callable) -> list[Problem]:
 def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) -> list[Problem]:
     """Observation entries that the environment does not have, and random actions in an unbounded space."""
     found, space = [], env.observation_space
-    if cfg.normalize_obs and all(isinstance(entry, Discrete) for entry in entries_of(space).values()):
+    if cfg.normalize_obs and all(map(is_index, entries_of(space).values())):
         found.append(Problem("normalize_obs", True, "the environment's observation is an index, which is no quantity"))
     there = space if isinstance(space, dict) else {}
     for field in ("action_mask", "critic_obs"):

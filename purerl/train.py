@@ -37,6 +37,7 @@ from purerl.core.plan import PhasePlan, Plan
 from purerl.core.platform import with_matmul_precision
 from purerl.core.types import Algorithm, Environment, Episodes, Network, Phase, TrainResult, TrainState
 from purerl.envs import make_env
+from purerl.envs.levels import with_levels
 from purerl.envs.previous import with_previous
 from purerl.learning.advantages import estimate
 from purerl.learning.components import Components
@@ -146,6 +147,7 @@ def make_train(
     check_spaces(cfg, environment, network, distils)
 
     # Build.
+    environment = with_levels(environment, cfg.num_levels)
     network = network or actor_critic(cfg, environment.observation_space, environment.action_space, torso, memory)
     network = with_action_mask(network, cfg.action_mask) if cfg.action_mask else network
     check_network(cfg, environment, network, optimizer)
@@ -167,7 +169,7 @@ def make_train(
     check_state_size(cfg, made.init)
     if "network" in given:
         warn_of_idle_groups(network, environment, made.phases)
-    remake = lambda overrides: make_environment({**cfg.env_params, **overrides})
+    remake = lambda overrides, levels: with_levels(make_environment({**cfg.env_params, **overrides}), levels)
     return Train(cfg, environment, network, made, remake, given)
 
 
@@ -266,6 +268,7 @@ class Train:
         deterministic: bool = False,
         max_steps: int | None = None,
         env_params: dict[str, Any] | None = None,
+        training_levels: bool = False,
     ) -> Episodes:
         """Whole episodes of a state's policy in fresh environments. Pure, and changes nothing of the state.
 
@@ -276,13 +279,15 @@ class Train:
             deterministic: the most likely action instead of a random one.
             max_steps: the fixed number of steps taken; the environment's time limit if None.
             env_params: overrides of the environment's parameters, on top of the config's.
+            training_levels: with `num_levels`, begin episodes in the levels of training, and not in others.
 
         Raises:
             ConfigError: the environment has no known time limit and `max_steps` is None.
         """
         if not (is_int(num_episodes) and num_episodes >= 1):
             raise ConfigError([Problem("num_episodes", num_episodes, "must be an int of at least 1")])
-        env = self._remake_env(env_params) if env_params else self.env
+        levels = self.cfg.num_levels if training_levels else 0
+        env = self._remake_env(env_params or {}, levels) if env_params or levels != self.cfg.num_levels else self.env
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
             raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])

@@ -80,7 +80,7 @@ def test_heavy_packages_are_imported_where_they_are_used():
         "orbax": {"runs.storage.checkpoint"},
         "tensorboardX": {"runs.logging.recorders"},
         "wandb": {"runs.logging.recorders"},
-        "matplotlib": {"runs.analysis.plots"},
+        "matplotlib": {"runs.analysis.plots", "envs.jumanji"},
         "tyro": {"cli"},
         "optax": {"learning.optimizers"},
     }

@@ -15,7 +15,8 @@ from flax import struct
 
 from purerl.core import reductions
 from purerl.core.clock import WORD, advance, clock_at
-from purerl.core.types import Clock, Discrete, Transition
+from purerl.core.spaces import is_index
+from purerl.core.types import Clock, Transition
 
 PyTree = Any
 EPSILON = 1e-8  # added to a variance
@@ -128,7 +129,6 @@ def _quantities(cfg: Any, space: PyTree) -> PyTree:
     """Moments for every entry of an observation but indices and the action mask."""
     if isinstance(space, dict):
         return {name: () if name == cfg.action_mask else _quantities(cfg, inside) for name, inside in space.items()}
-    is_index = lambda x: isinstance(x, Discrete)
     return jax.tree.map(lambda x: () if is_index(x) else initial_moments(x.shape), space, is_leaf=is_index)
 
 

@@ -29,8 +29,8 @@ from purerl.config.rules import (
     when,
 )
 from purerl.core.errors import Problem
-from purerl.core.spaces import entries_of
-from purerl.core.types import Box, Discrete, Environment
+from purerl.core.spaces import entries_of, is_index
+from purerl.core.types import Box, Environment
 
 
 @configclass
@@ -91,6 +91,9 @@ class OnPolicyConfig(Config):
         env_kwargs: Arguments of its constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
         env_params: Overrides of its parameters by name: `{"max_steps_in_episode": 200}`. They can be swept.
         action_mask: The entry of a dict of observations that marks the legal actions; "" for none.
+          `auto`: the one that the suite has, if any.
+        num_levels: Training episodes begin in one of so many levels: layouts, maps, rule sets, whatever a reset draws. Evaluation
+          begins in others, so that the two scores show how far what was learnt carries over. 0: episodes begin in any.
         critic_obs: The entry of a dict of observations that only the value network sees; "" for none.
         info: Entries of the environment's info, numbers, that are averaged over all steps in the metrics, and summed over
           evaluated episodes.
@@ -272,7 +275,8 @@ class OnPolicyConfig(Config):
     sequence_length: int = static(0, at_least(0))
     log_std_init: float = leaf(0.0, between(-20, 20), BOX)  # where `DiagGaussian` has a gradient
     action_distribution: str = static("auto", one_of("auto", "gaussian", "tanh"), BOX)
-    action_mask: str = static("")
+    action_mask: str = static("auto")
+    num_levels: int = static(0, between(0, 2**31 - 1))
     critic_obs: str = static("")
 
     info: tuple = static((), NAMES)
@@ -366,8 +370,8 @@ class OnPolicyConfig(Config):
         """This config with the values that suit an environment's actions in place of `auto`."""
         box = isinstance(env.action_space, Box)
         entries = entries_of(env.observation_space).values()
-        quantities = not all(isinstance(entry, Discrete) for entry in entries)  # an index is none
-        auto = {"normalize_obs": box and quantities, "normalize_reward": box}
+        quantities = not all(map(is_index, entries))  # an index is none
+        auto = {"normalize_obs": box and quantities, "normalize_reward": box, "action_mask": env.action_mask}
         static = {name: value for name, value in auto.items() if getattr(self, name) == "auto"}
         ent_coef = or_default(self.ent_coef, 0.0 if box else 0.01)
         reward_clip = or_default(self.reward_clip, 10.0 if box else math.inf)

@@ -28,6 +28,10 @@ _CONTINUOUS = PPOConfig(
     reward_clip=math.inf,
 )
 
+_GRID = PPOConfig(
+    total_timesteps=500_000, num_envs=64, num_steps=64, num_minibatches=8, lr=1e-3, hidden=(64,), activation="relu", torso="mlp"
+)
+
 _SIMULATED = _CONTINUOUS.replace(total_timesteps=2_000_000, num_envs=64, num_steps=32, num_epochs=4, normalize_reward=False)
 
 PRESETS = {
@@ -54,17 +58,45 @@ PRESETS = {
     "Pendulum-v1": _CONTINUOUS.replace(env="Pendulum-v1", gamma=0.95),
     "brax/inverted_pendulum": _SIMULATED.replace(env="brax/inverted_pendulum", gamma=0.97),
     "brax/reacher": _SIMULATED.replace(env="brax/reacher", gamma=0.95),
-    "craftax/Craftax-Classic-Symbolic-v1": PPOConfig(  # sizes for two cores; not tuned yet
+    "craftax/Craftax-Classic-Symbolic-v1": PPOConfig(
         env="craftax/Craftax-Classic-Symbolic-v1",
         total_timesteps=1_000_000,
         num_envs=64,
         num_steps=64,
         num_minibatches=8,
-        lr=2e-4,
+        lr=1e-3,
         gae_lambda=0.8,
         hidden=(128, 128),
     ),
+    "jumanji/Game2048-v1": PPOConfig(
+        env="jumanji/Game2048-v1",
+        total_timesteps=1_000_000,
+        num_envs=64,
+        num_steps=32,
+        num_minibatches=8,
+        lr=5e-4,
+        gamma=0.997,
+        hidden=(256, 256),
+        torso="mlp",
+        activation="relu",
+        value_clip="none",
+        normalize_reward=True,  # rewards are the values of merged tiles
+    ),
+    "jumanji/Snake-v1": PPOConfig(
+        env="jumanji/Snake-v1",
+        total_timesteps=1_000_000,
+        num_envs=64,
+        num_steps=32,
+        num_minibatches=8,
+        lr=1e-3,
+        activation="relu",
+    ),
+    "navix/Navix-DoorKey-5x5-v0": _GRID.replace(env="navix/Navix-DoorKey-5x5-v0", hidden=(64, 64)),
+    "pgx/minatar-breakout": _MINATAR.replace(env="pgx/minatar-breakout"),
     "playground/CartpoleBalance": _SIMULATED.replace(env="playground/CartpoleBalance", total_timesteps=1_000_000),
+    "xminigrid/MiniGrid-DoorKey-5x5": _GRID.replace(  # what the agent carries is not seen
+        env="xminigrid/MiniGrid-DoorKey-5x5", memory="gru", memory_size=64
+    ),
 }
 
 

@@ -63,6 +63,29 @@ class MultiBinary(NamedTuple):
         return (self.n,)
 
 
+class Indices(NamedTuple):
+    """An array of indices in an observation, such as the tiles of a map or the pieces on a board. A network sees them one-hot.
+
+    sizes: how many values an index has, and the one-hot vectors become a new last axis; or a tuple of these numbers, one for each
+      place on the last axis, and their one-hot vectors follow one another on it.
+    shape: of the array.
+
+    Example:
+        >>> tiles = purerl.Indices((13, 12), shape=(7, 7, 2), dtype=np.dtype(np.uint8))  # what is there, and its colour
+        >>> tiles.encoded_shape
+        (7, 7, 25)
+    """
+
+    sizes: int | tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype = np.dtype(np.int32)
+
+    @property
+    def encoded_shape(self) -> tuple[int, ...]:
+        """The shape that a network sees."""
+        return (*self.shape[:-1], sum(self.sizes)) if isinstance(self.sizes, tuple) else (*self.shape, self.sizes)
+
+
 class Box(NamedTuple):
     """Real arrays between two bounds.
 
@@ -120,8 +143,8 @@ class Environment(NamedTuple):
 
     reset: `(keys [B]) -> (env_state, obs)`.
     step: `(keys [2, B], env_state, action) -> TimeStep`; the first row of keys moves the environments, the second resets them.
-    observation_space: the shape and dtype of one observation, as a `jax.ShapeDtypeStruct`, or `Discrete` for an index; a PyTree
-      of them if an observation is one.
+    observation_space: the shape and dtype of one observation, as a `jax.ShapeDtypeStruct`, or `Discrete` for an index and
+      `Indices` for an array of them; a PyTree of them if an observation is one.
     action_space: what `action` must be.
     max_steps: the time limit in steps, or None where the environment does not say.
     truncates_after: every truncated episode has at least so many steps: `max_steps`, where nothing but the time limit truncates.
@@ -129,6 +152,7 @@ class Environment(NamedTuple):
     info: names of what `TimeStep.info` holds.
     draw: `(env_states, returns, path)` draws single environments' states, a frame each, into a file; None where nothing can.
     name: what it is called in messages and records.
+    action_mask: the entry of a dict of observations that marks the legal actions; "" for none.
 
     Example:
         >>> def reset(keys):
@@ -154,6 +178,7 @@ class Environment(NamedTuple):
     draw: Callable | None = None
     name: str = ""
     truncates_after: int | None = None
+    action_mask: str = ""
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------

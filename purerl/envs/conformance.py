@@ -11,7 +11,7 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.keys import named_key, split_keys
-from purerl.core.spaces import entries_of
+from purerl.core.spaces import entries_of, is_index
 from purerl.core.types import Box, Discrete, Environment, MultiDiscrete, PyTree
 from purerl.envs import make_env
 from purerl.envs.functions import wrapped_if_bare
@@ -338,7 +338,8 @@ def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[st
 def _in_range(env: Environment, obs: PyTree) -> jax.Array:
     """Whether all indices are below their numbers."""
     pairs = zip(jax.tree.leaves(obs), entries_of(env.observation_space).values(), strict=True)
-    found = [((x >= 0) & (x < space.n)).all() for x, space in pairs if isinstance(space, Discrete)]
+    sizes = lambda space: space.n if isinstance(space, Discrete) else np.array(space.sizes)
+    found = [((x >= 0) & (x < sizes(space))).all() for x, space in pairs if is_index(space)]
     return jnp.stack(found or [jnp.bool_(True)]).all()
 
 
@@ -370,7 +371,7 @@ def _best(run: Callable) -> float:
 
 
 def _text(space: PyTree) -> str:
-    text = lambda x: str(x) if isinstance(x, Discrete) else f"{x.dtype}{list(x.shape)}"
+    text = lambda x: str(x) if is_index(x) else f"{x.dtype}{list(x.shape)}"
     return ", ".join(f"{name} {text(x)}".strip() for name, x in entries_of(space).items())
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem
-from purerl.core.types import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from purerl.core.types import Box, Discrete, Indices, MultiBinary, MultiDiscrete, Space
 
 
 def action_space_of(space: Any) -> Space:
@@ -53,6 +53,8 @@ def observation_space_of(declared: Any, obs: Any) -> Any:
         return tuple(observation_space_of(space, x) for space, x in zip(inside, obs, strict=True))
     if is_discrete(declared) and getattr(obs, "shape", None) == ():
         return Discrete(int(declared.n))
+    if isinstance(declared, Indices):
+        return declared
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), obs)
 
 
@@ -67,9 +69,18 @@ def declared_problems(declared: Any, obs: Any, name: str = "") -> list[Problem]:
         return [x for i, pair in enumerate(zip(declared, obs, strict=True)) for x in declared_problems(*pair, str(i))]
     if is_discrete(declared) and getattr(obs, "shape", None) != ():
         return [Problem("observation_space", declared, f"the observation {name} is no index, a scalar: {obs}")]
-    if isinstance(declared, MultiDiscrete | MultiBinary | dict):
-        return [Problem("observation_space", declared, f"is not like the observation {name}: {obs}; declare indices as Discrete")]
+    unlike = isinstance(declared, Indices) and not _fits(declared, obs)
+    if unlike or isinstance(declared, MultiDiscrete | MultiBinary | dict):
+        hint = f"is not like the observation {name}: {obs}; declare an index as Discrete, an array of them as Indices"
+        return [Problem("observation_space", declared, hint)]
     return []
+
+
+def _fits(space: Indices, obs: Any) -> bool:
+    """Whether an observation of this shape and dtype can be such an array."""
+    several = isinstance(space.sizes, tuple)
+    alike = tuple(space.shape) == getattr(obs, "shape", None) and np.dtype(space.dtype) == obs.dtype
+    return alike and jnp.issubdtype(obs.dtype, jnp.integer) and (not several or space.shape[-1:] == (len(space.sizes),))
 
 
 def _box(space: Any) -> Box:

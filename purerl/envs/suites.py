@@ -6,7 +6,15 @@ from types import ModuleType
 
 from purerl.core.errors import ConfigError, Problem, nearest
 
-SUITES = {"brax": "brax", "craftax": "craftax", "playground": "mujoco_playground"}  # the prefix of an id, the package it needs
+SUITES = {  # the prefix of an id, the package it needs
+    "brax": "brax",
+    "craftax": "craftax",
+    "jumanji": "jumanji",
+    "navix": "navix",
+    "pgx": "pgx",
+    "playground": "mujoco_playground",
+    "xminigrid": "xminigrid",
+}
 REFUSED = {
     "jaxmarl": "its environments are for several agents, and purerl trains one",
     "kinetix": "kinetix-env cannot be installed beside a JAX of this year: pip finds no set of versions",

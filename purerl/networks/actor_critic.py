@@ -13,7 +13,8 @@ from flax import linen as nn
 from purerl.core.errors import Problem, raise_if_any
 from purerl.core.keys import named_key
 from purerl.core.platform import by_platform
-from purerl.core.types import Box, Discrete, MultiBinary, MultiDiscrete, Network, Outputs, Space
+from purerl.core.spaces import is_index
+from purerl.core.types import Box, MultiBinary, MultiDiscrete, Network, Outputs, Space
 from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.networks.encoding import encode, encode_entries, without
 from purerl.networks.initializers import initialize
@@ -102,7 +103,6 @@ def _problems(cfg: Any, spaces: dict[str, PyTree], action_space: Space, torso: A
 
 def _check_own(views: Callable, observation_space: PyTree, torsos: dict[str, nn.Module], memory: nn.Module | None) -> None:
     """Tries the user's torso and memory on shapes: 2 steps of 3 environments."""
-    is_index = lambda x: isinstance(x, Discrete)
     obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, 3, *x.shape), x.dtype), observation_space, is_leaf=is_index)
     seen, past = jax.eval_shape(views, obs)
     sizes = {group: check_torso(module, seen[group]) for group, module in torsos.items()}

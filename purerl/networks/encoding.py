@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from purerl.core.spaces import entries_of
-from purerl.core.types import Discrete
+from purerl.core.types import Discrete, Indices
 
 PyTree = Any
 
@@ -14,8 +14,9 @@ PyTree = Any
 def encode(obs: PyTree, space: PyTree) -> jax.Array:
     """An observation as one array of float32, `[L, N, ...]` in and out.
 
-    An index becomes one-hot, an image of bytes (three dimensions, uint8) is divided by 255, everything else is cast. Of several
-    entries each is flattened, and they follow one another in the order of `jax.tree.leaves`.
+    An index becomes one-hot, an array of indices as `Indices` says, an image of bytes (three dimensions, uint8) is divided by
+    255, everything else is cast. Of several entries each is flattened, and they follow one another in the order of
+    `jax.tree.leaves`.
     """
     entries = list(encode_entries(obs, space).values())
     return entries[0] if len(entries) == 1 else jnp.concatenate([x.reshape(*x.shape[:2], -1) for x in entries], axis=-1)
@@ -26,9 +27,14 @@ def encode_entries(obs: PyTree, space: PyTree) -> dict[str, jax.Array]:
     return {name: _encode_entry(x, kind) for (name, kind), x in zip(entries_of(space).items(), jax.tree.leaves(obs), strict=True)}
 
 
-def _encode_entry(x: jax.Array, space: jax.ShapeDtypeStruct | Discrete) -> jax.Array:
+def _encode_entry(x: jax.Array, space: jax.ShapeDtypeStruct | Discrete | Indices) -> jax.Array:
+    one_hot = lambda x, size: jax.nn.one_hot(x, size, dtype=jnp.float32)
     if isinstance(space, Discrete):
-        return jax.nn.one_hot(x, space.n, dtype=jnp.float32)
+        return one_hot(x, space.n)
+    if isinstance(space, Indices):
+        if not isinstance(space.sizes, tuple):
+            return one_hot(x, space.sizes)
+        return jnp.concatenate([one_hot(x[..., i], size) for i, size in enumerate(space.sizes)], axis=-1)
     is_image = x.dtype == jnp.uint8 and len(space.shape) == 3
     return x.astype(jnp.float32) / 255 if is_image else x.astype(jnp.float32)
 

@@ -5,8 +5,7 @@ from typing import Any
 from flax import linen as nn
 
 from purerl.core.errors import Problem, nearest
-from purerl.core.spaces import entries_of
-from purerl.core.types import Discrete
+from purerl.core.spaces import encoded_shape, entries_of, is_index
 from purerl.networks.layers import CNN, CONVOLUTIONS, MLP, Encoders
 from purerl.networks.modules import torso_module
 
@@ -50,7 +49,7 @@ def _encoder(cfg: Any, entry: Any) -> nn.Module:
     if _is_image(entry):
         kind = cfg.torso if cfg.torso in CONVOLUTIONS else torso_kind("auto", entry)[0]
         return CNN(CONVOLUTIONS[kind][0], cfg.hidden[:1], activation)
-    return MLP(cfg.hidden[:1], (lambda x: x) if isinstance(entry, Discrete) else activation)
+    return MLP(cfg.hidden[:1], (lambda x: x) if is_index(entry) else activation)
 
 
 def _own_encoders(given: dict[str, Any], encoders: dict[str, nn.Module]) -> dict[str, nn.Module]:
@@ -67,14 +66,14 @@ def _encoder_problems(given: Any, space: PyTree) -> list[Problem]:
 
 def _is_image(space: Any) -> bool:
     """Whether an entry is an image that convolutions can read."""
-    return len(space.shape) == 3 and min(space.shape[:2]) >= CONVOLUTIONS["cnn"][1]
+    shape = encoded_shape(space)
+    return len(shape) == 3 and min(shape[:2]) >= CONVOLUTIONS["cnn"][1]
 
 
 def torso_kind(chosen: str, space: PyTree) -> tuple[str, tuple[int, ...]]:
     """The torso for such observations if the choice is `auto`, and their shape if they are one array."""
     entries = list(entries_of(space).values())
-    alone = len(entries) == 1 and not isinstance(entries[0], Discrete)
-    shape = entries[0].shape if alone else ()
+    shape = encoded_shape(entries[0]) if len(entries) == 1 else ()
     if chosen != "auto":
         return chosen, shape
     if len(shape) != 3:

@@ -14,22 +14,26 @@ NUM_EPISODES = 128
 LAST_EPISODES = 100
 
 
-def score(cfg: OnPolicyConfig, seeds: range, env: Any = None, before: OnPolicyConfig | None = None) -> np.ndarray:
+def score(
+    cfg: OnPolicyConfig, seeds: range, env: Any = None, before: OnPolicyConfig | None = None, success: bool = False
+) -> np.ndarray:
     """Trains each seed and scores its final parameters: the mean return of 128 fresh episodes with sampled actions. `[seeds]`.
 
     `before`: a config that is trained first, whose parameters and statistics the training begins with.
+    `success`: the share of episodes with a positive return, in place of the mean return.
     """
     purerl.use_cores()
     train = purerl.make_train(cfg, env=env)
     first = purerl.make_train(before, env=env) if before else None
-    return _scores(lambda key: _one(train, key, first), _keys(seeds))
+    returns = _returns(lambda key: _one(train, key, first), _keys(seeds))
+    return (returns > 0).mean(-1) if success else returns.mean(-1)
 
 
 def score_rows(cfgs: list[OnPolicyConfig], seeds: list[int], env: Any = None) -> np.ndarray:
     """The scores of pairs of a config and a seed, in one program: configs that differ in floats only. `[pairs]`."""
     purerl.use_cores()
     stacked = jax.tree.map(lambda *leaves: np.array(leaves, np.float32), *cfgs)
-    return _scores(lambda cfg, key: _one(purerl.make_train(cfg, env=env), key), stacked, _keys(seeds))
+    return _returns(lambda cfg, key: _one(purerl.make_train(cfg, env=env), key), stacked, _keys(seeds)).mean(-1)
 
 
 def last_returns(cfg: OnPolicyConfig, seeds: range) -> np.ndarray:
@@ -58,7 +62,7 @@ def _keys(seeds: Any) -> jax.Array:
     return jnp.stack([jax.random.key(seed) for seed in seeds])
 
 
-def _scores(one: Any, *rows: Any) -> np.ndarray:
+def _returns(one: Any, *rows: Any) -> np.ndarray:
     episodes = jax.jit(purerl.over_devices(one, exact=True))(*rows)
     assert episodes.finished.all()
-    return np.asarray(episodes.returns.mean(-1))
+    return np.asarray(episodes.returns)

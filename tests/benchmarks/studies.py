@@ -36,6 +36,8 @@ class Case(NamedTuple):
     before: a config that is trained first, for its parameters.
     last: score the last training episodes, and not fresh ones of the final parameters.
     timed: seconds of one run are of interest.
+    success: score the share of fresh episodes with a positive return.
+    purejaxrl: train its PPO, with the sizes, the learning rate and the activation of `cfg`; scored as with `last`.
     """
 
     cfg: Any
@@ -45,6 +47,8 @@ class Case(NamedTuple):
     before: Any = None
     last: bool = False
     timed: bool = False
+    success: bool = False
+    purejaxrl: bool = False
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -233,9 +237,21 @@ def defaults():
 
 
 def suites():
-    """A task of each suite with its preset; needs `pip install '.[suites]'`. Craftax: the last 100 training episodes."""
+    """Tasks of each suite with their presets; needs `pip install '.[suites]'`, and navix for its own.
+
+    Beside games, of which the last 100 training episodes are scored: random actions, and purejaxrl's PPO at as many steps, with
+    its learning rate chosen from three.
+    """
     cases = {name: Case(purerl.preset(name)) for name in ("brax/inverted_pendulum", "brax/reacher", "playground/CartpoleBalance")}
-    return cases | {"craftax/Craftax-Classic-Symbolic-v1": Case(purerl.preset("craftax/Craftax-Classic-Symbolic-v1"), last=True)}
+    for name in ("xminigrid/MiniGrid-DoorKey-5x5", "navix/Navix-DoorKey-5x5-v0"):
+        cases[f"{name}, share of successes"] = Case(purerl.preset(name), success=True)
+    for name in ("craftax/Craftax-Classic-Symbolic-v1", "pgx/minatar-breakout", "jumanji/Snake-v1", "jumanji/Game2048-v1"):
+        cfg = purerl.preset(name)
+        random = cfg.replace(total_timesteps=200_000, warmup_steps=200_000, rnd=None)
+        cases[name] = Case(cfg, last=True)
+        cases[f"{name}, random actions"] = Case(random, last=True)
+        cases[f"{name}, purejaxrl's PPO"] = Case(cfg, purejaxrl=True, grid={"lr": (2.5e-4, 1e-3, 5e-3)})
+    return cases
 
 
 STUDIES = {
@@ -262,11 +278,23 @@ def settings(case):
         yield changes
 
 
-def chosen(case):
+def scores_of(case, cfg, seeds, purejaxrl):
+    """The score of each seed."""
+    if case.purejaxrl:
+        from tests.benchmarks import studies_purejaxrl
+
+        return studies_purejaxrl.last_returns(purejaxrl, cfg, seeds)
+    return last_returns(cfg, seeds) if case.last else score(cfg, seeds, case.env, case.before, case.success)
+
+
+def chosen(case, purejaxrl):
     """The config of a case with the best setting of its grid, and the mean score of each that was tried."""
     tried = []
     tree = jax.tree.structure
     rows = [(case.cfg.replace(**changes), changes) for changes in settings(case)]
+    if case.purejaxrl:
+        tried = [(float(scores_of(case, cfg, TUNING_SEEDS, purejaxrl).mean()), changes) for cfg, changes in rows]
+        rows = []
     for _, same in itertools.groupby(sorted(rows, key=lambda row: str(tree(row[0]))), key=lambda row: str(tree(row[0]))):
         same = list(same)
         cfgs = [cfg for cfg, _ in same for _ in TUNING_SEEDS]
@@ -276,16 +304,21 @@ def chosen(case):
     return case.cfg.replace(**best), [{"score": mean, **changes} for mean, changes in tried]
 
 
-def run(name, only):
+def run(name, only, purejaxrl):
     for label, case in STUDIES[name]().items():
-        if only and only not in label:
+        if only not in label or (case.purejaxrl and not purejaxrl):
             continue
         start = time.perf_counter()
-        cfg, tried = chosen(case) if case.grid else (case.cfg, [])
+        cfg, tried = chosen(case, purejaxrl) if case.grid else (case.cfg, [])
         if case.like:
             cfg = type(cfg).from_json(json.dumps(load()[name][case.like]["config"])).replace(env=cfg.env)
-        scores = (last_returns(cfg, SEEDS) if case.last else score(cfg, SEEDS, case.env, case.before)).tolist()
-        row = {"algorithm": algorithm_of(cfg), "config": json.loads(cfg.to_json()), "tried": tried, "scores": scores}
+        scores = scores_of(case, cfg, SEEDS, purejaxrl).tolist()
+        row = {
+            "algorithm": "purejaxrl" if case.purejaxrl else algorithm_of(cfg),
+            "config": json.loads(cfg.to_json()),
+            "tried": tried,
+            "scores": scores,
+        }
         if case.timed:
             row["seconds of a run"] = seconds(cfg)
         kept = load()
@@ -313,10 +346,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="+", choices=list(STUDIES))
     parser.add_argument("--only", default="", help="cases whose label contains this")
+    parser.add_argument("--purejaxrl", metavar="PATH", help="its repository, for the cases of its PPO (studies_purejaxrl.py)")
     args = parser.parse_args()
     purerl.use_cores()
     for name in args.names:
-        run(name, args.only)
+        run(name, args.only, args.purejaxrl)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from flax import linen as nn
 
-from purerl.core.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete
+from purerl.core.types import Box, Discrete, Environment, Indices, MultiBinary, MultiDiscrete
 
 ARGUMENTS = ("config_class", "algorithm", "env", "env_params", "network", "torso", "memory", "advantage", "policy_loss")
 ARGUMENTS += ("extra_loss", "optimizer", "lr_schedule", "reward_shaper", "intrinsic")
@@ -83,7 +83,7 @@ def _alike(what: str, then: Any, now: Any) -> bool:
 
 def _text(space: Any) -> str:
     """A space, or a PyTree of them, in words."""
-    is_space = lambda x: isinstance(x, Discrete | MultiDiscrete | MultiBinary | Box)
+    is_space = lambda x: isinstance(x, Discrete | Indices | MultiDiscrete | MultiBinary | Box)
 
     def text(x):
         if is_space(x):

@@ -1,0 +1,158 @@
+"""The adapter for Jumanji: `jumanji/Snake-v1`, `jumanji/Game2048-v1`, `jumanji/Maze-v0`, ...
+
+An observation is a dict of the suite's entries, of which `action_mask` marks the legal actions. Boards, puzzles and cubes are
+indices; `step_count` is given as a share of the time limit.
+
+The suite ends an episode at a time limit as it ends one at a terminal state, with a discount of 0, and shows the agent how many
+steps it has taken: such a limit is part of the task, and stays a termination.
+
+Where the legal actions are marked for whole combinations of several choices (Tetris, Sudoku, Minesweeper), an action is the index
+of a combination, since choices that are drawn one by one would not all be legal together.
+
+`env_kwargs` are the constructor's: `time_limit`, ...; `generator`, of the instances, is a name and pairs of arguments:
+`(("generator", ("RandomGenerator", (("num_rows", 5), ("num_cols", 5)))),)` for `jumanji/Maze-v0`.
+"""
+
+import importlib
+import math
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of deprecations in its own imports
+    import jumanji as suite
+
+from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.types import Box, Discrete, Environment, Indices, MultiDiscrete
+from purerl.envs.functions import wrap_env
+from purerl.envs.parameters import constructing
+
+CODES = ("board", "cube", "puzzle", "grid", "node_types", "colors")  # entries whose whole numbers are no quantities
+HIGHEST_POWER = 17  # of two, on a board of 2048
+
+
+class _Bare:
+    """An environment of Jumanji, as `purerl.wrap_env` takes it."""
+
+    def __init__(self, env: Any):
+        self._env, self._specs = env, _leaves(env.observation_spec)
+        self._sizes, mask = _sizes(env.action_spec), self._specs.get("action_mask")
+        self._joint = mask is not None and len(self._sizes) > 1 and mask.shape == self._sizes
+        self.action_space = _action_space(env.action_spec, self._sizes, self._joint)
+        self.observation_space = {name: _space(name, spec) for name, spec in self._specs.items()}
+        self.masked = mask is not None and not isinstance(self.action_space, Box)
+
+    def _obs(self, state: Any, timestep: Any) -> dict[str, jax.Array]:
+        return {name: self._entry(name, x) for name, x in _leaves(timestep.observation).items()}
+
+    def _entry(self, name: str, x: jax.Array) -> jax.Array:
+        if name == "action_mask" and self.masked:
+            return x.reshape(-1)
+        space, spec = self.observation_space[name], self._specs[name]
+        if isinstance(space, Indices):
+            return x.astype(space.dtype) - np.asarray(getattr(spec, "minimum", 0), space.dtype)
+        if name == "step_count":
+            return x.astype(jnp.float32) / np.float32(getattr(spec, "maximum", self._env.time_limit))
+        return x
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state, timestep = self._env.reset(key)
+        return state, self._obs(state, timestep)
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
+        action = jnp.stack(jnp.unravel_index(action, self._sizes)) if self._joint else action
+        state, after = self._env.step(state, action.astype(self._env.action_spec.dtype))
+        terminated = after.last() & (after.discount == 0)
+        return state, self._obs(state, after), after.reward, terminated, after.last() & ~terminated, after.extras
+
+
+def _leaves(tree: Any) -> dict[str, Any]:
+    """The entries of an observation, or of its spec, by name, those of nested ones as `outer/inner`."""
+    parts = getattr(tree, "_specs", None) or (tree._asdict() if hasattr(tree, "_asdict") else vars(tree))
+    nested = lambda x: bool(getattr(x, "_specs", None)) or not hasattr(x, "dtype")
+    return {
+        name if inner is None else f"{name}/{inner}": leaf
+        for name, x in parts.items()
+        for inner, leaf in (_leaves(x).items() if nested(x) else [(None, x)])
+    }
+
+
+def _sizes(spec: Any) -> tuple[int, ...]:
+    """How many values each choice of an action has; none for actions that are no choices."""
+    if not jnp.issubdtype(spec.dtype, jnp.integer):
+        return ()
+    return tuple(np.broadcast_to(np.asarray(spec.maximum) + 1, spec.shape or (1,)).tolist())
+
+
+def _action_space(spec: Any, sizes: tuple[int, ...], joint: bool) -> Any:
+    if not sizes:
+        return Box(*(np.broadcast_to(np.asarray(x, np.float32), spec.shape) for x in (spec.minimum, spec.maximum)))
+    return Discrete(math.prod(sizes)) if joint or not spec.shape else MultiDiscrete(sizes)
+
+
+def _space(name: str, spec: Any) -> Any:
+    """The space of one entry where it is an index, or an array of them; else None."""
+    if not jnp.issubdtype(spec.dtype, jnp.integer) or name == "step_count":
+        return None
+    if hasattr(spec, "num_values") and not spec.shape:
+        return Discrete(int(spec.num_values))
+    if name not in CODES:
+        return None
+    bounds = [int(np.max(getattr(spec, bound, default))) for bound, default in (("minimum", 0), ("maximum", HIGHEST_POWER))]
+    return Indices(bounds[1] - bounds[0] + 1, spec.shape)
+
+
+def make(name: str, env_kwargs: tuple) -> Any:
+    """The environment of this name.
+
+    Raises:
+        ConfigError: no such name, it is for several agents, or its constructor refused the arguments.
+    """
+    names = suite.registered_environments()
+    if name not in names:
+        raise ConfigError([Problem("env", f"jumanji/{name}", f"no environment of Jumanji; {nearest(name, names)}")])
+    kwargs = dict(env_kwargs)
+    with constructing(f"jumanji/{name}", env_kwargs):
+        if "generator" in kwargs:
+            kwargs["generator"] = _generator(name, *kwargs["generator"])
+        env = suite.make(name, **kwargs)
+    if env.reward_spec.shape:
+        raise ConfigError([Problem("env", f"jumanji/{name}", f"is for {env.reward_spec.shape[0]} agents, and purerl trains one")])
+    return env
+
+
+def _generator(name: str, kind: str, arguments: tuple) -> Any:
+    """A generator of instances, of the module beside the environment's."""
+    package = suite.registration.load(suite.registration._REGISTRY[name].entry_point).__module__.rpartition(".")[0]
+    return getattr(importlib.import_module(f"{package}.generator"), kind)(**dict(arguments))
+
+
+def default_params(env: Any) -> None:
+    """None: what can be set is the constructor's."""
+
+
+def adapt(env: Any, params: None) -> Environment:
+    """It behind purerl's protocol."""
+    bare = _Bare(env)
+    limit = getattr(env, "time_limit", None)
+    return wrap_env(bare)._replace(
+        max_steps=None if limit is None else int(limit), draw=_draw(env), action_mask="action_mask" if bare.masked else ""
+    )
+
+
+def _draw(env: Any):
+    if not hasattr(env, "animate"):
+        return None
+
+    def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
+        import matplotlib.pyplot as plt
+
+        with plt.ioff():
+            env.animate([state for state, _ in env_states], interval=200, save_path=str(path))
+        plt.close("all")
+
+    return draw

@@ -1,0 +1,25 @@
+"""Levels: training episodes that begin in one of a fixed number of ways."""
+
+import jax
+
+from purerl.core.types import Environment
+
+
+def with_levels(env: Environment, num_levels: int) -> Environment:
+    """Environments whose episodes begin in one of so many levels: layouts, maps, rule sets, whatever a reset draws; 0 for any.
+
+    Level `i` is the reset with the key `fold_in(key(0), i)`, in every run; which one an episode has is drawn uniformly. Resets of
+    the environment itself, with keys of their own, are levels that are not among these.
+
+    Source: Cobbe et al. 2020 (arXiv:1912.01588), levels of Procgen by seed.
+    """
+    if not num_levels:
+        return env
+
+    def level(key: jax.Array) -> jax.Array:
+        return jax.random.fold_in(jax.random.key(0), jax.random.randint(key, (), 0, num_levels))
+
+    def step(keys, env_state, action):
+        return env.step(keys.at[1].set(jax.vmap(level)(keys[1])), env_state, action)
+
+    return env._replace(reset=lambda keys: env.reset(jax.vmap(level)(keys)), step=step)

@@ -1,0 +1,82 @@
+"""The adapter for Navix: `navix/Navix-DoorKey-5x5-v0`, `navix/Navix-Empty-Random-6x6-v0`, ...
+
+An episode is truncated after `max_steps` and terminated where the environment's own condition holds; where both happen at once,
+it is terminated. `env_kwargs` are the constructor's: `max_steps` (the registry's default is 100), `observation_fn`, by the name
+of a function of `navix.observations` (`symbolic`: the whole grid, a tile, a colour and a state for each cell), `reward_fn` and
+`termination_fn`, by names of `navix.rewards` and `navix.terminations`.
+"""
+
+from typing import Any
+
+import jax
+import navix as suite
+import numpy as np
+from navix.environments.environment import StepType
+
+from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.types import Discrete, Environment, Indices
+from purerl.envs.functions import wrap_env
+from purerl.envs.gif import save_gif
+from purerl.envs.parameters import constructing
+
+BY_NAME = {"observation_fn": suite.observations, "reward_fn": suite.rewards, "termination_fn": suite.terminations}
+SYMBOLS = (11, 6, 4)  # entities, colours, and states: of a door, or the direction of the player
+SYMBOLIC = (suite.observations.symbolic, suite.observations.symbolic_first_person)
+CATEGORICAL = (suite.observations.categorical, suite.observations.categorical_first_person)
+
+
+class _Bare:
+    """An environment of Navix, as `purerl.wrap_env` takes it."""
+
+    def __init__(self, env: Any):
+        self._env = env
+        self.action_space = Discrete(len(env.action_set))
+        shape = jax.eval_shape(env.reset, jax.random.key(0)).observation
+        if env.observation_fn in SYMBOLIC:
+            self.observation_space = Indices(SYMBOLS, shape.shape, shape.dtype)
+
+    def reset(self, key: jax.Array) -> tuple[Any, jax.Array]:
+        state = self._env.reset(key)
+        return state, state.observation
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
+        state = self._env._step(state, action)
+        ended = state.step_type == StepType.TERMINATION, state.step_type == StepType.TRUNCATION
+        return state, state.observation, state.reward, *ended, {}
+
+
+def make(name: str, env_kwargs: tuple) -> Any:
+    """The environment of this name.
+
+    Raises:
+        ConfigError: no such name, or its constructor refused the arguments.
+    """
+    if name not in suite.registry():
+        raise ConfigError([Problem("env", f"navix/{name}", f"no environment of Navix; {nearest(name, suite.registry())}")])
+    kwargs = {key: _function(key, x) if key in BY_NAME else x for key, x in env_kwargs}
+    with constructing(f"navix/{name}", env_kwargs):
+        return suite.make(name, **kwargs)
+
+
+def _function(key: str, name: Any) -> Any:
+    module = BY_NAME[key]
+    there = {x: function for x, function in vars(module).items() if getattr(function, "__module__", "") == module.__name__}
+    if name not in there:
+        hint = f"no function of {module.__name__}; {nearest(str(name), there)}"
+        raise ConfigError([Problem("env_kwargs", {key: name}, hint)])
+    return there[name]
+
+
+def default_params(env: Any) -> None:
+    """None: what can be set is the constructor's."""
+
+
+def adapt(env: Any, params: None) -> Environment:
+    """It behind purerl's protocol."""
+    limit = int(env.max_steps)
+    return wrap_env(_Bare(env))._replace(max_steps=limit, truncates_after=limit, draw=_draw)
+
+
+def _draw(env_states: list, returns: np.ndarray, path: Any) -> None:
+    picture = jax.jit(lambda state: suite.observations.rgb(state.state))
+    save_gif([np.asarray(picture(state)) for state, _ in env_states], path, seconds=0.2)

@@ -1,0 +1,86 @@
+"""The adapter for the games of Pgx that one agent plays: `pgx/minatar-breakout` and its siblings, and `pgx/2048`.
+
+Pgx's MinAtar repeats the action before with a probability of a tenth, and has the game's own actions alone: scores are not those
+of gymnax's MinAtar. The suite has no time limit; `episode_length` among `env_kwargs` is one, after which an episode is
+truncated. The other `env_kwargs` are the constructor's: `sticky_action_prob`, `use_minimal_action_set`.
+
+In 2048 a move may be illegal: the observation is a dict of `board` and `action_mask`.
+"""
+
+import colorsys
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pgx as suite
+
+from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.types import Discrete, Environment
+from purerl.envs.functions import wrap_env
+from purerl.envs.gif import save_gif
+from purerl.envs.parameters import constructing
+
+NAMES = ("2048", *(name for name in suite.available_envs() if name.startswith("minatar-")))
+
+
+class Made(NamedTuple):
+    """A game, and after how many steps it is cut short."""
+
+    env: Any
+    episode_length: int | None
+
+
+class _Bare:
+    """A game, as `purerl.wrap_env` takes it."""
+
+    def __init__(self, env: Any):
+        self._env, self._masked = env, env.id == "2048"
+        self.action_space = Discrete(int(env.num_actions))
+
+    def _obs(self, state: Any) -> Any:
+        return {"board": state.observation, "action_mask": state.legal_action_mask} if self._masked else state.observation
+
+    def reset(self, key: jax.Array) -> tuple[Any, Any]:
+        state = self._env.init(key)
+        return state, self._obs(state)
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
+        state = self._env.step(state, action, key)
+        return state, self._obs(state), state.rewards[0], state.terminated, jnp.bool_(False), {}
+
+
+def make(name: str, env_kwargs: tuple) -> Made:
+    """The game of this name.
+
+    Raises:
+        ConfigError: no such game, one for several players, or its constructor refused the arguments.
+    """
+    if name not in NAMES and name in suite.available_envs():
+        hint = f"is a game for {suite.make(name).num_players} players, and purerl trains one agent"
+        raise ConfigError([Problem("env", f"pgx/{name}", hint)])
+    if name not in NAMES:
+        raise ConfigError([Problem("env", f"pgx/{name}", f"no game of Pgx for one player; {nearest(name, NAMES)}")])
+    kwargs = dict(env_kwargs)
+    limit = kwargs.pop("episode_length", None)
+    with constructing(f"pgx/{name}", env_kwargs):
+        return Made(type(suite.make(name))(**kwargs), limit)
+
+
+def default_params(made: Made) -> None:
+    """None: a game has no parameters."""
+
+
+def adapt(made: Made, params: None) -> Environment:
+    """It behind purerl's protocol."""
+    bare = _Bare(made.env)
+    return wrap_env(bare, max_steps=made.episode_length)._replace(draw=_draw, action_mask="action_mask" if bare._masked else "")
+
+
+def _draw(env_states: list, returns: np.ndarray, path: Any) -> None:
+    """Cells in the colour of what is there: Pgx itself draws vector graphics, and a GIF has pixels."""
+    seen = np.stack([np.asarray(state.observation) for state, _ in env_states])
+    kinds = seen.shape[-1]
+    colours = [(0.0, 0.0, 0.0), *(colorsys.hsv_to_rgb(kind / kinds, 0.8, 1.0) for kind in range(kinds))]
+    images = (255 * np.array(colours))[np.where(seen.any(-1), kinds - seen[..., ::-1].argmax(-1), 0)].astype(np.uint8)
+    save_gif(list(images.repeat(16, axis=1).repeat(16, axis=2)), path, seconds=0.1)

@@ -1,0 +1,107 @@
+"""The adapter for XLand-MiniGrid: `xminigrid/MiniGrid-DoorKey-5x5`, `xminigrid/XLand-MiniGrid-R1-9x9`, ...
+
+An observation is what the agent sees of the grid, a tile and a colour for each cell; what it carries is not among it, so that
+most tasks need a memory. An episode is truncated after `max_steps`, and terminated where the goal is reached.
+
+`env_kwargs` replace fields of its `EnvParams`: `max_steps`, `view_size`, `height`, `width`. Two more belong to the tasks with
+rule sets, `XLand-MiniGrid-...`: `benchmark` names a collection of them, such as `trivial-21k`, of which each reset draws one;
+without it all episodes have the suite's one rule set. `rulesets`, a pair, are the first of them and the one after the last.
+"""
+
+import os
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import xminigrid as suite
+from xminigrid.benchmarks import DATA_PATH, NAME2HFFILENAME
+from xminigrid.core.constants import NUM_COLORS, NUM_TILES
+
+from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.types import Discrete, Environment, Indices
+from purerl.envs.functions import wrap_env
+from purerl.envs.gif import save_gif
+from purerl.envs.parameters import constructing
+
+
+class Made(NamedTuple):
+    """An environment of the suite, its parameters, and rule sets to draw from."""
+
+    env: Any
+    params: Any
+    rulesets: Any = None
+
+
+class _Bare:
+    """It, as `purerl.wrap_env` takes it."""
+
+    def __init__(self, made: Made):
+        self._made = made
+        self.action_space = Discrete(made.env.num_actions(made.params))
+        shape = made.env.observation_shape(made.params)
+        self.observation_space = Indices((NUM_TILES, NUM_COLORS), tuple(shape), np.dtype(np.uint8))
+
+    def reset(self, key: jax.Array) -> tuple[Any, jax.Array]:
+        env, params, rulesets = self._made
+        if rulesets is not None:
+            key, draw = jax.random.split(key)
+            params = params.replace(ruleset=rulesets.sample_ruleset(draw))
+        state = env.reset(params, key)
+        return state, state.observation
+
+    def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
+        env, params, _ = self._made
+        state = env.step(params, state, action)
+        terminated = state.last() & (state.discount == 0)
+        return state, state.observation, state.reward, terminated, state.state.step_num >= params.max_steps, {}
+
+
+def make(name: str, env_kwargs: tuple) -> Made:
+    """The environment of this name.
+
+    Raises:
+        ConfigError: no such name, its parameters refused the arguments, or the rule sets are not on this machine.
+    """
+    names = suite.registered_environments()
+    if name not in names:
+        raise ConfigError([Problem("env", f"xminigrid/{name}", f"no environment of XLand-MiniGrid; {nearest(name, names)}")])
+    kwargs = dict(env_kwargs)
+    benchmark, part = kwargs.pop("benchmark", None), kwargs.pop("rulesets", None)
+    with constructing(f"xminigrid/{name}", env_kwargs):
+        made = Made(*suite.make(name, **kwargs))
+    return made if benchmark is None else made._replace(rulesets=_rulesets(made, benchmark, part))
+
+
+def _rulesets(made: Made, name: str, part: tuple[int, int] | None) -> Any:
+    """A collection of rule sets, or a part of one."""
+    if not hasattr(made.params, "ruleset"):
+        raise ConfigError([Problem("env_kwargs", {"benchmark": name}, "only the XLand-MiniGrid environments have rule sets")])
+    if name not in NAME2HFFILENAME:
+        hint = f"no collection of rule sets; {nearest(str(name), NAME2HFFILENAME)}"
+        raise ConfigError([Problem("env_kwargs", {"benchmark": name}, hint)])
+    if not os.path.exists(os.path.join(DATA_PATH, NAME2HFFILENAME[name])):
+        hint = f"is not on this machine; this downloads it: python -c 'import xminigrid; xminigrid.load_benchmark(\"{name}\")'"
+        raise ConfigError([Problem("env_kwargs", {"benchmark": name}, hint)])
+    every = suite.load_benchmark(name)
+    first, end = part or (0, every.num_rulesets())
+    if not 0 <= first < end <= every.num_rulesets():
+        hint = f"must be two whole numbers, the first rule set and the one after the last, of {every.num_rulesets()}"
+        raise ConfigError([Problem("env_kwargs", {"rulesets": part}, hint)])
+    return jax.tree.map(lambda x: x[first:end], every)
+
+
+def default_params(made: Made) -> None:
+    """None: its parameters are sizes of arrays, and set by `env_kwargs`."""
+
+
+def adapt(made: Made, params: None) -> Environment:
+    """It behind purerl's protocol."""
+    limit = int(made.params.max_steps)
+    return wrap_env(_Bare(made))._replace(max_steps=limit, truncates_after=limit, draw=_draw(made))
+
+
+def _draw(made: Made):
+    def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
+        save_gif([made.env.render(made.params, state) for state, _ in env_states], path, seconds=0.2)
+
+    return draw
