@@ -40,8 +40,30 @@ IDS = {
     "playground/CartpoleBalance": ((("episode_length", 60),), 150),
     "playground/PendulumSwingup": ((("episode_length", 60),), 150),
     "playground/BallInCup": ((("episode_length", 60),), 150),
+    "jumanji/Snake-v1": ((("time_limit", 60),), 150),
+    "jumanji/Game2048-v1": ((), 400),
+    "jumanji/Minesweeper-v0": ((), 150),
+    "navix/Navix-DoorKey-5x5-v0": ((("max_steps", 60),), 150),
+    "navix/Navix-Empty-Random-6x6-v0": ((("max_steps", 60), ("observation_fn", "symbolic_first_person")), 150),
+    "navix/Navix-KeyCorridorS3R1-v0": ((("max_steps", 60), ("observation_fn", "categorical")), 150),
+    "pgx/minatar-breakout": ((("episode_length", 60),), 300),
+    "pgx/minatar-asterix": ((), 300),
+    "pgx/2048": ((), 300),
+    "xminigrid/MiniGrid-DoorKey-5x5": ((("max_steps", 60),), 150),
+    "xminigrid/MiniGrid-MemoryS8": ((("max_steps", 60),), 150),
+    "xminigrid/XLand-MiniGrid-R1-9x9": ((("max_steps", 60),), 150),
 }
-ONE_EACH = ("brax/inverted_pendulum", "craftax/Craftax-Classic-Symbolic-v1", "playground/CartpoleBalance")
+ONE_EACH = (
+    "brax/inverted_pendulum",
+    "craftax/Craftax-Classic-Symbolic-v1",
+    "playground/CartpoleBalance",
+    "jumanji/Snake-v1",
+    "navix/Navix-DoorKey-5x5-v0",
+    "pgx/minatar-breakout",
+    "xminigrid/MiniGrid-DoorKey-5x5",
+)
+IN_NORMAL_TESTS = ("brax/fast", "pgx/minatar-breakout", "xminigrid/MiniGrid-DoorKey-5x5")
+LIMITS = {"craftax": "max_timesteps", "navix": "max_steps", "xminigrid": "max_steps"}  # `episode_length` elsewhere
 
 
 def installed(env_id):
@@ -49,13 +71,15 @@ def installed(env_id):
 
 
 def marked(env_id):
+    if env_id in IN_NORMAL_TESTS:
+        return env_id
     return pytest.param(env_id, marks=pytest.mark.slow if env_id in ONE_EACH else pytest.mark.long)
 
 
 # --- what any suite is held to ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("env_id", ["brax/fast", *(marked(env_id) for env_id in IDS if env_id != "brax/fast")])
+@pytest.mark.parametrize("env_id", [marked(env_id) for env_id in IDS])
 def test_it_keeps_the_protocol(env_id):
     installed(env_id)
     env_kwargs, num_steps = IDS[env_id]
@@ -64,14 +88,14 @@ def test_it_keeps_the_protocol(env_id):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env_id", ONE_EACH)
+@pytest.mark.parametrize("env_id", [env_id for env_id in ONE_EACH if not env_id.startswith("jumanji")])  # no limits there
 def test_a_time_limit_is_worth_the_true_last_observation(env_id):
     """Against the suite's own environment, stepped by hand with the same keys and actions."""
     installed(env_id)
     B, T, limit = 3, 8, 5
-    craftax = env_id.startswith("craftax")
-    limits = {"env_params": {"max_timesteps": limit}} if craftax else {"env_kwargs": (("episode_length", limit),)}
-    env = make_env(env_id, limits.get("env_kwargs", ()), limits.get("env_params", {}))
+    name = LIMITS.get(env_id.partition("/")[0], "episode_length")
+    limits = ((), {name: limit}) if env_id.startswith("craftax") else (((name, limit),), {})
+    env = make_env(env_id, *limits)
     network = linear(env.action_space)
     params = network.init(KEY, jnp.zeros((1, 1, *env.observation_space.shape)))
     actor = start(env, network, B, KEY)
@@ -90,7 +114,9 @@ def test_a_time_limit_is_worth_the_true_last_observation(env_id):
     value = lambda obs: network.apply(params, (), obs[None], jnp.zeros((1, B), bool))[0].value[0]
     np.testing.assert_allclose(steps.next_value[limit - 1], value(last_obs), rtol=1e-5, atol=1e-5)
     after_reset = value(steps.obs[limit])
-    assert (np.abs(steps.next_value[limit - 1] - after_reset) > 0.1).all()
+    moved = (last_obs != steps.obs[limit]).reshape(B, -1).any(1)  # on a grid an agent may stand where it began
+    assert moved.any()
+    assert (np.abs(steps.next_value[limit - 1] - after_reset) > 0.1)[moved].all()
     assert (np.abs(steps.next_value[limit - 1]) > 0.1).all()
 
 
@@ -120,6 +146,24 @@ def network_action(env, action):
 def by_hand(env_id):
     """The suite's own reset, `(key) -> state`, and step, `(key, state, action) -> (state, obs)`, of its bare environment."""
     suite, _, name = env_id.partition("/")
+    if suite == "pgx":
+        import pgx
+
+        env = pgx.make(name)
+        observed = lambda state: (state, state.observation)
+        return env.init, lambda key, state, action: observed(env.step(state, action, key))
+    if suite == "xminigrid":
+        import xminigrid
+
+        env, params = xminigrid.make(name)
+        observed = lambda state: (state, state.observation)
+        return lambda key: env.reset(params, key), lambda key, state, action: observed(env.step(params, state, action))
+    if suite == "navix":
+        import navix
+
+        env = navix.make(name)
+        observed = lambda state: (state, state.observation)
+        return env.reset, lambda key, state, action: observed(env._step(state, action))
     if suite == "craftax":
         from craftax.craftax_env import make_craftax_env_from_name
 
@@ -195,8 +239,41 @@ def test_worlds_of_craftax_are_the_same_alone_and_in_a_batch():
     np.testing.assert_array_equal(batch, jnp.stack([one(key) for key in keys]))
 
 
+@pytest.mark.slow
+def test_worlds_of_craftax_are_as_many_of_each_kind_as_plain_resets_make():
+    """What is left of the player in the worlds that the resets of training draw: a chi-square test."""
+    installed("craftax/")
+    from purerl.envs import craftax
+
+    B, T = 64, 8
+    env = make_env("craftax/Craftax-Classic-Symbolic-v1", (), {"max_timesteps": 1})  # each step ends an episode
+    state, _ = env.reset(jax.random.split(KEY, B))
+
+    def step(state, key):
+        after = env.step(jax.random.split(key, (2, B)), state, jnp.zeros(B, jnp.int32))
+        return after.env_state, after.env_state[0].map
+
+    drawn = jax.jit(lambda state: jax.lax.scan(step, state, jax.random.split(KEY, T))[1])(state)
+    suite = craftax.make("Craftax-Classic-Symbolic-v1", ())
+    plain = lambda key: suite.reset_env(key, suite.default_params)[1].map
+    plain = jax.jit(lambda keys: jax.lax.map(plain, keys))(jax.random.split(jax.random.key(1), B * T))
+    for row, column in ((10, 10), (32, 24), (50, 60)):
+        kinds = [np.asarray(x).reshape(B * T, *plain.shape[1:])[:, row, column] for x in (drawn, plain)]
+        assert unlike(*kinds) > 1e-3
+
+
+def unlike(a, b):
+    """The p-value of a chi-square test that two samples of kinds are from one distribution; rare kinds are put together."""
+    from scipy.stats import chi2_contingency
+
+    counts = np.array([np.bincount(x, minlength=32) for x in (a, b)])
+    often = counts.sum(0) >= 20
+    table = np.column_stack([counts[:, often], counts[:, ~often].sum(1)])
+    return chi2_contingency(table[:, table.sum(0) > 0]).pvalue
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("env_id", ["brax/reacher", "craftax/Craftax-Classic-Symbolic-v1", "playground/CartpoleBalance"])
+@pytest.mark.parametrize("env_id", ["brax/reacher", *ONE_EACH[1:]])
 @pytest.mark.parametrize("name", ["gru", "ppg", "appo", "rnd"])
 def test_an_update_of_other_algorithms(env_id, name):
     installed(env_id)
@@ -225,6 +302,85 @@ def test_a_sweep_over_parameters(env_id, name, values):
     assert any((x[0] != x[1]).any() for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.number))
     if name == "max_timesteps":
         assert purerl.summarize(result.metrics)["episode_length"][:, 0].tolist() == [3, 6]
+
+
+# --- light suites -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_limit_that_jumanji_shows_is_part_of_its_task():
+    installed("jumanji/")
+    env = make_env("jumanji/Maze-v0", (("time_limit", 4),), {})
+    state, obs = jax.jit(env.reset)(jax.random.split(KEY, 8))
+    step = jax.jit(lambda t, state, obs: env.step(jax.random.split(jax.random.key(t), (2, 8)), state, legal(obs["action_mask"])))
+    for t in range(4):
+        after = step(t, state, obs)
+        assert not after.truncated.any()
+        assert t == 3 or not after.terminated.all()
+        state, obs = after.env_state, after.obs
+        np.testing.assert_allclose(after.next_obs["step_count"], (t + 1) / 4)
+    assert after.terminated.all()
+
+
+def legal(mask):
+    return jnp.argmax(mask, axis=-1).astype(jnp.int32)
+
+
+@pytest.mark.slow
+def test_a_joint_mask_of_jumanji_makes_one_choice_of_combinations():
+    """Against the suite's own environment, with the row and the column of a field."""
+    installed("jumanji/")
+    import jumanji
+
+    env, bare = make_env("jumanji/Minesweeper-v0", (), {}), jumanji.make("Minesweeper-v0")
+    assert env.action_space == purerl.Discrete(100)
+    keys = jax.random.split(KEY, 4)
+    state, _ = env.reset(keys)
+    after = env.step(jnp.stack([keys, keys]), state, jnp.full(4, 37))
+    assert not after.next_obs["action_mask"][:, 37].any()
+    assert after.next_obs["action_mask"].shape == (4, 100)
+    want = jax.vmap(lambda key: bare.step(bare.reset(key)[0], jnp.array([3, 7]))[1])(keys)
+    np.testing.assert_array_equal(after.next_obs["board"], want.observation.board + 1)
+    np.testing.assert_array_equal(after.reward, want.reward)
+
+
+@pytest.mark.slow
+def test_masks_of_single_choices_keep_several():
+    installed("jumanji/")
+    env = make_env("jumanji/Cleaner-v0", (), {})
+    assert env.action_space == purerl.MultiDiscrete((4, 4, 4))
+    assert env.reset(KEY[None])[1]["action_mask"].shape == (1, 12)
+    cfg = CFG.replace(env="jumanji/Cleaner-v0", num_envs=4, num_steps=8, total_timesteps=32, num_minibatches=1)
+    train = purerl.make_train(cfg)
+    assert train.cfg.action_mask == "action_mask"
+    state = jax.jit(train.init)(KEY)
+    _, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 8))(state)
+    marks = rollout.steps.obs["action_mask"].reshape(8, 4, 3, 4)
+    assert jnp.take_along_axis(marks, rollout.steps.action[..., None], axis=-1).all()
+
+
+@pytest.mark.slow
+def test_rulesets_are_drawn_by_each_reset(tmp_path, monkeypatch):
+    """From a file like the suite's own, of which a part is left for evaluation."""
+    installed("xminigrid/")
+    from xminigrid import benchmarks
+
+    from purerl.envs import xminigrid
+
+    goals = np.tile(np.array([1, 3, 1, 0, 0], np.uint8), (4, 1))
+    goals[:, 2] = [1, 2, 3, 4]
+    empty = {"rules": np.zeros((4, 1, 7), np.uint8), "init_tiles": np.tile(np.array([3, 1], np.uint8), (4, 1, 1))}
+    monkeypatch.setattr(benchmarks, "DATA_PATH", str(tmp_path))
+    monkeypatch.setattr(xminigrid, "DATA_PATH", str(tmp_path))
+    asked = (("benchmark", "trivial-21k"), ("rulesets", (0, 3)))
+    with pytest.raises(ConfigError, match="is not on this machine; this downloads it"):
+        make_env("xminigrid/XLand-MiniGrid-R1-9x9", asked, {})
+    benchmarks.save_bz2_pickle({"goals": goals, "num_rules": np.ones(4, int), **empty}, tmp_path / "trivial_21k")
+    env = make_env("xminigrid/XLand-MiniGrid-R1-9x9", asked, {})
+    state, _ = env.reset(jax.random.split(KEY, 64))
+    assert np.unique(state[0].state.goal_encoding[:, 2]).tolist() == [1, 2, 3]
+    with pytest.raises(ConfigError, match="of 4"):
+        make_env("xminigrid/XLand-MiniGrid-R1-9x9", (("benchmark", "trivial-21k"), ("rulesets", (3, 5))), {})
 
 
 # --- slow resets ------------------------------------------------------------------------------------------------------
@@ -332,6 +488,18 @@ def test_a_package_in_the_place_of_gymnax_is_told(monkeypatch):
         ({"env": "playground/Go1Getup"}, "MuJoCo Menagerie, which this downloads: python -c"),
         ({"env": "playground/CartpoleBalance", "env_kwargs": (("episode_lenght", 5),)}, "refused by playground/CartpoleBalance"),
         ({"env": "playground/CartpoleBalance", "env_params": {"x": 1.0}}, "has no parameters"),
+        ({"env": "pgx/go_9x9"}, "for 2 players"),
+        ({"env": "pgx/minatar-brekout"}, "did you mean 'minatar-breakout'"),
+        ({"env": "pgx/minatar-breakout", "env_kwargs": (("episode_length", 0),)}, "max_steps"),
+        ({"env": "jumanji/Connector-v3"}, "is for 10 agents"),
+        ({"env": "jumanji/Snake-v2"}, "did you mean 'Snake-v1'"),
+        ({"env": "jumanji/Maze-v0", "env_kwargs": (("generator", ("Random", ())),)}, "refused by jumanji/Maze-v0"),
+        ({"env": "navix/Navix-DoorKey-v0"}, "no environment of Navix"),
+        ({"env": "navix/Navix-DoorKey-5x5-v0", "env_kwargs": (("observation_fn", "symbol"),)}, "did you mean 'symbolic'"),
+        ({"env": "xminigrid/MiniGrid-DoorKey"}, "no environment of XLand-MiniGrid"),
+        ({"env": "xminigrid/MiniGrid-DoorKey-5x5", "env_kwargs": (("max_step", 3),)}, "refused by xminigrid"),
+        ({"env": "xminigrid/MiniGrid-DoorKey-5x5", "env_kwargs": (("benchmark", "x"),)}, "only the XLand-MiniGrid"),
+        ({"env": "xminigrid/XLand-MiniGrid-R1-9x9", "env_kwargs": (("benchmark", "trivial"),)}, "did you mean 'trivial-21k'"),
     ],
 )
 def test_bad_settings_of_a_suite(changes, says):

@@ -138,6 +138,9 @@ class TimeStep:
     info: dict[str, jax.Array] = struct.field(default_factory=dict)
 
 
+NEVER = 2**31 - 1  # steps after which an episode is truncated
+
+
 class Environment(NamedTuple):
     """A batch of auto-resetting environments as pure functions.
 
@@ -147,8 +150,9 @@ class Environment(NamedTuple):
       `Indices` for an array of them; a PyTree of them if an observation is one.
     action_space: what `action` must be.
     max_steps: the time limit in steps, or None where the environment does not say.
-    truncates_after: every truncated episode has at least so many steps: `max_steps`, where nothing but the time limit truncates.
-      None if that is not known; then a rollout takes the memory of its observations twice.
+    truncates_after: every truncated episode has at least so many steps: `max_steps`, where nothing but the time limit truncates;
+      `2**31 - 1`, where nothing does, or the limit is a part of the task and terminates. None if that is not known; then a
+      rollout takes the memory of its observations twice.
     info: names of what `TimeStep.info` holds.
     draw: `(env_states, returns, path)` draws single environments' states, a frame each, into a file; None where nothing can.
     name: what it is called in messages and records.

@@ -12,7 +12,7 @@ import numpy as np
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.keys import named_key, split_keys
 from purerl.core.spaces import entries_of, is_index
-from purerl.core.types import Box, Discrete, Environment, MultiDiscrete, PyTree
+from purerl.core.types import NEVER, Box, Discrete, Environment, MultiDiscrete, PyTree
 from purerl.envs import make_env
 from purerl.envs.functions import wrapped_if_bare
 
@@ -242,6 +242,8 @@ def _limit(env: Environment, trial: Trial) -> tuple[list[str], list[str]]:
     at_limit = (trial.terminated | trial.truncated) & (trial.length == env.max_steps)
     if not at_limit.any():
         return [], []
+    if not trial.truncated[at_limit].any() and env.truncates_after == NEVER:
+        return [], ["the time limit is a part of the task: it terminates episodes"]
     if not trial.truncated[at_limit].any():
         return [
             f"time limits are reported as terminal states: all {at_limit.sum()} episodes that reached {env.max_steps} steps are "
@@ -338,8 +340,8 @@ def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[st
 def _in_range(env: Environment, obs: PyTree) -> jax.Array:
     """Whether all indices are below their numbers."""
     pairs = zip(jax.tree.leaves(obs), entries_of(env.observation_space).values(), strict=True)
-    sizes = lambda space: space.n if isinstance(space, Discrete) else np.array(space.sizes)
-    found = [((x >= 0) & (x < sizes(space))).all() for x, space in pairs if is_index(space)]
+    sizes = lambda space, x: space.n if isinstance(space, Discrete) else np.broadcast_to(space.sizes, x.shape)
+    found = [((x >= 0) & (x < sizes(space, x))).all() for x, space in pairs if is_index(space)]
     return jnp.stack(found or [jnp.bool_(True)]).all()
 
 

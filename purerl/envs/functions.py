@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
-from purerl.core.types import Environment
+from purerl.core.types import NEVER, Environment
 from purerl.envs.auto_reset import auto_reset
 from purerl.envs.signals import check_step, chosen, strong, typed_signals, unpacked
 from purerl.envs.spaces import action_space_of, declared_problems, observation_space_of
@@ -94,5 +94,5 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
         max_steps=limit,
         info=tuple(info),
         name=f"{type(env).__module__}.{type(env).__qualname__}",
-        truncates_after=limit if not any(own_limits) else None,  # where its own flag is the constant False
+        truncates_after=(limit or NEVER) if not any(own_limits) else None,  # where its own flag is the constant False
     )

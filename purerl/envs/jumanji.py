@@ -1,7 +1,7 @@
 """The adapter for Jumanji: `jumanji/Snake-v1`, `jumanji/Game2048-v1`, `jumanji/Maze-v0`, ...
 
-An observation is a dict of the suite's entries, of which `action_mask` marks the legal actions. Boards, puzzles and cubes are
-indices; `step_count` is given as a share of the time limit.
+An observation is a dict of the suite's entries, of which `action_mask` marks the legal actions. Boards, puzzles, cubes and single
+positions are indices; `step_count` is given as a share of the time limit.
 
 The suite ends an episode at a time limit as it ends one at a terminal state, with a discount of 0, and shows the agent how many
 steps it has taken: such a limit is part of the task, and stays a termination.
@@ -27,11 +27,12 @@ with warnings.catch_warnings():
     import jumanji as suite
 
 from purerl.core.errors import ConfigError, Problem, nearest
-from purerl.core.types import Box, Discrete, Environment, Indices, MultiDiscrete
+from purerl.core.types import NEVER, Box, Discrete, Environment, Indices, MultiDiscrete
 from purerl.envs.functions import wrap_env
 from purerl.envs.parameters import constructing
 
 CODES = ("board", "cube", "puzzle", "grid", "node_types", "colors")  # entries whose whole numbers are no quantities
+MOST_VALUES = 64  # of a single whole number, such as a row, that is an index and no quantity
 HIGHEST_POWER = 17  # of two, on a board of 2048
 
 
@@ -56,7 +57,8 @@ class _Bare:
         if isinstance(space, Indices):
             return x.astype(space.dtype) - np.asarray(getattr(spec, "minimum", 0), space.dtype)
         if name == "step_count":
-            return x.astype(jnp.float32) / np.float32(getattr(spec, "maximum", self._env.time_limit))
+            limit = spec.maximum if hasattr(spec, "maximum") else self._env.time_limit
+            return x.astype(jnp.float32) / np.float32(limit)
         return x
 
     def reset(self, key: jax.Array) -> tuple[Any, Any]:
@@ -98,8 +100,9 @@ def _space(name: str, spec: Any) -> Any:
     """The space of one entry where it is an index, or an array of them; else None."""
     if not jnp.issubdtype(spec.dtype, jnp.integer) or name == "step_count":
         return None
-    if hasattr(spec, "num_values") and not spec.shape:
-        return Discrete(int(spec.num_values))
+    if not spec.shape and hasattr(spec, "maximum"):
+        few = spec.minimum == 0 and spec.maximum < MOST_VALUES
+        return Discrete(int(spec.maximum) + 1) if few else None
     if name not in CODES:
         return None
     bounds = [int(np.max(getattr(spec, bound, default))) for bound, default in (("minimum", 0), ("maximum", HIGHEST_POWER))]
@@ -139,9 +142,9 @@ def adapt(env: Any, params: None) -> Environment:
     """It behind purerl's protocol."""
     bare = _Bare(env)
     limit = getattr(env, "time_limit", None)
-    return wrap_env(bare)._replace(
-        max_steps=None if limit is None else int(limit), draw=_draw(env), action_mask="action_mask" if bare.masked else ""
-    )
+    limit = None if limit is None else int(limit)
+    mask = "action_mask" if bare.masked else ""
+    return wrap_env(bare)._replace(max_steps=limit, truncates_after=NEVER, draw=_draw(env), action_mask=mask)
 
 
 def _draw(env: Any):

@@ -22,7 +22,6 @@ from purerl.envs.parameters import constructing
 BY_NAME = {"observation_fn": suite.observations, "reward_fn": suite.rewards, "termination_fn": suite.terminations}
 SYMBOLS = (11, 6, 4)  # entities, colours, and states: of a door, or the direction of the player
 SYMBOLIC = (suite.observations.symbolic, suite.observations.symbolic_first_person)
-CATEGORICAL = (suite.observations.categorical, suite.observations.categorical_first_person)
 
 
 class _Bare:

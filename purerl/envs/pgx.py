@@ -11,7 +11,6 @@ import colorsys
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pgx as suite
 
@@ -47,7 +46,7 @@ class _Bare:
 
     def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
         state = self._env.step(state, action, key)
-        return state, self._obs(state), state.rewards[0], state.terminated, jnp.bool_(False), {}
+        return state, self._obs(state), state.rewards[0], state.terminated, False, {}
 
 
 def make(name: str, env_kwargs: tuple) -> Made:

@@ -15,17 +15,24 @@ LAST_EPISODES = 100
 
 
 def score(
-    cfg: OnPolicyConfig, seeds: range, env: Any = None, before: OnPolicyConfig | None = None, success: bool = False
+    cfg: OnPolicyConfig,
+    seeds: range,
+    env: Any = None,
+    before: OnPolicyConfig | None = None,
+    *,
+    success: bool = False,
+    training_levels: bool = False,
 ) -> np.ndarray:
     """Trains each seed and scores its final parameters: the mean return of 128 fresh episodes with sampled actions. `[seeds]`.
 
     `before`: a config that is trained first, whose parameters and statistics the training begins with.
     `success`: the share of episodes with a positive return, in place of the mean return.
+    `training_levels`: of episodes in the levels of training, for a config with `num_levels`.
     """
     purerl.use_cores()
     train = purerl.make_train(cfg, env=env)
     first = purerl.make_train(before, env=env) if before else None
-    returns = _returns(lambda key: _one(train, key, first), _keys(seeds))
+    returns = _returns(lambda key: _one(train, key, first, training_levels), _keys(seeds))
     return (returns > 0).mean(-1) if success else returns.mean(-1)
 
 
@@ -42,13 +49,14 @@ def last_returns(cfg: OnPolicyConfig, seeds: range) -> np.ndarray:
     train = purerl.make_train(cfg)
     run = jax.jit(purerl.over_devices(lambda key: train(key).metrics["episode_return"], exact=True))
     returns, counts = (np.asarray(x)[:, ::-1].cumsum(1) for x in jax.tree.leaves(run(_keys(seeds))))
+    assert (counts[:, -1] >= LAST_EPISODES).all(), f"only {counts[:, -1]} episodes ended"
     last = (counts >= LAST_EPISODES).argmax(1)
     return np.array([r[i] / n[i] for r, n, i in zip(returns, counts, last, strict=True)])
 
 
-def _one(train: purerl.Train, key: jax.Array, first: purerl.Train | None = None) -> Any:
+def _one(train: purerl.Train, key: jax.Array, first: purerl.Train | None = None, training_levels: bool = False) -> Any:
     if first is None:
-        return train.evaluate(train(key).state, named_key(key, "score"), NUM_EPISODES)
+        return train.evaluate(train(key).state, named_key(key, "score"), NUM_EPISODES, training_levels=training_levels)
     taken = first(key).state
     state = train.init(named_key(key, "second run"))
     extra = {**state.extra, "intrinsic": taken.extra["intrinsic"]}

@@ -37,6 +37,7 @@ class Case(NamedTuple):
     last: score the last training episodes, and not fresh ones of the final parameters.
     timed: seconds of one run are of interest.
     success: score the share of fresh episodes with a positive return.
+    training_levels: score episodes in the levels of training.
     purejaxrl: train its PPO, with the sizes, the learning rate and the activation of `cfg`; scored as with `last`.
     """
 
@@ -48,6 +49,7 @@ class Case(NamedTuple):
     last: bool = False
     timed: bool = False
     success: bool = False
+    training_levels: bool = False
     purejaxrl: bool = False
 
 
@@ -240,17 +242,34 @@ def suites():
     """Tasks of each suite with their presets; needs `pip install '.[suites]'`, and navix for its own.
 
     Beside games, of which the last 100 training episodes are scored: random actions, and purejaxrl's PPO at as many steps, with
-    its learning rate chosen from three.
+    its learning rate chosen from two or three; it knows no masks, for which there is a row of ours without.
     """
     cases = {name: Case(purerl.preset(name)) for name in ("brax/inverted_pendulum", "brax/reacher", "playground/CartpoleBalance")}
     for name in ("xminigrid/MiniGrid-DoorKey-5x5", "navix/Navix-DoorKey-5x5-v0"):
         cases[f"{name}, share of successes"] = Case(purerl.preset(name), success=True)
     for name in ("craftax/Craftax-Classic-Symbolic-v1", "pgx/minatar-breakout", "jumanji/Snake-v1", "jumanji/Game2048-v1"):
         cfg = purerl.preset(name)
-        random = cfg.replace(total_timesteps=200_000, warmup_steps=200_000, rnd=None)
+        random = cfg.replace(warmup_steps=cfg.total_timesteps)
         cases[name] = Case(cfg, last=True)
+        if name == "jumanji/Snake-v1":  # an illegal action ends the game
+            cases[f"{name}, without its mask"] = Case(cfg.replace(action_mask=""), last=True)
         cases[f"{name}, random actions"] = Case(random, last=True)
-        cases[f"{name}, purejaxrl's PPO"] = Case(cfg, purejaxrl=True, grid={"lr": (2.5e-4, 1e-3, 5e-3)})
+        rates = (2.5e-4, 1e-3) if name.startswith("craftax") else (2.5e-4, 1e-3, 5e-3)
+        cases[f"{name}, purejaxrl's PPO"] = Case(cfg, purejaxrl=True, grid={"lr": rates})
+    return cases
+
+
+def levels():
+    """A maze of 10 x 10 fields by how many mazes training has, scored in those and in others: the share that is solved."""
+    cfg = purerl.PPOConfig(
+        env="jumanji/Maze-v0", total_timesteps=500_000, num_envs=64, num_steps=32, num_minibatches=8, lr=1e-3, hidden=(128, 128)
+    )
+    cfg = cfg.replace(torso="mlp", activation="relu")
+    cases = {}
+    for count in (20, 200, 2000):
+        few = cfg.replace(num_levels=count)
+        cases[f"{count:,} mazes, in those"] = Case(few, success=True, training_levels=True)
+        cases[f"{count:,} mazes, in others"] = Case(few, success=True)
     return cases
 
 
@@ -264,6 +283,7 @@ STUDIES = {
     "curiosity": curiosity,
     "pretraining": pretraining,
     "suites": suites,
+    "levels": levels,
 }
 
 # --- running ----------------------------------------------------------------------------------------------------------
@@ -284,7 +304,8 @@ def scores_of(case, cfg, seeds, purejaxrl):
         from tests.benchmarks import studies_purejaxrl
 
         return studies_purejaxrl.last_returns(purejaxrl, cfg, seeds)
-    return last_returns(cfg, seeds) if case.last else score(cfg, seeds, case.env, case.before, case.success)
+    fresh = lambda: score(cfg, seeds, case.env, case.before, success=case.success, training_levels=case.training_levels)
+    return last_returns(cfg, seeds) if case.last else fresh()
 
 
 def chosen(case, purejaxrl):

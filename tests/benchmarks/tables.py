@@ -138,6 +138,14 @@ def long_table(rows):
     return "\n".join(lines)
 
 
+def suites_table(rows):
+    lines = ["| environment | version | problems | seconds | last checked | commit |", "|---|---|--:|--:|---|---|"]
+    for name, row in rows.items():
+        cells = [f"`{name}`", row["suite"], str(len(row["problems"])), str(row["seconds"]), row["passed"], row["commit"]]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def studies_tables():
     """A table for each study."""
     path = HERE / "studies.json"
@@ -210,6 +218,7 @@ TABLES = {
     "costs": costs_table,
     "faults": faults_table,
     "long": long_table,
+    "suites": suites_table,
     "programs": programs_table,
     "programs on a TPU": lambda programs: programs_table(programs, "v5e"),
 }

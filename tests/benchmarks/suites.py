@@ -1,0 +1,58 @@
+"""When the environments of suites last kept the protocol, with which versions: `purerl.check_env` of three ids each.
+
+    pip install '.[suites]' && python -m tests.benchmarks.suites          # those whose suite is installed, in minutes
+    python -m tests.benchmarks.suites --only navix
+
+The other ids keep their rows in `suites.json`; the table is `suites.md`, both beside this file.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import pathlib
+import sys
+import time
+
+import jax
+
+import purerl
+from purerl.envs.suites import SUITES
+from tests.benchmarks import tables
+from tests.benchmarks.results import circumstances
+from tests.test_suites import IDS
+
+PATH = pathlib.Path(__file__).parent / "suites.json"
+
+
+def version(env_id):
+    """The version of a suite that is installed, or None."""
+    package = SUITES[env_id.partition("/")[0]]
+    found = importlib.metadata.packages_distributions().get(package)
+    return f"{found[0]} {importlib.metadata.version(found[0])}" if found else None
+
+
+def row_of(env_id):
+    env_kwargs, num_steps = IDS[env_id]
+    start = time.perf_counter()
+    report = purerl.check_env(env_id, env_kwargs=env_kwargs, num_envs=8, num_steps=num_steps)
+    seconds = round(time.perf_counter() - start, 1)
+    row = {"suite": version(env_id), "problems": list(report.problems), "seconds": seconds, "passed": time.strftime("%Y-%m-%d")}
+    return row | circumstances("", "suites")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="ids that contain this")
+    args = parser.parse_args()
+    for env_id in IDS:
+        if args.only in env_id and version(env_id):
+            rows = json.loads(PATH.read_text()) if PATH.exists() else {}
+            rows[env_id] = row_of(env_id)
+            PATH.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
+            print(env_id, rows[env_id]["seconds"], "s", rows[env_id]["problems"], flush=True)
+            jax.clear_caches()
+    tables.render()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
