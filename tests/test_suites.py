@@ -344,6 +344,20 @@ def test_a_joint_mask_of_jumanji_makes_one_choice_of_combinations():
     np.testing.assert_array_equal(after.reward, want.reward)
 
 
+@pytest.mark.long
+def test_every_environment_of_jumanji_makes_a_program():
+    """But those for several agents, and Sokoban, which downloads its levels."""
+    installed("jumanji/")
+    import jumanji
+
+    several = ("Connector-v3", "LevelBasedForaging-v0", "SearchAndRescue-v0", "Sokoban-v0")
+    for name in set(jumanji.registered_environments()) - set(several):
+        cfg = CFG.replace(env=f"jumanji/{name}", num_envs=2, num_steps=4, num_minibatches=1, total_timesteps=8)
+        train = purerl.make_train(cfg)
+        assert train.cfg.action_mask == ("" if "RubiksCube" in name else "action_mask")
+        jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
+
+
 @pytest.mark.slow
 def test_masks_of_single_choices_keep_several():
     installed("jumanji/")

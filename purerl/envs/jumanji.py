@@ -41,7 +41,8 @@ class _Bare:
 
     def __init__(self, env: Any):
         self._env, self._specs = env, _leaves(env.observation_spec)
-        self._sizes, mask = _sizes(env.action_spec), self._specs.get("action_mask")
+        mask = self._specs.get("action_mask")
+        self._sizes = _sizes(env.action_spec, mask)
         self._joint = mask is not None and len(self._sizes) > 1 and mask.shape == self._sizes
         self.action_space = _action_space(env.action_spec, self._sizes, self._joint)
         self.observation_space = {name: _space(name, spec) for name, spec in self._specs.items()}
@@ -54,8 +55,9 @@ class _Bare:
         if name == "action_mask" and self.masked:
             return x.reshape(-1)
         space, spec = self.observation_space[name], self._specs[name]
+        x = jnp.asarray(x, spec.dtype)
         if isinstance(space, Indices):
-            return x.astype(space.dtype) - np.asarray(getattr(spec, "minimum", 0), space.dtype)
+            return (x - np.asarray(getattr(spec, "minimum", 0), x.dtype)).astype(space.dtype)
         if name == "step_count":
             limit = spec.maximum if hasattr(spec, "maximum") else self._env.time_limit
             return x.astype(jnp.float32) / np.float32(limit)
@@ -75,7 +77,7 @@ class _Bare:
 def _leaves(tree: Any) -> dict[str, Any]:
     """The entries of an observation, or of its spec, by name, those of nested ones as `outer/inner`."""
     parts = getattr(tree, "_specs", None) or (tree._asdict() if hasattr(tree, "_asdict") else vars(tree))
-    nested = lambda x: bool(getattr(x, "_specs", None)) or not hasattr(x, "dtype")
+    nested = lambda x: bool(getattr(x, "_specs", None)) or not (hasattr(x, "dtype") or isinstance(x, int | float))
     return {
         name if inner is None else f"{name}/{inner}": leaf
         for name, x in parts.items()
@@ -83,10 +85,12 @@ def _leaves(tree: Any) -> dict[str, Any]:
     }
 
 
-def _sizes(spec: Any) -> tuple[int, ...]:
-    """How many values each choice of an action has; none for actions that are no choices."""
+def _sizes(spec: Any, mask: Any) -> tuple[int, ...]:
+    """How many values each choice of an action has; none for actions that are no choices. Bounds may be one too high."""
     if not jnp.issubdtype(spec.dtype, jnp.integer):
         return ()
+    if mask is not None and len(mask.shape) == 2 and (mask.shape[0],) == spec.shape:
+        return (mask.shape[1],) * mask.shape[0]
     return tuple(np.broadcast_to(np.asarray(spec.maximum) + 1, spec.shape or (1,)).tolist())
 
 
@@ -106,7 +110,7 @@ def _space(name: str, spec: Any) -> Any:
     if name not in CODES:
         return None
     bounds = [int(np.max(getattr(spec, bound, default))) for bound, default in (("minimum", 0), ("maximum", HIGHEST_POWER))]
-    return Indices(bounds[1] - bounds[0] + 1, spec.shape)
+    return Indices(bounds[1] - bounds[0] + 1, spec.shape, np.dtype(np.uint8))
 
 
 def make(name: str, env_kwargs: tuple) -> Any:
