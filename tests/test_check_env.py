@@ -27,7 +27,14 @@ def test_what_works_passes(env):
     assert "no episode ended" not in str(report)
 
 
-@pytest.mark.parametrize("name", [x if x in FEW else pytest.param(x, marks=pytest.mark.slow) for x in OFFLINE])
+def marked(name):
+    """Seaquest alone compiles for a minute."""
+    if name in FEW:
+        return name
+    return pytest.param(name, marks=pytest.mark.long if name == "Seaquest-MinAtar" else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", map(marked, OFFLINE))
 def test_ours_pass(name):
     with jax.numpy_rank_promotion("allow"):  # gymnax's Swimmer needs it
         assert not purerl.check_env(name).problems

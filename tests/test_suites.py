@@ -286,6 +286,20 @@ def test_an_update_of_other_algorithms(env_id, name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("env_id", [*ONE_EACH[3:], "jumanji/Maze-v0"])
+def test_it_may_be_made_inside_a_trace(env_id):
+    """As in a sweep over configs, and where an evaluation has other levels."""
+    installed(env_id)
+    cfg = CFG.replace(env=env_id, num_levels=2, num_envs=2, num_steps=4, num_minibatches=1, total_timesteps=8)
+
+    def run(lr):
+        train = purerl.make_train(cfg.replace(lr=lr))
+        return train.evaluate(train(KEY).state, KEY, num_episodes=3, max_steps=2).returns
+
+    assert jax.eval_shape(jax.vmap(run), jnp.ones(2)).shape == (2, 3)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_id", "name", "values"),
     [

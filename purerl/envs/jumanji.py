@@ -105,7 +105,7 @@ def _space(name: str, spec: Any) -> Any:
     if not jnp.issubdtype(spec.dtype, jnp.integer) or name == "step_count":
         return None
     if not spec.shape and hasattr(spec, "maximum"):
-        few = spec.minimum == 0 and spec.maximum < MOST_VALUES
+        few = int(spec.minimum) == 0 and int(spec.maximum) < MOST_VALUES
         return Discrete(int(spec.maximum) + 1) if few else None
     if name not in CODES:
         return None
