@@ -34,7 +34,7 @@ def marked(name):
     return pytest.param(name, marks=pytest.mark.long if name == "Seaquest-MinAtar" else pytest.mark.slow)
 
 
-@pytest.mark.parametrize("name", map(marked, OFFLINE))
+@pytest.mark.parametrize("name", [marked(name) for name in OFFLINE])
 def test_ours_pass(name):
     with jax.numpy_rank_promotion("allow"):  # gymnax's Swimmer needs it
         assert not purerl.check_env(name).problems
