@@ -13,6 +13,7 @@ of a combination, since choices that are drawn one by one would not all be legal
 `(("generator", ("RandomGenerator", (("num_rows", 5), ("num_cols", 5)))),)` for `jumanji/Maze-v0`.
 """
 
+import builtins
 import importlib
 import math
 import warnings
@@ -22,9 +23,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+in_notebook = vars(builtins).pop("__IPYTHON__", None)  # where the suite would switch all pictures to a backend of its own
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of deprecations in its own imports
     import jumanji as suite
+if in_notebook is not None:
+    builtins.__IPYTHON__ = in_notebook
 
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.types import NEVER, Box, Discrete, Environment, Indices, MultiDiscrete
