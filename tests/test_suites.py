@@ -358,6 +358,20 @@ def test_a_joint_mask_of_jumanji_makes_one_choice_of_combinations():
     np.testing.assert_array_equal(after.reward, want.reward)
 
 
+@pytest.mark.slow
+def test_jumanji_leaves_a_notebooks_pictures_alone(fresh_python):
+    installed("jumanji/")
+    says = fresh_python("""
+import builtins, matplotlib
+matplotlib.use("svg")
+builtins.__IPYTHON__ = True
+import purerl
+purerl.make_train(purerl.PPOConfig(env="jumanji/Maze-v0"))
+print(matplotlib.get_backend(), builtins.__IPYTHON__)
+""")
+    assert "svg True" in says
+
+
 @pytest.mark.long
 def test_every_environment_of_jumanji_makes_a_program():
     """But those for several agents, and Sokoban, which downloads its levels."""

@@ -13,7 +13,7 @@ import jax
 from purerl.core.errors import ConfigError, Problem, code_of, nearest
 from purerl.core.types import Environment, TimeStep
 from purerl.envs.auto_reset import auto_reset
-from purerl.envs.lazily import lazily
+from purerl.envs.importing import lazily
 from purerl.envs.parameters import constructing, overridden
 from purerl.envs.signals import check_step, chosen, strong, typed_signals, unpacked
 from purerl.envs.spaces import action_space_of, observation_space_of

@@ -13,27 +13,22 @@ of a combination, since choices that are drawn one by one would not all be legal
 `(("generator", ("RandomGenerator", (("num_rows", 5), ("num_cols", 5)))),)` for `jumanji/Maze-v0`.
 """
 
-import builtins
 import importlib
 import math
-import warnings
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-in_notebook = vars(builtins).pop("__IPYTHON__", None)  # where the suite would switch all pictures to a backend of its own
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of deprecations in its own imports
-    import jumanji as suite
-if in_notebook is not None:
-    builtins.__IPYTHON__ = in_notebook
-
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.types import NEVER, Box, Discrete, Environment, Indices, MultiDiscrete
 from purerl.envs.functions import wrap_env
+from purerl.envs.importing import quietly
 from purerl.envs.parameters import constructing
+
+with quietly():
+    import jumanji as suite
 
 CODES = ("board", "cube", "puzzle", "grid", "node_types", "colors")  # entries whose whole numbers are no quantities
 MOST_VALUES = 64  # of a single whole number, such as a row, that is an index and no quantity

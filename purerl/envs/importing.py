@@ -1,9 +1,11 @@
-"""Modules that are imported when they are first used, and not where a library imports them."""
+"""How other libraries are imported: some of their modules when they are first used, and quietly."""
 
+import builtins
 import contextlib
 import importlib
 import sys
 import types
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,3 +28,16 @@ def lazily(*names: str) -> Iterator[None]:
         for name in absent:
             if isinstance(sys.modules.get(name), _Later):
                 del sys.modules[name]
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Within it a library is imported without its warnings, and as if outside of a notebook, whose pictures it would change."""
+    notebook = vars(builtins).pop("__IPYTHON__", None)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        if notebook is not None:
+            builtins.__IPYTHON__ = notebook
