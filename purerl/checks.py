@@ -286,7 +286,8 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, network: Networ
     found = []
     hints = {"float64": "cast to float32", "uint8": "cast to float32, not scaled, since they are no image"}
     for space in entries_of(env.observation_space).values() if network is None else []:
-        if space.dtype.name in hints and not (space.dtype == np.uint8 and len(space.shape) == 3):
+        is_image = space.dtype == np.uint8 and len(space.shape) == 3
+        if space.dtype.name in hints and not is_image and not is_index(space):
             found.append(Problem("env", f"observations of {space.dtype.name}", hints[space.dtype.name]))
     return found
 

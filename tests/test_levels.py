@@ -1,5 +1,7 @@
 """Levels, and arrays of indices in observations, on a small map that a reset draws."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,6 +75,22 @@ def test_indices_are_one_hot_and_stay_bytes_until_the_network():
     assert state.actor.obs.dtype == np.uint8
     kernels = {x.shape for x in jax.tree.leaves(state.params) if x.ndim == 4}
     assert kernels == {(3, 3, 5, 16)}  # convolutions over five channels
+
+
+def test_indices_of_bytes_are_not_taken_for_quantities():
+    class Flat(Map):
+        observation_space = purerl.Indices(3, shape=(4, 4), dtype=np.dtype(np.uint8))
+
+        def reset(self, key):
+            tiles, obs = super().reset(key)
+            return tiles, obs[..., 0]
+
+        def step(self, key, tiles, action):
+            return tiles, tiles[..., 0], *super().step(key, tiles, action)[2:]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        purerl.make_train(SMALL, env=purerl.wrap_env(Flat()))
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def _draw(env: Any):
     def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
         import matplotlib.pyplot as plt
 
-        with plt.ioff():
+        with plt.ioff(), plt.rc_context({"animation.writer": "pillow"}):
             env.animate([state for state, _ in env_states], interval=200, save_path=str(path))
         plt.close("all")
 

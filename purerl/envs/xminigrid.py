@@ -13,15 +13,18 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import xminigrid as suite
-from xminigrid.benchmarks import DATA_PATH, NAME2HFFILENAME
-from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.types import Discrete, Environment, Indices
 from purerl.envs.functions import wrap_env
 from purerl.envs.gif import save_gif
+from purerl.envs.importing import quietly
 from purerl.envs.parameters import constructing
+
+with quietly():
+    import xminigrid as suite
+    from xminigrid.benchmarks import DATA_PATH, NAME2HFFILENAME
+    from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 
 
 class Made(NamedTuple):
