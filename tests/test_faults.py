@@ -246,6 +246,7 @@ purerl.fit(cfg, directory=directory, save_every=1, keep=10, on_save_error=on_sav
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(tmp_path):
     code, out = finish(tmp_path, code=FULL.format(mode="raise"))
     assert code == 1

@@ -149,6 +149,7 @@ def of_nnx():
     return Network(lambda key, obs: {"all": nnx.split(Linears(nnx.Rngs(params=key)), nnx.Param)[1]}, apply)
 
 
+@pytest.mark.slow
 def test_review_4_parameters_of_nnx_are_saved_and_restored(tmp_path):
     train = tiny(network=of_nnx())
     state = jax.jit(train.init)(KEY)

@@ -3,8 +3,8 @@
 An observation is a dict of the suite's entries, of which `action_mask` marks the legal actions. Boards, puzzles, cubes and single
 positions are indices; `step_count` is given as a share of the time limit.
 
-The suite ends an episode at a time limit as it ends one at a terminal state, with a discount of 0, and shows the agent how many
-steps it has taken: such a limit is part of the task, and stays a termination.
+The suite ends an episode at a time limit as it ends one at a terminal state, with a discount of 0, and mostly shows how many
+steps were taken: such a limit is part of the task, and stays a termination.
 
 Where the legal actions are marked for whole combinations of several choices (Tetris, Sudoku, Minesweeper), an action is the index
 of a combination, since choices that are drawn one by one would not all be legal together.
