@@ -89,12 +89,12 @@ def test_how_often_each_rollout_is_used(order, max_uses):
     train = made(FRESH)
     state = train.init(KEY)
     actor, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 2))(state)
-    ring, clock, uses = empty_ring(ring_batch(rollout, actor), 4), state.clock, {}
+    ring, clock, uses = empty_ring(ring_batch(rollout, actor, 2), 4), state.clock, {}
 
     @jax.jit
     def update(ring, clock, i, key):
         marked = rollout.replace(steps=rollout.steps.replace(reward=jnp.full((2, 4), i, jnp.float32)))
-        ring = ring_push(ring, clock, ring_batch(marked, actor), jnp.int32(0))
+        ring = ring_push(ring, clock, ring_batch(marked, actor, 2), jnp.int32(0))
         ring, places = ring_select(ring, max_uses, order, key, jnp.bool_(True))
         return ring, ring_take(ring, places).rollout.steps.reward
 
@@ -126,7 +126,7 @@ def test_what_is_read_again_with_the_same_parameters_is_what_was_said(changes):
     def both(state):
         options = {"length": length, "keep_next_obs": True}
         actor, rollout, _ = collect(train.env, network, state.params, state.actor, KEY, 16, **options)
-        return rollout.steps, *recompute_outputs(network, state.params, ring_batch(rollout, actor), length, 16)
+        return rollout.steps, *recompute_outputs(network, state.params, ring_batch(rollout, actor, 16), length)
 
     steps, outputs, next_value = jax.jit(both)(state)
     assert steps.truncated.sum() > 1
@@ -156,8 +156,8 @@ def test_targets_of_stale_data_are_the_double_sum_and_need_the_final_observation
     train, states = updates(cfg, 6)
     state, network = states[-1], as_actors_see(train.cfg, train.network, states[-1])
     data = ring_take(state.extra["ring"], jnp.arange(3))
-    steps, advantages, staleness = jax.jit(lambda s: corrected(train.cfg, network, s, data, 16, 16))(state)
-    target, _ = recompute_outputs(network, state.extra["target"], data, 16, 16)
+    steps, advantages, staleness = jax.jit(lambda s: corrected(train.cfg, network, s, data, 16))(state)
+    target, _ = recompute_outputs(network, state.extra["target"], data, 16)
     rho = np.exp(target.policy.log_prob(data.rollout.steps.action) - data.rollout.steps.log_prob)
     assert rho.std() > 0.1
     assert data.rollout.steps.truncated[:-1].sum() > 3
@@ -218,7 +218,7 @@ def test_no_gradient_reaches_the_target():
     data = ring_take(state.extra["ring"], jnp.arange(3))
 
     def learnt_from(target):
-        _, advantages, _ = corrected(train.cfg, network, state.replace(extra={"target": target}), data, 16, 16)
+        _, advantages, _ = corrected(train.cfg, network, state.replace(extra={"target": target}), data, 16)
         return advantages.advantage.sum() + advantages.target.sum()
 
     gradient = jax.grad(learnt_from)(state.extra["target"])
@@ -261,7 +261,7 @@ def test_the_ratio_is_one_before_the_first_step(env, changes):
 def test_stale_data_without_correction_are_what_the_actors_said():
     train, states = updates(STALE.replace(correction="none"), 3)
     steps = states[-1].extra["ring"].batch.rollout.steps
-    assert steps.value.shape == (16, 12)
+    assert steps.value.shape == (16, 3, 4)
     assert digest(states[-1].params) != digest(updates(STALE, 3)[1][-1].params)
     assert "rho_p99" not in jax.eval_shape(train.update, states[0])[1]
 

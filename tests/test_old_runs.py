@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import purerl
+from purerl.acting.final_obs import final_obs_of
+from purerl.runs.storage.migrations import RING, described, fitted
 from tests.old_runs import CASES, HERE, STOPPED, UPDATES, arguments, digest, values
 
 RUNS = sorted(path.relative_to(HERE) for path in HERE.glob("*/*"))
@@ -52,3 +54,22 @@ def test_it_goes_on_to_the_end(run, tmp_path):
 
 def test_there_is_a_run_of_every_kind():
     assert {run.name for run in RUNS} == set(CASES)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_of_the_observations_before_resets_those_at_time_limits_are_kept(count):
+    """A ring of 0.2 has all of them, `[runs, T, R, B]`; how many of them are read depends on the environment."""
+    rng, shape = np.random.default_rng(0), (2, 12, 3, 4)
+    truncated = rng.permuted(np.arange(12)[None, :, None, None] < count - np.arange(4) % 2, axis=1) & np.ones(shape, bool)
+    next_obs = rng.normal(size=(*shape, 5)).astype(np.float32)
+    final, flags = f"{RING}.final_obs", f"{RING}.rollout.steps.truncated"
+    arrays = {final: next_obs, flags: truncated}
+    wanted = {final: f"float32[2, {count}, 3, 4, 5]", flags: "bool[2, 12, 3, 4]"}
+    leaves, fewer = fitted({path: described(x) for path, x in arrays.items()}, arrays, wanted)
+    assert leaves[final][0] == wanted[final]
+    for run in range(2):
+        for place in range(3):
+            flag, kept = truncated[run, :, place], fewer[final][run, :, place]
+            want = final_obs_of(next_obs[run, :, place], flag, count)
+            there = np.arange(count)[:, None] < flag.sum(0)
+            np.testing.assert_array_equal(kept[there], np.asarray(want)[there])

@@ -49,5 +49,11 @@ def at_truncations(x: jax.Array, truncated: jax.Array) -> jax.Array:
         return x
     if x.shape[0] == 1:
         return jnp.broadcast_to(x, (*truncated.shape, *x.shape[2:]))
-    nth = jnp.maximum(jnp.cumsum(truncated, axis=0, dtype=jnp.int32) - 1, 0)
-    return x[nth, jnp.arange(x.shape[1])[None]]
+    return x[rows_of_truncations(truncated, x.shape[0]), jnp.arange(x.shape[1])[None]]
+
+
+def rows_of_truncations(truncated: jax.Array, count: int) -> jax.Array:
+    """For each truncation its row among the C that are kept, `[T, B]` int32; any row elsewhere."""
+    if count == truncated.shape[0]:
+        return jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32)[:, None], truncated.shape)
+    return jnp.maximum(jnp.cumsum(truncated, axis=0, dtype=jnp.int32) - 1, 0)

@@ -49,7 +49,7 @@ from purerl.core.keys import named_key
 from purerl.core.metrics import Sum, mean_of
 from purerl.core.reductions import quantile, total
 from purerl.core.streams import EPISODIC, extrinsic
-from purerl.core.types import Advantages, Algorithm, Environment, Network, Rollout, TrainState, Transition
+from purerl.core.types import Actor, Advantages, Algorithm, Environment, Network, Rollout, TrainState, Transition
 from purerl.learning import losses
 from purerl.learning.advantages import advantage_estimator, estimate, value_metrics, vtrace
 from purerl.learning.components import Components
@@ -88,13 +88,17 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)
         return state, rollout, rollout_metrics | reward_metrics
 
+    def kept(rollout: Rollout, actor: Actor) -> RingBatch:
+        """What the ring keeps of a rollout: intrinsic rewards are learnt from all observations that steps led to."""
+        return ring_batch(rollout, actor, count, keep_next_obs=cfg.streams > 1)
+
     def init(key: jax.Array) -> TrainState:
         state = base.init(key)
         snapshot = {"params": state.params, "statistics": state.statistics}
         after, rollout, _ = jax.eval_shape(act, state, snapshot)
         extra = {
             "published": snapshots(cfg, snapshot),
-            "ring": empty_ring(ring_batch(rollout, after.actor), cfg.replay),
+            "ring": empty_ring(kept(rollout, after.actor), cfg.replay),
             "target": jax.tree.map(jnp.copy, state.params),  # a copy, so that a state can be donated
         }
         return state.replace(extra=state.extra | extra)
@@ -104,14 +108,14 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         published, snapshot, behind = publish(cfg, state)
         state, newest, rollout_metrics = act(state, snapshot)
 
-        ring = ring_push(state.extra["ring"], state.clock, ring_batch(newest, state.actor), behind)
+        ring = ring_push(state.extra["ring"], state.clock, kept(newest, state.actor), behind)
         learns = ~is_before(state.clock, cfg.skipped_updates)
         key = named_key(state.key, "replay", state.clock)
         ring, places = ring_select(ring, cfg.max_uses or cfg.replay, cfg.replay_order, key, learns)
         batch = ring_take(ring, places)
         batch = batch.replace(rollout=batch.rollout.replace(steps=parts.rewards.prepare(state, batch.rollout.steps)))
 
-        steps, advantages, staleness_metrics = estimated(cfg, network, parts, state, batch, length, count)
+        steps, advantages, staleness_metrics = estimated(cfg, network, parts, state, batch, length)
         rollout = batch.rollout.replace(steps=steps)
         data = training_set(cfg, state.statistics, rollout, advantages, base.phases[0].length, parts.sees_old_policy)
         learner = with_obs_normalization(cfg, network, state.statistics)
@@ -121,7 +125,8 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         moves = is_due(state.clock, cfg.target_update_freq)
         moved = lambda: moved_towards(target_params, state.params, cfg.tau)
         target_params = jax.lax.cond(moves, moved, lambda: target_params)
-        statistics = merge_statistics(cfg, state.statistics, newest.steps.obs, advantages.target[:, : cfg.num_envs])
+        target = advantages.target[:, : newest.steps.first.shape[1]]  # of the newest
+        statistics = merge_statistics(cfg, state.statistics, newest.steps.obs, target)
         extra = {**state.extra, "published": published, "ring": ring, "target": target_params}
         state = state.replace(clock=increment(state.clock), statistics=statistics, extra=extra)
         metrics = rollout_metrics | train_metrics | penalty_metrics | staleness_metrics | value_metrics(steps, advantages)
@@ -182,13 +187,13 @@ def moved_towards(target: PyTree, params: PyTree, tau: jax.Array) -> PyTree:
 
 
 def estimated(
-    cfg: APPOConfig, network: Network, parts: Components, state: TrainState, batch: RingBatch, length: int, count: int
+    cfg: APPOConfig, network: Network, parts: Components, state: TrainState, batch: RingBatch, length: int
 ) -> tuple[Transition, Advantages, dict[str, Any]]:
     """Steps and advantages to learn from, corrected for staleness if `correction` is on; metrics of staleness."""
     if cfg.correction == "none":
         steps = batch.rollout.steps
         return steps, advantage_estimator(cfg, parts.advantage)(steps, cfg), {}
-    return corrected(cfg, with_statistics(cfg, network, state), state, batch, length, count, parts.advantage)
+    return corrected(cfg, with_statistics(cfg, network, state), state, batch, length, parts.advantage)
 
 
 def corrected(
@@ -197,7 +202,6 @@ def corrected(
     state: TrainState,
     batch: RingBatch,
     length: int,
-    count: int,
     advantage: Callable = estimate,
 ) -> tuple[Transition, Advantages, dict[str, Any]]:
     """Steps with the learner's values and the log-probabilities in the denominator of the ratio; advantages; metrics.
@@ -208,11 +212,10 @@ def corrected(
         state: its parameters give values, its target log-probabilities.
         batch: the rollouts to learn from.
         length: steps of a training sequence.
-        count: how many episodes of one environment can be truncated in a rollout.
         advantage: in place of V-trace, if it is not the default. If it has the parameter `log_ratio`, it is given that of the
           target policy to the one that acted, `[T, B]`.
     """
-    outputs, next_value = recompute_outputs(network, state.params, batch, length, count, EPISODIC if cfg.streams > 1 else ())
+    outputs, next_value = recompute_outputs(network, state.params, batch, length, EPISODIC if cfg.streams > 1 else ())
     target = recompute_policy(network, state.extra["target"], batch, length)
     steps = batch.rollout.steps.replace(value=outputs.value, next_value=next_value)
     behaviour_log_prob, target_log_prob = steps.log_prob, target.log_prob(steps.action)

@@ -78,37 +78,33 @@ class AuxBatch:
 def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
     """PPG as two pure functions; the arguments are the first four of `ppo`. The network has the head `aux_value`.
 
-    The buffer is `Sequences` of `n_pi * num_envs` columns, each the rollout of one environment: like one wide rollout.
+    The buffer has the last `n_pi` rollouts, `[T, n_pi, B, ...]`; side by side they are one wide rollout.
     A user's learning-rate schedule is the policy phase's. The auxiliary phase follows the config's schedule, from `aux_lr` on.
     """
-    T, B = cfg.num_steps, cfg.num_envs
     aux_optimizer = "ppo" if cfg.aux_optimizer == "shared" else "aux"
 
-    def first_column(slot: jax.Array) -> jax.Array:
-        """The first of a rollout's columns in the buffer."""
-        return (slot * jnp.uint32(B)).astype(jnp.int32)
-
-    def buffer_write(state: TrainState, steps: AuxBatch, carry: Any) -> dict[str, Any]:
-        """The buffer with these `B` columns in the place of those of `n_pi` updates ago."""
-        at = first_column(remainder(state.clock, cfg.n_pi))
-        write = lambda axis: lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, at, axis)
+    def buffer_write(state: TrainState, steps: AuxBatch, carry: Any) -> Sequences:
+        """The buffer with this rollout in the place of that of `n_pi` updates ago."""
+        at = remainder(state.clock, cfg.n_pi).astype(jnp.int32)
+        write = lambda axis: lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, at, axis)
         buffer = state.extra["buffer"]
-        return {"buffer": Sequences(jax.tree.map(write(1), buffer.steps, steps), jax.tree.map(write(0), buffer.carry, carry))}
+        return Sequences(jax.tree.map(write(1), buffer.steps, steps), jax.tree.map(write(0), buffer.carry, carry))
 
     def auxiliary_phase(state: TrainState, rollout: Rollout, advantages: Advantages) -> tuple[TrainState, dict[str, Any]]:
         """Keeps the rollout, and runs the auxiliary phase if it is due."""
         steps = AuxBatch(rollout.steps.obs, rollout.steps.first, advantages.target)
-        buffer = buffer_write(state, steps, jax.tree.map(lambda x: x[0], rollout.carry))["buffer"]
-        state = state.replace(extra={**state.extra, "buffer": buffer})
+        buffer = buffer_write(state, steps, jax.tree.map(lambda x: x[0], rollout.carry))
+        state, width = state.replace(extra={**state.extra, "buffer": buffer}), rollout.steps.first.shape[1]
         learner, opt_state = with_obs_normalization(cfg, network, state.statistics), state.opt_state[aux_optimizer]
         phase = aux_phase(cfg, learner, parts, state.clock)
 
         def run():
-            steps = buffer.steps.replace(target=standardize_values(state.statistics, buffer.steps.target))
-            clone, error_before = in_chunks(policy_and_value_error(learner, state.params), buffer.replace(steps=steps), B)
-            data = buffer.replace(steps=steps.replace(clone=clone))
+            wide = side_by_side(buffer)
+            steps = wide.steps.replace(target=standardize_values(state.statistics, wide.steps.target))
+            clone, error_before = in_chunks(policy_and_value_error(learner, state.params), wide.replace(steps=steps), width)
+            data = wide.replace(steps=steps.replace(clone=clone))
             params, opt_state_after, metrics = epochs(phase, state.clock, state.key, state.params, opt_state, data)
-            policy, error_after = in_chunks(policy_and_value_error(learner, params), data, B)
+            policy, error_after = in_chunks(policy_and_value_error(learner, params), data, width)
             metrics |= {"aux/error_before": mean_of(error_before), "aux/error_after": mean_of(error_after)}
             return params, opt_state_after, metrics | {"aux/kl_after": mean_of(clone.kl(policy))}
 
@@ -117,25 +113,33 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
 
     def skipped(state: TrainState, after: TrainState) -> dict[str, Any]:
         """In place of a rollout that is not learnt from, the buffer has the rollout before it twice."""
-        at = first_column(remainder(advance(state.clock, cfg.n_pi - 1), cfg.n_pi))
-        read = lambda axis: lambda x: jax.lax.dynamic_slice_in_dim(x, at, B, axis)
+        at = remainder(advance(state.clock, cfg.n_pi - 1), cfg.n_pi).astype(jnp.int32)
+        read = lambda axis: lambda x: jax.lax.dynamic_index_in_dim(x, at, axis, keepdims=False)
         buffer = state.extra["buffer"]
         before = jax.tree.map(read(1), buffer.steps), jax.tree.map(read(0), buffer.carry)
-        return {**state.extra, **buffer_write(state, *before)}
+        return {**state.extra, "buffer": buffer_write(state, *before)}
 
     base = ppo(cfg, env, network, parts, ppg_phases, auxiliary_phase)
     template = aux_phase(cfg, network, parts, None)
 
     def init(key: jax.Array) -> TrainState:
         state = base.init(key)
-        wide = lambda x: jnp.zeros((T, cfg.n_pi * B, *x.shape[1:]), x.dtype)
-        target = jnp.zeros((B, cfg.streams) if cfg.streams > 1 else B, jnp.float32)
-        steps = AuxBatch(*jax.tree.map(wide, (state.actor.obs, state.actor.first, target)))
-        buffer = Sequences(steps, network.initial_carry(cfg.n_pi * B))
+        rollouts = lambda x: jnp.zeros((cfg.num_steps, cfg.n_pi, *x.shape), x.dtype)
+        first = state.actor.first
+        target = jnp.zeros((*first.shape, cfg.streams) if cfg.streams > 1 else first.shape, jnp.float32)
+        steps = AuxBatch(*jax.tree.map(rollouts, (state.actor.obs, first, target)))
+        carry = jax.tree.map(lambda x: jnp.zeros((cfg.n_pi, *x.shape), x.dtype), state.actor.carry)
+        buffer = Sequences(steps, carry)
         opt_state = {"aux": init_phase(template, state.params)} if aux_optimizer == "aux" else {}
         return state.replace(opt_state={**state.opt_state, **opt_state}, extra={**state.extra, "buffer": buffer})
 
     return base._replace(init=init, phases=(*base.phases, template), skipped=skipped)
+
+
+def side_by_side(buffer: Sequences) -> Sequences:
+    """The rollouts of a buffer `[T, n_pi, B, ...]` as one, `[T, n_pi * B, ...]`."""
+    steps = jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), buffer.steps)
+    return Sequences(steps, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), buffer.carry))
 
 
 # --- phases -----------------------------------------------------------------------------------------------------------

@@ -5,10 +5,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 
-from purerl.acting.final_obs import at_truncations, final_obs_of
+from purerl.acting.final_obs import at_truncations, final_obs_of, rows_of_truncations
 from purerl.acting.rollout import edge_values, next_values, one_step
 from purerl.core.clock import remainder
 from purerl.core.platform import where_any
@@ -25,10 +24,12 @@ class RingBatch:
     """Rollouts side by side, as one of more columns.
 
     rollout: leaves `[T, B, ...]`.
+    final_obs: `[C, B, ...]`, the observations before the resets that time limits caused; see `purerl.acting.final_obs`.
     last_obs, last_first: `[B, ...]`, what would have been acted on next.
     """
 
     rollout: Rollout
+    final_obs: PyTree
     last_obs: PyTree
     last_first: jax.Array
 
@@ -37,7 +38,7 @@ class RingBatch:
 class Ring:
     """The last R rollouts, each in the place of the one R updates before it.
 
-    batch: `R * B` columns.
+    batch: `[T, R, B, ...]` and `[R, B, ...]`, an axis more than a `RingBatch` of one rollout has.
     age: `[R]` int32, updates since a rollout was collected.
     uses: `[R]` int32, updates that have learnt from it.
     lag: `[R]` int32, updates between the parameters that acted and the newest ones, when it was collected.
@@ -49,25 +50,27 @@ class Ring:
     lag: jax.Array
 
 
-def ring_batch(rollout: Rollout, after: Actor) -> RingBatch:
-    """A rollout with what comes next."""
-    return RingBatch(rollout, after.obs, after.first)
+def ring_batch(rollout: Rollout, after: Actor, count: int, keep_next_obs: bool = False) -> RingBatch:
+    """A rollout with what comes next; `count` of its observations before resets are kept, or also all of `next_obs`."""
+    steps = rollout.steps
+    final_obs = final_obs_of(steps.next_obs, steps.truncated, count)
+    rollout = rollout if keep_next_obs else rollout.replace(steps=steps.replace(next_obs=()))
+    return RingBatch(rollout, final_obs, after.obs, after.first)
 
 
 def empty_ring(one: RingBatch, size: int) -> Ring:
     """A ring for rollouts of these shapes."""
-    wide = lambda axis: lambda x: jnp.zeros((*x.shape[:axis], size * x.shape[axis], *x.shape[axis + 1 :]), x.dtype)
+    wide = lambda axis: lambda x: jnp.zeros((*x.shape[:axis], size, *x.shape[axis:]), x.dtype)
     zeros = lambda: jnp.zeros(size, jnp.int32)
-    return Ring(_by_columns(wide, one), age=zeros(), uses=jnp.full(size, EMPTY, jnp.int32), lag=zeros())
+    return Ring(_by_place(wide, one), age=zeros(), uses=jnp.full(size, EMPTY, jnp.int32), lag=zeros())
 
 
 def ring_push(ring: Ring, clock: Clock, one: RingBatch, lag: jax.Array) -> Ring:
     """The ring after one more update, with its rollout."""
     slot = remainder(clock, ring.age.size).astype(jnp.int32)
-    column = slot * np.int32(one.last_first.size)
-    write = lambda axis: lambda old, new: jax.lax.dynamic_update_slice_in_dim(old, new, column, axis)
+    write = lambda axis: lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, slot, axis)
     return Ring(
-        batch=_by_columns(write, ring.batch, one),
+        batch=_by_place(write, ring.batch, one),
         age=(ring.age + 1).at[slot].set(0),
         uses=ring.uses.at[slot].set(0),
         lag=ring.lag.at[slot].set(lag),
@@ -100,17 +103,16 @@ def ring_drop_newest(ring: Ring, clock: Clock, before: Ring) -> Ring:
 
 def ring_take(ring: Ring, places: jax.Array) -> RingBatch:
     """The rollouts in these places, side by side."""
-    if ring.age.size == 1:
-        return ring.batch
-    width = ring.batch.last_first.size // ring.age.size
-    columns = (places[:, None] * width + jnp.arange(width, dtype=jnp.int32)[None]).reshape(-1)
-    return _by_columns(lambda axis: lambda x: jnp.take(x, columns, axis), ring.batch)
+    taken = lambda x, axis: x if ring.age.size == 1 else jnp.take(x, places, axis)
+    joined = lambda axis: lambda x: taken(x, axis).reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
+    return _by_place(joined, ring.batch)
 
 
-def _by_columns(function: Any, one: RingBatch, *others: RingBatch) -> RingBatch:
-    """`function(axis)` of every leaf, where `axis` is that of the columns."""
-    alike = lambda pick, axis: jax.tree.map(function(axis), pick(one), *map(pick, others))
-    return RingBatch(alike(lambda k: k.rollout, 1), alike(lambda k: k.last_obs, 0), alike(lambda k: k.last_first, 0))
+def _by_place(function: Any, batch: RingBatch, *others: RingBatch) -> RingBatch:
+    """`function(axis)` of every leaf of the ring's, where `axis` is that of the places."""
+    alike = lambda name, axis: jax.tree.map(function(axis), *(getattr(x, name) for x in (batch, *others)))
+    axes = {"rollout": 1, "final_obs": 1, "last_obs": 0, "last_first": 0}
+    return RingBatch(**{name: alike(name, axis) for name, axis in axes.items()})
 
 
 def recompute_policy(network: Network, params: PyTree, data: RingBatch, length: int) -> Any:
@@ -129,29 +131,31 @@ def _joined(tree: PyTree, shape: tuple[int, int]) -> PyTree:
 
 
 def recompute_outputs(
-    network: Network, params: PyTree, data: RingBatch, length: int, count: int, episodic: tuple[bool, ...] = ()
+    network: Network, params: PyTree, data: RingBatch, length: int, episodic: tuple[bool, ...] = ()
 ) -> tuple[Outputs, jax.Array]:
     """The outputs of a network on rollouts of the ring, `[T, B, ...]`, and the value of each step's successor, as `next_value`.
 
     A memory starts from the one stored before each sequence of `length` steps and is unrolled with these parameters, as in
-    training. The observation before a reset is valued with the memory of that moment. `count`: how many episodes of one
-    environment can be truncated in a rollout. `episodic`: as for `next_values`.
+    training. The observation before a reset is valued with the memory of that moment. `episodic`: as for `next_values`.
     """
     steps, forward = data.rollout.steps, functools.partial(one_step, network)
     if not jax.tree.leaves(data.rollout.carry):
         outputs, _ = network.apply(params, (), steps.obs, steps.first)
-        final_obs = final_obs_of(steps.next_obs, steps.truncated, count)
-        final_value, last_value = edge_values(network, params, final_obs, data.last_obs, data.last_first)
+        final_value, last_value = edge_values(network, params, data.final_obs, data.last_obs, data.last_first)
         final_value = at_truncations(final_value, steps.truncated)
         return outputs, next_values(outputs.value, steps.truncated, final_value, last_value, episodic)
 
     def step(carry, row):
+        row, kept, column = row
         outputs, carry = forward(params, carry, row.obs, row.first)
-        bootstrap = lambda: forward(params, carry, row.next_obs, jnp.zeros_like(row.first))[0].value
+        final_obs = lambda: jax.tree.map(lambda x: x[kept, column], data.final_obs)
+        bootstrap = lambda: forward(params, carry, final_obs(), jnp.zeros_like(row.first))[0].value
         final_value = where_any(row.truncated, bootstrap, jnp.zeros_like(outputs.value))
         return carry, (outputs, final_value)
 
-    cut = sequences(steps, data.rollout.carry, length)
+    kept = rows_of_truncations(steps.truncated, jax.tree.leaves(data.final_obs)[0].shape[0])
+    column = jnp.broadcast_to(jnp.arange(kept.shape[1], dtype=jnp.int32), kept.shape)
+    cut = sequences((steps, kept, column), data.rollout.carry, length)
     carry, recomputed = jax.lax.scan(step, cut.carry, cut.steps)
     outputs, final_value = _joined(recomputed, steps.first.shape)
     carry = jax.tree.map(lambda x: x[-data.last_first.size :], carry)

@@ -104,6 +104,7 @@ class Directory:
                 raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to resume from")])
             return None
         saved = self._checkpoints.load(there[-1]) if resume == "must" else first_readable(there, self._checkpoints.load)
+        saved = saved.fitted(wanted)
         self._check(saved, plan, wanted)
         return saved
 
@@ -497,6 +498,7 @@ def _state(saved: Checkpoint, train: Train, directory: Any) -> TrainState:
     is_clock = lambda path: jax.tree_util.keystr(path).startswith(checkpoint.CLOCK)
     batched = lambda path, x: x if is_clock(path) else jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype)
     template = structure.unflatten([batched(path, x) for path, x in leaves])
+    saved = saved.fitted(checkpoint.describe(template))
     states = {name: x for name, (x, _) in saved.record["leaves"].items() if name.startswith("['state']")}
     if found := checkpoint.leaf_differences(states, checkpoint.describe(template)):
         raise CheckpointMismatch(directory, found)

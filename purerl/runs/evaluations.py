@@ -120,6 +120,7 @@ class Best:
         except CheckpointError as error:
             warnings.warn(f"{error}; the best states begin anew", stacklevel=3)
             return
+        saved = saved.fitted(wanted) if saved is not None else None
         if saved is None or leaf_differences({path: x for path, (x, _) in saved.record["leaves"].items()}, wanted):
             return
         self._arrays, self._leaves = saved.arrays, wanted

@@ -29,7 +29,7 @@ import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem
 from purerl.runs.storage.files import read_errors
-from purerl.runs.storage.migrations import FORMAT, migrated
+from purerl.runs.storage.migrations import FORMAT, fitted, migrated
 
 PyTree = Any
 CLOCK = "['state'].clock"  # how the paths of a state's clock begin: of all of a state it alone has no axis of runs
@@ -50,6 +50,11 @@ class Checkpoint(NamedTuple):
     updates: int
     record: dict[str, Any]
     arrays: dict[str, np.ndarray]
+
+    def fitted(self, wanted: dict[str, str]) -> "Checkpoint":
+        """For a state that is described like this: what an old format keeps and the state need not have is left out."""
+        leaves, arrays = fitted(self.record["leaves"], self.arrays, wanted)
+        return self._replace(record={**self.record, "leaves": leaves}, arrays=arrays)
 
 
 # --- trees and arrays -------------------------------------------------------------------------------------------------
@@ -279,8 +284,7 @@ def read(path: pathlib.Path) -> Checkpoint:
         array = arrays.setdefault(name, np.empty(shape_of(described), _dtype(described)))
         if _sha256(array) != expected:
             raise CheckpointCorrupt(f"{path}: {name} is not what was written")
-    record, names = migrated(record)
-    return Checkpoint(record["updates"], record, {names[path]: x for path, x in arrays.items()})
+    return Checkpoint(record["updates"], *migrated(record, arrays))
 
 
 def shape_of(described: str) -> tuple[int, ...]:
