@@ -36,6 +36,7 @@ from purerl.runs.analysis.export import export
 from purerl.runs.analysis.plots import plot
 from purerl.runs.analysis.rendering import render
 from purerl.runs.analysis.statistics import interval, iqm
+from purerl.runs.data_parallel import data_parallel
 from purerl.runs.devices import over_devices, use_cores
 from purerl.runs.directory import Run, load, restore, save
 from purerl.runs.fit import FitResult, fit
@@ -74,6 +75,7 @@ __all__ = [
     "advantages",
     "check_env",
     "configclass",
+    "data_parallel",
     "distributions",
     "export",
     "fit",

@@ -20,6 +20,7 @@ from purerl.config.documentation import default_of
 from purerl.config.fields import Config, is_float_leaf, is_off, not_scalar, problems, undecorated
 from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
+from purerl.core.reductions import Axis, shapes_on
 from purerl.core.spaces import entries_of, is_index, step_shapes
 from purerl.core.types import Algorithm, Discrete, Environment, MultiDiscrete, Network, Outputs, Phase, TrainState
 from purerl.learning.components import Components
@@ -143,15 +144,32 @@ def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: b
     raise_if_any(_observation_problems(cfg, env, distils) + _info_problems(cfg, env))
 
 
-def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any) -> None:
+def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any, devices: int) -> None:
     """A network, and a user's optimizer or None, against config and environment."""
-    raise_if_any(_size_problems(cfg, env) + _network_problems(network, env, cfg))
+    raise_if_any(_size_problems(cfg, env, devices) + _network_problems(network, env, cfg))
     raise_if_any(optimizer_problems(optimizer, _shapes_of(network, env)[0]))
 
 
-def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState]) -> None:
-    """The size of an algorithm's buffers, against the memory of the device."""
-    raise_if_any(_kept_problems(cfg, init))
+def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState], axis: Axis | None) -> None:
+    """The size of an algorithm's buffers, of one of several devices its share, against the memory of the device."""
+    raise_if_any(_kept_problems(cfg, init, axis))
+
+
+def check_devices(cfg: OnPolicyConfig, network: Network, count: int) -> None:
+    """That so many devices can have equal shares of the environments, and of every minibatch."""
+    if cfg.num_envs % count:
+        near = sorted({max(cfg.num_envs // count, 1) * count, -(-cfg.num_envs // count) * count})
+        hint = f"must be divisible by the number of devices, {count}; {' or '.join(map(str, near))} would work"
+        raise ConfigError([Problem("num_envs", cfg.num_envs, hint)])
+    found, here = [], cfg.replace(num_envs=cfg.num_envs // count, advantage_norm="batch")
+    if (columns := getattr(cfg, "aux_columns", 0)) % count:
+        found.append(Problem("aux_columns", columns, f"must be divisible by the number of devices, {count}"))
+    elif columns:
+        here = here.replace(aux_columns=columns // count)
+    of_minibatches = ("num_minibatches", "minibatches", "aux_columns")
+    wrong = here.cross_field_errors() + (_sequence_problems(here) if network.is_recurrent else [])
+    each = f", for the {here.num_envs} environments of each of {count} devices"
+    raise_if_any(found + [problem._replace(hint=problem.hint + each) for problem in wrong if problem.field in of_minibatches])
 
 
 # --- settings without effect ------------------------------------------------------------------------------------------
@@ -210,22 +228,22 @@ def num_bytes(tree: PyTree) -> int:
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def _size_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
-    """A rollout whose observations alone exceed the memory. Nothing is allocated to find out."""
+def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[Problem]:
+    """A rollout whose observations alone exceed the memory of so many devices. Nothing is allocated to find out."""
     each = sum(math.prod(space.shape) * space.dtype.itemsize for space in entries_of(env.observation_space).values())
-    needed, there = 2 * each * cfg.batch_size, _memory()  # those acted on, and those before a reset
+    needed, there = 2 * each * cfg.batch_size // devices, _memory()  # those acted on, and those before a reset
     if there is None or needed <= there:
         return []
     hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
     return [Problem("num_envs", cfg.num_envs, hint)]
 
 
-def _kept_problems(cfg: OnPolicyConfig, init: Callable) -> list[Problem]:
+def _kept_problems(cfg: OnPolicyConfig, init: Callable, axis: Axis | None) -> list[Problem]:
     """An algorithm's buffers that exceed the memory, by the field with the largest share."""
     there = _memory()
     if not cfg.keeps or there is None:
         return []
-    kept = jax.eval_shape(init, jax.random.key(0)).extra
+    kept = shapes_on(axis, init, jax.random.key(0)).extra
     sizes = {field: num_bytes(kept[name]) for field, name in cfg.keeps.items()}
     if sum(sizes.values()) <= there:
         return []

@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import os
 import pathlib
+import signal
 import sys
 from typing import Any, Literal
 
@@ -21,6 +23,7 @@ from purerl.flags import (
     flags_of,
     imported,
     imported_env,
+    job_of,
     refuse_other_names,
     values_of,
     with_values,
@@ -35,6 +38,9 @@ from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
 from purerl.runs.logging.console import LiveLine, closing_table, evaluation_table
 from purerl.runs.logging.progress import Progress
+from purerl.runs.processes import is_first, join
+
+TIME_IS_UP = 75  # "try again later", of sysexits.h
 
 DESCRIPTION = """Trains agents of the PPO family.
 
@@ -47,7 +53,7 @@ purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions
 """
 
 
-TO_FIT = ("num_seeds", "exact", "resume", "save_seconds", "save_every", "keep", "keep_every")
+TO_FIT = ("num_seeds", "exact", "resume", "max_hours", "save_seconds", "save_every", "keep", "keep_every")
 TO_FIT += ("eval_every", "eval_episodes", "eval_deterministic", "render_every")
 
 
@@ -156,14 +162,20 @@ class Cache:
 def main(args: list[str] | None = None) -> int:
     """Runs a command and returns its exit status.
 
-    0: done, now or before, or ended by Ctrl-C; 1: a checkpoint failed or the run diverged; 2: the config cannot be trained; 143:
-    ended by SIGTERM, and to be resumed.
+    0: done, now or before, or ended by Ctrl-C; 1: a checkpoint failed, the run diverged, or another process of the job ended;
+    2: the config cannot be trained. Saved, and to be resumed: 143 was ended by SIGTERM, 138 by SIGUSR1, and 75 by --max-hours.
     """
     args = sys.argv[1:] if args is None else args
     if args == ["--version"]:
         print(f"purerl {__version__}")
         return 0
     use_cores()  # before anything starts JAX
+    try:
+        if job := job_of(args):
+            join(**job)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
     with compile_cache():
         return _run(args)
 
@@ -191,19 +203,27 @@ def _run(args: list[str]) -> int:
     except (CheckpointError, NotFiniteError) as error:
         print(error, file=sys.stderr)
         return 1
+    except jax.errors.JaxRuntimeError as error:
+        if jax.process_count() == 1:
+            raise
+        print(f"process {jax.process_index()}: another process of the job has ended: {error}", file=sys.stderr, flush=True)
+        os._exit(1)  # an orderly end would wait for the others
 
 
 def _train(cfg: Config, asked: Training) -> int:
     options = {name: getattr(asked, name) for name in TO_FIT}
-    options |= {name: getattr(asked, name) or None for name in ("directory", "init_from")}
+    options |= {name: getattr(asked, name) or None for name in ("directory", "init_from", "devices_per_run")}
     options |= _objects(cfg.env, asked.algorithm, cfg.env_kwargs)
     live_line = LiveLine()
-    result = fit(cfg, asked.seed, recorders=(live_line, *_recorders(asked, cfg)), **options)
-    if result.progress.updates:
+    watching = (live_line, *_recorders(asked, cfg)) if is_first() else ()
+    result = fit(cfg, asked.seed, recorders=watching, **options)
+    if result.progress.updates and watching:
         live_line.console.print(closing_table(result.progress, result.metrics))
-    if result.stopped_by:
+    if result.stopped_by and watching:
         live_line.console.print(_stopped(result.progress, asked.directory), highlight=False)
-    return 128 + result.stopped_by if result.stopped_by == 15 else 0
+    if result.stopped_by == "max_hours":
+        return TIME_IS_UP
+    return 128 + result.stopped_by if result.stopped_by and result.stopped_by != signal.SIGINT else 0
 
 
 def _objects(env: str, algorithm: str, env_kwargs: tuple = ()) -> dict[str, Any]:

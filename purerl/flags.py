@@ -56,10 +56,16 @@ class Training:
         seed: Seed of the first run.
         num_seeds: Runs side by side, with the seeds that follow, spread over the devices or the cores.
         exact: Every one of several seeds has the bits of its run alone. Seeds of one device then train one after the other.
+        devices_per_run: Devices that the environments of one agent are spread over; 0 for as many as a resumed run had, else 1.
+        distributed: This is one of several processes, such as of srun, that train together; JAX finds the others.
+        coordinator: Where JAX does not find them, host:port of the first process.
+        num_processes: Likewise, how many there are.
+        process_id: Likewise, which one this is, from 0.
         directory: Where checkpoints, metrics (JSON lines, CSV, TensorBoard) and evaluations go; none without.
         resume: Resume from the directory's newest checkpoint: `auto` if there is one, `must`, or `never`.
         init_from: Directory of another run, whose parameters this one starts from.
         algorithm: An algorithm of your own, package.module:function.
+        max_hours: End saved after so many hours, with exit status 75; 0 for no limit.
         save_seconds: About how long between two checkpoints.
         save_every: A checkpoint at each k-th update as well; 0 for none.
         keep: Newest checkpoints to keep.
@@ -77,10 +83,16 @@ class Training:
     seed: int = 0
     num_seeds: int = 1
     exact: bool = False
+    devices_per_run: int = 0
+    distributed: bool = False
+    coordinator: str = ""
+    num_processes: int = 0
+    process_id: int = -1
     directory: str = ""
     resume: Literal["auto", "must", "never"] = "auto"
     init_from: str = ""
     algorithm: str = ""
+    max_hours: float = 0.0
     save_seconds: float = 30.0
     save_every: int = 0
     keep: int = 3
@@ -137,6 +149,20 @@ def algorithms_of(args: list[str]) -> tuple[dict[str, type[Config]], list[str]]:
         hint = "must be the class of a config, as purerl.configclass makes it"
         raise ConfigError([Problem("command", path, hint)])
     return {**ALGORITHMS, cls.__name__: cls}, [cls.__name__, *args[1:]]
+
+
+def job_of(args: list[str]) -> dict[str, Any] | None:
+    """How to find the other processes of a job, or None if there are none; needed before anything else is imported."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--distributed", action="store_true")
+    parser.add_argument("--coordinator", default="")
+    parser.add_argument("--num-processes", "--num_processes", type=int, default=0)
+    parser.add_argument("--process-id", "--process_id", type=int, default=-1)
+    try:
+        found = vars(parser.parse_known_args(args)[0])
+    except argparse.ArgumentError:
+        return None  # what is wrong is said where all flags are read
+    return found if found.pop("distributed") or found["coordinator"] else None
 
 
 def base_of(args: list[str], algorithms: dict[str, type[Config]]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from purerl.algorithms.rnd import intrinsic_of_pair, rnd
 from purerl.checks import (
     algorithm_made,
     check_config,
+    check_devices,
     check_network,
     check_parts,
     check_spaces,
@@ -35,6 +36,7 @@ from purerl.core.keys import typed_key
 from purerl.core.metrics import accumulate
 from purerl.core.plan import PhasePlan, Plan
 from purerl.core.platform import with_matmul_precision
+from purerl.core.reductions import Axis, key_here, on_axis, shapes_on, share
 from purerl.core.types import Algorithm, Environment, Episodes, Network, Phase, TrainResult, TrainState
 from purerl.envs import make_env
 from purerl.envs.levels import with_levels
@@ -69,6 +71,8 @@ def make_train(
     reward_shaper: Callable | None = None,
     intrinsic: tuple[Callable, Callable] | None = None,
     measure: Callable | None = None,
+    axis_name: str | None = None,
+    axis_size: int | None = None,
 ) -> "Train":
     """A training function for this config.
 
@@ -112,6 +116,11 @@ def make_train(
           `reward(state, steps: Transition [T, B] with next_obs) -> (reward [T, B], state)`.
         measure: `(state) -> {name: scalar}`, added to the metrics of each update, of the state after it. It may have the
           parameters `batch`, the training set as `Sequences` of `Sample [L, N]`, and `metrics`, a dict of scalars.
+        axis_name, axis_size: a mesh axis, and its number of devices, that the environments of one agent are spread over. The
+          functions are then one device's share, for a `jax.shard_map` with `check_vma=False`, or a `jax.vmap` with this
+          `axis_name`; `purerl.data_parallel` writes the former. The config's numbers of environments and steps count those of
+          all devices. Parameters and statistics are equal on all. Your own functions see this device's share: where they
+          reduce over environments, `purerl.core.reductions` does so over all devices; a loss need not.
 
     Raises:
         ConfigError: with every problem found in the config, the environment and the network.
@@ -133,6 +142,7 @@ def make_train(
     arguments |= {"algorithm": algorithm, "advantage": advantage, "policy_loss": policy_loss, "extra_loss": extra_loss}
     arguments |= {"optimizer": optimizer, "lr_schedule": lr_schedule, "reward_shaper": reward_shaper, "intrinsic": intrinsic}
     given = {name: x for name, x in arguments.items() if not (x is None or x is estimate or x is surrogate)}
+    axis = _axis(axis_name, axis_size)
     if intrinsic is not None and cfg.rnd is None:
         cfg = cfg.replace(rnd=RNDConfig())
     distils = cfg.rnd is not None and intrinsic is None
@@ -150,7 +160,9 @@ def make_train(
     environment = with_levels(environment, cfg.num_levels)
     network = network or actor_critic(cfg, environment.observation_space, environment.action_space, torso, memory)
     network = with_action_mask(network, cfg.action_mask) if cfg.action_mask else network
-    check_network(cfg, environment, network, optimizer)
+    check_network(cfg, environment, network, optimizer, axis.size if axis else 1)
+    if axis is not None:
+        check_devices(cfg, network, axis.size)
     if cfg.rnd is not None:
         pair = () if distils else (guarded("intrinsic", function) for function in intrinsic)
         intrinsic = rnd(cfg, environment, network) if distils else intrinsic_of_pair(*pair)
@@ -166,11 +178,21 @@ def make_train(
         **({} if measure is None else {"measure": measurement(measure)}),
     )
     made = algorithm_made(algorithm or MAKERS[algorithm_of(cfg)], cfg, environment, network, parts)
-    check_state_size(cfg, made.init)
+    check_state_size(cfg, made.init, axis)
     if "network" in given:
         warn_of_idle_groups(network, environment, made.phases)
     remake = lambda overrides, levels: with_levels(make_environment({**cfg.env_params, **overrides}), levels)
-    return Train(cfg, environment, network, made, remake, given)
+    return Train(cfg, environment, network, made, remake, given, axis)
+
+
+def _axis(name: str | None, size: int | None) -> Axis | None:
+    if name is None and size is None:
+        return None
+    if not isinstance(name, str):
+        raise ConfigError([Problem("axis_name", name, "must be the name of the axis that has axis_size devices")])
+    if not (is_int(size) and size >= 1):
+        raise ConfigError([Problem("axis_size", size, "must be the number of devices on the axis, an int of at least 1")])
+    return Axis(name, size)
 
 
 def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict[str, Any]) -> Environment:
@@ -196,6 +218,7 @@ class Train:
         init: `(key) -> TrainState`, everything that persists.
         update: `(TrainState) -> (TrainState, metrics)`, one iteration: a rollout and what is learnt from it.
         given: the objects that `make_train` was given, by argument.
+        axis: the mesh axis that the environments are spread over, or None.
         seed_axes: `in_axes` (or `out_axes`) of a state under `vmap` over seeds. The clock has none, so that a phase which is
           due in some updates only stays a branch.
 
@@ -219,13 +242,14 @@ class Train:
         algorithm: Algorithm,
         remake_env: Callable,
         given: dict[str, Any],
+        axis: Axis | None = None,
     ):
-        self.cfg, self.given = cfg, given
+        self.cfg, self.given, self.axis = cfg, given, axis
         self.env, self.network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
         update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
         # Traced once, however often: what asks for shapes, and every program that the two become a part of.
-        self._precise = functools.partial(with_matmul_precision, precision=cfg.matmul_precision)
-        self._init, update = (jax.jit(self._precise(function), inline=True) for function in (algorithm.init, update))
+        self._traced = lambda function: on_axis(with_matmul_precision(function, cfg.matmul_precision), axis)
+        self._init, update = (jax.jit(self._traced(function), inline=True) for function in (algorithm.init, update))
         self.update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
 
     def init(self, key: jax.Array) -> TrainState:
@@ -244,6 +268,12 @@ class Train:
         counts = jnp.full(rows, every, jnp.int32).at[-1].set(updates - (rows - 1) * every)
         return TrainResult(*jax.lax.scan(functools.partial(accumulate, self.update), self.init(key), counts))
 
+    def on_axis(self, name: str, size: int) -> "Train":
+        """One device's share of this training, as `make_train` gives it for an `axis_name` and an `axis_size`."""
+        axis = _axis(name, size)
+        check_devices(self.cfg, self.network, size)
+        return Train(self.cfg, self.env, self.network, self._algorithm, self._remake_env, self.given, axis)
+
     def restart(self, state: TrainState) -> TrainState:
         """A state with the parameters and statistics of another run, made consistent."""
         return self._algorithm.restart(state)
@@ -258,7 +288,7 @@ class Train:
             hint = "take one of several runs (Run.select), or jax.vmap with in_axes=(train.seed_axes, 0)"
             raise ConfigError([Problem("state", f"of {math.prod(state.key.shape)} runs", hint)])
         network = with_statistics(self.cfg, self.network, state)
-        return Policy(network._replace(apply=self._precise(network.apply)), state.params, self.env.action_space)
+        return Policy(network._replace(apply=self._traced(network.apply)), state.params, self.env.action_space)
 
     def evaluate(
         self,
@@ -271,6 +301,8 @@ class Train:
         training_levels: bool = False,
     ) -> Episodes:
         """Whole episodes of a state's policy in fresh environments. Pure, and changes nothing of the state.
+
+        On an axis of devices each has an equal share of the episodes, and returns that.
 
         Args:
             state: of one run; under `vmap`, `in_axes=(train.seed_axes, 0)`.
@@ -286,29 +318,31 @@ class Train:
         """
         if not (is_int(num_episodes) and num_episodes >= 1):
             raise ConfigError([Problem("num_episodes", num_episodes, "must be an int of at least 1")])
+        if self.axis is not None and num_episodes % self.axis.size:
+            hint = f"must be divisible by the number of devices, {self.axis.size}"
+            raise ConfigError([Problem("num_episodes", num_episodes, hint)])
         levels = self.cfg.num_levels if training_levels else 0
         env = self._remake_env(env_params or {}, levels) if env_params or levels != self.cfg.num_levels else self.env
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
             raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
         options = {"info": self.cfg.info, "episode_info": self.cfg.episode_info}
-        whole = self._precise(evaluate)
-        return whole(env, self.policy(state), typed_key(key), num_episodes, limit, deterministic, **options)
+        run = lambda policy, key: evaluate(env, policy, key_here(key), share(num_episodes), limit, deterministic, **options)
+        return self._traced(run)(self.policy(state), typed_key(key))
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """The size of the run, before anything is compiled."""
+        """The size of the run, before anything is compiled. Its bytes are those of one device."""
         cfg = self.cfg
-        state = jax.eval_shape(self.init, jax.random.key(0))
-        rollout = jax.eval_shape(
-            lambda state: collect(
-                self.env, self.network, state.params, state.actor, state.key, cfg.num_steps, length=cfg.training_length
-            )[1],
-            state,
-        )
+        state = shapes_on(self.axis, self.init, jax.random.key(0))
+
+        options = {"num_steps": cfg.num_steps, "length": cfg.training_length}
+        rollout_of = lambda state: collect(self.env, self.network, state.params, state.actor, state.key, **options)[1]
+        rollout = shapes_on(self.axis, rollout_of, state)
         env_steps = cfg.num_updates * cfg.batch_size
         phases = tuple(_phase_plan(phase, cfg.num_updates) for phase in self._algorithm.phases)
         return Plan(
+            devices=self.axis.size if self.axis else 1,
             num_updates=cfg.num_updates,
             env_steps=env_steps,
             extra_steps=env_steps - int(cfg.total_timesteps),

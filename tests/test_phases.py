@@ -8,7 +8,7 @@ from jax.flatten_util import ravel_pytree
 from purerl.algorithms.ppo import ppo_loss
 from purerl.config.algorithms import PPOConfig
 from purerl.core.clock import clock_at
-from purerl.core.reductions import mean, moments, total
+from purerl.core.reductions import Axis, largest, mean, moments, on_axis, quantile, total
 from purerl.core.types import Phase, Sample, Sequences
 from purerl.envs import make_env
 from purerl.learning.optimizers import BaseOptimizer, constant_lr
@@ -198,8 +198,8 @@ def test_minibatch_steps_add_up_to_the_full_gradient():
 
 def test_reductions_pool_over_an_axis():
     x = jnp.float32(np.random.default_rng(0).normal(size=(4, 8)) + np.arange(4)[:, None] * 10)  # unequal shards
-    pooled = jax.vmap(lambda x: (mean(x, "d"), *moments(x, "d"), total(x, "d")), axis_name="d")(x)
-    whole = (mean(x), *moments(x), total(x))
+    reduced = lambda x: (mean(x), *moments(x), total(x), largest(x), quantile(x, 0.7))
+    pooled, whole = jax.vmap(on_axis(reduced, Axis("d", 4)), axis_name="d")(x), reduced(x)
     for got, want in zip(pooled, whole, strict=True):
         np.testing.assert_allclose(got, np.full(4, want), rtol=1e-6)
 
@@ -215,7 +215,6 @@ def test_gradients_pool_over_an_axis():
         params,
         init_phase(phase, params),
         Sequences(steps, ()),
-        "d",
     )[0]
-    moved = jax.vmap(go, axis_name="d")(steps)
+    moved = jax.vmap(on_axis(go, Axis("d", 4)), axis_name="d")(steps)
     np.testing.assert_allclose(moved["policy"][:, 0], np.full(4, 1 - 3.5), rtol=1e-6)

@@ -43,8 +43,8 @@ def initial_moments(shape: tuple[int, ...]) -> Moments:
     return Moments(jnp.zeros(shape, jnp.float32), jnp.ones(shape, jnp.float32), clock_at(0))
 
 
-def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0, axis_name: str | None = None) -> Moments:
-    """The moments of what was seen and of `x [T, B, ...]` together (Chan et al. 1979), over the first two axes.
+def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) -> Moments:
+    """The moments of what was seen and of `x [T, B, ...]`, on all devices, together (Chan et al. 1979), over the first two axes.
 
     With n0 seen, n new, d the difference of means, `mean + d n / (n0 + n)` and `(v0 n0 + v n + d^2 n0 n / (n0 + n)) / (n0 + n)`.
     Each batch's variance is of deviations from its own mean, so it is exact far from 0, where `E[x^2] - E[x]^2` is not.
@@ -55,22 +55,18 @@ def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0, 
         prior: how many observations the initial mean 0 and variance 1 count for. 0 lets the first batch replace them; 1 (with
           `ddof=1`) is skrl's RunningStandardScaler, 1e-4 baselines' RunningMeanStd.
         ddof: 1 takes n - 1 for n in the variance of a batch.
-        axis_name: mesh axis over which the environments are spread, if any.
     """
     x = x.astype(jnp.float32)
-    n = x.shape[0] * x.shape[1]
-    batch_mean = reductions.pooled(x.mean((0, 1)), axis_name)
-    batch_variance = reductions.pooled(jnp.square(x - batch_mean[None, None]).mean((0, 1)), axis_name) * np.float32(
-        n / (n - ddof)
-    )
-    devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
+    n = x.shape[0] * x.shape[1] * reductions.num_devices()
+    batch_mean = reductions.pooled(x.mean((0, 1)))
+    batch_variance = reductions.pooled(jnp.square(x - batch_mean[None, None]).mean((0, 1))) * np.float32(n / (n - ddof))
     before = moments.count.high.astype(jnp.float32) * np.float32(WORD) + moments.count.low.astype(jnp.float32) + np.float32(prior)
-    new = np.float32(n * devices) / (before + np.float32(n * devices))
+    new = np.float32(n) / (before + np.float32(n))
     old, difference = 1 - new, batch_mean - moments.mean
     return Moments(
         mean=moments.mean + difference * new,
         variance=moments.variance * old + batch_variance * new + jnp.square(difference) * old * new,
-        count=advance(moments.count, n * devices),
+        count=advance(moments.count, n),
     )
 
 
@@ -118,9 +114,10 @@ class Statistics:
 
 def initial_statistics(cfg: Any, space: PyTree) -> Statistics:
     """The initial statistics, in environments of this observation space."""
+    sums = jnp.zeros(reductions.share(cfg.num_envs), jnp.float32)
     return Statistics(
         obs=_quantities(cfg, space) if cfg.normalize_obs else (),
-        reward=RewardScale(jnp.zeros(cfg.num_envs, jnp.float32), initial_moments(())) if cfg.normalize_reward else (),
+        reward=RewardScale(sums, initial_moments(())) if cfg.normalize_reward else (),
         value=initial_moments((cfg.streams,) if cfg.streams > 1 else ()) if cfg.normalize_value else (),
     )
 

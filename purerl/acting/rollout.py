@@ -15,7 +15,7 @@ from purerl.core.keys import named_key, split_keys
 from purerl.core.metrics import Max, Sum, mean_of, mean_where
 from purerl.core.packing import pack, unpack
 from purerl.core.platform import by_platform, where_any
-from purerl.core.reductions import largest, total
+from purerl.core.reductions import key_here, largest, num_devices, total
 from purerl.core.streams import EPISODIC, extrinsic
 from purerl.core.types import Actor, Clock, Environment, Network, Outputs, Rollout, TimeStep, TrainState, Transition
 
@@ -62,11 +62,15 @@ def collect_rollout(
     """
     behaviour = state if behaviour is None else behaviour
     acting = acting_network(cfg, network, behaviour, state, env.action_space)
-    key = named_key(state.key, "rollout", state.clock)
+    key = key_here(named_key(state.key, "rollout", state.clock))
     defaults = {"length": cfg.training_length if network.is_recurrent else None, "truncation": cfg.truncation}
     defaults |= {"info": cfg.info, "episode_info": cfg.episode_info}
     defaults |= {"keep_next_obs": True, "episodic": EPISODIC} if cfg.streams > 1 else {}
     actor, rollout, metrics = collect(env, acting, behaviour.params, state.actor, key, cfg.num_steps, **defaults | options)
+    if num_devices() > 1:
+        # Shuffling then waits for the metrics: their exchange would else be put off to the end, and the rollout kept until then.
+        key, metrics = jax.lax.optimization_barrier((state.key, metrics))
+        state = state.replace(key=key)
     return state.replace(actor=actor), rollout, metrics
 
 
@@ -134,8 +138,7 @@ def collect(
     recurrent = bool(jax.tree.leaves(actor.carry))
     forward = functools.partial(one_step, network)
     outputs, _ = jax.eval_shape(forward, params, actor.carry, actor.obs, actor.first)
-    noise = outputs.policy.noise(named_key(key, "action"), num_steps)
-    env_keys = split_keys(named_key(key, "environment"), num_steps, 2, actor.first.shape[0])
+    draws = random_draws(outputs.policy, key, num_steps, actor.first.shape[0])
     count = most_truncations(env, num_steps)
     apart = truncation == "final_obs" and valued and not (recurrent or keep_next_obs) and count < min(num_steps, 5)
 
@@ -171,7 +174,7 @@ def collect(
         return (following, final_obs, so_far), row
 
     start = actor, no_final_obs(actor.obs, count) if apart else (), jnp.zeros_like(actor.episode_length)
-    draws, sequences = (noise, env_keys), num_steps // (length or num_steps)
+    sequences = num_steps // (length or num_steps)
 
     def on_cpu(start, draws):
         state, steps, carries = _scan_sequences(step, start, draws, sequences, lambda state: state[0].carry)
@@ -199,6 +202,15 @@ def collect(
         transition = transition.replace(value=value, next_value=following)
     metrics = _rollout_metrics(steps, transition) | _info_metrics(steps.after, info, episode_info)
     return last, Rollout(transition.replace(next_obs=next_obs) if keep_next_obs else transition, carries), metrics
+
+
+def random_draws(policy: Any, key: jax.Array, num_steps: int, num_envs: int) -> tuple[PyTree, jax.Array]:
+    """All randomness of a rollout: the noise of actions, `[T, B, ...]`, and the keys of the environments, `[T, 2, B]`.
+
+    `policy` is a distribution over the actions of one step, or its shapes. The key is consumed.
+    """
+    noise = policy.noise(named_key(key, "action"), num_steps)
+    return noise, split_keys(named_key(key, "environment"), num_steps, 2, num_envs)
 
 
 def _scan_sequences(
@@ -324,7 +336,7 @@ def values_of(network: Network, params: PyTree, obs: PyTree, first: jax.Array) -
 def _rollout_metrics(steps: _Step, transition: Transition) -> dict[str, Any]:
     done = steps.after.terminated | steps.after.truncated
     return {
-        "steps": Sum(jnp.int32(done.size)),
+        "steps": Sum(jnp.int32(done.size * num_devices())),
         "episodes": Sum(total(done.astype(jnp.int32))),
         "episode_return": mean_where(steps.episode_return, done),
         "episode_length": mean_where(steps.episode_length, done),

@@ -47,7 +47,7 @@ from purerl.core.arguments import accepted
 from purerl.core.clock import increment, is_before, is_due, remainder, updates_since
 from purerl.core.keys import named_key
 from purerl.core.metrics import Sum, mean_of
-from purerl.core.reductions import quantile, total
+from purerl.core.reductions import num_devices, quantile, total
 from purerl.core.streams import EPISODIC, extrinsic
 from purerl.core.types import Actor, Advantages, Algorithm, Environment, Network, Rollout, TrainState, Transition
 from purerl.learning import losses
@@ -88,17 +88,20 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)
         return state, rollout, rollout_metrics | reward_metrics
 
-    def kept(rollout: Rollout, actor: Actor) -> RingBatch:
+    def kept(rollout: Rollout, after: Actor) -> RingBatch:
         """What the ring keeps of a rollout: intrinsic rewards are learnt from all observations that steps led to."""
-        return ring_batch(rollout, actor, count, keep_next_obs=cfg.streams > 1)
+        return ring_batch(rollout, after, count, keep_next_obs=cfg.streams > 1)
+
+    def first_kept(state: TrainState, snapshot: dict[str, PyTree]) -> RingBatch:
+        after, rollout, _ = act(state, snapshot)
+        return kept(rollout, after.actor)
 
     def init(key: jax.Array) -> TrainState:
         state = base.init(key)
         snapshot = {"params": state.params, "statistics": state.statistics}
-        after, rollout, _ = jax.eval_shape(act, state, snapshot)
         extra = {
             "published": snapshots(cfg, snapshot),
-            "ring": empty_ring(kept(rollout, after.actor), cfg.replay),
+            "ring": empty_ring(jax.eval_shape(first_kept, state, snapshot), cfg.replay),
             "target": jax.tree.map(jnp.copy, state.params),  # a copy, so that a state can be donated
         }
         return state.replace(extra=state.extra | extra)
@@ -227,11 +230,11 @@ def corrected(
     advantages = advantage_estimator(cfg, advantage)(steps, cfg)
     old_log_prob = jnp.maximum(target_log_prob, behaviour_log_prob - jnp.log(cfg.target_ratio_clip))
     rho = jnp.exp(log_ratio)
-    share = jnp.square(total(rho)) / (rho.size * total(jnp.square(rho)))
+    effective = jnp.square(total(rho)) / (rho.size * num_devices() * total(jnp.square(rho)))
     staleness_metrics = {
         "rho_clip_fraction": mean_of((rho > cfg.vtrace_rho_clip).astype(jnp.float32)),
         "rho_p99": mean_of(jnp.exp(quantile(log_ratio, 0.99))),
         "behaviour_kl": mean_of(losses.approximate_kl(outputs.policy.log_prob(steps.action), behaviour_log_prob)),
-        "effective_sample_size": mean_of(share),
+        "effective_sample_size": mean_of(effective),
     }
     return steps.replace(log_prob=old_log_prob, policy=target), advantages, staleness_metrics

@@ -28,7 +28,6 @@ import jax.numpy as jnp
 from purerl.algorithms.ppg import value_phase
 from purerl.algorithms.ppo import ppo, ppo_loss
 from purerl.config.algorithms import DAACConfig
-from purerl.core.reductions import mean
 from purerl.core.types import Algorithm, Clock, Environment, Network, Outputs, Phase, Sample
 from purerl.learning.components import Components
 from purerl.learning.optimizers import phase_optimizer
@@ -56,5 +55,5 @@ def daac_phases(cfg: DAACConfig, network: Network, parts: Components, clock: Clo
 def advantage_term(params: Any, outputs: Outputs, old: Sample, cfg: DAACConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The advantage head's share of the policy's loss, and its metric: the whole squared error, as in the paper."""
     predicted = outputs.heads["advantage"](outputs.policy.encoded(old.action))
-    error = mean(jnp.square(predicted - old.advantage))
+    error = jnp.square(predicted - old.advantage).mean()
     return cfg.adv_coef * error, {"advantage_loss": error}

@@ -40,7 +40,6 @@ from purerl.config.algorithms import PPGConfig
 from purerl.config.base import OnPolicyConfig
 from purerl.core.clock import advance, remainder, updates_since
 from purerl.core.metrics import mean_of
-from purerl.core.reductions import mean
 from purerl.core.streams import sum_over_streams
 from purerl.core.types import (
     Advantages,
@@ -198,9 +197,9 @@ def aux_loss(cfg: PPGConfig, network: Network) -> Callable:
     def loss(params, batch):
         old = batch.steps
         outputs, _ = network.apply(params, batch.carry, old.obs, old.first)
-        error = lambda value: mean(sum_over_streams(losses.half_squared_error(value, old.target), old.first))
+        error = lambda value: sum_over_streams(losses.half_squared_error(value, old.target), old.first).mean()
         aux, value = error(outputs.heads["aux_value"]), error(outputs.value)
-        clone = mean(old.clone.kl(outputs.policy))
+        clone = old.clone.kl(outputs.policy).mean()
         total = aux + cfg.beta_clone * clone + value
         return total, {"aux/loss": total, "aux/aux_value_loss": aux, "aux/clone_loss": clone, "aux/value_loss": value}
 

@@ -31,7 +31,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.arguments import accepted
 from purerl.core.clock import clock_at, increment
 from purerl.core.keys import named_key
-from purerl.core.reductions import mean
+from purerl.core.reductions import key_here, share
 from purerl.core.streams import sum_over_streams
 from purerl.core.types import Advantages, Algorithm, Clock, Environment, Network, Outputs, Phase, Rollout, Sample, TrainState
 from purerl.learning import losses
@@ -78,7 +78,7 @@ def ppo(
     advantage = advantage_estimator(cfg, parts.advantage)
 
     def init(key: jax.Array) -> TrainState:
-        actor = start(env, network, cfg.num_envs, named_key(key, "start"))
+        actor = start(env, network, share(cfg.num_envs), key_here(named_key(key, "start")))
         params = network.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
         reward_params, reward_state = parts.rewards.init(key, actor.obs)
         params, extra = params | reward_params, initial_kl_coef(cfg) | reward_state
@@ -111,14 +111,14 @@ def ppo(
 def value_term(params: Any, outputs: Outputs, old: Sample, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
     """The value's share of PPO's loss, `vf_coef * value loss`, and its metric."""
     loss = losses.value_loss(outputs.value, old.value, old.target, cfg.value_clip, cfg.value_clip_eps)
-    value = mean(sum_over_streams(loss, old.advantage))
+    value = sum_over_streams(loss, old.advantage).mean()
     return cfg.vf_coef * value, {"value_loss": value}
 
 
 def ppo_loss(
     cfg: OnPolicyConfig, network: Network, policy_loss: Callable = losses.surrogate, terms: tuple[Callable, ...] = (value_term,)
 ) -> Callable:
-    """`(params, minibatch) -> (loss, metrics)`.
+    """`(params, minibatch) -> (loss, metrics)`, means over this device's share of it; see `run_phase`.
 
     Args:
         cfg: its coefficients.
@@ -130,10 +130,11 @@ def ppo_loss(
     def loss(params, batch):
         old = batch.steps
         outputs, _ = network.apply(params, batch.carry, old.obs, old.first)
-        log_prob, entropy = outputs.policy.log_prob(old.action), mean(outputs.policy.entropy())
-        advantage = standardize(old.advantage) if cfg.advantage_norm == "minibatch" else old.advantage
+        log_prob, entropy = outputs.policy.log_prob(old.action), outputs.policy.entropy().mean()
+        by_minibatch = cfg.advantage_norm == "minibatch"
+        advantage = standardize(old.advantage, old.advantage_moments) if by_minibatch else old.advantage
         seen = accepted(policy_loss, policy=outputs.policy, old_policy=old.policy)
-        policy = mean(policy_loss(log_prob, old.log_prob, advantage, cfg, **seen))
+        policy = policy_loss(log_prob, old.log_prob, advantage, cfg, **seen).mean()
         total, metrics = policy - cfg.ent_coef * entropy, {}
         for term in terms:
             added, term_metrics = term(params, outputs, old, cfg)
@@ -142,8 +143,8 @@ def ppo_loss(
             "loss": total,
             "policy_loss": policy,
             "entropy": entropy,
-            "approx_kl": mean(losses.approximate_kl(log_prob, old.log_prob)),
-            "clip_fraction": mean(losses.clip_fraction(log_prob, old.log_prob, cfg.clip_eps)),
+            "approx_kl": losses.approximate_kl(log_prob, old.log_prob).mean(),
+            "clip_fraction": losses.clip_fraction(log_prob, old.log_prob, cfg.clip_eps).mean(),
         }
 
     return loss

@@ -42,7 +42,7 @@ from purerl.acting.wrappers import with_uniform_policy
 from purerl.config.base import OnPolicyConfig
 from purerl.core.keys import named_key
 from purerl.core.metrics import mean_of
-from purerl.core.reductions import total
+from purerl.core.reductions import key_here, pooled, share
 from purerl.core.types import Environment, Intrinsic, Network, Transition
 from purerl.networks.encoding import encode, without
 from purerl.networks.initializers import initialize
@@ -154,14 +154,15 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
 
 
 def predictor_loss(prediction: jax.Array, features: jax.Array, counts: jax.Array) -> jax.Array:
-    """The mean squared error over features, averaged over the steps that count; 0 if there are none.
+    """The mean squared error over features, averaged over the steps that count, on all devices; 0 if there are none.
 
     Args:
         prediction, features: `[..., F]`.
         counts: `[...]`, 1 or 0.
     """
     error = jnp.square(prediction - features).mean(-1)
-    return total(counts * error) / jnp.maximum(total(counts), 1)
+    counted = pooled(counts.sum())  # by each of several devices on average, so that the mean of their losses is the loss
+    return (counts * error).sum() / jnp.where(counted > 0, counted, jnp.ones_like(counted))
 
 
 def random_moments(
@@ -169,12 +170,12 @@ def random_moments(
 ) -> Moments:
     """The moments updated with the observations that random actions lead to. The key is consumed."""
     acting = with_uniform_policy(network, env.action_space, jnp.bool_(True))
-    actor = start(env, acting, cfg.num_envs, named_key(key, "start"))
+    actor = start(env, acting, share(cfg.num_envs), key_here(named_key(key, "start")))
     params = acting.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
 
     def one(carry, i):
         actor, moments = carry
-        key_i = named_key(key, "rollout", i)
+        key_i = key_here(named_key(key, "rollout", i))
         actor, rollout, _ = collect(env, acting, params, actor, key_i, cfg.num_steps, valued=False, keep_next_obs=True)
         return (actor, merge(moments, read(rollout.steps.next_obs))), None
 

@@ -53,26 +53,26 @@ class Max:
         return np.asarray(self.value)
 
 
-def mean_of(x: jax.Array, axis_name: str | None = None) -> Mean:
-    """The mean over all of `x`."""
-    return mean_where(x, jnp.ones(x.shape, bool), axis_name)
+def mean_of(x: jax.Array) -> Mean:
+    """The mean over all of `x`, on all devices."""
+    return Mean(reductions.total(x.astype(jnp.float32)), jnp.int32(x.size * reductions.num_devices()))
 
 
-def mean_where(x: jax.Array, where: jax.Array, axis_name: str | None = None) -> Mean:
-    """The mean of those entries of `x` where the mask is set."""
+def mean_where(x: jax.Array, where: jax.Array) -> Mean:
+    """The mean of those entries of `x`, on all devices, where the mask is set."""
     kept = jnp.where(where, x, jnp.zeros_like(x)).astype(jnp.float32)
-    return Mean(reductions.total(kept, axis_name), reductions.total(where.astype(jnp.int32), axis_name))
+    return Mean(reductions.total(kept), reductions.total(where.astype(jnp.int32)))
 
 
-def explained_variance(value: jax.Array, target: jax.Array, axis_name: str | None = None) -> Mean:
+def explained_variance(value: jax.Array, target: jax.Array) -> Mean:
     """The share of the targets' variance that the values predict, `1 - var(target - value) / var(target)`.
 
     1 is perfect and 0 no better than the targets' mean. Not counted where all targets are equal.
     """
-    (_, variance), (_, left) = reductions.moments(target, axis_name), reductions.moments(target - value, axis_name)
+    (_, variance), (_, left) = reductions.moments(target), reductions.moments(target - value)
     varies = variance > 0
     share = 1 - left / jnp.where(varies, variance, jnp.ones_like(variance))
-    return mean_where(share, varies, None)
+    return mean_where(share, varies)
 
 
 def values(metrics: dict[str, Any]) -> dict[str, jax.Array]:

@@ -23,6 +23,7 @@ class PhasePlan(NamedTuple):
 class Plan:
     """The size of a run. Prints as a small table.
 
+    devices: that one agent's environments are spread over; the counts below are of all of them, the bytes of each.
     num_updates: updates in all.
     env_steps: environment steps in all, `total_timesteps` rounded up to whole updates.
     extra_steps: by how much it was rounded up.
@@ -36,6 +37,7 @@ class Plan:
     phases: what an update learns.
     """
 
+    devices: int
     num_updates: int
     env_steps: int
     extra_steps: int

@@ -315,6 +315,7 @@ class Sample:
 
     policy: `()` where the loss does not ask for it.
     intrinsic: what the loss of intrinsic rewards reads; `()` without them.
+    advantage_moments: of a minibatch, mean and variance of its advantages where they are known beforehand, else `()`.
     """
 
     obs: PyTree
@@ -326,6 +327,7 @@ class Sample:
     target: jax.Array
     policy: Any = ()
     intrinsic: Any = ()
+    advantage_moments: Any = ()
 
 
 @struct.dataclass
@@ -397,6 +399,8 @@ class Phase(NamedTuple):
     every: run it in every k-th update only.
     start: updates before the first.
     prefix: of the names of its gradient norms.
+    beforehand: `(steps [L, M, n] of M minibatches) -> entries [M, ...]` of what the loss reads of each, where several devices
+      have to exchange it: once an epoch and not in each gradient step. None if there is nothing.
     frozen: groups that do not move, where `groups` is None.
     """
 
@@ -414,6 +418,7 @@ class Phase(NamedTuple):
     start: int = 0
     accumulate: int = 1
     prefix: str = ""
+    beforehand: Callable | None = None
     frozen: tuple[str, ...] = ()
 
 

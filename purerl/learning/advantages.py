@@ -154,9 +154,14 @@ def value_metrics(steps: Transition, advantages: Advantages) -> dict[str, Any]:
     return {"explained_variance": explained_variance(value, target)}
 
 
-def standardize(advantage: jax.Array, axis_name: str | None = None) -> jax.Array:
-    """Advantages with mean 0 and population standard deviation 1: `(A - mean) / (std + 1e-8)`."""
-    mean, variance = moments(advantage, axis_name)
+def standardize(advantage: jax.Array, known: tuple[jax.Array, jax.Array] | tuple[()] = ()) -> jax.Array:
+    """Advantages with mean 0 and population standard deviation 1, over all devices: `(A - mean) / (std + 1e-8)`.
+
+    Args:
+        advantage: `[...]`.
+        known: their mean and variance, if they were computed before.
+    """
+    mean, variance = known or moments(advantage)
     return (advantage - mean) / (jnp.sqrt(variance) + 1e-8)
 
 

@@ -18,7 +18,7 @@ def initial_kl_coef(cfg: Any) -> dict[str, jax.Array]:
 
 def kl_loss(params: Any, outputs: Outputs, batch: Sample, cfg: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
     """`kl_coef * KL(old || new)`, or 0 where the divergence is only measured, with the metric `kl`."""
-    kl = mean(batch.policy.kl(outputs.policy))
+    kl = batch.policy.kl(outputs.policy).mean()
     return 0.0 if cfg.kl_penalty == "none" else cfg.kl_coef * kl, {"kl": kl}
 
 

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from purerl.core import reductions
 from purerl.core.clock import is_before, is_due
 from purerl.core.keys import named_key
 from purerl.core.metrics import Mean, mean_of
 from purerl.core.packing import pack, unpack
-from purerl.core.types import Clock, Network, Phase, PhaseOptimizer, Sequences, TrainState
+from purerl.core.reductions import key_here, moments, num_devices, pooled, share
+from purerl.core.types import Clock, Network, Phase, PhaseOptimizer, Sample, Sequences, TrainState
 from purerl.learning.optimizers import clip_scale
 from purerl.learning.shuffle import permutation
 
@@ -36,10 +36,15 @@ def make_phase(
         max_grad_norm=cfg.max_grad_norm,
         joint=cfg.grad_clip == "joint",
         length=cfg.num_steps if cfg.minibatches == "env" else sequence,
-        block=cfg.columns if cfg.minibatches == "time" else 1,
+        block=share(cfg.columns) if cfg.minibatches == "time" else 1,
+        beforehand=_advantage_moments if cfg.advantage_norm == "minibatch" else None,
         start=cfg.skipped_updates,
         **{"groups": None, **options},
     )
+
+
+def _advantage_moments(steps: Sample) -> dict[str, tuple[jax.Array, jax.Array]]:
+    return {"advantage_moments": moments(steps.advantage, axis=(0, 2))}
 
 
 def run_phases(phases: list[Phase], state: TrainState, data: Sequences) -> tuple[TrainState, dict[str, Any]]:
@@ -68,7 +73,6 @@ def run_phase(
     params: dict[str, PyTree],
     opt_state: PyTree,
     data: Sequences,
-    axis_name: str | None = None,
 ) -> tuple[dict[str, PyTree], PyTree, dict[str, Mean]]:
     """Minimises a phase's loss over a training set, if the phase is due.
 
@@ -76,7 +80,8 @@ def run_phase(
 
         params[group] -= optimizer(clip(gradient))[group]
 
-    where `clip` brings the norm of all groups together, or of each, to `max_grad_norm` at most.
+    where `clip` brings the norm of all groups together, or of each, to `max_grad_norm` at most. On several devices each has an
+    equal share of every minibatch, and the gradient, with the loss's metrics, is the mean of theirs.
 
     Args:
         phase: the loss, the groups it moves and how, epochs, minibatches, and how often.
@@ -84,14 +89,13 @@ def run_phase(
         key: root key; the names of the phase's keys begin with its own name.
         params: all groups; the loss sees all and moves those of the phase.
         opt_state: of the phase.
-        data: the training set, `[L, N]`.
-        axis_name: mesh axis over which the training set is spread, if any.
+        data: the training set, `[L, N]`; of several devices this one's.
 
     Returns:
         Parameters, optimizer state, and the loss's metrics with `grad_norm` (before clipping, joint and per group),
         averaged over all gradient steps; counted 0 times where the phase was not due.
     """
-    return if_due(phase, clock, lambda: epochs(phase, clock, key, params, opt_state, data, axis_name), (params, opt_state))
+    return if_due(phase, clock, lambda: epochs(phase, clock, key, params, opt_state, data), (params, opt_state))
 
 
 def if_due(phase: Phase, clock: Clock, run: Callable, otherwise: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree, dict[str, Mean]]:
@@ -104,7 +108,7 @@ def if_due(phase: Phase, clock: Clock, run: Callable, otherwise: tuple[PyTree, P
 
 
 def epochs(
-    phase: Phase, clock: Clock, key: jax.Array, params: PyTree, opt_state: PyTree, data: Sequences, axis_name: str | None = None
+    phase: Phase, clock: Clock, key: jax.Array, params: PyTree, opt_state: PyTree, data: Sequences
 ) -> tuple[dict[str, PyTree], PyTree, dict[str, Mean]]:
     """What `run_phase` does when the phase is due."""
     moving = moving_groups(phase, params)
@@ -113,19 +117,22 @@ def epochs(
     # Single steps are gathered a tenth faster from one array of words; longer sequences need no copy.
     packed = pack(data.steps, (1, num_sequences) if L == 1 else None)
 
-    def gradient_of(flat, rows):
+    exchanged = phase.beforehand if num_devices() > 1 else None
+
+    def gradient_of(flat, rows, known):
         steps = unpack(jax.tree.map(lambda x: x[:, rows], packed))
+        steps = steps.replace(**known) if known else steps
         minibatch = Sequences(steps, jax.tree.map(lambda x: x[rows], data.carry))
         return jax.grad(lambda flat: phase.loss({**params, **vectors.params(flat)}, minibatch), has_aux=True)(flat)
 
-    def accumulated(flat, rows):
-        parts = jax.lax.map(lambda part: gradient_of(flat, part), rows.reshape(phase.accumulate, -1))
+    def accumulated(flat, rows, known):
+        parts = jax.lax.map(lambda part: gradient_of(flat, part, known), rows.reshape(phase.accumulate, -1))
         return jax.tree.map(lambda x: x.mean(0), parts)
 
-    def gradient_step(carry, rows):
+    def gradient_step(carry, minibatch):
         flat, opt_carry = carry
-        gradient, metrics = (gradient_of if phase.accumulate == 1 else accumulated)(flat, rows)
-        gradient, metrics = reductions.pooled((gradient, metrics), axis_name)
+        gradient, metrics = (gradient_of if phase.accumulate == 1 else accumulated)(flat, *minibatch)
+        gradient, metrics = pooled((gradient, metrics))
         norms = {group: jnp.sqrt(jnp.sum(jnp.square(g))) for group, g in vectors.groups(gradient).items()}
         norm = jnp.sqrt(sum(jnp.square(n) for n in norms.values()))
         if phase.joint:
@@ -141,10 +148,12 @@ def epochs(
         return (flat, opt_carry), pack({**metrics, **norms, **phase.optimizer.report(opt_carry)}, ())
 
     def epoch(carry, index):
-        order = permutation(named_key(key, f"{phase.name}/shuffle", clock, index), num_sequences // phase.block)
+        order = permutation(key_here(named_key(key, f"{phase.name}/shuffle", clock, index)), num_sequences // phase.block)
         if phase.block > 1:
             order = order[:, None] * phase.block + jnp.arange(phase.block, dtype=order.dtype)[None]
-        return jax.lax.scan(gradient_step, carry, order.reshape(phase.minibatches, -1))
+        rows = order.reshape(phase.minibatches, -1)
+        known = exchanged(jax.tree.map(lambda x: x[:, rows], data.steps)) if exchanged else {}
+        return jax.lax.scan(gradient_step, carry, (rows, known))
 
     start = vectors.of(moving), phase.optimizer.begin(vectors.joined(opt_state))
     (flat, opt_carry), metrics = jax.lax.scan(epoch, start, jnp.arange(phase.epochs, dtype=jnp.uint32))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from purerl.acting.normalize import merge_rewards, scaled_rewards
 from purerl.acting.rollout import step_counts
 from purerl.core.keys import named_key
+from purerl.core.reductions import key_here
 from purerl.core.types import Intrinsic, Rollout, TrainState, Transition
 
 PyTree = Any
@@ -48,7 +49,7 @@ def reward_stage(cfg: Any, shaper: Shaper | None = None, intrinsic: Intrinsic | 
     def process(state: TrainState, rollout: Rollout) -> tuple[TrainState, Rollout, dict[str, Any]]:
         steps, metrics = rollout.steps, {}
         if shaper is not None:
-            steps = steps.replace(reward=shaper(steps.reward, step_counts(state.clock, *steps.reward.shape)))
+            steps = steps.replace(reward=shaper(steps.reward, step_counts(state.clock, cfg.num_steps, cfg.num_envs)))
         state = state.replace(statistics=merge_rewards(cfg, state.statistics, steps))
         if intrinsic is not None:
             reward, intrinsic_state, metrics = intrinsic.reward(state.params, state.extra["intrinsic"], steps)
@@ -60,7 +61,7 @@ def reward_stage(cfg: Any, shaper: Shaper | None = None, intrinsic: Intrinsic | 
         steps = steps.replace(reward=scaled_rewards(cfg, state.statistics, steps.reward))
         if intrinsic is None or intrinsic.training is None:
             return steps
-        key = named_key(state.key, "intrinsic/training", state.clock)
+        key = key_here(named_key(state.key, "intrinsic/training", state.clock))
         return steps.replace(intrinsic=intrinsic.training(state.extra["intrinsic"], steps, key))
 
     def losses(state: TrainState) -> tuple[Callable, ...]:

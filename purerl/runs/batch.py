@@ -1,21 +1,25 @@
 """Batches of runs: the config and seed of each, and how to select one of them."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
 from purerl.config.fields import problems
 from purerl.config.rules import is_int
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import TrainState
 from purerl.envs import swept_problems
-from purerl.runs.devices import over_devices, use_cores
+from purerl.runs.data_parallel import DATA, state_specs
+from purerl.runs.devices import ROWS, over_devices, over_rows, use_cores
 from purerl.train import Train, make_train
 
 PyTree = Any
+NOT_SPREAD = PartitionSpec()
 
 
 class Batch:
@@ -29,6 +33,8 @@ class Batch:
         labels: one for each run: "seed 3", or with a batch of configs "config 0, seed 3"; "run 3" where its seed is not known.
         batched: whether states have a leading axis of runs; that of one run alone has none.
         train: made from the config; from the first, of a batch.
+        here: that, or where an agent has several devices what one of them computes of it.
+        devices_per_run: how many devices an agent has.
 
     Args:
         cfg: a config, or a batch of them, as `jax.vmap` makes them.
@@ -36,12 +42,21 @@ class Batch:
         num_seeds: runs of each config.
         objects: as `make_train` takes them.
         batched: as above; None for whether there are several runs.
+        devices_per_run: as above. Each run is on so many devices, and the runs are spread over the rest of them.
 
     Raises:
         ConfigError: as `make_train`, and for the seeds.
     """
 
-    def __init__(self, cfg: Any, seed: int | None, num_seeds: int, objects: dict[str, Any], batched: bool | None = None):
+    def __init__(
+        self,
+        cfg: Any,
+        seed: int | None,
+        num_seeds: int,
+        objects: dict[str, Any],
+        batched: bool | None = None,
+        devices_per_run: int = 1,
+    ):
         sizes = {np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)}
         several = bool(sizes)
         found = _wrong_seeds(0 if seed is None else seed, num_seeds) + (problems(cfg) if several else [])
@@ -53,12 +68,21 @@ class Batch:
         names = (f"run {n}" if s is None else f"seed {s}" for n, (_, s) in enumerate(self.pairs))
         self.labels = tuple(x if i is None else f"config {i}, {x}" for (i, _), x in zip(self.pairs, names, strict=True))
         self.batched = len(self.pairs) > 1 or several if batched is None else batched
-        if len(self.pairs) > 1:
+        if len(self.pairs) > 1 or devices_per_run > 1:
             use_cores()
+        there = len(jax.devices())
+        if devices_per_run > there:
+            raise ConfigError([Problem("devices_per_run", devices_per_run, f"there are {there} devices")])
+        runs_at_once = min(there // devices_per_run, len(self.pairs))
+        if jax.process_count() > 1 and runs_at_once * devices_per_run < there:
+            hint = f"leaves some of the {there} devices of {jax.process_count()} processes idle; "
+            hint += f"{there // runs_at_once} would use all" if there % runs_at_once == 0 else "change num_seeds"
+            raise ConfigError([Problem("devices_per_run", devices_per_run, hint)])
         cfg = settled(cfg)
         of_config = lambda i: jax.tree.map(lambda x: np.asarray(x)[i] if np.ndim(x) else x, cfg)
         self.num_seeds, self.seed = num_seeds, seed
-        self.objects, self.train = objects, make_train(of_config(0), **objects)
+        self.objects, self.train, self.devices_per_run = objects, make_train(of_config(0), **objects), devices_per_run
+        self.here = self._share_of(self.train)
         own = (objects.get("env"), objects.get("env_params"))
         if several and (found := swept_problems(cfg.env, cfg.env_kwargs, cfg.env_params, *own)):
             raise ConfigError(found)
@@ -66,23 +90,67 @@ class Batch:
         self.configs = tuple(of_config(i).resolved(self.train.env) for i in range(sizes.pop() if several else 1))
         # Configs of a batch are arguments of a program; a single one stays a part of it.
         self.cfgs = (
-            jax.tree.map(lambda x: jnp.repeat(jnp.asarray(x), num_seeds) if np.ndim(x) else x, self.cfg) if several else ()
+            jax.tree.map(lambda x: np.asarray(jnp.repeat(jnp.asarray(x), num_seeds)) if np.ndim(x) else x, self.cfg)
+            if several
+            else ()
         )
         self._cfg_axes = jax.tree.map(lambda x: 0 if np.ndim(x) else None, self.cfgs)
 
+    def _share_of(self, train: Train) -> Train:
+        return train if self.devices_per_run == 1 else train.on_axis(DATA, self.devices_per_run)
+
     def train_of(self, cfg: Any) -> Train:
-        """That of one run, from the part of `cfgs` that is its own."""
+        """That of one run, on one of its devices, from the part of `cfgs` that is its own."""
         if not jax.tree.leaves(self.cfgs):
-            return self.train
+            return self.here
         same = {name: x for name, x in self.cfg.env_params.items() if not np.ndim(x)}  # not traced: a time limit must be known
-        return make_train(cfg.replace(env_params={**cfg.env_params, **same}), **self.objects)
+        return self._share_of(make_train(cfg.replace(env_params={**cfg.env_params, **same}), **self.objects))
+
+    @property
+    def rows(self) -> int:
+        """How many runs are computed at a time, each on devices of its own."""
+        return min(len(jax.devices()) // self.devices_per_run, len(self.pairs))
+
+    def mesh(self, rows: int) -> Mesh:
+        """The devices of so many runs."""
+        groups = min(self.rows, rows)
+        devices = np.array(jax.devices()[: groups * self.devices_per_run])
+        return Mesh(devices.reshape(groups, self.devices_per_run), (ROWS, DATA))
+
+    @functools.cached_property
+    def _state_specs(self) -> TrainState:
+        return state_specs(self.train, self.here)
+
+    def _specs(self, axes: Any) -> Any:
+        """How arguments or results are spread over the mesh, from their axes of runs; those of a state are `seed_axes`."""
+
+        def of_leaf(axis, spec=NOT_SPREAD):
+            return PartitionSpec(ROWS, *spec) if axis == 0 and self.batched else spec
+
+        def of(axes):
+            if not isinstance(axes, TrainState):
+                return of_leaf(axes)
+            each = lambda axis, specs: jax.tree.map(functools.partial(of_leaf, axis), specs)
+            return jax.tree.map(each, axes, self._state_specs, is_leaf=lambda x: x is None)
+
+        return jax.tree.map(of, axes, is_leaf=lambda x: x is None or isinstance(x, TrainState))
 
     def over(self, function: Callable, in_axes: tuple, out_axes: Any, exact: bool = False) -> Callable:
-        """`function(train, ...)` of every run, each with the `Train` of its own config; to be called with `cfgs` in its place."""
+        """`function(train, ...)` of every run, each with the `Train` of its own config; to be called with `cfgs` in its place.
+
+        Where an agent has several devices, what is no part of a state must be the same on all of them.
+        """
         of_run = lambda cfg, *args: function(self.train_of(cfg), *args)
+        in_axes = (self._cfg_axes, *in_axes)
+        on_mesh = self.devices_per_run > 1 or jax.process_count() > 1
+        if on_mesh and not self.batched:
+            specs = {"in_specs": self._specs(in_axes), "out_specs": self._specs(out_axes)}
+            return jax.shard_map(of_run, mesh=self.mesh(1), **specs, check_vma=False)
         if not self.batched:
             return of_run
-        return over_devices(of_run, in_axes=(self._cfg_axes, *in_axes), out_axes=out_axes, exact=exact)
+        if on_mesh:
+            return over_rows(of_run, in_axes, out_axes, self.mesh, self._specs, exact)
+        return over_devices(of_run, in_axes=in_axes, out_axes=out_axes, exact=exact)
 
     def one(self, run: int) -> "Batch":
         """The run at this place by itself; it keeps its label."""

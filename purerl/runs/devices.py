@@ -40,21 +40,38 @@ def over_devices(
         >>> purerl.summarize(many.metrics)["loss"].shape
         (2, 2)
     """
+
+    def mesh_for(rows):
+        chosen = jax.local_devices() if devices is None else list(devices)
+        return Mesh(np.array(chosen[:rows]), (ROWS,))
+
+    return over_rows(function, in_axes, out_axes, mesh_for, _specs, exact)
+
+
+def over_rows(
+    function: Callable, in_axes: Any, out_axes: Any, mesh_for: Callable[[int], Mesh], specs_of: Callable[[Any], Any], exact: bool
+) -> Callable:
+    """`over_devices` on any mesh that has an axis of rows.
+
+    Args:
+        function, in_axes, out_axes, exact: as there.
+        mesh_for: the mesh for so many rows.
+        specs_of: from axes to the `PartitionSpec` of each argument, or of each result.
+    """
     rowwise = _one_by_one if exact else jax.vmap
 
     def spread(*args):
         axes = tuple(in_axes) if isinstance(in_axes, tuple | list) else (in_axes,) * len(args)
         rows = jax.tree.leaves(_by_axis(axes, args, lambda x: x.shape[0], lambda x: None))[0]
-        chosen = (jax.local_devices() if devices is None else list(devices))[:rows]
-        share = -(-rows // len(chosen))
+        mesh = mesh_for(rows)
+        padded = -(-rows // mesh.shape[ROWS]) * mesh.shape[ROWS]
         run = rowwise(function, axes, out_axes)
-        if len(chosen) > 1:
-            mesh = Mesh(np.array(chosen), (ROWS,))
-            run = jax.shard_map(run, mesh=mesh, in_specs=_specs(axes), out_specs=_specs(out_axes), check_vma=False)
-        if rows == share * len(chosen):
+        if mesh.size > 1:
+            run = jax.shard_map(run, mesh=mesh, in_specs=specs_of(axes), out_specs=specs_of(out_axes), check_vma=False)
+        if rows == padded:
             return run(*args)
-        padded = np.minimum(np.arange(share * len(chosen)), rows - 1)
-        return _by_axis(out_axes, run(*_by_axis(axes, args, lambda x: x[padded])), lambda x: x[:rows])
+        places = np.minimum(np.arange(padded), rows - 1)
+        return _by_axis(out_axes, run(*_by_axis(axes, args, lambda x: x[places])), lambda x: x[:rows])
 
     return spread
 

@@ -28,11 +28,21 @@ from purerl.config.fields import Config
 from purerl.core.clock import clock_at, updates_at
 from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem
 from purerl.core.plan import Plan
+from purerl.core.reductions import gathered, on_axis
 from purerl.core.types import Episodes, TrainState
 from purerl.runs.batch import Batch, differences_of, pairs_of, settled, state_at
 from purerl.runs.evaluations import best_updates
+from purerl.runs.processes import is_first
 from purerl.runs.storage import checkpoint, objects
-from purerl.runs.storage.checkpoint import Checkpoint, Lock, Store, first_readable, newest_readable, saved_updates
+from purerl.runs.storage.checkpoint import (
+    Checkpoint,
+    Lock,
+    Store,
+    first_readable,
+    newest_readable,
+    read_record,
+    saved_updates,
+)
 from purerl.runs.storage.files import read_errors
 from purerl.train import Train
 
@@ -41,6 +51,8 @@ PyTree = Any
 
 class Directory:
     """A directory that this process trains in, locked while it is entered; with None nothing is kept, and every save is none.
+
+    In a job of several processes only the first one reads it, and writes anything but its part of a checkpoint.
 
     Args:
         path: absolute, as `checkpoint.run_directory` gives it.
@@ -58,7 +70,8 @@ class Directory:
         if self.path is None:
             return self
         with read_errors(), contextlib.ExitStack() as entered:
-            entered.callback(Lock(self.path).release)
+            if is_first():
+                entered.callback(Lock(self.path).release)
             self._checkpoints = Store(self.path / "checkpoints", self._keep, self._keep_every)
             self.best = Store(self.path / "best", keep=2)
             for name in ("curves.bin", "evaluations.jsonl"):
@@ -79,8 +92,8 @@ class Directory:
                     error.add_note(f"A checkpoint failed as well: {other}")
 
     def file(self, name: str) -> pathlib.Path | None:
-        """Where a file of this name belongs; None if nothing is kept."""
-        return self.path / name if self.path is not None else None
+        """Where a file of this name belongs; None if nothing is kept, or another process keeps it."""
+        return self.path / name if self.path is not None and is_first() else None
 
     def saved(self, resume: str, plan: Plan, wanted: dict[str, str]) -> Checkpoint | None:
         """The checkpoint to resume from, if any, read and verified. Nothing is compiled.
@@ -95,12 +108,12 @@ class Directory:
             CheckpointMismatch: it is of another run, or of a later update than the last one asked for.
             CheckpointCorrupt: it cannot be read; with `auto` none of them can.
         """
-        there = self._checkpoints.updates() if self._checkpoints is not None else []
+        there = self._checkpoints.updates() if self._checkpoints is not None and is_first() else []
         if there and resume == "never":
             hint = f"has checkpoints, up to update {there[-1]}; resume='auto' resumes from them"
             raise ConfigError([Problem("directory", str(self.path), hint)])
         if not there:
-            if resume == "must":
+            if resume == "must" and is_first():
                 raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to resume from")])
             return None
         saved = self._checkpoints.load(there[-1]) if resume == "must" else first_readable(there, self._checkpoints.load)
@@ -144,7 +157,7 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
         train: its objects are those of the run.
         cfg: of the run, or a batch of them.
         seed, num_seeds: None for a state that `fit` did not make.
-        more: `exact` and `share`, what the bits of several runs depend on.
+        more: `exact`, `share` and `devices_per_run`, what the bits of runs depend on.
     """
     return {
         "algorithm": algorithm_of(cfg),
@@ -153,6 +166,7 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
         "num_seeds": num_seeds,
         "exact": False,
         "share": 1,
+        "devices_per_run": 1,
         **more,
         "objects": objects.describe_objects(train.given | _own_class(type(cfg)), train.env),
         "x64": bool(jax.config.jax_enable_x64),
@@ -184,7 +198,8 @@ def _changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: typ
     if then.total_timesteps != now.total_timesteps and schedules:
         text = f"was {then.total_timesteps:,}, and {' and '.join(schedules)} follows it: the values jump from here on"
         found.append(f"total_timesteps = {now.total_timesteps:,}: {text}")
-    saved, current = ({**r["versions"], "runs on each device": r["share"]} for r in (saved, current))
+    layout = lambda record: {"runs on each device": record["share"], "devices of a run": record.get("devices_per_run", 1)}
+    saved, current = ({**record["versions"], **layout(record)} for record in (saved, current))
     changed = [f"{name} {saved.get(name)} then, {current[name]} now" for name in current if saved.get(name) != current[name]]
     return found + ([f"resuming, but not bit-identically: {'; '.join(changed)}"] if changed else [])
 
@@ -280,6 +295,7 @@ class Run:
         """
         i = self.batch.index(run, config, seed)
         state = state_at(self.state, i) if self.batch.batched else self.state
+        state = jax.device_put(state, jax.local_devices()[0]) if self.batch.devices_per_run > 1 else state
         state, place = state.replace(clock=clock_at(self.finished[i])), i if self.place is None else self.place
         return Run(self.batch.one(i), state, (self.finished[i],), self.directory, place)
 
@@ -299,7 +315,8 @@ class Run:
             deterministic, max_steps, env_params: as `Train.evaluate` takes them.
         """
         options = (num_episodes, deterministic, max_steps, env_params)
-        evaluate = self.batch.over(lambda train, state, key: train.evaluate(state, key, *options), (Train.seed_axes, 0), 0)
+        of_run = lambda train, state, key: on_axis(gathered, train.axis)(train.evaluate(state, key, *options))
+        evaluate = self.batch.over(of_run, (Train.seed_axes, 0), 0)
         key = jax.random.key(seed)
         keys = jax.random.split(key, len(self.labels)) if self.batch.batched else key
         return jax.device_get(jax.jit(evaluate)(self.batch.cfgs, self.state, keys))
@@ -375,6 +392,16 @@ def saved_values(directory: Any) -> dict[str, Any]:
         CheckpointError: no checkpoint was found, or it cannot be read.
     """
     return newest_readable(_absolute(directory) / "checkpoints").record["config"]
+
+
+def saved_layout(directory: pathlib.Path | None) -> int:
+    """How many devices each run of a directory had; 1 without a checkpoint, and where there are no longer so many."""
+    there = saved_updates(directory / "checkpoints") if directory is not None else []
+    try:
+        saved = read_record(directory / "checkpoints" / str(there[-1])).get("devices_per_run", 1) if there else 1
+    except CheckpointError:
+        return 1
+    return saved if saved <= len(jax.devices()) else 1
 
 
 def runs_of(directory: pathlib.Path, count: int) -> tuple[tuple[tuple[int | None, int | None], ...], tuple[str, ...]]:

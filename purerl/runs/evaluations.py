@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from purerl.core.errors import CheckpointError
+from purerl.runs.processes import from_first, is_first
 from purerl.runs.storage.checkpoint import CLOCK, Checkpoint, Store, describe, first_readable, leaf_differences, to_arrays
 from purerl.runs.storage.files import AppendOnlyFile, checksum, read_file
 
@@ -114,8 +115,14 @@ class Best:
 
     def restore(self, evaluations: Evaluations, wanted: dict[str, str]) -> None:
         """Restores the best states, unless they are damaged or have other arrays than those wanted (`checkpoint.describe`)."""
+        self._restore(evaluations, wanted)
+        record = {"leaves": self._leaves, "updates": self._updates, "returns": self._returns}
+        self._arrays, record = from_first(self._arrays, record)
+        self._leaves, self._updates, self._returns = record["leaves"], record["updates"], record["returns"]
+
+    def _restore(self, evaluations: Evaluations, wanted: dict[str, str]) -> None:
         try:
-            there = self._store.updates() if self._store is not None else []
+            there = self._store.updates() if self._store is not None and is_first() else []
             saved = first_readable(there, self._store.load) if there else None
         except CheckpointError as error:
             warnings.warn(f"{error}; the best states begin anew", stacklevel=3)

@@ -9,6 +9,8 @@ import contextlib
 import functools
 import inspect
 import os
+import pathlib
+import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -25,10 +27,11 @@ from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Pro
 from purerl.core.types import TrainState
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf
 from purerl.runs.compile_cache import compile_cache
-from purerl.runs.directory import Directory, Run, identity, require_checkpoint, warm_start
+from purerl.runs.directory import Directory, Run, identity, require_checkpoint, saved_layout, warm_start
 from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.logging.progress import Progress
 from purerl.runs.logging.recorders import Reports
+from purerl.runs.processes import agreed, from_first, is_first, on_host, placed
 from purerl.runs.signals import Stop
 from purerl.runs.storage.checkpoint import Checkpoint, describe, run_directory, to_tree
 from purerl.runs.storage.curves import Curves, Header
@@ -37,6 +40,8 @@ from purerl.runs.training import MAX_CHUNK, Runs
 from purerl.train import make_train
 
 PyTree = Any
+MAX_SECONDS = 15.0  # of a chunk: a signal is answered after it
+TIME_IS_UP = 1000  # beside the numbers of signals
 
 
 class FitResult(NamedTuple):
@@ -46,7 +51,7 @@ class FitResult(NamedTuple):
     metrics: as in `TrainResult`, on the host, from the first update on; leaves `[rows]`, or `[runs, rows]`.
     evaluations: `update [n]`, and `episode_return`, `episode_length` and `finished`, means over episodes, `[n, runs]`.
     progress: where the run stood at the end; its `began` is where this call went on from.
-    stopped_by: the signal that ended it early, or None.
+    stopped_by: the signal that ended it early, "max_hours", or None.
     run: the state with its config, as `load` gives it; `run.select` takes one run out of several.
 
     Example:
@@ -59,7 +64,7 @@ class FitResult(NamedTuple):
     metrics: dict[str, Any]
     evaluations: dict[str, np.ndarray]
     progress: Progress
-    stopped_by: int | None
+    stopped_by: signal.Signals | str | None
     run: Run
 
 
@@ -70,6 +75,7 @@ def fit(
     *,
     num_seeds: int = 1,
     exact: bool = False,
+    devices_per_run: int | None = None,
     resume: str = "auto",
     init_from: Any = None,
     save_seconds: float = 30.0,
@@ -85,14 +91,18 @@ def fit(
     render_every: int = 0,
     on_nonfinite: str = "raise",
     chunk_seconds: float = 1.0,
+    max_hours: float = 0.0,
     recorders: tuple[Callable[[Progress], None], ...] = (),
     **objects: Any,
 ) -> FitResult:
     """Trains in chunks of updates, with logging, evaluation and, in a directory, checkpoints between them.
 
     A run that is killed at any moment and resumed, any number of times, ends bit-identical to an uninterrupted run. SIGINT
-    (Ctrl-C) or SIGTERM ends the run after the current chunk: it is saved, and the result so far is returned. A second signal has
-    its usual effect. The result of a run that is already finished is returned at once.
+    (Ctrl-C), SIGTERM or SIGUSR1 ends the run after the current chunk: it is saved, and the result so far is returned. A second
+    signal has its usual effect. The result of a run that is already finished is returned at once.
+
+    In a job of several processes (`jax.distributed`) all of them call it alike, and runs are spread over the devices of all. The
+    first process alone reads and writes the directory, calls the recorders and has the metrics. A signal to one ends all.
 
     Args:
         cfg: the config; or a batch of configs, with leaves `[configs]`, to train side by side.
@@ -100,6 +110,9 @@ def fit(
         directory: for checkpoints, metrics and evaluations; None keeps nothing.
         num_seeds: runs of each config, side by side in one program, spread over the devices; on a CPU over its cores.
         exact: each of several runs has the bits of the same run alone: see `over_devices`.
+        devices_per_run: devices that the environments of one agent are spread over: see `data_parallel`. If None, as many as the
+          directory's run had, else 1. With another number than before a run goes on with the same parameters and statistics, and
+          its environments are dealt out anew.
         resume: `auto` resumes from the directory's newest checkpoint if there is one, `must` requires one, `never` refuses one.
           Everything but `total_timesteps` and the arguments below must be the same. Objects of your own are compared by name,
           shapes and values.
@@ -114,7 +127,8 @@ def fit(
         eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as `Train.evaluate` takes them.
         render_every: every k-th evaluation also renders an episode of the first run into the directory; 0 for none.
         on_nonfinite: `raise` if a run has diverged, or `ignore` it. No checkpoint is made of such a state.
-        chunk_seconds: approximate seconds of a chunk.
+        chunk_seconds: approximate seconds of a chunk, 15 at most, so that a signal is answered soon.
+        max_hours: ends the run, saved, after so many hours of this call; 0 for no limit.
         recorders: called with a `Progress` after each chunk; see `purerl.recorders`. One that fails is reported, and tried again
           after the next checkpoint.
         **objects: `env`, `network`, `measure` and the others, as `make_train` takes them.
@@ -137,24 +151,33 @@ def fit(
         >>> purerl.summarize(result.metrics)["loss"].shape
         (2, 2)
     """
+    entered = time.perf_counter()
     check_type(cfg)
     if found := _wrong_options(locals()):
         raise ConfigError(found)
     # Numbers of NumPy would overflow where Python's do not, and are no JSON.
     plain = lambda *values: (x.item() if isinstance(x, np.generic) else x for x in values)
     seed, num_seeds, exact, save_every, keep, keep_every = plain(seed, num_seeds, exact, save_every, keep, keep_every)
+    devices_per_run = next(plain(devices_per_run))
     eval_every, eval_episodes, eval_max_steps, render_every = plain(eval_every, eval_episodes, eval_max_steps, render_every)
-    runs = Runs(cfg, seed, num_seeds, exact, objects)
-    plan = runs.train.plan
+    path = None
+    if directory is not None:
+        path = run_directory(directory) if is_first() else pathlib.Path(directory).expanduser().absolute()
+    recorders = recorders if is_first() else ()
+    on_save_error = on_save_error if jax.process_count() == 1 else "raise"  # the others would wait for ever
+    if devices_per_run is None:
+        (devices_per_run,), _ = agreed(saved_layout(path) if is_first() else 0)
+    runs = Runs(cfg, seed, num_seeds, exact, objects, devices_per_run)
+    plan = runs.here.plan
     options = {"deterministic": eval_deterministic, "max_steps": eval_max_steps, "env_params": eval_env_params}
     score = runs.evaluation(eval_episodes, **options) if eval_every else None
-    who = identity(runs.train, runs.cfg, seed, num_seeds, exact=exact, share=1 if exact else runs.share)
-    path = None if directory is None else run_directory(directory)
+    layout = {"exact": exact, "share": 1 if exact else runs.share, "devices_per_run": devices_per_run}
+    who = identity(runs.train, runs.cfg, seed, num_seeds, **layout)
     with compile_cache(), Directory(path, who, type(cfg), keep, keep_every) as home, contextlib.ExitStack() as stack:
         row = Header(runs.row(), cfg.metrics_every, cfg.metrics_every * plan.batch_size, runs.pairs, runs.differ)
         curves = stack.enter_context(contextlib.closing(Curves(row, home.file("curves.bin"))))
         template = runs.template()
-        saved = home.saved(resume, plan, describe({"state": template}))
+        saved = shared(home.saved(resume, plan, describe({"state": template})))
         if saved is None and init_from is not None:
             require_checkpoint(init_from)  # before anything is compiled
         state, updates, seconds = runs.init(), 0, 0.0
@@ -180,12 +203,13 @@ def fit(
             evaluations.add(updates, state)
             with save_errors():
                 evaluations.flush()
+            whole = on_host(state)
             with save_errors():
-                best.update(updates, evaluations.returns(updates), state)
-            if render_every and updates // eval_every % render_every == 0:
+                best.update(updates, evaluations.returns(updates), whole)
+            if render_every and updates // eval_every % render_every == 0 and is_first():
                 drawing = home.file(f"renders/{updates}.gif")
                 with save_errors(), write_errors(drawing):
-                    runs.render(state, drawing)
+                    runs.render(whole, drawing)
 
         def save():
             """Saves what a checkpoint depends on, and then the checkpoint."""
@@ -193,16 +217,17 @@ def fit(
             for write in (curves.flush, evaluations.flush, best.settle):
                 with save_errors():
                     write()
+            whole = on_host(state)
             with save_errors():
                 more = {"seconds": seconds, "evaluations": len(evaluations)}
-                home.save(updates, {"state": state, "pending": curves.pending}, more)
+                home.save(updates, {"state": whole, "pending": curves.pending}, more)
 
         done = updates == plan.num_updates
         if not done:
             runs.compile(state)
         if eval_every and updates == 0:
             evaluate()
-        chunk, saved_at, start = 1, time.monotonic(), time.perf_counter()
+        chunk, saved_at, start, stopped_by = 1, time.monotonic(), time.perf_counter(), None
         with Stop() as stop:
             while not done:
                 before = time.perf_counter()
@@ -212,24 +237,30 @@ def fit(
                 updates, seconds = updates + chunk, began[1] + time.perf_counter() - start
                 if on_nonfinite == "raise" and not finite.all():
                     raise _diverged(state, rows, finite, updates, runs.labels)
-                curves.append(rows)
+                if is_first():
+                    curves.append(rows)
                 report(Progress(plan, runs.labels, updates, seconds, rows, began))
+                chunk = max(1, round(chunk * min(4.0, min(chunk_seconds, MAX_SECONDS) / (time.perf_counter() - before))))
                 if eval_every and updates % eval_every == 0:
                     evaluate()
-                done = updates == plan.num_updates or stop.asked is not None
-                due = (save_every and updates % save_every == 0) or time.monotonic() - saved_at >= save_seconds
+                hours = (time.perf_counter() - entered) / 3600
+                asked = stop.asked or (TIME_IS_UP if max_hours and hours >= max_hours else 0)
+                (chunk, due, _), (_, _, asked) = agreed(chunk, time.monotonic() - saved_at >= save_seconds, asked)
+                stopped_by = None if not asked else "max_hours" if asked == TIME_IS_UP else signal.Signals(asked)
+                done = updates == plan.num_updates or stopped_by is not None
+                due = due or (save_every and updates % save_every == 0)
                 if (done or due) and finite.all():
                     save()
                     saved_at = time.monotonic()
-                chunk = max(1, round(chunk * min(4.0, chunk_seconds / (time.perf_counter() - before))))
         with save_errors():
             home.wait()
         run = Run(runs, state, (updates,) * len(runs.labels), path)
-        return FitResult(state, curves.whole(), evaluations.table(), report.latest, stop.asked, run)
+        return FitResult(state, curves.whole(), evaluations.table(), report.latest, stopped_by, run)
 
 
 OBJECTS = tuple(inspect.signature(make_train).parameters)[1:]  # what `make_train` takes beside the config
 RULES: dict[str, Rule] = {
+    "devices_per_run": at_least(1),
     "resume": one_of("auto", "must", "never"),
     "save_seconds": Rule("must be above 0", lambda x: x > 0),
     "save_every": at_least(0),
@@ -242,6 +273,7 @@ RULES: dict[str, Rule] = {
     "render_every": at_least(0),
     "on_nonfinite": one_of("raise", "ignore"),
     "chunk_seconds": Rule("must be above 0", lambda x: x > 0),
+    "max_hours": at_least(0),
 }
 
 
@@ -251,9 +283,10 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
     found = [Problem(name, options[name], "must be True or False") for name in flags if not is_flag(options[name])]
     for name, rule in RULES.items():
         value = options[name]
-        if name == "eval_max_steps" and value is None:
+        if name in ("eval_max_steps", "devices_per_run") and value is None:
             continue
-        right = isinstance(value, str) if rule.choices else is_number(value) if name.endswith("seconds") else is_int(value)
+        is_right = is_number if name.endswith(("seconds", "hours")) else is_int
+        right = isinstance(value, str) if rule.choices else is_right(value)
         if not (right and rule.holds(value)):
             found.append(Problem(name, value, rule.text if rule.choices or right else f"{rule.text}, not {type(value).__name__}"))
     if not found and options["render_every"] and not (options["eval_every"] and options["directory"]):
@@ -283,8 +316,14 @@ def _unknown(cfg: OnPolicyConfig, name: str, value: Any) -> Problem:
 
 def _restored(saved: Checkpoint, template: TrainState, fresh: TrainState) -> TrainState:
     """The state of a checkpoint, on the devices of the fresh one."""
-    restored = to_tree(saved.arrays, {"state": template})["state"]
-    return jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), restored, fresh)
+    return jax.tree.map(placed, to_tree(saved.arrays, {"state": template})["state"], fresh)
+
+
+def shared(saved: Checkpoint | None) -> Checkpoint | None:
+    """A checkpoint that the first process has read, or None, in all of them."""
+    record = {} if saved is None else {"updates": saved.updates, "record": saved.record}
+    arrays, record = from_first(None if saved is None else saved.arrays, record)
+    return None if arrays is None else Checkpoint(record["updates"], record["record"], arrays)
 
 
 def _pending(saved: Checkpoint, nothing: dict[str, Any]) -> dict[str, Any]:

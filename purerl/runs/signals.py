@@ -1,14 +1,14 @@
-"""SIGINT and SIGTERM handling."""
+"""The signals that end a run: SIGINT, SIGTERM and SIGUSR1, which a cluster can send some time before it kills."""
 
 import signal
 import threading
 from typing import Any, Self
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, *((signal.SIGUSR1,) if hasattr(signal, "SIGUSR1") else ()))
 
 
 class Stop:
-    """Records the first SIGINT or SIGTERM. The second one has its usual effect: KeyboardInterrupt, or the end of the process.
+    """Records the first of these signals. The second one has its usual effect: KeyboardInterrupt, or the end of the process.
 
     Use as a context manager. Only the main thread may listen; elsewhere nothing is noted.
 
@@ -27,8 +27,8 @@ class Stop:
 
     def _note(self, number: int, _) -> None:
         self.asked = signal.Signals(number)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for each in SIGNALS:
+            signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -8,11 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core import reductions
 from purerl.core.keys import named_key
+from purerl.core.reductions import everywhere, on_axis
 from purerl.core.types import TrainState
 from purerl.learning.nonfinite import LEARNT, finite_leaves
 from purerl.runs.analysis.rendering import render
 from purerl.runs.batch import Batch, state_at
+from purerl.runs.processes import on_host
 from purerl.train import Train
 
 PyTree = Any
@@ -26,8 +29,8 @@ class Runs(Batch):
         exact: every run has the bits of its run alone.
     """
 
-    def __init__(self, cfg: Any, seed: int, num_seeds: int, exact: bool, objects: dict[str, Any]):
-        super().__init__(cfg, seed, num_seeds, objects)
+    def __init__(self, cfg: Any, seed: int, num_seeds: int, exact: bool, objects: dict[str, Any], devices_per_run: int):
+        super().__init__(cfg, seed, num_seeds, objects, devices_per_run=devices_per_run)
         self._exact = exact
         self._first = self._over(lambda train, key: train.init(key), (0,), Train.seed_axes)
         self._row = jax.eval_shape(lambda: self.train.update(self.train.init(jax.random.key(seed)))[1])
@@ -35,8 +38,8 @@ class Runs(Batch):
 
     @property
     def share(self) -> int:
-        """Runs on each device. Without `exact` their rounding depends on it."""
-        return -(-len(self.labels) // min(len(jax.local_devices()), len(self.labels)))
+        """Runs on each device, or on the devices of a run. Without `exact` their rounding depends on it."""
+        return -(-len(self.labels) // self.rows)
 
     def template(self) -> TrainState:
         """The shapes of the first state. Nothing is compiled."""
@@ -44,7 +47,9 @@ class Runs(Batch):
 
     def init(self) -> TrainState:
         """The initial state."""
-        return jax.jit(self._first)(self.cfgs, self._keys())
+        keys = self._keys()
+        first = lambda cfgs, data: self._first(cfgs, jax.random.wrap_key_data(data, impl=jax.random.key_impl(keys)))
+        return jax.jit(first)(self.cfgs, np.asarray(jax.random.key_data(keys)))
 
     def restart(self, state: TrainState) -> TrainState:
         """An initial state with the parameters and statistics of another run, made consistent."""
@@ -63,8 +68,8 @@ class Runs(Batch):
     def chunk(self, state: TrainState, length: int) -> tuple[TrainState, dict[str, Any], np.ndarray]:
         """`length <= MAX_CHUNK` updates: the state, their metrics `[(runs,) length]`, and whether each run is finite. Donates."""
         state, buffer, finite = self._chunk(self.cfgs, state, np.int32(length))
-        rows = jax.tree.map(lambda x: x[..., :length], jax.device_get(buffer))
-        return state, rows, np.atleast_1d(jax.device_get(finite))
+        buffer, finite = jax.device_get(on_host((buffer, finite)))
+        return state, jax.tree.map(lambda x: x[..., :length], buffer), np.atleast_1d(finite)
 
     def compile(self, state: TrainState) -> None:
         """Compiles `chunk`, one program for every length."""
@@ -83,17 +88,18 @@ class Runs(Batch):
 
         def evaluate(train, state):
             key = named_key(state.key, "evaluation", state.clock)
-            episodes = train.evaluate(state, key, num_episodes, **options)
+            episodes, mean = train.evaluate(state, key, num_episodes, **options), on_axis(reductions.mean, train.axis)
             return {
-                "episode_return": episodes.returns.mean(),
-                "episode_length": episodes.lengths.mean(dtype=jnp.float32),
-                "finished": episodes.finished.mean(dtype=jnp.float32),
+                "episode_return": mean(episodes.returns),
+                "episode_length": mean(episodes.lengths.astype(jnp.float32)),
+                "finished": mean(episodes.finished.astype(jnp.float32)),
             }
 
         evaluate = self._over(evaluate, (Train.seed_axes,), 0)
         jax.eval_shape(evaluate, self.cfgs, self.template())
         compiled = jax.jit(evaluate)
-        return lambda state: {name: np.atleast_1d(x) for name, x in jax.device_get(compiled(self.cfgs, state)).items()}
+        found = lambda state: jax.device_get(on_host(compiled(self.cfgs, state)))
+        return lambda state: {name: np.atleast_1d(x) for name, x in found(state).items()}
 
     def render(self, state: TrainState, path: pathlib.Path) -> None:
         """Draws an episode of the first run's policy."""
@@ -109,4 +115,5 @@ class Runs(Batch):
 
         buffer = jax.tree.map(lambda x: jnp.zeros((MAX_CHUNK, *x.shape), x.dtype), self._row)
         state, buffer = jax.lax.fori_loop(0, length, body, (state, buffer))
-        return state, buffer, jnp.stack(finite_leaves({name: getattr(state, name) for name in LEARNT})).all()
+        finite = jnp.stack(finite_leaves({name: getattr(state, name) for name in LEARNT})).all()
+        return state, buffer, on_axis(everywhere, train.axis)(finite)

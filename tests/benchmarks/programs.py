@@ -31,7 +31,7 @@ LARGE = dict(zip(NAMES, ("CartPole-v1", 2048, 32, 32), strict=True))
 IMAGES = LARGE | {"env": "Breakout-MinAtar"}
 GRU = {"memory": "gru", "memory_size": 128, "arch": "shared"}
 
-# Algorithm, settings, seeds in one `vmap`; the most kernels and waits of an update for an H100, and MB of scratch memory.
+# Algorithm, settings, seeds in one `vmap`; the most kernels and waits of an update for an H100, MB of scratch memory; devices.
 WORKLOADS = {
     "A": ("ppo", SMALL, 1, (2500, 0, 0.5)),
     "B": ("ppo", LARGE, 1, (5900, 0, 10)),
@@ -47,6 +47,13 @@ WORKLOADS = {
     "A in bfloat16": ("ppo", SMALL | {"compute_dtype": "bfloat16"}, 1, (2500, 0, 0.5)),
     "C in bfloat16": ("ppo", IMAGES | {"torso": "mlp", "compute_dtype": "bfloat16"}, 1, (7100, 0, 140)),
 }
+# With as many environments on each device as on one.
+DEVICES = {"B": (8, 256), "C": (8,), "GRU": (8,), "PPG": (8,), "APPO": (8,), "RND": (8,)}
+for name, counts_of_devices in DEVICES.items():
+    for count in counts_of_devices:
+        algorithm, changes, _, most = WORKLOADS[name]
+        wide = changes | {"num_envs": changes["num_envs"] * count}
+        WORKLOADS[f"{name} on {count} devices"] = (algorithm, wide, 1, tuple(round(1.05 * n, 2) for n in most), count)
 PEERS = {"A": (SMALL, False), "B": (LARGE, False), "C": (IMAGES, False), "GRU": (LARGE, True), "GRU, 4 x 128": (SMALL, True)}
 
 
@@ -55,12 +62,15 @@ def compiled(name, target):
     import jax
 
     import purerl
-    from tests.benchmarks.programs_counting import compiled_for
+    from tests.benchmarks.programs_counting import compiled_for, mesh_of
 
-    algorithm, changes, seeds, _ = WORKLOADS[name]
+    algorithm, changes, seeds, _, *devices = WORKLOADS[name]
     changes = changes | ({"rnd": purerl.RNDConfig()} if changes.get("rnd") else {})
     cfg = {"ppo": purerl.PPOConfig, "ppg": purerl.PPGConfig, "appo": purerl.APPOConfig}[algorithm](**changes)
     train, key = purerl.make_train(cfg), jax.random.key(0)
+    if devices:
+        spread = purerl.data_parallel(train, mesh_of(target, *devices))
+        return compiled_for(target, spread.update, jax.eval_shape(train.init, key), mesh=spread.mesh, specs=(spread.specs,))
     if seeds == 1:
         return compiled_for(target, train.update, jax.eval_shape(train.init, key))
     axes = train.seed_axes

@@ -6,6 +6,8 @@ XLA compiles ahead of time for a device that is only described. Counted are, wit
     waits     branches, and loops whose length the device decides: the host of a GPU waits there for a value
     memory    scratch memory, in bytes
     moved     bytes that the kernels' operands and results have, a bound on what they read and write
+    exchanged bytes that a device exchanges with others in reductions over all of them
+    others    kinds of exchange other than that
 
 Counts repeat to the digit. They are no times, and choices that are made by timing (autotuning) are off.
 """
@@ -33,17 +35,29 @@ runtime_version { major: 13 minor: 0 patch: 0 }
 device_description_str: "NVIDIA H100 80GB HBM3"
 """
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "add-dependency", "partition-id"}
+EXCHANGES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
 SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8}  # others 4
 
 
-def compiled_for(target, function, *args):
-    """`function` compiled for one described device: `h100`, or `v5e`."""
+def mesh_of(target, count=1):
+    """So many described devices: `h100`, or `v5e`."""
     if target == "h100":
-        platform, topology = "cuda", topologies.get_topology_desc(platform="cuda", target_config=H100, topology="1x1x1")
+        topology = topologies.get_topology_desc(platform="cuda", target_config=H100, topology=f"1x1x{count}")
     else:
-        platform, topology = "tpu", topologies.get_topology_desc(platform="tpu", topology_name=f"{target}:2x2")
-    place = NamedSharding(Mesh(np.array(topology.devices)[:1], ("data",)), PartitionSpec())
-    args = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place), args)
+        shape = {1: "2x2", 8: "2x4", 256: "16x16"}[count]
+        topology = topologies.get_topology_desc(platform="tpu", topology_name=f"{target}:{shape}")
+    return Mesh(np.array(topology.devices)[:count], ("data",))
+
+
+def compiled_for(target, function, *args, mesh=None, specs=None):
+    """`function` compiled for described devices, on which its arguments are as `specs` says; for one by itself without a mesh."""
+    mesh = mesh_of(target) if mesh is None else mesh
+    specs = (PartitionSpec(),) * len(args) if specs is None else specs
+    placed = lambda spec, tree: jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(mesh, spec)), tree
+    )
+    args = jax.tree.map(placed, tuple(specs), args)
+    platform = "cuda" if target == "h100" else "tpu"
     return jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).compile()
 
 
@@ -153,6 +167,9 @@ def _count(computations, name, loops, times=1):
         else:
             read = sum(sizes.get(x, 0) for x in re.findall(r"%([\w.\-]+)", rest.partition("(")[2].partition(")")[0]))
             total.update({"kernels": 1, "moved": _size(kind) + read})
+            exchange = operation.removesuffix("-start")
+            if exchange in EXCHANGES:
+                total.update({"exchanged": _size(kind)} if exchange == "all-reduce" else {"others": 1})
     return total
 
 

@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem
+from purerl.runs.processes import is_first
 from purerl.runs.storage.files import read_errors
 from purerl.runs.storage.migrations import FORMAT, fitted, migrated
 
@@ -123,6 +124,9 @@ def versions() -> dict[str, str]:
 class Store:
     """The checkpoints in a directory, by number of updates.
 
+    In a job of several processes all of them save, alike and in the same order, and the first writes. They need a file system
+    that they share.
+
     Args:
         directory: absolute; made if it is not there.
         keep: newest checkpoints to keep.
@@ -135,6 +139,8 @@ class Store:
     def __init__(self, directory: pathlib.Path, keep: int = 3, keep_every: int = 0):
         self.directory, self._keep, self._keep_every = directory, keep, keep_every
         self._saving, self._saving_updates = None, 0
+        if not is_first():
+            return
         try:
             directory.mkdir(exist_ok=True)
             for unfinished in directory.glob(f"*{UNFINISHED}*"):  # of a process that was killed
@@ -182,6 +188,8 @@ class Store:
 
     def _forget(self) -> None:
         """Removes the checkpoints that need not be kept, each in one step."""
+        if not is_first():
+            return
         there = self.updates()
         lasting = [updates for updates in there if self._keep_every and updates % self._keep_every == 0]
         for updates in set(there) - {*there[-self._keep :], *lasting}:
@@ -256,7 +264,8 @@ def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
 def read_record(path: pathlib.Path) -> dict[str, Any]:
     """The record of the checkpoint in a directory, verified."""
     with _Translated(lambda error: CheckpointCorrupt(f"the record of {path} cannot be read: {error}")):
-        metadata = _orbax().metadata(path).custom_metadata
+        with _alone():
+            metadata = _orbax().metadata(path).custom_metadata
         text = metadata.get("record", "") if isinstance(metadata, dict) else ""
         if not text or _sha256(text.encode()) != metadata.get("sha256"):
             raise CheckpointCorrupt(f"the record of {path} is not what was written")
@@ -270,7 +279,7 @@ def read(path: pathlib.Path) -> Checkpoint:
     """The checkpoint in a directory, verified and migrated to the current format."""
     record = read_record(path)
     orbax, leaves = _orbax(), record["leaves"]
-    with _Translated(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")):
+    with _Translated(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")), _alone():
         stored = orbax.metadata(path).metadata
         sizes = {name: _stored_size(described) for name, (described, _) in leaves.items()}
         for name, size in sizes.items():  # before anything is allocated
@@ -341,6 +350,15 @@ def _orbax() -> Any:
     from orbax.checkpoint import v1
 
     return v1
+
+
+def _alone() -> contextlib.AbstractContextManager:
+    """Orbax reads in this process alone, without waiting for the others of a job."""
+    orbax, here = _orbax(), jax.process_index()
+    options = orbax.options.MultiprocessingOptions(
+        primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"of_{here}"
+    )
+    return orbax.Context(multiprocessing_options=options) if jax.process_count() > 1 else contextlib.nullcontext()
 
 
 def _not_of_orbax(record: logging.LogRecord) -> bool:

@@ -1,0 +1,110 @@
+"""One agent on many devices: each has an equal share of its environments, and all have its parameters.
+
+Every device collects rollouts in environments of its own and learns from them. Gradients and statistics are means over all
+devices (`purerl.core.reductions`), so parameters, optimizer states and statistics stay equal on all of them, bit for bit. What is
+exchanged does not grow with the number of environments.
+"""
+
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, PartitionSpec
+
+from purerl.acting.policy import Policy
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.keys import typed_key
+from purerl.core.reductions import shapes_on
+from purerl.core.types import Episodes, TrainResult, TrainState
+from purerl.train import Train
+
+PyTree = Any
+DATA = "data"  # the axis of devices of one agent
+
+
+def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParallel":
+    """A training run with the environments of one agent spread over the devices of a mesh.
+
+    Args:
+        train: as `make_train` gives it. Its `num_envs`, and everything that counts, is that of all devices together.
+        mesh: devices, of this process or of several, or devices that are only described, to compile for.
+        axis_name: the axis of the mesh to spread over. Along other axes everything is computed alike.
+
+    Raises:
+        ConfigError: the devices cannot have equal shares, or `train` is one device's share already.
+
+    Example:
+        >>> train = purerl.make_train(purerl.PPOConfig(total_timesteps=1024))
+        >>> devices = np.array(jax.local_devices())
+        >>> spread = purerl.data_parallel(train, jax.sharding.Mesh(devices, ("data",)))
+        >>> state, metrics = jax.jit(spread.update)(jax.jit(spread.init)(jax.random.key(0)))
+        >>> int(metrics["steps"].total)
+        512
+    """
+    if not isinstance(train, Train) or train.axis is not None:
+        raise ConfigError([Problem("train", train, "must be what make_train returns, without an axis_name")])
+    if not isinstance(mesh, Mesh) or axis_name not in mesh.axis_names:
+        there = f"with the axes {mesh.axis_names}" if isinstance(mesh, Mesh) else type(mesh).__name__
+        raise ConfigError([Problem("mesh", there, f"must be a jax.sharding.Mesh with an axis {axis_name!r}")])
+    return DataParallel(train, mesh, axis_name)
+
+
+class DataParallel:
+    """What `data_parallel` returns: the functions of a `Train`, for a mesh.
+
+    A state is one of global arrays, shaped as on one device. `init` places it; after that JAX knows where it is.
+
+    Attributes:
+        train: the run as one device computes its share of it.
+        mesh: the devices.
+        specs: a `TrainState` of `PartitionSpec`: environments and rollouts are spread, everything else is on all devices.
+    """
+
+    def __init__(self, train: Train, mesh: Mesh, axis_name: str):
+        self.train, self.mesh, self._whole = train.on_axis(axis_name, mesh.shape[axis_name]), mesh, train
+        self.cfg, self.env, self.network, self.plan = train.cfg, train.env, train.network, self.train.plan
+        self.specs, self._spread = state_specs(train, self.train), PartitionSpec(axis_name)
+
+    def init(self, key: jax.Array) -> TrainState:
+        """The state before the first update. `key`: one key, typed or raw."""
+        return self._mapped(self.train.init, (PartitionSpec(),), self.specs)(typed_key(key))
+
+    def update(self, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        """One iteration on all devices; the metrics are those of all."""
+        return self._mapped(self.train.update, (self.specs,), (self.specs, PartitionSpec()))(state)
+
+    def __call__(self, key: jax.Array) -> TrainResult:
+        """The whole run, as `Train.__call__`."""
+        return self._mapped(self.train, (PartitionSpec(),), TrainResult(self.specs, PartitionSpec()))(typed_key(key))
+
+    def policy(self, state: TrainState) -> Policy:
+        """The policy of a state, ready to act."""
+        return self._whole.policy(state)
+
+    def evaluate(self, state: TrainState, key: jax.Array, num_episodes: int = 128, **options: Any) -> Episodes:
+        """`Train.evaluate`, with an equal share of the episodes on each device."""
+        run = lambda state, key: self.train.evaluate(state, key, num_episodes, **options)
+        return self._mapped(run, (self.specs, PartitionSpec()), self._spread)(state, typed_key(key))
+
+    def _mapped(self, function: Any, in_specs: Any, out_specs: Any) -> Any:
+        return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def state_specs(whole: Train, here: Train) -> TrainState:
+    """How a state is spread: along the axis of each array that is shorter on one device than it is without an axis.
+
+    Raises:
+        ConfigError: an array of the environments' state has no axis of environments.
+    """
+    key = jax.random.key(0)
+    shapes, shapes_here = jax.eval_shape(whole.init, key), shapes_on(here.axis, here.init, key)
+
+    def spec(x, x_here):
+        differ = [i for i, (n, n_here) in enumerate(zip(x.shape, x_here.shape, strict=True)) if n != n_here]
+        return PartitionSpec(*[None] * differ[0], here.axis.name) if differ else PartitionSpec()
+
+    specs = jax.tree.map(spec, shapes, shapes_here)
+    for path, found in jax.tree_util.tree_leaves_with_path(specs.actor):
+        if found == PartitionSpec() and here.axis.size > 1:
+            hint = "of the environments' state has no axis of environments, and cannot be spread over devices"
+            raise ConfigError([Problem("env", jax.tree_util.keystr(path), hint)])
+    return specs

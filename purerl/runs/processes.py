@@ -1,0 +1,106 @@
+"""Several processes that train together, one for each host: what the first decides for all, and what all know.
+
+All of them run the same program. The first one alone reads and writes the directory, and decides what depends on time. What
+follows are collectives: every process must call them, in the same order. With one process they are nothing.
+"""
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
+
+from purerl.core.errors import ConfigError, Problem
+
+PyTree = Any
+Arrays = dict[str, np.ndarray]
+HEARTBEAT_SECONDS = 60  # a process that is not heard of for so long has ended, and the others end too
+
+
+def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -> None:
+    """Connects this process with the others of its job, before JAX computes anything and before any suite is imported.
+
+    Without arguments JAX finds the job by itself: Slurm, Open MPI, Kubernetes (with `jax[k8s]`), TPU pods.
+
+    Args:
+        coordinator: host and port that the first process listens on.
+        num_processes: in all.
+        process_id: of this one, from 0.
+
+    Raises:
+        ConfigError: there is no such job, or its processes did not meet.
+    """
+    given = {"coordinator": bool(coordinator), "num_processes": num_processes > 0, "process_id": process_id >= 0}
+    if any(given.values()) and not all(given.values()):
+        missing = next(name for name, there in given.items() if not there)
+        raise ConfigError([Problem(missing, "not given", f"the three of {', '.join(given)} belong together")])
+    named = {"coordinator_address": coordinator, "num_processes": num_processes, "process_id": process_id} if coordinator else {}
+    try:
+        jax.distributed.initialize(**named, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
+    except (ValueError, RuntimeError) as error:
+        hint = "cannot start" if named else f"JAX finds no cluster that it knows; name it by {', '.join(given)}"
+        raise ConfigError([Problem("distributed", True, f"{hint}: {str(error).strip().splitlines()[0]}")]) from error
+
+
+def is_first() -> bool:
+    """Whether this process reads, writes and decides."""
+    return jax.process_index() == 0
+
+
+def agreed(*values: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Small numbers as the first process has them, and the largest that any process has."""
+    if jax.process_count() == 1:
+        return values, values
+    of_all = multihost_utils.process_allgather(np.array(values, np.int32))
+    return tuple(of_all[0].tolist()), tuple(of_all.max(0).tolist())
+
+
+def from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | None, dict[str, Any]]:
+    """Arrays by name, or None, and JSON, as the first process has them."""
+    if jax.process_count() == 1:
+        return arrays, record
+    shapes = None if arrays is None else {name: [str(x.dtype), list(x.shape)] for name, x in arrays.items()}
+    head = json.loads(_bytes_from_first(json.dumps([shapes, record]).encode()))
+    if head[0] is None:
+        return None, head[1]
+    found = {}
+    for name, (dtype, shape) in head[0].items():
+        data = _bytes_from_first(np.ascontiguousarray(arrays[name]).tobytes() if is_first() else b"")
+        found[name] = np.frombuffer(data, jnp.dtype(dtype)).reshape(shape)
+    return found, head[1]
+
+
+def _bytes_from_first(data: bytes) -> bytes:
+    (size,), _ = agreed(len(data))
+    buffer = np.frombuffer(data, np.uint8) if is_first() else np.zeros(size, np.uint8)
+    return np.asarray(multihost_utils.broadcast_one_to_all(buffer)).astype(np.uint8).tobytes() if size else b""
+
+
+def on_host(tree: PyTree) -> PyTree:
+    """A tree whose arrays every process has whole; those that are on devices of other processes are fetched."""
+
+    def whole(x):
+        if not isinstance(x, jax.Array) or x.is_fully_addressable:
+            return x
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            return jax.random.wrap_key_data(whole(jax.random.key_data(x)), impl=jax.random.key_impl(x))
+        return multihost_utils.process_allgather(x, tiled=True)
+
+    return jax.tree.map(whole, tree)
+
+
+def placed(x: Any, like: jax.Array) -> jax.Array:
+    """An array that every process has whole, where another one of its shape is."""
+    if like.is_fully_addressable:
+        return jax.device_put(x, like.sharding)
+    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        data = np.asarray(jax.random.key_data(x))
+        return jax.random.wrap_key_data(_placed(data, like.sharding), impl=jax.random.key_impl(like))
+    return _placed(np.asarray(x), like.sharding)
+
+
+def _placed(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
+    return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])

@@ -1,0 +1,314 @@
+"""One agent on several devices, against one device that has the same environments side by side and no axis at all."""
+
+import shutil
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+
+import purerl
+from purerl import APPOConfig, ConfigError, DAACConfig, PPGConfig, PPOConfig, RNDConfig
+from purerl.acting import rollout
+from purerl.acting.normalize import RewardScale
+from purerl.algorithms import ppo, rnd
+from purerl.core.reductions import num_devices
+from purerl.envs import make_env
+from purerl.learning import phases
+from tests.probes import Varied, boxed
+from tests.tiny import digest
+
+KEY = jax.random.key(0)
+MINIBATCHES = 4
+SIZES = {"total_timesteps": 128 * 20, "num_envs": 8, "num_steps": 16, "num_minibatches": MINIBATCHES, "hidden": (8,), "lr": 1e-3}
+NORMALISED = {"normalize_obs": True, "normalize_reward": True, "normalize_value": True}
+MEMORY = {"memory": "gru", "memory_size": 4, "sequence_length": 8}
+PPO = PPOConfig(**SIZES, num_epochs=2)
+CASES = {
+    "ppo": PPO.replace(**NORMALISED, target_kl=1e-3, nonfinite="freeze", minibatches="env"),
+    "kl": PPO.replace(lr_schedule="kl_adaptive", kl_penalty="adaptive", grad_clip="per_network", advantage_norm="batch"),
+    "gru": PPO.replace(**MEMORY, normalize_obs=True, arch="shared"),
+    "rnd": PPO.replace(rnd=RNDConfig(features=4, hidden=(8,), init_steps=256, predictor_fraction=0.5)),
+    "ppg": PPGConfig(**SIZES, n_pi=2, e_aux=2, aux_columns=4, **NORMALISED),
+    "daac": DAACConfig(**SIZES, e_v=2, value_freq=2, normalize_reward=True),
+    "appo": APPOConfig(**SIZES, num_epochs=2, replay=2, lag=1, replay_order="random", **NORMALISED),
+    "appo, gru, rnd": APPOConfig(**SIZES, **MEMORY, replay=2, rnd=RNDConfig(features=4, hidden=(8,), init_steps=256)),
+}
+
+
+def trap(count):
+    """Environments whose rewards differ by device: what is not taken over all devices is far off."""
+    env = make_env("", (), {}, (boxed(Varied) if count < 8 else Varied)(), None, ())
+
+    def step(keys, env_state, action):
+        after, here = env.step(keys, env_state, action), keys.shape[1]
+        device = jax.lax.axis_index("data") if num_devices() > 1 else jnp.arange(here) // (here // count)
+        return after.replace(reward=after.reward + 100 * device.astype(jnp.float32))
+
+    return env._replace(step=step)
+
+
+def side_by_side(monkeypatch, count):
+    """Draws for one device what so many would draw, in the order of its own environments."""
+    start, draws, permutation, bernoulli = rollout.start, rollout.random_draws, phases.permutation, jax.random.bernoulli
+
+    def start_all(env, network, num_envs, key):
+        keys = jnp.concatenate([jax.random.split(jax.random.fold_in(key, d), num_envs // count) for d in range(count)])
+        return start(env._replace(reset=lambda _: env.reset(keys)), network, num_envs, key)
+
+    def draws_of_all(policy, key, num_steps, num_envs):
+        each = num_envs // count
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((each, *x.shape[1:]), x.dtype), policy)
+        drawn = [draws(one, jax.random.fold_in(key, d), num_steps, each) for d in range(count)]
+        join = lambda axis: lambda *xs: jnp.concatenate(xs, axis)
+        return jax.tree.map(join(1), *(noise for noise, _ in drawn)), join(2)(*(keys for _, keys in drawn))
+
+    def union(key, n):
+        """Each device shuffles its own; a minibatch is the union of theirs. Environments are the last axis of an index."""
+        each = SIZES["num_envs"] // count
+        own = jnp.stack([permutation(jax.random.fold_in(key, d), n // count) for d in range(count)])  # [devices, n / devices]
+        place = own // each * SIZES["num_envs"] + jnp.arange(count)[:, None] * each + own % each
+        return place.reshape(count, MINIBATCHES, -1).swapaxes(0, 1).reshape(-1).astype(jnp.int32)
+
+    def counted(key, p, shape):
+        """`[T, R * B]`, of R rollouts."""
+        each = SIZES["num_envs"] // count
+        own = [bernoulli(jax.random.fold_in(key, d), p, (shape[0], shape[1] // count)) for d in range(count)]
+        return jnp.concatenate([x.reshape(shape[0], -1, each) for x in own], 2).reshape(shape)
+
+    for module in (ppo, rnd):
+        monkeypatch.setattr(module, "start", start_all)
+    monkeypatch.setattr(rollout, "random_draws", draws_of_all)
+    monkeypatch.setattr(phases, "permutation", union)
+    monkeypatch.setattr(jax.random, "bernoulli", counted)
+
+
+def on_devices(cfg, count, updates):
+    """The states after so many updates of each of so many devices, and the metrics of the last."""
+    train = purerl.make_train(cfg, env=trap(count), axis_name="data", axis_size=count)
+    options, axes = {"axis_name": "data", "axis_size": count}, train.seed_axes
+    state = jax.jit(jax.vmap(train.init, in_axes=None, out_axes=axes, **options))(KEY)
+    update = jax.jit(jax.vmap(train.update, in_axes=(axes,), out_axes=(axes, 0), **options))
+    for _ in range(updates):
+        state, metrics = update(state)
+    return state, metrics
+
+
+def learnt(state):
+    """All that must be the same on all devices: not the sums of the rewards of single environments."""
+    kept = {name: x for name, x in state.extra.items() if name in ("published", "target", "kl_coef", "intrinsic")}
+    everything = state.params, state.opt_state, state.statistics, kept
+    is_scale = lambda x: isinstance(x, RewardScale)
+    return jax.tree.map(lambda x: x.moments if is_scale(x) else x, everything, is_leaf=is_scale)
+
+
+some = [("ppo", 4)]
+every = [(name, count) for name in CASES for count in (2, 4, 8)]
+slow = [pytest.param(*case, marks=pytest.mark.slow) for case in every if case not in some]
+
+
+@pytest.mark.parametrize(("name", "count"), some + slow)
+def test_devices_learn_what_one_device_learns_from_all_their_environments(name, count, monkeypatch):
+    cfg = CASES[name]
+    if cfg.num_envs // count % MINIBATCHES and cfg.minibatches == "env":
+        cfg = cfg.replace(minibatches="flat")
+    state, metrics = on_devices(cfg, count, 3)
+    side_by_side(monkeypatch, count)
+    train = purerl.make_train(cfg, env=trap(count))
+    alone, update = jax.jit(train.init)(KEY), jax.jit(train.update)
+    for _ in range(3):
+        alone, metrics_alone = update(alone)
+    got_leaves, want_leaves = jax.tree.leaves(learnt(state)), jax.tree.leaves(learnt(alone))
+    for got, want in zip(got_leaves, want_leaves, strict=True):
+        for device in range(count):
+            np.testing.assert_allclose(got[device], want, rtol=1e-5, atol=1e-5)
+    got, want = (purerl.summarize(m) for m in (jax.tree.map(lambda x: x[0], metrics), metrics_alone))
+    assert got.keys() == want.keys()
+    for metric in want:
+        np.testing.assert_allclose(got[metric], want[metric], rtol=1e-4, atol=1e-5, err_msg=metric)
+
+
+# --- data_parallel ----------------------------------------------------------------------------------------------------
+
+TWENTY = """
+import sys
+import jax, numpy as np, purerl
+from jax.sharding import Mesh, PartitionSpec
+from tests.test_data_parallel import CASES, KEY, trap, unequal
+for name, cfg in CASES.items():
+    for count in (2, 4, 8):
+        cfg = cfg.replace(minibatches="flat" if cfg.minibatches == "env" else cfg.minibatches)
+        spread = purerl.data_parallel(purerl.make_train(cfg, env=trap(2)), Mesh(np.array(jax.devices()[:count]), ("data",)))
+        state, update = jax.jit(spread.init)(KEY), jax.jit(spread.update)
+        for _ in range(20):
+            state, _ = update(state)
+        print(name, count, unequal(state, spread.specs), np.isfinite(jax.tree.leaves(state.params)[0]).all())
+"""
+
+
+def shards(x):
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return [np.asarray(jax.random.key_data(shard.data) if is_key else shard.data) for shard in x.addressable_shards]
+
+
+def unequal(state, specs):
+    """The arrays that should be on all devices and differ."""
+    differs = lambda x, spec: spec == PartitionSpec() and any((y != shards(x)[0]).any() for y in shards(x))
+    found = jax.tree_util.tree_leaves_with_path(jax.tree.map(differs, state, specs))
+    return [jax.tree_util.keystr(path) for path, different in found if different]
+
+
+def mesh(count=2, name="data"):
+    return Mesh(np.array(jax.local_devices()[:count]), (name,))
+
+
+@pytest.fixture(scope="module")
+def spread():
+    return purerl.data_parallel(purerl.make_train(CASES["ppo"], env=trap(2)), mesh())
+
+
+def test_devices_stay_equal_and_exchange_sums_alone(spread):
+    state, update = jax.jit(spread.init)(KEY), jax.jit(spread.update)
+    update = update.lower(state).compile()
+    for _ in range(5):
+        state, metrics = update(state)
+    assert unequal(state, spread.specs) == []
+    obs = shards(state.actor.obs)
+    assert obs[0].shape[0] == 4
+    assert (obs[0] != obs[1]).any()
+    assert metrics["steps"].total == 128
+    program = update.as_text()
+    assert "all-reduce" in program
+    assert not any(kind in program for kind in ("all-gather", "all-to-all", "collective-permute", "reduce-scatter"))
+
+
+@pytest.mark.slow
+def test_devices_are_equal_after_twenty_updates(fresh_python):
+    lines = fresh_python(TWENTY, JAX_NUM_CPU_DEVICES="8").splitlines()
+    assert lines == [f"{name} {count} [] True" for name in CASES for count in (2, 4, 8)]
+
+
+@pytest.mark.slow
+def test_the_functions_of_a_train(spread):
+    state = jax.jit(spread.init)(KEY)
+    episodes = jax.jit(lambda state, key: spread.evaluate(state, key, 6, max_steps=8))(state, KEY)
+    assert episodes.returns.shape == (6,)
+    policy = spread.policy(state)
+    action, _ = policy(policy.initial_carry(1), jnp.zeros((1, *state.actor.obs.shape[1:])), jnp.ones(1, bool), KEY)
+    assert action.shape == (1, 1)
+    short = purerl.data_parallel(purerl.make_train(CASES["ppo"].replace(total_timesteps=256), env=trap(2)), mesh())
+    result = jax.jit(short)(KEY)
+    assert purerl.summarize(result.metrics)["steps"].tolist() == [128, 128]
+
+
+@pytest.mark.slow
+def test_seeds_and_configs_under_vmap(spread):
+    keys = jax.random.split(KEY, 2)
+    axes = spread.train.seed_axes
+    states = jax.jit(jax.vmap(spread.init, out_axes=axes))(keys)
+    states, _ = jax.jit(jax.vmap(spread.update, in_axes=(axes,), out_axes=(axes, 0)))(states)
+    update = jax.jit(spread.update)
+    for i in range(2):
+        state, _ = update(jax.jit(spread.init)(keys[i]))
+        for got, want in zip(jax.tree.leaves(states.params), jax.tree.leaves(state.params), strict=True):
+            np.testing.assert_allclose(got[i], want, rtol=1e-4, atol=1e-5)
+
+    def rate(lr):
+        one = purerl.data_parallel(purerl.make_train(PPO.replace(lr=lr, total_timesteps=256), env=trap(2)), mesh())
+        return one(KEY).metrics["lr"].total
+
+    rates = jax.jit(jax.vmap(rate))(jnp.float32([1e-3, 1e-2]))
+    np.testing.assert_allclose(rates[1], 10 * rates[0], rtol=1e-5)
+
+
+def test_what_each_device_holds():
+    cfg = PPGConfig(num_envs=64, n_pi=4)
+    alone, here = purerl.make_train(cfg).plan, purerl.make_train(cfg, axis_name="data", axis_size=8).plan
+    assert (here.devices, here.num_updates, here.batch_size) == (8, alone.num_updates, alone.batch_size)
+    assert here.rollout_bytes * 8 == alone.rollout_bytes
+    assert here.kept_bytes * 8 == alone.kept_bytes
+    assert here.state_bytes < alone.state_bytes / 2
+
+
+@pytest.mark.parametrize(
+    ("cfg", "count", "match"),
+    [
+        (PPO, 3, r"num_envs = 8: must be divisible by the number of devices, 3; 6 or 9 would work"),
+        (PPO.replace(num_minibatches=64), 4, r"num_minibatches = 64: .*for the 2 environments of each of 4 devices"),
+        (PPO.replace(minibatches="env"), 4, r"num_minibatches = 4: .*num_envs = 2"),
+        (PPO.replace(**MEMORY), 8, r"num_minibatches = 4: .*must divide their number, 2"),
+        (CASES["ppg"], 8, r"aux_columns = 4: must be divisible by the number of devices, 8"),
+    ],
+)
+def test_what_cannot_be_shared_equally_is_refused(cfg, count, match):
+    with pytest.raises(ConfigError, match=match):
+        purerl.make_train(cfg, axis_name="data", axis_size=count)
+
+
+def test_bad_arguments():
+    train = purerl.make_train(PPO)
+    with pytest.raises(ConfigError, match=r"mesh = .*must be a jax.sharding.Mesh with an axis 'data'"):
+        purerl.data_parallel(train, mesh(name="rows"))
+    with pytest.raises(ConfigError, match="without an axis_name"):
+        purerl.data_parallel(train.on_axis("data", 2), mesh())
+    with pytest.raises(ConfigError, match="axis_size = None"):
+        purerl.make_train(PPO, axis_name="data")
+    with pytest.raises(ConfigError, match="axis_name = None"):
+        purerl.make_train(PPO, axis_size=2)
+    with pytest.raises(ConfigError, match="num_episodes = 3: must be divisible by the number of devices, 2"):
+        evaluate = lambda state: purerl.data_parallel(train, mesh()).evaluate(state, KEY, 3)
+        jax.eval_shape(evaluate, jax.eval_shape(train.init, KEY))
+    with pytest.raises(ConfigError, match=r"devices_per_run = 64: there are 2 devices"):
+        purerl.fit(PPO, devices_per_run=64)
+    env = trap(2)
+
+    def reset(keys):
+        env_state, obs = env.reset(keys)
+        return (env_state, jnp.int32(0)), obs
+
+    def step(keys, env_state, action):
+        after = env.step(keys, env_state[0], action)
+        return after.replace(env_state=(after.env_state, env_state[1]))
+
+    with pytest.raises(ConfigError, match="has no axis of environments"):
+        purerl.data_parallel(purerl.make_train(PPO, env=env._replace(reset=reset, step=step)), mesh())
+
+
+# --- fit --------------------------------------------------------------------------------------------------------------
+
+SHORT = PPO.replace(total_timesteps=128 * 6, normalize_obs=True, normalize_reward=True, lr_schedule="constant")
+
+
+def stopped_after(updates):
+    """A recorder that ends the process's run, as Ctrl-C does."""
+
+    def stop(progress):
+        if progress.updates >= updates:
+            signal.raise_signal(signal.SIGINT)
+
+    return stop
+
+
+@pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_run_resumes_to_the_same_bits_and_on_another_number_of_devices(seeds, tmp_path):
+    options = {"num_seeds": seeds, "eval_every": 3, "eval_episodes": 4}
+    whole = purerl.fit(SHORT, devices_per_run=2, **options)
+    assert whole.run.evaluate(4, max_steps=8).returns.shape[-1] == 4
+    stop = {"chunk_seconds": 1e-6, "recorders": (stopped_after(2),)}
+    purerl.fit(SHORT, directory=tmp_path, devices_per_run=2, **options, **stop)
+    shutil.copytree(tmp_path, tmp_path.parent / "copy")
+    resumed = purerl.fit(SHORT, directory=tmp_path, **options)
+    assert resumed.progress.began[0] == 2
+    assert resumed.run.batch.devices_per_run == 2
+    assert digest(resumed.state) == digest(whole.state)
+    assert resumed.evaluations["episode_return"].tolist() == whole.evaluations["episode_return"].tolist()
+
+    saved = purerl.load(tmp_path.parent / "copy").state
+    seen = []
+    first = lambda progress: seen.append(progress.updates)
+    with pytest.warns(UserWarning, match="not bit-identically: .*devices of a run 2 then, 1 now"):
+        other = purerl.fit(SHORT, directory=tmp_path.parent / "copy", devices_per_run=1, recorders=(first,), **options)
+    assert seen[-1] == other.progress.updates == 6
+    assert jax.tree.map(jnp.shape, other.state) == jax.tree.map(jnp.shape, saved)
