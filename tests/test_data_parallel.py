@@ -257,9 +257,10 @@ def test_bad_arguments():
         purerl.make_train(PPO, axis_name="data")
     with pytest.raises(ConfigError, match="axis_name = None"):
         purerl.make_train(PPO, axis_size=2)
+    evaluate = lambda state: purerl.data_parallel(train, mesh()).evaluate(state, KEY, 3)
+    state = jax.eval_shape(train.init, KEY)
     with pytest.raises(ConfigError, match="num_episodes = 3: must be divisible by the number of devices, 2"):
-        evaluate = lambda state: purerl.data_parallel(train, mesh()).evaluate(state, KEY, 3)
-        jax.eval_shape(evaluate, jax.eval_shape(train.init, KEY))
+        jax.eval_shape(evaluate, state)
     with pytest.raises(ConfigError, match=r"devices_per_run = 64: there are 2 devices"):
         purerl.fit(PPO, devices_per_run=64)
     env = trap(2)

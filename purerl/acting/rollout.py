@@ -67,10 +67,6 @@ def collect_rollout(
     defaults |= {"info": cfg.info, "episode_info": cfg.episode_info}
     defaults |= {"keep_next_obs": True, "episodic": EPISODIC} if cfg.streams > 1 else {}
     actor, rollout, metrics = collect(env, acting, behaviour.params, state.actor, key, cfg.num_steps, **defaults | options)
-    if num_devices() > 1:
-        # Shuffling then waits for the metrics: their exchange would else be put off to the end, and the rollout kept until then.
-        key, metrics = jax.lax.optimization_barrier((state.key, metrics))
-        state = state.replace(key=key)
     return state.replace(actor=actor), rollout, metrics
 
 

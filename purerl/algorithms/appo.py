@@ -47,7 +47,7 @@ from purerl.core.arguments import accepted
 from purerl.core.clock import increment, is_before, is_due, remainder, updates_since
 from purerl.core.keys import named_key
 from purerl.core.metrics import Sum, mean_of
-from purerl.core.reductions import num_devices, quantile, total
+from purerl.core.reductions import at_once, num_devices, quantile, total
 from purerl.core.streams import EPISODIC, extrinsic
 from purerl.core.types import Actor, Advantages, Algorithm, Environment, Network, Rollout, TrainState, Transition
 from purerl.learning import losses
@@ -122,7 +122,11 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         rollout = batch.rollout.replace(steps=steps)
         data = training_set(cfg, state.statistics, rollout, advantages, base.phases[0].length, parts.sees_old_policy)
         learner = with_obs_normalization(cfg, network, state.statistics)
-        state, train_metrics = run_phases(ppo_phases(cfg_now, learner, parts.given(state), state.clock), state, data)
+        metrics = rollout_metrics | staleness_metrics | value_metrics(steps, advantages)
+        metrics["value"] = mean_of(extrinsic(steps.value, steps.first))
+        metrics, key = at_once(metrics, state.key)
+        phases = ppo_phases(cfg_now, learner, parts.given(state), state.clock)
+        state, train_metrics = run_phases(phases, state.replace(key=key), data)
         state, penalty_metrics = adapt_kl_coef(cfg_now, learner, state, data)
 
         moves = is_due(state.clock, cfg.target_update_freq)
@@ -132,9 +136,8 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         statistics = merge_statistics(cfg, state.statistics, newest.steps.obs, target)
         extra = {**state.extra, "published": published, "ring": ring, "target": target_params}
         state = state.replace(clock=increment(state.clock), statistics=statistics, extra=extra)
-        metrics = rollout_metrics | train_metrics | penalty_metrics | staleness_metrics | value_metrics(steps, advantages)
+        metrics |= train_metrics | penalty_metrics
         metrics |= {
-            "value": mean_of(extrinsic(steps.value, steps.first)),
             "data_age": mean_of((ring.age + ring.lag)[places].astype(jnp.float32)),
             "target_updates": Sum(moves.astype(jnp.int32)),
         }

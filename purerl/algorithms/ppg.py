@@ -40,6 +40,7 @@ from purerl.config.algorithms import PPGConfig
 from purerl.config.base import OnPolicyConfig
 from purerl.core.clock import advance, remainder, updates_since
 from purerl.core.metrics import mean_of
+from purerl.core.reductions import at_once
 from purerl.core.streams import sum_over_streams
 from purerl.core.types import (
     Advantages,
@@ -101,11 +102,12 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
             wide = side_by_side(buffer)
             steps = wide.steps.replace(target=standardize_values(state.statistics, wide.steps.target))
             clone, error_before = in_chunks(policy_and_value_error(learner, state.params), wide.replace(steps=steps), width)
+            before, key = at_once({"aux/error_before": mean_of(error_before)}, state.key)
             data = wide.replace(steps=steps.replace(clone=clone))
-            params, opt_state_after, metrics = epochs(phase, state.clock, state.key, state.params, opt_state, data)
+            params, opt_state_after, metrics = epochs(phase, state.clock, key, state.params, opt_state, data)
             policy, error_after = in_chunks(policy_and_value_error(learner, params), data, width)
-            metrics |= {"aux/error_before": mean_of(error_before), "aux/error_after": mean_of(error_after)}
-            return params, opt_state_after, metrics | {"aux/kl_after": mean_of(clone.kl(policy))}
+            after = {"aux/error_after": mean_of(error_after), "aux/kl_after": mean_of(clone.kl(policy))}
+            return params, opt_state_after, metrics | before | after
 
         params, opt_state, metrics = if_due(phase, state.clock, run, (state.params, opt_state))
         return state.replace(params=params, opt_state={**state.opt_state, aux_optimizer: opt_state}), metrics

@@ -31,7 +31,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.arguments import accepted
 from purerl.core.clock import clock_at, increment
 from purerl.core.keys import named_key
-from purerl.core.reductions import key_here, share
+from purerl.core.reductions import at_once, key_here, share
 from purerl.core.streams import sum_over_streams
 from purerl.core.types import Advantages, Algorithm, Clock, Environment, Network, Outputs, Phase, Rollout, Sample, TrainState
 from purerl.learning import losses
@@ -93,13 +93,14 @@ def ppo(
         advantages = advantage(rollout.steps, cfg)
         data = training_set(cfg, state.statistics, rollout, advantages, templates[0].length, parts.sees_old_policy)
         learner = with_obs_normalization(cfg, network, state.statistics)
-        state, train_metrics = run_phases(phases(cfg_now, learner, parts.given(state), state.clock), state, data)
+        metrics = rollout_metrics | reward_metrics | value_metrics(rollout.steps, advantages)
+        metrics, key = at_once(metrics, state.key)
+        state, train_metrics = run_phases(phases(cfg_now, learner, parts.given(state), state.clock), state.replace(key=key), data)
         state, penalty_metrics = adapt_kl_coef(cfg_now, learner, state, data)
         state = state.replace(statistics=merge_statistics(cfg, state.statistics, rollout.steps.obs, advantages.target))
         state, more_metrics = after_learning(state, rollout, advantages)
         state = state.replace(clock=increment(state.clock))
-        metrics = rollout_metrics | reward_metrics | train_metrics | penalty_metrics | more_metrics
-        metrics |= value_metrics(rollout.steps, advantages)
+        metrics |= train_metrics | penalty_metrics | more_metrics
         return state, metrics | parts.measure(state, data, metrics)
 
     return Algorithm(init, update, templates)

@@ -119,6 +119,14 @@ def pooled(tree: Any) -> Any:
     return structure.unflatten([part.reshape(x.shape) for part, x in zip(parts, leaves, strict=True)])
 
 
+def at_once(metrics: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+    """Metrics that several devices exchange before anything is drawn from this key, and the key.
+
+    Put off to the end of an update, the exchange would keep in memory what the metrics are made of.
+    """
+    return (metrics, key) if _AXIS.get() is None else jax.lax.optimization_barrier((metrics, key))
+
+
 def gathered(tree: Any) -> Any:
     """What all devices hold, one after the other along the first axis."""
     return _over(lambda x, name: jax.lax.all_gather(x, name, tiled=True), tree)

@@ -6,8 +6,9 @@ XLA compiles ahead of time for a device that is only described. Counted are, wit
     waits     branches, and loops whose length the device decides: the host of a GPU waits there for a value
     memory    scratch memory, in bytes
     moved     bytes that the kernels' operands and results have, a bound on what they read and write
-    exchanged bytes that a device exchanges with others in reductions over all of them
-    others    kinds of exchange other than that
+    exchanges reductions over all devices
+    exchanged bytes of what they reduce
+    others    exchanges of any other kind
 
 Counts repeat to the digit. They are no times, and choices that are made by timing (autotuning) are off.
 """
@@ -169,7 +170,7 @@ def _count(computations, name, loops, times=1):
             total.update({"kernels": 1, "moved": _size(kind) + read})
             exchange = operation.removesuffix("-start")
             if exchange in EXCHANGES:
-                total.update({"exchanged": _size(kind)} if exchange == "all-reduce" else {"others": 1})
+                total.update({"exchanges": 1, "exchanged": _size(kind)} if exchange == "all-reduce" else {"others": 1})
     return total
 
 

@@ -87,11 +87,45 @@ def programs_table(programs, target="h100"):
     lines.append("|---|--:|--:|--:|--:|--:|--:|--:|---|")
     megabytes = lambda row: f"{row['memory'] / 1e6:.1f} MB"
     for name, targets in programs.items():
+        if " on " in name:
+            continue
         ours, peer = targets[target]["purerl"], targets[target].get("purejaxrl")
         theirs = (f"{peer['kernels']:,}", f"{ours['kernels'] / peer['kernels']:.2f}", megabytes(peer)) if peer else ("", "", "")
         loops = ", ".join(f"{loop['times']} x {loop['kernels']:,}" for loop in ours["loops"])
         cells = [name, f"{ours['kernels']:,}", *theirs[:2], str(ours["waits"]), megabytes(ours), theirs[2]]
         lines.append("| " + " | ".join([*cells, f"{ours['moved'] / 1e9:.1f} GB", loops]) + " |")
+    return "\n".join(lines)
+
+
+def devices_table(programs):
+    """An update on several devices beside one on one device, whose share each of them has."""
+    lines = ["| | kernels | one device's | ratio | scratch memory | one device's | exchanges | of bytes | of other kinds |"]
+    lines.append("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for name, targets in programs.items():
+        if " on " in name:
+            row, one = targets["h100"]["purerl"], programs[name.partition(" on ")[0]]["h100"]["purerl"]
+            kernels = (f"{row['kernels']:,}", f"{one['kernels']:,}", f"{row['kernels'] / one['kernels']:.3f}")
+            memory = [f"{x['memory'] / 1e6:.1f} MB" for x in (row, one)]
+            exchanges = (f"{row['exchanges']:,}", f"{row['exchanged'] / 1e6:.1f} MB", str(row.get("others", 0)))
+            lines.append("| " + " | ".join([name, *kernels, *memory, *exchanges]) + " |")
+    return "\n".join(lines)
+
+
+# Bytes a second of an H100: its memory, its NVLink in one direction, and the network of a DGX H100, 400 Gb/s for each GPU
+# (NVIDIA's data sheets of the H100 SXM and the DGX H100).
+MEMORY, NVLINK, NETWORK, NVLINK_DEVICES = 3.35e12, 450e9, 50e9, 8
+
+
+def scaling_table(programs):
+    """What links add to an update of B with 2048 environments on each device, by bytes alone."""
+    one, many = programs["B"]["h100"]["purerl"], programs["B on 8 devices"]["h100"]["purerl"]
+    lines = ["| devices | memory, at 3.35 TB/s | links | share of one device's speed |", "|--:|--:|--:|--:|"]
+    for count in (1, 8, 64, 256):
+        own = (one if count == 1 else many)["moved"] / MEMORY
+        # A ring passes every byte twice but for one share; the slowest link counts.
+        passed = 2 * (count - 1) / count * many["exchanged"] / (NVLINK if count <= NVLINK_DEVICES else NETWORK)
+        cells = (f"{count}", f"{1e3 * own:.2f} ms", f"{1e3 * passed:.2f} ms", f"{one['moved'] / MEMORY / (own + passed):.2f}")
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -116,6 +150,7 @@ def faults_table(faults):
     for name, what in (
         ("kills", "SIGKILL"),
         ("kills of a batch", "SIGKILL of a batch of configs, with evaluations and best states"),
+        ("kills of a job of two processes", "SIGKILL of one or both of two processes that train one agent"),
     ):
         if kills := faults.get(name):
             during = kills["while a checkpoint was being written"]
@@ -220,9 +255,12 @@ TABLES = {
     "long": long_table,
     "suites": suites_table,
     "programs": programs_table,
+    "devices": devices_table,
+    "scaling": scaling_table,
     "programs on a TPU": lambda programs: programs_table(programs, "v5e"),
 }
-FILES = {"programs on a TPU": "programs", "glance": "results", "speed glance": "speed", "learning": "results"}
+FILES = dict.fromkeys(("programs on a TPU", "devices", "scaling"), "programs")
+FILES |= {"glance": "results", "speed glance": "speed", "learning": "results"}
 
 if __name__ == "__main__":
     render()
