@@ -166,7 +166,7 @@ def mesh(count=2, name="data"):
 
 @pytest.fixture(scope="module")
 def spread():
-    return purerl.data_parallel(purerl.make_train(CASES["ppo"], env=trap(2)), mesh())
+    return purerl.data_parallel(purerl.make_train(CASES["ppo"], env=trap(2)), jax.make_mesh((2,), ("data",)))
 
 
 def test_devices_stay_equal_and_exchange_sums_alone(spread):

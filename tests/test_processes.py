@@ -96,8 +96,9 @@ def test_two_processes_train_one_agent(job, tmp_path):
     assert purerl.load(tmp_path / "run").updates == 10
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("seeds", "devices"), [(1, 1), (4, 4)])
+@pytest.mark.parametrize(
+    ("seeds", "devices"), [pytest.param(1, 1, marks=pytest.mark.slow), pytest.param(4, 4, marks=pytest.mark.long)]
+)
 def test_processes_are_as_the_devices_of_one(seeds, devices, job, tmp_path):
     """One seed over two processes, or four of two devices each over two processes with four devices each."""
     flags = ("--devices-per-run", "2", "--num-seeds", str(seeds), "--eval-every", "5", "--eval-episodes", "4")
@@ -109,8 +110,13 @@ def test_processes_are_as_the_devices_of_one(seeds, devices, job, tmp_path):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 143), (signal.SIGUSR1, 138)])
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+        pytest.param(signal.SIGUSR1, 138, marks=pytest.mark.long),
+    ],
+)
 def test_a_signal_to_one_ends_all_saved(how, status, job, tmp_path):
     two = job(2, LONG, "--devices-per-run", "2", "--save-seconds", "1")
     wait_for_checkpoint(tmp_path)
@@ -121,39 +127,42 @@ def test_a_signal_to_one_ends_all_saved(how, status, job, tmp_path):
     assert "Stopped after" in two.said(0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_time_limit_ends_a_job_saved(job, tmp_path):
     two = job(2, LONG, "--devices-per-run", "2", "--max-hours", "0.003")
     assert two.ends()[0] == [75, 75]
     assert saved_updates(tmp_path / "run" / "checkpoints")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, 4])
-def test_a_job_that_was_killed_goes_on_to_the_same_bits(processes, job, tmp_path):
-    flags = ("--devices-per-run", str(processes), "--save-seconds", "0.5")
-    steps = str(128 * 60)
+@pytest.mark.long
+@pytest.mark.parametrize(("processes", "updates"), [(2, 400), (4, 60)])
+def test_a_job_that_was_killed_goes_on_to_the_same_bits(processes, updates, job, tmp_path):
+    flags = ("--devices-per-run", str(processes), "--save-every", "5")
+    steps = str(128 * updates)
     whole = job(processes, steps, *flags)
-    assert set(whole.ends()[0]) == {0}
+    assert set(whole.ends(600)[0]) == {0}
     want = params_of(tmp_path)
     (tmp_path / "run").rename(tmp_path / "whole")
+    saved = 0
     for victims in ([0], [1], range(processes)):
         killed = job(processes, steps, *flags)
-        wait_for_checkpoint(tmp_path, saved_updates(tmp_path / "run" / "checkpoints")[-1] if (tmp_path / "run").exists() else 0)
+        saved = wait_for_checkpoint(tmp_path, saved)
         for victim in victims:
             killed.processes[victim].kill()
         statuses, seconds = killed.ends()
         assert None not in statuses
+        assert 0 not in statuses
         assert seconds < 10
+        saved = saved_updates(tmp_path / "run" / "checkpoints")[-1]
     last = job(processes, steps, *flags)
-    assert set(last.ends()[0]) == {0}
+    assert set(last.ends(600)[0]) == {0}
     got = params_of(tmp_path)
     assert all((got[name] == want[name]).all() for name in want)
     steps_of = lambda folder: purerl.load(tmp_path / folder).updates
-    assert steps_of("run") == steps_of("whole") == 60
+    assert steps_of("run") == steps_of("whole") == updates
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("frozen", [0, 1])
 def test_a_process_that_freezes_ends_the_others(frozen, job, tmp_path):
     two = job(2, LONG, "--devices-per-run", "2", "--save-seconds", "1")
@@ -165,7 +174,7 @@ def test_a_process_that_freezes_ends_the_others(frozen, job, tmp_path):
     assert saved_updates(tmp_path / "run" / "checkpoints")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:resuming, but not bit-identically")
 def test_a_run_goes_on_with_another_number_of_processes(job, tmp_path):
     assert job(2, SHORT, "--devices-per-run", "2").ends()[0] == [0, 0]
@@ -173,7 +182,7 @@ def test_a_run_goes_on_with_another_number_of_processes(job, tmp_path):
     assert job(1, SHORT, "--devices-per-run", "1").ends()[0] == [0]
     assert all((before[name] == x).all() for name, x in params_of(tmp_path).items())
     four = job(4, "2560", "--devices-per-run", "4")
-    assert four.ends()[0] == [0] * 4, four.said()
+    assert four.ends(400)[0] == [0] * 4, four.said()
     assert "not bit-identically" in four.said()
     assert purerl.load(tmp_path / "run").updates == 20
 
@@ -188,7 +197,7 @@ def test_what_is_wrong_with_a_job_is_said(job):
     assert "name it by coordinator, num_processes, process_id" in lonely.said()
     half = job(1, SHORT, "--coordinator", "127.0.0.1:1")
     assert half.ends()[0] == [2]
-    assert "num_processes = not given" in half.said()
+    assert "num_processes = 'not given': the three of coordinator, num_processes, process_id belong together" in half.said()
 
 
 @pytest.mark.long

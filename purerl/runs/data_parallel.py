@@ -60,7 +60,9 @@ class DataParallel:
     """
 
     def __init__(self, train: Train, mesh: Mesh, axis_name: str):
-        self.train, self.mesh, self._whole = train.on_axis(axis_name, mesh.shape[axis_name]), mesh, train
+        self.train, self._whole = train.on_axis(axis_name, mesh.shape[axis_name]), train
+        # `jax.make_mesh` makes axes explicit, and a `shard_map` over those refuses what was not placed.
+        self.mesh = Mesh(mesh.devices, mesh.axis_names)
         self.cfg, self.env, self.network, self.plan = train.cfg, train.env, train.network, self.train.plan
         self.specs, self._spread = state_specs(train, self.train), PartitionSpec(axis_name)
 

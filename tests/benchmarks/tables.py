@@ -118,13 +118,13 @@ MEMORY, NVLINK, NETWORK, NVLINK_DEVICES = 3.35e12, 450e9, 50e9, 8
 
 def scaling_table(programs):
     """What links add to an update of B with 2048 environments on each device, by bytes alone."""
-    one, many = programs["B"]["h100"]["purerl"], programs["B on 8 devices"]["h100"]["purerl"]
+    row = programs["B on 8 devices"]["h100"]["purerl"]
     lines = ["| devices | memory, at 3.35 TB/s | links | share of one device's speed |", "|--:|--:|--:|--:|"]
     for count in (1, 8, 64, 256):
-        own = (one if count == 1 else many)["moved"] / MEMORY
+        own = row["moved"] / MEMORY
         # A ring passes every byte twice but for one share; the slowest link counts.
-        passed = 2 * (count - 1) / count * many["exchanged"] / (NVLINK if count <= NVLINK_DEVICES else NETWORK)
-        cells = (f"{count}", f"{1e3 * own:.2f} ms", f"{1e3 * passed:.2f} ms", f"{one['moved'] / MEMORY / (own + passed):.2f}")
+        passed = 2 * (count - 1) / count * row["exchanged"] / (NVLINK if count <= NVLINK_DEVICES else NETWORK)
+        cells = (f"{count}", f"{1e3 * own:.2f} ms", f"{1e3 * passed:.2f} ms", f"{own / (own + passed):.2f}")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
