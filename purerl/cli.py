@@ -38,7 +38,7 @@ from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
 from purerl.runs.logging.console import LiveLine, closing_table, evaluation_table
 from purerl.runs.logging.progress import Progress
-from purerl.runs.processes import is_first, join
+from purerl.runs.processes import is_first, join, process_count
 
 TIME_IS_UP = 75  # "try again later", of sysexits.h
 
@@ -204,7 +204,7 @@ def _run(args: list[str]) -> int:
         print(error, file=sys.stderr)
         return 1
     except jax.errors.JaxRuntimeError as error:
-        if jax.process_count() == 1:
+        if process_count() == 1:
             raise
         print(f"process {jax.process_index()}: another process of the job has ended: {error}", file=sys.stderr, flush=True)
         os._exit(1)  # an orderly end would wait for the others

@@ -298,18 +298,32 @@ def test_a_run_resumes_to_the_same_bits_and_on_another_number_of_devices(seeds, 
     whole = purerl.fit(SHORT, devices_per_run=2, **options)
     assert whole.run.evaluate(4, max_steps=8).returns.shape[-1] == 4
     stop = {"chunk_seconds": 1e-6, "recorders": (stopped_after(2),)}
-    purerl.fit(SHORT, directory=tmp_path, devices_per_run=2, **options, **stop)
-    shutil.copytree(tmp_path, tmp_path.parent / "copy")
-    resumed = purerl.fit(SHORT, directory=tmp_path, **options)
+    purerl.fit(SHORT, directory=tmp_path / "run", devices_per_run=2, **options, **stop)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    resumed = purerl.fit(SHORT, directory=tmp_path / "run", **options)
     assert resumed.progress.began[0] == 2
     assert resumed.run.batch.devices_per_run == 2
     assert digest(resumed.state) == digest(whole.state)
     assert resumed.evaluations["episode_return"].tolist() == whole.evaluations["episode_return"].tolist()
 
-    saved = purerl.load(tmp_path.parent / "copy").state
+    saved = purerl.load(tmp_path / "copy").state
     seen = []
     first = lambda progress: seen.append(progress.updates)
     with pytest.warns(UserWarning, match="not bit-identically: .*devices of a run 2 then, 1 now"):
-        other = purerl.fit(SHORT, directory=tmp_path.parent / "copy", devices_per_run=1, recorders=(first,), **options)
+        other = purerl.fit(SHORT, directory=tmp_path / "copy", devices_per_run=1, recorders=(first,), **options)
     assert seen[-1] == other.progress.updates == 6
     assert jax.tree.map(jnp.shape, other.state) == jax.tree.map(jnp.shape, saved)
+
+
+@pytest.mark.slow
+def test_a_fresh_process_makes_its_cores_devices_before_it_asks_for_them(fresh_python, tmp_path):
+    """Neither a look into the directory nor at other processes starts JAX with a single device."""
+    code = f"""
+import jax, purerl
+from purerl.runs.devices import _cores
+cfg = purerl.PPOConfig(env="CartPole-v1", num_envs=4, num_steps=8, num_minibatches=1, total_timesteps=64, lr_schedule="constant")
+one = purerl.fit(cfg, num_seeds=2, directory={str(tmp_path)!r})
+print(len(jax.devices()) == _cores(), len(one.run.labels))
+"""
+    for _ in range(2):
+        assert fresh_python(code) == "True 2\n"

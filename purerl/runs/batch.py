@@ -16,6 +16,7 @@ from purerl.core.types import TrainState
 from purerl.envs import swept_problems
 from purerl.runs.data_parallel import DATA, state_specs
 from purerl.runs.devices import ROWS, over_devices, over_rows, use_cores
+from purerl.runs.processes import process_count
 from purerl.train import Train, make_train
 
 PyTree = Any
@@ -74,8 +75,8 @@ class Batch:
         if devices_per_run > there:
             raise ConfigError([Problem("devices_per_run", devices_per_run, f"there are {there} devices")])
         runs_at_once = min(there // devices_per_run, len(self.pairs))
-        if jax.process_count() > 1 and runs_at_once * devices_per_run < there:
-            hint = f"leaves some of the {there} devices of {jax.process_count()} processes idle; "
+        if process_count() > 1 and runs_at_once * devices_per_run < there:
+            hint = f"leaves some of the {there} devices of {process_count()} processes idle; "
             hint += f"{there // runs_at_once} would use all" if there % runs_at_once == 0 else "change num_seeds"
             raise ConfigError([Problem("devices_per_run", devices_per_run, hint)])
         cfg = settled(cfg)
@@ -142,7 +143,7 @@ class Batch:
         """
         of_run = lambda cfg, *args: function(self.train_of(cfg), *args)
         in_axes = (self._cfg_axes, *in_axes)
-        on_mesh = self.devices_per_run > 1 or jax.process_count() > 1
+        on_mesh = self.devices_per_run > 1 or process_count() > 1
         if on_mesh and not self.batched:
             specs = {"in_specs": self._specs(in_axes), "out_specs": self._specs(out_axes)}
             return jax.shard_map(of_run, mesh=self.mesh(1), **specs, check_vma=False)

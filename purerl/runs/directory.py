@@ -31,6 +31,7 @@ from purerl.core.plan import Plan
 from purerl.core.reductions import gathered, on_axis
 from purerl.core.types import Episodes, TrainState
 from purerl.runs.batch import Batch, differences_of, pairs_of, settled, state_at
+from purerl.runs.devices import use_cores
 from purerl.runs.evaluations import best_updates
 from purerl.runs.processes import is_first
 from purerl.runs.storage import checkpoint, objects
@@ -40,9 +41,9 @@ from purerl.runs.storage.checkpoint import (
     Store,
     first_readable,
     newest_readable,
-    read_record,
     saved_updates,
 )
+from purerl.runs.storage.curves import read_header
 from purerl.runs.storage.files import read_errors
 from purerl.train import Train
 
@@ -397,11 +398,11 @@ def saved_values(directory: Any) -> dict[str, Any]:
 def saved_layout(directory: pathlib.Path | None) -> int:
     """How many devices each run of a directory had; 1 without a checkpoint, and where there are no longer so many."""
     there = saved_updates(directory / "checkpoints") if directory is not None else []
-    try:
-        saved = read_record(directory / "checkpoints" / str(there[-1])).get("devices_per_run", 1) if there else 1
-    except CheckpointError:
+    header = read_header(directory / "curves.bin") if there else None  # which does not start JAX, as Orbax does
+    if header is None or header.devices_per_run == 1:
         return 1
-    return saved if saved <= len(jax.devices()) else 1
+    use_cores()
+    return header.devices_per_run if header.devices_per_run <= len(jax.devices()) else 1
 
 
 def runs_of(directory: pathlib.Path, count: int) -> tuple[tuple[tuple[int | None, int | None], ...], tuple[str, ...]]:

@@ -31,7 +31,7 @@ from purerl.runs.directory import Directory, Run, identity, require_checkpoint, 
 from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.logging.progress import Progress
 from purerl.runs.logging.recorders import Reports
-from purerl.runs.processes import agreed, from_first, is_first, on_host, placed
+from purerl.runs.processes import agreed, from_first, is_first, on_host, placed, process_count
 from purerl.runs.signals import Stop
 from purerl.runs.storage.checkpoint import Checkpoint, describe, run_directory, to_tree
 from purerl.runs.storage.curves import Curves, Header
@@ -164,7 +164,7 @@ def fit(
     if directory is not None:
         path = run_directory(directory) if is_first() else pathlib.Path(directory).expanduser().absolute()
     recorders = recorders if is_first() else ()
-    on_save_error = on_save_error if jax.process_count() == 1 else "raise"  # the others would wait for ever
+    on_save_error = on_save_error if process_count() == 1 else "raise"  # the others would wait for ever
     if devices_per_run is None:
         (devices_per_run,), _ = agreed(saved_layout(path) if is_first() else 0)
     runs = Runs(cfg, seed, num_seeds, exact, objects, devices_per_run)
@@ -174,7 +174,8 @@ def fit(
     layout = {"exact": exact, "share": 1 if exact else runs.share, "devices_per_run": devices_per_run}
     who = identity(runs.train, runs.cfg, seed, num_seeds, **layout)
     with compile_cache(), Directory(path, who, type(cfg), keep, keep_every) as home, contextlib.ExitStack() as stack:
-        row = Header(runs.row(), cfg.metrics_every, cfg.metrics_every * plan.batch_size, runs.pairs, runs.differ)
+        rows = (runs.row(), cfg.metrics_every, cfg.metrics_every * plan.batch_size, runs.pairs, runs.differ)
+        row = Header(*rows, devices_per_run)
         curves = stack.enter_context(contextlib.closing(Curves(row, home.file("curves.bin"))))
         template = runs.template()
         saved = shared(home.saved(resume, plan, describe({"state": template})))
@@ -258,7 +259,8 @@ def fit(
         return FitResult(state, curves.whole(), evaluations.table(), report.latest, stopped_by, run)
 
 
-OBJECTS = tuple(inspect.signature(make_train).parameters)[1:]  # what `make_train` takes beside the config
+# What `make_train` takes beside the config; the axis of devices is what `devices_per_run` makes.
+OBJECTS = tuple(name for name in inspect.signature(make_train).parameters if name not in ("cfg", "axis_name", "axis_size"))
 RULES: dict[str, Rule] = {
     "devices_per_run": at_least(1),
     "resume": one_of("auto", "must", "never"),

@@ -45,14 +45,19 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
         raise ConfigError([Problem("distributed", True, f"{hint}: {str(error).strip().splitlines()[0]}")]) from error
 
 
+def process_count() -> int:
+    """How many processes there are. It does not start JAX, whose devices can still be chosen after it."""
+    return jax.process_count() if jax.distributed.is_initialized() else 1
+
+
 def is_first() -> bool:
     """Whether this process reads, writes and decides."""
-    return jax.process_index() == 0
+    return process_count() == 1 or jax.process_index() == 0
 
 
 def agreed(*values: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Small numbers as the first process has them, and the largest that any process has."""
-    if jax.process_count() == 1:
+    if process_count() == 1:
         return values, values
     of_all = multihost_utils.process_allgather(np.array(values, np.int32))
     return tuple(of_all[0].tolist()), tuple(of_all.max(0).tolist())
@@ -60,7 +65,7 @@ def agreed(*values: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 def from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | None, dict[str, Any]]:
     """Arrays by name, or None, and JSON, as the first process has them."""
-    if jax.process_count() == 1:
+    if process_count() == 1:
         return arrays, record
     shapes = None if arrays is None else {name: [str(x.dtype), list(x.shape)] for name, x in arrays.items()}
     head = json.loads(_bytes_from_first(json.dumps([shapes, record]).encode()))

@@ -32,7 +32,13 @@ class LiveLine:
             self._live.stop()
 
     def begin(self, progress: Progress) -> None:
-        """Begins the live line; prints a line if nothing is left to train."""
+        """Begins the live line; prints a line if nothing is left to train, and one if accelerators are left idle."""
+        runs, there = len(progress.labels), jax.device_count()
+        if jax.default_backend() != "cpu" and runs * progress.plan.devices < there:
+            used = f"{runs * progress.plan.devices} of {there} devices are used"
+            self.console.print(
+                f"{used}; devices_per_run = {there // runs} spreads the environments of an agent over more of them"
+            )
         if self._live:
             self._live.start()
         if progress.updates == progress.plan.num_updates:

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem
-from purerl.runs.processes import is_first
+from purerl.runs.processes import is_first, process_count
 from purerl.runs.storage.files import read_errors
 from purerl.runs.storage.migrations import FORMAT, fitted, migrated
 
@@ -354,11 +354,11 @@ def _orbax() -> Any:
 
 def _alone() -> contextlib.AbstractContextManager:
     """Orbax reads in this process alone, without waiting for the others of a job."""
+    if process_count() == 1:
+        return contextlib.nullcontext()
     orbax, here = _orbax(), jax.process_index()
-    options = orbax.options.MultiprocessingOptions(
-        primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"of_{here}"
-    )
-    return orbax.Context(multiprocessing_options=options) if jax.process_count() > 1 else contextlib.nullcontext()
+    alone = {"primary_host": here, "active_processes": {here}, "barrier_sync_key_prefix": f"of_{here}"}
+    return orbax.Context(multiprocessing_options=orbax.options.MultiprocessingOptions(**alone))
 
 
 def _not_of_orbax(record: logging.LogRecord) -> bool:

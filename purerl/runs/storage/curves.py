@@ -31,6 +31,7 @@ class Header(NamedTuple):
     steps: environment steps in a row, of one run.
     runs: of each run the index of its config, None where there is one config only, and its seed; () where it is not known.
     configs: what the configs differ in, in words; () where there is one only.
+    devices_per_run: what the run resumes with, if it is not told otherwise.
     format: 1 is that of purerl 0.2, without checksums.
     """
 
@@ -39,6 +40,7 @@ class Header(NamedTuple):
     steps: int
     runs: tuple[tuple[int | None, int], ...] = ()
     configs: tuple[str, ...] = ()
+    devices_per_run: int = 1
     format: int = FORMAT
 
 
@@ -145,6 +147,15 @@ def read(path: pathlib.Path) -> tuple[dict[str, Any], Header]:
     if lost:
         _tell(path, lost, jax.tree.leaves(rows)[0].shape[-1], header.every)
     return rows, header
+
+
+def read_header(path: pathlib.Path) -> Header | None:
+    """The header of a file; None if there is none, or it is damaged."""
+    try:
+        with open(path, "rb") as file:
+            return _split(file.readline())[0]
+    except OSError:
+        return None
 
 
 def _tell(path: pathlib.Path, lost: int, count: int, every: int) -> None:
