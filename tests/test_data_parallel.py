@@ -96,6 +96,15 @@ def on_devices(cfg, count, updates):
     return state, metrics
 
 
+def shareable(cfg, count):
+    """With minibatches that so many devices can have equal shares of."""
+    if cfg.num_envs // count % MINIBATCHES and cfg.minibatches == "env":
+        cfg = cfg.replace(minibatches="flat")
+    if cfg.memory != "none" and count == 8:
+        cfg = cfg.replace(sequence_length=4)
+    return cfg.replace(aux_columns=8, n_pi=4) if hasattr(cfg, "aux_columns") and count == 8 else cfg
+
+
 def learnt(state):
     """All that must be the same on all devices: not the sums of the rewards of single environments."""
     kept = {name: x for name, x in state.extra.items() if name in ("published", "target", "kl_coef", "intrinsic")}
@@ -104,16 +113,17 @@ def learnt(state):
     return jax.tree.map(lambda x: x.moments if is_scale(x) else x, everything, is_leaf=is_scale)
 
 
-some = [("ppo", 4)]
-every = [(name, count) for name in CASES for count in (2, 4, 8)]
-slow = [pytest.param(*case, marks=pytest.mark.slow) for case in every if case not in some]
+slow = [("kl", 2), ("gru", 4), ("rnd", 8), ("ppg", 2), ("daac", 8), ("appo", 4), ("appo, gru, rnd", 2)]
+product = [("ppo", 4)]
+for case in ((name, count) for name in CASES for count in (2, 4, 8)):
+    mark = pytest.mark.slow if case in slow else pytest.mark.long
+    product += [pytest.param(*case, marks=mark)] if case not in product else []
 
 
-@pytest.mark.parametrize(("name", "count"), some + slow)
+@pytest.mark.parametrize(("name", "count"), product)
 def test_devices_learn_what_one_device_learns_from_all_their_environments(name, count, monkeypatch):
     cfg = CASES[name]
-    if cfg.num_envs // count % MINIBATCHES and cfg.minibatches == "env":
-        cfg = cfg.replace(minibatches="flat")
+    cfg = shareable(cfg, count)
     state, metrics = on_devices(cfg, count, 3)
     side_by_side(monkeypatch, count)
     train = purerl.make_train(cfg, env=trap(count))
@@ -136,15 +146,15 @@ TWENTY = """
 import sys
 import jax, numpy as np, purerl
 from jax.sharding import Mesh, PartitionSpec
-from tests.test_data_parallel import CASES, KEY, trap, unequal
+from tests.test_data_parallel import CASES, KEY, shareable, trap, unequal
+count = len(jax.devices())
 for name, cfg in CASES.items():
-    for count in (2, 4, 8):
-        cfg = cfg.replace(minibatches="flat" if cfg.minibatches == "env" else cfg.minibatches)
-        spread = purerl.data_parallel(purerl.make_train(cfg, env=trap(2)), Mesh(np.array(jax.devices()[:count]), ("data",)))
-        state, update = jax.jit(spread.init)(KEY), jax.jit(spread.update)
-        for _ in range(20):
-            state, _ = update(state)
-        print(name, count, unequal(state, spread.specs), np.isfinite(jax.tree.leaves(state.params)[0]).all())
+    train = purerl.make_train(shareable(cfg, count), env=trap(count))
+    spread = purerl.data_parallel(train, Mesh(np.array(jax.devices()), ("data",)))
+    state, update = jax.jit(spread.init)(KEY), jax.jit(spread.update)
+    for _ in range(20):
+        state, _ = update(state)
+    print(name, unequal(state, spread.specs), np.isfinite(jax.tree.leaves(state.params)[0]).all())
 """
 
 
@@ -184,10 +194,13 @@ def test_devices_stay_equal_and_exchange_sums_alone(spread):
     assert not any(kind in program for kind in ("all-gather", "all-to-all", "collective-permute", "reduce-scatter"))
 
 
-@pytest.mark.slow
-def test_devices_are_equal_after_twenty_updates(fresh_python):
-    lines = fresh_python(TWENTY, JAX_NUM_CPU_DEVICES="8").splitlines()
-    assert lines == [f"{name} {count} [] True" for name in CASES for count in (2, 4, 8)]
+@pytest.mark.parametrize(
+    "count",
+    [pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.long)],
+)
+def test_devices_are_equal_after_twenty_updates(count, fresh_python):
+    lines = fresh_python(TWENTY, JAX_NUM_CPU_DEVICES=str(count)).splitlines()
+    assert lines == [f"{name} [] True" for name in CASES]
 
 
 @pytest.mark.slow
