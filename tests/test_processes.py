@@ -84,6 +84,7 @@ def params_of(path):
     return {name: x for name, x in arrays.items() if name.startswith("['state'].params")}
 
 
+@pytest.mark.slow  # half a minute beside other tests
 def test_two_processes_train_one_agent(job, tmp_path):
     """The first one alone writes."""
     two = job(2, SHORT, "--devices-per-run", "2")
