@@ -31,6 +31,19 @@ def ids(cases):
     return [f"{row} {name}" for row, name in cases]
 
 
+@pytest.fixture(scope="module")
+def traced_seconds():
+    """What it takes this machine to trace an update, of which compiling takes ten times as long."""
+
+    def once():
+        start = time.thread_time()
+        train = purerl.make_train(PPOConfig())
+        jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
+        return time.thread_time() - start
+
+    return sorted(once() for _ in range(5))[2]
+
+
 @pytest.fixture
 def no_collection():
     """What the tests before left to be collected takes up to a second, whenever Python chooses."""
@@ -41,7 +54,7 @@ def no_collection():
 
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("row", REFUSED, ids=ids(REFUSED))
-def test_refused(row):
+def test_refused(row, traced_seconds):
     case, parts = REFUSED[row]
     outcome(case)  # what the case itself needs, and the suite's import, are not what is measured
     before, arrays, start = compiles(), allocated(), time.thread_time()
@@ -52,7 +65,7 @@ def test_refused(row):
         assert part in said
     assert compiles() == before
     assert allocated() <= arrays + 1000  # constants of an environment, and no more
-    assert seconds < 0.5
+    assert seconds < 3 * traced_seconds
 
 
 @pytest.mark.parametrize("row", WARNED, ids=ids(WARNED))

@@ -36,7 +36,7 @@ def with_an_axis_of_rollouts(config: dict[str, Any], lead: int, arrays: Arrays) 
 
     found, next_obs = {path: parted(path, x) for path, x in arrays.items()}, f"{RING}.rollout.steps.next_obs"
     final = {path.replace(next_obs, f"{RING}.final_obs"): x for path, x in found.items() if path.startswith(next_obs)}
-    keeps_all = config["rnd"] is not None
+    keeps_all = config.get("rnd") is not None
     return {path: x for path, x in found.items() if keeps_all or not path.startswith(next_obs)} | final
 
 
