@@ -41,6 +41,10 @@ from purerl.runs.devices import over_devices, use_cores
 from purerl.runs.directory import Run, load, restore, save
 from purerl.runs.fit import FitResult, fit
 from purerl.runs.logging import recorders
+from purerl.studies.compare import Comparison, compare
+from purerl.studies.space import Range
+from purerl.studies.sweep import sweep
+from purerl.studies.tune import Tuned, tune
 from purerl.train import Train, make_train
 
 __version__ = "0.3.0"
@@ -53,6 +57,7 @@ __all__ = [
     "CheckpointCorrupt",
     "CheckpointError",
     "CheckpointMismatch",
+    "Comparison",
     "ConfigError",
     "DAACConfig",
     "DirectoryLocked",
@@ -68,12 +73,15 @@ __all__ = [
     "PPGConfig",
     "PPOConfig",
     "RNDConfig",
+    "Range",
     "Run",
     "TimeStep",
     "Train",
     "Transition",
+    "Tuned",
     "advantages",
     "check_env",
+    "compare",
     "configclass",
     "data_parallel",
     "distributions",
@@ -96,6 +104,8 @@ __all__ = [
     "save",
     "static",
     "summarize",
+    "sweep",
+    "tune",
     "use_cores",
     "validate",
     "wrap_env",

@@ -1,6 +1,7 @@
 """The command line: a subcommand for each algorithm, its flags made from the fields of its config, and some for finished runs."""
 
 import dataclasses
+import inspect
 import json
 import os
 import pathlib
@@ -17,6 +18,7 @@ from purerl.config.fields import Config
 from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem
 from purerl.flags import (
     Training,
+    Tuning,
     algorithms_of,
     base_of,
     config_of,
@@ -36,9 +38,15 @@ from purerl.runs.devices import use_cores
 from purerl.runs.directory import Run, load, saved_values
 from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
-from purerl.runs.logging.console import LiveLine, closing_table, evaluation_table
+from purerl.runs.logging.console import LiveLine, closing_table, evaluation_table, table_of
 from purerl.runs.logging.progress import Progress
 from purerl.runs.processes import is_first, join, process_count
+from purerl.studies import space
+from purerl.studies.compare import compare
+from purerl.studies.listing import listed
+from purerl.studies.reading import runs_below
+from purerl.studies.sweep import sweep
+from purerl.studies.tune import Step, tune
 
 TIME_IS_UP = 75  # "try again later", of sysexits.h
 
@@ -46,6 +54,8 @@ DESCRIPTION = """Trains agents of the PPO family.
 
 - purerl ppo --env CartPole-v1
 - purerl ppo --env CartPole-v1 --num-seeds 8 --directory runs/a
+- purerl ppo --env Pendulum-v1 --sweep lr=3e-4,1e-3 --sweep ent_coef=0,0.01 --num-seeds 4 --directory runs/s
+- purerl tune ppo --env Acrobot-v1 --directory runs/t
 - purerl plot runs/a
 
 "purerl ppo --help" lists all settings, and "purerl --version" prints the version. This completes flags by Tab in bash (or zsh):
@@ -120,6 +130,46 @@ class Plot:
 
 
 @dataclasses.dataclass
+class Compare:
+    """Compares runs over seeds and tasks: interquartile means, probabilities of improvement, profiles (Agarwal et al. 2021).
+
+    purerl compare runs/ppo runs/ppg compares two folders, with a run of each task inside. purerl compare new=runs/a,runs/b
+    old=runs/c names them.
+
+    Attributes:
+        entries: Folders of runs, or name=folder,folder.
+        score: The last tenth of training (or the last evaluation), or the area under the learning curve.
+        episodes: Those of training, or of evaluations.
+        reference: TOML or JSON file of the scores that are 0 and 1 when normalised: "CartPole-v1" = [20.0, 500.0].
+        out: Files to write: .md and .tex tables, .png, .pdf and .svg pictures, .json and .csv with every score.
+    """
+
+    entries: tyro.conf.Positional[tuple[str, ...]]
+    score: Literal["final", "auc"] = "final"
+    episodes: Literal["training", "evaluation"] = "training"
+    reference: str = ""
+    out: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass
+class Runs:
+    """Lists the runs in a folder: algorithm, environment, steps, best score, how they ended, size.
+
+    Attributes:
+        folder: Where to look.
+    """
+
+    folder: tyro.conf.Positional[str] = "runs"
+
+
+class Tune:
+    """Searches for good settings of an algorithm: batches of trials as one program, the worse half of each rung stops.
+
+    "purerl tune ppo --help" lists all settings. Needs pip install 'purerl[tune]'.
+    """
+
+
+@dataclasses.dataclass
 class Render(Watch):
     """Renders an episode of a run's policy: of the run that --run names, or of the first.
 
@@ -183,20 +233,30 @@ def main(args: list[str] | None = None) -> int:
 def _run(args: list[str]) -> int:
     """What the arguments ask for, and the exit status."""
     try:
+        options_class = Training
+        if args[:1] == ["tune"]:
+            args, options_class = args[1:], Tuning
         algorithms, args = algorithms_of(args)
         args = with_values(args, algorithms)
-        refuse_other_names(args, algorithms)
-        base = base_of(args, algorithms)
-        flags = {name: flags_of(name, base, cls, examples=name in args[:1]) for name, cls in algorithms.items()}
-        commands = flags | {"eval": Eval, "plot": Plot, "render": Render, "export": Export, "cache": Cache}
-        options = {"prog": "purerl", "description": DESCRIPTION, "args": args, "config": (tyro.conf.OmitArgPrefixes,)}
+        refuse_other_names(args, algorithms, options_class)
+        base = base_of(args, algorithms, options_class)
+        make = lambda name, cls: flags_of(name, base, cls, examples=name in args[:1], options=options_class)
+        flags = {name: make(name, cls) for name, cls in algorithms.items()}
+        commands = flags | {"eval": Eval, "plot": Plot, "compare": Compare, "runs": Runs}
+        commands |= {"render": Render, "export": Export, "cache": Cache}
+        commands["tune"] = Tune
+        prog, about = ("purerl", DESCRIPTION)
+        if options_class is Tuning:
+            commands, prog, about = flags, "purerl tune", inspect.cleandoc(Tune.__doc__)
+        options = {"prog": prog, "description": about, "args": args, "config": (tyro.conf.OmitArgPrefixes,)}
         chosen = tyro.extras.subcommand_cli_from_dict(commands, **options)
         name = type(chosen).__name__
         if name not in algorithms:
             return ACTIONS[type(chosen)](chosen)
         values = values_of(chosen)
-        asked = Training(**{f.name: values[f.name] for f in dataclasses.fields(Training)})
-        return _train(config_of(algorithms[name], values), asked)
+        asked = options_class(**{f.name: values[f.name] for f in dataclasses.fields(options_class)})
+        run = _tune if options_class is Tuning else _train
+        return run(config_of(algorithms[name], values), asked)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -214,16 +274,41 @@ def _train(cfg: Config, asked: Training) -> int:
     options = {name: getattr(asked, name) for name in TO_FIT}
     options |= {name: getattr(asked, name) or None for name in ("directory", "init_from", "devices_per_run")}
     options |= _objects(cfg.env, asked.algorithm, cfg.env_kwargs)
+    if asked.sweep:
+        return _train_sweep(cfg, asked, options)
+    if found := [Problem(name, getattr(asked, name), "needs --sweep") for name in ("draws", "at_once") if getattr(asked, name)]:
+        raise ConfigError(found)
     live_line = LiveLine()
-    watching = (live_line, *_recorders(asked, cfg)) if is_first() else ()
+    watching = (live_line, *_recorders(asked, cfg, asked.directory)) if is_first() else ()
     result = fit(cfg, asked.seed, recorders=watching, **options)
     if result.progress.updates and watching:
         live_line.console.print(closing_table(result.progress, result.metrics))
     if result.stopped_by and watching:
         live_line.console.print(_stopped(result.progress, asked.directory), highlight=False)
-    if result.stopped_by == "max_hours":
+    return _status(result.stopped_by)
+
+
+def _status(stopped_by: signal.Signals | str | None) -> int:
+    """The exit status of a training that this ended."""
+    if stopped_by == "max_hours":
         return TIME_IS_UP
-    return 128 + result.stopped_by if result.stopped_by and result.stopped_by != signal.SIGINT else 0
+    return 128 + stopped_by if stopped_by and stopped_by != signal.SIGINT else 0
+
+
+def _train_sweep(cfg: Config, asked: Training, options: dict[str, Any]) -> int:
+    made = sweep(cfg, space.parsed(cfg, asked.sweep, "sweep"), draws=asked.draws, seed=asked.seed)
+    recorders_of = lambda path, cfgs: (LiveLine(), *_recorders(asked, cfgs, path))
+    result = made.fit(asked.seed, at_once=asked.at_once or None, recorders=recorders_of, **options)
+    if is_first():
+        rows = [[x.label, str(x.seeds), *(f"{number:.1f}" for number in (x.iqm, x.low, x.high))] for x in result.summary()]
+        title = f"{len(made.points)} configs, {len(result.programs)} programs; interquartile mean of the return, 95 % interval"
+        console = LiveLine().console
+        console.print(table_of(title, ("config", "seeds", "return", "from", "to"), rows))
+        console.print("The first was chosen on these seeds: train it with others to know its score.", highlight=False)
+        if result.stopped_by:
+            saved = "with --directory DIR the same command could go on" if not asked.directory else "the same command goes on"
+            console.print(f"Stopped in program {len(result.results)} of {len(result.programs)}: {saved}.", highlight=False)
+    return _status(result.stopped_by)
 
 
 def _objects(env: str, algorithm: str, env_kwargs: tuple = ()) -> dict[str, Any]:
@@ -248,10 +333,52 @@ def _stopped(progress: Progress, directory: str) -> str:
     return f"{text}Nothing was saved: with --directory DIR the same command could go on."
 
 
-def _recorders(asked: Training, cfg: Config) -> list[recorders.Rows]:
-    home = pathlib.Path(asked.directory).expanduser()
+def _tune(cfg: Config, asked: Tuning) -> int:
+    values = space.parsed(cfg, asked.param, "param") if asked.param else space.default_ranges(cfg)
+    names = ("trials", "num_seeds", "rungs", "finalists", "final_seeds", "seed", "max_hours")
+    options = {name: getattr(asked, name) for name in names}
+    options |= {"at_once": asked.at_once or None, "directory": asked.directory or None}
+    console = LiveLine().console
+    best = []
+
+    def watch(step: Step) -> None:
+        means = [float(np.mean(scores)) for scores in step.scores]
+        best.append(np.nanmax([*means, *best[-1:]]) if np.isfinite(means).any() or best else np.nan)
+        made = f" ({space.in_words(step.static)})" if step.static else ""
+        span = f"trials {step.trials[0]} to {step.trials[-1]}" if step.rung == 0 else f"{len(step.trials)} trials"
+        line = f"rung {step.rung + 1} of {asked.rungs}{made}: {span}, {len(step.kept)} go on; best so far {best[-1]:.1f}"
+        console.print(f"{line}; {step.seconds:.1f} s", highlight=False)
+
+    found = tune(cfg, values, watch=watch, **options, **_objects(cfg.env, asked.algorithm, cfg.env_kwargs))
+    if found.stopped_by:
+        saved = "the same command goes on" if asked.directory else "nothing was saved; with --directory DIR it could go on"
+        console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials: {saved}.", highlight=False)
+        return _status(found.stopped_by)
+    rows = [[str(x.number), space.in_words(x.point), f"{x.score:.1f}"] for x in found.trials[: asked.finalists]]
+    title = f"the best of {len(found.trials)} trials: mean return over {asked.num_seeds} seeds"
+    console.print(table_of(title, ("trial", "settings", "return"), rows, left=2))
+    if found.cfg is None:
+        console.print("No trial was trained to the end: all diverged, or ended no episode.", highlight=False)
+        return 1
+    score = found.summary
+    texts = [
+        f"With {score.seeds} seeds that no choice has seen: {score.iqm:.1f} ({score.low:.1f} to {score.high:.1f}), "
+        "interquartile mean and 95 % interval.",
+        "Importance: " + ", ".join(f"{path} {x:.2f}" for path, x in found.importance.items()),
+        f"Spent: {found.env_steps:,} environment steps, {found.seconds:,.0f} s.",
+        "",
+        found.toml() if not asked.directory else f"{asked.directory}/best.toml:\n{found.toml()}",
+        found.preset_line(),
+    ]
+    for text in texts:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def _recorders(asked: Training, cfg: Config, directory: Any) -> list[recorders.Rows]:
+    home = pathlib.Path(directory or "").expanduser()
     kinds = (("metrics.jsonl", recorders.JsonLines), ("metrics.csv", recorders.Csv), ("tensorboard", recorders.TensorBoard))
-    made = [kind(home / name, asked.write_every) for name, kind in kinds] if asked.directory else []
+    made = [kind(home / name, asked.write_every) for name, kind in kinds] if directory else []
     if asked.wandb:
         try:
             made.append(recorders.Wandb(asked.write_every, project=asked.wandb, config=json.loads(cfg.to_json())))
@@ -284,8 +411,48 @@ def _plot(command: Plot) -> int:
     if not command.dirs:
         raise ConfigError([Problem("dirs", (), "name one directory at least: purerl plot runs/a")])
     _make_folder(command.out)
-    plots.plot(command.dirs, command.out, metric=command.metric, centre=command.centre)
+    directories = [directory for folder in command.dirs for directory in runs_below(folder) or [folder]]
+    plots.plot(directories, command.out, metric=command.metric, centre=command.centre)
     print(command.out)
+    return 0
+
+
+def _compare(command: Compare) -> int:
+    if not command.entries:
+        raise ConfigError([Problem("entries", (), "name one folder at least: purerl compare runs/a runs/b")])
+    entries = {}
+    for text in command.entries:
+        name, is_named, folders = text.partition("=")
+        if is_named and not os.path.exists(text):
+            entries[name] = folders.split(",")
+        else:
+            path = pathlib.Path(text).expanduser().absolute()
+            entries[path.name if path.name not in entries else text] = [text]
+    options = {"score": command.score, "episodes": command.episodes, "reference": command.reference or None}
+    found = compare(entries, **options)
+    console = LiveLine().console
+    console.print(table_of("interquartile mean (95 % interval)", *found.rows()))
+    if list(found.pairs()):
+        console.print(table_of("probability of improvement (95 % interval)", *found.pair_rows(), left=2))
+    if not found.can_pool:
+        console.print("Scores of several tasks are put together only if they are normalised: --reference FILE", highlight=False)
+    console.print(found.protocol, highlight=False)
+    for out in command.out:
+        _make_folder(out)
+        found.write(out)
+        print(out)
+    return 0
+
+
+def _list_runs(command: Runs) -> int:
+    columns = ("run", "algorithm", "environment", "runs", "steps", "of", "best return", "state", "MB")
+    rows = []
+    for run in listed(command.folder):
+        name = str(run.directory.relative_to(pathlib.Path(command.folder).expanduser()))
+        best = "" if np.isnan(run.best) else f"{run.best:.1f}"
+        steps, total = (f"{x:,}" if x else "" for x in (run.steps, run.total_steps))
+        rows.append([name, run.algorithm, run.task, str(run.runs or ""), steps, total, best, run.state, f"{run.size / 1e6:.1f}"])
+    LiveLine().console.print(table_of(f"{len(rows)} runs in {command.folder}", columns, rows, left=3))
     return 0
 
 
@@ -318,7 +485,20 @@ def _cache(command: Cache) -> int:
     return 0
 
 
-ACTIONS = {Eval: _evaluate, Plot: _plot, Render: _render, Export: _export, Cache: _cache}
+def _explain_tune(_: Tune) -> int:
+    raise ConfigError([Problem("tune", "", "name an algorithm: purerl tune ppo --env Acrobot-v1")])
+
+
+ACTIONS = {
+    Tune: _explain_tune,
+    Eval: _evaluate,
+    Plot: _plot,
+    Compare: _compare,
+    Runs: _list_runs,
+    Render: _render,
+    Export: _export,
+    Cache: _cache,
+}
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ import tomllib
 from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
+import tyro
+
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.config.documentation import GROUPS, parse_docs
@@ -29,8 +31,15 @@ EXAMPLES = """
 - purerl {0} --config flags.toml --seed 1
 """
 
+TUNING_EXAMPLES = """
+- purerl tune {0} --env Acrobot-v1 --directory runs/t
+- purerl tune {0} --env Acrobot-v1 --trials 64 --num-seeds 4 --param lr=1e-5:1e-2:log --param num_steps=32,64,128
+- purerl {0} --config runs/t/best.toml
+"""
+
 # Where a flag cannot have the type of its field: text can be a whole number written as 1e6, and pairs are a sequence of words.
 FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float]}
+FLAG_TYPES["sweep"] = FLAG_TYPES["param"] = tyro.conf.UseAppendAction[tuple[str, ...]]  # once for each field
 # What is written differently in a shell than in Python.
 FLAG_HELP = {
     "env": "Id of a gymnax environment, of another suite's (brax/ant), or package.module:Class of one of your own.",
@@ -64,6 +73,9 @@ class Training:
         directory: Where checkpoints, metrics (JSON lines, CSV, TensorBoard) and evaluations go; none without.
         resume: Resume from the directory's newest checkpoint: `auto` if there is one, `must`, or `never`.
         init_from: Directory of another run, whose parameters this one starts from.
+        sweep: Values of a flag to try, all combinations side by side: --sweep lr=1e-4,3e-4 --sweep hidden=64x64,256x256.
+        draws: So many draws from the values of --sweep, which may then be ranges: --sweep lr=1e-5:1e-2:log.
+        at_once: Configs of a sweep in one program, at most; 0 for as many as memory holds.
         algorithm: An algorithm of your own, package.module:function.
         max_hours: End saved after so many hours, with exit status 75; 0 for no limit.
         save_seconds: About how long between two checkpoints.
@@ -91,6 +103,9 @@ class Training:
     directory: str = ""
     resume: Literal["auto", "must", "never"] = "auto"
     init_from: str = ""
+    sweep: tuple[str, ...] = ()
+    draws: int = 0
+    at_once: int = 0
     algorithm: str = ""
     max_hours: float = 0.0
     save_seconds: float = 30.0
@@ -103,6 +118,42 @@ class Training:
     eval_deterministic: bool = False
     render_every: int = 0
     wandb: str = ""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Tuning:
+    """The options of a tuning command beside the config.
+
+    Run:
+        preset: Environment whose tuned config is the default of the other flags.
+        config: TOML file of flags, underscores for dashes. Flags of the command line take precedence.
+        param: What to tune: --param lr=1e-5:1e-2:log --param ent_coef=0:0.05 --param num_steps=32,64,128; without it lr,
+          ent_coef, gamma, gae_lambda and num_steps, over wide ranges.
+        trials: How many settings to try.
+        num_seeds: Seeds of each.
+        directory: Where the study is kept, which the same command continues; none without.
+        rungs: Into which training is cut; after each, the worse half of the trials so far stops.
+        at_once: Trials in one program; 0 for as many as suit the number of trials, 16 at most.
+        finalists: Trials that are trained again, with other seeds, of which the best wins.
+        final_seeds: Seeds of the winner, which no choice has seen.
+        seed: The first seed.
+        max_hours: End saved after so many hours, with exit status 75; 0 for no limit.
+        algorithm: An algorithm of your own, package.module:function.
+    """
+
+    preset: str = ""
+    config: str = ""
+    param: tuple[str, ...] = ()
+    trials: int = 64
+    num_seeds: int = 4
+    directory: str = ""
+    rungs: int = 3
+    at_once: int = 0
+    finalists: int = 4
+    final_seeds: int = 8
+    seed: int = 0
+    max_hours: float = 0.0
+    algorithm: str = ""
 
 
 def imported(path: str, flag: str) -> Any:
@@ -165,14 +216,14 @@ def job_of(args: list[str]) -> dict[str, Any] | None:
     return found if found.pop("distributed") or found["coordinator"] else None
 
 
-def base_of(args: list[str], algorithms: dict[str, type[Config]]) -> dict[str, Any]:
+def base_of(args: list[str], algorithms: dict[str, type[Config]], options: type = Training) -> dict[str, Any]:
     """What the flags start from, by name: a preset, and a file on top. They have to be known before the flags are made."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset")
     parser.add_argument("--config")
     given = parser.parse_known_args(args)[0]
     asked = next((arg for arg in args if arg in algorithms), "ppo")
-    file = _from_file(given.config, asked, algorithms[asked]) if given.config else {}
+    file = _from_file(given.config, asked, algorithms[asked], options) if given.config else {}
     name = given.preset or file.get("preset")
     cfg = preset(name) if name else None
     if cfg and algorithm_of(cfg) != algorithm_of(algorithms[asked]()):
@@ -181,7 +232,7 @@ def base_of(args: list[str], algorithms: dict[str, type[Config]]) -> dict[str, A
     return base | file
 
 
-def _from_file(path: str, algorithm: str, cls: type[Config]) -> dict[str, Any]:
+def _from_file(path: str, algorithm: str, cls: type[Config], options: type) -> dict[str, Any]:
     try:
         values = tomllib.loads(pathlib.Path(path).read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -189,7 +240,8 @@ def _from_file(path: str, algorithm: str, cls: type[Config]) -> dict[str, Any]:
     values = {name.replace("-", "_"): tuple(x) if isinstance(x, list) else x for name, x in values.items()}
     if isinstance(values.get("env_kwargs"), dict):
         values["env_kwargs"] = tuple(values["env_kwargs"].items())
-    known = [f.name for part in (cls, Training) for f in dataclasses.fields(part)]
+    values |= {name: _value_texts(values[name]) for name in ("sweep", "param") if name in values}
+    known = [f.name for part in (cls, options) for f in dataclasses.fields(part)]
     known += [f"rnd_{f.name}" for f in dataclasses.fields(RNDConfig)]
     hint = lambda name: renamed(name) or nearest(name.lower(), known, f"purerl {algorithm} --help lists all")
     unused = "sections are not used; write lr = 1e-3 at the top"
@@ -199,19 +251,29 @@ def _from_file(path: str, algorithm: str, cls: type[Config]) -> dict[str, Any]:
     found += sections or [Problem(name, values[name], f"no such flag; {hint(name)}") for name in values if name not in known]
     if not isinstance(values.get("rnd", False), bool):
         found.append(Problem("rnd", values["rnd"], "must be true or false; its fields are rnd_int_coef and so on"))
-    if found := found or _file_problems(values, cls):
+    if found := found or _file_problems(values, cls, options):
         raise ConfigError(found)
     return values
 
 
-def _file_problems(values: dict[str, Any], cls: type[Config]) -> list[Problem]:
+def _value_texts(values: Any) -> tuple[str, ...]:
+    """Values to try as flags have them, of a file with a list of such texts, or with a table of lists."""
+    texts = lambda xs: [
+        "x".join(map(str, x)) if isinstance(x, list) else str(x).lower() if isinstance(x, bool) else str(x) for x in xs
+    ]
+    if isinstance(values, dict):
+        return tuple(f"{name}={','.join(texts(xs if isinstance(xs, list) else [xs]))}" for name, xs in values.items())
+    return tuple(map(str, values)) if isinstance(values, tuple) else (str(values),)
+
+
+def _file_problems(values: dict[str, Any], cls: type[Config], options: type) -> list[Problem]:
     """What is wrong with the values of a file, each by itself."""
     of = lambda cls, prefix="": {f.name: values[prefix + f.name] for f in dataclasses.fields(cls) if prefix + f.name in values}
     found = field_problems(cls(**{name: x for name, x in of(cls).items() if name != "rnd"}))
     inner = field_problems(RNDConfig(**of(RNDConfig, "rnd_")))
     found += [Problem(f"rnd_{problem.field}", problem.value, problem.hint) for problem in inner]
-    for name, value in of(Training).items():
-        kind = type(getattr(Training(), name))
+    for name, value in of(options).items():
+        kind = type(getattr(options(), name))
         fits = is_number(value) if kind is float else is_int(value) if kind is int else isinstance(value, kind)
         if not fits:
             found.append(Problem(name, value, f"must be {'text' if kind is str else f'of type {kind.__name__}'}"))
@@ -222,7 +284,7 @@ def with_values(args: list[str], algorithms: dict[str, type[Config]]) -> list[st
     """Arguments in which a switch without a value has one: `--normalize-obs` is `--normalize-obs True`, with `no-` False."""
     switches = {f.name for cls in algorithms.values() for f in dataclasses.fields(cls) if f.metadata["rule"] is SWITCH}
     found = []
-    for arg, following in zip(args, [*args[1:], "--"], strict=True):
+    for arg, following in zip(args, [*args, "--"][1:], strict=True):
         off = arg.startswith(("--no-", "--no_"))
         name = arg.removeprefix("--").replace("-", "_").removeprefix("no_")
         valueless = arg.startswith("--") and name in switches and (off or following.startswith("--"))
@@ -230,14 +292,14 @@ def with_values(args: list[str], algorithms: dict[str, type[Config]]) -> list[st
     return found
 
 
-def refuse_other_names(args: list[str], algorithms: dict[str, type[Config]]) -> None:
+def refuse_other_names(args: list[str], algorithms: dict[str, type[Config]], options: type = Training) -> None:
     """Refuses flags that another system has under that name, with the one to use."""
     algorithm = algorithms.get(args[0]) if args else None
     if algorithm is None:
         return
-    known = {*algorithm.field_docs, *(f.name for f in dataclasses.fields(Training))}
+    known = {*algorithm.field_docs, *(f.name for f in dataclasses.fields(options))}
     found = []
-    for arg, following in zip(args, [*args[1:], "--"], strict=True):
+    for arg, following in zip(args, [*args, "--"][1:], strict=True):
         flag, _, value = arg.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
         if flag.startswith("--") and name not in known and (hint := renamed(name.removeprefix("no_"))):
@@ -247,13 +309,13 @@ def refuse_other_names(args: list[str], algorithms: dict[str, type[Config]]) -> 
         raise ConfigError(found)
 
 
-def flags_of(name: str, base: dict[str, Any], cls: type[Config], examples: bool = False) -> type:
+def flags_of(name: str, base: dict[str, Any], cls: type[Config], examples: bool = False, options: type = Training) -> type:
     """A dataclass that tyro turns into flags, a dataclass for each group of fields inside.
 
-    The fields are those of the config, of its `rnd` and of `Training`, their defaults replaced by `base`.
+    The fields are those of the config, of its `rnd` and of the options, their defaults replaced by `base`.
     """
-    docs = cls.field_docs | parse_docs(inspect.cleandoc(Training.__doc__))[1]
-    parts = [(part, f) for part in (cls(), Training()) for f in dataclasses.fields(part)]
+    docs = cls.field_docs | parse_docs(inspect.cleandoc(options.__doc__))[1]
+    parts = [(part, f) for part in (cls(), options()) for f in dataclasses.fields(part)]
     fields = {f.name: (_flag_type(f), _default(f, base.get(f.name, getattr(part, f.name)))) for part, f in parts}
     fields["rnd"] = (bool, dataclasses.field(default=bool(base.get("rnd"))))
     rnd = base["rnd"] if isinstance(base.get("rnd"), RNDConfig) else RNDConfig()
@@ -270,7 +332,9 @@ def flags_of(name: str, base: dict[str, Any], cls: type[Config], examples: bool 
             group, [(flag, *fields[flag]) for flag in inside], namespace={"__doc__": "\n".join(["", "Attributes:", *texts, ""])}
         )
         groups.append((group.lower().replace(" ", "_"), made, dataclasses.field(default_factory=made)))
-    documentation = cls.__doc__.split("\n\n")[0] + (f"\n{EXAMPLES.format(name)}" if examples else "")
+    documentation = cls.__doc__.split("\n\n")[0] + (
+        f"\n{(EXAMPLES if options is Training else TUNING_EXAMPLES).format(name)}" if examples else ""
+    )
     return dataclasses.make_dataclass(name, groups, namespace={"__doc__": documentation})
 
 

@@ -3,6 +3,7 @@
 A few in the normal tests; `python -m pytest -m long -s tests/test_faults.py` makes the tables.
 """
 
+import contextlib
 import gc
 import os
 import pathlib
@@ -270,8 +271,10 @@ def test_a_full_disk_may_be_a_warning(tmp_path):
 def test_a_directory_that_vanishes_is_told(tmp_path):
     def vanish(progress):
         if progress.updates == 4:
-            os.rename(tmp_path / "run", tmp_path / "elsewhere")
-            (tmp_path / "run").write_text("in the way")
+            while not (tmp_path / "run").is_file():  # a save that is being written makes its folder again
+                os.rename(tmp_path / "run", tmp_path / f"elsewhere{time.perf_counter_ns()}")
+                with contextlib.suppress(IsADirectoryError):
+                    (tmp_path / "run").write_text("in the way")
 
     with pytest.raises(purerl.CheckpointError, match="could not be saved"):
         fitted(directory=tmp_path / "run", save_every=1, recorders=(vanish,))

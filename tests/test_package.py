@@ -20,6 +20,7 @@ learning
 algorithms checks
 train
 runs
+studies
 flags
 cli
 """
@@ -80,8 +81,8 @@ def test_heavy_packages_are_imported_where_they_are_used():
         "orbax": {"runs.storage.checkpoint"},
         "tensorboardX": {"runs.logging.recorders"},
         "wandb": {"runs.logging.recorders"},
-        "matplotlib": {"runs.analysis.plots", "envs.jumanji"},
-        "tyro": {"cli"},
+        "matplotlib": {"runs.analysis.plots", "studies.compare", "envs.jumanji"},
+        "tyro": {"cli", "flags"},
         "optax": {"learning.optimizers"},
     }
     for name, path in MODULES.items():

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from purerl.config.fields import problems
-from purerl.config.rules import is_int
+from purerl.config.rules import AUTO, is_int
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import TrainState
 from purerl.envs import swept_problems
@@ -30,6 +30,7 @@ class Batch:
         cfg: a config, or a batch of them with leaves `[configs]`.
         configs: each of them.
         pairs: of each run the index of its config, None where there is one that is no batch, and its seed, None if not known.
+        cfgs: what differs between the configs of a batch, `[runs]` by field: an argument of a program. All else is a part of it.
         differ: what each config of a batch has of its own, in words: "lr = 0.001, env_params.g = 10"; () without a batch.
         labels: one for each run: "seed 3", or with a batch of configs "config 0, seed 3"; "run 3" where its seed is not known.
         batched: whether states have a leading axis of runs; that of one run alone has none.
@@ -43,6 +44,7 @@ class Batch:
         num_seeds: runs of each config.
         objects: as `make_train` takes them.
         batched: as above; None for whether there are several runs.
+        arguments: fields of which `cfgs` has the values even where the configs do not differ.
         devices_per_run: as above. Each run is on so many devices, and the runs are spread over the rest of them.
 
     Raises:
@@ -57,6 +59,7 @@ class Batch:
         objects: dict[str, Any],
         batched: bool | None = None,
         devices_per_run: int = 1,
+        arguments: tuple[str, ...] = (),
     ):
         sizes = {np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)}
         several = bool(sizes)
@@ -89,23 +92,17 @@ class Batch:
             raise ConfigError(found)
         self.cfg = cfg.resolved(self.train.env)
         self.configs = tuple(of_config(i).resolved(self.train.env) for i in range(sizes.pop() if several else 1))
-        # Configs of a batch are arguments of a program; a single one stays a part of it.
-        self.cfgs = (
-            jax.tree.map(lambda x: np.asarray(jnp.repeat(jnp.asarray(x), num_seeds)) if np.ndim(x) else x, self.cfg)
-            if several
-            else ()
-        )
-        self._cfg_axes = jax.tree.map(lambda x: 0 if np.ndim(x) else None, self.cfgs)
+        self.cfgs = {path: np.asarray(jnp.repeat(jnp.asarray(x), num_seeds)) for path, x in swept(self.cfg, arguments).items()}
 
     def _share_of(self, train: Train) -> Train:
         return train if self.devices_per_run == 1 else train.on_axis(DATA, self.devices_per_run)
 
-    def train_of(self, cfg: Any) -> Train:
+    def train_of(self, cfg: dict[str, Any]) -> Train:
         """That of one run, on one of its devices, from the part of `cfgs` that is its own."""
-        if not jax.tree.leaves(self.cfgs):
+        if not cfg:
             return self.here
-        same = {name: x for name, x in self.cfg.env_params.items() if not np.ndim(x)}  # not traced: a time limit must be known
-        return self._share_of(make_train(cfg.replace(env_params={**cfg.env_params, **same}), **self.objects))
+        own = lambda path, x: cfg.get(jax.tree_util.keystr(path, simple=True, separator="."), x)
+        return self._share_of(make_train(jax.tree_util.tree_map_with_path(own, self.configs[0]), **self.objects))
 
     @property
     def rows(self) -> int:
@@ -142,7 +139,7 @@ class Batch:
         Where an agent has several devices, what is no part of a state must be the same on all of them.
         """
         of_run = lambda cfg, *args: function(self.train_of(cfg), *args)
-        in_axes = (self._cfg_axes, *in_axes)
+        in_axes = (dict.fromkeys(self.cfgs, 0), *in_axes)
         on_mesh = self.devices_per_run > 1 or process_count() > 1
         if on_mesh and not self.batched:
             specs = {"in_specs": self._specs(in_axes), "out_specs": self._specs(out_axes)}
@@ -199,11 +196,20 @@ def pairs_of(cfg: Any, seed: int | None, num_seeds: int) -> tuple[tuple[int | No
 
 def differences_of(cfg: Any) -> tuple[str, ...]:
     """`Batch.differ` of a config, or a batch of them."""
+    sizes = [len(x) for x in jax.tree.leaves(cfg) if np.ndim(x)]
+    text = lambda i: ", ".join(f"{name} = {_number(x[i])}" for name, x in swept(cfg).items()) or f"config {i}"
+    return tuple(map(text, range(sizes[0]))) if sizes else ()
+
+
+def swept(cfg: Any, always: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+    """What differs between the configs of a batch, and these fields, `[configs]` by field: "lr", "env_params.g"."""
     leaves = jax.tree_util.tree_leaves_with_path(cfg)
     batched = {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x) for path, x in leaves if np.ndim(x)}
-    swept = {name: x for name, x in batched.items() if len(np.unique(x)) > 1}
-    text = lambda i: ", ".join(f"{name} = {x[i]:.6g}" for name, x in swept.items()) or f"config {i}"
-    return tuple(map(text, range(len(next(iter(batched.values())))))) if batched else ()
+    return {name: x for name, x in batched.items() if name in always or len(np.unique(x)) > 1}
+
+
+def _number(value: Any) -> str:
+    return "auto" if value == AUTO else f"{value:.6g}"
 
 
 def state_at(state: TrainState, run: int) -> TrainState:

@@ -134,5 +134,18 @@ def use_cores(count: int | None = None) -> None:
             )
 
 
+def available_bytes() -> int:
+    """The free memory of each device; CPU devices have an equal part of the machine's."""
+    device = jax.local_devices()[0]
+    if stats := device.memory_stats():
+        return stats["bytes_limit"] - stats["bytes_in_use"]
+    try:
+        with open("/proc/meminfo") as file:
+            free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return free // len(jax.local_devices())
+
+
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

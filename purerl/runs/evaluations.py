@@ -12,7 +12,7 @@ import numpy as np
 from purerl.core.errors import CheckpointError
 from purerl.runs.processes import from_first, is_first
 from purerl.runs.storage.checkpoint import CLOCK, Checkpoint, Store, describe, first_readable, leaf_differences, to_arrays
-from purerl.runs.storage.files import AppendOnlyFile, checksum, read_file
+from purerl.runs.storage.files import AppendOnlyFile, checksum, read_errors, read_file
 
 COLUMNS = ("episode_return", "episode_length", "finished")
 
@@ -73,11 +73,22 @@ class Evaluations:
 
     def table(self) -> dict[str, np.ndarray]:
         """`update [n]` and the columns `[n, runs]`."""
-        columns = {name: np.array([row[name] for row in self._rows], np.float32) for name in COLUMNS}
-        return {"update": np.array([row["update"] for row in self._rows], np.int64), **columns}
+        return _table(self._rows, self._runs)
 
     def close(self) -> None:
         self._file.close()
+
+
+@read_errors()
+def read_evaluations(path: pathlib.Path, runs: int) -> dict[str, np.ndarray]:
+    """The table of a file, as `Evaluations.table` gives it; empty where there is none. Damaged rows are left out."""
+    lines = read_file(path).splitlines() if path.exists() else []
+    return _table([row for row in (_row_of(line, runs) for line in lines) if row is not None], runs)
+
+
+def _table(rows: list[dict[str, Any]], runs: int) -> dict[str, np.ndarray]:
+    columns = {name: np.array([row[name] for row in rows], np.float32).reshape(-1, runs) for name in COLUMNS}
+    return {"update": np.array([row["update"] for row in rows], np.int64), **columns}
 
 
 def _line_of(row: dict[str, Any]) -> bytes:

@@ -171,6 +171,7 @@ def fit(
     plan = runs.here.plan
     options = {"deterministic": eval_deterministic, "max_steps": eval_max_steps, "env_params": eval_env_params}
     score = runs.evaluation(eval_episodes, **options) if eval_every else None
+    evaluated = {"episodes": eval_episodes, "deterministic": bool(eval_deterministic)} if eval_every else None
     layout = {"exact": exact, "share": 1 if exact else runs.share, "devices_per_run": devices_per_run}
     who = identity(runs.train, runs.cfg, seed, num_seeds, **layout)
     with compile_cache(), Directory(path, who, type(cfg), keep, keep_every) as home, contextlib.ExitStack() as stack:
@@ -220,7 +221,7 @@ def fit(
                     write()
             whole = on_host(state)
             with save_errors():
-                more = {"seconds": seconds, "evaluations": len(evaluations)}
+                more = {"seconds": seconds, "evaluations": len(evaluations), "evaluated": evaluated}
                 home.save(updates, {"state": whole, "pending": curves.pending}, more)
 
         done = updates == plan.num_updates

@@ -1,8 +1,9 @@
 """Training of a batch of runs as one program: seeds, configs, or both."""
 
+import copy
 import pathlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from purerl.core.reductions import everywhere, on_axis
 from purerl.core.types import TrainState
 from purerl.learning.nonfinite import LEARNT, finite_leaves
 from purerl.runs.analysis.rendering import render
-from purerl.runs.batch import Batch, state_at
+from purerl.runs.batch import Batch, state_at, swept
 from purerl.runs.processes import on_host
 from purerl.train import Train
 
@@ -27,12 +28,23 @@ class Runs(Batch):
 
     Args:
         exact: every run has the bits of its run alone.
+        arguments: fields whose values `with_configs` can change.
     """
 
-    def __init__(self, cfg: Any, seed: int, num_seeds: int, exact: bool, objects: dict[str, Any], devices_per_run: int):
-        super().__init__(cfg, seed, num_seeds, objects, devices_per_run=devices_per_run)
+    def __init__(
+        self,
+        cfg: Any,
+        seed: int,
+        num_seeds: int,
+        exact: bool,
+        objects: dict[str, Any],
+        devices_per_run: int,
+        arguments: tuple[str, ...] = (),
+    ):
+        super().__init__(cfg, seed, num_seeds, objects, devices_per_run=devices_per_run, arguments=arguments)
         self._exact = exact
         self._first = self._over(lambda train, key: train.init(key), (0,), Train.seed_axes)
+        self._jitted_first = jax.jit(self._first_of_data)
         self._row = jax.eval_shape(lambda: self.train.update(self.train.init(jax.random.key(seed)))[1])
         self._chunk = None
 
@@ -47,9 +59,21 @@ class Runs(Batch):
 
     def init(self) -> TrainState:
         """The initial state."""
-        keys = self._keys()
-        first = lambda cfgs, data: self._first(cfgs, jax.random.wrap_key_data(data, impl=jax.random.key_impl(keys)))
-        return jax.jit(first)(self.cfgs, np.asarray(jax.random.key_data(keys)))
+        return self._jitted_first(self.cfgs, np.asarray(jax.random.key_data(self._keys())))
+
+    def _first_of_data(self, cfgs: dict[str, Any], data: jax.Array) -> TrainState:
+        return self._first(cfgs, jax.random.wrap_key_data(data, impl=jax.random.key_impl(self._keys())))
+
+    def with_configs(self, cfg: Any) -> Self:
+        """These runs with other values of what is an argument, as many configs as before. What is compiled stays so.
+
+        Args:
+            cfg: a batch that differs from the one before in `arguments` alone.
+        """
+        cfg, other = cfg.resolved(self.train.env), copy.copy(self)
+        values = swept(cfg, tuple(self.cfgs))
+        other.cfgs = {path: np.repeat(np.asarray(values[path], x.dtype), self.num_seeds) for path, x in self.cfgs.items()}
+        return other
 
     def restart(self, state: TrainState) -> TrainState:
         """An initial state with the parameters and statistics of another run, made consistent."""
@@ -75,6 +99,12 @@ class Runs(Batch):
         """Compiles `chunk`, one program for every length."""
         chunk = self._over(self._run_chunk, (Train.seed_axes, None), (Train.seed_axes, 0, 0))
         self._chunk = jax.jit(chunk, donate_argnums=1).lower(self.cfgs, state, np.int32(1)).compile()
+
+    def needed_bytes(self) -> int:
+        """What each device needs for `chunk`, by its compiler."""
+        needed = self._chunk.memory_analysis()
+        bytes_of = needed.argument_size_in_bytes + needed.output_size_in_bytes - needed.alias_size_in_bytes
+        return bytes_of + needed.temp_size_in_bytes
 
     def evaluation(self, num_episodes: int, **options: Any) -> Callable[[TrainState], dict[str, np.ndarray]]:
         """A function from a state to the mean return and length of `num_episodes`, and the share that finished. `[runs]`.

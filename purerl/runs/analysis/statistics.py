@@ -1,6 +1,6 @@
-"""Aggregate statistics over seeds: the interquartile mean and its bootstrap interval (Agarwal et al. 2021, arXiv:2108.13264)."""
+"""Aggregate statistics over seeds, and over tasks: those of Agarwal et al. 2021, arXiv:2108.13264."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -36,3 +36,60 @@ def interval(scores: np.ndarray, statistic: Callable = iqm, resamples: int = 10_
     draws = scores[rng.integers(len(scores), size=(resamples, len(scores)))]  # [resamples, seeds, ...]
     low, high = np.percentile(statistic(draws.swapaxes(0, 1)), [2.5, 97.5], axis=0)
     return low, high
+
+
+# --- over several tasks -----------------------------------------------------------------------------------------------
+
+Statistic = Callable[[np.ndarray], np.ndarray]
+
+
+def pooled(scores: Sequence[np.ndarray], statistic: Statistic = iqm) -> np.ndarray:
+    """A statistic over the scores of all tasks together, each `[seeds, ...]`."""
+    return statistic(np.concatenate(list(scores)))
+
+
+def stratified_interval(
+    scores: Sequence[np.ndarray], statistic: Statistic = iqm, resamples: int = 10_000
+) -> tuple[np.ndarray, np.ndarray]:
+    """The 95 % percentile interval of `pooled`, by a stratified bootstrap: the seeds of each task are drawn anew.
+
+    For one task it is `interval`.
+
+    Args:
+        scores: of each task, `[seeds, ...]`; normalised, so that they can be pooled.
+        statistic: over the first axis.
+        resamples: of the bootstrap.
+    """
+    rng = np.random.default_rng(0)
+    drawn = [x[rng.integers(len(x), size=(resamples, len(x)))].swapaxes(0, 1) for x in scores]
+    low, high = np.percentile(statistic(np.concatenate(drawn)), [2.5, 97.5], axis=0)
+    return low, high
+
+
+def profile(scores: Sequence[np.ndarray], thresholds: np.ndarray) -> np.ndarray:
+    """A performance profile, `[thresholds]`: the share of runs whose score is above each, the mean over tasks."""
+    return np.mean([(x[:, None] > thresholds).mean(0) for x in scores], axis=0)
+
+
+def improvement(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
+    """The probability that a run of ours scores above one of theirs, the mean over tasks; a draw counts as half.
+
+    Args:
+        ours, theirs: of the same tasks in the same order, each `[seeds]`.
+
+    Example:
+        >>> from purerl.runs.analysis.statistics import improvement
+        >>> improvement([np.array([1.0, 2.0])], [np.array([0.0, 2.0])])
+        0.625
+    """
+    above = lambda x, y: (x[:, None] > y).mean() + (x[:, None] == y).mean() / 2
+    return float(np.mean([above(x, y) for x, y in zip(ours, theirs, strict=True)]))
+
+
+def improvement_interval(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], resamples: int = 2_000) -> tuple[float, float]:
+    """The 95 % percentile interval of `improvement`, by a stratified bootstrap of both."""
+    rng = np.random.default_rng(0)
+    again = lambda x: x[rng.integers(len(x), size=len(x))]
+    found = [improvement([again(x) for x in ours], [again(y) for y in theirs]) for _ in range(resamples)]
+    low, high = np.percentile(found, [2.5, 97.5])
+    return float(low), float(high)

@@ -1,6 +1,7 @@
 """Terminal output: a live line during training, a table at the end."""
 
 import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
@@ -85,6 +86,16 @@ def evaluation_table(episodes: Episodes, labels: tuple[str, ...], finished: tupl
     for i, returns in enumerate(episodes.returns):
         numbers = [returns.mean(), returns.std(), returns.min(), returns.max(), episodes.lengths[i].mean()]
         table.add_row(labels[i], *(f"{x:.1f}" for x in numbers), f"{episodes.finished[i].sum()} of {count}")
+    return table
+
+
+def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
+    """A table of text, of which this many columns are not aligned to the right."""
+    table = Table(title=title)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i < left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 

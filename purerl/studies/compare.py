@@ -1,0 +1,395 @@
+"""Comparisons over seeds and tasks, as Agarwal et al. 2021 (arXiv:2108.13264) ask for them."""
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import os
+import pathlib
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from purerl.core.errors import CheckpointError, ConfigError, Problem, raise_if_any
+from purerl.runs.analysis.statistics import improvement, improvement_interval, interval, iqm, profile, stratified_interval
+from purerl.runs.storage.files import atomic_write, read_errors, write_errors
+from purerl.studies.reading import EPISODES, SCORES, Scored, runs_below, scored
+
+POINTS = 40  # of a curve or a profile
+ENTRIES_IN_PAIRS = 6  # of more, each is compared with the first alone
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Scores of several entries on the same tasks; what `purerl.compare` returns. Prints as tables.
+
+    Attributes:
+        entries: from the name of each to its scores, by task.
+        reference: of each task the scores that are 0 and 1 when normalised; None without a reference.
+        protocol: what the scores are, in a sentence.
+
+    Example:
+        >>> comparison = purerl.compare({"ours": ["runs/a"], "again": ["runs/a"]})
+        >>> comparison.improvement("ours", "again")[0]
+        0.5
+    """
+
+    entries: dict[str, dict[str, Scored]]
+    reference: dict[str, tuple[float, float]] | None
+    protocol: str
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks, which every entry has."""
+        return tuple(next(iter(self.entries.values())))
+
+    @property
+    def can_pool(self) -> bool:
+        """Whether scores of all tasks may be put together: there is one task, or they are normalised."""
+        return len(self.tasks) == 1 or self.reference is not None
+
+    def scores(self, entry: str, task: str) -> np.ndarray:
+        """The scores of an entry on a task, `[seeds]`, as they were measured."""
+        return self.entries[entry][task].scores
+
+    def normalized(self, entry: str) -> list[np.ndarray]:
+        """The scores of an entry on each task, `[seeds]`: 0 and 1 are those of the reference; without one as measured."""
+        return [self._normal(task, self.scores(entry, task)) for task in self.tasks]
+
+    def _normal(self, task: str, scores: np.ndarray) -> np.ndarray:
+        low, high = self.reference[task] if self.reference else (0.0, 1.0)
+        return (scores - low) / (high - low)
+
+    def aggregate(self, entry: str) -> tuple[float, float, float]:
+        """The interquartile mean over seeds and tasks, and the ends of its 95 % stratified bootstrap interval.
+
+        Raises:
+            ConfigError: scores of several tasks are not normalised.
+        """
+        if not self.can_pool:
+            raise ConfigError([Problem("reference", None, "scores of several tasks can be pooled only if they are normalised")])
+        scores = self.normalized(entry)
+        return float(iqm(np.concatenate(scores))), *map(float, stratified_interval(scores))
+
+    def of_task(self, entry: str, task: str) -> tuple[float, float, float]:
+        """The interquartile mean over the seeds of one task, as measured, and the ends of its 95 % bootstrap interval."""
+        scores = self.scores(entry, task)
+        return float(iqm(scores)), *map(float, interval(scores))
+
+    def improvement(self, entry: str, other: str) -> tuple[float, float, float]:
+        """The probability that a run of an entry scores above one of another, the mean over tasks, and its 95 % interval."""
+        ours, theirs = ([self.scores(name, task) for task in self.tasks] for name in (entry, other))
+        return improvement(ours, theirs), *improvement_interval(ours, theirs)
+
+    def profile(self, entry: str, thresholds: np.ndarray) -> np.ndarray:
+        """The share of runs whose normalised score is above each threshold, the mean over tasks, `[thresholds]`."""
+        return profile(self.normalized(entry), thresholds)
+
+    def efficiency(self, entry: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """The interquartile mean after each share of training: shares, centre, low and high end, `[points]` each.
+
+        Before the first episode of a run ends, its first value stands.
+        """
+        shares = np.linspace(0, 1, POINTS + 1)[1:]
+        at = [self._normal(task, _at(self.entries[entry][task], shares)) for task in self.tasks]
+        return shares, iqm(np.concatenate(at)), *stratified_interval(at, resamples=1000)
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Which entries are held against which others."""
+        names = list(self.entries)
+        if len(names) <= ENTRIES_IN_PAIRS:
+            yield from ((a, b) for i, a in enumerate(names) for b in names[i + 1 :])
+        else:
+            yield from ((names[0], b) for b in names[1:])
+
+    # --- as text and pictures -----------------------------------------------------------------------------------------
+
+    def rows(self) -> tuple[list[str], list[list[str]]]:
+        """The table of interquartile means: its columns, and a row for each entry."""
+        words = lambda numbers: "{} ({} to {})".format(*map(_short, numbers))
+        pooled = len(self.tasks) > 1 and self.can_pool
+        columns = ["", "seeds", *self.tasks, *(["all, normalised"] if pooled else [])]
+        rows = []
+        for name, of_tasks in self.entries.items():
+            seeds = sorted({len(x.scores) for x in of_tasks.values()})
+            cells = [words(self.of_task(name, task)) for task in self.tasks]
+            rows.append([name, "-".join(map(str, seeds)), *cells, *([words(self.aggregate(name))] if pooled else [])])
+        return columns, rows
+
+    def pair_rows(self) -> tuple[list[str], list[list[str]]]:
+        """The table of probabilities of improvement: its columns, and a row for each pair."""
+        rows = []
+        for ours, theirs in self.pairs():
+            numbers = self.improvement(ours, theirs)
+            rows.append([ours, theirs, "{:.2f} ({:.2f} to {:.2f})".format(*numbers)])
+        return ["X", "Y", "P(X > Y)"], rows
+
+    def markdown(self) -> str:
+        """Both tables, and the protocol."""
+        lines = []
+        for columns, rows in (self.rows(), self.pair_rows()):
+            if rows:
+                lines += [_markdown_row(columns), "|" + "---|" * len(columns), *map(_markdown_row, rows), ""]
+        return "\n".join([*lines, self.protocol, ""])
+
+    __str__ = markdown
+
+    def latex(self) -> str:
+        """The first table for a paper, with booktabs, and the protocol as its caption."""
+        columns, rows = self.rows()
+        body = "\n".join(" & ".join(map(_escaped, row)) + r" \\" for row in rows)
+        head = " & ".join(map(_escaped, columns)) + r" \\"
+        layout = "l" + "r" * (len(columns) - 1)
+        return (
+            "\\begin{table}\n\\centering\n\\begin{tabular}{" + layout + "}\n\\toprule\n" + head + "\n\\midrule\n" + body
+            + "\n\\bottomrule\n\\end{tabular}\n\\caption{" + _escaped(self.protocol) + "}\n\\end{table}\n"
+        )  # fmt: skip
+
+    def to_json(self) -> str:
+        """Every score, with the protocol and what was computed of them."""
+        raw = {
+            name: {task: {"seeds": x.seeds, "scores": x.scores.tolist()} for task, x in of_tasks.items()}
+            for name, of_tasks in self.entries.items()
+        }
+        computed = {name: {task: self.of_task(name, task) for task in self.tasks} for name in self.entries}
+        pooled = {name: self.aggregate(name) for name in self.entries} if self.can_pool else None
+        pairs = [[ours, theirs, *self.improvement(ours, theirs)] for ours, theirs in self.pairs()]
+        found = {"protocol": self.protocol, "reference": self.reference, "scores": raw, "iqm": computed, "all": pooled}
+        return json.dumps(_finite(found | {"improvement": pairs}), indent=1)
+
+    def csv(self) -> str:
+        """Every score, one a line."""
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(["entry", "task", "seed", "score"])
+        for name, of_tasks in self.entries.items():
+            rows.writerows(
+                [name, task, s, float(x)] for task, of in of_tasks.items() for s, x in zip(of.seeds, of.scores, strict=True)
+            )
+        return text.getvalue()
+
+    def draw(self, out: str | os.PathLike) -> Any:
+        """One picture: sample efficiency, performance profile, and probabilities of improvement. Returns the figure."""
+        from matplotlib.figure import Figure
+
+        pairs = list(self.pairs())
+        names = (["efficiency", "profile"] if self.can_pool else []) + (["pairs"] if pairs else [])
+        figure = Figure(figsize=(4.6 * max(1, len(names)), 3.8), layout="constrained")
+        axes = dict(zip(names, np.atleast_1d(figure.subplots(1, max(1, len(names)))), strict=False))
+        unit = "normalised score" if self.reference else "return"
+        if self.can_pool:
+            self._draw_pooled(axes["efficiency"], axes["profile"], unit)
+        if pairs:
+            self._draw_pairs(axes["pairs"], pairs)
+        with write_errors(out):
+            figure.savefig(out, dpi=150)
+        return figure
+
+    def _draw_pooled(self, efficiency: Any, profiles: Any, unit: str) -> None:
+        every = np.concatenate([x for name in self.entries for x in self.normalized(name)])
+        thresholds = np.linspace(every.min(), every.max(), 200)
+        for name in self.entries:
+            shares, centre, low, high = self.efficiency(name)
+            (line,) = efficiency.plot(shares, centre, label=name)
+            efficiency.fill_between(shares, low, high, color=line.get_color(), alpha=0.25, lw=0)
+            profiles.plot(thresholds, self.profile(name, thresholds), color=line.get_color(), drawstyle="steps-post")
+        one = len(self.tasks) == 1
+        steps = {int(of_tasks[self.tasks[0]].steps[-1]) for of_tasks in self.entries.values()}
+        efficiency.set_xlabel(f"share of {steps.pop():,} steps" if one and len(steps) == 1 else "share of training")
+        efficiency.set_ylabel(f"interquartile mean of the {unit}")
+        efficiency.set_title("sample efficiency, 95 % interval", fontsize="medium")
+        efficiency.legend(fontsize="small")
+        profiles.set_xlabel(f"{unit} x")
+        profiles.set_ylabel("share of runs above x")
+        profiles.set_title("performance profile", fontsize="medium")
+        for axes in (efficiency, profiles):
+            axes.grid(alpha=0.3)
+
+    def _draw_pairs(self, axes: Any, pairs: list[tuple[str, str]]) -> None:
+        for i, (ours, theirs) in enumerate(reversed(pairs)):
+            middle, low, high = self.improvement(ours, theirs)
+            axes.barh(i, high - low, left=low, height=0.5, alpha=0.4)
+            axes.plot([middle, middle], [i - 0.25, i + 0.25], color="black")
+        axes.set_yticks(range(len(pairs)), [f"{a}\n> {b}" for a, b in reversed(pairs)], fontsize="small")
+        axes.axvline(0.5, color="grey", lw=1, ls=":")
+        axes.set_xlim(0, 1)
+        axes.set_title("probability of improvement", fontsize="medium")
+
+    def write(self, out: str | os.PathLike) -> None:
+        """Writes a file: .md, .tex, .json, .csv, or a picture.
+
+        Raises:
+            ConfigError: of another kind.
+            CheckpointError: it could not be written.
+        """
+        from matplotlib.figure import Figure
+
+        texts = {".md": self.markdown, ".tex": self.latex, ".json": self.to_json, ".csv": self.csv}
+        suffix = pathlib.Path(out).suffix
+        pictures = [f".{x}" for x in Figure().canvas.get_supported_filetypes()]
+        if suffix in texts:
+            with write_errors(out):
+                atomic_write(pathlib.Path(out), texts[suffix]().encode())
+        elif suffix in pictures:
+            self.draw(out)
+        else:
+            raise ConfigError([Problem("out", str(out), f"must end in {', '.join([*texts, '.png', '.pdf', '.svg'])}")])
+
+
+def compare(
+    entries: Mapping[str, Sequence[str | os.PathLike]] | Sequence[str | os.PathLike],
+    *,
+    score: str = "final",
+    episodes: str = "training",
+    reference: Any = None,
+) -> Comparison:
+    """Holds runs against each other, over seeds and over tasks.
+
+    Args:
+        entries: from a name to folders of runs; or folders, each an entry by its own name. All runs in a folder, and in those
+          inside, are of that entry: a task each, or several configs, which become an entry each. All need the same tasks.
+        score: `final`, the mean over the last tenth of training or the last evaluation; `auc`, the mean over the learning curve.
+        episodes: of `training`, where actions are sampled while it learns; or of `evaluation`.
+        reference: scores that are 0 and 1 when normalised: a dict from a task to a pair, or a TOML or JSON file of them. Scores
+          of several tasks are pooled only with one.
+
+    Raises:
+        ConfigError: a wrong argument, or entries that cannot be compared.
+        CheckpointError: a folder has no runs, or one of them cannot be read.
+
+    Example:
+        >>> print(purerl.compare(["runs/a"]).rows()[0])
+        ['', 'seeds', 'CartPole-v1']
+    """
+    found = [] if score in SCORES else [Problem("score", score, f"choose from {', '.join(SCORES)}")]
+    found += [] if episodes in EPISODES else [Problem("episodes", episodes, f"choose from {', '.join(EPISODES)}")]
+    if isinstance(entries, str | os.PathLike) or not entries:
+        found.append(Problem("entries", entries, "must be a list of folders, or a dict from names to such lists"))
+    raise_if_any(found)
+    if not isinstance(entries, Mapping):
+        names = [pathlib.Path(path).expanduser().absolute().name for path in entries]
+        if len(set(names)) < len(names):
+            names = [str(path) for path in entries]
+        entries = {name: [path] for name, path in zip(names, entries, strict=True)}
+    read = {}
+    for name, folders in entries.items():
+        for folder in [folders] if isinstance(folders, str | os.PathLike) else folders:
+            below = runs_below(folder)
+            if not below:
+                raise CheckpointError(f"no run in {folder}")
+            for directory in below:
+                for one in scored(directory, score, episodes):
+                    _add(read, f"{name}: {one.label}" if one.label else name, one, directory)
+    comparison = Comparison(read, None, "")
+    _same_tasks(read)
+    reference = None if reference is None else _reference_of(reference, comparison.tasks)
+    return Comparison(read, reference, _protocol(read, score, episodes, reference))
+
+
+def _add(read: dict[str, dict[str, Scored]], entry: str, one: Scored, directory: pathlib.Path) -> None:
+    """Adds scores to an entry; further seeds of a task that it has to those."""
+    of_tasks = read.setdefault(entry, {})
+    if np.isnan(one.scores).any():
+        raise CheckpointError(f"{directory}: of {int(np.isnan(one.scores).sum())} runs no episode ended, so they have no score")
+    before = of_tasks.get(one.task)
+    if before is not None:
+        twice = set(before.seeds) & set(one.seeds)
+        if twice or before.steps.tolist() != one.steps.tolist():
+            why = f"seed {min(twice)} of {one.task} twice" if twice else f"runs of {one.task} of different lengths"
+            raise ConfigError([Problem("entries", str(directory), f"{entry} would have {why}; name them apart: a=DIR b=DIR")])
+        join = lambda name: np.concatenate([getattr(before, name), getattr(one, name)])
+        one = one._replace(seeds=before.seeds + one.seeds, scores=join("scores"), curve=join("curve"))
+    of_tasks[one.task] = one
+
+
+def _same_tasks(read: dict[str, dict[str, Scored]]) -> None:
+    every = sorted({task for of_tasks in read.values() for task in of_tasks})
+    missing = [(name, [task for task in every if task not in of_tasks]) for name, of_tasks in read.items()]
+    raise_if_any(
+        [Problem("entries", name, f"has no run of {', '.join(tasks)}, which others have") for name, tasks in missing if tasks]
+    )
+    for name, of_tasks in read.items():
+        read[name] = {task: of_tasks[task] for task in every}
+
+
+@read_errors()
+def _reference_of(reference: Any, tasks: Sequence[str]) -> dict[str, tuple[float, float]]:
+    """The pair of each task."""
+    source = reference
+    if not isinstance(reference, Mapping):
+        path = pathlib.Path(reference).expanduser()
+        text = path.read_text()
+        try:
+            reference = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        except ValueError as error:
+            raise ConfigError([Problem("reference", str(source), f"cannot be read: {error}")]) from error
+    missing = [task for task in tasks if task not in reference]
+    hint = 'has no scores of this task; write for each: "CartPole-v1" = [20.0, 500.0]'
+    raise_if_any([Problem("reference", task, hint) for task in missing])
+    right = {}
+    for task in tasks:
+        pair = reference[task]
+        numbers = isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(x, int | float) for x in pair)
+        if not numbers or pair[0] == pair[1] or not all(map(math.isfinite, pair)):
+            raise ConfigError([Problem("reference", {task: pair}, "must be two different numbers: the scores that are 0 and 1")])
+        right[task] = (float(pair[0]), float(pair[1]))
+    return right
+
+
+def _protocol(read: dict[str, dict[str, Scored]], score: str, episodes: str, reference: Any) -> str:
+    every = [x for of_tasks in read.values() for x in of_tasks.values()]
+    what = {"final": "the last tenth of training", "auc": "the whole learning curve"}[score]
+    which = "training episodes, actions sampled from the policy as it learns"
+    if episodes == "evaluation":
+        what = {"final": "the last evaluation", "auc": "all evaluations"}[score]
+        modes = {x.evaluated.get("deterministic") for x in every}
+        mode = {(True,): "the most likely actions", (False,): "sampled actions"}.get(tuple(modes), "actions of either kind")
+        counts = sorted({x.evaluated.get("episodes") or 0 for x in every})
+        which = f"{' or '.join(map(str, counts))} evaluation episodes, {mode}"
+    steps = "; ".join(f"{task} {_steps(read, task)} steps" for task in next(iter(read.values())))
+    normal = ", normalised by the reference" if reference else ""
+    return (
+        f"Interquartile mean over seeds{' and tasks' if reference else ''} and its 95 % interval, by a stratified bootstrap of "
+        f"10,000 draws. Scores: the mean return over {what}{normal}; {which}. {steps}. P(X > Y): the probability that a run of X "
+        "scores above one of Y, 95 % interval of 2,000 draws (Agarwal et al. 2021)."
+    )
+
+
+def _steps(read: dict[str, dict[str, Scored]], task: str) -> str:
+    counts = sorted({int(of_tasks[task].steps[-1]) for of_tasks in read.values() if len(of_tasks[task].steps)})
+    return " or ".join(f"{count:,}" for count in counts)
+
+
+def _at(one: Scored, shares: np.ndarray) -> np.ndarray:
+    """A learning curve at shares of training, `[seeds, points]`."""
+    filled = []
+    for row in one.curve:
+        seen = ~np.isnan(row)
+        filled.append(np.interp(shares * one.steps[-1], one.steps[seen], row[seen]))
+    return np.array(filled)
+
+
+def _short(number: float) -> str:
+    return f"{number:.3g}" if abs(number) < 10 else f"{number:.1f}"
+
+
+def _markdown_row(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _escaped(text: str) -> str:
+    for sign in "&%_#$":
+        text = text.replace(sign, f"\\{sign}")
+    return text.replace(">", "$>$")
+
+
+def _finite(value: Any) -> Any:
+    """A value as JSON has it: NaN and infinity as null, tuples as lists."""
+    if isinstance(value, dict):
+        return {name: _finite(x) for name, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(x) for x in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,90 @@
+"""What a folder has: its runs, how far they are, and how they ended."""
+
+import os
+import pathlib
+import socket
+from typing import NamedTuple
+
+import numpy as np
+
+from purerl.core.errors import CheckpointError
+from purerl.runs.evaluations import read_evaluations
+from purerl.runs.storage import curves
+from purerl.runs.storage.files import read_errors
+from purerl.studies.reading import newest_record, runs_below, task_of
+from purerl.studies.scores import LAST, training_returns
+
+
+class Listed(NamedTuple):
+    """A run's directory, in short.
+
+    directory: of it.
+    algorithm, task: of it; "" where no checkpoint says so.
+    runs: seeds and configs in it, side by side.
+    steps: environment steps so far, of one of them.
+    total_steps: that were asked for.
+    best: the best mean return of any of them: at an evaluation, or without evaluations in the last tenth of training; or NaN.
+    state: `finished`, `running`, `stopped`, or why it cannot be read.
+    size: in bytes.
+    """
+
+    directory: pathlib.Path
+    algorithm: str
+    task: str
+    runs: int
+    steps: int
+    total_steps: int
+    best: float
+    state: str
+    size: int
+
+
+def listed(folder: str | os.PathLike) -> list[Listed]:
+    """The runs in a folder and the folders inside it.
+
+    Raises:
+        CheckpointError: there is no such folder.
+    """
+    return [_listed(directory) for directory in runs_below(folder)]
+
+
+@read_errors()
+def _listed(directory: pathlib.Path) -> Listed:
+    files = (os.path.join(place, name) for place, _, names in os.walk(directory) for name in names)
+    size = sum(os.path.getsize(file) for file in files if os.path.exists(file))
+    running = _is_running(directory)
+    try:
+        record = newest_record(directory)
+    except CheckpointError as error:
+        return Listed(directory, "", "", 0, 0, 0, np.nan, "running" if running else str(error).split(" in ")[0], size)
+    header = curves.read_header(directory / "curves.bin")
+    runs = len(header.runs) if header is not None else record["num_seeds"] or 1
+    each = header.steps // header.every if header is not None else 0  # environment steps of an update
+    steps, total = record["updates"] * each, int(record["config"]["total_timesteps"])
+    finished = each and steps >= total
+    state = "finished" if finished else "running" if running else "stopped"
+    best = _best(directory, runs)
+    return Listed(directory, record["algorithm"], task_of(record), runs, steps, total, best, state, size)
+
+
+def _best(directory: pathlib.Path, runs: int) -> float:
+    """The highest mean return of any run; NaN if none is known."""
+    table = read_evaluations(directory / "evaluations.jsonl", runs)["episode_return"]
+    if not table.size:
+        try:
+            table = training_returns(curves.read(directory / "curves.bin")[0]["episode_return"], LAST)
+        except (CheckpointError, KeyError):
+            return np.nan
+    return float(np.nanmax(table)) if np.isfinite(table).any() else np.nan
+
+
+def _is_running(directory: pathlib.Path) -> bool:
+    """Whether the process that last wrote to a directory still runs, as far as this machine knows. Takes no lock."""
+    try:
+        _, pid, _, host = (directory / ".holder").read_text().split()
+        if host != socket.gethostname():
+            return False
+        os.kill(int(pid), 0)
+    except (OSError, ValueError):
+        return False
+    return True

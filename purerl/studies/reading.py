@@ -1,0 +1,128 @@
+"""The runs in folders, and what they scored."""
+
+import json
+import os
+import pathlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purerl.core.errors import CheckpointError
+from purerl.runs.analysis.plots import curves_of
+from purerl.runs.directory import runs_of
+from purerl.runs.evaluations import read_evaluations
+from purerl.runs.storage import curves
+from purerl.runs.storage.checkpoint import first_readable, read_record, saved_updates
+from purerl.runs.storage.files import read_errors, read_file
+from purerl.studies.scores import LAST, training_returns
+
+SCORES = ("final", "auc")
+EPISODES = ("training", "evaluation")
+
+
+class Scored(NamedTuple):
+    """The scores of the seeds of one config on one task.
+
+    label: how the config differs from others in its directory; "" if it is the only one.
+    algorithm: of the config.
+    task: the environment.
+    seeds: which.
+    scores: `[seeds]`.
+    steps: `[points]` environment steps of one seed.
+    curve: `[seeds, points]` mean returns after so many steps, NaN where no episode ended.
+    evaluated: of scores of evaluations how many episodes each had, and whether actions were the most likely ones; None if the
+      scores are those of training.
+    """
+
+    label: str
+    algorithm: str
+    task: str
+    seeds: tuple[int, ...]
+    scores: np.ndarray
+    steps: np.ndarray
+    curve: np.ndarray
+    evaluated: dict[str, Any] | None
+
+
+@read_errors()
+def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
+    """The directories of runs in a folder and the folders inside it, in order; that folder alone if it is one itself."""
+    top = pathlib.Path(folder).expanduser()
+    if not top.is_dir():
+        raise CheckpointError(f"there is no directory {folder}")
+    found = []
+    for place, folders, files in os.walk(top):
+        if "checkpoints" in folders or "curves.bin" in files:
+            found.append(pathlib.Path(place))
+            folders.clear()
+        folders.sort()
+    return sorted(found)
+
+
+def newest_record(directory: pathlib.Path) -> dict[str, Any]:
+    """The record of the newest readable checkpoint of a run; its arrays are not read.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    folder = directory / "checkpoints"
+    if not (there := saved_updates(folder)):
+        raise CheckpointError(f"no checkpoint in {folder}")
+    return first_readable(there, lambda number: read_record(folder / str(number)))
+
+
+def task_of(record: dict[str, Any]) -> str:
+    """The environment that a run was trained in: the id of its config, or the name of an object of the user's."""
+    return record.get("objects", {}).get("env", {}).get("is") or record["config"]["env"]
+
+
+@read_errors()
+def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
+    """The scores of a run's directory, one for each of its configs.
+
+    Args:
+        directory: of the run.
+        score: `final`, the last tenth of training, or the last evaluation; `auc`, the mean over the curve.
+        episodes: `training` or `evaluation`.
+
+    Raises:
+        CheckpointError: something that is needed is not there.
+    """
+    record = newest_record(directory)
+    lines = curves_of(directory)
+    metrics, header = curves.read(directory / "curves.bin")
+    values = np.concatenate([line.values for line in lines])
+    pairs, differ = (header.runs, header.configs) if header.runs else runs_of(directory, len(values))
+    steps, final = lines[0].steps, training_returns(metrics["episode_return"], LAST)
+    if episodes == "evaluation":
+        table = read_evaluations(directory / "evaluations.jsonl", len(pairs))
+        if not len(table["update"]):
+            raise CheckpointError(f"{directory} has no evaluations; train with --eval-every, or compare training episodes")
+        steps = table["update"] * (header.steps // header.every)
+        values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
+    scores = final if score == "final" else np.nanmean(values, axis=1)
+    labels = _labels_in_sweep(directory) or differ
+    found, configs = [], [config for config, _ in pairs]
+    for config in dict.fromkeys(configs):
+        places = [i for i, other in enumerate(configs) if other == config]
+        label = "" if config is None and not labels else labels[config or 0]
+        seeds = tuple(pairs[i][1] for i in places)
+        evaluated = record.get("evaluated") or {} if episodes == "evaluation" else None
+        found.append(Scored(label, record["algorithm"], task_of(record), seeds, scores[places], steps, values[places], evaluated))
+    return found
+
+
+def _labels_in_sweep(directory: pathlib.Path) -> tuple[str, ...]:
+    """What the configs of a program of a sweep are called there; () if it is none of a sweep's."""
+    for home, name in ((directory, None), (directory.parent, directory.name)):
+        file = home / "sweep.json"
+        if not file.exists():
+            continue
+        try:
+            saved = json.loads(read_file(file))
+            programs = saved["programs"]
+            places = programs[name] if name in programs else next(iter(programs.values())) if len(programs) == 1 else []
+            return tuple(saved["labels"][i] for i in places)
+        except (ValueError, TypeError, KeyError, IndexError):
+            return ()
+    return ()

@@ -1,0 +1,231 @@
+"""Values to try: of single fields of a config, on the command line and in Python."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from purerl.config.base import RNDConfig
+from purerl.config.fields import Config, is_float_leaf, kind_of
+from purerl.config.other_names import renamed
+from purerl.config.rules import AUTO, SWITCH, is_int, is_number
+from purerl.core.errors import ConfigError, Problem, nearest, raise_if_any
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """All numbers from `low` to `high`; of a field that is an int, the whole ones.
+
+    Args:
+        low, high: the ends, both included.
+        log: draws are uniform in the logarithm.
+
+    Example:
+        >>> purerl.Range(1e-5, 1e-3, log=True).at(0.5)
+        0.0001
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    def at(self, share: float) -> float:
+        """The number below which this share of the range lies, by the uniform measure or that of the logarithm."""
+        if not self.log:
+            return float(self.low + share * (self.high - self.low))
+        return float(f"{math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low))):.12g}")
+
+    def __str__(self) -> str:
+        return f"{self.low:g}:{self.high:g}" + (":log" if self.log else "")
+
+
+TIME_LIMITS = ("env_params.max_steps_in_episode", "env_params.max_timesteps")  # must be known when a program is made
+Values = Range | tuple  # what a field is to try
+
+
+def parsed(cfg: Config, texts: Sequence[str], flag: str) -> dict[str, Values]:
+    """The values of a flag of the command line: "lr=1e-4,3e-4", "hidden=64x64,256x256", "memory_inputs=action+reward"
+    or "lr=1e-5:1e-2:log".
+
+    Raises:
+        ConfigError: a text that is none of these, or a value that its field cannot have.
+    """
+    found, values = [], {}
+    for text in texts:
+        name, is_assigned, given = text.partition("=")
+        if not (is_assigned and given):
+            form = "written as field=value,value or field=low:high or field=low:high:log"
+            found.append(Problem(flag, text, f"must be {form}"))
+            continue
+        try:
+            name = _path(cfg, name)
+            values[name] = _range_of(given) if ":" in given else tuple(_value_of(cfg, name, x) for x in given.split(","))
+        except ConfigError as error:
+            found += [Problem(flag, text, problem.hint) for problem in error.problems]
+        except ValueError:
+            found.append(Problem(flag, text, f"{given!r} is no {_kind(cfg, name)}"))
+    raise_if_any(found)
+    return values
+
+
+def checked(cfg: Config, values: Any, flag: str) -> dict[str, Values]:
+    """Values to try as ranges and tuples, by the path of their field.
+
+    Raises:
+        ConfigError: a name that is no field, or no values.
+    """
+    if not isinstance(values, dict) or not values:
+        raise ConfigError([Problem(flag, values, 'must be a dict from fields to values: {"lr": [1e-4, 3e-4]}')])
+    found, right = [], {}
+    for name, given in values.items():
+        try:
+            path = _path(cfg, name)
+        except ConfigError as error:
+            found += error.problems
+            continue
+        given = given if isinstance(given, Range) else _tuple_of(given)
+        if isinstance(given, Range):
+            numbers = all(is_number(x) and math.isfinite(x) for x in (given.low, given.high)) and given.low < given.high
+            if not numbers or (given.log and given.low <= 0):
+                found.append(Problem(name, str(given), "must be from a number to a larger one; with log, both above 0"))
+            elif not (_is_number_field(cfg, path)):
+                found.append(Problem(name, str(given), "its values are no numbers; list them"))
+        elif not given:
+            found.append(Problem(name, values[name], "must be a list of values, or a purerl.Range"))
+        right[path] = given
+    raise_if_any(found)
+    return right
+
+
+def default_ranges(cfg: Config) -> dict[str, Values]:
+    """What is tuned if nothing else is asked for: wide ranges of what matters most in the algorithms of the PPO family."""
+    return {
+        "lr": Range(1e-4, 1e-2, log=True),
+        "ent_coef": Range(1e-4, 0.1, log=True),
+        "gamma": Range(0.95, 0.999),
+        "gae_lambda": Range(0.8, 0.99),
+        "num_steps": tuple(dict.fromkeys((max(1, cfg.num_steps // 4), cfg.num_steps))),
+    }
+
+
+def with_values(cfg: Config, point: dict[str, Any]) -> Config:
+    """A config with other values of fields; "rnd.int_coef" and "env_params.g" are those of what is inside a field."""
+    for path, value in point.items():
+        name, _, inner = path.partition(".")
+        if not inner:
+            cfg = cfg.replace(**{name: value})
+        elif name == "rnd":
+            cfg = cfg.replace(rnd=cfg.rnd.replace(**{inner: value}))
+        elif name == "env_kwargs":
+            cfg = cfg.replace(env_kwargs=tuple((dict(cfg.env_kwargs) | {inner: value}).items()))
+        else:
+            cfg = cfg.replace(**{name: getattr(cfg, name) | {inner: value}})
+    return cfg
+
+
+def is_static(cfg: Config, path: str) -> bool:
+    """Whether another value makes another program."""
+    return path in TIME_LIMITS or bool(_field(cfg, path).metadata.get("static"))
+
+
+def is_int_field(cfg: Config, path: str) -> bool:
+    """Whether its values are whole numbers."""
+    return not path.startswith("env_params.") and kind_of(_field(cfg, path)) is int
+
+
+def in_words(point: dict[str, Any]) -> str:
+    """ "lr = 0.001, num_steps = 64" """
+    return ", ".join(f"{path} = {value_in_words(value)}" for path, value in point.items())
+
+
+def value_in_words(value: Any) -> str:
+    if isinstance(value, float):
+        return "auto" if value == AUTO else f"{value:.6g}"
+    return "x".join(map(str, value)) if isinstance(value, tuple) and all(map(is_int, value)) else str(value)
+
+
+def to_json(value: Any) -> Any:
+    """A value of a point as JSON; an infinite float and "auto" as strings."""
+    return value_in_words(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+
+def _path(cfg: Config, name: str) -> str:
+    """The path of a field by its name as a flag, in Python, or dotted.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = name.strip().removeprefix("--").replace("-", "_")
+    inner = [f.name for f in dataclasses.fields(RNDConfig)]
+    path = f"rnd.{path.removeprefix('rnd_')}" if path.startswith("rnd_") and path.removeprefix("rnd_") in inner else path
+    outer, is_dotted, rest = path.partition(".")
+    names = [f.name for f in dataclasses.fields(cfg)]
+    if outer not in names or (is_dotted and not rest):
+        raise ConfigError([Problem(name, "", f"no such field; {renamed(name) or nearest(outer, names)}")])
+    if is_dotted and outer not in ("rnd", "env_params", "env_kwargs"):
+        raise ConfigError([Problem(name, "", f"{outer} has nothing inside")])
+    if outer == "rnd" and (not is_dotted or rest not in inner):
+        raise ConfigError([Problem(name, "", f"name a field of it: rnd.{nearest(rest, inner)}")])
+    if outer == "rnd" and cfg.rnd is None:
+        raise ConfigError([Problem(name, "", "changes nothing without rnd=purerl.RNDConfig(), or --rnd")])
+    if outer in ("env_params", "env_kwargs") and not is_dotted:
+        raise ConfigError([Problem(name, "", f"name one of them: {outer}.g")])
+    return path
+
+
+def _field(cfg: Config, path: str) -> dataclasses.Field:
+    outer, _, inner = path.partition(".")
+    part, name = (cfg.rnd, inner) if outer == "rnd" else (cfg, outer)
+    return next(f for f in dataclasses.fields(part) if f.name == name)
+
+
+def _is_number_field(cfg: Config, path: str) -> bool:
+    field = _field(cfg, path)
+    return path.startswith("env_params.") or is_float_leaf(field) or kind_of(field) is int
+
+
+def _kind(cfg: Config, path: str) -> str:
+    field = _field(cfg, path)
+    return "whole number" if kind_of(field) is int else "number" if is_float_leaf(field) else f"value of {path}"
+
+
+def _tuple_of(values: Any) -> tuple:
+    if isinstance(values, str | bytes | dict) or not hasattr(values, "__iter__"):
+        return ()
+    return tuple(x.item() if hasattr(x, "item") else x for x in values)
+
+
+def _range_of(text: str) -> Range:
+    low, high, *rest = text.split(":")
+    if rest not in ([], ["log"]):
+        raise ValueError(text)
+    return Range(float(low), float(high), bool(rest))
+
+
+def _value_of(cfg: Config, path: str, text: str) -> Any:
+    """A value of a field from its text."""
+    field, text = _field(cfg, path), text.strip()
+    if path.startswith("env_kwargs."):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return text
+    if text == "auto" and field.metadata["rule"].auto:
+        return AUTO if is_float_leaf(field) else text
+    if path.startswith("env_params.") or is_float_leaf(field):
+        return float(text)
+    if kind_of(field) is int:
+        number = float(text)
+        return int(number) if number.is_integer() else number
+    if field.metadata["rule"] is SWITCH or kind_of(field) is bool:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    if kind_of(field) is tuple:
+        widths = text.split("x")
+        return tuple(map(int, widths)) if all(map(str.isdigit, widths)) else tuple(text.split("+"))
+    return text

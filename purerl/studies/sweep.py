@@ -1,0 +1,327 @@
+"""Sweeps: many configs, trained as few programs as their static fields allow."""
+
+import dataclasses
+import itertools
+import json
+import os
+import pathlib
+import re
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from purerl.checks import check_type
+from purerl.config.algorithms import algorithm_of
+from purerl.config.base import OnPolicyConfig
+from purerl.config.fields import problems
+from purerl.config.rules import is_int
+from purerl.core.errors import CheckpointCorrupt, CheckpointMismatch, ConfigError, Problem, raise_if_any
+from purerl.runs.compile_cache import compile_cache
+from purerl.runs.devices import available_bytes
+from purerl.runs.fit import OBJECTS, FitResult, fit
+from purerl.runs.processes import is_first, process_count
+from purerl.runs.storage.checkpoint import run_directory
+from purerl.runs.storage.files import atomic_write, read_file
+from purerl.runs.training import Runs
+from purerl.studies import space
+from purerl.studies.scores import Summary, final_returns, summary_of
+from purerl.studies.space import Range
+
+METHODS = ("sobol", "random")
+MOST_OF_MEMORY = 0.8
+
+
+class Program(NamedTuple):
+    """Configs that are trained side by side.
+
+    cfg: a batch of them, with leaves `[configs]` where they differ; or one config.
+    places: of each, its place in the sweep.
+    name: of its directory, inside that of a sweep of several programs.
+    """
+
+    cfg: OnPolicyConfig
+    places: tuple[int, ...]
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Many configs; what `purerl.sweep` returns.
+
+    Attributes:
+        cfg: the config that they are made from.
+        points: of each, the values that it has in place of that one's, by field.
+
+    Example:
+        >>> cfg = purerl.PPOConfig(total_timesteps=1024)
+        >>> sweep = purerl.sweep(cfg, {"lr": [1e-4, 1e-3], "num_steps": [64, 128]})
+        >>> sweep.labels[1], len(sweep.programs())
+        ('lr = 0.0001, num_steps = 128', 2)
+        >>> result = sweep.fit(num_seeds=2)
+        >>> result.returns.shape
+        (4, 2)
+    """
+
+    cfg: OnPolicyConfig
+    points: tuple[dict[str, Any], ...]
+
+    @property
+    def configs(self) -> tuple[OnPolicyConfig, ...]:
+        """Each config."""
+        return tuple(space.with_values(self.cfg, point) for point in self.points)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Each config in words: "lr = 0.001, num_steps = 64"."""
+        return tuple(map(space.in_words, self.points))
+
+    def programs(self, at_once: int | None = None) -> tuple[Program, ...]:
+        """The configs as batches for `fit`: one for all that differ in floats alone, and one for each choice of what is static.
+
+        Args:
+            at_once: configs in a batch, at most.
+        """
+        static = lambda i: tuple((path, x) for path, x in self.points[i].items() if space.is_static(self.cfg, path))
+        groups = {}
+        for i in range(len(self.points)):
+            groups.setdefault(static(i), []).append(i)
+        size = at_once or len(self.points)
+        parts = [(key, tuple(all_[i : i + size])) for key, all_ in groups.items() for i in range(0, len(all_), size)]
+        return tuple(
+            Program(_batch_of([self.configs[i] for i in places]), places, _name(n, dict(key)))
+            for n, (key, places) in enumerate(parts)
+        )
+
+    def fit(
+        self,
+        seed: int = 0,
+        directory: Any = None,
+        *,
+        num_seeds: int = 1,
+        at_once: int | None = None,
+        recorders: Callable[[pathlib.Path | None, OnPolicyConfig], tuple] | None = None,
+        max_hours: float = 0.0,
+        **options: Any,
+    ) -> "SweepResult":
+        """Trains all of them by `purerl.fit`, one program after the other.
+
+        A sweep that was killed goes on where it was by the same call. The directory of a sweep of one program is that of a run;
+        one of several programs has a directory for each, and `sweep.json` says what is where.
+
+        Args:
+            seed, num_seeds: as in `fit`; the same seeds for each config.
+            directory: for checkpoints, metrics and evaluations; None keeps nothing.
+            at_once: configs in a program, at most; if None as many as memory holds, by what the compiler says they need. A sweep
+              that goes on keeps what it began with.
+            recorders: `(directory of a program, its configs) -> recorders`, as `fit` takes them.
+            max_hours: as in `fit`, of the whole sweep.
+            **options: others of `fit`.
+
+        Raises:
+            ConfigError, CheckpointError: as `fit`, and for a directory of another sweep.
+        """
+        entered = time.perf_counter()
+        self._check(at_once, num_seeds, seed)
+        home = None if directory is None else run_directory(directory)
+        with compile_cache():
+            programs = self._planned(home, at_once, seed, num_seeds, options)
+        paths = [home if home is None or len(programs) == 1 else home / program.name for program in programs]
+        results, stopped_by = [], None
+        for program, path in zip(programs, paths, strict=True):
+            left = max_hours - (time.perf_counter() - entered) / 3600 if max_hours else 0.0
+            if stopped_by is not None or (max_hours and left <= 0):
+                stopped_by = stopped_by or "max_hours"
+                break
+            watching = recorders(path, program.cfg) if recorders and is_first() else ()
+            results.append(fit(program.cfg, seed, path, num_seeds=num_seeds, recorders=watching, max_hours=left, **options))
+            stopped_by = results[-1].stopped_by
+        return SweepResult(self, programs, tuple(results), num_seeds, stopped_by)
+
+    def _check(self, at_once: Any, num_seeds: Any, seed: Any) -> None:
+        """Refuses wrong configs before the first of them is trained."""
+        found = (
+            [] if at_once is None or (is_int(at_once) and at_once >= 1) else [Problem("at_once", at_once, "must be at least 1")]
+        )
+        raise_if_any(found)
+        for program in self.programs():
+            raise_if_any(problems(program.cfg))
+
+    def _planned(
+        self, home: pathlib.Path | None, at_once: int | None, seed: int, num_seeds: int, options: dict
+    ) -> tuple[Program, ...]:
+        """The programs that were begun in a directory, or new ones."""
+        record = {
+            "algorithm": algorithm_of(self.cfg),
+            "config": {**json.loads(self.cfg.to_json()), "total_timesteps": None},
+            "points": [{path: space.to_json(x) for path, x in point.items()} for point in self.points],
+            "seed": seed,
+            "num_seeds": num_seeds,
+        }
+        file = None if home is None else home / "sweep.json"
+        saved = _read(file) if file is not None and is_first() else None
+        if saved is not None:
+            wanted = json.loads(json.dumps(record))
+            changed = [name for name in wanted if saved.get(name) != wanted[name]]
+            if changed:
+                raise CheckpointMismatch(home, [f"{name}: not those of the sweep in {file.name}" for name in changed])
+            return self.programs(saved["at_once"])
+        if at_once is None and process_count() == 1:
+            at_once = min(self._that_fit(program, seed, num_seeds, options) for program in self.programs())
+        if file is not None and is_first():
+            layout = {program.name: program.places for program in self.programs(at_once)}
+            saved = {**record, "at_once": at_once or len(self.points), "labels": self.labels, "programs": layout}
+            atomic_write(file, json.dumps(saved, indent=1).encode())
+        return self.programs(at_once)
+
+    def _that_fit(self, program: Program, seed: int, num_seeds: int, options: dict) -> int:
+        """How many configs of a program memory holds at once, by what its compiler says."""
+        names = ("devices_per_run", "exact")
+        objects = {name: x for name, x in options.items() if name in OBJECTS}
+        devices_per_run, exact = (options.get(name) or default for name, default in zip(names, (1, False), strict=True))
+        runs = Runs(program.cfg, seed, num_seeds, exact, objects, devices_per_run)
+        available, plan = MOST_OF_MEMORY * available_bytes(), runs.here.plan
+        if runs.share * MUCH_MORE * (plan.state_bytes + plan.rollout_bytes) < available:
+            return len(self.points)
+        runs.compile(runs.template())
+        needed = runs.needed_bytes()
+        return len(self.points) if needed <= available else max(1, int(len(program.places) * available / needed))
+
+
+MUCH_MORE = 200  # an update needs less than so many times the bytes of its state and rollout
+
+
+class SweepResult(NamedTuple):
+    """The result of a sweep, finished or interrupted.
+
+    sweep: what was trained.
+    programs: batches of configs, one after the other.
+    results: of each that was begun, what `fit` returned.
+    num_seeds: of each config.
+    stopped_by: the signal that ended it early, "max_hours", or None.
+    """
+
+    sweep: Sweep
+    programs: tuple[Program, ...]
+    results: tuple[FitResult, ...]
+    num_seeds: int
+    stopped_by: signal.Signals | str | None
+
+    @property
+    def returns(self) -> np.ndarray:
+        """The score of each run, `[configs, seeds]`; NaN where nothing was trained.
+
+        It is the last evaluation's mean return, or without evaluations the mean over the episodes of the last tenth of training.
+        """
+        scores = np.full((len(self.sweep.points), self.num_seeds), np.nan)
+        for program, result in zip(self.programs, self.results, strict=False):
+            scores[list(program.places)] = final_returns(result).reshape(-1, self.num_seeds)
+        return scores
+
+    def summary(self) -> list[Summary]:
+        """Of each config its label, and the interquartile mean over seeds with its interval; the best first."""
+        rows = [summary_of(label, scores) for label, scores in zip(self.sweep.labels, self.returns, strict=True)]
+        return sorted(rows, key=lambda row: -np.nan_to_num(row.iqm, nan=-np.inf))
+
+    @property
+    def best(self) -> OnPolicyConfig:
+        """The config with the highest interquartile mean. It was chosen on these seeds: its score is too good by that choice."""
+        return self.sweep.configs[self.sweep.labels.index(self.summary()[0].label)]
+
+
+def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "sobol", seed: int = 0) -> Sweep:
+    """Many configs from one.
+
+    Args:
+        cfg: the config that they are made from.
+        values: a dict from fields to lists of values: all combinations of them, the last field varying fastest. Fields inside a
+          field are dotted: "rnd.int_coef", "env_params.g". Or a list of such dicts with one value each: these points.
+        draws: with a number, so many draws of the values instead, which may be a `purerl.Range` too.
+        method: of the draws: `sobol`, a scrambled Sobol sequence, which fills the space evenly; or `random`.
+        seed: of the draws.
+
+    Raises:
+        ConfigError: no such field, wrong values, or a range without draws.
+
+    Example:
+        >>> cfg = purerl.PPOConfig()
+        >>> purerl.sweep(cfg, {"lr": [1e-4, 1e-3], "ent_coef": [0.0, 0.01]}).labels[2]
+        'lr = 0.001, ent_coef = 0'
+        >>> purerl.sweep(cfg, [{"lr": 1e-4}, {"lr": 1e-3, "gamma": 0.9}]).labels[1]
+        'lr = 0.001, gamma = 0.9'
+        >>> len(purerl.sweep(cfg, {"lr": purerl.Range(1e-5, 1e-2, log=True)}, draws=16).points)
+        16
+    """
+    check_type(cfg)
+    found = [] if is_int(draws) and draws >= 0 else [Problem("draws", draws, "must be an int of at least 0")]
+    found += [] if method in METHODS else [Problem("method", method, f"choose from {', '.join(METHODS)}")]
+    raise_if_any(found)
+    if isinstance(values, list | tuple):
+        if draws or not values or not all(isinstance(point, dict) for point in values):
+            raise ConfigError([Problem("values", values, "must be a list of dicts from fields to single values, without draws")])
+        points = [{name: x[0] for name, x in _checked_point(cfg, point).items()} for point in values]
+    else:
+        values = space.checked(cfg, values, "values")
+        ranges = [
+            Problem(name, str(x), "a range needs draws: how many points") for name, x in values.items() if isinstance(x, Range)
+        ]
+        raise_if_any([] if draws else ranges)
+        points = (
+            drawn(cfg, values, draws, method, seed)
+            if draws
+            else [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
+        )
+    unique = {space.in_words(point): point for point in points}
+    return Sweep(cfg, tuple(unique.values()))
+
+
+def drawn(cfg: OnPolicyConfig, values: dict[str, space.Values], draws: int, method: str, seed: int) -> list[dict[str, Any]]:
+    """So many points of ranges and lists."""
+    if method == "sobol":
+        from scipy.stats import qmc
+
+        shares = qmc.Sobol(len(values), rng=seed).random_base2(max(0, (draws - 1).bit_length()))[:draws]
+    else:
+        shares = np.random.default_rng(seed).random((draws, len(values)))
+
+    def at(path, x, share):
+        if not isinstance(x, Range):
+            return x[int(share * len(x))]
+        if not space.is_int_field(cfg, path):
+            return x.at(share)
+        # Every whole number has the same share, or the same in the logarithm.
+        wider = Range(x.low - 0.5, x.high + 0.5, x.log)
+        return int(np.clip(round(wider.at(share)), x.low, x.high))
+
+    return [{path: at(path, x, share) for (path, x), share in zip(values.items(), row, strict=True)} for row in shares]
+
+
+def _checked_point(cfg: OnPolicyConfig, point: dict[str, Any]) -> dict[str, tuple]:
+    return space.checked(cfg, {name: (x,) for name, x in point.items()}, "values")
+
+
+def _batch_of(configs: list[OnPolicyConfig]) -> OnPolicyConfig:
+    """Configs that differ in floats alone, as one with arrays for these."""
+    same = lambda xs: all(x == xs[0] for x in xs)
+    return jax.tree.map(lambda *xs: xs[0] if same(xs) else np.array(xs, np.float32), *configs)
+
+
+def _name(number: int, static: dict[str, Any]) -> str:
+    words = ",".join(f"{path}={space.value_in_words(x)}" for path, x in static.items())
+    return re.sub(r"[^\w.=,+-]+", "_", f"{number}-{words}" if words else str(number))[:80]
+
+
+def _read(file: pathlib.Path) -> dict[str, Any] | None:
+    """What a directory says of its sweep; None if it has none."""
+    if not os.path.exists(file):
+        return None
+    try:
+        saved = json.loads(read_file(file))
+        if isinstance(saved, dict) and is_int(saved.get("at_once")):
+            return saved
+    except ValueError:
+        pass
+    raise CheckpointCorrupt(f"{file} is damaged; without it the sweep in this directory cannot go on")
