@@ -346,7 +346,7 @@ def _tune(cfg: Config, asked: Tuning) -> int:
         best.append(np.nanmax([*means, *best[-1:]]) if np.isfinite(means).any() or best else np.nan)
         made = f" ({space.in_words(step.static)})" if step.static else ""
         span = f"trials {step.trials[0]} to {step.trials[-1]}" if step.rung == 0 else f"{len(step.trials)} trials"
-        line = f"rung {step.rung + 1} of {asked.rungs}{made}: {span}, {len(step.kept)} go on; best so far {best[-1]:.1f}"
+        line = f"rung {step.rung + 1} of {asked.rungs}{made}: {span}, {len(step.kept)} kept; best so far {best[-1]:.1f}"
         console.print(f"{line}; {step.seconds:.1f} s", highlight=False)
 
     found = tune(cfg, values, watch=watch, **options, **_objects(cfg.env, asked.algorithm, cfg.env_kwargs))
@@ -485,12 +485,7 @@ def _cache(command: Cache) -> int:
     return 0
 
 
-def _explain_tune(_: Tune) -> int:
-    raise ConfigError([Problem("tune", "", "name an algorithm: purerl tune ppo --env Acrobot-v1")])
-
-
 ACTIONS = {
-    Tune: _explain_tune,
     Eval: _evaluate,
     Plot: _plot,
     Compare: _compare,

@@ -156,7 +156,7 @@ def tune(
         directory: for the study, which the same call continues after a kill, and for the runs of finalists; None keeps nothing.
           More `trials` may be asked for later.
         rungs: into which training is cut. The first ends at `1 / 2**(rungs - 1)` of it.
-        at_once: trials in a program; if None a fourth of those that each choice of static fields gets, and 16 at most.
+        at_once: trials in a program; if None half of those that each choice of static fields gets, and 16 at most.
         finalists: completed trials that are trained again.
         final_seeds: of the winner.
         seed: trials have the seeds from here on, and the finalists and the winner those that follow.
@@ -182,7 +182,7 @@ def tune(
     values = space.checked(cfg, values, "values")
     static = {path: x for path, x in values.items() if space.is_static(cfg, path)}
     choices = math.prod(len(x) if isinstance(x, tuple) else x.high - x.low + 1 for x in static.values())
-    at_once = at_once or max(1, min(MOST_AT_ONCE, int(trials / (4 * choices))))
+    at_once = at_once or max(1, min(MOST_AT_ONCE, int(trials / (2 * choices))))
     if len(static) == len(values):  # each choice is one trial
         at_once, trials = 1, min(trials, int(choices))
     home = None if directory is None else run_directory(directory)
