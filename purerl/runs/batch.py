@@ -30,7 +30,7 @@ class Batch:
         cfg: a config, or a batch of them with leaves `[configs]`.
         configs: each of them.
         pairs: of each run the index of its config, None where there is one that is no batch, and its seed, None if not known.
-        cfgs: what differs between the configs of a batch, `[runs]` by field: an argument of a program. All else is a part of it.
+        cfgs: what is swept in a batch of configs, `[runs]` by field: an argument of a program. All else is a part of it.
         differ: what each config of a batch has of its own, in words: "lr = 0.001, env_params.g = 10"; () without a batch.
         labels: one for each run: "seed 3", or with a batch of configs "config 0, seed 3"; "run 3" where its seed is not known.
         batched: whether states have a leading axis of runs; that of one run alone has none.
@@ -44,7 +44,6 @@ class Batch:
         num_seeds: runs of each config.
         objects: as `make_train` takes them.
         batched: as above; None for whether there are several runs.
-        arguments: fields of which `cfgs` has the values even where the configs do not differ.
         devices_per_run: as above. Each run is on so many devices, and the runs are spread over the rest of them.
 
     Raises:
@@ -59,7 +58,6 @@ class Batch:
         objects: dict[str, Any],
         batched: bool | None = None,
         devices_per_run: int = 1,
-        arguments: tuple[str, ...] = (),
     ):
         sizes = {np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)}
         several = bool(sizes)
@@ -92,7 +90,7 @@ class Batch:
             raise ConfigError(found)
         self.cfg = cfg.resolved(self.train.env)
         self.configs = tuple(of_config(i).resolved(self.train.env) for i in range(sizes.pop() if several else 1))
-        self.cfgs = {path: np.asarray(jnp.repeat(jnp.asarray(x), num_seeds)) for path, x in swept(self.cfg, arguments).items()}
+        self.cfgs = {path: np.asarray(jnp.repeat(jnp.asarray(x), num_seeds)) for path, x in swept(self.cfg).items()}
 
     def _share_of(self, train: Train) -> Train:
         return train if self.devices_per_run == 1 else train.on_axis(DATA, self.devices_per_run)
@@ -181,10 +179,10 @@ class Batch:
 def settled(cfg: Any) -> Any:
     """A batch of configs whose environment parameters are one number where they do not differ.
 
-    `jax.vmap` makes arrays of all of them, and a time limit that is an argument of the program would not be known.
+    `jax.vmap` makes arrays of all fields, and a time limit that is an argument of the program would not be known.
     """
     one = lambda x: np.asarray(x).flat[0] if np.ndim(x) and len(np.unique(x)) == 1 else x
-    return cfg.replace(env_params={name: one(x) for name, x in cfg.env_params.items()}) if cfg.env_params else cfg
+    return cfg.replace(env_params={name: one(x) for name, x in cfg.env_params.items()}) if _is_vmapped(cfg) else cfg
 
 
 def pairs_of(cfg: Any, seed: int | None, num_seeds: int) -> tuple[tuple[int | None, int | None], ...]:
@@ -201,11 +199,18 @@ def differences_of(cfg: Any) -> tuple[str, ...]:
     return tuple(map(text, range(sizes[0]))) if sizes else ()
 
 
-def swept(cfg: Any, always: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
-    """What differs between the configs of a batch, and these fields, `[configs]` by field: "lr", "env_params.g"."""
+def swept(cfg: Any) -> dict[str, np.ndarray]:
+    """The fields of a batch of configs that are arrays, `[configs]`: "lr", "env_params.g".
+
+    Of a batch as `jax.vmap` makes it, where all are, those that differ.
+    """
     leaves = jax.tree_util.tree_leaves_with_path(cfg)
     batched = {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x) for path, x in leaves if np.ndim(x)}
-    return {name: x for name, x in batched.items() if name in always or len(np.unique(x)) > 1}
+    return {name: x for name, x in batched.items() if not _is_vmapped(cfg) or len(np.unique(x)) > 1}
+
+
+def _is_vmapped(cfg: Any) -> bool:
+    return all(np.ndim(x) for x in jax.tree.leaves(cfg))
 
 
 def _number(value: Any) -> str:

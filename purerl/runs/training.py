@@ -28,7 +28,6 @@ class Runs(Batch):
 
     Args:
         exact: every run has the bits of its run alone.
-        arguments: fields whose values `with_configs` can change.
     """
 
     def __init__(
@@ -39,9 +38,8 @@ class Runs(Batch):
         exact: bool,
         objects: dict[str, Any],
         devices_per_run: int,
-        arguments: tuple[str, ...] = (),
     ):
-        super().__init__(cfg, seed, num_seeds, objects, devices_per_run=devices_per_run, arguments=arguments)
+        super().__init__(cfg, seed, num_seeds, objects, devices_per_run=devices_per_run)
         self._exact = exact
         self._first = self._over(lambda train, key: train.init(key), (0,), Train.seed_axes)
         self._jitted_first = jax.jit(self._first_of_data)
@@ -68,11 +66,10 @@ class Runs(Batch):
         """These runs with other values of what is an argument, as many configs as before. What is compiled stays so.
 
         Args:
-            cfg: a batch that differs from the one before in `arguments` alone.
+            cfg: a batch that differs from the one before in its swept fields alone.
         """
         cfg, other = cfg.resolved(self.train.env), copy.copy(self)
-        values = swept(cfg, tuple(self.cfgs))
-        other.cfgs = {path: np.repeat(np.asarray(values[path], x.dtype), self.num_seeds) for path, x in self.cfgs.items()}
+        other.cfgs = {path: np.repeat(x, self.num_seeds).astype(self.cfgs[path].dtype) for path, x in swept(cfg).items()}
         return other
 
     def restart(self, state: TrainState) -> TrainState:

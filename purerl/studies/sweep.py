@@ -91,10 +91,17 @@ class Sweep:
             groups.setdefault(static(i), []).append(i)
         size = at_once or len(self.points)
         parts = [(key, tuple(all_[i : i + size])) for key, all_ in groups.items() for i in range(0, len(all_), size)]
-        return tuple(
-            Program(_batch_of([self.configs[i] for i in places]), places, _name(n, dict(key)))
-            for n, (key, places) in enumerate(parts)
-        )
+        return tuple(Program(self._batch_of(places), places, _name(n, dict(key))) for n, (key, places) in enumerate(parts))
+
+    def _batch_of(self, places: tuple[int, ...]) -> OnPolicyConfig:
+        """Configs that differ in floats alone, as one, with arrays for those that are swept."""
+        configs, paths = self.configs, {path for point in self.points for path in point}
+
+        def leaf(path, *xs):
+            swept = jax.tree_util.keystr(path, simple=True, separator=".") in paths
+            return np.array(xs, np.float32) if swept else xs[0]
+
+        return jax.tree_util.tree_map_with_path(leaf, *[configs[i] for i in places])
 
     def fit(
         self,
@@ -301,12 +308,6 @@ def drawn(cfg: OnPolicyConfig, values: dict[str, space.Values], draws: int, meth
 
 def _checked_point(cfg: OnPolicyConfig, point: dict[str, Any]) -> dict[str, tuple]:
     return space.checked(cfg, {name: (x,) for name, x in point.items()}, "values")
-
-
-def _batch_of(configs: list[OnPolicyConfig]) -> OnPolicyConfig:
-    """Configs that differ in floats alone, as one with arrays for these."""
-    same = lambda xs: all(x == xs[0] for x in xs)
-    return jax.tree.map(lambda *xs: xs[0] if same(xs) else np.array(xs, np.float32), *configs)
 
 
 def _name(number: int, static: dict[str, Any]) -> str:

@@ -1,0 +1,473 @@
+"""The trials of a study: which to train next, their training, and what is kept of them."""
+
+import json
+import logging
+import math
+import pathlib
+import re
+import shutil
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from purerl.config.algorithms import algorithm_of
+from purerl.config.base import OnPolicyConfig
+from purerl.config.fields import problems
+from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, raise_if_any
+from purerl.core.metrics import Mean
+from purerl.runs.fit import MAX_SECONDS
+from purerl.runs.processes import placed
+from purerl.runs.storage.checkpoint import Store, describe, to_arrays, to_tree
+from purerl.runs.storage.files import AppendOnlyFile, atomic_write, checksum, read_file
+from purerl.runs.training import MAX_CHUNK, Runs
+from purerl.studies import space
+from purerl.studies.scores import training_returns
+from purerl.studies.space import Range
+
+PyTree = Any
+LAST = 0.2  # of the episodes of a rung, which score it
+
+
+class Step(NamedTuple):
+    """A batch of trials that trained to the end of a rung.
+
+    rung: from 0.
+    static: what its program was made with, by field.
+    trials: their numbers.
+    points: the values of each, by field.
+    scores: `[trials][seeds]`, the mean return of each at the end of the rung; NaN where no episode ended, or it diverged.
+    kept: those that go on to the next rung, or in the last one completed it.
+    env_steps: environment steps that it took.
+    seconds: that it took.
+    """
+
+    rung: int
+    static: dict[str, Any]
+    trials: tuple[int, ...]
+    points: tuple[dict[str, Any], ...]
+    scores: tuple[tuple[float, ...], ...]
+    kept: tuple[int, ...]
+    env_steps: int
+    seconds: float
+
+
+class Trial(NamedTuple):
+    """A config that was tried.
+
+    number: from 0.
+    point: its values, by field.
+    rung: the last one that it finished, from 0.
+    completed: whether it was trained to the end.
+    scores: `[seeds]` at the end of that rung.
+    """
+
+    number: int
+    point: dict[str, Any]
+    rung: int
+    completed: bool
+    scores: np.ndarray
+
+    @property
+    def score(self) -> float:
+        """The mean over seeds."""
+        return float(np.mean(self.scores))
+
+
+class Study:
+    """What is known of all trials, and the next batch to train.
+
+    All that was decided is in `trials.jsonl`, a line for each batch, written after the states that the next rung begins from.
+
+    Attributes:
+        cfg: what is not tuned.
+        env_steps, seconds: spent so far.
+
+    Args:
+        cfg, values, trials, sampler, pruner, objects: as `tune` takes them.
+        options: what a study that goes on must have as before: num_seeds, rungs, at_once, seed.
+        home: its directory, or None.
+        limit: what ends it before its time, or None.
+    """
+
+    def __init__(
+        self,
+        cfg: OnPolicyConfig,
+        values: dict[str, space.Values],
+        trials: int,
+        options: dict[str, int],
+        home: pathlib.Path | None,
+        sampler: Callable[[int], Any] | None,
+        pruner: Any,
+        objects: dict[str, Any],
+        limit: Callable[[], Any],
+    ):
+        self.cfg, self._values, self._trials, self._options = cfg, values, trials, options
+        self._optuna = _optuna()
+        self._objects, self._limit = objects, limit
+        self._sampler = sampler or self._tpe
+        pruner = pruner or _better_half(self._optuna)
+        self._study = self._optuna.create_study(direction="maximize", pruner=pruner, sampler=self._sampler(0))
+        self._live: dict[int, Any] = {}  # of Optuna, by number
+        self._found: dict[int, Trial] = {}
+        self._waiting: list[tuple[int, int, dict[str, Any]]] = []  # rung to train, trial, its static values
+        self._states: dict[int, dict[str, np.ndarray]] = {}  # of trials that wait
+        self._where: dict[int, int] = {}  # trial to the checkpoint that has its state
+        self._programs: dict[str, Runs] = {}
+        self._batches = 0
+        self.env_steps, self.seconds = 0, 0.0
+        self._file, self._store = AppendOnlyFile(None, b""), None
+        if home is not None:
+            self._open(home)
+
+    def _tpe(self, seed: int) -> Any:
+        startup = self._options["at_once"]
+        return self._optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True, n_startup_trials=startup)
+
+    # --- what is kept -------------------------------------------------------------------------------------------------
+
+    def _open(self, home: pathlib.Path) -> None:
+        """Goes on with the study of a directory, or begins one there."""
+        who = {
+            "algorithm": algorithm_of(self.cfg),
+            "config": json.loads(self.cfg.to_json()),
+            "values": {path: str(x) if isinstance(x, Range) else list(map(space.to_json, x)) for path, x in self._values.items()},
+            **self._options,
+        }
+        file, journal = home / "study.json", home / "trials.jsonl"
+        wanted = json.loads(json.dumps(who))
+        if file.exists():
+            try:
+                saved = json.loads(read_file(file))
+            except ValueError as error:
+                raise CheckpointMismatch(home, [f"{file.name} cannot be read: {error}"]) from error
+            if changed := [name for name in wanted if saved.get(name) != wanted[name]]:
+                raise CheckpointMismatch(
+                    home, [f"{name}: {saved.get(name)} in the study, {wanted[name]} here" for name in changed]
+                )
+        else:
+            atomic_write(file, json.dumps(wanted, indent=1).encode())
+        self._store = Store(home / "states", keep=2**31 - 1)
+        lines, steps = [], []
+        for line in read_file(journal).splitlines():
+            if (step := _step_of(line)) is None:
+                warnings.warn(f"{journal}: a line is damaged; the study goes on from the one before", stacklevel=4)
+                break
+            lines.append(line + b"\n")
+            steps.append(step)
+        for step in steps:
+            self._adopt(step)
+        self._file = AppendOnlyFile(journal, b"".join(lines))
+
+    def _adopt(self, step: Step) -> None:
+        """A step that was trained before."""
+        if step.rung == 0:
+            for number, point in zip(step.trials, step.points, strict=True):
+                self._study.enqueue_trial(self._suggestion(point))
+                self._ask(number)
+        self._report(step)
+        self._apply(step)
+
+    def _keep(self, step: Step, states: dict[int, dict[str, np.ndarray]], described: dict[str, str]) -> None:
+        """Writes the states of trials that go on, and then what became of all."""
+        if self._store is None:
+            return
+        if states:
+            arrays = {f"{number}{path}": x for number, of_trial in states.items() for path, x in of_trial.items()}
+            leaves = {f"{number}{path}": described[path] for number in states for path in described}
+            self._store.write(self._batches, arrays, leaves, {"seconds": 0.0})
+            self._store.wait()
+        self._file.add(_line_of(step))
+        self._file.flush()
+
+    def _state_of(self, number: int) -> dict[str, np.ndarray]:
+        """The state of a trial that waits, by path."""
+        if number not in self._states:
+            saved, begin = self._store.load(self._where[number]).arrays, len(str(number))
+            self._states[number] = {path[begin:]: x for path, x in saved.items() if path.startswith(f"{number}.")}
+        return self._states[number]
+
+    def close(self) -> None:
+        self._file.close()
+
+    # --- the search ---------------------------------------------------------------------------------------------------
+
+    def next(self) -> Step | None:
+        """Trains the next batch; None if there is none, or something ends the study."""
+        if self._limit() is not None:
+            return None
+        job = self._full_batch() or self._new_batch() or self._rest()
+        return None if job is None else self._train(*job)
+
+    def _full_batch(self) -> tuple | None:
+        """A batch of trials of one program that wait for the same rung, the latest one first."""
+        return self._batch_of(self._options["at_once"], latest=True)
+
+    def _rest(self) -> tuple | None:
+        """What waits, when there is nothing new to try: the earliest rung first, so that what is left of it joins others."""
+        return self._batch_of(1, latest=False)
+
+    def _batch_of(self, least: int, latest: bool) -> tuple | None:
+        groups: dict[tuple[int, str], list[int]] = {}
+        for rung, number, static in self._waiting:
+            groups.setdefault((rung, json.dumps(static)), []).append(number)
+        right = sorted((key for key, numbers in groups.items() if len(numbers) >= least), reverse=latest)
+        if not right:
+            return None
+        rung, static = right[0]
+        numbers = groups[right[0]][: self._options["at_once"]]
+        self._waiting = [x for x in self._waiting if x[1] not in numbers]
+        return rung, json.loads(static), numbers
+
+    def _new_batch(self) -> tuple | None:
+        """New trials, all of one program: that of the first of them. Each program is tried before Optuna chooses."""
+        begun = len(self._found)
+        count = min(self._options["at_once"], self._trials - begun)
+        if count <= 0:
+            return None
+        static = {path: x for path, x in self._values.items() if space.is_static(self.cfg, path)}
+        known = {json.dumps(self._static(trial.point)) for trial in self._found.values()}
+        untried = [x for x in _combinations(static) if json.dumps(self._as_json(x)) not in known]
+        base = self._sampler(self._options["seed"] + 1 + self._batches)
+        fixed = self._suggestion(untried[0]) if untried else {}
+        for number in range(begun, begun + count):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that what is fixed is experimental
+                self._study.sampler = self._optuna.samplers.PartialFixedSampler(fixed, base) if fixed else base
+                point = self._ask(number)
+            fixed = self._suggestion({path: point[path] for path in static})
+        numbers = list(range(begun, begun + count))
+        return 0, self._static(self._found[begun].point), numbers
+
+    def _ask(self, number: int) -> dict[str, Any]:
+        """A point that Optuna proposes."""
+        trial = self._live[number] = self._study.ask()
+        point = {}
+        for path, values in self._values.items():
+            if isinstance(values, tuple):
+                words = list(map(space.value_in_words, values))
+                point[path] = values[words.index(trial.suggest_categorical(path, words))]
+            elif space.is_int_field(self.cfg, path):
+                point[path] = trial.suggest_int(path, int(values.low), int(values.high), log=values.log)
+            else:
+                share = trial.suggest_float(path, values.low, values.high, log=values.log)
+                point[path] = min(max(float(f"{share:.3g}"), values.low), values.high)
+        self._found[number] = Trial(number, point, -1, False, np.array([]))
+        return point
+
+    def _suggestion(self, point: dict[str, Any]) -> dict[str, Any]:
+        """A point as Optuna has it."""
+        return {path: space.value_in_words(x) if isinstance(self._values[path], tuple) else x for path, x in point.items()}
+
+    def _static(self, point: dict[str, Any]) -> dict[str, Any]:
+        return self._as_json({path: x for path, x in point.items() if space.is_static(self.cfg, path)})
+
+    def _as_json(self, point: dict[str, Any]) -> dict[str, Any]:
+        return json.loads(json.dumps({path: space.to_json(x) for path, x in point.items()}))
+
+    def _train(self, rung: int, static: dict[str, Any], numbers: list[int]) -> Step | None:
+        """Trains trials to the end of a rung, and decides which of them go on."""
+        before, points = time.perf_counter(), [self._found[number].point for number in numbers]
+        runs = self._runs(static, points)
+        plan, seeds = runs.here.plan, self._options["num_seeds"]
+        begin, end = (self._updates_of(r, plan.num_updates) for r in (rung - 1, rung))
+        state = runs.init()
+        if rung:
+            state = self._resumed(state, runs.template(), numbers)
+        total, finite, at, seconds = None, True, begin, time.perf_counter()
+        length = 1
+        while at < end:
+            length = min(length, MAX_CHUNK, end - at)
+            state, rows, finite = runs.chunk(state, length)
+            part = rows["episode_return"]
+            total = part if total is None else jax.tree.map(lambda a, b: np.concatenate([a, b], -1), total, part)
+            at, now = at + length, time.perf_counter()
+            length = max(1, round(length * min(4.0, MAX_SECONDS / 8 / max(now - seconds, 1e-9))))
+            seconds = now
+            if self._limit() is not None and at < end:
+                self._waiting += [(rung, number, static) for number in numbers] if rung else []
+                return None
+        of_seeds = _scores(total, finite, seeds)[: len(numbers)]
+        count = len(numbers) * seeds * plan.batch_size * (end - begin)
+        spent = time.perf_counter() - before
+        step = Step(rung, static, tuple(numbers), tuple(points), of_seeds, (), count, spent)
+        step = step._replace(kept=self._decide(step))
+        states, described = {}, {}
+        if rung + 1 < self._options["rungs"]:
+            arrays, described = to_arrays(state), describe(state)
+            part = lambda i: {p: x if _is_clock(p) else x[i * seeds : (i + 1) * seeds] for p, x in arrays.items()}
+            states = {number: part(i) for i, number in enumerate(numbers) if number in step.kept}
+            fewer = lambda path, text: text if _is_clock(path) else re.sub(r"\[\d+", f"[{seeds}", text, count=1)
+            described = {path: fewer(path, text) for path, text in described.items()}
+        self._keep(step, states, described)
+        self._apply(step)
+        self._forget()
+        self._states |= states
+        return step
+
+    def _updates_of(self, rung: int, num_updates: int) -> int:
+        """After how many updates a rung ends."""
+        return 0 if rung < 0 else max(rung + 1, num_updates >> (self._options["rungs"] - 1 - rung))
+
+    def _runs(self, static: dict[str, Any], points: list[dict[str, Any]]) -> Runs:
+        """The runs of these points, with the program of their static values, and as many as it has rows."""
+        points = points + [points[-1]] * (self._options["at_once"] - len(points))
+        configs = [space.with_values(self.cfg, point) for point in points]
+        floats = tuple(path for path in self._values if not space.is_static(self.cfg, path))
+        batch = jax.tree_util.tree_map_with_path(
+            lambda path, *xs: (
+                np.array(xs, np.float32) if jax.tree_util.keystr(path, simple=True, separator=".") in floats else xs[0]
+            ),
+            *configs,
+        )
+        name = json.dumps(static)
+        if name not in self._programs:
+            raise_if_any(problems(batch))
+            seeds = self._options["num_seeds"]
+            if not floats:  # so that it is a batch
+                batch = jax.tree.map(lambda x: np.full(len(points), x, np.float32), batch)
+            runs = Runs(batch, self._options["seed"], seeds, False, self._objects, 1)
+            if runs.here.plan.num_updates < 2 ** (self._options["rungs"] - 1):
+                hint = f"there are {runs.here.plan.num_updates} updates, too few for so many rungs"
+                raise ConfigError([Problem("rungs", self._options["rungs"], hint)])
+            runs.compile(runs.init())
+            self._programs[name] = runs
+            return runs
+        return self._programs[name].with_configs(batch)
+
+    def _resumed(self, fresh: PyTree, template: PyTree, numbers: list[int]) -> PyTree:
+        """The states of trials side by side, where the fresh ones are."""
+        each = [self._state_of(number) for number in numbers]
+        each += [each[-1]] * (self._options["at_once"] - len(each))
+        arrays = {path: x if _is_clock(path) else np.concatenate([one[path] for one in each]) for path, x in each[0].items()}
+        return jax.tree.map(placed, to_tree(arrays, template), fresh)
+
+    def _decide(self, step: Step) -> tuple[int, ...]:
+        """Tells Optuna of a step; the trials that go on, or in the last rung all that have a score."""
+        kept = []
+        self._report(step)
+        last = step.rung + 1 == self._options["rungs"]
+        for number, scores in zip(step.trials, step.scores, strict=True):
+            if np.isfinite(scores).all() and (last or not self._live[number].should_prune()):
+                kept.append(number)
+        return tuple(kept)
+
+    def _report(self, step: Step) -> None:
+        """Tells Optuna the value of each trial: the mean over seeds plus its standard error."""
+        for number, scores in zip(step.trials, step.scores, strict=True):
+            error = np.std(scores, ddof=1) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
+            self._live[number].report(float(np.mean(scores) + error), 2**step.rung)
+
+    def _apply(self, step: Step) -> None:
+        """What a step means for the search."""
+        last = step.rung + 1 == self._options["rungs"]
+        for number, scores in zip(step.trials, step.scores, strict=True):
+            going, trial = number in step.kept, self._live[number]
+            self._found[number] = self._found[number]._replace(rung=step.rung, completed=last and going, scores=np.array(scores))
+            states = self._optuna.trial.TrialState
+            if last and going:
+                self._study.tell(trial, float(np.mean(scores)))
+            elif not going:
+                self._study.tell(trial, state=states.PRUNED)
+        done = set(step.trials)
+        self._waiting = [x for x in self._waiting if x[1] not in done]
+        if not last:
+            self._waiting += [(step.rung + 1, number, step.static) for number in step.kept]
+        for number in done:
+            self._states.pop(number, None)
+            self._where.pop(number, None)
+        self._where |= dict.fromkeys(step.kept, self._batches)
+        self._batches += 1
+        self.env_steps, self.seconds = self.env_steps + step.env_steps, self.seconds + step.seconds
+
+    def _forget(self) -> None:
+        """Removes states that no rung begins from any more."""
+        if self._store is not None:
+            for old in set(self._store.updates()) - set(self._where.values()):
+                shutil.rmtree(self._store.directory / str(old), ignore_errors=True)
+
+    # --- the result ---------------------------------------------------------------------------------------------------
+
+    def completed(self) -> list[Trial]:
+        """Trials that were trained to the end, the best first."""
+        return sorted((x for x in self._found.values() if x.completed), key=lambda x: -x.score)
+
+    def trials(self) -> list[Trial]:
+        """All that finished a rung: completed ones first, then by the last rung and the score."""
+        tried = [x for x in self._found.values() if x.rung >= 0]
+        return sorted(tried, key=lambda x: (-x.completed, -x.rung, -np.nan_to_num(x.score, nan=-np.inf)))
+
+    def importance(self) -> dict[str, float]:
+        """The share of the scores' variance that each parameter explains; {} where it cannot be known."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return {path: float(x) for path, x in self._optuna.importance.get_param_importances(self._study).items()}
+        except (ValueError, RuntimeError, ImportError):  # too few trials, or all alike
+            return {}
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ConfigError([Problem("tune", "optuna", "is not installed: pip install 'purerl[tune]'")]) from error
+    logging.getLogger("optuna").setLevel(logging.WARNING)
+    return optuna
+
+
+def _better_half(optuna: Any) -> Any:
+    """A pruner that stops a trial whose value is below the median of all that were reported at this rung so far."""
+
+    class BetterHalf(optuna.pruners.BasePruner):
+        def prune(self, study: Any, trial: Any) -> bool:
+            values = [x.intermediate_values.get(trial.last_step, np.nan) for x in study.get_trials(deepcopy=False)]
+            return not trial.intermediate_values[trial.last_step] >= np.nanmedian(values)
+
+    return BetterHalf()
+
+
+def _combinations(static: dict[str, space.Values]) -> list[dict[str, Any]]:
+    """Every choice of static fields."""
+    found = [{}]
+    for path, values in static.items():
+        values = values if isinstance(values, tuple) else range(int(values.low), int(values.high) + 1)
+        found = [point | {path: x} for point in found for x in values]
+    return found
+
+
+def _scores(episode_return: Mean, finite: np.ndarray, seeds: int) -> tuple[tuple[float, ...], ...]:
+    """`[trials][seeds]`, NaN where a run diverged or no episode ended."""
+    scores = np.where(finite, training_returns(episode_return, LAST), np.nan).reshape(-1, seeds)
+    return tuple(tuple(map(float, row)) for row in scores)
+
+
+def _is_clock(path: str) -> bool:
+    """Whether a leaf of a state has no axis of runs."""
+    return path.startswith(".clock")
+
+
+def _line_of(step: Step) -> bytes:
+    found = step._asdict()
+    found["points"] = [{path: space.to_json(x) for path, x in point.items()} for point in step.points]
+    found["scores"] = [[x if math.isfinite(x) else None for x in row] for row in step.scores]
+    return json.dumps({**found, "check": checksum(json.dumps(found).encode()).hex()}).encode() + b"\n"
+
+
+def _step_of(line: bytes) -> Step | None:
+    """A step as it was written; None if it is not."""
+    try:
+        found = json.loads(line)
+        mark = found.pop("check")
+        if checksum(json.dumps(found).encode()).hex() != mark:
+            return None
+        tuples = lambda x: tuple(map(tuples, x)) if isinstance(x, list) else x
+        points = [{path: tuples(x) for path, x in point.items()} for point in found["points"]]
+        scores = [tuple(math.nan if x is None else x for x in row) for row in found["scores"]]
+        lists = {"trials": tuple(found["trials"]), "kept": tuple(found["kept"])}
+        return Step(**{**found, **lists, "points": tuple(points), "scores": tuple(scores)})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None

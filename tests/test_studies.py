@@ -1,0 +1,469 @@
+"""Sweeps, comparisons, tuning and the list of runs."""
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+
+import jax
+import numpy as np
+import pytest
+from scipy.stats import mannwhitneyu, trim_mean
+
+import purerl
+from purerl import Range, cli
+from purerl.runs.analysis import statistics
+from purerl.runs.training import Runs
+from purerl.studies import space
+from purerl.studies import sweep as sweeps
+from purerl.studies.listing import listed
+from tests.benchmarks.results import record_fault
+from tests.probes import Varied
+from tests.tiny import CFG, digest
+
+SHORT = CFG.replace(total_timesteps=64 * 4, hidden=(8,))
+GRID = {"lr": [1e-3, 1e-2], "ent_coef": [0.0, 0.1], "num_steps": [16, 8]}
+
+
+class StopAt:
+    """A recorder that ends a run after so many updates."""
+
+    def __init__(self, updates):
+        self._updates = updates
+
+    def __call__(self, progress):
+        if progress.updates >= self._updates:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+# --- which configs ----------------------------------------------------------------------------------------------------
+
+
+def test_a_grid_has_all_combinations_and_a_program_for_each_static_choice():
+    made = purerl.sweep(CFG, GRID)
+    assert len(made.points) == 8
+    assert made.labels[:3] == (
+        "lr = 0.001, ent_coef = 0, num_steps = 16",
+        "lr = 0.001, ent_coef = 0, num_steps = 8",
+        "lr = 0.001, ent_coef = 0.1, num_steps = 16",
+    )
+    first, second = made.programs()
+    assert (first.places, second.places) == ((0, 2, 4, 6), (1, 3, 5, 7))
+    assert (first.cfg.num_steps, second.cfg.num_steps) == (16, 8)
+    np.testing.assert_array_equal(first.cfg.lr, np.float32([1e-3, 1e-3, 1e-2, 1e-2]))
+    assert np.ndim(first.cfg.gamma) == 0  # what is not swept stays a part of the program
+    assert [program.places for program in made.programs(at_once=3)] == [(0, 2, 4), (6,), (1, 3, 5), (7,)]
+    for i, cfg in enumerate(made.configs):
+        assert (cfg.lr, cfg.ent_coef, cfg.num_steps) == tuple(made.points[i].values())
+
+
+def test_points_and_draws():
+    points = purerl.sweep(CFG, [{"lr": 1e-3}, {"gamma": 0.9, "hidden": (8, 8)}, {"lr": 1e-3}])
+    assert points.labels == ("lr = 0.001", "gamma = 0.9, hidden = 8x8")  # each once
+    values = {"lr": Range(1e-5, 1e-1, log=True), "num_epochs": Range(1, 4), "optimizer": ["adam", "sgd"]}
+    for method in ("sobol", "random"):
+        drawn = purerl.sweep(CFG, values, draws=64, method=method, seed=1)
+        assert drawn.labels == purerl.sweep(CFG, values, draws=64, method=method, seed=1).labels
+        assert drawn.labels != purerl.sweep(CFG, values, draws=64, method=method, seed=2).labels
+        rates, epochs, optimizers = zip(*(point.values() for point in drawn.points), strict=True)
+        assert 1e-5 <= min(rates) < 1e-4 < 1e-2 < max(rates) <= 1e-1
+        assert set(epochs) == {1, 2, 3, 4}
+        assert set(optimizers) == {"adam", "sgd"}
+    decades = np.histogram(np.log10([p["lr"] for p in purerl.sweep(CFG, values, draws=64).points]), [-5, -4, -3, -2, -1])[0]
+    assert decades.tolist() == [16, 16, 16, 16]  # a low-discrepancy sequence
+
+
+def test_values_of_the_command_line():
+    cfg = CFG.replace(rnd=purerl.RNDConfig(), env_params={"g": 10.0})
+    texts = ["reward_clip=10,auto", "hidden=64x64,8", "num-steps=16,1e2", "normalize_obs=auto,false", "rnd-int-coef=0.5"]
+    more = ["env_params.g=5,10", "env_kwargs.size=5,name", "gamma=0.9:0.99", "ent_coef=1e-4:1e-2:log", "arch=shared"]
+    found = space.parsed(cfg, [*texts, *more], "sweep")
+    assert found == {
+        "reward_clip": (10.0, -math.inf),
+        "hidden": ((64, 64), (8,)),
+        "num_steps": (16, 100),
+        "normalize_obs": ("auto", False),
+        "rnd.int_coef": (0.5,),
+        "env_params.g": (5.0, 10.0),
+        "env_kwargs.size": (5, "name"),
+        "gamma": Range(0.9, 0.99),
+        "ent_coef": Range(1e-4, 1e-2, log=True),
+        "arch": ("shared",),
+    }
+    changed = space.with_values(cfg, {"rnd.int_coef": 0.5, "env_params.g": 5.0, "env_kwargs.size": 5, "lr": 1.0})
+    assert (changed.rnd.int_coef, changed.env_params, changed.env_kwargs, changed.lr) == (0.5, {"g": 5.0}, (("size", 5),), 1.0)
+
+
+WRONG = {
+    "no such field": ({"lrr": [1.0]}, {}, "lrr = '': no such field; did you mean 'lr'"),
+    "another system's": ({"learning_rate": [1.0]}, {}, "`lr`"),
+    "no values": ({"lr": []}, {}, "must be a list of values"),
+    "one value": ({"lr": 1e-3}, {}, "must be a list of values"),
+    "a range": ({"lr": Range(1e-4, 1e-3)}, {}, "a range needs draws"),
+    "a range of words": ({"optimizer": Range(0, 1)}, {"draws": 4}, "its values are no numbers"),
+    "backwards": ({"lr": Range(1e-3, 1e-4)}, {"draws": 4}, "from a number to a larger one"),
+    "log of nothing": ({"ent_coef": Range(0, 1, log=True)}, {"draws": 4}, "both above 0"),
+    "without rnd": ({"rnd.int_coef": [1.0]}, {}, "changes nothing without rnd"),
+    "a whole field": ({"env_params": [1.0]}, {}, "name one of them"),
+    "draws": ({"lr": [1.0]}, {"draws": -1}, "must be an int of at least 0"),
+    "a method": ({"lr": [1.0]}, {"method": "grid"}, "choose from sobol, random"),
+    "nothing": ({}, {}, "must be a dict from fields"),
+    "points with draws": ([{"lr": 1.0}], {"draws": 2}, "without draws"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_no_sweep_is_refused(case):
+    values, options, says = WRONG[case]
+    with pytest.raises(purerl.ConfigError) as refused:
+        purerl.sweep(CFG, values, **options)
+    assert says in str(refused.value)
+
+
+def test_wrong_values_are_refused_before_anything_is_trained(tmp_path):
+    made = purerl.sweep(SHORT, {"num_steps": [16, 8], "lr": [1e-3, -1.0]})
+    with pytest.raises(purerl.ConfigError, match=r"lr.*wrong: -1\.0"):
+        made.fit(directory=tmp_path, env=Varied())
+    assert not list(tmp_path.rglob("curves.bin"))
+    with pytest.raises(purerl.ConfigError, match="at_once"):
+        purerl.sweep(SHORT, {"lr": [1e-3]}).fit(at_once=0)
+
+
+# --- training them ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Eight configs of two seeds, exact, in a directory."""
+    home = tmp_path_factory.mktemp("sweeps") / "s"
+    return home, purerl.sweep(SHORT, GRID).fit(3, home, num_seeds=2, exact=True, env=Varied())
+
+
+def test_every_row_has_the_bits_of_its_run_alone(trained):
+    _, result = trained
+    assert result.returns.shape == (8, 2)
+    assert np.isfinite(result.returns).all()
+    for place in (0, 5):
+        cfg, program = result.sweep.configs[place], next(i for i, p in enumerate(result.programs) if place in p.places)
+        row = result.results[program].run.select(config=result.programs[program].places.index(place), seed=4)
+        alone = purerl.sweep(cfg, [{"lr": cfg.lr, "ent_coef": cfg.ent_coef}]).fit(4, exact=True, env=Varied()).results[0].run.select(0)
+        assert digest(row.state.params) == digest(alone.state.params)
+    one = purerl.fit(result.sweep.configs[0], 4, env=Varied())
+    row = result.results[0].run.select(config=0, seed=4)
+    for got, want in zip(jax.tree.leaves(row.state.params), jax.tree.leaves(one.state.params), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+    ranked = result.summary()
+    assert [row.iqm for row in ranked] == sorted((row.iqm for row in ranked), reverse=True)
+    assert result.sweep.labels[result.returns.mean(1).argmax()] == ranked[0].label
+    assert space.in_words({path: getattr(result.best, path) for path in GRID}) == ranked[0].label
+
+
+def test_an_interrupted_sweep_goes_on_to_the_same_bits(trained, tmp_path):
+    _, whole = trained
+    options = {"num_seeds": 2, "exact": True, "env": Varied(), "chunk_seconds": 1e-9}
+    made = purerl.sweep(SHORT, GRID)
+    seen = []
+
+    def stopping(path, cfg):
+        seen.append(path.name)
+        return (StopAt(2),) if cfg.num_steps == 8 else ()
+
+    part = made.fit(3, tmp_path / "s", recorders=stopping, **options)
+    assert part.stopped_by == signal.SIGTERM
+    assert seen == ["0-num_steps=16", "1-num_steps=8"]
+    assert part.results[1].progress.updates == 2
+    rest = made.fit(3, tmp_path / "s", **options)
+    for got, want in zip(rest.results, whole.results, strict=True):
+        assert digest(got.state) == digest(want.state)
+        assert digest(got.metrics) == digest(want.metrics)
+    with pytest.raises(purerl.CheckpointMismatch, match="points: not those of the sweep"):
+        purerl.sweep(SHORT, {"lr": [1e-3, 1e-1]}).fit(3, tmp_path / "s", **options)
+    (tmp_path / "s" / "sweep.json").write_text("{")
+    with pytest.raises(purerl.CheckpointCorrupt, match="is damaged"):
+        made.fit(3, tmp_path / "s", **options)
+
+
+def test_configs_that_memory_cannot_hold_are_trained_in_batches(tmp_path, monkeypatch):
+    made = purerl.sweep(SHORT, {"lr": [1e-3, 2e-3, 3e-3, 4e-3]})
+    runs = Runs(made.programs()[0].cfg, 0, 2, False, {"env": Varied()}, 1)
+    runs.compile(runs.template())
+    monkeypatch.setattr(sweeps, "available_bytes", lambda: 0.6 * runs.needed_bytes() / sweeps.MOST_OF_MEMORY)
+    result = made.fit(0, tmp_path, num_seeds=2, env=Varied())
+    assert [program.places for program in result.programs] == [(0, 1), (2, 3)]
+    monkeypatch.undo()
+    again = made.fit(0, tmp_path, num_seeds=2, env=Varied())  # it goes on with the batches that it began with
+    assert [program.places for program in again.programs] == [(0, 1), (2, 3)]
+    np.testing.assert_array_equal(again.returns, result.returns)
+
+
+def test_what_is_not_swept_is_no_argument_of_the_program():
+    """So that what is off costs nothing in a sweep either."""
+    same = jax.vmap(lambda lr: SHORT.replace(lr=lr))(np.float32([1e-3, 1e-2]))  # with all leaves as arrays
+    assert Runs(same, 0, 1, False, {"env": Varied()}, 1).cfgs.keys() == {"lr"}
+    made = SHORT.replace(lr=np.float32([1e-3, 1e-2]), gamma=np.float32([0.99, 0.99]))
+    again = Runs(made, 0, 2, False, {"env": Varied()}, 1)
+    assert again.cfgs.keys() == {"lr", "gamma"}
+    other = again.with_configs(made.replace(gamma=np.float32([0.5, 0.9])))
+    assert other.cfgs["gamma"].tolist() == np.float32([0.5, 0.5, 0.9, 0.9]).tolist()
+    assert again.cfgs["gamma"].tolist() == np.float32([0.99] * 4).tolist()
+
+
+# --- comparisons ------------------------------------------------------------------------------------------------------
+
+
+def test_statistics_are_those_of_the_paper():
+    rng = np.random.default_rng(0)
+    scores = [rng.normal(size=8), rng.normal(1, 2, size=12), rng.normal(size=4)]
+    every = np.concatenate(scores)
+    np.testing.assert_allclose(statistics.pooled(scores), trim_mean(every, 0.25), rtol=1e-12)
+    low, high = statistics.stratified_interval(scores)
+    resampled = [trim_mean(np.concatenate([rng.choice(x, len(x)) for x in scores]), 0.25) for _ in range(4000)]
+    np.testing.assert_allclose([low, high], np.percentile(resampled, [2.5, 97.5]), atol=0.05)
+    assert statistics.stratified_interval(scores[:1]) == statistics.interval(scores[0])
+    thresholds = np.linspace(-2, 2, 9)
+    by_hand = [np.mean([sum(s > t for s in x) / len(x) for x in scores]) for t in thresholds]
+    np.testing.assert_allclose(statistics.profile(scores, thresholds), by_hand, rtol=1e-12)
+    others = [rng.normal(0.5, size=8), rng.normal(size=6), np.round(scores[2])]
+    by_rank = [mannwhitneyu(x, y).statistic / (len(x) * len(y)) for x, y in zip(scores, others, strict=True)]
+    np.testing.assert_allclose(statistics.improvement(scores, others), np.mean(by_rank), rtol=1e-12)
+    low, high = statistics.improvement_interval(scores, others)
+    assert low < np.mean(by_rank) < high
+    assert statistics.improvement(others, others) == 0.5
+
+
+@pytest.fixture(scope="module")
+def two_tasks(tmp_path_factory):
+    """Two algorithms on two tasks, with evaluations."""
+    home = tmp_path_factory.mktemp("compared")
+    small = {"total_timesteps": 256, "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "hidden": (8,)}
+    for name, change in (("quick", {"lr": 1e-2}), ("slow", {"lr": 1e-4})):
+        for task in ("CartPole-v1", "Catch-bsuite"):
+            cfg = purerl.PPOConfig(env=task, **small, **change)
+            purerl.fit(cfg, directory=home / name / task, num_seeds=2, eval_every=2, eval_episodes=4, eval_deterministic=True)
+    return home
+
+
+def test_comparisons_over_tasks(two_tasks, tmp_path, capsys):
+    folders = [two_tasks / "quick", two_tasks / "slow"]
+    raw = purerl.compare(folders)
+    assert list(raw.entries) == ["quick", "slow"]
+    assert raw.tasks == ("CartPole-v1", "Catch-bsuite")
+    with pytest.raises(purerl.ConfigError, match="normalised"):
+        raw.aggregate("quick")
+    (tmp_path / "reference.toml").write_text('CartPole-v1 = [20.0, 500.0]\n"Catch-bsuite" = [-1, 1]\n')
+    found = purerl.compare(folders, reference=tmp_path / "reference.toml")
+    normal = [(raw.scores("quick", "CartPole-v1") - 20) / 480, (raw.scores("quick", "Catch-bsuite") + 1) / 2]
+    np.testing.assert_allclose(found.aggregate("quick")[0], trim_mean(np.concatenate(normal), 0.25), rtol=1e-6)
+    evaluated = purerl.compare(folders, episodes="evaluation", score="auc")
+    table = [json.loads(line) for line in (two_tasks / "slow/CartPole-v1/evaluations.jsonl").read_text().splitlines()]
+    means = np.mean([row["episode_return"] for row in table], axis=0)
+    np.testing.assert_allclose(evaluated.scores("slow", "CartPole-v1"), means, rtol=1e-6)
+    assert "4 evaluation episodes, the most likely actions" in evaluated.protocol
+    assert "CartPole-v1 256 steps" in evaluated.protocol
+    files = [str(tmp_path / f"out.{kind}") for kind in ("md", "tex", "json", "csv", "png")]
+    args = ["compare", *map(str, folders), "--reference", str(tmp_path / "reference.toml"), "--out", *files]
+    assert cli.main(args) == 0
+    assert "probability of improvement" in capsys.readouterr().out
+    exported = json.loads((tmp_path / "out.json").read_text())
+    assert exported["scores"]["quick"]["Catch-bsuite"]["seeds"] == [0, 1]
+    assert exported["all"]["quick"][0] == pytest.approx(found.aggregate("quick")[0])
+    assert (tmp_path / "out.csv").read_text().count("\n") == 1 + 2 * 2 * 2
+    assert r"\toprule" in (tmp_path / "out.tex").read_text()
+    assert "| quick | 2 |" in (tmp_path / "out.md").read_text()
+    assert (tmp_path / "out.png").stat().st_size > 10_000
+
+
+def test_what_cannot_be_compared_is_refused(two_tasks, tmp_path):
+    with pytest.raises(purerl.ConfigError, match=r"has no run of Catch-bsuite"):
+        purerl.compare({"a": [two_tasks / "quick"], "b": [two_tasks / "slow" / "CartPole-v1"]})
+    with pytest.raises(purerl.ConfigError, match="seed 0 of CartPole-v1 twice"):
+        purerl.compare({"a": [two_tasks / "quick", two_tasks / "slow"]})
+    with pytest.raises(purerl.CheckpointError, match="no run in"):
+        purerl.compare([tmp_path])
+    with pytest.raises(purerl.CheckpointError, match="no directory"):
+        purerl.compare([tmp_path / "nowhere"])
+    for options, says in (({"score": "best"}, "choose from"), ({"reference": {}}, "no scores of this task")):
+        with pytest.raises(purerl.ConfigError, match=says):
+            purerl.compare([two_tasks / "quick"], **options)
+    assert cli.main(["compare", str(two_tasks / "quick"), "--out", str(tmp_path / "a.doc")]) == 2
+
+
+def test_configs_of_a_sweep_are_compared_and_listed(trained, two_tasks, capsys):
+    home, result = trained
+    found = purerl.compare([home])
+    assert set(found.entries) == {f"s: {label}" for label in result.sweep.labels}
+    for label, scores in zip(result.sweep.labels, result.returns, strict=True):
+        np.testing.assert_allclose(found.scores(f"s: {label}", found.tasks[0]), scores, rtol=1e-6)
+    rows = listed(home.parent)
+    assert [(row.directory.name, row.runs, row.state) for row in rows] == [
+        ("0-num_steps=16", 8, "finished"),
+        ("1-num_steps=8", 8, "finished"),
+    ]
+    assert rows[0].best == pytest.approx(result.returns[[0, 2, 4, 6]].max())
+    assert cli.main(["runs", str(two_tasks)]) == 0
+    assert "4 runs in" in capsys.readouterr().out
+
+
+def test_a_sweep_from_a_file_and_the_command_line(tmp_path, capsys):
+    small = ["--total-timesteps", "128", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
+    (tmp_path / "flags.toml").write_text("[sweep]\nlr = [1e-3, 1e-2]\n")
+    assert cli.main(["ppo", *small, "--config", str(tmp_path / "flags.toml"), "--directory", str(tmp_path / "s")]) == 0
+    assert "2 configs, 1 programs" in capsys.readouterr().out
+    assert (tmp_path / "s" / "metrics.csv").exists()
+    assert cli.main(["ppo", *small, "--sweep", "lr=x"]) == 2
+    assert "'x' is no number" in capsys.readouterr().err
+    assert cli.main(["ppo", *small, "--draws", "4"]) == 2
+    assert "needs --sweep" in capsys.readouterr().err
+
+
+# --- tuning -----------------------------------------------------------------------------------------------------------
+
+TUNED = SHORT.replace(total_timesteps=64 * 8)
+SPACE = {"lr": Range(1e-4, 1e-1, log=True), "ent_coef": Range(0.0, 0.1), "num_steps": [16, 8]}
+OPTIONS = {"trials": 12, "num_seeds": 2, "at_once": 3, "rungs": 2, "finalists": 2, "final_seeds": 2}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    home, steps = tmp_path_factory.mktemp("study") / "t", []
+    return home, purerl.tune(TUNED, SPACE, directory=home, env=Varied(), watch=steps.append, **OPTIONS), steps
+
+
+def without_time(step):
+    return step._replace(seconds=0.0)
+
+
+def test_tuning_tries_every_trial_once_and_stops_the_worse_half(study):
+    home, found, steps = study
+    begun = [number for step in steps if step.rung == 0 for number in step.trials]
+    assert sorted(begun) == list(range(12))
+    later = [number for step in steps if step.rung == 1 for number in step.trials]
+    assert sorted(later) == sorted(number for step in steps if step.rung == 0 for number in step.kept)
+    assert {step.static["num_steps"] for step in steps[:2]} == {16, 8}  # each choice of what is static is tried
+    seen = []
+    for step in steps:
+        if step.rung == 0:
+            upper = [np.mean(x) + np.std(x, ddof=1) / math.sqrt(2) for x in step.scores]
+            seen += upper
+            kept = tuple(number for number, x in zip(step.trials, upper, strict=True) if x >= np.median(seen))
+            assert step.kept == kept
+    completed = [trial for trial in found.trials if trial.completed]
+    assert found.trials[: len(completed)] == tuple(sorted(completed, key=lambda x: -x.score))
+    # The winner was chosen and scored on other seeds.
+    runs = [purerl.load(path, env=Varied()) for path in (home / "best", *sorted((home / "finalists").glob("[0-9]*")))]
+    assert runs[0].labels[0].endswith("seed 4")
+    assert found.summary.seeds == 2
+    assert tomllib.loads((home / "best.toml").read_text())["lr"] == found.point["lr"]
+    assert purerl.PPOConfig.from_json((home / "best.json").read_text()) == found.cfg
+    assert found.preset_line().startswith('"CartPole-v1": PPOConfig(')
+    assert found.env_steps > sum(step.env_steps for step in steps)
+
+
+def test_an_interrupted_study_goes_on_with_the_same_trials(study, tmp_path):
+    _, whole, steps = study
+    again = []
+
+    def interrupting(step):
+        again.append(step)
+        if len(again) in (1, 4):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    for _ in range(2):
+        part = purerl.tune(TUNED, SPACE, directory=tmp_path, env=Varied(), watch=interrupting, **OPTIONS)
+        assert part.stopped_by == signal.SIGINT
+        assert part.cfg is None
+    found = purerl.tune(TUNED, SPACE, directory=tmp_path, env=Varied(), watch=again.append, **OPTIONS)
+    assert list(map(without_time, again)) == list(map(without_time, steps))
+    assert (found.point, found.summary, found.finalists) == (whole.point, whole.summary, whole.finalists)
+    with pytest.raises(purerl.CheckpointMismatch, match="num_seeds: 2 in the study, 3 here"):
+        purerl.tune(TUNED, SPACE, directory=tmp_path, env=Varied(), **{**OPTIONS, "num_seeds": 3})
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "says"),
+    [
+        ({"lr": Range(1e-4, 1e-2)}, {"trials": 0}, "trials = 0: must be an int of at least 1"),
+        ({"lr": Range(1e-4, 1e-2)}, {"rungs": 9}, "too few for so many rungs"),
+        ({"lrr": Range(1e-4, 1e-2)}, {}, "did you mean 'lr'"),
+        ({"lr": Range(1e-4, 1e-2)}, {"speed": 1}, "no argument of tune"),
+        ({"clip_eps": [0.1, -1.0]}, {}, "clip_eps"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused(values, options, says):
+    with pytest.raises(purerl.ConfigError) as refused:
+        purerl.tune(SHORT, values, env=Varied(), **{"trials": 2, "num_seeds": 1, **options})
+    assert says in str(refused.value)
+
+
+@pytest.mark.slow
+def test_tuning_from_the_command_line(tmp_path, capsys):
+    small = ["--total-timesteps", "512", "--num-envs", "4", "--num-steps", "16", "--hidden", "8", "--rungs", "2"]
+    more = ["--trials", "4", "--num-seeds", "2", "--finalists", "1", "--final-seeds", "2", "--directory", str(tmp_path)]
+    assert cli.main(["tune", "ppo", *small, *more, "--param", "lr=1e-4:1e-1:log"]) == 0
+    out = capsys.readouterr().out
+    assert "With 2 seeds that no choice has seen" in out
+    assert cli.main(["ppo", "--config", str(tmp_path / "best.toml"), "--seed", "9"]) == 0
+
+
+# --- kills ------------------------------------------------------------------------------------------------------------
+
+KILLED = """
+import sys, signal
+import purerl
+from tests.test_studies import GRID, OPTIONS, SHORT, SPACE, TUNED, without_time
+from tests.probes import Varied
+from tests.tiny import digest
+kind, directory = sys.argv[1:3]
+if kind == "sweep":
+    options = {"num_seeds": 2, "env": Varied(), "eval_every": 5, "eval_episodes": 2, "eval_max_steps": 8}
+    made = purerl.sweep(SHORT.replace(total_timesteps=64 * 60), GRID)
+    result = made.fit(3, directory, chunk_seconds=1e-9, save_every=3, **options)
+    print([digest((x.state, x.metrics)) for x in result.results])
+else:
+    found = purerl.tune(TUNED.replace(total_timesteps=64 * 60), SPACE, directory=directory, env=Varied(), **OPTIONS)
+    print([(x.number, x.rung, x.scores.tolist()) for x in found.trials], found.summary)
+"""
+
+
+def run_killed(kind, directory, kills, seed=0):
+    """What a sweep or a study gives that is killed so many times, and how often it was killed before it ended."""
+    command, rng, killed = [sys.executable, "-c", KILLED, kind, str(directory)], random.Random(seed), 0
+    while killed < kills:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        before = sum(1 for _ in directory.rglob("*")) if directory.exists() else 0
+        while process.poll() is None and (sum(1 for _ in directory.rglob("*")) if directory.exists() else 0) <= before:
+            time.sleep(0.05)  # until it writes, and then for a while
+        time.sleep(rng.uniform(0, 3))
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.wait()
+        killed += 1
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, killed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sweep", "study"])
+def test_a_kill_loses_nothing(kind, tmp_path):
+    assert run_killed(kind, tmp_path / "killed", 2)[0] == run_killed(kind, tmp_path / "whole", 0)[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["sweep", "study"])
+def test_ten_kills_lose_nothing(kind, tmp_path):
+    whole, killed, lost = run_killed(kind, tmp_path / "whole", 0)[0], 0, 0
+    for i in range(5):
+        out, count = run_killed(kind, tmp_path / str(i), 3, seed=i)
+        killed, lost = killed + count, lost + (out != whole)
+        if killed >= 10:
+            break
+    record_fault(f"kills of a {kind}", {"kills": killed, "lost": lost})
+    assert killed >= 10
+    assert lost == 0
