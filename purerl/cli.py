@@ -335,7 +335,7 @@ def _stopped(progress: Progress, directory: str) -> str:
 
 def _tune(cfg: Config, asked: Tuning) -> int:
     values = space.parsed(cfg, asked.param, "param") if asked.param else space.default_ranges(cfg)
-    names = ("trials", "num_seeds", "rungs", "finalists", "final_seeds", "seed", "max_hours")
+    names = ("trials", "num_seeds", "rungs", "finalists", "final_seeds", "seed", "search_hours", "max_hours")
     options = {name: getattr(asked, name) for name in names}
     options |= {"at_once": asked.at_once or None, "directory": asked.directory or None}
     console = LiveLine().console

@@ -137,6 +137,7 @@ class Tuning:
         finalists: Trials that are trained again, with other seeds, of which the best wins.
         final_seeds: Seeds of the winner, which no choice has seen.
         seed: The first seed.
+        search_hours: Begin no further trials after so many hours; 0 for no limit.
         max_hours: End saved after so many hours, with exit status 75; 0 for no limit.
         algorithm: An algorithm of your own, package.module:function.
     """
@@ -152,6 +153,7 @@ class Tuning:
     finalists: int = 4
     final_seeds: int = 8
     seed: int = 0
+    search_hours: float = 0.0
     max_hours: float = 0.0
     algorithm: str = ""
 

@@ -47,6 +47,7 @@ SMALLER = {
     "jax.random.key(0), 16)": "jax.random.key(0), 2)",
     "logspace(-4, -2, 8)": "logspace(-4, -2, 2)",
     "num_seeds=8": "num_seeds=4",
+    "trials=16": "trials=2, rungs=1, finalists=1, final_seeds=2",
     "eval_every=50": "eval_every=1",
 }
 QUICK = ["--total-timesteps", "1024", "--num-envs", "4", "--num-steps", "128", "--num-minibatches", "4", "--hidden", "8"]
@@ -70,14 +71,16 @@ def test_the_readmes_python_runs(tmp_path, monkeypatch):
 def test_the_readmes_commands_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^    purerl (.*?)(?: +#.*)?$", README, re.MULTILINE)
-    assert len(commands) == 6
+    assert len(commands) == 10
     for command in commands:
         words = shlex.split(command)
-        trains = words[0] == "ppo"
+        trains = words[0] in ("ppo", "tune")
         if trains and "runs/b" in words:
             assert main([*[word.replace("runs/b", "runs/a") for word in words], *QUICK]) == 0
-        assert main([*words, *(QUICK if trains else [])]) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"runs", "curves.png", "agent.gif", "policy.jaxexport"}
+        more = ["--trials", "2", "--rungs", "1", "--finalists", "1", "--final-seeds", "2"] if words[0] == "tune" else []
+        assert main([*words, *(QUICK if trains else []), *more]) == 0
+    made = {"runs", "comparison.md", "curves.png", "agent.gif", "policy.jaxexport"}
+    assert {path.name for path in tmp_path.iterdir()} == made
 
 
 def test_the_readme_is_short_and_its_links_lead_somewhere():

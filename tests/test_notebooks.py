@@ -12,7 +12,7 @@ from purerl.envs.suites import SUITES
 from tests.notebooks import NOTEBOOKS, executed
 
 EVERY_TIME = ("00_quickstart",)  # the others with the slow tests
-MINUTES = {"08_suites": 4}  # most of them compile simulators
+MINUTES = {"08_suites": 4, "10_tuning": 3}  # the one compiles simulators, the other many programs
 SOME_SLOW = [
     path if path.stem in EVERY_TIME else pytest.param(path, marks=[pytest.mark.slow, pytest.mark.as_users]) for path in NOTEBOOKS
 ]

@@ -151,7 +151,12 @@ def test_every_row_has_the_bits_of_its_run_alone(trained):
     for place in (0, 5):
         cfg, program = result.sweep.configs[place], next(i for i, p in enumerate(result.programs) if place in p.places)
         row = result.results[program].run.select(config=result.programs[program].places.index(place), seed=4)
-        alone = purerl.sweep(cfg, [{"lr": cfg.lr, "ent_coef": cfg.ent_coef}]).fit(4, exact=True, env=Varied()).results[0].run.select(0)
+        alone = (
+            purerl.sweep(cfg, [{"lr": cfg.lr, "ent_coef": cfg.ent_coef}])
+            .fit(4, exact=True, env=Varied())
+            .results[0]
+            .run.select(0)
+        )
         assert digest(row.state.params) == digest(alone.state.params)
     one = purerl.fit(result.sweep.configs[0], 4, env=Varied())
     row = result.results[0].run.select(config=0, seed=4)

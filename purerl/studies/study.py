@@ -87,7 +87,7 @@ class Study:
         env_steps, seconds: spent so far.
 
     Args:
-        cfg, values, trials, sampler, pruner, objects: as `tune` takes them.
+        cfg, values, trials, search_hours, sampler, pruner, objects: as `tune` takes them.
         options: what a study that goes on must have as before: num_seeds, rungs, at_once, seed.
         home: its directory, or None.
         limit: what ends it before its time, or None.
@@ -98,6 +98,7 @@ class Study:
         cfg: OnPolicyConfig,
         values: dict[str, space.Values],
         trials: int,
+        search_hours: float,
         options: dict[str, int],
         home: pathlib.Path | None,
         sampler: Callable[[int], Any] | None,
@@ -106,6 +107,7 @@ class Study:
         limit: Callable[[], Any],
     ):
         self.cfg, self._values, self._trials, self._options = cfg, values, trials, options
+        self._search_seconds = 3600 * search_hours or math.inf
         self._optuna = _optuna()
         self._objects, self._limit = objects, limit
         self._sampler = sampler or self._tpe
@@ -226,7 +228,7 @@ class Study:
         """New trials, all of one program: that of the first of them. Each program is tried before Optuna chooses."""
         begun = len(self._found)
         count = min(self._options["at_once"], self._trials - begun)
-        if count <= 0:
+        if count <= 0 or self.seconds > self._search_seconds:
             return None
         static = {path: x for path, x in self._values.items() if space.is_static(self.cfg, path)}
         known = {json.dumps(self._static(trial.point)) for trial in self._found.values()}
@@ -412,7 +414,9 @@ class Study:
 
 def _optuna() -> Any:
     try:
-        import optuna
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its progress bars, about notebooks
+            import optuna
     except ImportError as error:
         raise ConfigError([Problem("tune", "optuna", "is not installed: pip install 'purerl[tune]'")]) from error
     logging.getLogger("optuna").setLevel(logging.WARNING)

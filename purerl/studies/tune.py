@@ -82,6 +82,7 @@ def tune(
     finalists: int = 4,
     final_seeds: int = 8,
     seed: int = 0,
+    search_hours: float = 0.0,
     max_hours: float = 0.0,
     sampler: Callable[[int], Any] | None = None,
     pruner: Any = None,
@@ -106,6 +107,7 @@ def tune(
         finalists: completed trials that are trained again.
         final_seeds: of the winner.
         seed: trials have the seeds from here on, and the finalists and the winner those that follow.
+        search_hours: begins no further trials after so many hours of training them; 0 for no limit.
         max_hours: ends the study, saved, after so many hours of this call; 0 for no limit.
         sampler: from a seed to one of Optuna's samplers; TPE if None.
         pruner: one of Optuna's pruners; successive halving if None, which stops what is not in the better half of a rung so far.
@@ -138,7 +140,7 @@ def tune(
         with compile_cache(), Stop() as stop:
             started = time.perf_counter()
             limit = lambda: "max_hours" if max_hours and time.perf_counter() - started > 3600 * max_hours else stop.asked
-            study = Study(cfg, values, trials, options, home, sampler, pruner, objects, limit)
+            study = Study(cfg, values, trials, search_hours, options, home, sampler, pruner, objects, limit)
             while (step := study.next()) is not None:
                 if watch is not None:
                     watch(step)

@@ -155,6 +155,9 @@ def faults_table(faults):
         if kills := faults.get(name):
             during = kills["while a checkpoint was being written"]
             add(f"{what}, {during} of them while a checkpoint was being written", kills["kills"], kills["lost"])
+    for name, what in (("kills of a sweep", "SIGKILL of a sweep"), ("kills of a study", "SIGKILL while tuning")):
+        if kills := faults.get(name):
+            add(what, kills["kills"], kills["lost"])
     if crashes := faults.get("crashes"):
         calls = crashes["calls that touch the file system"]
         add(f"death at one of the {calls} calls that touch the file system", crashes["crashes"], crashes["lost"])
@@ -177,6 +180,35 @@ def suites_table(rows):
     lines = ["| environment | version | problems | seconds | last checked | commit |", "|---|---|--:|--:|---|---|"]
     for name, row in rows.items():
         cells = [f"`{name}`", row["suite"], str(len(row["problems"])), str(row["seconds"]), row["passed"], row["commit"]]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def sweeps_table(rows):
+    """96 runs as one program, and one after the other."""
+    row = rows["speed"]
+    middle, low, high = row["ratio"]
+    lines = ["| | seconds | memory |", "|---|--:|--:|"]
+    lines.append(
+        f"| {row['runs']} runs of {row['steps']:,} steps as one program on {row['devices']} devices | "
+        f"{row['seconds']['together']:.1f} | {row['bytes of a device'] / 1e6:.1f} MB a device |"
+    )
+    apart, memory = row["seconds"]["apart"], row["bytes of one run"] / 1e6
+    lines.append(f"| one after the other, by one compiled program | {apart:.1f} | {memory:.2f} MB |")
+    lines.append(f"| ratio, median of five pairs in turn | {middle:.2f} ({low:.2f} to {high:.2f}) | |")
+    return "\n".join(lines)
+
+
+def tuning_table(rows):
+    """What searches found, beside today's presets."""
+    lines = [
+        "| search | trials | of which to the end | million steps | minutes | seeds 0 - 7: IQM (95 %) | preset |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    presets = kept("results")["purerl"]
+    for name, row in rows.items():
+        cells = [name, str(row["trials"]), str(row["completed"]), f"{row['env_steps'] / 1e6:.0f}", f"{row['minutes']:.0f}"]
+        cells += [_with_interval(row["scores"]), _with_interval(presets[name.split(",")[0]]["scores"])]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -254,6 +286,8 @@ TABLES = {
     "faults": faults_table,
     "long": long_table,
     "suites": suites_table,
+    "sweeps": sweeps_table,
+    "tuning": tuning_table,
     "programs": programs_table,
     "devices": devices_table,
     "scaling": scaling_table,
