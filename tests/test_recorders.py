@@ -10,8 +10,12 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 import purerl
+from purerl.core.metrics import Sum
+from purerl.runs.logging.progress import Progress
 from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard, Wandb
+from tests.probes import Varied
 from tests.test_resume import StopAt, fitted
+from tests.tiny import CFG
 
 
 def rows_of(path):
@@ -150,3 +154,30 @@ def test_a_csv_goes_on_under_names_with_commas(tmp_path):
         rows.write({"update": updates, "value_loss/config 0, seed 3": 0.5})
         rows.close()
     assert (tmp_path / "metrics.csv").read_text() == 'update,"value_loss/config 0, seed 3"\n1,0.5\n2,0.5\n'
+
+
+def test_the_file_of_a_long_run_is_bounded(tmp_path):
+    """A day of a chunk a second, and ten: the rows grow by a constant for each factor of time, and count every step."""
+    plan, counted = SimpleNamespace(batch_size=64), []
+    rows = JsonLines(tmp_path / "a.jsonl")
+    metric = Sum(np.ones((1,), np.int32))
+
+    def progress(second):
+        return Progress(plan, ("seed 0",), second, float(second), {"episodes": metric})
+
+    rows.begin(progress(0))
+    for second in range(1, 100_001):
+        rows(progress(second))
+        if second in (10_000, 100_000):
+            rows.flush()
+            counted.append(len(rows_of(tmp_path / "a.jsonl")))
+    rows.close()
+    assert 5_000 < counted[0] < 10_000
+    assert counted[1] - counted[0] < 5_000 * math.log(10) + 2
+    assert sum(row["episodes"] for row in rows_of(tmp_path / "a.jsonl")) == 100_000
+
+
+def test_more_rows_of_metrics_than_anyone_reads_are_warned_of(tmp_path):
+    cfg = CFG.replace(total_timesteps=64 * 2_000_000)
+    with pytest.warns(UserWarning, match=r"2,000,000 rows of metrics will be kept; metrics_every=20 keeps 100,000"):
+        purerl.fit(cfg, directory=tmp_path, env=Varied(), chunk_seconds=1e-9, recorders=(StopAt(1),))

@@ -13,6 +13,7 @@ import purerl
 from purerl.core.clock import updates_at
 from purerl.runs.directory import warm_start
 from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard
+from purerl.runs.storage import checkpoint
 from tests.probes import Varied
 from tests.test_bad_input import compiles
 from tests.tiny import CFG, digest, tiny
@@ -242,6 +243,20 @@ def test_a_directory_has_one_writer_and_many_readers(tmp_path):
 
     fitted(directory=tmp_path, save_every=1, recorders=(intrude,))
     assert seen in ([2], [1])
+
+
+def test_a_lock_that_may_not_hold_between_hosts_says_so(tmp_path, monkeypatch, recwarn):
+    assert checkpoint.file_system(tmp_path) not in checkpoint.NETWORKS
+    for kind, told in (("ext4", 0), ("nfs4", 1)):
+        monkeypatch.setattr(checkpoint, "file_system", lambda directory, kind=kind: kind)
+        (tmp_path / ".holder").write_text("process 7 on another-host")
+        checkpoint.Lock(tmp_path).release()
+        assert len(recwarn) == told
+        checkpoint.Lock(tmp_path).release()  # an orderly end leaves nothing to warn of
+        assert len(recwarn) == told
+    assert "locks of nfs4 may not hold between hosts, and process 7 on another-host has not ended there" in str(
+        recwarn[0].message
+    )
 
 
 # --- warm start -------------------------------------------------------------------------------------------------------

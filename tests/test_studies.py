@@ -405,6 +405,15 @@ def test_what_cannot_be_tuned_is_refused(values, options, says):
     assert says in str(refused.value)
 
 
+def test_no_trial_begins_after_the_hours_of_the_search():
+    steps = []
+    options = {**OPTIONS, "rungs": 1, "search_hours": 1e-9}
+    found = purerl.tune(TUNED, {"lr": [1e-3, 1e-2, 1e-3]}, env=Varied(), watch=steps.append, **options)
+    assert len(steps) == 1
+    assert len(found.trials) == 3
+    assert {trial.point["lr"] for trial in found.trials} <= {1e-3, 1e-2}
+
+
 @pytest.mark.slow
 def test_tuning_from_the_command_line(tmp_path, capsys):
     small = ["--total-timesteps", "512", "--num-envs", "4", "--num-steps", "16", "--hidden", "8", "--rungs", "2"]

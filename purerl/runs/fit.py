@@ -41,6 +41,7 @@ from purerl.train import make_train
 
 PyTree = Any
 MAX_SECONDS = 15.0  # of a chunk: a signal is answered after it
+MANY_ROWS = 1_000_000  # of metrics: hundreds of megabytes
 TIME_IS_UP = 1000  # beside the numbers of signals
 
 
@@ -170,6 +171,9 @@ def fit(
     runs = Runs(cfg, seed, num_seeds, exact, objects, devices_per_run)
     plan = runs.here.plan
     options = {"deterministic": eval_deterministic, "max_steps": eval_max_steps, "env_params": eval_env_params}
+    if path is not None and (rows := plan.num_updates // cfg.metrics_every) > MANY_ROWS:
+        fewer = -(-plan.num_updates // (MANY_ROWS // 10))
+        warnings.warn(f"{rows:,} rows of metrics will be kept; metrics_every={fewer} keeps {MANY_ROWS // 10:,}", stacklevel=2)
     score = runs.evaluation(eval_episodes, **options) if eval_every else None
     evaluated = {"episodes": eval_episodes, "deterministic": bool(eval_deterministic)} if eval_every else None
     layout = {"exact": exact, "share": 1 if exact else runs.share, "devices_per_run": devices_per_run}

@@ -196,7 +196,8 @@ def _kind(cfg: Config, path: str) -> str:
 def _tuple_of(values: Any) -> tuple:
     if isinstance(values, str | bytes | dict) or not hasattr(values, "__iter__"):
         return ()
-    return tuple(x.item() if hasattr(x, "item") else x for x in values)
+    plain = (x.item() if hasattr(x, "item") else x for x in values)
+    return tuple({value_in_words(x): x for x in plain}.values())  # each once
 
 
 def _range_of(text: str) -> Range:

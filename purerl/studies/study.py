@@ -19,7 +19,6 @@ from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import problems
 from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, raise_if_any
 from purerl.core.metrics import Mean
-from purerl.runs.fit import MAX_SECONDS
 from purerl.runs.processes import placed
 from purerl.runs.storage.checkpoint import Store, describe, to_arrays, to_tree
 from purerl.runs.storage.files import AppendOnlyFile, atomic_write, checksum, read_file
@@ -29,7 +28,9 @@ from purerl.studies.scores import training_returns
 from purerl.studies.space import Range
 
 PyTree = Any
-LAST = 0.2  # of the episodes of a rung, which score it
+Scores = tuple[tuple[float, ...], ...]  # [trials][seeds]
+LAST = 0.2  # of a rung, whose episodes score it
+CHUNK_SECONDS = 2.0  # after which a signal is answered
 
 
 class Step(NamedTuple):
@@ -279,36 +280,44 @@ class Study:
         state = runs.init()
         if rung:
             state = self._resumed(state, runs.template(), numbers)
-        total, finite, at, seconds = None, True, begin, time.perf_counter()
-        length = 1
-        while at < end:
-            length = min(length, MAX_CHUNK, end - at)
-            state, rows, finite = runs.chunk(state, length)
-            part = rows["episode_return"]
-            total = part if total is None else jax.tree.map(lambda a, b: np.concatenate([a, b], -1), total, part)
-            at, now = at + length, time.perf_counter()
-            length = max(1, round(length * min(4.0, MAX_SECONDS / 8 / max(now - seconds, 1e-9))))
-            seconds = now
-            if self._limit() is not None and at < end:
-                self._waiting += [(rung, number, static) for number in numbers] if rung else []
-                return None
-        of_seeds = _scores(total, finite, seeds)[: len(numbers)]
+        trained = self._advance(runs, state, end - begin)
+        if trained is None:
+            return None
+        state, scores = trained
         count = len(numbers) * seeds * plan.batch_size * (end - begin)
         spent = time.perf_counter() - before
-        step = Step(rung, static, tuple(numbers), tuple(points), of_seeds, (), count, spent)
+        step = Step(rung, static, tuple(numbers), tuple(points), scores[: len(numbers)], (), count, spent)
         step = step._replace(kept=self._decide(step))
-        states, described = {}, {}
-        if rung + 1 < self._options["rungs"]:
-            arrays, described = to_arrays(state), describe(state)
-            part = lambda i: {p: x if _is_clock(p) else x[i * seeds : (i + 1) * seeds] for p, x in arrays.items()}
-            states = {number: part(i) for i, number in enumerate(numbers) if number in step.kept}
-            fewer = lambda path, text: text if _is_clock(path) else re.sub(r"\[\d+", f"[{seeds}", text, count=1)
-            described = {path: fewer(path, text) for path, text in described.items()}
+        last = rung + 1 == self._options["rungs"]
+        states, described = ({}, {}) if last else self._parts(state, numbers, step.kept)
         self._keep(step, states, described)
         self._apply(step)
         self._forget()
         self._states |= states
         return step
+
+    def _advance(self, runs: Runs, state: PyTree, updates: int) -> tuple[PyTree, Scores] | None:
+        """So many updates of a batch, a chunk at a time: the state and the scores; None if something ends the study before."""
+        rows, done, length, before = [], 0, 1, time.perf_counter()
+        while done < updates:
+            length = min(length, MAX_CHUNK, updates - done)
+            state, metrics, finite = runs.chunk(state, length)
+            rows.append(metrics["episode_return"])
+            done, now = done + length, time.perf_counter()
+            length = max(1, round(length * min(4.0, CHUNK_SECONDS / (now - before))))
+            before = now
+            if self._limit() is not None and done < updates:
+                return None
+        episode_return = jax.tree.map(lambda *x: np.concatenate(x, -1), *rows)
+        return state, _scores(episode_return, finite, self._options["num_seeds"])
+
+    def _parts(self, state: PyTree, numbers: list[int], kept: tuple[int, ...]) -> tuple[dict[int, Any], dict[str, str]]:
+        """The state of each trial that goes on, by path, and what is in each path."""
+        arrays, seeds = to_arrays(state), self._options["num_seeds"]
+        part = lambda i: {path: x if _is_clock(path) else x[i * seeds : (i + 1) * seeds] for path, x in arrays.items()}
+        fewer = lambda path, text: text if _is_clock(path) else re.sub(r"\[\d+", f"[{seeds}", text, count=1)
+        states = {number: part(i) for i, number in enumerate(numbers) if number in kept}
+        return states, {path: fewer(path, text) for path, text in describe(state).items()}
 
     def _updates_of(self, rung: int, num_updates: int) -> int:
         """After how many updates a rung ends."""
@@ -443,7 +452,7 @@ def _combinations(static: dict[str, space.Values]) -> list[dict[str, Any]]:
     return found
 
 
-def _scores(episode_return: Mean, finite: np.ndarray, seeds: int) -> tuple[tuple[float, ...], ...]:
+def _scores(episode_return: Mean, finite: np.ndarray, seeds: int) -> Scores:
     """`[trials][seeds]`, NaN where a run diverged or no episode ended."""
     scores = np.where(finite, training_returns(episode_return, LAST), np.nan).reshape(-1, seeds)
     return tuple(tuple(map(float, row)) for row in scores)

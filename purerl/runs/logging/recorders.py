@@ -127,18 +127,22 @@ def spread(name: str, values: np.ndarray, labels: tuple[str, ...]) -> dict[str, 
     return across | {f"{name}/{label}": value.item() for label, value in zip(labels, values, strict=True)}
 
 
+ROWS = 5_000  # from the first second on, of a recorder without `every`, for each factor e of time
+
+
 class Rows(abc.ABC):
     """The base class of recorders that write rows. A subclass writes a row, to `self.sink` if that is flushed and closed.
 
     Args:
         path: the file, or for TensorBoard the directory.
-        every: updates in a row; 0 writes one for each chunk. A row also ends at each checkpoint, so that a run that is killed
-          and resumed neither loses nor repeats one.
+        every: updates in a row; 0 writes one for each chunk, and in a long run one for each 1/5,000 of the time so far, so that
+          a file of weeks is no larger than one of hours. A row also ends at each checkpoint, so that a run that is killed and
+          resumed neither loses nor repeats one.
     """
 
     def __init__(self, path: str | os.PathLike, every: int = 0):
         self.path = pathlib.Path(path)
-        self.sink, self._every, self._pending = None, every, None
+        self.sink, self._every, self._pending, self._written = None, every, None, 0.0
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.path)!r})"
@@ -149,12 +153,16 @@ class Rows(abc.ABC):
         if self.sink is not None:  # of before it failed
             with contextlib.suppress(OSError):
                 self.sink.close()
-        self.sink, self._pending = None, None
+        self.sink, self._pending, self._written = None, None, 0.0
 
     def __call__(self, progress: Progress) -> None:
         rows = progress.metrics
         if self._pending is not None:
             rows = jax.tree.map(lambda *x: np.concatenate(x, -1), self._pending[1], rows)
+        if not self._every and progress.seconds - self._written < progress.seconds / ROWS:
+            self._pending = (progress, rows)
+            return
+        self._written = progress.seconds
         count = jax.tree.leaves(rows)[0].shape[-1]
         before = progress.updates - count
         every = self._every or count

@@ -36,6 +36,7 @@ PyTree = Any
 CLOCK = "['state'].clock"  # how the paths of a state's clock begin: of all of a state it alone has no axis of runs
 UNFINISHED = ".orbax-checkpoint-tmp"  # what Orbax adds to the name of a checkpoint until it is whole
 KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # dtypes of keys, and their names
+NETWORKS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "fuse.glusterfs", "9p", "afs"}
 KEY_WORDS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4}
 PACKAGES = ("purerl", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "orbax-checkpoint")
 
@@ -389,23 +390,42 @@ class _Unraisable:
 class Lock:
     """The lock of a directory: one process at a time may write. The death of the process releases it.
 
+    Between hosts it holds only if the disk's file system says so, which those of networks do not always do. There it warns of a
+    process of another host that has not released it: that one may still run, or was killed.
+
     Raises:
         DirectoryLocked: another process has it.
     """
 
     def __init__(self, directory: pathlib.Path):
-        self._lock, holder = filelock.FileLock(directory / ".lock"), directory / ".holder"
+        self._lock, self._holder = filelock.FileLock(directory / ".lock"), directory / ".holder"
+        here, other = socket.gethostname(), ""
+        with contextlib.suppress(OSError):
+            other = self._holder.read_text()
         try:
             self._lock.acquire(timeout=0)
         except filelock.Timeout:
-            with contextlib.suppress(OSError):
-                raise DirectoryLocked(f"{directory} is being written to by {holder.read_text()}") from None
-            raise DirectoryLocked(f"{directory} is being written to by another process") from None
-        with contextlib.suppress(OSError):  # without it, the message above has no holder
-            holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+            raise DirectoryLocked(f"{directory} is being written to by {other or 'another process'}") from None
+        if other and not other.endswith(f" on {here}") and (kind := file_system(directory)) in NETWORKS:
+            hint = f"locks of {kind} may not hold between hosts, and {other} has not ended there, or was killed: make sure of it"
+            warnings.warn(f"{directory}: {hint}", stacklevel=5)
+        with contextlib.suppress(OSError):  # without it, the messages above have no holder
+            self._holder.write_text(f"process {os.getpid()} on {here}")
 
     def release(self) -> None:
+        with contextlib.suppress(OSError):
+            self._holder.unlink()
         self._lock.release()
+
+
+def file_system(directory: pathlib.Path) -> str:
+    """The kind of file system that a directory is on, such as `ext4` or `nfs4`; "" where it is not known."""
+    try:
+        mounts = [line.split()[1:3] for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
+    except OSError:
+        return ""
+    inside = [(len(place), kind) for place, kind in mounts if directory.is_relative_to(place)]
+    return max(inside, default=(0, ""))[1]
 
 
 def run_directory(directory: Any) -> pathlib.Path:
