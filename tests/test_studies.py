@@ -148,20 +148,10 @@ def test_every_row_has_the_bits_of_its_run_alone(trained):
     _, result = trained
     assert result.returns.shape == (8, 2)
     assert np.isfinite(result.returns).all()
-    for place in (0, 5):
-        cfg, program = result.sweep.configs[place], next(i for i, p in enumerate(result.programs) if place in p.places)
-        row = result.results[program].run.select(config=result.programs[program].places.index(place), seed=4)
-        alone = (
-            purerl.sweep(cfg, [{"lr": cfg.lr, "ent_coef": cfg.ent_coef}])
-            .fit(4, exact=True, env=Varied())
-            .results[0]
-            .run.select(0)
-        )
-        assert digest(row.state.params) == digest(alone.state.params)
-    one = purerl.fit(result.sweep.configs[0], 4, env=Varied())
-    row = result.results[0].run.select(config=0, seed=4)
-    for got, want in zip(jax.tree.leaves(row.state.params), jax.tree.leaves(one.state.params), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
+    cfg, row = result.sweep.configs[5], result.results[1].run.select(config=2, seed=4)
+    assert result.programs[1].places[2] == 5
+    alone = purerl.sweep(cfg, [{"lr": cfg.lr, "ent_coef": cfg.ent_coef}]).fit(4, exact=True, env=Varied())
+    assert digest(row.state.params) == digest(alone.results[0].run.select(0).state.params)
     ranked = result.summary()
     assert [row.iqm for row in ranked] == sorted((row.iqm for row in ranked), reverse=True)
     assert result.sweep.labels[result.returns.mean(1).argmax()] == ranked[0].label
@@ -193,6 +183,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(trained, tmp_path):
         made.fit(3, tmp_path / "s", **options)
 
 
+@pytest.mark.slow
 def test_configs_that_memory_cannot_hold_are_trained_in_batches(tmp_path, monkeypatch):
     made = purerl.sweep(SHORT, {"lr": [1e-3, 2e-3, 3e-3, 4e-3]})
     runs = Runs(made.programs()[0].cfg, 0, 2, False, {"env": Varied()}, 1)
@@ -243,13 +234,14 @@ def test_statistics_are_those_of_the_paper():
 
 @pytest.fixture(scope="module")
 def two_tasks(tmp_path_factory):
-    """Two algorithms on two tasks, with evaluations."""
+    """Two entries on two tasks, with evaluations."""
     home = tmp_path_factory.mktemp("compared")
     small = {"total_timesteps": 256, "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "hidden": (8,)}
-    for name, change in (("quick", {"lr": 1e-2}), ("slow", {"lr": 1e-4})):
-        for task in ("CartPole-v1", "Catch-bsuite"):
-            cfg = purerl.PPOConfig(env=task, **small, **change)
-            purerl.fit(cfg, directory=home / name / task, num_seeds=2, eval_every=2, eval_episodes=4, eval_deterministic=True)
+    options = {"num_seeds": 2, "eval_every": 2, "eval_episodes": 4, "eval_deterministic": True}
+    for task in ("CartPole-v1", "Catch-bsuite"):
+        cfg = purerl.PPOConfig(env=task, **small)
+        for name, seed in (("quick", 0), ("slow", 7)):
+            purerl.fit(cfg, seed, directory=home / name / task, **options)
     return home
 
 
@@ -287,7 +279,9 @@ def test_what_cannot_be_compared_is_refused(two_tasks, tmp_path):
     with pytest.raises(purerl.ConfigError, match=r"has no run of Catch-bsuite"):
         purerl.compare({"a": [two_tasks / "quick"], "b": [two_tasks / "slow" / "CartPole-v1"]})
     with pytest.raises(purerl.ConfigError, match="seed 0 of CartPole-v1 twice"):
-        purerl.compare({"a": [two_tasks / "quick", two_tasks / "slow"]})
+        purerl.compare({"a": [two_tasks / "quick", two_tasks / "quick"]})
+    together = purerl.compare({"a": [two_tasks / "quick", two_tasks / "slow"]})
+    assert together.entries["a"]["Catch-bsuite"].seeds == (0, 1, 7, 8)
     with pytest.raises(purerl.CheckpointError, match="no run in"):
         purerl.compare([tmp_path])
     with pytest.raises(purerl.CheckpointError, match="no directory"):
@@ -448,7 +442,7 @@ def run_killed(kind, directory, kills, seed=0):
     """What a sweep or a study gives that is killed so many times, and how often it was killed before it ended."""
     command, rng, killed = [sys.executable, "-c", KILLED, kind, str(directory)], random.Random(seed), 0
     while killed < kills:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         before = sum(1 for _ in directory.rglob("*")) if directory.exists() else 0
         while process.poll() is None and (sum(1 for _ in directory.rglob("*")) if directory.exists() else 0) <= before:
             time.sleep(0.05)  # until it writes, and then for a while
