@@ -162,6 +162,7 @@ class Runs:
     folder: tyro.conf.Positional[str] = "runs"
 
 
+@dataclasses.dataclass
 class Tune:
     """Searches for good settings of an algorithm: batches of trials as one program, the worse half of each rung stops.
 
@@ -242,9 +243,8 @@ def _run(args: list[str]) -> int:
         base = base_of(args, algorithms, options_class)
         make = lambda name, cls: flags_of(name, base, cls, examples=name in args[:1], options=options_class)
         flags = {name: make(name, cls) for name, cls in algorithms.items()}
-        commands = flags | {"eval": Eval, "plot": Plot, "compare": Compare, "runs": Runs}
+        commands = flags | {"tune": Tune, "eval": Eval, "plot": Plot, "compare": Compare, "runs": Runs}
         commands |= {"render": Render, "export": Export, "cache": Cache}
-        commands["tune"] = Tune
         prog, about = ("purerl", DESCRIPTION)
         if options_class is Tuning:
             commands, prog, about = flags, "purerl tune", inspect.cleandoc(Tune.__doc__)
@@ -411,7 +411,8 @@ def _plot(command: Plot) -> int:
     if not command.dirs:
         raise ConfigError([Problem("dirs", (), "name one directory at least: purerl plot runs/a")])
     _make_folder(command.out)
-    directories = [directory for folder in command.dirs for directory in runs_below(folder) or [folder]]
+    below = lambda folder: (os.path.isdir(folder) and runs_below(folder)) or [folder]
+    directories = [directory for folder in command.dirs for directory in below(folder)]
     plots.plot(directories, command.out, metric=command.metric, centre=command.centre)
     print(command.out)
     return 0

@@ -416,6 +416,12 @@ def test_tuning_from_the_command_line(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "With 2 seeds that no choice has seen" in out
     assert cli.main(["ppo", "--config", str(tmp_path / "best.toml"), "--seed", "9"]) == 0
+    with pytest.raises(SystemExit):
+        cli.main(["tune", "ppo", "--help"])
+    out = capsys.readouterr().out
+    assert "purerl tune ppo --env Acrobot-v1" in out
+    assert "--finalists" in out
+    assert "--eval-every" not in out
 
 
 # --- kills ------------------------------------------------------------------------------------------------------------
