@@ -204,6 +204,7 @@ def test_the_target_is_the_policy_of_the_update_it_was_copied_at():
     assert metrics["target_updates"].total.tolist() == [0, 0, 0, 1, 0, 0, 0, 1, 0, 0]
 
 
+@pytest.mark.slow
 def test_a_target_may_follow_slowly():
     _, states = updates(STALE.replace(tau=0.25, target_update_freq=1), 3)
     want = states[0].params

@@ -125,6 +125,7 @@ def test_auto_goes_on_from_the_one_before_a_damaged_one(run, tmp_path):
     gc.collect()
 
 
+@pytest.mark.slow
 def test_foreign_files_and_times_do_not_matter(run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)

@@ -27,6 +27,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_flags_come_from_a_file_and_the_command_line_is_on_top(run):
     cfg = purerl.load(run / "ours").cfg
     assert (cfg.env, cfg.hidden, cfg.num_steps, cfg.lr, cfg.max_grad_norm) == ("Catch-bsuite", (8,), 16, 0.01, float("inf"))

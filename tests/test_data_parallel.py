@@ -305,7 +305,8 @@ def stopped_after(updates):
     return stop
 
 
-@pytest.mark.parametrize("seeds", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [1, 3])
 def test_a_run_resumes_to_the_same_bits_and_on_another_number_of_devices(seeds, tmp_path):
     options = {"num_seeds": seeds, "eval_every": 3, "eval_episodes": 4}
     whole = purerl.fit(SHORT, devices_per_run=2, **options)

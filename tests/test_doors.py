@@ -149,7 +149,8 @@ def loaded(state, cfg, objects, door, directory):
 
 
 CHECKS = (jit, vmapped, resumed)
-PAIRS = [(door, CHECKS[(i + j) % len(CHECKS)], kind) for i, door in enumerate(DOORS) for j, kind in enumerate(KINDS)]
+# Every check with every algorithm, and every door with every check; the rest of the product is slow.
+PAIRS = [([*DOORS][(i + j) % len(DOORS)], check, kind) for i, check in enumerate(CHECKS) for j, kind in enumerate(KINDS)]
 
 
 @pytest.mark.filterwarnings("ignore:.*no phase trains them")  # the network has the heads of PPG and of DAAC
@@ -329,6 +330,7 @@ def test_nothing_that_a_directory_names_is_imported(tmp_path, monkeypatch, capsy
     assert "sentinel" not in sys.modules
 
 
+@pytest.mark.slow
 def test_import_paths_of_the_command_line(tmp_path, capsys, monkeypatch):
     names = {"--env": "tests.ideas.brax_like:hopper", "--algorithm": "tests.ideas.spo:spo"}
     paths = [part for pair in names.items() for part in pair]
@@ -413,7 +415,7 @@ def all_weights(params, outputs, batch, cfg):
     return sum(jnp.square(x).sum() for x in jax.tree.leaves(params)), {}
 
 
-@pytest.mark.parametrize("kind", ["ppo", "daac"])
+@pytest.mark.parametrize("kind", ["ppo", pytest.param("daac", marks=pytest.mark.slow)])
 def test_an_extra_loss_moves_the_groups_of_the_policys_phase(kind):
     run = lambda **objects: jax.jit(purerl.make_train(KINDS[kind], env=Varied(), **objects))(KEY).state.params
     plain, pulled = run(), run(extra_loss=all_weights)
@@ -467,6 +469,7 @@ def test_fields_of_every_type():
             purerl.validate(cfg.replace(**wrong))
 
 
+@pytest.mark.slow
 def test_another_time_limit_or_another_torso_is_another_run(tmp_path):
     env = lambda limit: purerl.wrap_env(Achieving(), max_steps=limit)
     purerl.fit(KINDS["ppo"], directory=tmp_path, env=env(9), torso=residual_linen.Residual(8))

@@ -116,6 +116,7 @@ def test_random_actions_come_first_with_their_own_probability():
     np.testing.assert_allclose(discrete["log_prob"][:2], -np.log(2), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_learning_may_start_late():
     train = tiny(CFG.replace(learning_starts=100))  # two of four updates
     state, update = train.init(KEY), jax.jit(train.update)

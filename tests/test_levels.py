@@ -110,6 +110,7 @@ def test_indices_that_are_not_like_the_observation_are_refused(space):
         purerl.wrap_env(Wrong())
 
 
+@pytest.mark.slow
 def test_check_env_sees_an_index_out_of_range():
     class Wrong(Map):
         observation_space = purerl.Indices((2, 2), shape=(4, 4, 2), dtype=np.dtype(np.uint8))

@@ -232,6 +232,7 @@ def test_flax_nnx_by_split_and_merge():
     assert set(end) == {"all"}
 
 
+@pytest.mark.slow
 def test_named_extra_networks_are_groups_like_the_others():
     """MetaBox's feature extractor: a third network that both others read, with a norm and a step of its own."""
 

@@ -11,11 +11,7 @@ import pytest
 from purerl.envs.suites import SUITES
 from tests.notebooks import NOTEBOOKS, executed
 
-EVERY_TIME = ("00_quickstart",)  # the others with the slow tests
 MINUTES = {"08_suites": 4, "10_tuning": 3}  # the one compiles simulators, the other many programs
-SOME_SLOW = [
-    path if path.stem in EVERY_TIME else pytest.param(path, marks=[pytest.mark.slow, pytest.mark.as_users]) for path in NOTEBOOKS
-]
 
 
 def suites_can_draw():
@@ -27,7 +23,9 @@ def suites_can_draw():
         pytest.skip("MuJoCo cannot draw here")
 
 
-@pytest.mark.parametrize("path", SOME_SLOW, ids=lambda path: path.stem)
+@pytest.mark.slow
+@pytest.mark.as_users
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_runs_in_its_time(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(path.parent.parent))
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")

@@ -172,6 +172,7 @@ def test_adam_counts_every_gradient_step():
     assert opt_state.count == 12
 
 
+@pytest.mark.slow
 def test_minibatch_steps_add_up_to_the_full_gradient():
     """With plain gradient descent and a tiny rate, an epoch of M minibatches moves as far as M steps on the whole batch."""
     cfg = PPOConfig(**PLAIN, advantage_norm="none")

@@ -88,6 +88,7 @@ def test_rows_of_several_updates_end_at_checkpoints_too(tmp_path):
     assert [row["update"] for row in rows_of(tmp_path / "b.jsonl")] == [4, 8, 10]
 
 
+@pytest.mark.slow
 def test_several_seeds_are_recorded_each_and_together(tmp_path):
     result = fitted(seed=5, num_seeds=2, chunk_seconds=1e-9, recorders=(JsonLines(tmp_path / "a.jsonl"),))
     rows, wanted = rows_of(tmp_path / "a.jsonl"), purerl.summarize(result.metrics)["episode_return"]

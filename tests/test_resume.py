@@ -135,6 +135,7 @@ def perturbed(x):
     return ~x if x.dtype == bool else x + jnp.ones((), x.dtype)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_of_its_update_while_the_next_chunk_runs(tmp_path):
     """The state is donated to the next chunk while the checkpoint is still being written."""
     fitted(directory=tmp_path, save_every=1, keep=UPDATES)
@@ -204,6 +205,7 @@ class Wider(Varied):
         return (jnp.concatenate([obs, obs]), *rest)
 
 
+@pytest.mark.slow
 def test_resume_is_a_choice(tmp_path):
     refused(purerl.ConfigError, "no checkpoint to resume from", directory=tmp_path, resume="must")
     refused(purerl.ConfigError, "needs the directory", resume="must")

@@ -224,7 +224,8 @@ def test_review_7_a_wide_box_is_explored_and_its_deviation_learnt():
 CURIOUS = {"rnd": purerl.RNDConfig(features=4, hidden=(4,), init_steps=0)}
 
 
-@pytest.mark.parametrize("more", [{}, pytest.param(CURIOUS, marks=pytest.mark.slow)], ids=["plain", "rnd"])
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, CURIOUS], ids=["plain", "rnd"])
 def test_review_8_a_warm_start_may_have_other_environments(more, tmp_path):
     cfg = CFG.replace(normalize_reward=True, total_timesteps=128, **more)
     source = purerl.fit(cfg, directory=tmp_path, env=Varied())
@@ -277,6 +278,7 @@ def test_review_9_what_cannot_move_the_parameters_is_refused():
         assert compiles() == before
 
 
+@pytest.mark.slow
 def test_review_9_adamw_decays_matrices_alone():
     cfg = CFG.replace(optimizer="adamw", lr=1e-3, total_timesteps=64, memory="gru", memory_size=4, log_std_init=1.0)
     one = jax.jit(lambda decay: tiny(cfg.replace(weight_decay=decay, max_grad_norm=1e-12), box=True)(KEY).state.params)
@@ -443,6 +445,7 @@ def test_review_a_script_may_be_imported_as_a_module(tmp_path, fresh_python):
     assert fresh_python(f"{code}\nprint(purerl.load({str(tmp_path / 'run')!r}, env=mine.Mine()).updates)") == "1\n"
 
 
+@pytest.mark.slow
 def test_review_a_finished_run_is_handed_back(tmp_path, capsys):
     first = fitted(updates=4, directory=tmp_path, eval_every=2, eval_episodes=4)
     before = compiles()
@@ -530,6 +533,7 @@ def test_review_configs_can_be_hashed():
     assert len({cfg, cfg.replace(), cfg.replace(lr=1.0), dataclasses.replace(cfg, env_params={"gravity": 9.5})}) == 3
 
 
+@pytest.mark.slow
 def test_review_a_directory_is_data(tmp_path, fresh_python):
     """A directory that names a module as its environment, network and loss: nothing ever imports it."""
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path / "run", env=Varied())

@@ -156,6 +156,7 @@ def test_auto_is_a_word_everywhere_and_a_number_inside():
     assert purerl.PPOConfig.from_json(sweep.to_json()).ent_coef.tolist() == [-math.inf] * 2
 
 
+@pytest.mark.slow
 def test_a_sweep_and_a_config_that_is_an_argument_have_the_numbers_of_the_defaults():
     cfg = purerl.PPOConfig(**{**SMALL, "total_timesteps": 64})
     env = acting(Varied, "box")()

@@ -363,6 +363,7 @@ def test_tuning_tries_every_trial_once_and_stops_the_worse_half(study):
     assert found.env_steps > sum(step.env_steps for step in steps)
 
 
+@pytest.mark.slow
 def test_an_interrupted_study_goes_on_with_the_same_trials(study, tmp_path):
     _, whole, steps = study
     again = []
@@ -399,6 +400,7 @@ def test_what_cannot_be_tuned_is_refused(values, options, says):
     assert says in str(refused.value)
 
 
+@pytest.mark.slow
 def test_no_trial_begins_after_the_hours_of_the_search():
     steps = []
     options = {**OPTIONS, "rungs": 1, "search_hours": 1e-9}

@@ -248,6 +248,7 @@ def test_evaluation_in_other_settings():
     np.testing.assert_array_equal(train.evaluate(state, KEY, 3).lengths, [8, 8, 8])
 
 
+@pytest.mark.slow
 def test_evaluation_of_many_seeds():
     train = tiny()
     result = jax.jit(jax.vmap(train))(jax.random.split(KEY, 3))

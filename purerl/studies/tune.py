@@ -45,10 +45,12 @@ class Tuned(NamedTuple):
     stopped_by: the signal that ended it early, "max_hours", or None.
 
     Example:
-        >>> cfg = purerl.PPOConfig(total_timesteps=4096, hidden=(8,))
-        >>> tuned = purerl.tune(cfg, {"lr": [1e-3, 1e-2]}, trials=2, num_seeds=2, rungs=1, finalists=1, final_seeds=2)
-        >>> tuned.toml().splitlines()[0]
-        'total_timesteps = 4096'
+        >>> cfg = purerl.PPOConfig(lr=3e-4, hidden=(8,))
+        >>> tuned = purerl.Tuned(cfg, {"lr": 3e-4}, None, (), (), {}, env_steps=0, seconds=0.0, stopped_by=None)
+        >>> print(tuned.toml())
+        lr = 0.0003
+        hidden = [8]
+        <BLANKLINE>
     """
 
     cfg: OnPolicyConfig | None
@@ -121,9 +123,9 @@ def tune(
     Example:
         >>> cfg = purerl.PPOConfig(total_timesteps=4096)
         >>> space = {"lr": purerl.Range(1e-4, 1e-2, log=True)}
-        >>> tuned = purerl.tune(cfg, space, trials=4, num_seeds=2, rungs=2, finalists=2, final_seeds=2)
+        >>> tuned = purerl.tune(cfg, space, trials=2, num_seeds=2, rungs=1, finalists=1, final_seeds=2)
         >>> len(tuned.trials), tuned.summary.seeds
-        (4, 2)
+        (2, 2)
     """
     check_type(cfg)
     raise_if_any(_wrong_options(locals()))
