@@ -196,6 +196,7 @@ def test_the_target_moves_by_the_reference_vector(vectors):
         np.testing.assert_allclose(moved_towards(target, current, jnp.float32(tau)), want, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_target_is_the_policy_of_the_update_it_was_copied_at():
     _, states = updates(STALE, 9)
     for i, state in enumerate(states):

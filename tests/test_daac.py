@@ -96,6 +96,7 @@ def test_each_phase_has_its_own_passes_and_the_value_skips_rollouts():
     assert set(result.state.opt_state) == {"value", "policy"}
 
 
+@pytest.mark.slow
 def test_coefficients_reach_their_own_network_only():
     run = jax.jit(lambda cfg: (made(cfg).init(KEY).params, made(cfg)(KEY).state.params))
     start, still = run(DAAC.replace(lr=0.0))

@@ -149,12 +149,14 @@ def loaded(state, cfg, objects, door, directory):
 
 
 CHECKS = (jit, vmapped, resumed)
-# Every check with every algorithm, and every door with every check; the rest of the product is slow.
+SLOW = ((resumed, "daac"), (resumed, "ppg"), (resumed, "rnd"))
+# Every check with every algorithm, and every door with every check; the rest of the product is slow. Resuming takes longest.
 PAIRS = [([*DOORS][(i + j) % len(DOORS)], check, kind) for i, check in enumerate(CHECKS) for j, kind in enumerate(KINDS)]
+SOME_SLOW = [pytest.param(*pair, marks=pytest.mark.slow) if pair[1:] in SLOW else pair for pair in PAIRS]
 
 
 @pytest.mark.filterwarnings("ignore:.*no phase trains them")  # the network has the heads of PPG and of DAAC
-@pytest.mark.parametrize(("door", "check", "kind"), PAIRS)
+@pytest.mark.parametrize(("door", "check", "kind"), SOME_SLOW)
 def test_each_pair_of_door_check_and_algorithm(door, check, kind, tmp_path):
     check(*DOORS[door](KINDS[kind]), door, tmp_path)
 
@@ -301,6 +303,7 @@ network = purerl.from_linen(Net(2))
 """
 
 
+@pytest.mark.slow
 def test_nothing_that_a_directory_names_is_imported(tmp_path, monkeypatch, capsys):
     (tmp_path / "sentinel.py").write_text(SENTINEL)
     monkeypatch.syspath_prepend(tmp_path)

@@ -48,6 +48,7 @@ def test_d2_the_length_of_a_chunk_does_not_matter():
     assert lengths == [1, 4, 5]
 
 
+@pytest.mark.slow
 def test_rows_of_metrics_do_not_depend_on_chunks(whole):
     cfg = CFG.replace(total_timesteps=640, metrics_every=4)
     by_one, by_many = (purerl.fit(cfg, env=Varied(), chunk_seconds=s).metrics for s in (1e-9, 100.0))

@@ -107,6 +107,7 @@ def test_a_reward_shaper_sees_the_reward_and_the_step():
     np.testing.assert_array_equal(counts[:, 0], 3 * 64 + 4 * np.arange(16))
 
 
+@pytest.mark.slow
 def test_random_actions_come_first_with_their_own_probability():
     cfg = CFG.replace(warmup_steps=65, log_std_init=-3.0)  # two of four updates
     box = purerl.summarize(jax.jit(tiny(cfg, box=True))(KEY).metrics)["log_prob"]

@@ -149,6 +149,7 @@ def rolled_out(kind, num_steps, length=None, rollouts=1):
     return network, params, actor, found
 
 
+@pytest.mark.slow
 @combinations(16, 4, 2)
 def test_replayed_memories_are_those_of_acting(kind, length):
     network, params, actor, [rollout] = rolled_out(kind, 16, length)

@@ -184,6 +184,7 @@ def test_every_product_of_matrices_is_as_precise_as_asked(precision):
     assert {"Precision.HIGHEST" in options for options in found} == {precision == "highest"}
 
 
+@pytest.mark.slow
 def test_half_precision_stays_in_the_torsos():
     """reliability L1 7: parameters, outputs, advantages, statistics and everything kept are float32."""
     cfg = CFG.replace(compute_dtype="bfloat16", normalize_obs=True, normalize_reward=True, normalize_value=True)

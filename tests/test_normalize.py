@@ -166,6 +166,7 @@ def test_looking_changes_nothing_and_sees_the_statistics():
     np.testing.assert_allclose(value, restored(state.statistics.value, raw), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [pytest.param(1e-3, marks=pytest.mark.slow), 1e3])
 def test_the_scale_of_rewards_does_not_matter(scale):
     """After its first update a run with scaled rewards is the same run, but for rounding."""

@@ -166,6 +166,7 @@ def test_passes_of_their_own(arch):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(result.metrics))
 
 
+@pytest.mark.slow
 def test_one_optimizer_for_both_phases():
     state = trained(PPG.replace(aux_optimizer="shared")).state
     assert set(state.opt_state) == {"ppo"}

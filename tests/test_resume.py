@@ -75,6 +75,7 @@ def test_d3_of_several_seeds_and_rows_of_several_updates(tmp_path):
     assert digest(loaded.state) == digest(uninterrupted.state)
 
 
+@pytest.mark.slow
 def test_d5_what_happens_between_chunks_moves_no_bit(whole, tmp_path):
     recorders = (JsonLines(tmp_path / "a.jsonl"), Csv(tmp_path / "b.csv", every=3), TensorBoard(tmp_path / "c"))
     busy = {"eval_every": 2, "eval_episodes": 3, "eval_max_steps": 20, "save_every": 3, "recorders": recorders}

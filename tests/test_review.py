@@ -241,6 +241,7 @@ def test_review_8_a_warm_start_may_have_other_environments(more, tmp_path):
 # --- 9, 10, 11: settings of optimizers that had no effect -------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_review_9_an_optimizer_sees_the_shapes_of_parameters():
     decays = optax.add_decayed_weights(1.0, mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params))
     cfg = CFG.replace(total_timesteps=64, num_epochs=1, num_minibatches=1, lr=1e-3, lr_schedule="constant")
@@ -425,6 +426,7 @@ def test_review_another_object_in_the_place_of_a_runs_own_is_refused(tmp_path, c
     assert purerl.load(tmp_path, **given).updates == 1
 
 
+@pytest.mark.slow
 def test_review_another_environments_parameters_are_refused(tmp_path):
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path, env=Varied(), env_params=Limit(4))
     with pytest.raises(purerl.CheckpointMismatch, match=r"env_params: \.max_steps_in_episode 4 in the run, .* 3 here"):

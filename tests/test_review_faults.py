@@ -24,6 +24,7 @@ EVALUATED = {"eval_every": 2, "eval_episodes": 4, "eval_max_steps": 8}
 # --- F1, F2: numbers that are no Python int, limits that are no int32 --------------------------------------------------
 
 
+@pytest.mark.slow
 def test_review_f1_numbers_of_numpy_lose_no_run(tmp_path):
     cfg = CFG.replace(num_envs=np.int8(4), num_steps=np.int8(100), total_timesteps=np.int64(1200), num_minibatches=np.uint8(2))
     assert cfg.batch_size == 400

@@ -23,9 +23,9 @@ from purerl.core.errors import CheckpointCorrupt, CheckpointMismatch, ConfigErro
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
 from purerl.runs.fit import OBJECTS, FitResult, fit
-from purerl.runs.processes import is_first, process_count
+from purerl.runs.processes import agreed, is_first, process_count
 from purerl.runs.storage.checkpoint import run_directory
-from purerl.runs.storage.files import atomic_write, read_file
+from purerl.runs.storage.files import atomic_write, read_file, write_errors
 from purerl.runs.training import Runs
 from purerl.studies import space
 from purerl.studies.scores import Summary, final_returns, summary_of
@@ -33,6 +33,7 @@ from purerl.studies.space import Range
 
 METHODS = ("sobol", "random")
 MOST_OF_MEMORY = 0.8
+MUCH_MORE = 200  # an update needs less than so many times the bytes of its state and rollout
 
 
 class Program(NamedTuple):
@@ -132,30 +133,27 @@ class Sweep:
             ConfigError, CheckpointError: as `fit`, and for a directory of another sweep.
         """
         entered = time.perf_counter()
-        self._check(at_once, num_seeds, seed)
-        home = None if directory is None else run_directory(directory)
+        if not (at_once is None or (is_int(at_once) and at_once >= 1)):
+            raise ConfigError([Problem("at_once", at_once, "must be an int of at least 1, or None")])
+        for program in self.programs():  # before the first of them is trained
+            raise_if_any(problems(program.cfg))
+        home = None
+        if directory is not None:
+            home = run_directory(directory) if is_first() else pathlib.Path(directory).expanduser().absolute()
         with compile_cache():
             programs = self._planned(home, at_once, seed, num_seeds, options)
         paths = [home if home is None or len(programs) == 1 else home / program.name for program in programs]
         results, stopped_by = [], None
         for program, path in zip(programs, paths, strict=True):
             left = max_hours - (time.perf_counter() - entered) / 3600 if max_hours else 0.0
-            if stopped_by is not None or (max_hours and left <= 0):
+            (is_over,), _ = agreed(max_hours > 0 and left <= 0)
+            if stopped_by is not None or is_over:
                 stopped_by = stopped_by or "max_hours"
                 break
             watching = recorders(path, program.cfg) if recorders and is_first() else ()
             results.append(fit(program.cfg, seed, path, num_seeds=num_seeds, recorders=watching, max_hours=left, **options))
             stopped_by = results[-1].stopped_by
         return SweepResult(self, programs, tuple(results), num_seeds, stopped_by)
-
-    def _check(self, at_once: Any, num_seeds: Any, seed: Any) -> None:
-        """Refuses wrong configs before the first of them is trained."""
-        found = (
-            [] if at_once is None or (is_int(at_once) and at_once >= 1) else [Problem("at_once", at_once, "must be at least 1")]
-        )
-        raise_if_any(found)
-        for program in self.programs():
-            raise_if_any(problems(program.cfg))
 
     def _planned(
         self, home: pathlib.Path | None, at_once: int | None, seed: int, num_seeds: int, options: dict
@@ -175,14 +173,17 @@ class Sweep:
             changed = [name for name in wanted if saved.get(name) != wanted[name]]
             if changed:
                 raise CheckpointMismatch(home, [f"{name}: not those of the sweep in {file.name}" for name in changed])
-            return self.programs(saved["at_once"])
-        if at_once is None and process_count() == 1:
+            at_once = saved["at_once"]
+        elif at_once is None and process_count() == 1:
             at_once = min(self._that_fit(program, seed, num_seeds, options) for program in self.programs())
-        if file is not None and is_first():
-            layout = {program.name: program.places for program in self.programs(at_once)}
-            saved = {**record, "at_once": at_once or len(self.points), "labels": self.labels, "programs": layout}
-            atomic_write(file, json.dumps(saved, indent=1).encode())
-        return self.programs(at_once)
+        (at_once,), _ = agreed(at_once or len(self.points))
+        programs = self.programs(at_once)
+        if file is not None and is_first() and saved is None:
+            layout = {program.name: program.places for program in programs}
+            whole = {**record, "at_once": at_once, "labels": self.labels, "programs": layout}
+            with write_errors(file):
+                atomic_write(file, json.dumps(whole, indent=1).encode())
+        return programs
 
     def _that_fit(self, program: Program, seed: int, num_seeds: int, options: dict) -> int:
         """How many configs of a program memory holds at once, by what its compiler says."""
@@ -196,9 +197,6 @@ class Sweep:
         runs.compile(runs.template())
         needed = runs.needed_bytes()
         return len(self.points) if needed <= available else max(1, int(len(program.places) * available / needed))
-
-
-MUCH_MORE = 200  # an update needs less than so many times the bytes of its state and rollout
 
 
 class SweepResult(NamedTuple):
