@@ -343,7 +343,7 @@ def _tune(cfg: Config, asked: Tuning) -> int:
 
     def watch(step: Step) -> None:
         means = [float(np.mean(scores)) for scores in step.scores]
-        best.append(np.nanmax([*means, *best[-1:]]) if np.isfinite(means).any() or best else np.nan)
+        best.append(max((x for x in (*means, *best[-1:]) if np.isfinite(x)), default=np.nan))
         made = f" ({space.in_words(step.static)})" if step.static else ""
         span = f"trials {step.trials[0]} to {step.trials[-1]}" if step.rung == 0 else f"{len(step.trials)} trials"
         line = f"rung {step.rung + 1} of {asked.rungs}{made}: {span}, {len(step.kept)} kept; best so far {best[-1]:.1f}"

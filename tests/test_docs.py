@@ -73,7 +73,7 @@ def test_the_readmes_commands_run(tmp_path, monkeypatch, capsys):
     commands = re.findall(r"^    purerl (.*?)(?: +#.*)?$", README, re.MULTILINE)
     assert len(commands) == 10
     for command in commands:
-        words = shlex.split(command)
+        words = shlex.split(command.replace("tune ppo --env Acrobot-v1", "tune ppo --env CartPole-v1"))  # whose episodes end soon
         trains = words[0] in ("ppo", "tune")
         if trains and "runs/b" in words:
             assert main([*[word.replace("runs/b", "runs/a") for word in words], *QUICK]) == 0

@@ -414,6 +414,13 @@ def test_no_trial_begins_after_the_hours_of_the_search():
 
 
 @pytest.mark.slow
+def test_a_study_without_scores_has_no_winner(capsys):
+    small = ["--env", "Acrobot-v1", "--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
+    assert cli.main(["tune", "ppo", *small, "--trials", "2", "--num-seeds", "1", "--rungs", "2", "--param", "lr=1e-3:1e-2"]) == 1
+    assert "No trial was trained to the end" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_tuning_from_the_command_line(tmp_path, capsys):
     small = ["--total-timesteps", "512", "--num-envs", "4", "--num-steps", "16", "--hidden", "8", "--rungs", "2"]
     more = ["--trials", "4", "--num-seeds", "2", "--finalists", "1", "--final-seeds", "2", "--directory", str(tmp_path)]

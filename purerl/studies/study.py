@@ -438,7 +438,7 @@ def _better_half(optuna: Any) -> Any:
     class BetterHalf(optuna.pruners.BasePruner):
         def prune(self, study: Any, trial: Any) -> bool:
             values = [x.intermediate_values.get(trial.last_step, np.nan) for x in study.get_trials(deepcopy=False)]
-            return not trial.intermediate_values[trial.last_step] >= np.nanmedian(values)
+            return trial.intermediate_values[trial.last_step] < np.median([x for x in values if not np.isnan(x)])
 
     return BetterHalf()
 
