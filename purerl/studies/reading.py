@@ -100,7 +100,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
             raise CheckpointError(f"{directory} has no evaluations; train with --eval-every, or compare training episodes")
         steps = table["update"] * (header.steps // header.every)
         values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
-    scores = final if score == "final" else np.nanmean(values, axis=1)
+    scores = final if score == "final" else _mean_of_seen(values)
     labels = _labels_in_sweep(directory) or differ
     found, configs = [], [config for config, _ in pairs]
     for config in dict.fromkeys(configs):
@@ -110,6 +110,12 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         evaluated = record.get("evaluated") or {} if episodes == "evaluation" else None
         found.append(Scored(label, record["algorithm"], task_of(record), seeds, scores[places], steps, values[places], evaluated))
     return found
+
+
+def _mean_of_seen(values: np.ndarray) -> np.ndarray:
+    """The mean of each row without what is NaN; NaN where all is."""
+    count = (~np.isnan(values)).sum(1)
+    return np.divide(np.nansum(values, axis=1), count, out=np.full(len(values), np.nan), where=count > 0)
 
 
 def _labels_in_sweep(directory: pathlib.Path) -> tuple[str, ...]:
