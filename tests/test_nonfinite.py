@@ -63,7 +63,8 @@ def test_what_an_algorithm_keeps_goes_on_without_the_poisoned_rollouts():
 def test_other_runs_of_a_batch_do_not_feel_it():
     cfg = FROZEN.replace(normalize_obs=True, normalize_reward=True)
     doses = lambda *values: jax.vmap(lambda x: cfg.replace(env_params={"poison": x}))(jnp.array(values, jnp.float32))
-    mixed, clean = (purerl.fit(doses(*values), env=Poisoned()) for values in ((0.0, 1.0, 2.0, 3.0), (0.0, 0.0, 0.0, 0.0)))
+    harmless = (0.0, 0.25, 0.5, 0.75)  # and not the same: what is the same in all configs is no argument of the program
+    mixed, clean = (purerl.fit(doses(*values), env=Poisoned()) for values in ((0.0, 1.0, 2.0, 3.0), harmless))
     assert mixed.progress.labels[:2] == ("config 0, seed 0", "config 1, seed 0")
     assert digest(at((mixed.state.params, mixed.state.actor), 0)) == digest(at((clean.state.params, clean.state.actor), 0))
     skipped = purerl.summarize(mixed.metrics)["nonfinite"].sum(-1).tolist()

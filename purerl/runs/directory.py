@@ -53,7 +53,7 @@ PyTree = Any
 class Directory:
     """A directory that this process trains in, locked while it is entered; with None nothing is kept, and every save is none.
 
-    In a job of several processes only the first one reads it, and writes anything but its part of a checkpoint.
+    In a job of several processes only the first one writes anything but its part of a checkpoint.
 
     Args:
         path: absolute, as `checkpoint.run_directory` gives it.
@@ -109,12 +109,13 @@ class Directory:
             CheckpointMismatch: it is of another run, or of a later update than the last one asked for.
             CheckpointCorrupt: it cannot be read; with `auto` none of them can.
         """
-        there = self._checkpoints.updates() if self._checkpoints is not None and is_first() else []
+        # All processes read, and not the first alone: Orbax counts what each does, and waits for ever where the counts differ.
+        there = self._checkpoints.updates() if self._checkpoints is not None else []
         if there and resume == "never":
             hint = f"has checkpoints, up to update {there[-1]}; resume='auto' resumes from them"
             raise ConfigError([Problem("directory", str(self.path), hint)])
         if not there:
-            if resume == "must" and is_first():
+            if resume == "must":
                 raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to resume from")])
             return None
         saved = self._checkpoints.load(there[-1]) if resume == "must" else first_readable(there, self._checkpoints.load)
@@ -129,7 +130,7 @@ class Directory:
         if saved.updates > plan.num_updates:
             text = f"the run is at update {saved.updates} already, and {plan.num_updates} are asked for"
             raise CheckpointMismatch(self.path, [f"total_timesteps: {text}; ask for more, or choose another directory"])
-        for text in _changes_of_numbers(saved.record, self.identity, self._cls):
+        for text in _changes_of_numbers(saved.record, self.identity, self._cls) if is_first() else ():
             warnings.warn(text, stacklevel=5)
 
     def save(self, updates: int, tree: PyTree, more: dict[str, Any]) -> None:

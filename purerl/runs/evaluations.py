@@ -133,7 +133,7 @@ class Best:
 
     def _restore(self, evaluations: Evaluations, wanted: dict[str, str]) -> None:
         try:
-            there = self._store.updates() if self._store is not None and is_first() else []
+            there = self._store.updates() if self._store is not None else []  # in all processes: see `Directory.saved`
             saved = first_readable(there, self._store.load) if there else None
         except CheckpointError as error:
             warnings.warn(f"{error}; the best states begin anew", stacklevel=3)

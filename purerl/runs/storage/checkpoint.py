@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem
-from purerl.runs.processes import is_first, process_count
+from purerl.runs.processes import agreed, is_first, process_count
 from purerl.runs.storage.files import read_errors
 from purerl.runs.storage.migrations import FORMAT, fitted, migrated
 
@@ -171,8 +171,9 @@ class Store:
         stored = {path: x for path, x in arrays.items() if x.size}
         metadata = {"record": text, "sha256": _sha256(text.encode())}
         path, self._saving_updates = self._path(updates), updates
+        (exists,), _ = agreed(path.exists())  # the first process may remove it before another one looks
         with self._reported():
-            self._saving = _orbax().save_async(path, stored, overwrite=path.exists(), custom_metadata=metadata)
+            self._saving = _orbax().save_async(path, stored, overwrite=bool(exists), custom_metadata=metadata)
 
     def wait(self) -> None:
         """Returns when what was saved is whole.
