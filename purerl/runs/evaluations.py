@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from purerl.core.errors import CheckpointError
-from purerl.runs.processes import from_first, is_first
+from purerl.runs.processes import from_first
 from purerl.runs.storage.checkpoint import CLOCK, Checkpoint, Store, describe, first_readable, leaf_differences, to_arrays
 from purerl.runs.storage.files import AppendOnlyFile, checksum, read_errors, read_file
 
