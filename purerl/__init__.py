@@ -10,6 +10,7 @@ from purerl.core.errors import (
     CheckpointMismatch,
     ConfigError,
     DirectoryLocked,
+    EnvironmentFailed,
     NotFiniteError,
 )
 from purerl.core.metrics import summarize
@@ -28,6 +29,7 @@ from purerl.core.types import (
     Transition,
 )
 from purerl.envs.conformance import check_env
+from purerl.envs.from_gymnasium import from_gymnasium
 from purerl.envs.functions import wrap_env
 from purerl.learning import advantages, losses
 from purerl.networks import distributions
@@ -63,6 +65,7 @@ __all__ = [
     "DirectoryLocked",
     "Discrete",
     "Environment",
+    "EnvironmentFailed",
     "FitResult",
     "Indices",
     "MultiBinary",
@@ -87,6 +90,7 @@ __all__ = [
     "distributions",
     "export",
     "fit",
+    "from_gymnasium",
     "from_linen",
     "from_nnx",
     "interval",

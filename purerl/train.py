@@ -322,7 +322,8 @@ class Train:
             hint = f"must be divisible by the number of devices, {self.axis.size}"
             raise ConfigError([Problem("num_episodes", num_episodes, hint)])
         levels = self.cfg.num_levels if training_levels else 0
-        env = self._remake_env(env_params or {}, levels) if env_params or levels != self.cfg.num_levels else self.env
+        apart = env_params or levels != self.cfg.num_levels or self.env.host
+        env = self._remake_env(env_params or {}, levels) if apart else self.env
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
             raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])

@@ -140,6 +140,17 @@ class DirectoryLocked(CheckpointError):
     """
 
 
+class EnvironmentFailed(RuntimeError):
+    """An environment on the host that raised an error, or whose state is not the newest.
+
+    Example:
+        >>> try:
+        ...     result = purerl.fit(purerl.PPOConfig(env="gymnasium/CartPole-v1", total_timesteps=1024))
+        ... except purerl.EnvironmentFailed as error:
+        ...     print(f"the run is saved: {error}")
+    """
+
+
 class NotFiniteError(ArithmeticError):
     """Parameters that are NaN or infinite: the run has diverged.
 

@@ -157,6 +157,7 @@ class Environment(NamedTuple):
     draw: `(env_states, returns, path)` draws single environments' states, a frame each, into a file; None where nothing can.
     name: what it is called in messages and records.
     action_mask: the entry of a dict of observations that marks the legal actions; "" for none.
+    host: what opens and closes environments that live outside of `env_state`; None for pure ones. See `purerl.envs.host`.
 
     Example:
         >>> def reset(keys):
@@ -183,6 +184,7 @@ class Environment(NamedTuple):
     name: str = ""
     truncates_after: int | None = None
     action_mask: str = ""
+    host: Any = None
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def make_env(
         suite, name = adapter(env_id)
         env = suite.make(name, env_kwargs)
         made = suite.adapt(env, overridden(suite.default_params(env), env_params))
-        return with_info(made, info)._replace(name=env_id)
+        return _informed(made, info)._replace(name=env_id)
     gymnax, _ = adapter("")
     env = gymnax.make(env_id, env_kwargs) if env is None else env
     if isinstance(env, type):
@@ -48,6 +48,11 @@ def make_env(
         raise ConfigError(
             [Problem("env", "a tuple", "pass the environment and its parameters apart: env=env, env_params=params")]
         )
+    if any(cls.__module__.startswith("gymnasium.") for cls in type(env).__mro__):
+        hint = (
+            "is one of gymnasium's, of which several are needed: env=purerl.from_gymnasium(lambda: ...), or an id gymnasium/..."
+        )
+        raise ConfigError([Problem("env", type(env).__name__, hint)])
     missing = [name for name in ("reset", "step", "action_space") if not callable(getattr(env, name, None))]
     if missing:
         hint = f"has no method {' or '.join(missing)}; gymnax 1.0's are needed, or purerl.wrap_env(env) of a bare environment"
@@ -60,7 +65,12 @@ def _own(env: Environment, env_params: dict[str, Any], params: Any, info: tuple[
     given = {"env_params": env_params or params}
     if found := [Problem(name, x, "a purerl.Environment has no parameters to set") for name, x in given.items() if x]:
         raise ConfigError(found)
-    return with_info(checked(env), info)
+    return _informed(env if env.host else checked(env), info)
+
+
+def _informed(env: Environment, info: tuple[str, ...]) -> Environment:
+    """With these entries of its info alone; on the host, environments that nobody else steps."""
+    return env.host.anew(info) if env.host else with_info(env, info)
 
 
 def swept_problems(

@@ -2,6 +2,7 @@
 
 import jax
 
+from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import Environment
 
 
@@ -15,6 +16,9 @@ def with_levels(env: Environment, num_levels: int) -> Environment:
     """
     if not num_levels:
         return env
+    if env.host:
+        hint = "needs an environment in JAX, whose resets are drawn by keys; this one lives on the host"
+        raise ConfigError([Problem("num_levels", num_levels, hint)])
 
     def level(key: jax.Array) -> jax.Array:
         return jax.random.fold_in(jax.random.key(0), jax.random.randint(key, (), 0, num_levels))

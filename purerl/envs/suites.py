@@ -9,6 +9,7 @@ from purerl.core.errors import ConfigError, Problem, nearest
 SUITES = {  # the prefix of an id, the package it needs
     "brax": "brax",
     "craftax": "craftax",
+    "gymnasium": "gymnasium",
     "jumanji": "jumanji",
     "navix": "navix",
     "pgx": "pgx",

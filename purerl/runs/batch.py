@@ -84,6 +84,9 @@ class Batch:
         of_config = lambda i: jax.tree.map(lambda x: np.asarray(x)[i] if np.ndim(x) else x, cfg)
         self.num_seeds, self.seed = num_seeds, seed
         self.objects, self.train, self.devices_per_run = objects, make_train(of_config(0), **objects), devices_per_run
+        if self.on_host and (devices_per_run > 1 or process_count() > 1):
+            hint = "environments on the host are stepped by one device of one process"
+            raise ConfigError([Problem("devices_per_run", devices_per_run, hint)])
         self.here = self._share_of(self.train)
         own = (objects.get("env"), objects.get("env_params"))
         if several and (found := swept_problems(cfg.env, cfg.env_kwargs, cfg.env_params, *own)):
@@ -97,15 +100,22 @@ class Batch:
 
     def train_of(self, cfg: dict[str, Any]) -> Train:
         """That of one run, on one of its devices, from the part of `cfgs` that is its own."""
-        if not cfg:
-            return self.here
         own = lambda path, x: cfg.get(jax.tree_util.keystr(path, simple=True, separator="."), x)
-        return self._share_of(make_train(jax.tree_util.tree_map_with_path(own, self.configs[0]), **self.objects))
+        make = lambda: make_train(jax.tree_util.tree_map_with_path(own, self.configs[0]), **self.objects)
+        train = self._share_of(make()) if cfg else self.here
+        if self.on_host:
+            train.env.host.keep = len(self.pairs)
+        return train
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the environments live on the host: then one run is computed after the other, on one device."""
+        return self.train.env.host is not None
 
     @property
     def rows(self) -> int:
         """How many runs are computed at a time, each on devices of its own."""
-        return min(len(jax.devices()) // self.devices_per_run, len(self.pairs))
+        return 1 if self.on_host else min(len(jax.devices()) // self.devices_per_run, len(self.pairs))
 
     def mesh(self, rows: int) -> Mesh:
         """The devices of so many runs."""
@@ -146,7 +156,8 @@ class Batch:
             return of_run
         if on_mesh:
             return over_rows(of_run, in_axes, out_axes, self.mesh, self._specs, exact)
-        return over_devices(of_run, in_axes=in_axes, out_axes=out_axes, exact=exact)
+        options = {"devices": jax.local_devices()[:1], "exact": True} if self.on_host else {"exact": exact}
+        return over_devices(of_run, in_axes=in_axes, out_axes=out_axes, **options)
 
     def one(self, run: int) -> "Batch":
         """The run at this place by itself; it keeps its label."""

@@ -25,7 +25,9 @@ from purerl.config.other_names import renamed
 from purerl.config.rules import Rule, at_least, is_flag, is_int, is_number, one_of
 from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
 from purerl.core.types import TrainState
+from purerl.envs.host import take_failure
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf
+from purerl.runs import host_environments
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import Directory, Run, identity, require_checkpoint, saved_layout, warm_start
 from purerl.runs.evaluations import Best, Evaluations
@@ -188,12 +190,14 @@ def fit(
             require_checkpoint(init_from)  # before anything is compiled
         state, updates, seconds = runs.init(), 0, 0.0
         if saved is not None:
-            state, updates, seconds = _restored(saved, template, state), saved.updates, saved.record["seconds"]
+            fresh, updates, seconds = state, saved.updates, saved.record["seconds"]
+            state = _restored(saved, template, fresh)
+            state = host_environments.restored(runs, state, fresh, saved) if runs.on_host else state
             curves.pending = _pending(saved, curves.pending)
         elif init_from is not None:
             state = runs.restart(warm_start(state, init_from))
         curves.begin(updates)
-        began = (updates, seconds)
+        began, saved_updates = (updates, seconds), updates
         report = stack.enter_context(Reports(recorders, Progress(plan, runs.labels, updates, seconds, {}, began)))
         expected = saved.record.get("evaluations", 0) if saved is not None else 0
         evaluations = Evaluations(score, home.file("evaluations.jsonl"), updates, len(runs.labels), expected)
@@ -219,6 +223,7 @@ def fit(
 
         def save():
             """Saves what a checkpoint depends on, and then the checkpoint."""
+            nonlocal saved_updates
             report.flush()
             for write in (curves.flush, evaluations.flush, best.settle):
                 with save_errors():
@@ -226,7 +231,9 @@ def fit(
             whole = on_host(state)
             with save_errors():
                 more = {"seconds": seconds, "evaluations": len(evaluations), "evaluated": evaluated}
-                home.save(updates, {"state": whole, "pending": curves.pending}, more)
+                outside = {"environments": host_environments.saved(state)} if runs.on_host else {}
+                home.save(updates, {"state": whole, "pending": curves.pending, **outside}, more)
+            saved_updates = updates
 
         done = updates == plan.num_updates
         if not done:
@@ -239,7 +246,14 @@ def fit(
                 before = time.perf_counter()
                 until_due = (every - updates % every for every in (save_every, eval_every) if every)
                 chunk = min(chunk, MAX_CHUNK, plan.num_updates - updates, *until_due)
-                state, rows, finite = runs.chunk(state, chunk)
+                try:
+                    state, rows, finite = runs.chunk(state, chunk)
+                except jax.errors.JaxRuntimeError as error:
+                    if (failure := take_failure()) is None:
+                        raise
+                    if updates > saved_updates:
+                        save()
+                    raise failure from error
                 updates, seconds = updates + chunk, began[1] + time.perf_counter() - start
                 if on_nonfinite == "raise" and not finite.all():
                     raise _diverged(state, rows, finite, updates, runs.labels)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core import reductions
+from purerl.core.clock import clock_at
 from purerl.core.keys import named_key
 from purerl.core.reductions import everywhere, on_axis
 from purerl.core.types import TrainState
@@ -55,9 +56,9 @@ class Runs(Batch):
         """The shapes of the first state. Nothing is compiled."""
         return jax.eval_shape(lambda: self._first(self.cfgs, self._keys()))
 
-    def init(self) -> TrainState:
-        """The initial state."""
-        return self._jitted_first(self.cfgs, np.asarray(jax.random.key_data(self._keys())))
+    def init(self, updates: int = 0) -> TrainState:
+        """The initial state; one of its own for each number of updates."""
+        return self._jitted_first(self.cfgs, np.asarray(jax.random.key_data(self._keys(updates))))
 
     def _first_of_data(self, cfgs: dict[str, Any], data: jax.Array) -> TrainState:
         return self._first(cfgs, jax.random.wrap_key_data(data, impl=jax.random.key_impl(self._keys())))
@@ -77,8 +78,9 @@ class Runs(Batch):
         restart = self._over(lambda train, state: train.restart(state), (Train.seed_axes,), Train.seed_axes)
         return jax.jit(restart)(self.cfgs, state)
 
-    def _keys(self) -> jax.Array:
+    def _keys(self, updates: int = 0) -> jax.Array:
         keys = [jax.random.key(seed) for _, seed in self.pairs]
+        keys = [named_key(key, "again", clock_at(updates)) for key in keys] if updates else keys
         return jnp.stack(keys) if self.batched else keys[0]
 
     def row(self) -> dict[str, Any]:
@@ -95,7 +97,8 @@ class Runs(Batch):
     def compile(self, state: TrainState) -> None:
         """Compiles `chunk`, one program for every length."""
         chunk = self._over(self._run_chunk, (Train.seed_axes, None), (Train.seed_axes, 0, 0))
-        self._chunk = jax.jit(chunk, donate_argnums=1).lower(self.cfgs, state, np.int32(1)).compile()
+        donated = () if self.on_host else (1,)  # a state whose environments fail in the chunk after it is saved
+        self._chunk = jax.jit(chunk, donate_argnums=donated).lower(self.cfgs, state, np.int32(1)).compile()
 
     def needed_bytes(self) -> int:
         """What each device needs for `chunk`, by its compiler."""

@@ -1,0 +1,334 @@
+"""The adapter for gymnasium, whose environments live on the host: `gymnasium/HalfCheetah-v5`, `gymnasium/ALE/Pong-v5`, ...
+
+Among `env_kwargs` is `vectorization`: `sync`, one environment after the other in this process, or `async`, each in a process of
+its own. All others are the constructor's.
+
+The vector environments are gymnasium's. An episode's last observation and flags are those of its last step, in each of
+gymnasium's modes of auto-reset: where it resets in the same step, it gives the last observation apart; in the others nothing is
+reset before the next step, and what has ended is reset by a mask.
+"""
+
+import contextlib
+import functools
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import gymnasium
+import jax
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
+
+from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, code_of, nearest
+from purerl.core.types import Discrete, Environment, Indices, MultiBinary, MultiDiscrete
+from purerl.envs.host import Host, Recipe
+from purerl.envs.parameters import constructing
+from purerl.envs.snapshots import Keeper
+from purerl.envs.spaces import action_space_of
+
+PyTree = Any
+SYNC, ASYNC, VECTOR = "sync", "async", "vector"
+MODES = (SYNC, ASYNC)
+PROBED = 1000  # steps of a random episode, at most, that is looked at for the entries of info
+
+
+class Made(NamedTuple):
+    """How one environment is made, and how several of them are."""
+
+    make: Callable[[], gymnasium.Env]
+    vectorization: str
+    name: str
+
+
+def make(name: str, env_kwargs: tuple) -> Made:
+    """The environment of this id.
+
+    Raises:
+        ConfigError: no such id, or its constructor refused the arguments.
+    """
+    if ":" in name:
+        hint = "a module to import does not belong into a config; import it, and name the id alone"
+        raise ConfigError([Problem("env", f"gymnasium/{name}", hint)])
+    if name not in gymnasium.registry:
+        raise ConfigError(
+            [Problem("env", f"gymnasium/{name}", f"no registered environment; {nearest(name, gymnasium.registry)}")]
+        )
+    kwargs = dict(env_kwargs)
+    vectorization = _checked(kwargs.pop("vectorization", SYNC), MODES)
+    one = functools.partial(gymnasium.make, name, disable_env_checker=True, **kwargs)
+    try:
+        with constructing(f"gymnasium/{name}", env_kwargs):
+            one().close()
+    except ConfigError as error:
+        if isinstance(error.__cause__, gymnasium.error.DependencyNotInstalled):
+            raise ConfigError([Problem("env", f"gymnasium/{name}", str(error.__cause__))]) from error
+        raise
+    return Made(one, vectorization, f"gymnasium/{name}")
+
+
+def default_params(made: Made) -> None:
+    """None: what can be set is the constructor's."""
+
+
+def adapt(made: Made, params: None) -> Environment:
+    """It behind purerl's protocol."""
+    return environment(made.make, made.vectorization)._replace(name=made.name)
+
+
+def environment(make: Callable[..., Any], vectorization: str) -> Environment:
+    """What `purerl.from_gymnasium` gives."""
+    _checked(vectorization, (*MODES, VECTOR))
+    if not callable(make) or isinstance(make, gymnasium.Env | VectorEnv):
+        raise ConfigError([Problem("make", make, "must be a function that makes an environment, since several are needed")])
+    probe = functools.partial(make, 1) if vectorization == VECTOR else make
+    with code_of("make", "make(1)" if vectorization == VECTOR else "make()"):
+        env = probe()
+    kind = VectorEnv if vectorization == VECTOR else gymnasium.Env
+    if not isinstance(env, kind):
+        raise ConfigError([Problem("make", type(env).__name__, f"must make a {kind.__module__}.{kind.__name__}")])
+    single = vectorization == VECTOR
+    if single:
+        _mode(env)
+    of = lambda name: getattr(env, f"single_{name}" if single else name)
+    spec = getattr(env, "spec", None)
+    with code_of("make", "reset() and step(action) of it"):
+        info_shapes = _info_shapes(env, single)
+    described = Environment(
+        reset=None,
+        step=None,
+        observation_space=_observation_space(of("observation_space")),
+        action_space=_action_space(of("action_space")),
+        max_steps=getattr(spec, "max_episode_steps", None),
+        info=tuple(info_shapes),
+        name=_name(make, spec),
+    )
+    env.close()
+    recipe = Recipe(functools.partial(_Environments, make, vectorization), described, info_shapes)
+    return Host.environment(recipe)
+
+
+def _checked(vectorization: Any, choices: tuple[str, ...]) -> str:
+    if vectorization not in choices:
+        raise ConfigError([Problem("vectorization", vectorization, f"must be one of {', '.join(choices)}")])
+    return vectorization
+
+
+def _name(make: Callable, spec: Any) -> str:
+    return f"gymnasium/{spec.id}" if getattr(spec, "id", None) else getattr(make, "__qualname__", type(make).__name__)
+
+
+def _mode(env: VectorEnv) -> AutoresetMode:
+    """How a vector environment resets what has ended."""
+    mode = env.metadata.get("autoreset_mode")
+    mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode) if mode else AutoresetMode.NEXT_STEP
+    if mode is AutoresetMode.NEXT_STEP and not isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+        hint = "resets in the step after the last one, which is then no step to learn from; make it reset in the same step"
+        raise ConfigError([Problem("make", type(env.unwrapped).__name__, hint)])
+    return mode
+
+
+# --- spaces -----------------------------------------------------------------------------------------------------------
+
+
+def _observation_space(space: spaces.Space) -> PyTree:
+    """The space of one observation as purerl's."""
+    if isinstance(space, spaces.Dict):
+        return {name: _observation_space(x) for name, x in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(_observation_space, space.spaces))
+    if isinstance(space, spaces.Discrete):
+        return Discrete(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete) and (space.nvec.ndim == 1 or (space.nvec == space.nvec.flat[0]).all()):
+        sizes = tuple(map(int, space.nvec)) if space.nvec.ndim == 1 else int(space.nvec.flat[0])
+        return Indices(sizes, space.shape)
+    if isinstance(space, spaces.MultiBinary):
+        return jax.ShapeDtypeStruct(space.shape, np.float32)
+    if isinstance(space, spaces.Box):
+        return jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))
+    hint = "observations must be of Box, Discrete, MultiDiscrete or MultiBinary spaces, or a Dict or Tuple of them"
+    raise ConfigError([Problem("env", space, hint)])
+
+
+def _converted(space: spaces.Space, obs: Any) -> PyTree:
+    """Observations `[B, ...]` as purerl's, copied."""
+    if isinstance(space, spaces.Dict):
+        return {name: _converted(x, obs[name]) for name, x in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_converted(x, part) for x, part in zip(space.spaces, obs, strict=True))
+    own = _observation_space(space)
+    start = getattr(space, "start", 0)
+    return np.array(obs - start if np.any(start) else obs, own.dtype)
+
+
+def _where(flags: np.ndarray, new: PyTree, old: PyTree) -> PyTree:
+    return jax.tree.map(lambda x, y: np.where(flags.reshape(-1, *[1] * (x.ndim - 1)), x, y), new, old)
+
+
+def _action_space(space: spaces.Space) -> Any:
+    """The space of one action as purerl's."""
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
+    if isinstance(space, spaces.MultiBinary):
+        return MultiBinary(int(np.prod(space.shape)))
+    with jax.ensure_compile_time_eval():  # bounds are computed, maybe while a program is traced
+        return action_space_of(space)
+
+
+def _action(space: spaces.Space, action: np.ndarray) -> np.ndarray:
+    """Actions `[B, ...]` of purerl's as gymnasium's."""
+    action = action.reshape(len(action), *space.shape).astype(space.dtype)
+    start = getattr(space, "start", 0)
+    return action + start if np.any(start) else action
+
+
+# --- info -------------------------------------------------------------------------------------------------------------
+
+
+def _info_shapes(env: Any, vector: bool) -> dict[str, tuple[int, ...]]:
+    """The shapes of the entries of info that are numbers, or rows of them, in the steps of a random episode."""
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    found = {}
+    for _ in range(PROBED):
+        *_, terminated, truncated, info = env.step(env.action_space.sample())
+        infos = [{name: x[0] for name, x in info.items() if isinstance(x, np.ndarray)}] if vector else [info]
+        for each in infos:
+            found |= {name: np.shape(x) for name, x in each.items() if _is_number(x) and not (vector and name.startswith("_"))}
+        if np.all(terminated) or np.all(truncated):
+            return found
+    return found
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, bool | int | float | np.ndarray | np.generic) and np.ndim(x) <= 1 and np.asarray(x).dtype.kind in "biuf"
+
+
+# --- environments that are open -----------------------------------------------------------------------------------------
+
+
+class _Named(gymnasium.Wrapper):
+    """An environment whose errors name it, the step and the action, and that can be saved."""
+
+    def __init__(self, env: gymnasium.Env, index: int):
+        super().__init__(env)
+        self._index, self._steps, self._keeper = index, 0, Keeper(env)
+        if multiprocessing.parent_process() is not None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, which ends the others
+
+    def reset(self, **kwargs: Any) -> tuple:
+        self._steps = 0
+        try:
+            return self.env.reset(**kwargs)
+        except Exception as error:  # a user's environment may raise anything
+            raise self._failed("its reset", error) from error
+
+    def step(self, action: Any) -> tuple:
+        self._steps += 1
+        try:
+            return self.env.step(action)
+        except Exception as error:
+            raise self._failed(f"step {self._steps} of its episode, action {_text(action)}", error) from error
+
+    def _failed(self, where: str, error: Exception) -> EnvironmentFailed:
+        return EnvironmentFailed(f"environment {self._index}, {where}: {type(error).__name__}: {error}")
+
+    def kept(self) -> dict[str, Any]:
+        return self._keeper.snapshot() | {"steps": self._steps}
+
+    def put_back(self, saved: list[dict[str, Any]]) -> None:
+        self._keeper.restore(saved[self._index])
+        self._steps = saved[self._index]["steps"]
+
+
+def _text(action: Any) -> str:
+    return np.array2string(np.asarray(action), threshold=8, precision=4, separator=", ")
+
+
+def _named(make: Callable, index: int) -> gymnasium.Env:
+    return _Named(make(), index)
+
+
+class _Environments:
+    """`HostEnvironments` of gymnasium's."""
+
+    def __init__(self, make: Callable, vectorization: str, count: int, names: tuple[str, ...]):
+        self._names, self._own = names, vectorization == VECTOR
+        if self._own:
+            self._envs = make(count)
+        else:
+            functions = [functools.partial(_named, make, i) for i in range(count)]
+            mode = {"autoreset_mode": AutoresetMode.DISABLED, "copy": False}
+            if vectorization == ASYNC:
+                # JAX has threads, which a forked process would not survive.
+                self._envs = AsyncVectorEnv(functions, context="forkserver" if os.name == "posix" else "spawn", **mode)
+            else:
+                self._envs = SyncVectorEnv(functions, **mode)
+        self._same_step = _mode(self._envs) is AutoresetMode.SAME_STEP
+        self._space, self._actions = self._envs.single_observation_space, self._envs.single_action_space
+        self._taken = 0
+
+    def reset(self, seeds: np.ndarray) -> PyTree:
+        obs, _ = self._call("reset", lambda: self._envs.reset(seed=[int(seed) for seed in seeds]))
+        return _converted(self._space, obs)
+
+    def step(self, action: np.ndarray) -> tuple:
+        action, self._taken = _action(self._actions, action), self._taken + 1
+        where = f"step {self._taken}, actions {_text(action)}"
+        obs, reward, terminated, truncated, info = self._call(where, lambda: self._envs.step(action))
+        terminated, truncated = (np.array(x, np.bool_) for x in (terminated, truncated))
+        done, following = terminated | truncated, _converted(self._space, obs)
+        last, named = following, {name: self._entry(info, name, done) for name in self._names}
+        if done.any() and self._same_step:
+            rows = zip(done, info["final_obs"], iterate(self._envs.observation_space, obs), strict=True)
+            rows = [final if ended else row for ended, final, row in rows]
+            last = _converted(self._space, concatenate(self._space, rows, create_empty_array(self._space, len(rows))))
+        elif done.any():
+            obs, _ = self._call("reset", lambda: self._envs.reset(options={"reset_mask": done}))
+            following = _where(done, _converted(self._space, obs), following)
+        return following, last, np.array(reward, np.float32), terminated, truncated, named
+
+    def snapshot(self) -> str:
+        if self._own:
+            return json.dumps({"missing": "a vector environment gives no state that could be saved"})
+        kept = self._call("a snapshot", lambda: self._envs.call("kept"))
+        missing = sorted({name for each in kept for name in each.get("missing", ())})
+        why = f"what is in {', '.join(missing)} cannot be saved"
+        return json.dumps({"missing": why} if missing else {"environments": kept})
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self._call("restoring", lambda: self._envs.call("put_back", saved["environments"]))
+
+    def close(self) -> None:
+        workers = getattr(self._envs, "processes", ())
+        with contextlib.suppress(Exception):  # of environments that have failed
+            self._envs.close(**({"terminate": True} if workers else {}))
+        self._envs.closed = True
+        for worker in workers:
+            worker.terminate()
+
+    def _entry(self, info: dict[str, Any], name: str, done: np.ndarray) -> np.ndarray:
+        """An entry of info of each environment, 0 where it has none in this step."""
+        last = info.get("final_info", {}) if self._same_step else {}
+        found = [(info, ~done), (last, done)] if last else [(info, np.ones_like(done))]
+        shape = next((np.shape(x[name])[1:] for x, _ in found if name in x), ())
+        entry = np.zeros((len(done), *shape), np.float32)
+        for values, where in found:
+            if name in values:
+                there = where & np.asarray(values.get(f"_{name}", True))
+                entry[there] = np.asarray(values[name], np.float32)[there]
+        return entry
+
+    def _call(self, where: str, function: Callable) -> Any:
+        try:
+            return function()
+        except EnvironmentFailed:
+            raise
+        except Exception as error:
+            dead = [i for i, p in enumerate(getattr(self._envs, "processes", ())) if not p.is_alive()]
+            which = f"environment {dead[0]}, whose process has ended, " if dead else ""
+            raise EnvironmentFailed(f"{which}{where}: {type(error).__name__}: {error}") from error

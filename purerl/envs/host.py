@@ -1,0 +1,207 @@
+"""Environments that live on the host, outside of JAX: a program calls back to reset and to step them.
+
+What a program has of them is a ticket: the number of a set of environments, and how many steps it has taken. A set moves on with
+each step, so that the newest ticket alone can be stepped from; any other is refused. The calls follow one another because each
+needs the ticket that the one before gave.
+"""
+
+import contextlib
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.experimental import io_callback
+
+from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
+from purerl.core.types import Environment, TimeStep
+from purerl.envs.signals import check_names
+
+PyTree = Any
+
+
+class HostEnvironments(Protocol):
+    """A set of `B` environments. Arrays are NumPy's, in the dtypes of `Spaces`, and not changed afterwards.
+
+    reset: `(seeds [B]) -> obs`, of all environments.
+    step: `(action) -> (obs, next_obs, reward, terminated, truncated, info)`, as in `TimeStep`.
+    snapshot: what `restore` needs to go on from here, as JSON; `{"missing": reason}` where there is nothing that could.
+    restore: makes them those of a snapshot that was read.
+    """
+
+    def reset(self, seeds: np.ndarray) -> PyTree: ...
+    def step(self, action: np.ndarray) -> tuple: ...
+    def snapshot(self) -> str: ...
+    def restore(self, saved: dict[str, Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Recipe(NamedTuple):
+    """How environments on the host are made, and what they are like.
+
+    make: `(num_envs, names) -> HostEnvironments` whose info has entries of these names.
+    env: spaces and limits; its `reset` and `step` are not used.
+    info_shapes: of each entry of `info`.
+    """
+
+    make: Callable[[int, tuple[str, ...]], HostEnvironments]
+    env: Environment
+    info_shapes: dict[str, tuple[int, ...]]
+
+
+@struct.dataclass
+class Ticket:
+    """Which environments, and after how many of their steps. Leaves `[B]`, all alike, uint32."""
+
+    number: jax.Array
+    steps: jax.Array
+
+
+class _Set(NamedTuple):
+    """Environments that were reset, how many there are, and how many steps they have taken, in a list."""
+
+    environments: HostEnvironments
+    count: int
+    steps: list[int]
+
+
+_failures: list[EnvironmentFailed] = []
+_open: dict[int, _Set] = {}  # by number: the programs of one run, compiled one by one, step the same environments
+_numbers = itertools.count(1)
+_lock = threading.Lock()
+
+
+class Host:
+    """Opens, steps and closes the environments of a recipe.
+
+    Attributes:
+        keep: how many sets it keeps open, those of the newest resets; a further reset takes the oldest. A run needs one.
+    """
+
+    def __init__(self, recipe: Recipe, info: tuple[str, ...] = ()):
+        check_names(info, recipe.env.info)
+        self.recipe, self.info, self.keep = recipe, info, 1
+        self._mine: list[int] = []
+        weakref.finalize(self, _close, self._mine)
+
+    @classmethod
+    def environment(cls, recipe: Recipe, info: tuple[str, ...] = ()) -> Environment:
+        """Environments behind purerl's protocol, none of them open yet."""
+        host = cls(recipe, info)
+        return recipe.env._replace(reset=host.reset, step=host.step, info=info or recipe.env.info, host=host)
+
+    def anew(self, info: tuple[str, ...]) -> Environment:
+        """The same with a set of its own, and these entries of info."""
+        return self.environment(self.recipe, info)._replace(info=info)
+
+    def reset(self, keys: jax.Array) -> tuple[Ticket, PyTree]:
+        """As in `Environment`; the seeds are the last words of the keys."""
+        seeds, count = not_vmapped(jax.random.key_data(keys)[..., -1]), keys.shape[0]
+        obs = self._shapes(self.recipe.env.observation_space, count)
+        number, obs = io_callback(self._reset, (jax.ShapeDtypeStruct((), np.uint32), obs), seeds)
+        return Ticket(jnp.broadcast_to(number, count), jnp.zeros(count, jnp.uint32)), obs
+
+    def step(self, keys: jax.Array, ticket: Ticket, action: jax.Array) -> TimeStep:
+        """As in `Environment`; the environments have random numbers of their own, and the keys are not used."""
+        action = not_vmapped(action)
+        count = action.shape[0]
+        obs, of = self._shapes(self.recipe.env.observation_space, count), lambda dtype: jax.ShapeDtypeStruct((count,), dtype)
+        info = {name: jax.ShapeDtypeStruct((count, *self.recipe.info_shapes[name]), np.float32) for name in self.info}
+        shapes = (jax.ShapeDtypeStruct((), np.uint32), obs, obs, of(np.float32), of(np.bool_), of(np.bool_), info)
+        steps, *after = io_callback(self._step, shapes, ticket.number[0], ticket.steps[0], action)
+        return TimeStep(ticket.replace(steps=jnp.broadcast_to(steps, count)), *after)
+
+    def _shapes(self, space: PyTree, count: int) -> PyTree:
+        leaf = lambda x: jax.ShapeDtypeStruct((count, *x.shape), x.dtype)
+        return jax.tree.map(leaf, space, is_leaf=lambda x: hasattr(x, "dtype"))
+
+    # --- on the host --------------------------------------------------------------------------------------------------
+
+    def _reset(self, seeds: jax.Array) -> tuple[np.uint32, PyTree]:
+        with _noted(self.recipe.env.name), _lock:
+            count, number = seeds.shape[0], next(_numbers)
+            oldest = _open.pop(self._mine.pop(0)) if len(self._mine) >= self.keep else None
+            if oldest is not None and oldest.count != count:
+                oldest.environments.close()
+            alike = oldest is not None and oldest.count == count
+            environments = oldest.environments if alike else self.recipe.make(count, self.info)
+            _open[number] = _Set(environments, count, [0])
+            self._mine.append(number)
+            return np.uint32(number), environments.reset(np.asarray(seeds))
+
+    def _step(self, number: jax.Array, steps: jax.Array, action: jax.Array) -> tuple:
+        with _noted(self.recipe.env.name):
+            opened, before = self._opened(int(number)), int(steps)
+            if opened.steps[0] % 2**32 != before:
+                at = f"it is of step {before} of its environments, which are at step {opened.steps[0]}"
+                raise EnvironmentFailed(f"{self.recipe.env.name}: this state is not the newest; {at}")
+            after = opened.environments.step(np.asarray(action))
+            opened.steps[0] += 1
+            return np.uint32(opened.steps[0] % 2**32), *after
+
+    def _opened(self, number: int) -> _Set:
+        if number not in _open:
+            text = "the environments of this state are closed; begin with train.init, or resume with fit"
+            raise EnvironmentFailed(f"{self.recipe.env.name}: {text}")
+        return _open[number]
+
+
+@jax.custom_batching.custom_vmap
+def not_vmapped(x: jax.Array) -> jax.Array:
+    """`x`, of one run.
+
+    Raises:
+        ConfigError: under `jax.vmap`, also of what was traced before.
+    """
+    return x
+
+
+@not_vmapped.def_vmap
+def _refuse(axis_size: int, in_batched: list, x: jax.Array) -> Any:
+    hint = "lives on the host, where one run is trained after the other: fit(num_seeds=...), jax.lax.map or a loop, no jax.vmap"
+    raise ConfigError([Problem("env", "under jax.vmap", hint)])
+
+
+@contextlib.contextmanager
+def _noted(name: str) -> Iterator[None]:
+    """Notes the error of a block, and lets it pass."""
+    _failures.clear()
+    try:
+        yield
+    except Exception as error:
+        text = str(error) if isinstance(error, EnvironmentFailed) else f"{type(error).__name__}: {error}"
+        _failures.append(EnvironmentFailed(text if text.startswith(name) else f"{name}: {text}"))
+        raise
+
+
+def _close(numbers: list[int]) -> None:
+    """Closes these sets."""
+    while numbers:
+        _open.pop(numbers.pop()).environments.close()
+
+
+# --- for checkpoints --------------------------------------------------------------------------------------------------
+
+
+def snapshot(ticket: Ticket) -> str:
+    """What the environments of a ticket need to go on from here; "" where they are closed, or have failed."""
+    try:
+        return _open[int(ticket.number[0])].environments.snapshot()
+    except (KeyError, EnvironmentFailed):
+        return ""
+
+
+def restore(ticket: Ticket, saved: dict[str, Any]) -> None:
+    """Makes the environments of a ticket those of a snapshot."""
+    _open[int(ticket.number[0])].environments.restore(saved)
+
+
+def take_failure() -> EnvironmentFailed | None:
+    """The error that ended the last call, if one did, once: JAX raises an error of its own in its place."""
+    failure, _failures[:] = next(iter(_failures), None), []
+    return failure

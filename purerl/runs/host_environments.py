@@ -1,0 +1,45 @@
+"""Environments on the host in checkpoints: their state is no part of the training state."""
+
+import json
+import warnings
+
+import jax
+import numpy as np
+
+from purerl.core.types import TrainState
+from purerl.envs.host import Ticket, restore, snapshot
+from purerl.runs.storage.checkpoint import Checkpoint
+from purerl.runs.training import Runs
+
+FAILED = json.dumps({"missing": "they had failed when this was saved"})
+
+
+def saved(state: TrainState) -> dict[str, np.ndarray]:
+    """A snapshot of each run's environments, as bytes `[size]`, by the place of the run."""
+    texts = (snapshot(ticket) or FAILED for ticket in _tickets(state))
+    return {str(i): np.frombuffer(text.encode(), np.uint8) for i, text in enumerate(texts)}
+
+
+def restored(runs: Runs, state: TrainState, fresh: TrainState, saved: Checkpoint) -> TrainState:
+    """The state of a checkpoint with environments that stand where its own stood; where that cannot be, they begin anew.
+
+    Args:
+        runs: that are resumed.
+        state: of the checkpoint.
+        fresh: the first state of these runs, whose environments are used.
+        saved: the checkpoint.
+    """
+    arrays = [saved.arrays[f"['environments']['{i}']"] for i in range(len(runs.labels))]
+    snapshots = [json.loads(x.tobytes()) for x in arrays]
+    if missing := sorted({x["missing"] for x in snapshots if "missing" in x}):
+        warnings.warn(f"resuming, but not bit-identically: the environments begin anew, since {'; '.join(missing)}", stacklevel=3)
+        return state.replace(actor=runs.init(saved.updates).actor)
+    for ticket, kept in zip(_tickets(fresh), snapshots, strict=True):
+        restore(ticket, kept)
+    return state.replace(actor=state.actor.replace(env_state=fresh.actor.env_state))
+
+
+def _tickets(state: TrainState) -> list[Ticket]:
+    """Of each run."""
+    ticket = jax.device_get(state.actor.env_state)
+    return [Ticket(*row) for row in zip(np.atleast_2d(ticket.number), np.atleast_2d(ticket.steps), strict=True)]
