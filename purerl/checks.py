@@ -155,8 +155,10 @@ def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState
     raise_if_any(_kept_problems(cfg, init, axis))
 
 
-def check_devices(cfg: OnPolicyConfig, network: Network, count: int) -> None:
+def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count: int) -> None:
     """That so many devices can have equal shares of the environments, and of every minibatch."""
+    if env.host:
+        raise ConfigError([Problem("env", env.name, f"lives on the host, and cannot be spread over {count} devices")])
     if cfg.num_envs % count:
         near = sorted({max(cfg.num_envs // count, 1) * count, -(-cfg.num_envs // count) * count})
         hint = f"must be divisible by the number of devices, {count}; {' or '.join(map(str, near))} would work"

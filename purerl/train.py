@@ -162,7 +162,7 @@ def make_train(
     network = with_action_mask(network, cfg.action_mask) if cfg.action_mask else network
     check_network(cfg, environment, network, optimizer, axis.size if axis else 1)
     if axis is not None:
-        check_devices(cfg, network, axis.size)
+        check_devices(cfg, environment, network, axis.size)
     if cfg.rnd is not None:
         pair = () if distils else (guarded("intrinsic", function) for function in intrinsic)
         intrinsic = rnd(cfg, environment, network) if distils else intrinsic_of_pair(*pair)
@@ -271,7 +271,7 @@ class Train:
     def on_axis(self, name: str, size: int) -> "Train":
         """One device's share of this training, as `make_train` gives it for an `axis_name` and an `axis_size`."""
         axis = _axis(name, size)
-        check_devices(self.cfg, self.network, size)
+        check_devices(self.cfg, self.env, self.network, size)
         return Train(self.cfg, self.env, self.network, self._algorithm, self._remake_env, self.given, axis)
 
     def restart(self, state: TrainState) -> TrainState:
@@ -354,6 +354,7 @@ class Train:
             rollout_bytes=num_bytes(rollout),
             state_bytes=num_bytes(state),
             kept_bytes=num_bytes(state.extra),
+            on_host=self.env.host is not None,
             phases=phases,
         )
 

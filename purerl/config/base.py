@@ -87,8 +87,8 @@ class OnPolicyConfig(Config):
 
     Environment:
         env: The id of a gymnax environment: CartPole-v1, Pendulum-v1, Breakout-MinAtar, DeepSea-bsuite, ...; or one of another
-          suite: brax/ant, craftax/Craftax-Classic-Symbolic-v1, jumanji/Snake-v1, navix/Navix-DoorKey-5x5-v0,
-          pgx/minatar-breakout, playground/CartpoleBalance, xminigrid/MiniGrid-DoorKey-5x5.
+          suite: brax/ant, craftax/Craftax-Classic-Symbolic-v1, gymnasium/HalfCheetah-v5, jumanji/Snake-v1,
+          navix/Navix-DoorKey-5x5-v0, pgx/minatar-breakout, playground/CartpoleBalance, xminigrid/MiniGrid-DoorKey-5x5.
         env_kwargs: Arguments of its constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
         env_params: Overrides of its parameters by name: `{"max_steps_in_episode": 200}`. They can be swept.
         action_mask: The entry of a dict of observations that marks the legal actions; "" for none.

@@ -19,6 +19,12 @@ class PhasePlan(NamedTuple):
     left_over: int
 
 
+HOST = """environments on the host, outside of JAX:
+  runs are trained one after the other, without jax.vmap
+  the program calls back in each step, and is compiled anew in each process
+  an update goes on from the newest state alone"""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The size of a run. Prints as a small table.
@@ -35,6 +41,7 @@ class Plan:
     state_bytes: memory of the whole state.
     kept_bytes: of that, what an algorithm keeps besides: rollouts to learn from again, other versions of the parameters.
     phases: what an update learns.
+    on_host: the environments live on the host, outside of JAX.
     """
 
     devices: int
@@ -49,10 +56,12 @@ class Plan:
     state_bytes: int
     kept_bytes: int
     phases: tuple[PhasePlan, ...]
+    on_host: bool = False
 
     def __str__(self) -> str:
-        rows = [(field.name, getattr(self, field.name)) for field in fields(self) if field.name != "phases"]
+        rows = [(field.name, getattr(self, field.name)) for field in fields(self) if field.name not in ("phases", "on_host")]
         for phase in self.phases if len(self.phases) > 1 else ():
             rows += [(f"{phase.name} phases", phase.runs), ("  gradient_steps", phase.gradient_steps)]
             rows += [("  left_over", phase.left_over)] if phase.left_over else []
-        return "\n".join(f"{name:<16}{value:>16,}" for name, value in rows)
+        lines = [f"{name:<16}{value:>16,}" for name, value in rows]
+        return "\n".join([*lines, HOST] if self.on_host else lines)

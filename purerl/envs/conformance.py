@@ -41,7 +41,8 @@ def check_env(
 
     It looks at shapes and dtypes, whether the state is a fixed point of a step, both flags and the time limit, whether runs are
     deterministic, whether a reset forgets the episode before, whether environments of a batch are independent, the observation
-    before a reset, numbers that are not finite, and what a step and a reset cost.
+    before a reset, numbers that are not finite, and what a step and a reset cost. On the host, where no state can be gone back
+    to, it does not look at resets, batches and cost.
 
     Args:
         env: an id, an object as `make_train` takes it, or a bare one as `wrap_env` does.
@@ -68,17 +69,19 @@ def check_env(
     trial = jax.device_get(jax.jit(lambda: _trial(made, key, num_envs, num_steps))())
     compiled = time.perf_counter() - begin
     again = jax.device_get(jax.jit(lambda: _trial(made, key, num_envs, num_steps))())  # traced anew
+    if made.host:  # a state of it cannot be gone back to, and has a number of its own
+        trial, again = (x._replace(last_state=(), state=()) for x in (trial, again))
     start_problems, start_notes = _start(made, key, num_envs)
     missing = _final_observation(trial)
     limit_problems, limit_notes = _limit(made, trial)
     problems = [*start_problems, *_signal_problems(made, trial), *limit_problems]
     problems += missing if not start_notes else []  # where all episodes begin alike, they may also end so
     ends = bool(trial.ended.any())
-    if _same(trial, again):
+    if not _same(trial, again):
+        problems.append(DIFFERENT_RUNS)
+    elif not made.host:
         problems += _row_problems(made, key, num_envs)
         problems += [] if not ends or _forgets(made, key, trial.last_state, trial.last_action, trial.ended) else [REMEMBERS]
-    else:
-        problems.append(DIFFERENT_RUNS)
     notes = [
         f"observations: {_text(made.observation_space)}; actions: {_action_text(space)}; "
         f"time limit: {'not known' if made.max_steps is None else f'{made.max_steps} steps'}",
@@ -88,14 +91,14 @@ def check_env(
         *start_notes,
         *(missing if start_notes else []),
         *limit_notes,
-        *_cost_notes(made, key, compiled),
+        *([] if made.host else _cost_notes(made, key, compiled)),
     ]
     return EnvReport(tuple(problems), tuple(notes))
 
 
 DIFFERENT_RUNS = (
     "not deterministic: two runs from one key differ. It has state outside of its state, such as numpy.random or a counter in "
-    "Python; use the key, and keep everything in the state"
+    "Python; use the key, and keep everything in the state, or in gymnasium self.np_random"
 )
 REMEMBERS = "a reset does not forget: what follows it depends on the episode before. Reset every part of the state"
 ROWS = "environments of a batch influence each other: in another order, or beside others, they give other results"

@@ -11,7 +11,7 @@ reset before the next step, and what has ended is reset by a mask.
 import contextlib
 import functools
 import json
-import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 from collections.abc import Callable
@@ -196,9 +196,11 @@ def _info_shapes(env: Any, vector: bool) -> dict[str, tuple[int, ...]]:
     found = {}
     for _ in range(PROBED):
         *_, terminated, truncated, info = env.step(env.action_space.sample())
-        infos = [{name: x[0] for name, x in info.items() if isinstance(x, np.ndarray)}] if vector else [info]
-        for each in infos:
-            found |= {name: np.shape(x) for name, x in each.items() if _is_number(x) and not (vector and name.startswith("_"))}
+        if vector:  # where it resets in the same step, the last info of an episode is apart
+            info = {
+                name: x[0] for name, x in (info | info.pop("final_info", {})).items() if name[0] != "_" and name != "final_obs"
+            }
+        found |= {name: np.shape(x) for name, x in info.items() if _is_number(x)}
         if np.all(terminated) or np.all(truncated):
             return found
     return found
@@ -329,6 +331,8 @@ class _Environments:
         except EnvironmentFailed:
             raise
         except Exception as error:
-            dead = [i for i, p in enumerate(getattr(self._envs, "processes", ())) if not p.is_alive()]
+            workers = getattr(self._envs, "processes", ()) if isinstance(error, EOFError | OSError) else ()
+            ended = multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=1) if workers else []
+            dead = [i for i, worker in enumerate(workers) if worker.sentinel in ended]
             which = f"environment {dead[0]}, whose process has ended, " if dead else ""
             raise EnvironmentFailed(f"{which}{where}: {type(error).__name__}: {error}") from error

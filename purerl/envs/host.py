@@ -62,6 +62,9 @@ class Ticket:
     steps: jax.Array
 
 
+SETS = 2  # of a run: what is trained in, and with curiosity the random steps before it
+
+
 class _Set(NamedTuple):
     """Environments that were reset, how many there are, and how many steps they have taken, in a list."""
 
@@ -80,12 +83,12 @@ class Host:
     """Opens, steps and closes the environments of a recipe.
 
     Attributes:
-        keep: how many sets it keeps open, those of the newest resets; a further reset takes the oldest. A run needs one.
+        runs: that are trained side by side. The sets of `SETS * runs` newest resets are open; a further reset takes the oldest.
     """
 
     def __init__(self, recipe: Recipe, info: tuple[str, ...] = ()):
         check_names(info, recipe.env.info)
-        self.recipe, self.info, self.keep = recipe, info, 1
+        self.recipe, self.info, self.runs = recipe, info, 1
         self._mine: list[int] = []
         weakref.finalize(self, _close, self._mine)
 
@@ -125,7 +128,7 @@ class Host:
     def _reset(self, seeds: jax.Array) -> tuple[np.uint32, PyTree]:
         with _noted(self.recipe.env.name), _lock:
             count, number = seeds.shape[0], next(_numbers)
-            oldest = _open.pop(self._mine.pop(0)) if len(self._mine) >= self.keep else None
+            oldest = _open.pop(self._mine.pop(0)) if len(self._mine) >= SETS * self.runs else None
             if oldest is not None and oldest.count != count:
                 oldest.environments.close()
             alike = oldest is not None and oldest.count == count
@@ -189,10 +192,13 @@ def _close(numbers: list[int]) -> None:
 
 
 def snapshot(ticket: Ticket) -> str:
-    """What the environments of a ticket need to go on from here; "" where they are closed, or have failed."""
+    """What the environments of a ticket need to go on from here; "" where they are closed, have moved on, or have failed."""
+    opened = _open.get(int(ticket.number[0]))
+    if opened is None or opened.steps[0] % 2**32 != ticket.steps[0]:
+        return ""
     try:
-        return _open[int(ticket.number[0])].environments.snapshot()
-    except (KeyError, EnvironmentFailed):
+        return opened.environments.snapshot()
+    except EnvironmentFailed:
         return ""
 
 

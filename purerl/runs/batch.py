@@ -104,7 +104,7 @@ class Batch:
         make = lambda: make_train(jax.tree_util.tree_map_with_path(own, self.configs[0]), **self.objects)
         train = self._share_of(make()) if cfg else self.here
         if self.on_host:
-            train.env.host.keep = len(self.pairs)
+            train.env.host.runs = len(self.pairs)
         return train
 
     @property

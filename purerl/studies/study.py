@@ -341,6 +341,9 @@ class Study:
             if not floats:  # so that it is a batch
                 batch = jax.tree.map(lambda x: np.full(len(points), x, np.float32), batch)
             runs = Runs(batch, self._options["seed"], seeds, False, self._objects, 1)
+            if runs.on_host:
+                hint = "lives on the host, and a study goes back to states of trials; purerl.sweep tries settings there"
+                raise ConfigError([Problem("env", runs.train.env.name, hint)])
             if runs.here.plan.num_updates < 2 ** (self._options["rungs"] - 1):
                 hint = f"there are {runs.here.plan.num_updates} updates, too few for so many rungs"
                 raise ConfigError([Problem("rungs", self._options["rungs"], hint)])

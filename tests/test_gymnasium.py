@@ -1,0 +1,351 @@
+"""Environments on the host: gymnasium's."""
+
+import collections
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+import purerl
+from purerl.envs import host
+from purerl.runs.storage.checkpoint import saved_updates
+from tests.tiny import digest
+
+CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
+CARTPOLE = CFG.replace(env="gymnasium/CartPole-v1")
+LENGTH = 3
+
+
+class Ends(gymnasium.Env):
+    """Episodes of three steps, which terminate, are truncated, or both, in turn; observations are the episode and the step."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, error_at=None, die_at=None, keeps=()):
+        self.episode, self.time, self.error_at, self.die_at = -1, 0, error_at, die_at
+        self.keeps = collections.deque(keeps) if keeps else None
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode, self.time = self.episode + 1, 0
+        return self._obs(), {}
+
+    def step(self, action):
+        self.time += 1
+        if self.time == self.error_at:
+            raise ValueError("boom")
+        if self.time == self.die_at and self.episode == 2:
+            os._exit(1)
+        done, kind = self.time == LENGTH, self.episode % 3
+        info = {"twice": 2.0 * self.time} | ({"ended": float(self.episode)} if done else {})
+        return self._obs(), float(self.episode), done and kind != 1, done and kind != 0, info
+
+    def _obs(self):
+        return np.array([self.episode, self.time], np.float64)
+
+
+def of_vector(kind, mode):
+    return lambda count: kind([Ends] * count, autoreset_mode=mode)
+
+
+MADE = {
+    "sync": lambda: purerl.from_gymnasium(Ends),
+    "next step": lambda: purerl.from_gymnasium(of_vector(SyncVectorEnv, AutoresetMode.NEXT_STEP), "vector"),
+    "same step": lambda: purerl.from_gymnasium(of_vector(SyncVectorEnv, AutoresetMode.SAME_STEP), "vector"),
+    "disabled": lambda: purerl.from_gymnasium(of_vector(SyncVectorEnv, AutoresetMode.DISABLED), "vector"),
+    "async": lambda: purerl.from_gymnasium(Ends, "async"),
+    "async, next step": lambda: purerl.from_gymnasium(of_vector(AsyncVectorEnv, AutoresetMode.NEXT_STEP), "vector"),
+    "async, same step": lambda: purerl.from_gymnasium(of_vector(AsyncVectorEnv, AutoresetMode.SAME_STEP), "vector"),
+}
+FORKS = pytest.mark.filterwarnings("ignore:os.fork")  # gymnasium's own default
+
+
+@pytest.mark.parametrize(
+    "made", [pytest.param(name, marks=[pytest.mark.slow, FORKS] if "async" in name else []) for name in MADE]
+)
+def test_flags_and_the_last_observation_of_an_episode_are_exact(made):
+    """Of nine steps: episodes 0, 1 and 2 of three steps each."""
+    env = MADE[made]()
+    env = env.host.anew(("twice", "ended"))
+
+    def run():
+        ticket, obs = env.reset(jax.random.split(jax.random.key(0), 2))
+        step = lambda ticket, keys: (lambda after: (after.env_state, after))(env.step(keys, ticket, jnp.zeros(2, jnp.int32)))
+        return obs, jax.lax.scan(step, ticket, jax.random.split(jax.random.key(1), (9, 2, 2)))[1]
+
+    first, after = jax.device_get(jax.jit(run)())
+    assert after.obs.dtype == np.float32
+    episode, step = np.arange(9) // LENGTH, np.arange(9) % LENGTH + 1
+    both = lambda x: np.broadcast_to(x[:, None], (9, 2))
+    base = first[0, 0]  # how many episodes the one that was looked at before has had
+    assert (first == [base, 0]).all()
+    np.testing.assert_array_equal(after.next_obs, np.stack([both(base + episode), both(step)], -1))
+    done = step == LENGTH
+    following = np.stack([both(base + episode + done), both(np.where(done, 0, step))], -1)
+    np.testing.assert_array_equal(after.obs, following)
+    kind = (episode + int(base)) % 3
+    np.testing.assert_array_equal(after.terminated, both(done & (kind != 1)))
+    np.testing.assert_array_equal(after.truncated, both(done & (kind != 0)))
+    np.testing.assert_array_equal(after.reward, both(base + episode))
+    np.testing.assert_array_equal(after.info["twice"], both(2 * step))
+    np.testing.assert_array_equal(after.info["ended"], both(np.where(done, base + episode, 0)))
+
+
+class Spaces(gymnasium.Env):
+    """Refuses an action that is not of its space; observations are of many kinds."""
+
+    observation_space = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (4, 4, 3), np.uint8),
+            "place": spaces.Discrete(3, start=5),
+            "tiles": spaces.MultiDiscrete([[4, 4], [4, 4]]),
+            "parts": spaces.Tuple((spaces.MultiBinary(2), spaces.Box(-1, 1, (), np.float32), spaces.MultiDiscrete([2, 3]))),
+        }
+    )
+
+    def __init__(self, action_space):
+        self.action_space, self.time = action_space, 0
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.time = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), (action, self.action_space)
+        self.time += 1
+        return self.observation_space.sample(), 1.0, False, self.time == 5, {}
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3, start=1),
+        pytest.param(spaces.MultiDiscrete([2, 3], start=[1, 0]), marks=pytest.mark.slow),
+        pytest.param(spaces.MultiBinary(3), marks=pytest.mark.slow),
+        pytest.param(spaces.Box(np.float32([-1, 0]), np.float32([1, 5])), marks=pytest.mark.slow),
+    ],
+)
+def test_spaces_become_purerls(space):
+    env = purerl.from_gymnasium(functools.partial(Spaces, space))
+    parts = (jax.ShapeDtypeStruct((2,), np.float32), jax.ShapeDtypeStruct((), np.float32), purerl.Indices((2, 3), (2,)))
+    image = jax.ShapeDtypeStruct((4, 4, 3), np.uint8)
+    tiles = purerl.Indices(4, (2, 2))
+    assert env.observation_space == {"image": image, "parts": parts, "place": purerl.Discrete(3), "tiles": tiles}
+    train = purerl.make_train(CFG, env=env)
+    state, _ = jax.jit(train.update)(jax.jit(train.init)(jax.random.key(0)))
+    obs = jax.device_get(state.actor.obs)
+    assert ((obs["place"] >= 0) & (obs["place"] < 3)).all()
+    assert obs["image"].dtype == np.uint8
+
+
+def test_only_the_newest_state_goes_on():
+    train = purerl.make_train(CARTPOLE)
+    init, update = jax.jit(train.init), jax.jit(train.update)
+    first = init(jax.random.key(0))
+    second, _ = update(first)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"this state is not the newest; it is of step 0 .* at step 16"):
+        jax.block_until_ready(update(first))
+    assert "not the newest" in str(host.take_failure())
+    jax.block_until_ready(update(second))  # which goes on
+    for seed in (1, 2):
+        init(jax.random.key(seed))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="closed"):
+        jax.block_until_ready(update(second))
+    with pytest.raises(purerl.ConfigError, match="one run is trained after the other"):
+        jax.eval_shape(jax.vmap(train.init), jax.random.split(jax.random.key(0), 2))
+
+
+def test_evaluations_do_not_move_training():
+    train = purerl.make_train(CARTPOLE)
+    init, update, evaluate = jax.jit(train.init), jax.jit(train.update), jax.jit(lambda *args: train.evaluate(*args, 4))
+
+    def trained(evaluations):
+        state = init(jax.random.key(0))
+        for _ in range(2):
+            for i in range(evaluations):
+                assert evaluate(state, jax.random.key(i)).finished.all()
+            state, _ = update(state)
+        return digest((state.params, state.actor.obs))
+
+    assert trained(0) == trained(2)
+
+
+def test_a_run_resumes_to_the_same_bits(tmp_path):
+    whole = purerl.fit(CARTPOLE.replace(lr_schedule="constant"), num_seeds=2)
+    part = CARTPOLE.replace(lr_schedule="constant", total_timesteps=128)
+    purerl.fit(part, num_seeds=2, directory=tmp_path)
+    rest = purerl.fit(part.replace(total_timesteps=256), num_seeds=2, directory=tmp_path, eval_every=1, eval_episodes=2)
+    assert rest.progress.began[0] == 2
+    assert digest((rest.state.params, rest.state.actor.obs)) == digest((whole.state.params, whole.state.actor.obs))
+    alone = purerl.fit(CARTPOLE.replace(lr_schedule="constant"), seed=1)
+    assert digest(alone.state.params) == digest(whole.run.select(seed=1).state.params)
+
+
+def test_what_cannot_be_saved_begins_anew_and_is_said(tmp_path):
+    env = purerl.from_gymnasium(functools.partial(Ends, keeps=(1,)))
+    purerl.fit(CFG.replace(total_timesteps=128, lr_schedule="constant"), env=env, directory=tmp_path)
+    with pytest.warns(UserWarning, match=r"begin anew, since what is in Ends.keeps, a deque cannot be saved"):
+        result = purerl.fit(CFG.replace(lr_schedule="constant"), env=env, directory=tmp_path)
+    assert result.progress.updates == 4
+
+
+def test_an_error_names_environment_step_and_action_and_the_run_is_saved(tmp_path):
+    class Late(Ends):
+        broken = True
+
+        def step(self, action):
+            if self.episode == 10 and self.broken:
+                raise ValueError("boom")
+            return super().step(action)
+
+    with pytest.raises(purerl.EnvironmentFailed, match=r"environment 0, step 1 of its episode, action [01]: ValueError: boom"):
+        purerl.fit(CFG, env=purerl.from_gymnasium(Late), directory=tmp_path, chunk_seconds=1e-9)
+    assert saved_updates(tmp_path / "checkpoints") == [1]  # of 5 episodes; the tenth is in the second update
+    Late.broken = False
+    with pytest.warns(UserWarning, match="begin anew, since they had failed"):
+        purerl.fit(CFG, env=purerl.from_gymnasium(Late), directory=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_ends_the_run_saved(tmp_path):
+    env = purerl.from_gymnasium(functools.partial(Ends, die_at=2), "async")
+    with pytest.raises(purerl.EnvironmentFailed, match=r"environment \d, whose process has ended, step \d+, actions \["):
+        purerl.fit(CFG.replace(num_steps=4, num_minibatches=1), env=env, directory=tmp_path, chunk_seconds=1e-9)
+    assert saved_updates(tmp_path / "checkpoints") == [1]
+
+
+def test_settings_that_cannot_be(tmp_path):
+    wrong = [
+        ({"env": "gymnasium/CartPol-v1"}, {}, "did you mean 'CartPole-v1'"),
+        ({"env": "gymnasium/os:CartPole-v1"}, {}, "import it, and name the id alone"),
+        ({"env": "gymnasium/CartPole-v1", "num_levels": 3}, {}, "lives on the host"),
+        ({"env": "gymnasium/CartPole-v1", "env_kwargs": (("vectorization", "fast"),)}, {}, "must be one of sync, async"),
+        ({"env": "gymnasium/CartPole-v1", "env_kwargs": (("wind", 1),)}, {}, "refused by gymnasium/CartPole-v1"),
+        ({"env": "gymnasium/CartPole-v1", "env_params": {"g": 1.0}}, {}, "the environment has no parameters"),
+        ({"env": "gymnasium/CartPole-v1", "info": ("speed",)}, {}, "no entry of the environment's info"),
+        ({}, {"env": Ends()}, "purerl.from_gymnasium"),
+        ({"env": "gymnasium/CartPole-v1"}, {"axis_name": "x", "axis_size": 2}, "cannot be spread over 2 devices"),
+    ]
+    for changes, objects, text in wrong:
+        with pytest.raises(purerl.ConfigError, match=text):
+            purerl.make_train(CFG.replace(**changes), **objects)
+    made = [
+        (Ends(), "sync", "must be a function"),
+        (dict, "sync", "must make a gymnasium.core.Env"),
+        (Ends, "vector", "must make a gymnasium.vector"),
+        (
+            lambda count: gymnasium.make_vec("CartPole-v1", count, "vector_entry_point"),
+            "vector",
+            "in the step after the last one",
+        ),
+    ]
+    for make, vectorization, text in made:
+        with pytest.raises(purerl.ConfigError, match=text):
+            purerl.from_gymnasium(make, vectorization)
+    with pytest.raises(purerl.ConfigError, match="a study goes back to states"):
+        purerl.tune(CARTPOLE, {"lr": purerl.Range(1e-4, 1e-3)}, trials=2, rungs=1)
+
+
+def test_check_env_and_plan_know_of_the_host():
+    report = purerl.check_env("gymnasium/CartPole-v1", num_envs=2, num_steps=60)
+    assert report.problems == ()
+    assert "time limit: 500 steps" in report.notes[0]
+
+    class Unseeded(Ends):
+        def _obs(self):
+            return np.random.rand(2)
+
+    assert (
+        "two runs from one key differ" in purerl.check_env(purerl.from_gymnasium(Unseeded), num_envs=2, num_steps=8).problems[0]
+    )
+    assert "environments on the host" in str(purerl.make_train(CARTPOLE).plan)
+
+
+def test_sweeps_and_the_other_algorithms_train_there():
+    result = purerl.sweep(CARTPOLE, {"lr": [1e-4, 1e-3]}).fit()
+    assert len(result.points) == 2
+    sizes = {name: getattr(CARTPOLE, name) for name in ("env", "total_timesteps", "num_envs", "num_steps", "hidden")}
+    purerl.fit(purerl.APPOConfig(**sizes, num_minibatches=2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", [purerl.PPGConfig, purerl.DAACConfig])
+def test_phases_and_memory_train_there(cls):
+    sizes = {name: getattr(CARTPOLE, name) for name in ("env", "total_timesteps", "num_envs", "num_steps", "hidden")}
+    purerl.fit(cls(**sizes, num_minibatches=2))
+    purerl.fit(CARTPOLE.replace(memory="gru", memory_size=8, memory_inputs=("action", "reward"), rnd=purerl.RNDConfig()))
+
+
+EXACT = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1"]
+MUJOCO = ["Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "InvertedDoublePendulum-v5", "Pusher-v5", "Swimmer-v5"]
+
+
+@pytest.mark.parametrize("name", [*EXACT, *(pytest.param(name, marks=pytest.mark.slow) for name in MUJOCO)])
+def test_an_environment_that_was_saved_goes_on_to_the_same_bits(name):
+    if name in MUJOCO:
+        pytest.importorskip("mujoco")
+    from purerl.envs.gymnasium import _Environments
+
+    make = functools.partial(gymnasium.make, name, disable_env_checker=True)
+    env = make()
+    env.action_space.seed(0)
+    actions = [np.stack([env.action_space.sample() for _ in range(2)]) for _ in range(200)]
+    if isinstance(env.action_space, spaces.Discrete):
+        actions = [action - env.action_space.start for action in actions]
+    env.close()
+
+    def trial(environments, actions):
+        return [environments.step(action)[:5] for action in actions]
+
+    one, other = (_Environments(make, "sync", 2, ()) for _ in range(2))
+    one.reset(np.array([3, 4])), other.reset(np.array([8, 9]))
+    trial(one, actions[:100])
+    import json
+
+    other.restore(json.loads(one.snapshot()))
+    same = jax.tree.map(np.array_equal, trial(one, actions[100:]), trial(other, actions[100:]))
+    assert all(jax.tree.leaves(same))
+    one.close(), other.close()
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_goes_on_to_the_same_bits(tmp_path):
+    flags = (
+        "--env",
+        "gymnasium/CartPole-v1",
+        "--total-timesteps",
+        "40000",
+        "--num-envs",
+        "4",
+        "--num-steps",
+        "16",
+        "--save-every",
+        "5",
+    )
+    command = lambda folder: [sys.executable, "-m", "purerl.cli", "ppo", *flags, "--directory", str(tmp_path / folder)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    assert subprocess.run(command("whole"), **quiet, timeout=300).returncode == 0
+    checkpoints, seen = tmp_path / "killed" / "checkpoints", 0
+    for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        with subprocess.Popen(command("killed"), **quiet) as process:
+            while process.poll() is None and (saved_updates(checkpoints) or [0])[-1] <= seen:
+                time.sleep(0.05)
+            process.send_signal(how)
+            process.wait(60)
+        seen = saved_updates(checkpoints)[-1]
+    assert subprocess.run(command("killed"), **quiet, timeout=300).returncode == 0
+    whole, killed = purerl.load(tmp_path / "whole"), purerl.load(tmp_path / "killed")
+    assert digest((whole.state.params, whole.state.actor.obs)) == digest((killed.state.params, killed.state.actor.obs))
