@@ -276,7 +276,7 @@ def test_check_env_and_plan_know_of_the_host():
 
 def test_sweeps_and_the_other_algorithms_train_there():
     result = purerl.sweep(CARTPOLE, {"lr": [1e-4, 1e-3]}).fit()
-    assert len(result.points) == 2
+    assert np.isfinite(result.returns).all()
     sizes = {name: getattr(CARTPOLE, name) for name in ("env", "total_timesteps", "num_envs", "num_steps", "hidden")}
     purerl.fit(purerl.APPOConfig(**sizes, num_minibatches=2))
 

@@ -110,7 +110,8 @@ class Trial(NamedTuple):
     terminated, truncated: `[T, B]`. length: `[T, B]`, of the episode so far. stale: a running episode's `next_obs` is not
     its `obs`. fresh: of each end, whether `next_obs` is the observation after the reset. varies: the observations are not all
     alike. obs_finite, reward_finite, in_range: all of them. last_state, last_action: of each environment, from which and by
-    which its last episode ended. ended: `[B]`, whether any did. state: after the last step. reward: `[T, B]`.
+    which its last episode ended. ended: `[B]`, whether any did. state: after the last step.
+    reward: `[T, B]`. obs_sum: `[T, B]`, of all numbers of an observation.
     """
 
     terminated: Any
@@ -127,6 +128,7 @@ class Trial(NamedTuple):
     ended: Any
     state: PyTree
     reward: Any
+    obs_sum: Any
 
 
 def _made(env: Any, env_params: Any, env_kwargs: tuple) -> Environment:
@@ -174,6 +176,7 @@ def _trial(env: Environment, key: jax.Array, B: int, T: int) -> Trial:
             "reward_finite": jnp.isfinite(after.reward).all(),
             "in_range": _in_range(env, after.next_obs),
             "reward": after.reward,
+            "obs_sum": _sums(after.obs, B),
         }
         last = keep(env_state, last_state), keep(action, last_action)
         return (after.env_state, jnp.where(done, 0, length), *last, ended | done), seen
@@ -193,6 +196,11 @@ def _alike(a: PyTree, b: PyTree, B: int) -> jax.Array:
     """Whether two trees `[B, ...]` are equal, NaN to NaN: `[B]`."""
     equal = lambda x, y: ((x == y) | ((x != x) & (y != y))).reshape(B, -1).all(1)
     return jnp.stack(jax.tree.leaves(jax.tree.map(equal, a, b))).all(0)
+
+
+def _sums(tree: PyTree, B: int) -> jax.Array:
+    """The sum of all numbers of each row of a tree `[B, ...]`: `[B]`."""
+    return sum(x.reshape(B, -1).astype(jnp.float32).sum(1) for x in jax.tree.leaves(tree))
 
 
 def _finite(tree: PyTree) -> jax.Array:
