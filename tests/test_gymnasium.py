@@ -272,6 +272,7 @@ def test_check_env_and_plan_know_of_the_host():
         "two runs from one key differ" in purerl.check_env(purerl.from_gymnasium(Unseeded), num_envs=2, num_steps=8).problems[0]
     )
     assert "environments on the host" in str(purerl.make_train(CARTPOLE).plan)
+    assert purerl.from_gymnasium(lambda: gymnasium.wrappers.TimeLimit(Ends(), 7)).max_steps == 7
 
 
 def test_sweeps_and_the_other_algorithms_train_there():

@@ -68,6 +68,11 @@ def _own(env: Environment, env_params: dict[str, Any], params: Any, info: tuple[
     return _informed(env if env.host else checked(env), info)
 
 
+def lives_on_host(env_id: str, env: Any = None) -> bool:
+    """Whether the environment of a config, or one in its place, lives outside of JAX. Nothing is made."""
+    return env.host is not None if isinstance(env, Environment) else env is None and env_id.startswith("gymnasium/")
+
+
 def _informed(env: Environment, info: tuple[str, ...]) -> Environment:
     """With these entries of its info alone; on the host, environments that nobody else steps."""
     return env.host.anew(info) if env.host else with_info(env, info)

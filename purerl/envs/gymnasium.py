@@ -103,7 +103,7 @@ def environment(make: Callable[..., Any], vectorization: str) -> Environment:
         step=None,
         observation_space=_observation_space(of("observation_space")),
         action_space=_action_space(of("action_space")),
-        max_steps=getattr(spec, "max_episode_steps", None),
+        max_steps=getattr(spec, "max_episode_steps", None) or _limit(env),
         info=tuple(info_shapes),
         name=_name(make, spec),
     )
@@ -120,6 +120,15 @@ def _checked(vectorization: Any, choices: tuple[str, ...]) -> str:
 
 def _name(make: Callable, spec: Any) -> str:
     return f"gymnasium/{spec.id}" if getattr(spec, "id", None) else getattr(make, "__qualname__", type(make).__name__)
+
+
+def _limit(env: Any) -> int | None:
+    """The steps of gymnasium's wrapper for a time limit, if it is among an environment's wrappers."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.wrappers.TimeLimit):
+            return env._max_episode_steps
+        env = env.env
+    return None
 
 
 def _mode(env: VectorEnv) -> AutoresetMode:

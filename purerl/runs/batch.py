@@ -13,7 +13,7 @@ from purerl.config.fields import problems
 from purerl.config.rules import AUTO, is_int
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import TrainState
-from purerl.envs import swept_problems
+from purerl.envs import lives_on_host, swept_problems
 from purerl.runs.data_parallel import DATA, state_specs
 from purerl.runs.devices import ROWS, over_devices, over_rows, use_cores
 from purerl.runs.processes import process_count
@@ -70,7 +70,7 @@ class Batch:
         names = (f"run {n}" if s is None else f"seed {s}" for n, (_, s) in enumerate(self.pairs))
         self.labels = tuple(x if i is None else f"config {i}, {x}" for (i, _), x in zip(self.pairs, names, strict=True))
         self.batched = len(self.pairs) > 1 or several if batched is None else batched
-        if len(self.pairs) > 1 or devices_per_run > 1:
+        if (len(self.pairs) > 1 or devices_per_run > 1) and not lives_on_host(cfg.env, objects.get("env")):
             use_cores()
         there = len(jax.devices())
         if devices_per_run > there:

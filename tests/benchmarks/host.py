@@ -1,0 +1,135 @@
+"""Environments on the host beside the same ones in JAX, and beside Stable-Baselines3; kept in `host.json`.
+
+python -m tests.benchmarks.host scores                CartPole of gymnasium and of gymnax, the same settings, seeds 0 - 7
+python -m tests.benchmarks.host speed --peer PYTHON   steps a second of training on CartPole, the programs in turn
+python -m tests.benchmarks.host mujoco --peer PYTHON  HalfCheetah-v5, 300,000 steps, seeds 0 - 3 of each
+
+The peer lives in an environment of its own: `pip install stable-baselines3==2.9.2 "gymnasium[mujoco]"`. Needs an idle machine;
+without `--record` nothing is written.
+"""
+
+import argparse
+import json
+import pathlib
+import subprocess
+import time
+
+import jax
+import numpy as np
+
+import purerl
+from purerl.runs.analysis.statistics import interval, iqm
+from tests.benchmarks.results import _record, circumstances
+
+HERE = pathlib.Path(__file__).parent
+CARTPOLE = purerl.PPOConfig(env="gymnasium/CartPole-v1", total_timesteps=500_000)
+SPEED = CARTPOLE.replace(total_timesteps=102_400)
+# The peer's defaults for PPO, with observations and rewards normalised, for both.
+CHEETAH = purerl.PPOConfig(
+    env="gymnasium/HalfCheetah-v5",
+    total_timesteps=300_000,
+    num_envs=1,
+    num_steps=2048,
+    num_minibatches=32,
+    num_epochs=10,
+    lr=3e-4,
+    lr_schedule="constant",
+    hidden=(64, 64),
+)
+TURNS = 3
+
+
+def peers(cfg, seeds, scored, threads=2):
+    """What the peer is told for this config."""
+    cfg = purerl.make_train(cfg).cfg
+    ppo = {
+        "n_steps": cfg.num_steps,
+        "batch_size": cfg.num_envs * cfg.num_steps // cfg.num_minibatches,
+        "n_epochs": cfg.num_epochs,
+    }
+    ppo |= {"learning_rate": float(cfg.lr), "gamma": float(cfg.gamma), "gae_lambda": float(cfg.gae_lambda)}
+    ppo |= {"clip_range": float(cfg.clip_eps), "ent_coef": float(cfg.ent_coef), "vf_coef": float(cfg.vf_coef)}
+    work = {"env": cfg.env.removeprefix("gymnasium/"), "num_envs": cfg.num_envs, "total_timesteps": int(cfg.total_timesteps)}
+    work |= {
+        "hidden": list(cfg.hidden),
+        "normalize": bool(cfg.normalize_obs),
+        "ppo": ppo | {"max_grad_norm": float(cfg.max_grad_norm)},
+    }
+    return work | {"seeds": list(seeds), "scored": scored, "threads": threads}
+
+
+def run_peer(python, work):
+    done = subprocess.run([python, str(HERE / "host_sb3.py"), json.dumps(work)], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def trained(cfg, seed):
+    """A run, and its seconds without compiling."""
+    train = purerl.make_train(cfg)
+    run = jax.jit(train).lower(jax.random.key(seed)).compile()
+    start = time.perf_counter()
+    result = jax.block_until_ready(run(jax.random.key(seed)))
+    return train, result.state, time.perf_counter() - start
+
+
+def score(train, state, seed, count=128):
+    episodes = jax.jit(lambda state, key: train.evaluate(state, key, count))(state, jax.random.key(10_000 + seed))
+    assert episodes.finished.all()
+    return float(episodes.returns.mean())
+
+
+def scores(seeds=range(8)):
+    found = {}
+    for name in ("gymnasium/CartPole-v1", "CartPole-v1"):
+        runs = [trained(CARTPOLE.replace(env=name), seed) for seed in seeds]
+        rows = [score(train, state, seed) for (train, state, _), seed in zip(runs, seeds, strict=True)]
+        found[name] = {"scores": rows, "seconds": float(np.median([seconds for *_, seconds in runs]))}
+        print(name, says(rows), flush=True)
+    return found
+
+
+def speed(python):
+    found = {"purerl, gymnasium": [], "purerl, gymnax": [], "Stable-Baselines3": []}
+    for turn in range(TURNS):
+        for name, env in (("purerl, gymnasium", "gymnasium/CartPole-v1"), ("purerl, gymnax", "CartPole-v1")):
+            found[name].append(int(SPEED.total_timesteps) / trained(SPEED.replace(env=env), turn)[2])
+        by_threads = [run_peer(python, peers(SPEED, [turn], False, threads))[0]["seconds"] for threads in (1, 2)]
+        found["Stable-Baselines3"].append(int(SPEED.total_timesteps) / min(by_threads))
+        print({name: round(x[-1]) for name, x in found.items()}, flush=True)
+    ours, theirs = (np.array(found[name]) for name in ("purerl, gymnasium", "Stable-Baselines3"))
+    ratios = ours / theirs
+    return {"steps a second": found, "ratio": [float(x) for x in (np.median(ratios), ratios.min(), ratios.max())]}
+
+
+def mujoco(python, seeds=range(4)):
+    runs = [trained(CHEETAH, seed) for seed in seeds]
+    ours = {"scores": [score(train, state, seed, 16) for (train, state, _), seed in zip(runs, seeds, strict=True)]}
+    ours["seconds"] = [seconds for *_, seconds in runs]
+    print("purerl", ours, flush=True)
+    rows = run_peer(python, peers(CHEETAH, seeds, True, 1))
+    theirs = {name: [row[name[:-1] if name == "scores" else name] for row in rows] for name in ("scores", "seconds")}
+    print("Stable-Baselines3", theirs, flush=True)
+    return {"purerl": ours, "Stable-Baselines3": theirs}
+
+
+def says(rows):
+    low, high = interval(np.array(rows))
+    return f"IQM {iqm(np.array(rows)):.1f} ({low:.1f} to {high:.1f})"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("scores", "speed", "mujoco"))
+    parser.add_argument("--peer", metavar="PYTHON")
+    parser.add_argument("--record", action="store_true")
+    args = parser.parse_args()
+    found = scores() if args.what == "scores" else {"speed": speed, "mujoco": mujoco}[args.what](args.peer)
+    print(json.dumps(found, indent=1))
+    if args.record:
+        _record("host.json", args.what, found | circumstances(args.what, "host"))
+
+
+if __name__ == "__main__":
+    main()
