@@ -242,7 +242,13 @@ def test_settings_that_cannot_be(tmp_path):
     for changes, objects, text in wrong:
         with pytest.raises(purerl.ConfigError, match=text):
             purerl.make_train(CFG.replace(**changes), **objects)
+
+    class Wrong(Ends):
+        def _obs(self):
+            return np.zeros(3)
+
     made = [
+        (Wrong, "sync", "those of the space are"),
         (Ends(), "sync", "must be a function"),
         (dict, "sync", "must make a gymnasium.core.Env"),
         (Ends, "vector", "must make a gymnasium.vector"),

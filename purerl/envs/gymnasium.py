@@ -25,7 +25,8 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, code_of, nearest
-from purerl.core.types import Discrete, Environment, Indices, MultiBinary, MultiDiscrete
+from purerl.core.spaces import entries_of
+from purerl.core.types import Box, Discrete, Environment, Indices, MultiBinary, MultiDiscrete
 from purerl.envs.host import Host, Recipe
 from purerl.envs.parameters import constructing
 from purerl.envs.snapshots import Keeper
@@ -85,31 +86,56 @@ def environment(make: Callable[..., Any], vectorization: str) -> Environment:
     _checked(vectorization, (*MODES, VECTOR))
     if not callable(make) or isinstance(make, gymnasium.Env | VectorEnv):
         raise ConfigError([Problem("make", make, "must be a function that makes an environment, since several are needed")])
-    probe = functools.partial(make, 1) if vectorization == VECTOR else make
-    with code_of("make", "make(1)" if vectorization == VECTOR else "make()"):
-        env = probe()
-    kind = VectorEnv if vectorization == VECTOR else gymnasium.Env
+    own = vectorization == VECTOR
+    first = functools.partial(make, 1) if own else make
+    with code_of("make", "make(1)" if own else "make()"):
+        env = first()
+    kind = VectorEnv if own else gymnasium.Env
     if not isinstance(env, kind):
         raise ConfigError([Problem("make", type(env).__name__, f"must make a {kind.__module__}.{kind.__name__}")])
-    single = vectorization == VECTOR
-    if single:
+    if own:
         _mode(env)
-    of = lambda name: getattr(env, f"single_{name}" if single else name)
+    space_of = lambda name: getattr(env, f"single_{name}" if own else name)
     spec = getattr(env, "spec", None)
-    with code_of("make", "reset() and step(action) of it"):
-        info_shapes = _info_shapes(env, single)
-    described = Environment(
+    made = Environment(
         reset=None,
         step=None,
-        observation_space=_observation_space(of("observation_space")),
-        action_space=_action_space(of("action_space")),
+        observation_space=_observation_space(space_of("observation_space")),
+        action_space=_action_space(space_of("action_space")),
         max_steps=getattr(spec, "max_episode_steps", None) or _limit(env),
-        info=tuple(info_shapes),
         name=_name(make, spec),
     )
-    env.close()
-    recipe = Recipe(functools.partial(_Environments, make, vectorization), described, info_shapes)
-    return Host.environment(recipe)
+    with code_of("make", "reset and step of what it makes"):
+        if not own:  # gymnasium's vector environments say less clearly what is wrong
+            _check_shapes(_converted(env.observation_space, env.reset(seed=0)[0]), made)
+        _try(_Environments((lambda count: env) if own else lambda: env, VECTOR if own else SYNC, 1, ()), made)
+    info_shapes = functools.cache(lambda: _info_shapes(first(), own))
+    return Host.environment(Recipe(functools.partial(_Environments, make, vectorization), made, info_shapes))
+
+
+def _try(environments: "_Environments", env: Environment) -> None:
+    """Resets one environment, takes a step and closes it.
+
+    Raises:
+        ConfigError: an observation is not of its space.
+    """
+    bounds = [env.action_space.low, env.action_space.high] if isinstance(env.action_space, Box) else [0, 0]
+    action = np.zeros((1, *env.action_space.shape), env.action_space.dtype)
+    with contextlib.closing(environments):
+        seen = environments.reset(np.zeros(1, np.uint32)), environments.step(np.clip(action, *map(np.asarray, bounds)))[0]
+    for obs in seen:
+        _check_shapes(jax.tree.map(lambda x: x[0], obs), env)
+
+
+def _check_shapes(obs: PyTree, env: Environment) -> None:
+    """That an observation is of its space.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    shapes, wanted = [x.shape for x in jax.tree.leaves(obs)], [tuple(x.shape) for x in entries_of(env.observation_space).values()]
+    if shapes != wanted:
+        raise ConfigError([Problem("make", shapes, f"observations have these shapes, and those of the space are {wanted}")])
 
 
 def _checked(vectorization: Any, choices: tuple[str, ...]) -> str:
@@ -200,18 +226,18 @@ def _action(space: spaces.Space, action: np.ndarray) -> np.ndarray:
 
 def _info_shapes(env: Any, vector: bool) -> dict[str, tuple[int, ...]]:
     """The shapes of the entries of info that are numbers, or rows of them, in the steps of a random episode."""
-    env.reset(seed=0)
-    env.action_space.seed(0)
     found = {}
-    for _ in range(PROBED):
-        *_, terminated, truncated, info = env.step(env.action_space.sample())
-        if vector:  # where it resets in the same step, the last info of an episode is apart
-            info = {
-                name: x[0] for name, x in (info | info.pop("final_info", {})).items() if name[0] != "_" and name != "final_obs"
-            }
-        found |= {name: np.shape(x) for name, x in info.items() if _is_number(x)}
-        if np.all(terminated) or np.all(truncated):
-            return found
+    with contextlib.closing(env):
+        env.reset(seed=0)
+        env.action_space.seed(0)
+        for _ in range(PROBED):
+            *_, terminated, truncated, info = env.step(env.action_space.sample())
+            if vector:  # where it resets in the same step, the last info of an episode is apart
+                rows = info | info.pop("final_info", {})
+                info = {name: x[0] for name, x in rows.items() if name[0] != "_" and name != "final_obs"}
+            found |= {name: np.shape(x) for name, x in info.items() if _is_number(x)}
+            if np.all(terminated) or np.all(truncated):
+                break
     return found
 
 

@@ -46,12 +46,12 @@ class Recipe(NamedTuple):
 
     make: `(num_envs, names) -> HostEnvironments` whose info has entries of these names.
     env: spaces and limits; its `reset` and `step` are not used.
-    info_shapes: of each entry of `info`.
+    info_shapes: `() -> shape of each entry of info, by name`.
     """
 
     make: Callable[[int, tuple[str, ...]], HostEnvironments]
     env: Environment
-    info_shapes: dict[str, tuple[int, ...]]
+    info_shapes: Callable[[], dict[str, tuple[int, ...]]]
 
 
 @struct.dataclass
@@ -87,8 +87,9 @@ class Host:
     """
 
     def __init__(self, recipe: Recipe, info: tuple[str, ...] = ()):
-        check_names(info, recipe.env.info)
-        self.recipe, self.info, self.runs = recipe, info, 1
+        shapes = recipe.info_shapes() if info else {}
+        check_names(info, shapes)
+        self.recipe, self.runs, self.info = recipe, 1, {name: shapes[name] for name in info}
         self._mine: list[int] = []
         weakref.finalize(self, _close, self._mine)
 
@@ -96,11 +97,11 @@ class Host:
     def environment(cls, recipe: Recipe, info: tuple[str, ...] = ()) -> Environment:
         """Environments behind purerl's protocol, none of them open yet."""
         host = cls(recipe, info)
-        return recipe.env._replace(reset=host.reset, step=host.step, info=info or recipe.env.info, host=host)
+        return recipe.env._replace(reset=host.reset, step=host.step, info=info, host=host)
 
     def anew(self, info: tuple[str, ...]) -> Environment:
         """The same with a set of its own, and these entries of info."""
-        return self.environment(self.recipe, info)._replace(info=info)
+        return self.environment(self.recipe, info)
 
     def reset(self, keys: jax.Array) -> tuple[Ticket, PyTree]:
         """As in `Environment`; the seeds are the last words of the keys."""
@@ -114,7 +115,7 @@ class Host:
         action = not_vmapped(action)
         count = action.shape[0]
         obs, of = self._shapes(self.recipe.env.observation_space, count), lambda dtype: jax.ShapeDtypeStruct((count,), dtype)
-        info = {name: jax.ShapeDtypeStruct((count, *self.recipe.info_shapes[name]), np.float32) for name in self.info}
+        info = {name: jax.ShapeDtypeStruct((count, *shape), np.float32) for name, shape in self.info.items()}
         shapes = (jax.ShapeDtypeStruct((), np.uint32), obs, obs, of(np.float32), of(np.bool_), of(np.bool_), info)
         steps, *after = io_callback(self._step, shapes, ticket.number[0], ticket.steps[0], action)
         return TimeStep(ticket.replace(steps=jnp.broadcast_to(steps, count)), *after)
@@ -132,7 +133,7 @@ class Host:
             if oldest is not None and oldest.count != count:
                 oldest.environments.close()
             alike = oldest is not None and oldest.count == count
-            environments = oldest.environments if alike else self.recipe.make(count, self.info)
+            environments = oldest.environments if alike else self.recipe.make(count, tuple(self.info))
             _open[number] = _Set(environments, count, [0])
             self._mine.append(number)
             return np.uint32(number), environments.reset(np.asarray(seeds))
