@@ -1,7 +1,7 @@
 """Environments on the host: gymnasium's."""
 
-import collections
 import functools
+import json
 import os
 import signal
 import subprocess
@@ -34,7 +34,7 @@ class Ends(gymnasium.Env):
 
     def __init__(self, error_at=None, die_at=None, keeps=()):
         self.episode, self.time, self.error_at, self.die_at = -1, 0, error_at, die_at
-        self.keeps = collections.deque(keeps) if keeps else None
+        self.keeps = set(keeps) if keeps else None
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
@@ -197,7 +197,7 @@ def test_a_run_resumes_to_the_same_bits(tmp_path):
 def test_what_cannot_be_saved_begins_anew_and_is_said(tmp_path):
     env = purerl.from_gymnasium(functools.partial(Ends, keeps=(1,)))
     purerl.fit(CFG.replace(total_timesteps=128, lr_schedule="constant"), env=env, directory=tmp_path)
-    with pytest.warns(UserWarning, match=r"begin anew, since what is in Ends.keeps, a deque cannot be saved"):
+    with pytest.warns(UserWarning, match=r"begin anew, since what is in Ends.keeps, a set cannot be saved"):
         result = purerl.fit(CFG.replace(lr_schedule="constant"), env=env, directory=tmp_path)
     assert result.progress.updates == 4
 
@@ -297,16 +297,20 @@ def test_phases_and_memory_train_there(cls):
 
 
 EXACT = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1"]
+STACKED = "CartPole-v1, stacked"
 MUJOCO = ["Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "InvertedDoublePendulum-v5", "Pusher-v5", "Swimmer-v5"]
 
 
-@pytest.mark.parametrize("name", [*EXACT, *(pytest.param(name, marks=pytest.mark.slow) for name in MUJOCO)])
+@pytest.mark.parametrize("name", [*EXACT, STACKED, *(pytest.param(name, marks=pytest.mark.slow) for name in MUJOCO)])
 def test_an_environment_that_was_saved_goes_on_to_the_same_bits(name):
     if name in MUJOCO:
         pytest.importorskip("mujoco")
     from purerl.envs.gymnasium import _Environments
 
-    make = functools.partial(gymnasium.make, name, disable_env_checker=True)
+    def make():
+        env = gymnasium.make(name.removesuffix(", stacked"), disable_env_checker=True)
+        return gymnasium.wrappers.FrameStackObservation(env, 3) if name == STACKED else env
+
     env = make()
     env.action_space.seed(0)
     actions = [np.stack([env.action_space.sample() for _ in range(2)]) for _ in range(200)]
@@ -320,8 +324,6 @@ def test_an_environment_that_was_saved_goes_on_to_the_same_bits(name):
     one, other = (_Environments(make, "sync", 2, ()) for _ in range(2))
     one.reset(np.array([3, 4])), other.reset(np.array([8, 9]))
     trial(one, actions[:100])
-    import json
-
     other.restore(json.loads(one.snapshot()))
     same = jax.tree.map(np.array_equal, trial(one, actions[100:]), trial(other, actions[100:]))
     assert all(jax.tree.leaves(same))

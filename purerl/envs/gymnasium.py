@@ -310,12 +310,12 @@ class _Environments:
         self._taken = 0
 
     def reset(self, seeds: np.ndarray) -> PyTree:
-        obs, _ = self._call("reset", lambda: self._envs.reset(seed=[int(seed) for seed in seeds]))
+        obs, _ = self._call(lambda: "reset", lambda: self._envs.reset(seed=[int(seed) for seed in seeds]))
         return _converted(self._space, obs)
 
     def step(self, action: np.ndarray) -> tuple:
         action, self._taken = _action(self._actions, action), self._taken + 1
-        where = f"step {self._taken}, actions {_text(action)}"
+        where = lambda: f"step {self._taken}, actions {_text(action)}"
         obs, reward, terminated, truncated, info = self._call(where, lambda: self._envs.step(action))
         terminated, truncated = (np.array(x, np.bool_) for x in (terminated, truncated))
         done, following = terminated | truncated, _converted(self._space, obs)
@@ -325,20 +325,20 @@ class _Environments:
             rows = [final if ended else row for ended, final, row in rows]
             last = _converted(self._space, concatenate(self._space, rows, create_empty_array(self._space, len(rows))))
         elif done.any():
-            obs, _ = self._call("reset", lambda: self._envs.reset(options={"reset_mask": done}))
+            obs, _ = self._call(lambda: "reset", lambda: self._envs.reset(options={"reset_mask": done}))
             following = _where(done, _converted(self._space, obs), following)
         return following, last, np.array(reward, np.float32), terminated, truncated, named
 
     def snapshot(self) -> str:
         if self._own:
             return json.dumps({"missing": "a vector environment gives no state that could be saved"})
-        kept = self._call("a snapshot", lambda: self._envs.call("kept"))
+        kept = self._call(lambda: "a snapshot", lambda: self._envs.call("kept"))
         missing = sorted({name for each in kept for name in each.get("missing", ())})
         why = f"what is in {', '.join(missing)} cannot be saved"
         return json.dumps({"missing": why} if missing else {"environments": kept})
 
     def restore(self, saved: dict[str, Any]) -> None:
-        self._call("restoring", lambda: self._envs.call("put_back", saved["environments"]))
+        self._call(lambda: "restoring", lambda: self._envs.call("put_back", saved["environments"]))
 
     def close(self) -> None:
         workers = getattr(self._envs, "processes", ())
@@ -360,7 +360,7 @@ class _Environments:
                 entry[there] = np.asarray(values[name], np.float32)[there]
         return entry
 
-    def _call(self, where: str, function: Callable) -> Any:
+    def _call(self, where: Callable[[], str], function: Callable) -> Any:
         try:
             return function()
         except EnvironmentFailed:
@@ -370,4 +370,4 @@ class _Environments:
             ended = multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=1) if workers else []
             dead = [i for i, worker in enumerate(workers) if worker.sentinel in ended]
             which = f"environment {dead[0]}, whose process has ended, " if dead else ""
-            raise EnvironmentFailed(f"{which}{where}: {type(error).__name__}: {error}") from error
+            raise EnvironmentFailed(f"{which}{where()}: {type(error).__name__}: {error}") from error

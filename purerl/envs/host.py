@@ -26,7 +26,7 @@ PyTree = Any
 
 
 class HostEnvironments(Protocol):
-    """A set of `B` environments. Arrays are NumPy's, in the dtypes of `Spaces`, and not changed afterwards.
+    """A set of `B` environments. Arrays are NumPy's, of the dtypes of the spaces, and not changed afterwards.
 
     reset: `(seeds [B]) -> obs`, of all environments.
     step: `(action) -> (obs, next_obs, reward, terminated, truncated, info)`, as in `TimeStep`.

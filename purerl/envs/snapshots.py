@@ -1,36 +1,26 @@
 """Snapshots of gymnasium's environments, as JSON: numbers, arrays and generators of random numbers. Nothing is pickled.
 
-An environment is exact if everything in it that can change is one of these, or of MuJoCo's simulation. What its classes hold
-besides (a model, spaces, whatever draws) is made anew with it.
+An environment goes on exactly if all that it and its wrappers keep in attributes is one of these, MuJoCo's simulation, or does
+not change (code, a model). Two names for one array become two arrays.
 """
 
 import base64
-import hashlib
-import json
+import collections
+import inspect
+import types
 from collections.abc import Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
-KEPT_AS_MADE = ("gymnasium.", "numpy.random.")  # modules whose other objects an environment does not change
+NOT_OF_THE_STATE = ("metadata", "_metadata")
 PLAIN = (bool, int, float, str, type(None))
 
 
-def attributes(env: gymnasium.Env) -> Iterator[tuple[str, Any, str]]:
-    """Of an environment and its wrappers, outermost first, each attribute: where it is, its object and its name."""
-    layer, depth = env, 0
-    while True:
-        for name in sorted(vars(layer)):
-            if name not in ("metadata", "_metadata") and not (isinstance(layer, gymnasium.Wrapper) and name == "env"):
-                yield f"{depth}.{name}", layer, name
-        if not isinstance(layer, gymnasium.Wrapper):
-            return
-        layer, depth = layer.env, depth + 1
-
-
 def encoded(x: Any) -> Any:
-    """A value as JSON.
+    """A value as JSON; of a space its generators.
 
     Raises:
         TypeError: it is none that can be.
@@ -44,6 +34,10 @@ def encoded(x: Any) -> Any:
         return {"generator": x.bit_generator.state["bit_generator"], "state": encoded(x.bit_generator.state)}
     if type(x).__name__ == "MjData" and type(x).__module__.startswith("mujoco"):
         return {"simulation": {name: encoded(value) for name, value in _simulated(x).items()}}
+    if isinstance(x, gymnasium.Space):
+        return {"space": [encoded(space._np_random) for space in _spaces(x)]}
+    if type(x) is collections.deque:
+        return {"deque": [encoded(value) for value in x], "maxlen": x.maxlen}
     if type(x) in (list, tuple):
         return {type(x).__name__: [encoded(value) for value in x]}
     if type(x) is dict:
@@ -52,7 +46,7 @@ def encoded(x: Any) -> Any:
 
 
 def decoded(x: Any, current: Any) -> Any:
-    """The value that was encoded. Generators and simulations are changed in place: others may hold them as well."""
+    """The value that was encoded. Generators, spaces and simulations are changed in place: others may hold them as well."""
     if not isinstance(x, dict):
         return x
     if "array" in x:
@@ -67,6 +61,12 @@ def decoded(x: Any, current: Any) -> Any:
         for name, value in x["simulation"].items():
             _set_simulated(current, name, decoded(value, None))
         return current
+    if "space" in x:
+        for space, generator in zip(_spaces(current), x["space"], strict=True):
+            space._np_random = decoded(generator, space._np_random)
+        return current
+    if "deque" in x:
+        return collections.deque((decoded(value, None) for value in x["deque"]), x["maxlen"])
     if "dict" in x:
         return {decoded(key, None): decoded(value, None) for key, value in x["dict"]}
     (kind, values), *_ = x.items()
@@ -103,33 +103,54 @@ class Keeper:
     """Snapshots of one environment, of what has changed since it was made."""
 
     def __init__(self, env: gymnasium.Env):
-        self._env = env
-        self._made = {place: _digest(value) for place, value in self._values().items()}
+        self._layers = list(_layers(env))
+        self._made = self._values()
 
     def _values(self) -> dict[str, Any]:
+        """All attributes as JSON, by the number of their layer and their name; what cannot be kept, in words."""
         values = {}
-        for place, layer, name in attributes(self._env):
-            x = getattr(layer, name)
-            try:
-                values[place] = encoded(x)
-            except TypeError as error:
-                if not (callable(x) or type(x).__module__.startswith(KEPT_AS_MADE) or type(x).__name__ == "MjModel"):
-                    values[place] = {"unknown": f"{type(layer).__name__}.{name}, a {error}"}
+        for depth, layer in enumerate(self._layers):
+            for name, x in vars(layer).items():
+                if name in NOT_OF_THE_STATE or (name == "env" and isinstance(layer, gymnasium.Wrapper)) or _stays_as_made(x):
+                    continue
+                try:
+                    values[f"{depth}.{name}"] = encoded(x)
+                except TypeError as error:
+                    values[f"{depth}.{name}"] = {"unknown": f"{type(layer).__name__}.{name}, a {error}"}
         return values
 
     def snapshot(self) -> dict[str, Any]:
-        """The values that have changed, by place, and what cannot be kept, in words."""
+        """The values that have changed, by place; or what cannot be kept, in words."""
         values = self._values()
         unknown = [x["unknown"] for x in values.values() if isinstance(x, dict) and "unknown" in x]
-        changed = {place: x for place, x in values.items() if self._made.get(place) != _digest(x)}
+        changed = {place: x for place, x in values.items() if x != self._made.get(place, self)}
         return {"missing": unknown} if unknown else {"values": changed}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Gives the environment these values."""
-        for place, layer, name in list(attributes(self._env)):
-            if place in saved["values"]:
-                setattr(layer, name, decoded(saved["values"][place], getattr(layer, name)))
+        """Gives the environment these values; all others are as they were made."""
+        for place, x in (self._made | saved["values"]).items():
+            depth, name = place.split(".", 1)
+            layer = self._layers[int(depth)]
+            setattr(layer, name, decoded(x, getattr(layer, name, None)))
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+def _layers(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
+    """An environment and what it wraps, outermost first."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+    yield env
+
+
+def _stays_as_made(x: Any) -> bool:
+    """Whether it is made with the environment and does not change: code, MuJoCo's model, what draws it."""
+    is_code = inspect.isroutine(x) or isinstance(x, type | types.ModuleType | EnvSpec)
+    return is_code or type(x).__name__ == "MjModel" or type(x).__module__ == "gymnasium.envs.mujoco.mujoco_rendering"
+
+
+def _spaces(space: gymnasium.Space) -> Iterator[gymnasium.Space]:
+    """A space and those in it: each has a generator, from which `sample` draws."""
+    yield space
+    inside = getattr(space, "spaces", ())
+    for x in inside.values() if isinstance(inside, dict) else inside:
+        yield from _spaces(x)
