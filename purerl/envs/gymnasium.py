@@ -107,7 +107,7 @@ def environment(make: Callable[..., Any], vectorization: str) -> Environment:
     )
     with code_of("make", "reset and step of what it makes"):
         if not own:  # gymnasium's vector environments say less clearly what is wrong
-            _check_shapes(_converted(env.observation_space, env.reset(seed=0)[0]), made)
+            _check_shapes(_converter(env.observation_space)(env.reset(seed=0)[0]), made)
         _try(_Environments((lambda count: env) if own else lambda: env, VECTOR if own else SYNC, 1, ()), made)
     info_shapes = functools.cache(lambda: _info_shapes(first(), own))
     return Host.environment(Recipe(functools.partial(_Environments, make, vectorization), made, info_shapes))
@@ -189,15 +189,18 @@ def _observation_space(space: spaces.Space) -> PyTree:
     raise ConfigError([Problem("env", space, hint)])
 
 
-def _converted(space: spaces.Space, obs: Any) -> PyTree:
-    """Observations `[B, ...]` as purerl's, copied."""
+def _converter(space: spaces.Space) -> Callable[[Any], PyTree]:
+    """From observations, one or a batch of them, to purerl's, copied."""
     if isinstance(space, spaces.Dict):
-        return {name: _converted(x, obs[name]) for name, x in space.spaces.items()}
+        of_each = {name: _converter(x) for name, x in space.spaces.items()}
+        return lambda obs: {name: convert(obs[name]) for name, convert in of_each.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_converted(x, part) for x, part in zip(space.spaces, obs, strict=True))
-    own = _observation_space(space)
-    start = getattr(space, "start", 0)
-    return np.array(obs - start if np.any(start) else obs, own.dtype)
+        in_turn = tuple(map(_converter, space.spaces))
+        return lambda obs: tuple(convert(part) for convert, part in zip(in_turn, obs, strict=True))
+    dtype, start = np.dtype(_observation_space(space).dtype), getattr(space, "start", 0)
+    if np.any(start):
+        return lambda obs: np.array(obs - start, dtype)
+    return lambda obs: np.array(obs, dtype)
 
 
 def _where(flags: np.ndarray, new: PyTree, old: PyTree) -> PyTree:
@@ -214,11 +217,11 @@ def _action_space(space: spaces.Space) -> Any:
         return action_space_of(space)
 
 
-def _action(space: spaces.Space, action: np.ndarray) -> np.ndarray:
-    """Actions `[B, ...]` of purerl's as gymnasium's."""
-    action = action.reshape(len(action), *space.shape).astype(space.dtype)
+def _action_converter(space: spaces.Space) -> Callable[[np.ndarray], np.ndarray]:
+    """From actions `[B, ...]` of purerl's to gymnasium's."""
     start = getattr(space, "start", 0)
-    return action + start if np.any(start) else action
+    plain = lambda action: action.reshape(len(action), *space.shape).astype(space.dtype)
+    return (lambda action: plain(action) + start) if np.any(start) else plain
 
 
 # --- info -------------------------------------------------------------------------------------------------------------
@@ -306,27 +309,28 @@ class _Environments:
             else:
                 self._envs = SyncVectorEnv(functions, **mode)
         self._same_step = _mode(self._envs) is AutoresetMode.SAME_STEP
-        self._space, self._actions = self._envs.single_observation_space, self._envs.single_action_space
+        self._space = self._envs.single_observation_space
+        self._converted, self._action = _converter(self._space), _action_converter(self._envs.single_action_space)
         self._taken = 0
 
     def reset(self, seeds: np.ndarray) -> PyTree:
         obs, _ = self._call(lambda: "reset", lambda: self._envs.reset(seed=[int(seed) for seed in seeds]))
-        return _converted(self._space, obs)
+        return self._converted(obs)
 
     def step(self, action: np.ndarray) -> tuple:
-        action, self._taken = _action(self._actions, action), self._taken + 1
+        action, self._taken = self._action(action), self._taken + 1
         where = lambda: f"step {self._taken}, actions {_text(action)}"
         obs, reward, terminated, truncated, info = self._call(where, lambda: self._envs.step(action))
         terminated, truncated = (np.array(x, np.bool_) for x in (terminated, truncated))
-        done, following = terminated | truncated, _converted(self._space, obs)
+        done, following = terminated | truncated, self._converted(obs)
         last, named = following, {name: self._entry(info, name, done) for name in self._names}
         if done.any() and self._same_step:
             rows = zip(done, info["final_obs"], iterate(self._envs.observation_space, obs), strict=True)
             rows = [final if ended else row for ended, final, row in rows]
-            last = _converted(self._space, concatenate(self._space, rows, create_empty_array(self._space, len(rows))))
+            last = self._converted(concatenate(self._space, rows, create_empty_array(self._space, len(rows))))
         elif done.any():
             obs, _ = self._call(lambda: "reset", lambda: self._envs.reset(options={"reset_mask": done}))
-            following = _where(done, _converted(self._space, obs), following)
+            following = _where(done, self._converted(obs), following)
         return following, last, np.array(reward, np.float32), terminated, truncated, named
 
     def snapshot(self) -> str:

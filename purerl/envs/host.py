@@ -112,12 +112,14 @@ class Host:
 
     def step(self, keys: jax.Array, ticket: Ticket, action: jax.Array) -> TimeStep:
         """As in `Environment`; the environments have random numbers of their own, and the keys are not used."""
-        action = not_vmapped(action)
-        count = action.shape[0]
+        count, space = action.shape[0], self.recipe.env.action_space
+        words = lambda x: jax.lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
+        # One array, since each that is handed over takes 30 microseconds.
+        handed = jnp.concatenate([words(ticket.number[:1]), words(ticket.steps[:1]), words(action.astype(space.dtype))])
         obs, of = self._shapes(self.recipe.env.observation_space, count), lambda dtype: jax.ShapeDtypeStruct((count,), dtype)
         info = {name: jax.ShapeDtypeStruct((count, *shape), np.float32) for name, shape in self.info.items()}
         shapes = (jax.ShapeDtypeStruct((), np.uint32), obs, obs, of(np.float32), of(np.bool_), of(np.bool_), info)
-        steps, *after = io_callback(self._step, shapes, ticket.number[0], ticket.steps[0], action)
+        steps, *after = io_callback(self._step, shapes, not_vmapped(handed))
         return TimeStep(ticket.replace(steps=jnp.broadcast_to(steps, count)), *after)
 
     def _shapes(self, space: PyTree, count: int) -> PyTree:
@@ -138,13 +140,15 @@ class Host:
             self._mine.append(number)
             return np.uint32(number), environments.reset(np.asarray(seeds))
 
-    def _step(self, number: jax.Array, steps: jax.Array, action: jax.Array) -> tuple:
+    def _step(self, handed: jax.Array) -> tuple:
         with _noted(self.recipe.env.name):
-            opened, before = self._opened(int(number)), int(steps)
+            handed, space = np.asarray(handed), self.recipe.env.action_space
+            number, before = handed[:2].view(np.uint32).tolist()
+            opened = self._opened(number)
             if opened.steps[0] % 2**32 != before:
                 at = f"it is of step {before} of its environments, which are at step {opened.steps[0]}"
                 raise EnvironmentFailed(f"{self.recipe.env.name}: this state is not the newest; {at}")
-            after = opened.environments.step(np.asarray(action))
+            after = opened.environments.step(handed[2:].view(space.dtype).reshape(opened.count, *space.shape))
             opened.steps[0] += 1
             return np.uint32(opened.steps[0] % 2**32), *after
 
