@@ -323,13 +323,17 @@ class Train:
             raise ConfigError([Problem("num_episodes", num_episodes, hint)])
         levels = self.cfg.num_levels if training_levels else 0
         apart = env_params or levels != self.cfg.num_levels or self.env.host
-        env = self._remake_env(env_params or {}, levels) if apart else self.env
+        env = self.environments_apart(env_params, levels) if apart else self.env
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
             raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
         options = {"info": self.cfg.info, "episode_info": self.cfg.episode_info}
         run = lambda policy, key: evaluate(env, policy, key_here(key), share(num_episodes), limit, deterministic, **options)
         return self._traced(run)(self.policy(state), typed_key(key))
+
+    def environments_apart(self, env_params: dict[str, Any] | None = None, num_levels: int = 0) -> Environment:
+        """The environments made anew, with these overrides of their parameters on top of the config's."""
+        return self._remake_env(env_params or {}, num_levels)
 
     @functools.cached_property
     def plan(self) -> Plan:

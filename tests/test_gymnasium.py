@@ -12,6 +12,8 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
+import PIL.Image
+import PIL.ImageSequence
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
@@ -279,6 +281,30 @@ def test_check_env_and_plan_know_of_the_host():
     )
     assert "environments on the host" in str(purerl.make_train(CARTPOLE).plan)
     assert purerl.from_gymnasium(lambda: gymnasium.wrappers.TimeLimit(Ends(), 7)).max_steps == 7
+
+
+class Drawn(Ends):
+    """Its picture is as bright as the step."""
+
+    render_mode = "rgb_array"
+    metadata = {"render_fps": 10}
+
+    def render(self):
+        return np.full((4, 4, 3), 40 * self.time, np.uint8)
+
+
+def test_an_episode_is_drawn(tmp_path):
+    train = purerl.make_train(CFG, env=purerl.from_gymnasium(Drawn))
+    state = jax.jit(train.init)(jax.random.key(0))
+    purerl.render(train, state, tmp_path / "a.gif", max_steps=5)
+    with PIL.Image.open(tmp_path / "a.gif") as drawing:
+        assert (drawing.n_frames, drawing.info["duration"]) == (LENGTH, 100)
+        shades = [np.asarray(frame.convert("L"))[0, 0] for frame in PIL.ImageSequence.Iterator(drawing)]
+    assert shades == [0, 40, 80]
+    jax.block_until_ready(jax.jit(train.update)(state))  # what is drawn are environments of its own
+    for env in (Ends, functools.partial(gymnasium.make, "CartPole-v1")):
+        with pytest.raises(purerl.ConfigError, match="no way of drawing it"):
+            purerl.render(purerl.make_train(CFG, env=purerl.from_gymnasium(env)), state, tmp_path / "b.gif")
 
 
 def test_sweeps_and_the_other_algorithms_train_there():

@@ -27,21 +27,27 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, code_of, nearest
 from purerl.core.spaces import entries_of
 from purerl.core.types import Box, Discrete, Environment, Indices, MultiBinary, MultiDiscrete
+from purerl.envs.gif import draw_in_memory
 from purerl.envs.host import Host, Recipe
+from purerl.envs.one_state import draws_without_a_screen
 from purerl.envs.parameters import constructing
 from purerl.envs.snapshots import Keeper
 from purerl.envs.spaces import action_space_of
 
+draws_without_a_screen()  # MuJoCo is imported when one of its environments is made
+
 PyTree = Any
 SYNC, ASYNC, VECTOR = "sync", "async", "vector"
 MODES = (SYNC, ASYNC)
+IMAGES = "rgb_array"
 PROBED = 1000  # steps of a random episode, at most, that is looked at for the entries of info
 
 
 class Made(NamedTuple):
-    """How one environment is made, and how several of them are."""
+    """How one environment is made, and one that can be drawn, if it can; and how several of them are made."""
 
     make: Callable[[], gymnasium.Env]
+    drawn: Callable[[], gymnasium.Env] | None
     vectorization: str
     name: str
 
@@ -63,13 +69,14 @@ def make(name: str, env_kwargs: tuple) -> Made:
     vectorization = _checked(kwargs.pop("vectorization", SYNC), MODES)
     one = functools.partial(gymnasium.make, name, disable_env_checker=True, **kwargs)
     try:
-        with constructing(f"gymnasium/{name}", env_kwargs):
-            one().close()
+        with constructing(f"gymnasium/{name}", env_kwargs), contextlib.closing(one()) as env:
+            modes = env.metadata.get("render_modes", ())
     except ConfigError as error:
         if isinstance(error.__cause__, gymnasium.error.DependencyNotInstalled):
             raise ConfigError([Problem("env", f"gymnasium/{name}", str(error.__cause__))]) from error
         raise
-    return Made(one, vectorization, f"gymnasium/{name}")
+    drawn = functools.partial(one, **kwargs | {"render_mode": IMAGES}) if IMAGES in modes else None
+    return Made(one, drawn, vectorization, f"gymnasium/{name}")
 
 
 def default_params(made: Made) -> None:
@@ -78,11 +85,11 @@ def default_params(made: Made) -> None:
 
 def adapt(made: Made, params: None) -> Environment:
     """It behind purerl's protocol."""
-    return environment(made.make, made.vectorization)._replace(name=made.name)
+    return environment(made.make, made.vectorization, made.drawn)
 
 
-def environment(make: Callable[..., Any], vectorization: str) -> Environment:
-    """What `purerl.from_gymnasium` gives."""
+def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | None = None) -> Environment:
+    """What `purerl.from_gymnasium` gives; `drawn` makes an environment that can be drawn, where it is not `make`."""
     _checked(vectorization, (*MODES, VECTOR))
     if not callable(make) or isinstance(make, gymnasium.Env | VectorEnv):
         raise ConfigError([Problem("make", make, "must be a function that makes an environment, since several are needed")])
@@ -110,7 +117,10 @@ def environment(make: Callable[..., Any], vectorization: str) -> Environment:
             _check_shapes(_converter(env.observation_space)(env.reset(seed=0)[0]), made)
         _try(_Environments((lambda count: env) if own else lambda: env, VECTOR if own else SYNC, 1, ()), made)
     info_shapes = functools.cache(lambda: _info_shapes(first(), own))
-    return Host.environment(Recipe(functools.partial(_Environments, make, vectorization), made, info_shapes))
+    drawn = make if drawn is None and not own and env.render_mode == IMAGES else drawn
+    film = drawn and functools.partial(_Environments, drawn, SYNC, 1, ())
+    seconds = 1 / env.metadata.get("render_fps", 30)
+    return Host.environment(Recipe(functools.partial(_Environments, make, vectorization), made, info_shapes, film, seconds))
 
 
 def _try(environments: "_Environments", env: Environment) -> None:
@@ -332,6 +342,10 @@ class _Environments:
             obs, _ = self._call(lambda: "reset", lambda: self._envs.reset(options={"reset_mask": done}))
             following = _where(done, self._converted(obs), following)
         return following, last, np.array(reward, np.float32), terminated, truncated, named
+
+    def frame(self) -> np.ndarray:
+        draw_in_memory()
+        return self._envs.call("render")[0]
 
     def snapshot(self) -> str:
         if self._own:

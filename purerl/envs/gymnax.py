@@ -5,7 +5,6 @@ Shapes and dtypes are read from what the functions return, since the declared sp
 that the state of a scan is a fixed point. Observations keep their dtype; the network casts them.
 """
 
-import os
 from typing import Any
 
 import jax
@@ -13,6 +12,7 @@ import jax
 from purerl.core.errors import ConfigError, Problem, code_of, nearest
 from purerl.core.types import Environment, TimeStep
 from purerl.envs.auto_reset import auto_reset
+from purerl.envs.gif import draw_in_memory
 from purerl.envs.importing import lazily
 from purerl.envs.parameters import constructing, overridden
 from purerl.envs.signals import check_step, chosen, strong, typed_signals, unpacked
@@ -136,8 +136,7 @@ def _draw(env: Any, params: Any):
         import gymnasium
         from gymnax.visualize import visualizer
 
-        for driver in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
-            os.environ.setdefault(driver, "dummy")  # pygame draws into memory; without a screen it would complain
+        draw_in_memory()
         try:
             visualizer.Visualizer(env, params, env_states, returns).animate(str(path))
         except gymnasium.error.DependencyNotInstalled as error:

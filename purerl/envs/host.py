@@ -20,6 +20,7 @@ from jax.experimental import io_callback
 
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
 from purerl.core.types import Environment, TimeStep
+from purerl.envs.gif import save_gif
 from purerl.envs.signals import check_names
 
 PyTree = Any
@@ -47,11 +48,15 @@ class Recipe(NamedTuple):
     make: `(num_envs, names) -> HostEnvironments` whose info has entries of these names.
     env: spaces and limits; its `reset` and `step` are not used.
     info_shapes: `() -> shape of each entry of info, by name`.
+    drawn: `() -> HostEnvironments` of one environment that has a method `frame() -> image`; None where nothing can be drawn.
+    frame_seconds: that an image is shown.
     """
 
     make: Callable[[int, tuple[str, ...]], HostEnvironments]
     env: Environment
     info_shapes: Callable[[], dict[str, tuple[int, ...]]]
+    drawn: Callable[[], Any] | None = None
+    frame_seconds: float = 1 / 30
 
 
 @struct.dataclass
@@ -84,12 +89,14 @@ class Host:
 
     Attributes:
         runs: that are trained side by side. The sets of `SETS * runs` newest resets are open; a further reset takes the oldest.
+        frames: images of the first environment, after each reset and step; None where nothing is drawn.
     """
 
     def __init__(self, recipe: Recipe, info: tuple[str, ...] = ()):
         shapes = recipe.info_shapes() if info else {}
         check_names(info, shapes)
         self.recipe, self.runs, self.info = recipe, 1, {name: shapes[name] for name in info}
+        self.frames: list[np.ndarray] | None = None
         self._mine: list[int] = []
         weakref.finalize(self, _close, self._mine)
 
@@ -97,11 +104,30 @@ class Host:
     def environment(cls, recipe: Recipe, info: tuple[str, ...] = ()) -> Environment:
         """Environments behind purerl's protocol, none of them open yet."""
         host = cls(recipe, info)
-        return recipe.env._replace(reset=host.reset, step=host.step, info=info, host=host)
+        draw = host.draw if recipe.drawn else None
+        return recipe.env._replace(reset=host.reset, step=host.step, info=info, host=host, draw=draw)
 
     def anew(self, info: tuple[str, ...]) -> Environment:
         """The same with a set of its own, and these entries of info."""
         return self.environment(self.recipe, info)
+
+    def film(self) -> None:
+        """From now on one environment is drawn.
+
+        Raises:
+            ConfigError: its own way of drawing fails here.
+        """
+        try:
+            with contextlib.closing(self.recipe.drawn()) as environments:
+                environments.reset(np.zeros(1, np.uint32))
+                environments.frame()
+        except Exception as error:  # whichever library is missing, and however it says so
+            raise ConfigError([Problem("env", self.recipe.env.name, f"cannot be drawn here: {error}")]) from error
+        self.frames = []
+
+    def draw(self, env_states: list, returns: np.ndarray, path: Any) -> None:
+        """As in `Environment`, of what was drawn since `film`."""
+        save_gif(self.frames[: len(env_states)], path, self.recipe.frame_seconds)
 
     def reset(self, keys: jax.Array) -> tuple[Ticket, PyTree]:
         """As in `Environment`; the seeds are the last words of the keys."""
@@ -135,10 +161,13 @@ class Host:
             if oldest is not None and oldest.count != count:
                 oldest.environments.close()
             alike = oldest is not None and oldest.count == count
-            environments = oldest.environments if alike else self.recipe.make(count, tuple(self.info))
+            make = (lambda: self.recipe.make(count, tuple(self.info))) if self.frames is None else self.recipe.drawn
+            environments = oldest.environments if alike else make()
             _open[number] = _Set(environments, count, [0])
             self._mine.append(number)
-            return np.uint32(number), environments.reset(np.asarray(seeds))
+            obs = environments.reset(np.asarray(seeds))
+            self._draw(environments)
+            return np.uint32(number), obs
 
     def _step(self, handed: jax.Array) -> tuple:
         with _noted(self.recipe.env.name):
@@ -150,7 +179,12 @@ class Host:
                 raise EnvironmentFailed(f"{self.recipe.env.name}: this state is not the newest; {at}")
             after = opened.environments.step(handed[2:].view(space.dtype).reshape(opened.count, *space.shape))
             opened.steps[0] += 1
+            self._draw(opened.environments)
             return np.uint32(opened.steps[0] % 2**32), *after
+
+    def _draw(self, environments: Any) -> None:
+        if self.frames is not None:
+            self.frames.append(environments.frame())
 
     def _opened(self, number: int) -> _Set:
         if number not in _open:

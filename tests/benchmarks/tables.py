@@ -213,6 +213,33 @@ def tuning_table(rows):
     return "\n".join(lines)
 
 
+def host_scores_table(rows):
+    """CartPole of gymnasium and of gymnax."""
+    lines = ["| environment | IQM (95 %) | seconds of a run, without compiling |", "|---|--:|--:|"]
+    for name in ("gymnasium/CartPole-v1", "CartPole-v1"):
+        row = rows["scores"][name]
+        lines.append(f"| {name} | {_with_interval(row['scores'])} | {row['seconds']:.1f} |")
+    return "\n".join(lines)
+
+
+def host_speed_table(rows):
+    """Steps a second of training on the host."""
+    lines = ["| | steps/s, median of three |", "|---|--:|"]
+    lines += [f"| {name} | {np.median(x) / 1e3:.1f} k |" for name, x in rows["speed"]["steps a second"].items()]
+    middle, low, high = rows["speed"]["ratio"]
+    return "\n".join([*lines, f"| ratio of the first to the last | {middle:.2f} ({low:.2f} to {high:.2f}) |"])
+
+
+def host_mujoco_table(rows):
+    """HalfCheetah beside the peer."""
+    lines = ["| | mean return of each seed | mean | seconds of a run |", "|---|--:|--:|--:|"]
+    for name in ("purerl", "Stable-Baselines3"):
+        row = rows["mujoco"][name]
+        each, seconds = ", ".join(f"{x:.0f}" for x in row["scores"]), np.median(row["seconds"])
+        lines.append(f"| {name} | {each} | {np.mean(row['scores']):.0f} | {seconds:.0f} |")
+    return "\n".join(lines)
+
+
 def studies_tables():
     """A table for each study."""
     path = HERE / "studies.json"
@@ -287,6 +314,9 @@ TABLES = {
     "long": long_table,
     "suites": suites_table,
     "sweeps": sweeps_table,
+    "host scores": host_scores_table,
+    "host speed": host_speed_table,
+    "host mujoco": host_mujoco_table,
     "tuning": tuning_table,
     "programs": programs_table,
     "devices": devices_table,
@@ -294,6 +324,7 @@ TABLES = {
     "programs on a TPU": lambda programs: programs_table(programs, "v5e"),
 }
 FILES = dict.fromkeys(("programs on a TPU", "devices", "scaling"), "programs")
+FILES |= dict.fromkeys(("host scores", "host speed", "host mujoco"), "host")
 FILES |= {"glance": "results", "speed glance": "speed", "learning": "results"}
 
 if __name__ == "__main__":

@@ -51,6 +51,9 @@ def render(
     if limit is None:
         raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
     key = jax.random.key(seed)
+    if env.host:
+        env = train.environments_apart()
+        env.host.film()
 
     def step(carry, index):
         env_state, obs, first, memory = carry
