@@ -97,13 +97,13 @@ def programs_table(programs, target="h100"):
     return "\n".join(lines)
 
 
-def devices_table(programs):
+def devices_table(programs, target="h100"):
     """An update on several devices beside one on one device, whose share each of them has."""
     lines = ["| | kernels | one device's | ratio | scratch memory | one device's | exchanges | of bytes | of other kinds |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
     for name, targets in programs.items():
         if " on " in name:
-            row, one = targets["h100"]["purerl"], programs[name.partition(" on ")[0]]["h100"]["purerl"]
+            row, one = targets[target]["purerl"], programs[name.partition(" on ")[0]][target]["purerl"]
             kernels = (f"{row['kernels']:,}", f"{one['kernels']:,}", f"{row['kernels'] / one['kernels']:.3f}")
             memory = [f"{x['memory'] / 1e6:.1f} MB" for x in (row, one)]
             exchanges = (f"{row['exchanges']:,}", f"{row['exchanged'] / 1e6:.1f} MB", str(row.get("others", 0)))
@@ -320,10 +320,11 @@ TABLES = {
     "tuning": tuning_table,
     "programs": programs_table,
     "devices": devices_table,
+    "devices on a TPU": lambda programs: devices_table(programs, "v5e"),
     "scaling": scaling_table,
     "programs on a TPU": lambda programs: programs_table(programs, "v5e"),
 }
-FILES = dict.fromkeys(("programs on a TPU", "devices", "scaling"), "programs")
+FILES = dict.fromkeys(("programs on a TPU", "devices", "devices on a TPU", "scaling"), "programs")
 FILES |= dict.fromkeys(("host scores", "host speed", "host mujoco"), "host")
 FILES |= {"glance": "results", "speed glance": "speed", "learning": "results"}
 
