@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-import purerl
 from purerl.config.algorithms import ALGORITHMS
 from purerl.runs.analysis.statistics import interval, iqm
+from tests.benchmarks import results
 from tests.benchmarks.scores import score
 
 pytestmark = [pytest.mark.slow, pytest.mark.as_users]
@@ -25,7 +25,13 @@ def test_cartpole_at_the_defaults(algorithm):
     assert scores.mean() >= 475
 
 
-def test_breakout_with_its_preset():
-    cfg = purerl.preset("Breakout-MinAtar")
-    assert cfg.total_timesteps == 1_000_000
-    assert iqm(scores_of(cfg)) >= 20
+def test_the_recorded_results_still_hold():
+    assert results.check(results.CHECKED) == []
+
+
+def test_a_doubled_learning_rate_disagrees_with_what_is_recorded():
+    cfg, row = results.config("Acrobot-v1"), results.load()["purerl"]["Acrobot-v1"]
+    doubled = cfg.replace(lr=2 * cfg.lr)
+    scores = score(doubled, results.CHECKED_SEEDS)
+    found = results.disagreements(doubled, scores, row, row["platform"])
+    assert [text.split(":")[0] for text in found] == ["lr", "seed 0", "seed 1"]

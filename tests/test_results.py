@@ -1,5 +1,6 @@
 """The statistics of the results, and that all tables are what the recorded numbers say."""
 
+import json
 import subprocess
 import sys
 
@@ -43,6 +44,20 @@ def test_every_recorded_score_is_of_the_config_that_users_get():
         assert resolved(cfg.from_json(results.json.dumps(row["config"]))) == resolved(cfg)
         assert row["seeds"] == list(range(8))
         assert len(row["scores"]) == 8
+
+
+def test_scores_that_disagree_are_named():
+    row = {"config": json.loads(results.config("CartPole-v1").to_json()), "scores": [10.0, 20.0, 30.0], "platform": "here"}
+    cfg = results.config("CartPole-v1")
+    assert results.disagreements(cfg, [10.0, 20.0], row, "here") == []
+    assert results.disagreements(cfg, [10.0, 20.0 + 1e-6], row, "here")[0].startswith("seed 1: 20.000001, and 20.0")
+    assert results.disagreements(cfg, [0.0, 40.0], row, "there") == []
+    assert results.disagreements(cfg, [-0.1, 40.1], row, "there") == [
+        "seed 0: -0.1, not from 0 to 40",
+        "seed 1: 40.1, not from 0 to 40",
+    ]
+    (found,) = results.disagreements(cfg.replace(lr=1e-3), [10.0, 20.0], row, "here")
+    assert found.startswith("lr: 0.001")
 
 
 def test_the_recorded_programs_are_below_their_ceilings():

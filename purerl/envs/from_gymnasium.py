@@ -9,13 +9,13 @@ from purerl.core.types import Environment
 def from_gymnasium(make: Callable[..., Any], vectorization: str = "sync") -> Environment:
     """Gymnasium's environments behind purerl's protocol, to be passed as `env=`.
 
-    They live on the host: a program calls back to step them. That takes longer than an environment in JAX. Seeds and configs are
-    trained one after the other, on one device, and there is no `jax.vmap`. The compilation cache keeps no program that calls back.
+    They live on the host: a program calls back to step them. That takes longer than an environment in JAX. Seeds and configs
+    are trained one after the other, on one device, and there is no `jax.vmap`. No program that calls back is kept compiled.
     The environments' state is no part of the training state: `update` goes on from the newest state alone, and an evaluation has
     environments of its own. `purerl.export` exports the policy, as ever, and no environment.
 
-    Checkpoints hold what the environments and their wrappers keep in attributes, if those are numbers, arrays, random generators or
-    MuJoCo's simulation: then a run resumes to the same bits. Otherwise the environments begin anew, and a warning says why. An
+    Checkpoints hold what the environments and their wrappers keep in attributes, if those are numbers, arrays, random generators
+    or MuJoCo's simulation: then a run resumes to the same bits. Otherwise the environments begin anew, and a warning says why. An
     environment that raises an error, or whose process dies, ends the run with `purerl.EnvironmentFailed`, saved.
 
     Args:

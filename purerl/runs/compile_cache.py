@@ -29,7 +29,7 @@ def cache_directory() -> pathlib.Path | None:
     if chosen.lower() == "off":
         return None
     home = pathlib.Path(chosen).expanduser() if chosen else pathlib.Path(platformdirs.user_cache_dir("purerl", appauthor=False))
-    return home / f"jaxlib-{jaxlib.__version__}-{platform.machine()}-{_processor()}"
+    return home / f"jaxlib-{jaxlib.__version__}-{platform.machine()}-{kind_of_processor()}"
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ def _is_private(directory: pathlib.Path) -> bool:
     return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and os.access(directory, os.W_OK)
 
 
-def _processor() -> str:
+def kind_of_processor() -> str:
     """The kind of processor: a program for one may use instructions that another does not have."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()

@@ -1,6 +1,7 @@
 """Learning results: trains and scores seeds 0 - 7, keeps every score in `results.json`, and renders the tables.
 
 python -m tests.benchmarks.results train [ENV ...]             purerl's presets, or the defaults where there is none
+python -m tests.benchmarks.results check [ENV ...]             seeds 0 and 1 anew, against what is kept; two minutes
 python -m tests.benchmarks.results peer --peer PYTHON          rejax on MinAtar, in its own environment (see speed.py)
 python -m tests.benchmarks.tables                              the tables, from the JSON files beside this one
 """
@@ -14,19 +15,25 @@ import sys
 import time
 
 import jax
+import jaxlib
 import numpy as np
 
 import purerl
 from purerl.config.algorithms import ALGORITHMS
 from purerl.config.presets import PRESETS
 from purerl.runs.analysis.statistics import interval, iqm
+from purerl.runs.compile_cache import kind_of_processor
 from tests.benchmarks import tables
 from tests.benchmarks.scores import score
 from tests.benchmarks.tables import BASELINES
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
-SEEDS = range(8)
+SEEDS, CHECKED_SEEDS = range(8), range(2)
+CHECKED = (
+    *("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Breakout-MinAtar"),
+    *("Catch-bsuite", "UmbrellaChain-bsuite", "DiscountingChain-bsuite", "FourRooms-misc"),
+)
 
 PEER = {  # rejax on MinAtar: as its repository configures Breakout, and with the sizes and rates of purerl's preset
     "its own config": lambda cfg: {
@@ -93,7 +100,13 @@ def circumstances(command, module="results"):
         "commit": _commit(),
         "versions": versions,
         "cores": cores(),
+        "platform": platform(),
     }
+
+
+def platform():
+    """What the bits of a run depend on: the compiler, the processor, and how many cores share the work."""
+    return f"jaxlib {jaxlib.__version__}, processor {kind_of_processor()}, {cores()} cores"
 
 
 def cores():
@@ -109,6 +122,36 @@ def train(names):
         results["purerl"][name] = row | circumstances(f"train {name}") | {"seconds": time.perf_counter() - start}
         keep(results)
         print(says(name, scores), flush=True)
+
+
+def check(names):
+    """Trains the first seeds anew; what does not agree with the recorded results, in words."""
+    found = []
+    for name in names:
+        scores = score(config(name), CHECKED_SEEDS)
+        wrong = disagreements(config(name), scores, load()["purerl"][name], platform())
+        print(f"{name}: {', '.join(f'{x:.1f}' for x in scores)}", *wrong, sep="\n  ", flush=True)
+        found += [f"{name}: {text}" for text in wrong]
+    return found
+
+
+def disagreements(cfg, scores, row, here):
+    """Where a config and the scores of its first seeds are not those of a recorded row.
+
+    On the platform that the row was recorded on the scores are equal to the last bit. On another one rounding differs, and with
+    it what is learnt: there they are within the range of all recorded seeds, and half its width to each side.
+    """
+    resolved = lambda cfg: json.loads(purerl.make_train(cfg).cfg.to_json())
+    now, then = resolved(cfg), resolved(cfg.from_json(json.dumps(row["config"])))
+    found = [f"{field}: {now[field]!r}, recorded with {then[field]!r}" for field in now if now[field] != then[field]]
+    low, high = min(row["scores"]), max(row["scores"])
+    low, high = low - (high - low) / 2, high + (high - low) / 2
+    for seed, x in enumerate(map(float, scores)):
+        if row.get("platform") == here and x != row["scores"][seed]:
+            found.append(f"seed {seed}: {x!r}, and {row['scores'][seed]!r} was recorded on this platform")
+        elif not low <= x <= high:
+            found.append(f"seed {seed}: {x:.4g}, not from {low:.4g} to {high:.4g}")
+    return found
 
 
 def peer(python, names):
@@ -136,14 +179,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("train").add_argument("names", nargs="*", default=list(BASELINES), metavar="ENV")
+    commands.add_parser("check").add_argument("names", nargs="*", default=list(CHECKED), metavar="ENV")
     peers = commands.add_parser("peer")
     peers.add_argument("names", nargs="*", default=["Asterix-MinAtar", "Breakout-MinAtar"], metavar="ENV")
     peers.add_argument("--peer", required=True, help="the Python that has rejax")
     args = parser.parse_args()
-    if args.command == "train":
-        train(args.names)
-    else:
-        peer(args.peer, args.names)
+    if args.command == "check":
+        return check(args.names)
+    return train(args.names) if args.command == "train" else peer(args.peer, args.names)
 
 
 if __name__ == "__main__":

@@ -29,6 +29,8 @@ BASELINES = {
     "Breakout-MinAtar": 28,
     "Catch-bsuite": 1,
     "UmbrellaChain-bsuite": 1,
+    "DiscountingChain-bsuite": 1.1,
+    "FourRooms-misc": 1,
 }
 
 PAGES = (ROOT / "README.md", *sorted(HERE.glob("*.md")), HERE.parent / "data" / "migration.md")
