@@ -11,12 +11,12 @@ import pytest
 from purerl.envs.suites import SUITES
 from tests.notebooks import NOTEBOOKS, executed
 
-MINUTES = {"08_suites": 4, "10_tuning": 3}  # the one compiles simulators, the other many programs
+MINUTES = {"00_quickstart": 1.5, "07_your_own_algorithm": 1.5, "08_suites": 4, "10_tuning": 3}  # they compile many programs
 
 
 def suites_can_draw():
     """Skips the test without the suites, or where MuJoCo finds no OpenGL."""
-    for package in set(SUITES.values()) - {"navix"}:  # which the notebook names and does not need
+    for package in SUITES.values():
         pytest.importorskip(package)
     code = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>'), 8, 8)"
     if subprocess.run([sys.executable, "-c", code], env={"MUJOCO_GL": "egl", **os.environ}, capture_output=True).returncode:
