@@ -22,7 +22,7 @@ class PhasePlan(NamedTuple):
 HOST = """environments on the host, outside of JAX:
   runs are trained one after the other, without jax.vmap
   the program calls back in each step, and is compiled anew in each process
-  an update goes on from the newest state alone"""
+  an update goes on from the newest state alone, and nothing of the environments is exported"""
 
 
 @dataclass(frozen=True)
