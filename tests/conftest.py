@@ -29,14 +29,33 @@ def pytest_unconfigure(config):
         shutil.rmtree(os.environ.pop("PURERL_TESTS_CACHE"))
 
 
+def pytest_addoption(parser):
+    parser.addoption("--record", action="store_true", help="keep when long tests passed, and what tests of faults found")
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    """A long test that passed is written down with its commit: nothing else runs it."""
+    """A long test that passed may be written down with its commit: nothing else runs it."""
     report = (yield).get_result()
-    if report.passed and call.when == "call" and item.get_closest_marker("long"):
-        from tests.benchmarks.results import record_long
+    asked = item.config.getoption("record")
+    if report.passed and call.when == "call" and asked and item.get_closest_marker("long"):
+        from tests.benchmarks import recording
 
-        record_long(item.nodeid.removeprefix("tests/"), call.duration)
+        recording.add_long(item.nodeid.removeprefix("tests/"), call.duration)
+
+
+@pytest.fixture
+def record_fault(request):
+    """Keeps a row of what a test of faults found, where `--record` asks for it, and prints it."""
+
+    def record(name, row):
+        print(f"\n{name}: {row}")
+        if request.config.getoption("record"):
+            from tests.benchmarks import recording
+
+            recording.add("faults.json", name, row)
+
+    return record
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ import pytest
 
 import purerl
 from tests import faults
-from tests.benchmarks.results import record_fault
 from tests.probes import Varied
 from tests.test_resume import fitted
 from tests.tiny import digest
@@ -112,7 +111,7 @@ def test_a_run_that_is_killed_ends_in_the_same_bits(uninterrupted, tmp_path):
 
 
 @pytest.mark.long
-def test_thirty_kills_lose_nothing(uninterrupted, tmp_path):
+def test_thirty_kills_lose_nothing(uninterrupted, tmp_path, record_fault):
     killed = during = lost = 0
     for i in range(3):
         more, writing = kill_and_resume(tmp_path / str(i), kills=10, in_commit=5, seed=i)
@@ -170,7 +169,7 @@ def test_a_batch_of_configs_that_is_killed_ends_in_the_same_bits_and_best_states
 
 
 @pytest.mark.long
-def test_forty_kills_of_a_batch_lose_nothing(whole_batch, tmp_path):
+def test_forty_kills_of_a_batch_lose_nothing(whole_batch, tmp_path, record_fault):
     rows = [killed_batch(tmp_path / str(i), 10, seed=i) for i in range(4)]
     killed, during, lost = sum(row[0] for row in rows), sum(row[1] for row in rows), sum(row[2] != whole_batch for row in rows)
     print(f"\nkills of a batch: {killed}, of which while a checkpoint was being written: {during}, lost: {lost}")
@@ -180,7 +179,7 @@ def test_forty_kills_of_a_batch_lose_nothing(whole_batch, tmp_path):
 
 
 @pytest.mark.long
-def test_four_hundred_flips_of_a_bit_give_no_other_number(tmp_path):
+def test_four_hundred_flips_of_a_bit_give_no_other_number(tmp_path, record_fault):
     outcomes = faults.outcomes_of_flips(400, tmp_path)
     print(f"\n{outcomes}")
     record_fault("flips", outcomes)
@@ -189,7 +188,7 @@ def test_four_hundred_flips_of_a_bit_give_no_other_number(tmp_path):
 
 
 @pytest.mark.long
-def test_a_disk_that_fills_at_each_of_twenty_writes(tmp_path):
+def test_a_disk_that_fills_at_each_of_twenty_writes(tmp_path, record_fault):
     outcomes = faults.disks_that_fill(20, tmp_path)
     print(f"\n{outcomes}")
     record_fault("full disks", outcomes)
@@ -197,7 +196,7 @@ def test_a_disk_that_fills_at_each_of_twenty_writes(tmp_path):
 
 
 @pytest.mark.long
-def test_a_crash_at_every_call_that_touches_the_file_system(uninterrupted, tmp_path, monkeypatch):
+def test_a_crash_at_every_call_that_touches_the_file_system(uninterrupted, tmp_path, monkeypatch, record_fault):
     monkeypatch.setenv("CRASH_AT", "0")
     code, out = finish(tmp_path / "count", code=CRASH)
     assert code == 0, out

@@ -9,7 +9,7 @@ import pytest
 
 import purerl
 from purerl.runs.analysis.statistics import interval, iqm
-from tests.benchmarks import programs, programs_counting, results, tables
+from tests.benchmarks import programs, programs_counting, recording, references, results, tables
 
 
 def test_the_interquartile_mean_is_that_of_the_middle_half():
@@ -38,12 +38,33 @@ def resolved(cfg):
 
 def test_every_recorded_score_is_of_the_config_that_users_get():
     recorded = results.load()["purerl"]
-    assert list(recorded) == list(results.BASELINES)
+    assert list(recorded) == [name for name in results.NAMES if name in recorded]
     for name, row in recorded.items():
         cfg = results.config(name)
         assert resolved(cfg.from_json(results.json.dumps(row["config"]))) == resolved(cfg)
         assert row["seeds"] == list(range(8))
         assert len(row["scores"]) == 8
+
+
+@pytest.mark.parametrize("name", references.OPTIMA)
+def test_the_optima_are_what_is_computed(name):
+    np.testing.assert_allclose(references.OPTIMA[name](), references.REFERENCES[name].optimum, rtol=1e-3)
+
+
+def test_of_two_arms_and_one_pull_the_better_is_not_known():
+    assert np.isclose(references.bernoulli_bandit(num_steps=1), 0.5)
+    assert np.isclose(references.bernoulli_bandit(num_steps=2), 0.5 + 0.9 * 0.9 + 0.1 * 0.1)
+    assert references.gaussian_bandit(num_steps=1) == 0  # the second arm pays -1 in the mean
+
+
+def test_nothing_is_recorded_unasked(monkeypatch):
+    """Nor with code that was changed since the last commit."""
+    monkeypatch.setattr(recording, "commit", lambda: "abc-dirty")
+    assert recording.parser("").parse_args([]).record is False
+    with pytest.raises(SystemExit):
+        recording.parser("").parse_args(["--record"])
+    monkeypatch.setattr(recording, "commit", lambda: "abc")
+    assert recording.parser("").parse_args(["--record"]).record is True
 
 
 def test_scores_that_disagree_are_named():

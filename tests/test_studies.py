@@ -22,7 +22,6 @@ from purerl.runs.training import Runs
 from purerl.studies import space
 from purerl.studies import sweep as sweeps
 from purerl.studies.listing import listed
-from tests.benchmarks.results import record_fault
 from tests.probes import Varied
 from tests.tiny import CFG, digest
 
@@ -483,7 +482,7 @@ def test_a_kill_loses_nothing(kind, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["sweep", "study"])
-def test_ten_kills_lose_nothing(kind, tmp_path):
+def test_ten_kills_lose_nothing(kind, tmp_path, record_fault):
     whole, killed, lost = run_killed(kind, tmp_path / "whole", 0)[0], 0, 0
     for i in range(5):
         out, count = run_killed(kind, tmp_path / str(i), 3, seed=i)

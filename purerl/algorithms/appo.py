@@ -17,7 +17,7 @@ arXiv:1912.00167). What an actor needs, published parameters and statistics, is 
 
 **When to choose it.** To study stale data, or to prepare a run whose actors will be elsewhere. With fresh data PPO is as good
 or better, and faster. With data eight updates old, a target network that stays for eight updates was as good as PPO on fresh
-data on CartPole and Breakout, and one that follows every update was far worse (`tests/benchmarks/results.md`).
+data on CartPole and Breakout, and one that follows every update was far worse (`tests/benchmarks/RESULTS.md`).
 
 **Metrics** beside PPO's:
 

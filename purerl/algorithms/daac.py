@@ -14,7 +14,7 @@ learns from every `value_freq`-th rollout alone, not from those between.
 5e-4.
 
 **When to choose it.** For procedurally generated levels, where a shared value function makes the policy overfit to levels. On
-MinAtar it could not be told from PPO on Breakout and SpaceInvaders, and was better on Asterix (`tests/benchmarks/results.md`).
+MinAtar it could not be told from PPO on Breakout and SpaceInvaders, and was better on Asterix (`tests/benchmarks/RESULTS.md`).
 
 **Metrics** beside PPO's: `advantage_loss`, the squared error of the predicted advantage, about 1 for a head that predicts
 nothing; `value/grad_norm`, of the value's phase.

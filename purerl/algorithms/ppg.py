@@ -17,7 +17,7 @@ phase. Rewards are scaled by default, as in the paper's code.
 
 **When to choose it.** For images and long runs, where the policy profits from features that predict values. In a quarter of a
 million steps of MinAtar it was better than PPO on Asterix and SpaceInvaders, and worse on Breakout
-(`tests/benchmarks/results.md`). It takes about twice the time of PPO (`tests/benchmarks/speed.md`).
+(`tests/benchmarks/RESULTS.md`). It takes about twice the time of PPO (`tests/benchmarks/speed.md`).
 
 **Metrics** beside PPO's, in updates with an auxiliary phase:
 

@@ -2,13 +2,12 @@
 
     python -m tests.benchmarks.costs [NAME ...]
 
-Runs the two programs in turn, each in a process of its own, and keeps the ratios in `costs.json` beside this file. Exits with 1
-if one is beyond its bound.
+Runs the two programs in turn, each in a process of its own, and with `--record` keeps the ratios in `costs.json`. Exits with 1 if
+one is beyond its bound.
 """
 
 import argparse
 import json
-import pathlib
 import statistics
 import subprocess
 import sys
@@ -17,8 +16,8 @@ import time
 import jax
 
 import purerl
+from tests.benchmarks import recording
 
-PATH = pathlib.Path(__file__).parent / "costs.json"
 PPO = purerl.PPOConfig(total_timesteps=400_000)
 WIDE = PPO.replace(hidden=(128, 128), total_timesteps=100_000)
 SAME = {name: value for name, value in vars(PPO).items() if name not in ("num_epochs", "arch")}
@@ -51,7 +50,7 @@ def measure(name, which):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recording.parser(__doc__)
     parser.add_argument("names", nargs="*", default=list(COSTS), metavar="NAME")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--pairs", type=int, default=5)
@@ -59,14 +58,14 @@ def main():
     if args.one:
         print(json.dumps(timed(COSTS[args.one[0]][int(args.one[1])])))
         return 0
-    kept, beyond = json.loads(PATH.read_text()) if PATH.exists() else {}, False
+    beyond = False
     for name in args.names:
         pairs = [[measure(name, which) for which in (0, 1)] for _ in range(args.pairs)]
         speeds = sorted(other[1] / base[1] for base, other in pairs)
         compiling = statistics.median(other[0] / base[0] for base, other in pairs)
         row = {"pairs": pairs, "speed": statistics.median(speeds), "low": speeds[0], "high": speeds[-1], "compile": compiling}
-        kept[name] = row
-        PATH.write_text(json.dumps({name: kept[name] for name in COSTS if name in kept}, indent=1) + "\n")
+        if args.record:
+            recording.add("costs.json", name, row, COSTS)
         beyond |= row["speed"] < COSTS[name][2] or compiling > COSTS[name][3]
         span = f"{row['low']:.2f} to {row['high']:.2f}"
         print(f"{name}: {row['speed']:.2f} ({span}) of the speed, {compiling:.2f} of the compile time", flush=True)

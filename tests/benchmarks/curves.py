@@ -1,10 +1,9 @@
 """The picture of the README: learning curves of seeds 0 - 7, kept in `curves.json`, drawn as `curves.png`.
 
-python -m tests.benchmarks.curves train [ENV ...]              minutes
-python -m tests.benchmarks.curves                              the picture alone
+python -m tests.benchmarks.curves train [ENV ...] --record     minutes
+python -m tests.benchmarks.curves draw                         the picture alone
 """
 
-import argparse
 import json
 import pathlib
 import sys
@@ -14,8 +13,9 @@ import numpy as np
 
 import purerl
 from purerl.runs.analysis.statistics import interval, iqm
-from tests.benchmarks.results import SEEDS, circumstances, config
-from tests.benchmarks.tables import BASELINES
+from tests.benchmarks import recording
+from tests.benchmarks.references import REFERENCES
+from tests.benchmarks.results import SEEDS, config
 
 HERE = pathlib.Path(__file__).parent
 NAMES = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Breakout-MinAtar")
@@ -33,7 +33,7 @@ def train(name):
     with np.errstate(invalid="ignore"):
         means = part(total) / part(count)
     values = [[None if np.isnan(x) else round(float(x), 3) for x in row] for row in means]
-    return {"config": json.loads(cfg.to_json()), "values": values} | circumstances(f"train {name}", "curves")
+    return {"config": json.loads(cfg.to_json()), "values": values} | recording.circumstances(f"curves train {name}")
 
 
 def draw(kept):
@@ -47,7 +47,7 @@ def draw(kept):
         seen = ~np.isnan(values).any(0)
         axes.plot(steps[seen], iqm(values[:, seen]))
         axes.fill_between(steps[seen], *interval(values[:, seen], resamples=1000), alpha=0.25, lw=0)
-        axes.axhline(BASELINES[name], color="gray", ls=":", lw=1)
+        axes.axhline(REFERENCES[name].published, color="gray", ls=":", lw=1)
         axes.set_title(name, fontsize="medium")
         axes.set_xlabel("million steps", fontsize="small")
         axes.grid(alpha=0.3)
@@ -55,16 +55,17 @@ def draw(kept):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("train", nargs="?", choices=["train"])
+    parser = recording.parser(__doc__)
+    parser.add_argument("what", choices=("train", "draw"))
     parser.add_argument("names", nargs="*", default=NAMES, metavar="ENV")
     args = parser.parse_args()
-    path = HERE / "curves.json"
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    for name in args.names if args.train else ():
-        kept[name] = train(name)
-        path.write_text(json.dumps({name: kept[name] for name in NAMES if name in kept}) + "\n")
-    draw(kept)
+    for name in args.names if args.what == "train" else ():
+        row = train(name)
+        print(name, "IQM of the last part:", iqm(np.array(row["values"], float)[:, -1]), flush=True)
+        if args.record:
+            recording.add("curves.json", name, row, NAMES)
+    if args.what == "draw" or args.record:
+        draw(recording.load("curves.json"))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ The peer lives in an environment of its own: `pip install stable-baselines3==2.9
 without `--record` nothing is written.
 """
 
-import argparse
 import json
 import pathlib
 import subprocess
@@ -19,7 +18,7 @@ import numpy as np
 
 import purerl
 from purerl.runs.analysis.statistics import interval, iqm
-from tests.benchmarks.results import _record, circumstances
+from tests.benchmarks import recording
 
 HERE = pathlib.Path(__file__).parent
 CARTPOLE = purerl.PPOConfig(env="gymnasium/CartPole-v1", total_timesteps=500_000)
@@ -120,15 +119,14 @@ def says(rows):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recording.parser(__doc__)
     parser.add_argument("what", choices=("scores", "speed", "mujoco"))
     parser.add_argument("--peer", metavar="PYTHON")
-    parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
     found = scores() if args.what == "scores" else {"speed": speed, "mujoco": mujoco}[args.what](args.peer)
     print(json.dumps(found, indent=1))
     if args.record:
-        _record("host.json", args.what, found | circumstances(args.what, "host"))
+        recording.add("host.json", args.what, found | recording.circumstances(f"host {args.what}"))
 
 
 if __name__ == "__main__":

@@ -2,12 +2,11 @@
 
     python -m tests.benchmarks.overhead
 
-Runs the two in turn, each in a process of its own and for at least 30 s, and keeps the ratios in `overhead.json` beside this
-file. Exits with 1 if a median is below 0.95.
+Runs the two in turn, each in a process of its own and for at least 30 s, and with `--record` keeps the ratios in
+`overhead.json`. Exits with 1 if a median is below 0.95.
 """
 
 import argparse
-import json
 import pathlib
 import statistics
 import subprocess
@@ -19,8 +18,8 @@ import jax
 
 import purerl
 from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard
+from tests.benchmarks import recording
 
-HERE = pathlib.Path(__file__).parent
 FLOOR = 0.95
 WORKLOADS = {
     "A": purerl.PPOConfig(total_timesteps=8_000_000),
@@ -55,7 +54,7 @@ def measure(name, form):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recording.parser(__doc__)
     parser.add_argument("--one", nargs=2, metavar=("WORKLOAD", "FORM"), help=argparse.SUPPRESS)
     parser.add_argument("--pairs", type=int, default=5)
     args = parser.parse_args()
@@ -69,7 +68,8 @@ def main():
         low, median, high = ratios[0], statistics.median(ratios), ratios[-1]
         kept[name] = {"pairs": pairs, "ratio": median, "low": low, "high": high}
         print(f"{name}: fit at {median:.3f} of jax.jit(train) ({low:.3f} to {high:.3f})", flush=True)
-    (HERE / "overhead.json").write_text(json.dumps(kept, indent=1) + "\n")
+    if args.record:
+        recording.write("overhead.json", kept)
     return int(any(row["ratio"] < FLOOR for row in kept.values()))
 
 

@@ -10,11 +10,10 @@ and for purejaxrl, from its repository, in an environment of its own beside that
     .venv-purejaxrl/bin/pip install "jax[cuda13,tpu]==0.10.2" "gymnax==0.0.9" flax optax distrax tfp-nightly
     .venv-programs/bin/python -m tests.benchmarks.programs --purejaxrl purejaxrl --peer .venv-purejaxrl/bin/python
 
-What is repaired in it is said in `programs_purejaxrl.py`. Counts are exact, and kept in `programs.json` beside this file. Exits
+What is repaired in it is said in `programs_purejaxrl.py`. Counts are exact, and with `--record` kept in `programs.json`. Exits
 with 1 if one is above its ceiling. `--kernels TIMES` lists the kernels of the loop that runs so often in an update.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -22,7 +21,6 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).parent
-PATH = HERE / "programs.json"
 TARGETS = ("h100", "v5e")
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1", "XLA_FLAGS": "--xla_gpu_autotune_level=0"}
 NAMES = ("env", "num_envs", "num_steps", "num_minibatches")
@@ -97,17 +95,18 @@ def beyond(name, row):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    os.environ.update(ENVIRONMENT)
+    from tests.benchmarks import recording  # JAX reads the environment when it is imported
+    from tests.benchmarks.programs_counting import counts, kernels
+
+    parser = recording.parser(__doc__)
     parser.add_argument("names", nargs="*", default=list(WORKLOADS), metavar="NAME")
     parser.add_argument("--targets", nargs="+", default=TARGETS, choices=TARGETS)
     parser.add_argument("--purejaxrl", metavar="PATH")
     parser.add_argument("--peer", metavar="PYTHON")
     parser.add_argument("--kernels", type=int, metavar="TIMES")
     args = parser.parse_args()
-    os.environ.update(ENVIRONMENT)
-    from tests.benchmarks.programs_counting import counts, kernels
-
-    kept, found = json.loads(PATH.read_text()) if PATH.exists() else {}, []
+    found = []
     for name in args.names:
         for target in args.targets:
             if args.purejaxrl and name not in PEERS:
@@ -117,8 +116,10 @@ def main():
                 print("\n".join(kernels(program, args.kernels)))
                 continue
             row = counted_peer(name, target, args.purejaxrl, args.peer) if args.purejaxrl else counts(program)
-            kept.setdefault(name, {}).setdefault(target, {})["purejaxrl" if args.purejaxrl else "purerl"] = row
-            PATH.write_text(json.dumps({name: kept[name] for name in WORKLOADS if name in kept}, indent=1) + "\n")
+            if args.record:
+                kept = recording.load("programs.json")
+                kept.setdefault(name, {}).setdefault(target, {})["purejaxrl" if args.purejaxrl else "purerl"] = row
+                recording.write("programs.json", kept, WORKLOADS)
             above = beyond(name, row) if target == "h100" and not args.purejaxrl else []
             found += above
             print(name, target, {key: n for key, n in row.items() if key != "loops"}, *above, flush=True)

@@ -1,4 +1,4 @@
-"""Learning results: trains and scores seeds 0 - 7, keeps every score in `results.json`, and renders the tables.
+"""Learning results: trains and scores seeds 0 - 7. With `--record` keeps every score in `results.json`, shown in `RESULTS.md`.
 
 python -m tests.benchmarks.results train [ENV ...]             purerl's presets, or the defaults where there is none
 python -m tests.benchmarks.results check [ENV ...]             seeds 0 and 1 anew, against what is kept; two minutes
@@ -8,28 +8,25 @@ python -m tests.benchmarks.tables                              the tables, from 
 
 import argparse
 import json
-import os
 import pathlib
 import subprocess
 import sys
 import time
 
-import jax
-import jaxlib
 import numpy as np
 
 import purerl
 from purerl.config.algorithms import ALGORITHMS
 from purerl.config.presets import PRESETS
 from purerl.runs.analysis.statistics import interval, iqm
-from purerl.runs.compile_cache import kind_of_processor
-from tests.benchmarks import tables
+from tests.benchmarks import recording
+from tests.benchmarks.recording import circumstances
+from tests.benchmarks.references import REFERENCES
 from tests.benchmarks.scores import score
-from tests.benchmarks.tables import BASELINES
 
 HERE = pathlib.Path(__file__).parent
-ROOT = HERE.parent.parent
 SEEDS, CHECKED_SEEDS = range(8), range(2)
+NAMES = (*REFERENCES, "CartPole-v1 in bfloat16", *(f"CartPole-v1 by {name}" for name in ("ppg", "daac", "appo")))
 CHECKED = (
     *("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Breakout-MinAtar"),
     *("Catch-bsuite", "UmbrellaChain-bsuite", "DiscountingChain-bsuite", "FourRooms-misc"),
@@ -58,70 +55,25 @@ def config(name):
 
 
 def load():
-    path = HERE / "results.json"
-    return json.loads(path.read_text()) if path.exists() else {"purerl": {}, "rejax": {}}
+    return {"purerl": {}, "rejax": {}} | recording.load("results.json")
 
 
 def keep(results):
-    for part in results.values():
-        for name in sorted(part, key=list(BASELINES).index):
-            part[name] = part.pop(name)
-    (HERE / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    in_order = lambda part: {name: part[name] for name in NAMES if name in part}
+    recording.write("results.json", {who: in_order(part) for who, part in results.items()}, ("purerl", "rejax"))
 
 
-def record_fault(name, row):
-    """Keeps what a long test of faults found, and shows it in the tables."""
-    _record("faults.json", name, row)
-
-
-def record_long(name, seconds):
-    """Keeps when a long test passed, and shows it in the tables."""
-    commit = _commit()
-    _record("long.json", name, {"passed": time.strftime("%Y-%m-%d"), "commit": commit, "minutes": round(seconds / 60, 1)})
-
-
-def _record(file, name, row):
-    path = HERE / file
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(dict(sorted((kept | {name: row}).items())), indent=1) + "\n")
-    tables.render()
-
-
-def _commit():
-    """The commit that runs, and whether its code was changed since; tables beside it may be."""
-    git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return git("describe", "--always") + ("-dirty" if git("status", "--porcelain", "--", "purerl", "tests/*.py") else "")
-
-
-def circumstances(command, module="results"):
-    versions = {"purerl": purerl.__version__, "jax": jax.__version__}
-    return {
-        "command": f"python -m tests.benchmarks.{module} {command}",
-        "commit": _commit(),
-        "versions": versions,
-        "cores": cores(),
-        "platform": platform(),
-    }
-
-
-def platform():
-    """What the bits of a run depend on: the compiler, the processor, and how many cores share the work."""
-    return f"jaxlib {jaxlib.__version__}, processor {kind_of_processor()}, {cores()} cores"
-
-
-def cores():
-    return len(os.sched_getaffinity(0))
-
-
-def train(names):
-    results = load()
+def train(names, record):
     for name in names:
         start = time.perf_counter()
         scores = score(config(name), SEEDS).tolist()
         row = {"config": json.loads(config(name).to_json()), "seeds": list(SEEDS), "scores": scores}
-        results["purerl"][name] = row | circumstances(f"train {name}") | {"seconds": time.perf_counter() - start}
-        keep(results)
+        row |= circumstances(f"results train '{name}'") | {"seconds": time.perf_counter() - start}
         print(says(name, scores), flush=True)
+        if record:
+            results = load()
+            results["purerl"][name] = row
+            keep(results)
 
 
 def check(names):
@@ -129,7 +81,7 @@ def check(names):
     found = []
     for name in names:
         scores = score(config(name), CHECKED_SEEDS)
-        wrong = disagreements(config(name), scores, load()["purerl"][name], platform())
+        wrong = disagreements(config(name), scores, load()["purerl"][name], recording.platform())
         print(f"{name}: {', '.join(f'{x:.1f}' for x in scores)}", *wrong, sep="\n  ", flush=True)
         found += [f"{name}: {text}" for text in wrong]
     return found
@@ -154,8 +106,7 @@ def disagreements(cfg, scores, row, here):
     return found
 
 
-def peer(python, names):
-    results = load()
+def peer(python, names, record):
     for name in names:
         for variant, sizes in PEER.items():
             work = sizes(config(name)) | {"env": name, "total_timesteps": config(name).total_timesteps, "seeds": list(SEEDS)}
@@ -164,10 +115,12 @@ def peer(python, names):
             if done.returncode:
                 raise SystemExit(done.stderr)
             scores = json.loads(done.stdout.splitlines()[-1])
-            row = {"config": work, "scores": scores} | circumstances("peer") | {"seconds": time.perf_counter() - start}
-            results["rejax"].setdefault(name, {})[variant] = row
-            keep(results)
+            row = {"config": work, "scores": scores} | circumstances("results peer --peer PYTHON")
             print(says(f"{name}, rejax with {variant}", scores), flush=True)
+            if record:
+                results = load()
+                results["rejax"].setdefault(name, {})[variant] = row | {"seconds": time.perf_counter() - start}
+                keep(results)
 
 
 def says(name, scores):
@@ -178,15 +131,16 @@ def says(name, scores):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("train").add_argument("names", nargs="*", default=list(BASELINES), metavar="ENV")
+    made = recording.with_record(commands.add_parser("train"))
+    made.add_argument("names", nargs="*", default=list(NAMES), metavar="ENV")
     commands.add_parser("check").add_argument("names", nargs="*", default=list(CHECKED), metavar="ENV")
-    peers = commands.add_parser("peer")
+    peers = recording.with_record(commands.add_parser("peer"))
     peers.add_argument("names", nargs="*", default=["Asterix-MinAtar", "Breakout-MinAtar"], metavar="ENV")
     peers.add_argument("--peer", required=True, help="the Python that has rejax")
     args = parser.parse_args()
     if args.command == "check":
         return check(args.names)
-    return train(args.names) if args.command == "train" else peer(args.peer, args.names)
+    return train(args.names, args.record) if args.command == "train" else peer(args.peer, args.names, args.record)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,9 @@ Published rejax needs an older gymnax, so it lives in an environment of its own:
     python3 -m venv .venv-peers && .venv-peers/bin/pip install "jax==0.10.2" "gymnax==0.0.9" "rejax==0.1.3"
     .venv/bin/python -m tests.benchmarks.speed --peer .venv-peers/bin/python
 
-Keeps each workload in `speed.json` beside this file, from which `results.py` renders the README's table. Every run is a process
-of its own.
+With `--record` each workload is kept in `speed.json`, of which the README's table is made. Every run is a process of its own.
 """
 
-import argparse
 import json
 import os
 import pathlib
@@ -17,9 +15,8 @@ import statistics
 import subprocess
 import sys
 
-import jax
+from tests.benchmarks import recording
 
-COMMAND = "python -m tests.benchmarks.speed --peer PYTHON"
 HERE = pathlib.Path(__file__).parent
 NAMES = ("env", "num_envs", "num_steps", "num_minibatches", "total_timesteps", "lr")
 SMALL = dict(zip(NAMES, ("CartPole-v1", 4, 128, 4, 499_712, 2.5e-4), strict=True)) | {"repeats": 3}
@@ -78,20 +75,18 @@ def says(name, row):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recording.parser(__doc__)
     parser.add_argument("--peer", required=True, help="the Python that has rejax")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=list(WORKLOADS), choices=list(WORKLOADS))
     args = parser.parse_args()
-    path = HERE / "speed.json"
-    record = json.loads(path.read_text()) if path.exists() else {"workloads": {}}
     rows = {}
     for name in args.only:
         rows[name] = compare(name, args.peer, args.times)
         print(says(name, rows[name]), flush=True)
-        record |= {"command": COMMAND, "cores": len(os.sched_getaffinity(0)), "jax": jax.__version__}
-        record["workloads"][name] = rows[name] | {"times": args.times}
-        path.write_text(json.dumps(record, indent=1) + "\n")
+        if args.record:
+            row = rows[name] | {"times": args.times} | recording.circumstances(f"speed --peer PYTHON --only {name}")
+            recording.add("speed.json", name, row, WORKLOADS)
     return int(not all(row["ok"] for row in rows.values()))
 
 

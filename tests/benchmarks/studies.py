@@ -1,15 +1,12 @@
-"""Comparisons between algorithms and settings: seeds 0 - 7 of each case, every score kept in `studies.json`.
+"""Comparisons between algorithms and settings: seeds 0 - 7 of each case, with `--record` every score kept in `studies.json`.
 
-python -m tests.benchmarks.studies NAME ...      one of those below; minutes to an hour each
-python -m tests.benchmarks.results render        the README's tables, from the JSON files beside this one
+python -m tests.benchmarks.studies NAME ... --record      one of those below; minutes to an hour each
 
 Where settings are chosen, it is among the same settings for every algorithm, by two other seeds.
 """
 
-import argparse
 import itertools
 import json
-import pathlib
 import sys
 import time
 from typing import Any, NamedTuple
@@ -19,10 +16,9 @@ import numpy as np
 
 import purerl
 from purerl.config.algorithms import algorithm_of
-from tests.benchmarks.results import circumstances
+from tests.benchmarks import recording
 from tests.benchmarks.scores import last_returns, score, score_rows
 
-PATH = pathlib.Path(__file__).parent / "studies.json"
 SEEDS, TUNING_SEEDS = range(8), range(100, 102)
 
 
@@ -323,14 +319,14 @@ def chosen(case, purejaxrl):
     return case.cfg.replace(**best), [{"score": mean, **changes} for mean, changes in tried]
 
 
-def run(name, only, purejaxrl):
+def run(name, only, purejaxrl, record):
     for label, case in STUDIES[name]().items():
         if only not in label or (case.purejaxrl and not purejaxrl):
             continue
         start = time.perf_counter()
         cfg, tried = chosen(case, purejaxrl) if case.grid else (case.cfg, [])
         if case.like:
-            cfg = type(cfg).from_json(json.dumps(load()[name][case.like]["config"])).replace(env=cfg.env)
+            cfg = type(cfg).from_json(json.dumps(recording.load("studies.json")[name][case.like]["config"])).replace(env=cfg.env)
         scores = scores_of(case, cfg, SEEDS, purejaxrl).tolist()
         row = {
             "algorithm": "purejaxrl" if case.purejaxrl else algorithm_of(cfg),
@@ -340,12 +336,11 @@ def run(name, only, purejaxrl):
         }
         if case.timed:
             row["seconds of a run"] = seconds(cfg)
-        kept = load()
-        row |= circumstances(f"studies {name}") | {"seconds": time.perf_counter() - start}
-        order = list(STUDIES[name]())
-        rows = kept.get(name, {}) | {label: row}
-        kept[name] = {label: rows[label] for label in sorted(rows, key=order.index)}
-        PATH.write_text(json.dumps({name: kept[name] for name in STUDIES if name in kept}, indent=1) + "\n")
+        row |= recording.circumstances(f"studies {name} --only '{label}'") | {"seconds": time.perf_counter() - start}
+        if record:
+            rows = recording.load("studies.json").get(name, {}) | {label: row}
+            in_order = {label: rows[label] for label in STUDIES[name]() if label in rows}
+            recording.add("studies.json", name, in_order, STUDIES)
         print(label, np.round(sorted(scores), 2).tolist(), f"{row['seconds']:.0f} s", flush=True)
 
 
@@ -357,19 +352,15 @@ def seconds(cfg):
     return time.perf_counter() - start
 
 
-def load():
-    return json.loads(PATH.read_text()) if PATH.exists() else {}
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recording.parser(__doc__)
     parser.add_argument("names", nargs="+", choices=list(STUDIES))
     parser.add_argument("--only", default="", help="cases whose label contains this")
     parser.add_argument("--purejaxrl", metavar="PATH", help="its repository, for the cases of its PPO (studies_purejaxrl.py)")
     args = parser.parse_args()
     purerl.use_cores()
     for name in args.names:
-        run(name, args.only, args.purejaxrl)
+        run(name, args.only, args.purejaxrl, args.record)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,12 @@
 """When the environments of suites last kept the protocol, with which versions: `purerl.check_env` of three ids each.
 
-    pip install '.[suites]' && python -m tests.benchmarks.suites          # those whose suite is installed, in minutes
-    python -m tests.benchmarks.suites --only navix
+    pip install '.[suites]' && python -m tests.benchmarks.suites --record          # those whose suite is installed, in minutes
+    python -m tests.benchmarks.suites --only navix --record
 
 The other ids keep their rows in `suites.json`; the table is `suites.md`, both beside this file.
 """
 
-import argparse
 import importlib.metadata
-import json
-import pathlib
 import sys
 import time
 
@@ -17,11 +14,8 @@ import jax
 
 import purerl
 from purerl.envs.suites import SUITES
-from tests.benchmarks import tables
-from tests.benchmarks.results import circumstances
+from tests.benchmarks import recording
 from tests.test_suites import IDS
-
-PATH = pathlib.Path(__file__).parent / "suites.json"
 
 
 def version(env_id):
@@ -37,21 +31,20 @@ def row_of(env_id):
     report = purerl.check_env(env_id, env_kwargs=env_kwargs, num_envs=8, num_steps=num_steps)
     seconds = round(time.perf_counter() - start, 1)
     row = {"suite": version(env_id), "problems": list(report.problems), "seconds": seconds, "passed": time.strftime("%Y-%m-%d")}
-    return row | circumstances("", "suites")
+    return row | recording.circumstances(f"suites --only {env_id}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recording.parser(__doc__)
     parser.add_argument("--only", default="", help="ids that contain this")
     args = parser.parse_args()
     for env_id in IDS:
         if args.only in env_id and version(env_id):
-            rows = json.loads(PATH.read_text()) if PATH.exists() else {}
-            rows[env_id] = row_of(env_id)
-            PATH.write_text(json.dumps(dict(sorted(rows.items())), indent=1) + "\n")
-            print(env_id, rows[env_id]["seconds"], "s", rows[env_id]["problems"], flush=True)
+            row = row_of(env_id)
+            print(env_id, row["seconds"], "s", row["problems"], flush=True)
+            if args.record:
+                recording.add("suites.json", env_id, row)
             jax.clear_caches()
-    tables.render()
 
 
 if __name__ == "__main__":

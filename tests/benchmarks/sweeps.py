@@ -6,7 +6,6 @@ python -m tests.benchmarks.sweeps tune [TASK ...]   the tuner and random search,
 Needs `pip install '.[tune]'` and an idle machine. Without `--record` nothing is written.
 """
 
-import argparse
 import json
 import pathlib
 import time
@@ -18,7 +17,7 @@ import purerl
 from purerl.config.presets import PRESETS
 from purerl.runs.training import Runs
 from purerl.studies.space import default_ranges
-from tests.benchmarks.results import _record
+from tests.benchmarks import recording
 from tests.benchmarks.scores import score
 
 HERE = pathlib.Path(__file__).parent
@@ -89,24 +88,26 @@ def tuned(task, minutes, random):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = recording.parser(__doc__)
     parser.add_argument("what", choices=("speed", "tune"))
     parser.add_argument("tasks", nargs="*", default=TASKS, metavar="TASK")
     parser.add_argument("--minutes", type=float, default=15)
-    parser.add_argument("--record", action="store_true")
     args = parser.parse_args()
     if args.what == "speed":
         found = speed()
         print(json.dumps(found, indent=1))
         if args.record:
-            _record("sweeps.json", "speed", found)
+            recording.add("sweeps.json", "speed", found | recording.circumstances("sweeps speed"))
         return
     for task in args.tasks:
         for name in ("tune", "random"):
             found = tuned(task, args.minutes, random=name == "random")
             print(task, name, json.dumps(found), flush=True)
             if args.record:
-                _record("tuning.json", f"{task}, {'random search' if name == 'random' else 'purerl tune'}", found)
+                label = f"{task}, {'random search' if name == 'random' else 'purerl tune'}"
+                recording.add(
+                    "tuning.json", label, found | recording.circumstances(f"sweeps tune {task} --minutes {args.minutes:g}")
+                )
 
 
 if __name__ == "__main__":

@@ -11,28 +11,10 @@ import numpy as np
 
 from purerl.config.other_names import rows as names
 from purerl.runs.analysis.statistics import interval, iqm
+from tests.benchmarks.references import REFERENCES
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
-# Environments, and the scores that gymnax publishes for its own PPO agents, where it does.
-BASELINES = {
-    "CartPole-v1": 500,
-    "CartPole-v1 in bfloat16": "",
-    "CartPole-v1 by ppg": "",
-    "CartPole-v1 by daac": "",
-    "CartPole-v1 by appo": "",
-    "Acrobot-v1": -80,
-    "Pendulum-v1": -130,
-    "MountainCar-v0": -118,
-    "MountainCarContinuous-v0": "",
-    "Asterix-MinAtar": 15,
-    "Breakout-MinAtar": 28,
-    "Catch-bsuite": 1,
-    "UmbrellaChain-bsuite": 1,
-    "DiscountingChain-bsuite": 1.1,
-    "FourRooms-misc": 1,
-}
-
 PAGES = (ROOT / "README.md", *sorted(HERE.glob("*.md")), HERE.parent / "data" / "migration.md")
 
 
@@ -63,20 +45,50 @@ def kept(name):
 
 
 def learning_table(results):
-    lines = ["| environment | steps | IQM | 95 % interval | all seeds | gymnax | rejax |", "|---|--:|--:|--:|--:|--:|--:|"]
+    """A row for each environment: scores, what they are compared with, and whether the interval reaches it."""
+    lines = ["| environment | steps | IQM | 95 % interval | all seeds | gymnax | optimum | peer | reached |"]
+    lines.append("|---|--:|--:|--:|--:|--:|--:|--:|---|")
+    count = 0
+    for name, reference in REFERENCES.items():
+        if name not in results["purerl"]:
+            continue
+        score, peer = reference.score, _best_peer(results, name)
+        row, digits = results["purerl"][name], 2 if abs(score or 100) < 2 else 1
+        high = interval(np.array(row["scores"]))[1]
+        says = lambda x, digits=digits: "" if x is None else f"{x:.{digits}f}".rstrip("0").rstrip(".")
+        with_peer = says(iqm(np.array(peer))) if peer else ""
+        compared = score if score is not None else iqm(np.array(peer)) if peer else None
+        reached = "" if compared is None else "yes" if round(high, digits) >= compared else "no"
+        cells = [*_learnt(name, row, digits), says(reference.published), says(reference.optimum), with_peer, reached]
+        lines.append("| " + " | ".join(cells) + " |")
+        count += reached == "yes"
+    return "\n".join([*lines, "", f"{count} of {len(REFERENCES)} environments reach what they are compared with."])
+
+
+def variants_table(results):
+    """The same environment by other algorithms and in other precisions."""
+    lines = ["| | steps | IQM | 95 % interval | all seeds |", "|---|--:|--:|--:|--:|"]
     for name, row in results["purerl"].items():
-        scores = np.array(row["scores"])
-        low, high = interval(scores)
-        peers = [np.array(p["scores"]) for p in results["rejax"].get(name, {}).values()]
-        best = f"{max(map(iqm, peers)):.1f}" if peers else ""
-        cells = [name, f"{int(row['config']['total_timesteps']):,}", f"{iqm(scores):.1f}", f"{low:.1f} to {high:.1f}"]
-        lines.append("| " + " | ".join([*cells, f"{scores.min():.1f} to {scores.max():.1f}", str(BASELINES[name]), best]) + " |")
+        if name not in REFERENCES:
+            lines.append("| " + " | ".join(_learnt(name, row, 1)) + " |")
     return "\n".join(lines)
+
+
+def _learnt(name, row, digits):
+    scores = np.array(row["scores"])
+    middle, low, high, least, most = (f"{x:.{digits}f}" for x in (iqm(scores), *interval(scores), scores.min(), scores.max()))
+    return [name, f"{int(row['config']['total_timesteps']):,}", middle, f"{low} to {high}", f"{least} to {most}"]
+
+
+def _best_peer(results, name):
+    """The scores of the best variant of the peer, or None."""
+    peers = [peer["scores"] for peer in results["rejax"].get(name, {}).values()]
+    return max(peers, key=lambda scores: iqm(np.array(scores))) if peers else None
 
 
 def speed_table(speed):
     lines = ["| workload | purerl, steps/s | rejax, steps/s | ratio | range |", "|---|--:|--:|--:|--:|"]
-    for name, row in speed["workloads"].items():
+    for name, row in speed.items():
         ours, peers = (row[program]["speed"]["median"] for program in ("purerl", "rejax"))
         span = f"{row['ratios']['low']:.2f} to {row['ratios']['high']:.2f}"
         lines.append(f"| {name} | {ours / 1e3:,.0f} k | {peers / 1e3:,.0f} k | {row['ratio']:.2f} | {span} |")
@@ -278,8 +290,8 @@ def glance_table(results):
     lines = ["| | steps | purerl: IQM (95 %) | rejax: IQM (95 %) |", "|---|--:|--:|--:|"]
     for name in GLANCE:
         row = results["purerl"][name]
-        peers = [peer["scores"] for peer in results["rejax"].get(name, {}).values()]
-        best = _with_interval(max(peers, key=lambda scores: iqm(np.array(scores)))) if peers else "not measured"
+        peer = _best_peer(results, name)
+        best = _with_interval(peer) if peer else "not measured"
         lines.append(f"| {name} | {int(row['config']['total_timesteps']):,} | {_with_interval(row['scores'])} | {best} |")
     return "\n".join(lines)
 
@@ -292,7 +304,7 @@ def _with_interval(scores):
 def speed_glance_table(speed):
     lines = ["| | steps/s | ratio to rejax |", "|---|--:|--:|"]
     for name, what in SPEED_GLANCE.items():
-        row = speed["workloads"][name]
+        row = speed[name]
         lines.append(f"| {what} | {row['purerl']['speed']['median'] / 1e3:,.0f} k | {row['ratio']:.2f} |")
     return "\n".join(lines)
 
@@ -309,6 +321,7 @@ TABLES = {
     "glance": glance_table,
     "speed glance": speed_glance_table,
     "learning": learning_table,
+    "variants": variants_table,
     "speed": speed_table,
     "overhead": overhead_table,
     "costs": costs_table,
@@ -328,7 +341,7 @@ TABLES = {
 }
 FILES = dict.fromkeys(("programs on a TPU", "devices", "devices on a TPU", "scaling"), "programs")
 FILES |= dict.fromkeys(("host scores", "host speed", "host mujoco"), "host")
-FILES |= {"glance": "results", "speed glance": "speed", "learning": "results"}
+FILES |= dict.fromkeys(("glance", "learning", "variants"), "results") | {"speed glance": "speed"}
 
 if __name__ == "__main__":
     render()

@@ -1,0 +1,86 @@
+"""What benchmarks keep: JSON files beside this one, written by a command with `--record` alone, and on a clean commit."""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import time
+
+import jax
+import jaxlib
+
+import purerl
+from purerl.runs.compile_cache import kind_of_processor
+from tests.benchmarks import tables
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent.parent
+
+
+def parser(doc):
+    """The parser of a benchmark, with its module's text as help, and with `--record`."""
+    return with_record(argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter))
+
+
+def with_record(parser):
+    """A parser that has the flag `--record` too."""
+    says = "keep what is found, and make the tables anew"
+    parser.add_argument("--record", action=_OnCleanCommit, nargs=0, default=False, help=says)
+    return parser
+
+
+class _OnCleanCommit(argparse.Action):
+    def __call__(self, parser, namespace, *_):
+        if commit().endswith("-dirty"):
+            parser.error("commit the code first: what is recorded says which commit made it")
+        namespace.record = True
+
+
+def load(file):
+    """What a file keeps, by name; nothing where there is none yet."""
+    path = HERE / file
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def write(file, kept, order=None):
+    """Keeps all of this, sorted by name or in the order given, and makes the tables anew."""
+    names = sorted(kept) if order is None else [name for name in order if name in kept]
+    (HERE / file).write_text(json.dumps({name: kept[name] for name in names}, indent=1) + "\n")
+    tables.render()
+
+
+def add(file, name, row, order=None):
+    """Keeps a row in place of the one that had its name."""
+    write(file, load(file) | {name: row}, order)
+
+
+def add_long(name, seconds):
+    """Keeps when a long test passed."""
+    add("long.json", name, {"passed": time.strftime("%Y-%m-%d"), "commit": commit(), "minutes": round(seconds / 60, 1)})
+
+
+def commit():
+    """The commit that runs, and whether its code was changed since; tables beside it may be."""
+    git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return git("describe", "--always") + ("-dirty" if git("status", "--porcelain", "--", "purerl", "tests/*.py") else "")
+
+
+def circumstances(command):
+    """The command that makes a row, the commit, versions, cores and platform."""
+    return {
+        "command": f"python -m tests.benchmarks.{command} --record",
+        "commit": commit(),
+        "versions": {"purerl": purerl.__version__, "jax": jax.__version__},
+        "cores": cores(),
+        "platform": platform(),
+    }
+
+
+def platform():
+    """What the bits of a run depend on: the compiler, the processor, and how many cores share the work."""
+    return f"jaxlib {jaxlib.__version__}, processor {kind_of_processor()}, {cores()} cores"
+
+
+def cores():
+    return len(os.sched_getaffinity(0))

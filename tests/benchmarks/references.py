@@ -1,0 +1,122 @@
+"""What the scores of gymnax's environments are compared with, and the optima that can be computed.
+
+python -m tests.benchmarks.references          the optima, in seconds
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Reference(NamedTuple):
+    """What a score is compared with.
+
+    published: what gymnax publishes for its own PPO agent (https://github.com/RobertTLange/gymnax, its table of environments).
+    optimum: the highest mean return that can be had.
+    why: where the optimum comes from.
+    """
+
+    published: float | None = None
+    optimum: float | None = None
+    why: str = ""
+
+    @property
+    def score(self) -> float | None:
+        """The smaller of the two that there are."""
+        return min((x for x in (self.published, self.optimum) if x is not None), default=None)
+
+
+REFERENCES = {
+    "CartPole-v1": Reference(500, 500, "a reward of 1 in each of 500 steps"),
+    "Acrobot-v1": Reference(-80),
+    "Pendulum-v1": Reference(-130),
+    "MountainCar-v0": Reference(-118),
+    "MountainCarContinuous-v0": Reference(92),
+    "Asterix-MinAtar": Reference(15),
+    "Breakout-MinAtar": Reference(28),
+    "Freeway-MinAtar": Reference(58),
+    "Seaquest-MinAtar": Reference(),
+    "SpaceInvaders-MinAtar": Reference(131),
+    "Catch-bsuite": Reference(1, 1, "every ball is caught"),
+    "DeepSea-bsuite": Reference(0, 0.99, "a reward of 1 for a path that costs 0.01"),
+    "DiscountingChain-bsuite": Reference(1.1, 1.1, "the reward of the first of five actions; the others have 1"),
+    "MemoryChain-bsuite": Reference(0.1, 1, "every question is answered"),
+    "SimpleBandit-bsuite": Reference(None, 0.5, "chance: one step, no observation, and the arms are shuffled in each episode"),
+    "UmbrellaChain-bsuite": Reference(1, 1, "the umbrella; the other rewards are 1 or -1 by chance"),
+    "FourRooms-misc": Reference(1, 1, "a reward of 1 at the goal"),
+    "FrozenLake-misc": Reference(None, 0.744, "computed: the best policy that knows the time"),
+    "MetaMaze-misc": Reference(32),
+    "PointRobot-misc": Reference(10),
+    "BernoulliBandit-misc": Reference(90, 89.4, "computed: the best policy that remembers all rewards"),
+    "GaussianBandit-misc": Reference(None, 7.09, "computed: the best policy that remembers all rewards"),
+    "Pong-misc": Reference(None, 999, "a reward of 1 in each step but the last of 1,000"),
+    "Reacher-misc": Reference(),
+    "Swimmer-misc": Reference(),
+}
+
+
+def bernoulli_bandit(probability: float = 0.9, num_steps: int = 100) -> float:
+    """The best mean return with two arms that pay with probabilities `p` and `1 - p`, in an order that is drawn first.
+
+    All that is known is `d`: for how many more pulls the result spoke for the first arm as the better one than against it, and
+    the odds of that are `(p / (1 - p)) ** d`.
+    """
+    d = np.arange(-num_steps - 1, num_steps + 2)
+    log_odds = d * np.log(probability / (1 - probability))
+    first_is_better = 1 / (1 + np.exp(-log_odds))
+    pays = first_is_better * probability + (1 - first_is_better) * (1 - probability)
+    value = np.zeros(len(d))
+    for _ in range(num_steps):
+        up, down = np.append(value[1:], value[-1]), np.append(value[0], value[:-1])
+        value = np.maximum(pays * (1 + up) + (1 - pays) * down, (1 - pays) * (1 + down) + pays * up)
+    return float(value[num_steps + 1])
+
+
+def gaussian_bandit(mean: float = -1.0, deviation: float = 1.0, noise: float = 0.1, num_steps: int = 100) -> float:
+    """The best mean return with an arm that pays 0 and one that pays `N(mu, noise)`, where `mu` is `N(mean, deviation)`.
+
+    What is known after `n` pulls of the second arm is the mean of the posterior of `mu`, here a point of a grid; its variance is
+    `1 / (1 / deviation^2 + n / noise^2)`.
+    """
+    grid = np.linspace(mean - 7 * deviation, mean + 7 * deviation, 2801)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(41)
+    weights = weights / weights.sum()
+    values = [np.zeros_like(grid)] * (num_steps + 1)
+    for step in reversed(range(num_steps)):
+        better = []
+        for n in range(step + 1):
+            variance = 1 / (deviation**-2 + n * noise**-2)
+            moves = variance / np.sqrt(variance + noise**2) * nodes
+            after = sum(w * np.interp(grid + move, grid, values[n + 1]) for w, move in zip(weights, moves, strict=True))
+            better.append(np.maximum(grid + after, values[n]))
+        values = better
+    return float(np.interp(mean, grid, values[0]))
+
+
+def frozen_lake(num_steps: int = 100) -> float:
+    """The best probability of the goal of the slippery 4 x 4 map within so many steps."""
+    tiles, moves = "SFFFFHFHFFFHHFFG", ((0, -1), (1, 0), (0, 1), (-1, 0))
+
+    def reached(tile, move):
+        row, column = np.clip((tile // 4 + moves[move % 4][0], tile % 4 + moves[move % 4][1]), 0, 3)
+        return 4 * row + column
+
+    value = np.array([float(tile == "G") for tile in tiles])
+    free = [tile for tile in range(16) if tiles[tile] in "SF"]
+    for _ in range(num_steps):
+        after = value.copy()
+        for tile in free:  # it slips to either side as often as it goes straight on
+            after[tile] = max(np.mean([value[reached(tile, move + slip)] for slip in (-1, 0, 1)]) for move in range(4))
+        value = after
+    return float(value[0])
+
+
+OPTIMA = {
+    "BernoulliBandit-misc": bernoulli_bandit,
+    "GaussianBandit-misc": gaussian_bandit,
+    "FrozenLake-misc": frozen_lake,
+}
+
+if __name__ == "__main__":
+    for name, optimum in OPTIMA.items():
+        print(f"{name}: {optimum():.3f}")
