@@ -24,6 +24,7 @@ HERE = pathlib.Path(__file__).parent
 SEEDS, PAIRS = 4, 5
 GRID = {"lr": np.geomspace(1e-4, 1e-2, 6), "ent_coef": [0.0, 0.003, 0.01, 0.03]}
 TASKS = ("Acrobot-v1", "MountainCar-v0", "Pendulum-v1", "Breakout-MinAtar")
+SEARCHES = ("tune", "random")
 FIRST_SEED = 1000  # of tuning: the scores are of seeds 0 - 7
 
 
@@ -92,6 +93,7 @@ def main():
     parser.add_argument("what", choices=("speed", "tune"))
     parser.add_argument("tasks", nargs="*", default=TASKS, metavar="TASK")
     parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--only", choices=SEARCHES, help="one of the two searches")
     args = parser.parse_args()
     if args.what == "speed":
         found = speed()
@@ -100,7 +102,7 @@ def main():
             recording.add("sweeps.json", "speed", found | recording.circumstances("sweeps speed"))
         return
     for task in args.tasks:
-        for name in ("tune", "random"):
+        for name in SEARCHES if args.only is None else (args.only,):
             found = tuned(task, args.minutes, random=name == "random")
             print(task, name, json.dumps(found), flush=True)
             if args.record:
