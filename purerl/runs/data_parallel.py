@@ -24,6 +24,9 @@ DATA = "data"  # the axis of devices of one agent
 def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParallel":
     """A training run with the environments of one agent spread over the devices of a mesh.
 
+    On GPUs XLA hides what devices exchange behind other work, and may need up to half as much memory again for it, where
+    `XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false` needs none.
+
     Args:
         train: as `make_train` gives it. Its `num_envs`, and everything that counts, is that of all devices together.
         mesh: devices, of this process or of several, or devices that are only described, to compile for.

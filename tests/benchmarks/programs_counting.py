@@ -50,8 +50,11 @@ def mesh_of(target, count=1):
     return Mesh(np.array(topology.devices)[:count], ("data",))
 
 
-def compiled_for(target, function, *args, mesh=None, specs=None):
-    """`function` compiled for described devices, on which its arguments are as `specs` says; for one by itself without a mesh."""
+def compiled_for(target, function, *args, mesh=None, specs=None, options=None):
+    """`function` compiled for described devices, on which its arguments are as `specs` says; for one by itself without a mesh.
+
+    options: of the compiler.
+    """
     mesh = mesh_of(target) if mesh is None else mesh
     specs = (PartitionSpec(),) * len(args) if specs is None else specs
     placed = lambda spec, tree: jax.tree.map(
@@ -59,7 +62,7 @@ def compiled_for(target, function, *args, mesh=None, specs=None):
     )
     args = jax.tree.map(placed, tuple(specs), args)
     platform = "cuda" if target == "h100" else "tpu"
-    return jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).compile()
+    return jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).compile(options)
 
 
 def counts(compiled, every=None):
