@@ -9,7 +9,7 @@ import pytest
 
 import purerl
 from purerl.runs.analysis.statistics import interval, iqm
-from tests.benchmarks import programs, programs_counting, recording, references, results, tables
+from tests.benchmarks import peers, programs, programs_counting, recording, references, results, tables
 
 
 def test_the_interquartile_mean_is_that_of_the_middle_half():
@@ -65,6 +65,25 @@ def test_nothing_is_recorded_unasked(monkeypatch):
         recording.parser("").parse_args(["--record"])
     monkeypatch.setattr(recording, "commit", lambda: "abc")
     assert recording.parser("").parse_args(["--record"]).record is True
+
+
+def test_steps_and_seconds_to_a_threshold():
+    """Of three seeds: at the third of four parts, from the first on, and never."""
+    curves = [[10, None, 480, 500], [475, 10, 10, 10], [None, 100, 200, 300]]
+    row = {"startup": 7.0, "seconds": [4.0, 8.0, 4.0], "curves": curves}
+    steps, seconds = peers.reached(row, "CartPole-v1", points=4)
+    np.testing.assert_allclose(steps, [375_000, 125_000, np.inf])
+    np.testing.assert_allclose(seconds, [10, 9, np.inf])
+
+
+@pytest.mark.parametrize("env", peers.TASKS)
+def test_our_settings_in_the_words_of_peers(env):
+    cfg = purerl.make_train(peers.ours(env)).cfg
+    assert peers.for_rejax(cfg)["learning_rate"] == peers.for_purejaxrl(cfg)["LR"] == float(cfg.lr)
+    batch = cfg.num_envs * cfg.num_steps // cfg.num_minibatches
+    assert peers.for_baselines(cfg)["batch_size"] == batch
+    for settings in (peers.for_rejax(cfg), peers.for_purejaxrl(cfg), peers.for_baselines(cfg)):
+        assert json.loads(json.dumps(settings)) == settings
 
 
 def test_scores_that_disagree_are_named():

@@ -220,7 +220,7 @@ def test_review_f8_the_best_state_is_whole_before_a_checkpoint_after_it(tmp_path
 
 
 @pytest.mark.slow
-def test_ten_flips_of_a_bit_give_no_other_number(tmp_path):
-    outcomes = outcomes_of_flips(10, tmp_path)
+def test_five_flips_of_a_bit_give_no_other_number(tmp_path):
+    outcomes = outcomes_of_flips(5, tmp_path)
     assert outcomes["other numbers"] == outcomes["raw errors"] == outcomes["lost states"] == 0
     assert outcomes["told"] > 0  # most files of a checkpoint are read only if a newer one is damaged

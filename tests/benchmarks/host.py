@@ -9,8 +9,6 @@ without `--record` nothing is written.
 """
 
 import json
-import pathlib
-import subprocess
 import time
 
 import jax
@@ -19,8 +17,8 @@ import numpy as np
 import purerl
 from purerl.runs.analysis.statistics import interval, iqm
 from tests.benchmarks import recording
+from tests.benchmarks.peers import for_baselines, run
 
-HERE = pathlib.Path(__file__).parent
 CARTPOLE = purerl.PPOConfig(env="gymnasium/CartPole-v1", total_timesteps=500_000)
 SPEED = CARTPOLE.replace(total_timesteps=102_400)
 # The peer's defaults for PPO, with observations and rewards normalised, for both.
@@ -38,30 +36,15 @@ CHEETAH = purerl.PPOConfig(
 TURNS = 3
 
 
-def peers(cfg, seeds, scored, threads=2):
-    """What the peer is told for this config."""
-    cfg = purerl.make_train(cfg).cfg
-    ppo = {
-        "n_steps": cfg.num_steps,
-        "batch_size": cfg.num_envs * cfg.num_steps // cfg.num_minibatches,
-        "n_epochs": cfg.num_epochs,
+def peer(python, cfg, seeds, scored, threads=2):
+    """What Stable-Baselines3 does with the settings of a config: seconds and scores of each seed."""
+    work = {
+        "program": "Stable-Baselines3",
+        "env": cfg.env.removeprefix("gymnasium/"),
+        "total_timesteps": int(cfg.total_timesteps),
     }
-    ppo |= {"learning_rate": float(cfg.lr), "gamma": float(cfg.gamma), "gae_lambda": float(cfg.gae_lambda)}
-    ppo |= {"clip_range": float(cfg.clip_eps), "ent_coef": float(cfg.ent_coef), "vf_coef": float(cfg.vf_coef)}
-    work = {"env": cfg.env.removeprefix("gymnasium/"), "num_envs": cfg.num_envs, "total_timesteps": int(cfg.total_timesteps)}
-    work |= {
-        "hidden": list(cfg.hidden),
-        "normalize": bool(cfg.normalize_obs),
-        "ppo": ppo | {"max_grad_norm": float(cfg.max_grad_norm)},
-    }
-    return work | {"seeds": list(seeds), "scored": scored, "threads": threads}
-
-
-def run_peer(python, work):
-    done = subprocess.run([python, str(HERE / "host_sb3.py"), json.dumps(work)], capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
+    work |= {"settings": for_baselines(cfg), "seeds": list(seeds), "points": 1, "scored": scored, "threads": threads}
+    return run(python, "peers_baselines.py", work | {"started": time.time()})
 
 
 def trained(cfg, seed):
@@ -94,7 +77,7 @@ def speed(python):
     for turn in range(TURNS):
         for name, env in (("purerl, gymnasium", "gymnasium/CartPole-v1"), ("purerl, gymnax", "CartPole-v1")):
             found[name].append(int(SPEED.total_timesteps) / trained(SPEED.replace(env=env), turn)[2])
-        by_threads = [run_peer(python, peers(SPEED, [turn], False, threads))[0]["seconds"] for threads in (1, 2)]
+        by_threads = [peer(python, SPEED, [turn], False, threads)["seconds"][0] for threads in (1, 2)]
         found["Stable-Baselines3"].append(int(SPEED.total_timesteps) / min(by_threads))
         print({name: round(x[-1]) for name, x in found.items()}, flush=True)
     ours, theirs = (np.array(found[name]) for name in ("purerl, gymnasium", "Stable-Baselines3"))
@@ -107,8 +90,8 @@ def mujoco(python, seeds=range(4)):
     ours = {"scores": [score(train, state, seed, 16) for (train, state, _), seed in zip(runs, seeds, strict=True)]}
     ours["seconds"] = [seconds for *_, seconds in runs]
     print("purerl", ours, flush=True)
-    rows = run_peer(python, peers(CHEETAH, seeds, True, 1))
-    theirs = {name: [row[name[:-1] if name == "scores" else name] for row in rows] for name in ("scores", "seconds")}
+    found = peer(python, CHEETAH, seeds, True, 1)
+    theirs = {name: found[name] for name in ("scores", "seconds")}
     print("Stable-Baselines3", theirs, flush=True)
     return {"purerl": ours, "Stable-Baselines3": theirs}
 

@@ -1,0 +1,245 @@
+"""purerl beside what people use: scores, and steps and seconds to a threshold, at equal steps, one program after the other.
+
+python -m tests.benchmarks.peers purerl
+python -m tests.benchmarks.peers rejax --peer PYTHON                       in its own environment, see speed.py
+python -m tests.benchmarks.peers purejaxrl --peer PYTHON --path CLONE      gymnax 0.0.9, flax, distrax
+python -m tests.benchmarks.peers Stable-Baselines3 --peer PYTHON           stable-baselines3 2.9.2, gymnasium
+python -m tests.benchmarks.peers SBX --peer PYTHON                         sbx-rl 0.28
+python -m tests.benchmarks.peers draw                                      the picture, from `peers.json`
+
+Each peer has the settings that its authors publish, and ours; the better of the two is shown. With `--record` everything is kept
+in `peers.json`. Seconds are those of an idle machine, from the start of the process on: imports and compiling count once.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+import purerl
+from purerl.config.presets import PRESETS
+from purerl.runs.analysis.statistics import interval, iqm
+from tests.benchmarks import recording
+
+HERE = pathlib.Path(__file__).parent
+SEEDS = range(8)
+POINTS = 50
+
+
+class Task(NamedTuple):
+    """steps: of training. threshold: a return that counts as learnt."""
+
+    steps: int
+    threshold: float
+
+
+TASKS = {
+    "CartPole-v1": Task(500_000, 475),
+    "Acrobot-v1": Task(500_000, -100),
+    "Pendulum-v1": Task(500_000, -200),
+    "MountainCarContinuous-v0": Task(1_000_000, 90),
+    "Breakout-MinAtar": Task(1_000_000, 15),
+    "Asterix-MinAtar": Task(10_000_000, 10),
+}
+CONTROL = tuple(TASKS)[:4]
+
+
+def linear(start):
+    """A rate that falls to 0, as the baselines' zoo writes `lin_`."""
+    return {"linear": start}
+
+
+# rejax: configs/gymnax and benchmark/breakout_1m.yaml of its repository (d751095); Asterix has none and takes that of Breakout.
+_REJAX_SMALL = {"num_envs": 5, "num_steps": 100, "num_epochs": 5, "num_minibatches": 5, "learning_rate": 7.5e-4}
+_REJAX_SMALL |= {"max_grad_norm": 0.5, "ent_coef": 0.01, "activation": "tanh"}
+_REJAX_BREAKOUT = {"num_envs": 32, "num_steps": 32, "num_epochs": 4, "num_minibatches": 4, "learning_rate": 2.5674e-4}
+_REJAX_BREAKOUT |= {"max_grad_norm": 1, "gamma": 0.995, "ent_coef": 0.01, "activation": "tanh"}
+REJAX = {
+    "CartPole-v1": _REJAX_SMALL,
+    "Acrobot-v1": _REJAX_SMALL | {"normalize_observations": True},
+    "Pendulum-v1": {"num_envs": 100, "num_steps": 100, "num_epochs": 10, "num_minibatches": 10, "learning_rate": 1e-3}
+    | {"max_grad_norm": 10, "gamma": 0.995, "ent_coef": 0.0, "activation": "swish", "normalize_observations": True},
+    "MountainCarContinuous-v0": {"num_envs": 5, "num_steps": 100, "num_epochs": 10, "num_minibatches": 10}
+    | {"learning_rate": 3e-4, "max_grad_norm": 10, "gamma": 0.9, "ent_coef": 0.0, "activation": "relu"},
+    "Breakout-MinAtar": _REJAX_BREAKOUT,
+    "Asterix-MinAtar": _REJAX_BREAKOUT,
+}
+
+# purejaxrl (31756b1): what `ppo.py`, examples/brax_minatar.ipynb and `ppo_continuous_action.py` begin with.
+_PUREJAXRL = {"UPDATE_EPOCHS": 4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5}
+_PUREJAXRL |= {"DEBUG": False}
+_PUREJAXRL_SMALL = {"LR": 2.5e-4, "NUM_ENVS": 4, "NUM_STEPS": 128, "NUM_MINIBATCHES": 4, "ENT_COEF": 0.01}
+_PUREJAXRL_SMALL |= {"ACTIVATION": "tanh", "ANNEAL_LR": True}
+_PUREJAXRL_MINATAR = {"LR": 5e-3, "NUM_ENVS": 64, "NUM_STEPS": 128, "NUM_MINIBATCHES": 8, "ENT_COEF": 0.01}
+_PUREJAXRL_MINATAR |= {"ACTIVATION": "relu", "ANNEAL_LR": True}
+_PUREJAXRL_BOX = {"LR": 3e-4, "NUM_ENVS": 2048, "NUM_STEPS": 10, "NUM_MINIBATCHES": 32, "ENT_COEF": 0.0}
+_PUREJAXRL_BOX |= {"ACTIVATION": "tanh", "ANNEAL_LR": False, "NORMALIZE_ENV": True}
+PUREJAXRL = {
+    **dict.fromkeys(("CartPole-v1", "Acrobot-v1"), _PUREJAXRL | _PUREJAXRL_SMALL),
+    **dict.fromkeys(("Pendulum-v1", "MountainCarContinuous-v0"), _PUREJAXRL | _PUREJAXRL_BOX),
+    **dict.fromkeys(("Breakout-MinAtar", "Asterix-MinAtar"), _PUREJAXRL | _PUREJAXRL_MINATAR),
+}
+
+# Stable-Baselines3 and SBX: hyperparams/ppo.yml of rl-baselines3-zoo (22e3ff2).
+ZOO = {
+    "CartPole-v1": {"num_envs": 8, "n_steps": 32, "batch_size": 256, "n_epochs": 20, "gamma": 0.98, "gae_lambda": 0.8}
+    | {"ent_coef": 0.0, "learning_rate": linear(1e-3), "clip_range": linear(0.2)},
+    "Acrobot-v1": {"num_envs": 16, "n_steps": 256, "n_epochs": 4, "gamma": 0.99, "gae_lambda": 0.94, "ent_coef": 0.0}
+    | {"normalize": True},
+    "Pendulum-v1": {"num_envs": 4, "n_steps": 1024, "n_epochs": 10, "gamma": 0.9, "gae_lambda": 0.95, "ent_coef": 0.0}
+    | {"learning_rate": 1e-3, "clip_range": 0.2, "use_sde": True, "sde_sample_freq": 4},
+    "MountainCarContinuous-v0": {"num_envs": 1, "n_steps": 8, "batch_size": 256, "n_epochs": 10, "gamma": 0.9999}
+    | {"gae_lambda": 0.9, "ent_coef": 0.00429, "learning_rate": 7.77e-5, "clip_range": 0.1, "max_grad_norm": 5, "vf_coef": 0.19}
+    | {"use_sde": True, "normalize": True, "policy_kwargs": {"log_std_init": -3.29, "ortho_init": False}},
+}
+
+
+def ours(env):
+    """Our config of a task, with as many steps as all have."""
+    return (PRESETS.get(env) or purerl.PPOConfig(env=env)).replace(total_timesteps=TASKS[env].steps)
+
+
+def for_rejax(cfg):
+    """A config in the words of rejax, as far as they go."""
+    cfg = purerl.make_train(cfg).cfg
+    same = ("num_envs", "num_steps", "num_epochs", "num_minibatches", "gamma", "gae_lambda", "ent_coef", "clip_eps", "vf_coef")
+    names = {name: _plain(getattr(cfg, name)) for name in (*same, "max_grad_norm", "activation")}
+    return names | {
+        "hidden": list(cfg.hidden),
+        "learning_rate": float(cfg.lr),
+        "normalize_observations": bool(cfg.normalize_obs),
+        "normalize_rewards": bool(cfg.normalize_reward),
+    }
+
+
+def for_purejaxrl(cfg):
+    """A config in the words of purejaxrl, as far as they go."""
+    cfg = purerl.make_train(cfg).cfg
+    names = {"LR": "lr", "NUM_ENVS": "num_envs", "NUM_STEPS": "num_steps", "NUM_MINIBATCHES": "num_minibatches"}
+    names |= {"UPDATE_EPOCHS": "num_epochs", "GAMMA": "gamma", "GAE_LAMBDA": "gae_lambda", "CLIP_EPS": "clip_eps"}
+    names |= {"ENT_COEF": "ent_coef", "VF_COEF": "vf_coef", "MAX_GRAD_NORM": "max_grad_norm", "ACTIVATION": "activation"}
+    theirs = {name: _plain(getattr(cfg, field)) for name, field in names.items()}
+    return theirs | {"ANNEAL_LR": cfg.lr_schedule == "linear", "NORMALIZE_ENV": bool(cfg.normalize_obs), "DEBUG": False}
+
+
+def for_baselines(cfg):
+    """A config in the words of Stable-Baselines3 and SBX, as far as they go."""
+    cfg = purerl.make_train(cfg).cfg
+    rate = linear(float(cfg.lr)) if cfg.lr_schedule == "linear" else float(cfg.lr)
+    names = {"n_steps": "num_steps", "n_epochs": "num_epochs", "gamma": "gamma", "gae_lambda": "gae_lambda"}
+    names |= {"clip_range": "clip_eps", "ent_coef": "ent_coef", "vf_coef": "vf_coef", "max_grad_norm": "max_grad_norm"}
+    theirs = {name: _plain(getattr(cfg, field)) for name, field in names.items()}
+    batch = {"batch_size": cfg.num_envs * cfg.num_steps // cfg.num_minibatches, "learning_rate": rate, "num_envs": cfg.num_envs}
+    return theirs | batch | {"normalize": bool(cfg.normalize_obs), "policy_kwargs": {"net_arch": list(cfg.hidden)}}
+
+
+def _plain(value):
+    return value if isinstance(value, str | int) else float(value)
+
+
+class Program(NamedTuple):
+    """A script that trains, its tasks, its own settings of them, and a function from a config of ours to one of its own."""
+
+    script: str
+    tasks: tuple
+    published: dict
+    translated: Callable
+
+
+PROGRAMS = {
+    "purerl": Program("peers_purerl.py", tuple(TASKS), {}, lambda cfg: json.loads(cfg.to_json())),
+    "rejax": Program("peers_rejax.py", tuple(TASKS), REJAX, for_rejax),
+    "purejaxrl": Program("peers_purejaxrl.py", tuple(TASKS), PUREJAXRL, for_purejaxrl),
+    "Stable-Baselines3": Program("peers_baselines.py", CONTROL, ZOO, for_baselines),
+    "SBX": Program("peers_baselines.py", CONTROL, ZOO, for_baselines),
+}
+
+
+def measure(name, env, settings, python, path, seeds):
+    """What a program says of training a task, seed after seed in one process.
+
+    Returns:
+        startup: seconds before the first step. seconds: of each seed. scores: of each. curves `[seeds, 50]`: the mean return of
+        the episodes that ended in each part of the training, null where none did.
+    """
+    work = {"program": name, "env": env, "total_timesteps": TASKS[env].steps, "seeds": list(seeds), "points": POINTS}
+    work |= {"settings": settings, "path": path, "started": time.time()}
+    return run(python, PROGRAMS[name].script, work)
+
+
+def run(python, script, work):
+    """What a script prints last, read as JSON."""
+    done = subprocess.run([python, str(HERE / script), json.dumps(work)], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def reached(row, env, points=POINTS):
+    """Steps and seconds to the end of the first part of each seed whose mean return is at the threshold; inf where none is."""
+    curves = np.array([[np.nan if x is None else x for x in curve] for curve in row["curves"]])
+    there = curves >= TASKS[env].threshold  # null is not
+    first = np.where(there.any(1), there.argmax(1) + 1, np.inf) / points
+    return first * TASKS[env].steps, row["startup"] + first * np.array(row["seconds"])
+
+
+def best(rows):
+    """The variant of a program with the best score."""
+    return max(rows.values(), key=lambda row: iqm(np.array(row["scores"])))
+
+
+def draw(kept):
+    """A panel for each task: return over seconds, the interquartile mean of seeds and its 95 % interval."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 5), layout="constrained")
+    for axes, env in zip(figure.subplots(2, 3).flat, TASKS, strict=True):
+        for name in PROGRAMS:
+            if name not in kept.get(env, {}):
+                continue
+            row = best(kept[env][name])
+            curves = np.array([[np.nan if x is None else x for x in curve] for curve in row["curves"]])
+            seconds = row["startup"] + np.arange(1, POINTS + 1) / POINTS * np.median(row["seconds"])
+            seen = ~np.isnan(curves).any(0)
+            axes.plot(seconds[seen], iqm(curves[:, seen]), label=name)
+            axes.fill_between(seconds[seen], *interval(curves[:, seen], resamples=500), alpha=0.2, lw=0)
+        axes.axhline(TASKS[env].threshold, color="gray", ls=":", lw=1)
+        axes.set(title=env, xscale="log", xlabel="seconds")
+        axes.grid(alpha=0.3)
+    figure.axes[0].legend(fontsize="small")
+    figure.savefig(HERE / "peers.png", dpi=110)
+
+
+def main():
+    parser = recording.parser(__doc__)
+    parser.add_argument("program", choices=(*PROGRAMS, "draw"))
+    parser.add_argument("--peer", metavar="PYTHON", default=sys.executable)
+    parser.add_argument("--path", metavar="CLONE", default="", help="purejaxrl's repository")
+    parser.add_argument("--only", metavar="ENV", default="", help="tasks whose name contains this")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    args = parser.parse_args()
+    if args.program == "draw":
+        return draw(recording.load("peers.json"))
+    program = PROGRAMS[args.program]
+    for env in (env for env in program.tasks if args.only in env):
+        variants = {"published": program.published[env]} if program.published else {}
+        for variant, settings in (variants | {"ours": program.translated(ours(env))}).items():
+            row = {"settings": settings} | measure(args.program, env, settings, args.peer, args.path, range(args.seeds))
+            steps, seconds = reached(row, env)
+            says = f"score {iqm(np.array(row['scores'])):.1f}, {np.median(steps):,.0f} steps, {np.median(seconds):.1f} s"
+            print(f"{env}, {args.program}, {variant}: {says}", flush=True)
+            if args.record:
+                kept = recording.load("peers.json")
+                row |= recording.circumstances(f"peers {args.program} --only {env}")
+                kept.setdefault(env, {}).setdefault(args.program, {})[variant] = row
+                recording.write("peers.json", kept, TASKS)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
