@@ -373,6 +373,7 @@ print(matplotlib.get_backend(), builtins.__IPYTHON__)
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:scatter inputs:FutureWarning")  # of BinPack's own step
 def test_every_environment_of_jumanji_makes_a_program():
     """But those for several agents, and Sokoban, which downloads its levels."""
     installed("jumanji/")
