@@ -29,7 +29,11 @@ def home(tmp_path_factory):
     return home
 
 
-@pytest.mark.parametrize("name", purerl.__all__)
+SLOW = ("tune", "Tuned")
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in purerl.__all__]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_has_an_example_that_runs(name, home, monkeypatch):
     monkeypatch.chdir(home)
     known = {"purerl": purerl, "jax": jax, "jnp": jnp, "np": np, "nn": nn, "nnx": nnx}
