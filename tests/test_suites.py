@@ -62,7 +62,7 @@ ONE_EACH = (
     "pgx/minatar-breakout",
     "xminigrid/MiniGrid-DoorKey-5x5",
 )
-IN_NORMAL_TESTS = ("brax/fast", "pgx/minatar-breakout")  # the others cost more than 20 s
+IN_NORMAL_TESTS = ("brax/fast", "jumanji/Minesweeper-v0", "pgx/minatar-breakout")  # the others cost more than 20 s
 LIMITS = {"craftax": "max_timesteps", "navix": "max_steps", "xminigrid": "max_steps"}  # `episode_length` elsewhere
 
 
