@@ -105,10 +105,10 @@ class OnPolicyConfig(Config):
         total_timesteps: Environment steps over all environments, rounded up to whole updates; `Train.plan` shows by how much.
         num_envs: Environments that run in parallel.
         num_steps: Steps of each environment between two updates.
-        truncation: The value that bootstraps an episode cut short by a time limit. `final_obs`, which is correct: of the
-          observation before the reset (Stable-Baselines3). The others are what other systems do: of the step's own observation
-          (`current_obs`: rsl_rl, skrl 1.4), 0 (`zero`: CleanRL, purejaxrl, rejax, rlib), of the next episode's first one
-          (`ignore`: skrl 2.0).
+        truncation: The value that bootstraps an episode cut short by a time limit. `final_obs`, of the observation before the
+          reset, is right where the limit is no part of the task (Stable-Baselines3). 0 (`zero`) is right where it is, and the
+          observation shows the time; CleanRL, purejaxrl, rejax and rlib always take it. The others are what other systems do:
+          of the step's own observation (`current_obs`: rsl_rl, skrl 1.4), of the next episode's first one (`ignore`: skrl 2.0).
         warmup_steps: Environment steps with uniformly random actions at the start, rounded up to whole updates.
         learning_starts: Environment steps before the first gradient step, rounded up to whole updates.
 

@@ -40,6 +40,31 @@ PRESETS = {
         env="Asterix-MinAtar", total_timesteps=10_000_000, num_envs=128, num_steps=32, lr=2e-3, gamma=0.99, value_clip="none"
     ),
     "Breakout-MinAtar": _MINATAR.replace(env="Breakout-MinAtar"),
+    "DiscountingChain-bsuite": PPOConfig(
+        env="DiscountingChain-bsuite",
+        truncation="zero",  # the time is observed, and nothing comes after it
+    ),
+    "FrozenLake-misc": PPOConfig(
+        env="FrozenLake-misc",
+        total_timesteps=1_000_000,
+        num_envs=64,
+        num_steps=64,
+        num_minibatches=8,
+        lr=1e-3,
+        gamma=0.999,
+        ent_schedule="linear",
+    ),
+    "MemoryChain-bsuite": PPOConfig(
+        env="MemoryChain-bsuite",
+        num_envs=64,
+        num_steps=32,
+        num_minibatches=8,
+        lr=1e-3,
+        ent_schedule="linear",
+        hidden=(64,),
+        memory="gru",
+        memory_size=64,
+    ),
     "MountainCar-v0": PPOConfig(
         env="MountainCar-v0",
         total_timesteps=1_000_000,
