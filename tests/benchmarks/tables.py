@@ -53,7 +53,7 @@ def learning_table(results):
         if name not in results["purerl"]:
             continue
         score, peer = reference.score, _best_peer(results, name)
-        row, digits = results["purerl"][name], 2 if abs(score or 100) < 2 else 1
+        row, digits = results["purerl"][name], 2 if score is not None and abs(score) < 2 else 1
         high = interval(np.array(row["scores"]))[1]
         says = lambda x, digits=digits: "" if x is None else f"{x:.{digits}f}".rstrip("0").rstrip(".")
         with_peer = says(iqm(np.array(peer))) if peer else ""
