@@ -5,6 +5,7 @@ follows are collectives: every process must call them, in the same order. With o
 """
 
 import json
+import os
 from typing import Any
 
 import jax
@@ -17,6 +18,9 @@ from purerl.core.errors import ConfigError, Problem
 
 PyTree = Any
 Arrays = dict[str, np.ndarray]
+# On CPUs XLA begins what does not depend on each other in any order, exchanges too. Several devices of a process would each take
+# their own, and gloo's exchanges would not match.
+IN_ONE_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 HEARTBEAT_SECONDS = 60  # a process that is not heard of for so long has ended, and the others end too
 
 
@@ -37,6 +41,7 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
     if any(given.values()) and not all(given.values()):
         missing = next(name for name, there in given.items() if not there)
         raise ConfigError([Problem(missing, "not given", f"the three of {', '.join(given)} belong together")])
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {IN_ONE_ORDER}".strip()
     named = {"coordinator_address": coordinator, "num_processes": num_processes, "process_id": process_id} if coordinator else {}
     try:
         jax.distributed.initialize(**named, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
