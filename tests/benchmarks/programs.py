@@ -73,7 +73,7 @@ def compiled(name, target, options=None):
         spread_as = {"mesh": spread.mesh, "specs": (spread.specs,), "options": options}
         return compiled_for(target, spread.update, jax.eval_shape(train.init, key), **spread_as)
     if seeds == 1:
-        return compiled_for(target, train.update, jax.eval_shape(train.init, key))
+        return compiled_for(target, train.update, jax.eval_shape(train.init, key), options=options)
     axes = train.seed_axes
     states = jax.eval_shape(jax.vmap(train.init, out_axes=axes), jax.random.split(key, seeds))
     return compiled_for(target, jax.vmap(train.update, in_axes=(axes,), out_axes=(axes, 0)), states)
