@@ -37,7 +37,7 @@ CONFIGS = {
 }
 
 
-def on_accelerator(*args, cpu, default):
+def on_accelerator(*args, cpu, default, tpu=None):
     """In place of `jax.lax.platform_dependent`: the accelerator's way, wherever the program runs."""
     return default(*args)
 

@@ -102,8 +102,8 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
             wide = side_by_side(buffer)
             steps = wide.steps.replace(target=standardize_values(state.statistics, wide.steps.target))
             clone, error_before = in_chunks(policy_and_value_error(learner, state.params), wide.replace(steps=steps), width)
-            before, key = at_once({"aux/error_before": mean_of(error_before)}, state.key)
             data = wide.replace(steps=steps.replace(clone=clone))
+            before, key, data = at_once({"aux/error_before": mean_of(error_before)}, state.key, data)
             params, opt_state_after, metrics = epochs(phase, state.clock, key, state.params, opt_state, data)
             policy, error_after = in_chunks(policy_and_value_error(learner, params), data, width)
             after = {"aux/error_after": mean_of(error_after), "aux/kl_after": mean_of(clone.kl(policy))}

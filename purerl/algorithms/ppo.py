@@ -94,7 +94,7 @@ def ppo(
         data = training_set(cfg, state.statistics, rollout, advantages, templates[0].length, parts.sees_old_policy)
         learner = with_obs_normalization(cfg, network, state.statistics)
         metrics = rollout_metrics | reward_metrics | value_metrics(rollout.steps, advantages)
-        metrics, key = at_once(metrics, state.key)
+        metrics, key, data = at_once(metrics, state.key, data)
         state, train_metrics = run_phases(phases(cfg_now, learner, parts.given(state), state.clock), state.replace(key=key), data)
         state, penalty_metrics = adapt_kl_coef(cfg_now, learner, state, data)
         state = state.replace(statistics=merge_statistics(cfg, state.statistics, rollout.steps.obs, advantages.target))

@@ -18,6 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.platform import by_platform
+
 
 class Axis(NamedTuple):
     """A mesh axis that the environments of one agent are spread over.
@@ -119,12 +121,17 @@ def pooled(tree: Any) -> Any:
     return structure.unflatten([part.reshape(x.shape) for part, x in zip(parts, leaves, strict=True)])
 
 
-def at_once(metrics: Any, key: jax.Array) -> tuple[Any, jax.Array]:
-    """Metrics that several devices exchange before anything is drawn from this key, and the key.
+def at_once(metrics: Any, key: jax.Array, data: Any) -> tuple[Any, jax.Array, Any]:
+    """Metrics that several devices exchange before an epoch begins, its key, and its data.
 
-    Put off to the end of an update, the exchange would keep in memory what the metrics are made of.
+    Put off to the end of an update, the exchange would keep in memory what the metrics are made of. A TPU would lay out the data
+    for the epoch while it still has those, and so is made to wait with that too; a GPU would need a copy for it.
     """
-    return (metrics, key) if _AXIS.get() is None else jax.lax.optimization_barrier((metrics, key))
+    if _AXIS.get() is None:
+        return metrics, key, data
+    before_key = lambda *args: (*jax.lax.optimization_barrier(args[:2]), args[2])
+    before_data = lambda *args: jax.lax.optimization_barrier(args)
+    return by_platform(metrics, key, data, cpu=before_key, accelerator=before_key, tpu=before_data)
 
 
 def gathered(tree: Any) -> Any:

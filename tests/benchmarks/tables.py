@@ -113,19 +113,22 @@ def programs_table(programs, target="h100"):
 
 def devices_table(programs, target="h100"):
     """An update on several devices beside one on one device, whose share each of them has."""
-    hiding = target == "h100"
-    lines = ["| | kernels | one device's | ratio | scratch memory | one device's | exchanges | of bytes | of other kinds |"]
-    lines.append("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
-    if hiding:
-        lines = [line + more for line, more in zip(lines, (" memory, exchanges hidden |", "--:|"), strict=True)]
+    compared, besides, says = {
+        "h100": ("memory", "memory with hiding", "memory, exchanges hidden"),
+        "v5e": ("memory in all", "memory", "outside the core"),
+    }[target]
+    lines = [
+        "| | kernels | one device's | ratio | scratch memory | one device's | ratio | exchanges | of bytes | of other kinds |"
+    ]
+    lines = [f"{lines[0]} {says} |", "|---|" + 10 * "--:|"]
     for name, targets in programs.items():
         if " on " in name:
             row, one = targets[target]["purerl"], programs[name.partition(" on ")[0]][target]["purerl"]
             kernels = (f"{row['kernels']:,}", f"{one['kernels']:,}", f"{row['kernels'] / one['kernels']:.3f}")
-            memory = [f"{x['memory'] / 1e6:.1f} MB" for x in (row, one)]
+            megabytes = [f"{x / 1e6:.1f} MB" for x in (row[compared], one[compared], row[besides])]
+            memory = (*megabytes[:2], f"{row[compared] / one[compared]:.3f}")
             exchanges = (f"{row['exchanges']:,}", f"{row['exchanged'] / 1e6:.1f} MB", str(row.get("others", 0)))
-            hidden = [f"{row['memory with hiding'] / 1e6:.1f} MB"] if hiding else []
-            lines.append("| " + " | ".join([name, *kernels, *memory, *exchanges, *hidden]) + " |")
+            lines.append("| " + " | ".join([name, *kernels, *memory, *exchanges, megabytes[2]]) + " |")
     return "\n".join(lines)
 
 
