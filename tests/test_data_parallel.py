@@ -194,10 +194,8 @@ def test_devices_stay_equal_and_exchange_sums_alone(spread):
     assert not any(kind in program for kind in ("all-gather", "all-to-all", "collective-permute", "reduce-scatter"))
 
 
-@pytest.mark.parametrize(
-    "count",
-    [pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("count", [2, 4, 8])
 def test_devices_are_equal_after_twenty_updates(count, fresh_python):
     lines = fresh_python(TWENTY, JAX_NUM_CPU_DEVICES=str(count)).splitlines()
     assert lines == [f"{name} [] True" for name in CASES]

@@ -12,7 +12,7 @@ import pytest
 import purerl
 from purerl import PPOConfig
 from purerl.runs.storage.checkpoint import Lock
-from tests.faults import FULL, KILLED_LATE, outcomes_of_flips, script
+from tests.faults import FULL, KILLED_LATE, script
 from tests.probes import Varied
 from tests.test_bad_input import compiles
 from tests.test_resume import fitted, stopped
@@ -124,8 +124,7 @@ def test_review_f3_a_run_damaged_while_it_goes_gives_its_result(tmp_path):
 # --- F4: a full disk --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["raise", "warn"])
+@pytest.mark.parametrize("mode", [pytest.param("raise", marks=pytest.mark.long), pytest.param("warn", marks=pytest.mark.slow)])
 def test_review_f4_a_full_disk_ends_as_asked_and_the_terminal_shows_our_message_alone(tmp_path, mode):
     code, out = script(FULL, tmp_path / "run", mode=mode, at=12)
     ours = [
@@ -214,13 +213,3 @@ def test_review_f8_the_best_state_is_whole_before_a_checkpoint_after_it(tmp_path
     code, out = script(FULL, tmp_path / "run", mode="raise", at=0)
     assert code == 0, out
     assert out[-1] == script(FULL, tmp_path / "whole", mode="raise", at=0)[1][-1]
-
-
-# --- the tables -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_five_flips_of_a_bit_give_no_other_number(tmp_path):
-    outcomes = outcomes_of_flips(5, tmp_path)
-    assert outcomes["other numbers"] == outcomes["raw errors"] == outcomes["lost states"] == 0
-    assert outcomes["told"] > 0  # most files of a checkpoint are read only if a newer one is damaged

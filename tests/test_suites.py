@@ -73,7 +73,8 @@ def installed(env_id):
 def marked(env_id):
     if env_id in IN_NORMAL_TESTS:
         return env_id
-    return pytest.param(env_id, marks=pytest.mark.slow if env_id in ONE_EACH else pytest.mark.long)
+    slow = env_id in ONE_EACH and not env_id.startswith("craftax")  # which takes a minute and a half to compile
+    return pytest.param(env_id, marks=pytest.mark.slow if slow else pytest.mark.long)
 
 
 # --- what any suite is held to ----------------------------------------------------------------------------------------
@@ -239,7 +240,7 @@ def test_worlds_of_craftax_are_the_same_alone_and_in_a_batch():
     np.testing.assert_array_equal(batch, jnp.stack([one(key) for key in keys]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_worlds_of_craftax_are_as_many_of_each_kind_as_plain_resets_make():
     """What is left of the player in the worlds that the resets of training draw: a chi-square test."""
     installed("craftax/")
@@ -299,12 +300,11 @@ def test_it_may_be_made_inside_a_trace(env_id):
     assert jax.eval_shape(jax.vmap(run), jnp.ones(2)).shape == (2, 3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_id", "name", "values"),
     [
-        ("brax/inverted_pendulum", "ang_damping", [0.0, -5.0]),
-        ("craftax/Craftax-Classic-Symbolic-v1", "max_timesteps", [3, 6]),
+        pytest.param("brax/inverted_pendulum", "ang_damping", [0.0, -5.0], marks=pytest.mark.slow),
+        pytest.param("craftax/Craftax-Classic-Symbolic-v1", "max_timesteps", [3, 6], marks=pytest.mark.long),
     ],
 )
 def test_a_sweep_over_parameters(env_id, name, values):
