@@ -337,7 +337,13 @@ class Train:
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """The size of the run, before anything is compiled. Its bytes are those of one device."""
+        """The size of the run, before anything is compiled. Its bytes are those of one device.
+
+        Example:
+            >>> plan = purerl.make_train(purerl.PPOConfig()).plan
+            >>> plan.state_bytes + plan.rollout_bytes < plan.update_bytes  # the last is the compiler's count
+            True
+        """
         cfg = self.cfg
         state = shapes_on(self.axis, self.init, jax.random.key(0))
 
@@ -358,9 +364,16 @@ class Train:
             rollout_bytes=num_bytes(rollout),
             state_bytes=num_bytes(state),
             kept_bytes=num_bytes(state.extra),
-            on_host=self.env.host is not None,
             phases=phases,
+            on_host=self.env.host is not None,
+            compile_update=self._compile_update,
         )
+
+    def _compile_update(self) -> Any:
+        if self.axis:
+            hint = "needs to know the devices: purerl.data_parallel(train, mesh).plan.update_bytes, of a train without an axis"
+            raise ConfigError([Problem("axis_name", self.axis.name, hint)])
+        return jax.jit(self.update, donate_argnums=0).lower(jax.eval_shape(self.init, jax.random.key(0))).compile()
 
 
 def _with_one_clock(update: Callable) -> Callable:

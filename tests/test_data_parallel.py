@@ -243,6 +243,14 @@ def test_what_each_device_holds():
     assert here.state_bytes < alone.state_bytes / 2
 
 
+def test_what_an_update_needs_of_each_device():
+    train = purerl.make_train(PPO.replace(num_envs=256))
+    spread = purerl.data_parallel(train, mesh())
+    assert 0.4 < spread.plan.update_bytes / train.plan.update_bytes < 0.6
+    with pytest.raises(ConfigError, match=r"data_parallel\(train, mesh\)\.plan\.update_bytes"):
+        _ = spread.train.plan.update_bytes
+
+
 @pytest.mark.parametrize(
     ("cfg", "count", "match"),
     [

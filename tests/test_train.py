@@ -178,6 +178,13 @@ def test_steps_are_rounded_up_and_the_plan_says_so():
     assert plan.parameters == 2 * (4 * 64 + 64 + 64 * 64 + 64) + 64 * 2 + 2 + 64 + 1
     assert "extra_steps" in str(plan)
     assert "500,224" in str(plan)
+
+
+def test_the_plan_knows_what_an_update_needs():
+    few, many = (purerl.make_train(PPOConfig(num_envs=num_envs)).plan for num_envs in (4, 64))
+    for plan in (few, many):
+        assert plan.state_bytes + plan.rollout_bytes < plan.update_bytes
+    assert 8 < many.update_bytes / few.update_bytes < 16
     assert tiny(CFG.replace(total_timesteps=1)).plan.num_updates == 1
     assert tiny(CFG.replace(total_timesteps=10**18)).plan.num_updates == 10**18 // 64
 

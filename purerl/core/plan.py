@@ -1,7 +1,9 @@
 """The size of a run, known before anything is compiled."""
 
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 
 class PhasePlan(NamedTuple):
@@ -25,9 +27,16 @@ HOST = """environments on the host, outside of JAX:
   an update goes on from the newest state alone, and nothing of the environments is exported"""
 
 
+def needed_bytes(compiled: Any) -> int:
+    """What a program needs of the memory of each device, by its compiler: arguments, results, and what is between them."""
+    needed = compiled.memory_analysis()
+    bytes_of = needed.argument_size_in_bytes + needed.output_size_in_bytes - needed.alias_size_in_bytes
+    return bytes_of + needed.temp_size_in_bytes
+
+
 @dataclass(frozen=True)
 class Plan:
-    """The size of a run. Prints as a small table.
+    """The size of a run. Prints as a small table, but for `update_bytes`, which takes a compilation.
 
     devices: that one agent's environments are spread over; the counts below are of all of them, the bytes of each.
     num_updates: updates in all.
@@ -42,6 +51,7 @@ class Plan:
     kept_bytes: of that, what an algorithm keeps besides: rollouts to learn from again, other versions of the parameters.
     phases: what an update learns.
     on_host: the environments live on the host, outside of JAX.
+    compile_update: gives the compiled update of one run.
     """
 
     devices: int
@@ -56,10 +66,16 @@ class Plan:
     state_bytes: int
     kept_bytes: int
     phases: tuple[PhasePlan, ...]
-    on_host: bool = False
+    on_host: bool
+    compile_update: Callable[[], Any] = field(repr=False, compare=False)
+
+    @functools.cached_property
+    def update_bytes(self) -> int:
+        """What an update needs of a device's memory at most, by the compiler. Compiles it."""
+        return needed_bytes(self.compile_update())
 
     def __str__(self) -> str:
-        rows = [(field.name, getattr(self, field.name)) for field in fields(self) if field.name not in ("phases", "on_host")]
+        rows = [(x.name, getattr(self, x.name)) for x in fields(self) if x.name not in ("phases", "on_host", "compile_update")]
         for phase in self.phases if len(self.phases) > 1 else ():
             rows += [(f"{phase.name} phases", phase.runs), ("  gradient_steps", phase.gradient_steps)]
             rows += [("  left_over", phase.left_over)] if phase.left_over else []

@@ -5,10 +5,11 @@ devices (`purerl.core.reductions`), so parameters, optimizer states and statisti
 exchanged does not grow with the number of environments.
 """
 
+import dataclasses
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from purerl.acting.policy import Policy
 from purerl.core.errors import ConfigError, Problem
@@ -66,7 +67,8 @@ class DataParallel:
         self.train, self._whole = train.on_axis(axis_name, mesh.shape[axis_name]), train
         # `jax.make_mesh` makes axes explicit, and a `shard_map` over those refuses what was not placed.
         self.mesh = Mesh(mesh.devices, mesh.axis_names)
-        self.cfg, self.env, self.network, self.plan = train.cfg, train.env, train.network, self.train.plan
+        self.cfg, self.env, self.network = train.cfg, train.env, train.network
+        self.plan = dataclasses.replace(self.train.plan, compile_update=self._compile_update)
         self.specs, self._spread = state_specs(train, self.train), PartitionSpec(axis_name)
 
     def init(self, key: jax.Array) -> TrainState:
@@ -89,6 +91,11 @@ class DataParallel:
         """`Train.evaluate`, with an equal share of the episodes on each device."""
         run = lambda state, key: self.train.evaluate(state, key, num_episodes, **options)
         return self._mapped(run, (self.specs, PartitionSpec()), self._spread)(state, typed_key(key))
+
+    def _compile_update(self) -> Any:
+        placed = lambda x, spec: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=NamedSharding(self.mesh, spec))
+        state = jax.tree.map(placed, jax.eval_shape(self.init, jax.random.key(0)), self.specs)
+        return jax.jit(self.update, donate_argnums=0).lower(state).compile()
 
     def _mapped(self, function: Any, in_specs: Any, out_specs: Any) -> Any:
         return jax.shard_map(function, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)

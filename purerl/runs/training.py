@@ -12,6 +12,7 @@ import numpy as np
 from purerl.core import reductions
 from purerl.core.clock import clock_at
 from purerl.core.keys import named_key
+from purerl.core.plan import needed_bytes
 from purerl.core.reductions import everywhere, on_axis
 from purerl.core.types import TrainState
 from purerl.learning.nonfinite import LEARNT, finite_leaves
@@ -102,9 +103,7 @@ class Runs(Batch):
 
     def needed_bytes(self) -> int:
         """What each device needs for `chunk`, by its compiler."""
-        needed = self._chunk.memory_analysis()
-        bytes_of = needed.argument_size_in_bytes + needed.output_size_in_bytes - needed.alias_size_in_bytes
-        return bytes_of + needed.temp_size_in_bytes
+        return needed_bytes(self._chunk)
 
     def evaluation(self, num_episodes: int, **options: Any) -> Callable[[TrainState], dict[str, np.ndarray]]:
         """A function from a state to the mean return and length of `num_episodes`, and the share that finished. `[runs]`.
