@@ -31,8 +31,10 @@ PyTree = Any
 
 
 def by_platform(*args: PyTree, cpu: Callable, accelerator: Callable, tpu: Callable | None = None) -> PyTree:
-    """`cpu(*args)` in a program for a CPU, `accelerator(*args)` in one for a GPU or TPU, or `tpu(*args)` if there is a way of its
-    own for that; the results are shaped alike."""
+    """`cpu(*args)` in a program for a CPU, in one for a GPU or TPU `accelerator(*args)`; the results are shaped alike.
+
+    `tpu` is the way of a TPU where that has one of its own.
+    """
     return jax.lax.platform_dependent(*args, cpu=cpu, default=accelerator, **({"tpu": tpu} if tpu else {}))
 
 
