@@ -413,6 +413,15 @@ def test_no_trial_begins_after_the_hours_of_the_search():
 
 
 @pytest.mark.slow
+def test_few_trials_are_not_trained_beside_many_copies(monkeypatch):
+    rows, chunk = set(), Runs.chunk
+    monkeypatch.setattr(Runs, "chunk", lambda runs, *args: (rows.add(len(runs.labels)), chunk(runs, *args))[1])
+    options = OPTIONS | {"trials": 3, "at_once": 16, "num_seeds": 1, "finalists": 1, "final_seeds": 1}
+    purerl.tune(TUNED, {"lr": SPACE["lr"]}, env=Varied(), **options)
+    assert max(rows) == 4
+
+
+@pytest.mark.slow
 def test_a_study_without_scores_has_no_winner(capsys):
     small = ["--env", "Acrobot-v1", "--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
     assert cli.main(["tune", "ppo", *small, "--trials", "2", "--num-seeds", "1", "--rungs", "2", "--param", "lr=1e-3:1e-2"]) == 1

@@ -323,9 +323,16 @@ class Study:
         """After how many updates a rung ends."""
         return 0 if rung < 0 else max(rung + 1, num_updates >> (self._options["rungs"] - 1 - rung))
 
+    def _rows(self, count: int) -> int:
+        """The rows of a program for so many trials: `at_once`, or a power of 2 that is enough for the few that end a search.
+
+        To compile once more costs less than to train long trials beside copies of themselves.
+        """
+        return min(self._options["at_once"], 1 << (count - 1).bit_length())
+
     def _runs(self, static: dict[str, Any], points: list[dict[str, Any]]) -> Runs:
         """The runs of these points, with the program of their static values, and as many as it has rows."""
-        points = points + [points[-1]] * (self._options["at_once"] - len(points))
+        points = points + [points[-1]] * (self._rows(len(points)) - len(points))
         configs = [space.with_values(self.cfg, point) for point in points]
         floats = tuple(path for path in self._values if not space.is_static(self.cfg, path))
         batch = jax.tree_util.tree_map_with_path(
@@ -334,7 +341,7 @@ class Study:
             ),
             *configs,
         )
-        name = json.dumps(static)
+        name = json.dumps([static, len(points)])
         if name not in self._programs:
             raise_if_any(problems(batch))
             seeds = self._options["num_seeds"]
@@ -355,7 +362,7 @@ class Study:
     def _resumed(self, fresh: PyTree, template: PyTree, numbers: list[int]) -> PyTree:
         """The states of trials side by side, where the fresh ones are."""
         each = [self._state_of(number) for number in numbers]
-        each += [each[-1]] * (self._options["at_once"] - len(each))
+        each += [each[-1]] * (self._rows(len(each)) - len(each))
         arrays = {path: x if _is_clock(path) else np.concatenate([one[path] for one in each]) for path, x in each[0].items()}
         return jax.tree.map(placed, to_tree(arrays, template), fresh)
 

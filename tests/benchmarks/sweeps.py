@@ -26,6 +26,8 @@ GRID = {"lr": np.geomspace(1e-4, 1e-2, 6), "ent_coef": [0.0, 0.003, 0.01, 0.03]}
 TASKS = ("Acrobot-v1", "MountainCar-v0", "Pendulum-v1", "Breakout-MinAtar")
 SEARCHES = ("tune", "random")
 FIRST_SEED = 1000  # of tuning: the scores are of seeds 0 - 7
+# Breakout has the shapes of its preset: a run of the defaults, four environments and convolutions, takes minutes on a CPU.
+SHAPES = {"Breakout-MinAtar": ("torso", "hidden", "num_envs", "num_minibatches")}
 
 
 def speed(total_timesteps=100_000):
@@ -74,7 +76,8 @@ def tuned(task, minutes, random):
     import optuna
 
     purerl.use_cores()
-    cfg = purerl.PPOConfig(env=task, total_timesteps=PRESETS[task].total_timesteps)
+    shapes = {name: getattr(PRESETS[task], name) for name in ("total_timesteps", *SHAPES.get(task, ()))}
+    cfg = purerl.PPOConfig(env=task, **shapes)
     plain = {"sampler": lambda seed: optuna.samplers.RandomSampler(seed=seed), "pruner": optuna.pruners.NopPruner()}
     options = {"trials": 10_000, "at_once": 16, "num_seeds": 4, "seed": FIRST_SEED, "search_hours": minutes / 60}
     found = purerl.tune(cfg, default_ranges(cfg), **options, **(plain | {"rungs": 1} if random else {}))
