@@ -107,13 +107,19 @@ def test_the_recorded_programs_are_below_their_ceilings():
     assert list(recorded) == list(programs.WORKLOADS)
     for name, targets in recorded.items():
         assert set(targets) == set(programs.TARGETS)
-        assert programs.beyond(name, targets["h100"]["purerl"]) == []
+        for target in programs.TARGETS:
+            assert programs.beyond(name, target, targets[target]["purerl"]) == []
 
 
 def test_a_program_that_grows_is_above_its_ceiling():
-    row = tables.kept("programs")["A"]["h100"]["purerl"]
+    recorded = tables.kept("programs")
+    row = recorded["A"]["h100"]["purerl"]
     for what, n in (("kernels", 2501), ("waits", 1), ("memory", 10**6)):
-        assert len(programs.beyond("A", row | {what: n})) == 1
+        assert len(programs.beyond("A", "h100", row | {what: n})) == 1
+    one, name = recorded["B"]["v5e"]["purerl"], "B on 8 devices"
+    for what in ("kernels", "memory in all"):
+        more = recorded[name]["v5e"]["purerl"] | {what: 1.06 * one[what]}
+        assert len(programs.beyond(name, "v5e", more)) == 1
 
 
 HLO = """
