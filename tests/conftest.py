@@ -12,9 +12,16 @@ jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
+OWN_CACHE = pytest.StashKey[bool]()
+
+
 def pytest_configure(config):
-    """Tests compile many programs more than once; what one process of a test run compiled, another may load."""
-    if not hasattr(config, "workerinput"):
+    """Tests compile many programs more than once; what one process of a test run compiled, another may load.
+
+    Runs one after the other share what is compiled if `PURERL_TESTS_CACHE` names a directory for it.
+    """
+    config.stash[OWN_CACHE] = "PURERL_TESTS_CACHE" not in os.environ
+    if config.stash[OWN_CACHE]:
         os.environ["PURERL_TESTS_CACHE"] = tempfile.mkdtemp()
     if "not slow" in config.option.markexpr or "not as_users" in config.option.markexpr:
         # Compiling takes most of the time of these tests, and a quarter of it with these flags.
@@ -25,7 +32,7 @@ def pytest_configure(config):
 
 
 def pytest_unconfigure(config):
-    if not hasattr(config, "workerinput"):
+    if config.stash[OWN_CACHE]:
         shutil.rmtree(os.environ.pop("PURERL_TESTS_CACHE"))
 
 

@@ -73,7 +73,7 @@ def installed(env_id):
 def marked(env_id):
     if env_id in IN_NORMAL_TESTS:
         return env_id
-    slow = env_id in ONE_EACH and not env_id.startswith("craftax")  # which takes a minute and a half to compile
+    slow = env_id in ONE_EACH and not env_id.startswith(("craftax", "playground"))  # which take a minute or more to compile
     return pytest.param(env_id, marks=pytest.mark.slow if slow else pytest.mark.long)
 
 
