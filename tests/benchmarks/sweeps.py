@@ -28,6 +28,7 @@ SEARCHES = ("tune", "random")
 FIRST_SEED = 1000  # of tuning: the scores are of seeds 0 - 7
 # Breakout has the shapes of its preset: a run of the defaults, four environments and convolutions, takes minutes on a CPU.
 SHAPES = {"Breakout-MinAtar": ("torso", "hidden", "num_envs", "num_minibatches")}
+AT_ONCE = {"Breakout-MinAtar": 4}  # in a program, where sixteen would take longer than the search may
 
 
 def speed(total_timesteps=100_000):
@@ -79,7 +80,13 @@ def tuned(task, minutes, random):
     shapes = {name: getattr(PRESETS[task], name) for name in ("total_timesteps", *SHAPES.get(task, ()))}
     cfg = purerl.PPOConfig(env=task, **shapes)
     plain = {"sampler": lambda seed: optuna.samplers.RandomSampler(seed=seed), "pruner": optuna.pruners.NopPruner()}
-    options = {"trials": 10_000, "at_once": 16, "num_seeds": 4, "seed": FIRST_SEED, "search_hours": minutes / 60}
+    options = {
+        "trials": 10_000,
+        "at_once": AT_ONCE.get(task, 16),
+        "num_seeds": 4,
+        "seed": FIRST_SEED,
+        "search_hours": minutes / 60,
+    }
     found = purerl.tune(cfg, default_ranges(cfg), **options, **(plain | {"rungs": 1} if random else {}))
     return {
         "point": found.point,
