@@ -10,7 +10,7 @@ from scipy.stats import trim_mean
 
 import purerl
 from purerl.runs.analysis.statistics import interval, iqm
-from tests.benchmarks import peers, programs, programs_counting, recording, references, results, tables
+from tests.benchmarks import peers, peers_tasks, programs, programs_counting, recording, references, results, tables
 
 
 def test_the_interquartile_mean_is_that_of_the_middle_half():
@@ -73,9 +73,27 @@ def test_steps_and_seconds_to_a_threshold():
     """Of three seeds: at the third of four parts, from the first on, and never."""
     curves = [[10, None, 480, 500], [475, 10, 10, 10], [None, 100, 200, 300]]
     row = {"startup": 7.0, "seconds": [4.0, 8.0, 4.0], "curves": curves}
-    steps, seconds = peers.reached(row, "CartPole-v1", points=4)
+    steps, seconds = peers_tasks.reached(row, "CartPole-v1", points=4)
     np.testing.assert_allclose(steps, [375_000, 125_000, np.inf])
     np.testing.assert_allclose(seconds, [10, 9, np.inf])
+
+
+def run(scores, curve):
+    return {"scores": scores, "startup": 2.0, "seconds": [10.0] * 3, "curves": [curve] * 3}
+
+
+def test_the_table_of_peers(tmp_path, monkeypatch):
+    """Of two settings the better; the threshold, 475, is reached in the 10th of 50 parts, or never."""
+    learns, never = [100.0] * 9 + [490.0] * 41, [None] + [100.0] * 49
+    rows = {"published": run([100.0] * 3, never), "ours": run([480.0, 490.0, 500.0], learns)}
+    found = {"CartPole-v1": {"purerl": rows, "SBX": {"published": run([100.0] * 3, never)}}}
+    first, second = tables.peers_table(found).splitlines()[2:]
+    assert first.startswith("| CartPole-v1 | purerl | ours | 490.0 (48")
+    assert first.endswith(" | 475 | 3 of 3 | 100,000 | 4.0 |")
+    assert second == "| CartPole-v1 | SBX | published | 100.0 (100.0 to 100.0) | 475 | 0 of 3 | never |  |"
+    monkeypatch.setattr(peers, "HERE", tmp_path)
+    peers.draw(found)
+    assert (tmp_path / "peers.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("env", peers.TASKS)

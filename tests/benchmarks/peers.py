@@ -25,27 +25,10 @@ import purerl
 from purerl.config.presets import PRESETS
 from purerl.runs.analysis.statistics import interval, iqm
 from tests.benchmarks import recording
+from tests.benchmarks.peers_tasks import POINTS, TASKS, best, curves, reached
 
 HERE = pathlib.Path(__file__).parent
 SEEDS = range(8)
-POINTS = 50
-
-
-class Task(NamedTuple):
-    """steps: of training. threshold: a return that counts as learnt."""
-
-    steps: int
-    threshold: float
-
-
-TASKS = {
-    "CartPole-v1": Task(500_000, 475),
-    "Acrobot-v1": Task(500_000, -100),
-    "Pendulum-v1": Task(500_000, -200),
-    "MountainCarContinuous-v0": Task(1_000_000, 90),
-    "Breakout-MinAtar": Task(1_000_000, 15),
-    "Asterix-MinAtar": Task(10_000_000, 10),
-}
 CONTROL = tuple(TASKS)[:4]
 
 
@@ -180,19 +163,6 @@ def run(python, script, work):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def reached(row, env, points=POINTS):
-    """Steps and seconds to the end of the first part of each seed whose mean return is at the threshold; inf where none is."""
-    curves = np.array([[np.nan if x is None else x for x in curve] for curve in row["curves"]])
-    there = curves >= TASKS[env].threshold  # null is not
-    first = np.where(there.any(1), there.argmax(1) + 1, np.inf) / points
-    return first * TASKS[env].steps, row["startup"] + first * np.array(row["seconds"])
-
-
-def best(rows):
-    """The variant of a program with the best score."""
-    return max(rows.values(), key=lambda row: iqm(np.array(row["scores"])))
-
-
 def draw(kept):
     """A panel for each task: return over seconds, the interquartile mean of seeds and its 95 % interval."""
     from matplotlib.figure import Figure
@@ -202,12 +172,12 @@ def draw(kept):
         for name in PROGRAMS:
             if name not in kept.get(env, {}):
                 continue
-            row = best(kept[env][name])
-            curves = np.array([[np.nan if x is None else x for x in curve] for curve in row["curves"]])
+            row = best(kept[env][name])[1]
+            values = curves(row)
             seconds = row["startup"] + np.arange(1, POINTS + 1) / POINTS * np.median(row["seconds"])
-            seen = ~np.isnan(curves).any(0)
-            axes.plot(seconds[seen], iqm(curves[:, seen]), label=name)
-            axes.fill_between(seconds[seen], *interval(curves[:, seen], resamples=500), alpha=0.2, lw=0)
+            seen = ~np.isnan(values).any(0)
+            axes.plot(seconds[seen], iqm(values[:, seen]), label=name)
+            axes.fill_between(seconds[seen], *interval(values[:, seen], resamples=500), alpha=0.2, lw=0)
         axes.axhline(TASKS[env].threshold, color="gray", ls=":", lw=1)
         axes.set(title=env, xscale="log", xlabel="seconds")
         axes.grid(alpha=0.3)

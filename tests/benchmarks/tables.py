@@ -11,6 +11,7 @@ import numpy as np
 
 from purerl.config.other_names import rows as names
 from purerl.runs.analysis.statistics import interval, iqm
+from tests.benchmarks.peers_tasks import TASKS, best, reached
 from tests.benchmarks.references import REFERENCES
 
 HERE = pathlib.Path(__file__).parent
@@ -234,6 +235,21 @@ def tuning_table(rows):
     return "\n".join(lines)
 
 
+def peers_table(peers):
+    """Scores, and steps and seconds to a threshold, of purerl and of what people use; medians of the seeds."""
+    lines = ["| task | program | settings | IQM (95 %) | threshold | seeds at it | steps to it | seconds to it |"]
+    lines.append("|---|---|---|--:|--:|--:|--:|--:|")
+    for env, programs in peers.items():
+        for name, variants in programs.items():
+            settings, row = best(variants)
+            steps, seconds = reached(row, env)
+            there = np.isfinite(steps).sum()
+            middle = [f"{np.median(steps):,.0f}", f"{np.median(seconds):.1f}"] if np.isfinite(np.median(steps)) else ["never", ""]
+            cells = [env, name, settings, _with_interval(row["scores"]), f"{TASKS[env].threshold:g}", f"{there} of {len(steps)}"]
+            lines.append("| " + " | ".join([*cells, *middle]) + " |")
+    return "\n".join(lines)
+
+
 def host_scores_table(rows):
     """CartPole of gymnasium and of gymnax."""
     lines = ["| environment | IQM (95 %) | seconds of a run, without compiling |", "|---|--:|--:|"]
@@ -340,6 +356,7 @@ TABLES = {
     "host speed": host_speed_table,
     "host mujoco": host_mujoco_table,
     "tuning": tuning_table,
+    "peers": peers_table,
     "programs": programs_table,
     "devices": devices_table,
     "devices on a TPU": lambda programs: devices_table(programs, "v5e"),

@@ -1,0 +1,43 @@
+"""The tasks of `peers.py`, and what is said of the runs of a program: which settings are better, and when a threshold is met."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from purerl.runs.analysis.statistics import iqm
+
+POINTS = 50
+
+
+class Task(NamedTuple):
+    """steps: of training. threshold: a return that counts as learnt."""
+
+    steps: int
+    threshold: float
+
+
+TASKS = {
+    "CartPole-v1": Task(500_000, 475),
+    "Acrobot-v1": Task(500_000, -100),
+    "Pendulum-v1": Task(500_000, -200),
+    "MountainCarContinuous-v0": Task(1_000_000, 90),
+    "Breakout-MinAtar": Task(1_000_000, 15),
+    "Asterix-MinAtar": Task(10_000_000, 10),
+}
+
+
+def curves(row):
+    """The mean return of the episodes that ended in each part of the training of each seed, NaN where none did. `[seeds, 50]`."""
+    return np.array([[np.nan if x is None else x for x in curve] for curve in row["curves"]])
+
+
+def reached(row, env, points=POINTS):
+    """Steps and seconds to the end of the first part of each seed whose mean return is at the threshold; inf where none is."""
+    there = curves(row) >= TASKS[env].threshold  # NaN is not
+    first = np.where(there.any(1), there.argmax(1) + 1, np.inf) / points
+    return first * TASKS[env].steps, row["startup"] + first * np.array(row["seconds"])
+
+
+def best(variants):
+    """The name of the settings with the best score, and what was found with them."""
+    return max(variants.items(), key=lambda item: iqm(np.array(item[1]["scores"])))
