@@ -78,22 +78,28 @@ def test_steps_and_seconds_to_a_threshold():
     np.testing.assert_allclose(seconds, [10, 9, np.inf])
 
 
-def run(scores, curve):
-    return {"scores": scores, "startup": 2.0, "seconds": [10.0] * 3, "curves": [curve] * 3}
-
-
 def test_the_table_of_peers(tmp_path, monkeypatch):
-    """Of two settings the better; the threshold, 475, is reached in the 10th of 50 parts, or never."""
-    learns, never = [100.0] * 9 + [490.0] * 41, [None] + [100.0] * 49
-    rows = {"published": run([100.0] * 3, never), "ours": run([480.0, 490.0, 500.0], learns)}
-    found = {"CartPole-v1": {"purerl": rows, "SBX": {"published": run([100.0] * 3, never)}}}
+    """The threshold, 475, is reached in the 10th of 50 parts, or never."""
+    learns = {"whose": "our", "scores": [480.0, 490.0, 500.0], "curves": [[100.0] * 9 + [490.0] * 41] * 3}
+    never = {"whose": "its own", "scores": [100.0] * 3, "curves": [[None] + [100.0] * 49] * 3}
+    seconds = {"startup": 2.0, "seconds": [10.0] * 3}
+    found = {"CartPole-v1": {"purerl": learns | seconds, "SBX": never | seconds}}
     first, second = tables.peers_table(found).splitlines()[2:]
-    assert first.startswith("| CartPole-v1 | purerl | ours | 490.0 (48")
+    assert first.startswith("| CartPole-v1 | purerl | our | 490.0 (48")
     assert first.endswith(" | 475 | 3 of 3 | 100,000 | 4.0 |")
-    assert second == "| CartPole-v1 | SBX | published | 100.0 (100.0 to 100.0) | 475 | 0 of 3 | never |  |"
+    assert second == "| CartPole-v1 | SBX | its own | 100.0 (100.0 to 100.0) | 475 | 0 of 3 | never |  |"
     monkeypatch.setattr(peers, "HERE", tmp_path)
     peers.draw(found)
     assert (tmp_path / "peers.png").stat().st_size > 10_000
+
+
+def test_a_peer_has_the_settings_that_are_better_for_it():
+    """By the tuning seeds; purerl has its own alone."""
+    score = lambda settings, seeds: {"scores": [settings.get("learning_rate", 0.0) * (seed - 99) for seed in seeds]}
+    whose, settings, tried = peers.chosen("rejax", "Breakout-MinAtar", score)
+    assert (whose, settings["learning_rate"]) == ("our", 5e-3)
+    assert tried == pytest.approx({"our": 1.5 * 5e-3, "its own": 1.5 * 2.5674e-4})
+    assert peers.chosen("purerl", "Breakout-MinAtar", score)[0] == "our"
 
 
 @pytest.mark.parametrize("env", peers.TASKS)

@@ -11,7 +11,7 @@ import numpy as np
 
 from purerl.config.other_names import rows as names
 from purerl.runs.analysis.statistics import interval, iqm
-from tests.benchmarks.peers_tasks import TASKS, best, reached
+from tests.benchmarks.peers_tasks import TASKS, reached
 from tests.benchmarks.references import REFERENCES
 
 HERE = pathlib.Path(__file__).parent
@@ -240,12 +240,18 @@ def peers_table(peers):
     lines = ["| task | program | settings | IQM (95 %) | threshold | seeds at it | steps to it | seconds to it |"]
     lines.append("|---|---|---|--:|--:|--:|--:|--:|")
     for env, programs in peers.items():
-        for name, variants in programs.items():
-            settings, row = best(variants)
+        for name, row in programs.items():
             steps, seconds = reached(row, env)
             there = np.isfinite(steps).sum()
             middle = [f"{np.median(steps):,.0f}", f"{np.median(seconds):.1f}"] if np.isfinite(np.median(steps)) else ["never", ""]
-            cells = [env, name, settings, _with_interval(row["scores"]), f"{TASKS[env].threshold:g}", f"{there} of {len(steps)}"]
+            cells = [
+                env,
+                name,
+                row["whose"],
+                _with_interval(row["scores"]),
+                f"{TASKS[env].threshold:g}",
+                f"{there} of {len(steps)}",
+            ]
             lines.append("| " + " | ".join([*cells, *middle]) + " |")
     return "\n".join(lines)
 
