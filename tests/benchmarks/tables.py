@@ -242,17 +242,10 @@ def peers_table(peers):
     for env, programs in peers.items():
         for name, row in programs.items():
             steps, seconds = reached(row, env)
-            there = np.isfinite(steps).sum()
-            middle = [f"{np.median(steps):,.0f}", f"{np.median(seconds):.1f}"] if np.isfinite(np.median(steps)) else ["never", ""]
-            cells = [
-                env,
-                name,
-                row["whose"],
-                _with_interval(row["scores"]),
-                f"{TASKS[env].threshold:g}",
-                f"{there} of {len(steps)}",
-            ]
-            lines.append("| " + " | ".join([*cells, *middle]) + " |")
+            often = np.isfinite(np.median(steps))
+            there = [f"{TASKS[env].threshold:g}", f"{np.isfinite(steps).sum()} of {len(steps)}"]
+            there += [f"{np.median(steps):,.0f}", f"{np.median(seconds):.1f}"] if often else ["never", ""]
+            lines.append("| " + " | ".join([env, name, row["whose"], _with_interval(row["scores"]), *there]) + " |")
     return "\n".join(lines)
 
 
