@@ -2,285 +2,26 @@
 
 python -m tests.benchmarks.studies NAME ... --record      one of those below; minutes to an hour each
 
-Where settings are chosen, it is among the same settings for every algorithm, by two other seeds.
+Where settings are chosen, it is by other seeds: among the same settings for every algorithm, or by `purerl.tune` with as many
+trials for each.
 """
 
 import itertools
 import json
 import sys
 import time
-from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 import purerl
 from purerl.config.algorithms import algorithm_of
+from purerl.studies.space import default_ranges
 from tests.benchmarks import recording
 from tests.benchmarks.scores import last_returns, score, score_rows
+from tests.benchmarks.studies_cases import STUDIES
 
-SEEDS, TUNING_SEEDS = range(8), range(100, 102)
-
-
-class Case(NamedTuple):
-    """What is trained under a name.
-
-    cfg: its config.
-    env: an environment in place of the config's.
-    grid: values of fields to choose from, by the tuning seeds; each is a tuple.
-    like: the case of the same study whose settings are taken.
-    before: a config that is trained first, for its parameters.
-    last: score the last training episodes, and not fresh ones of the final parameters.
-    timed: seconds of one run are of interest.
-    success: score the share of fresh episodes with a positive return.
-    training_levels: score episodes in the levels of training.
-    purejaxrl: train its PPO, with the sizes, the learning rate and the activation of `cfg`; scored as with `last`.
-    """
-
-    cfg: Any
-    env: Any = None
-    grid: dict[str, tuple] | None = None
-    like: str = ""
-    before: Any = None
-    last: bool = False
-    timed: bool = False
-    success: bool = False
-    training_levels: bool = False
-    purejaxrl: bool = False
-
-
-# --- memory -----------------------------------------------------------------------------------------------------------
-
-CHAIN = purerl.PPOConfig(
-    env="MemoryChain-bsuite",
-    total_timesteps=2_000_000,
-    num_envs=64,
-    num_steps=64,
-    hidden=(32,),
-    memory="gru",
-    memory_size=32,
-    lr=4e-3,
-    gamma=1.0,
-    gae_lambda=0.0,
-    ent_coef=0.05,
-    ent_schedule="linear",
-)
-
-
-def chains():
-    """An episode of length n has n + 1 steps; the first says what the last must know."""
-    sizes = {
-        "8, rollouts of 64": (8, {"total_timesteps": 1_000_000}),
-        "8, sequences of 8": (8, {"sequence_length": 8}),
-        "16, rollouts of 16": (16, {"num_steps": 16, "num_envs": 256}),
-        "16, sequences of 16": (16, {"num_steps": 32, "num_envs": 256, "num_minibatches": 8, "sequence_length": 16}),
-        "32, rollouts of 64": (32, {}),
-        "100, rollouts of 128": (100, {"num_steps": 128}),
-    }
-    cases = {}
-    for name, (length, changes) in sizes.items():
-        cfg = CHAIN.replace(env_params={"memory_length": length}, **changes)
-        cases[f"MemoryChain of {name}: GRU"] = Case(cfg)
-        cases[f"MemoryChain of {name}: minimal GRU"] = Case(cfg.replace(memory="min_gru"))
-        cases[f"MemoryChain of {name}: no memory"] = Case(cfg.replace(memory="none", sequence_length=0))
-    return cases
-
-
-def hidden():
-    from tests.benchmarks.hidden import StillCartPole, StillPendulum  # gymnax starts JAX, and before that come the cores
-
-    cart = purerl.PPOConfig(
-        num_envs=32,
-        num_minibatches=8,
-        lr=1e-3,
-        hidden=(64,),
-        normalize_obs=True,  # velocities are small differences
-        normalize_value=True,
-        value_clip="none",
-        memory_size=64,
-    )
-    pole = purerl.preset("Pendulum-v1").replace(
-        total_timesteps=2_000_000, num_envs=64, num_steps=64, num_epochs=8, lr=5e-4, normalize_value=True, memory_size=64
-    )
-    return {
-        "CartPole, everything seen": Case(purerl.PPOConfig()),
-        "CartPole without velocities, GRU": Case(cart.replace(memory="gru", sequence_length=32), StillCartPole()),
-        "CartPole without velocities, no memory": Case(cart.replace(hidden=(64, 64)), StillCartPole()),
-        "Pendulum, everything seen": Case(pole),
-        "Pendulum without velocity, GRU": Case(
-            pole.replace(memory="gru", sequence_length=32, memory_inputs=("action",)), StillPendulum()
-        ),
-        "Pendulum without velocity, no memory": Case(pole, StillPendulum()),
-    }
-
-
-# --- phases -----------------------------------------------------------------------------------------------------------
-
-GAMES = ("Breakout-MinAtar", "Asterix-MinAtar", "SpaceInvaders-MinAtar")
-SIZES = {"total_timesteps": 250_000, "num_envs": 64, "num_steps": 32, "num_minibatches": 8, "gamma": 0.99}
-SIZES |= {"torso": "mlp", "hidden": (128, 64), "activation": "relu", "lr_schedule": "linear"}
-RATES, ENTROPIES = (1e-3, 2.5e-3, 5e-3), (0.01, 0.03)
-PPG = purerl.PPGConfig(**SIZES, n_pi=16, aux_columns=16, vf_coef=0.5, max_grad_norm=0.5)
-
-
-def phases():
-    """Settings are chosen on the first game."""
-    rates = {"ent_coef": ENTROPIES, ("lr", "aux_lr"): tuple((lr, lr) for lr in RATES)}
-    both = lambda *names: {"ent_coef": ENTROPIES, names: tuple((n,) * len(names) for n in (1, 4))}
-    configs = {
-        "PPO": (purerl.PPOConfig(**SIZES), {"lr": RATES, **both("num_epochs")}),
-        "PPG": (PPG, {**rates, **both("e_pi", "e_v")}),
-        "DAAC": (purerl.DAACConfig(**SIZES), {"lr": RATES, **both("e_pi")}),
-    }
-    cases = {}
-    for game, (name, (cfg, grid)) in itertools.product(GAMES, configs.items()):
-        first = f"{GAMES[0]}, {name}"
-        choice = {"grid": grid} if game == GAMES[0] else {"like": first}
-        cases[f"{game}, {name}"] = Case(cfg.replace(env=game), **choice)
-    return cases
-
-
-def passes():
-    """The paper's direction: fewer passes of the policy, more of the auxiliary phase (its figures 3 and 5)."""
-    cfg = PPG.replace(env="Breakout-MinAtar", lr=2.5e-3, aux_lr=2.5e-3)
-    weight = lambda e_pi: cfg.vf_coef if e_pi == cfg.e_v else 1.0  # of a value that learns by itself
-    label = "Breakout, PPG with e_pi = {}, e_aux = {}"
-    passes = ((1, 6), (6, 6), (1, 1))
-    return {label.format(p, a): Case(cfg.replace(e_pi=p, e_aux=a, vf_coef=weight(p))) for p, a in passes}
-
-
-# --- stale data -------------------------------------------------------------------------------------------------------
-
-
-def stale():
-    """Actors 8 updates behind, and each rollout learnt from in 4 updates.
-
-    Four passes over each rollout in all, and gradient steps of one size: PPO makes them at once, APPO one in each update.
-    """
-    case = lambda cfg: Case(cfg, grid={"lr": (3e-4, 1e-3, 3e-3)}, timed=True)
-    cases = {}
-    for name, sizes in (("CartPole", {"total_timesteps": 250_000}), ("Breakout", {**SIZES, "env": "Breakout-MinAtar"})):
-        fresh = purerl.PPOConfig(**sizes)
-        old = purerl.APPOConfig(**{**sizes, "num_minibatches": 4 * fresh.num_minibatches}, num_epochs=1, replay=4, lag=8)
-        old = old.replace(target_update_freq=1)
-        cases[f"{name}: PPO, fresh data"] = case(fresh)
-        cases[f"{name}: APPO, stale, target of every update"] = case(old)
-        cases[f"{name}: APPO, stale, target every 8 updates"] = case(old.replace(target_update_freq=8))
-        cases[f"{name}: stale, no correction"] = case(old.replace(correction="none"))
-        cases[f"{name}: APPO, target of every update, no lag"] = case(old.replace(lag=0))
-    return cases
-
-
-# --- curiosity --------------------------------------------------------------------------------------------------------
-
-SEA = purerl.PPOConfig(
-    env="DeepSea-bsuite",
-    num_envs=8,
-    num_steps=100,
-    num_minibatches=8,
-    lr=5e-4,
-    gae_lambda=0.99,
-    ent_coef=0.1,
-    ent_schedule="linear",
-    rnd=purerl.RNDConfig(ext_coef=1.0, init_steps=1600),
-)
-
-
-def sea(size, episodes):
-    return SEA.replace(env_kwargs=(("size", size),), total_timesteps=size * episodes)
-
-
-def curiosity():
-    """Mean returns of the last 100 training episodes: 0.99 is reached by the one path that pays, which costs 0.01."""
-    cases = {}
-    for size, episodes in ((10, 10_000), (14, 30_000), (20, 60_000)):
-        cases[f"DeepSea of {size}: PPO with RND"] = Case(sea(size, episodes), last=True)
-        cases[f"DeepSea of {size}: PPO"] = Case(sea(size, episodes).replace(rnd=None), last=True)
-        little = sea(size, episodes).replace(rnd=None, lr=1e-3, lr_schedule="constant", ent_coef=0.001, ent_schedule="constant")
-        cases[f"DeepSea of {size}: PPO, little entropy"] = Case(little.replace(gae_lambda=0.95), last=True)
-    rooms = SEA.replace(env="FourRooms-misc", total_timesteps=300_000, normalize_obs=True)
-    for name, params in (("FourRooms", {}), ("FourRooms within 40 steps", {"max_steps_in_episode": 40})):
-        cfg = rooms.replace(env_params=params)
-        cases |= {f"{name}: PPO with RND": Case(cfg), f"{name}: PPO": Case(cfg.replace(rnd=None))}
-    return cases
-
-
-def pretraining():
-    """As many steps with rewards for all; before them, for some, as many without."""
-    cfg = sea(14, 5_000)
-    only = lambda **coefs: cfg.replace(rnd=cfg.rnd.replace(**coefs))
-    blind, greedy = only(ext_coef=0.0), only(int_coef=0.0)
-    return {
-        "DeepSea of 14: pretrained without rewards, then PPO": Case(greedy, before=blind),
-        "DeepSea of 14: pretrained without rewards, then with RND": Case(cfg, before=blind),
-        "DeepSea of 14: PPO from scratch": Case(greedy),
-        "DeepSea of 14: PPO with RND from scratch": Case(cfg),
-    }
-
-
-# --- defaults ---------------------------------------------------------------------------------------------------------
-
-
-def defaults():
-    """Box tasks at the defaults, and at those that every task had before they followed the actions."""
-    same = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False}
-    cases = {}
-    for env in ("Pendulum-v1", "MountainCarContinuous-v0", "Reacher-misc", "Swimmer-misc"):
-        cfg = purerl.PPOConfig(env=env, total_timesteps=500_000)
-        cases |= {f"{env}, defaults": Case(cfg), f"{env}, defaults of choices": Case(cfg.replace(**same))}
-    return cases
-
-
-# --- suites -----------------------------------------------------------------------------------------------------------
-
-
-def suites():
-    """Tasks of each suite with their presets; needs `pip install '.[suites]'`, and navix for its own.
-
-    Beside games, of which the last 100 training episodes are scored: random actions, and purejaxrl's PPO at as many steps, with
-    its learning rate chosen from two or three; it knows no masks.
-    """
-    cases = {name: Case(purerl.preset(name)) for name in ("brax/inverted_pendulum", "brax/reacher", "playground/CartpoleBalance")}
-    for name in ("xminigrid/MiniGrid-DoorKey-5x5", "navix/Navix-DoorKey-5x5-v0"):
-        cases[f"{name}, share of successes"] = Case(purerl.preset(name), success=True)
-    for name in ("craftax/Craftax-Classic-Symbolic-v1", "pgx/minatar-breakout", "jumanji/Snake-v1", "jumanji/Game2048-v1"):
-        cfg = purerl.preset(name)
-        random = cfg.replace(warmup_steps=cfg.total_timesteps, torso="mlp", hidden=(8,), num_epochs=1, num_minibatches=1)
-        cases[name] = Case(cfg, last=True)
-        cases[f"{name}, random actions"] = Case(random, last=True)
-        rates = (2.5e-4, 1e-3) if name.startswith("craftax") else (2.5e-4, 1e-3, 5e-3)
-        cases[f"{name}, purejaxrl's PPO"] = Case(cfg, purejaxrl=True, grid={"lr": rates})
-    return cases
-
-
-def levels():
-    """A maze of 10 x 10 fields by how many mazes training has, scored in those and in others: the share that is solved."""
-    cfg = purerl.PPOConfig(
-        env="jumanji/Maze-v0", total_timesteps=500_000, num_envs=64, num_steps=32, num_minibatches=8, lr=1e-3, hidden=(128, 128)
-    )
-    cfg = cfg.replace(torso="mlp", activation="relu")
-    cases = {}
-    for count in (20, 200, 2000):
-        few = cfg.replace(num_levels=count)
-        cases[f"{count:,} mazes, in those"] = Case(few, success=True, training_levels=True)
-        cases[f"{count:,} mazes, in others"] = Case(few, success=True)
-    return cases
-
-
-STUDIES = {
-    "defaults": defaults,
-    "memory": chains,
-    "hidden": hidden,
-    "phases": phases,
-    "passes": passes,
-    "stale": stale,
-    "curiosity": curiosity,
-    "pretraining": pretraining,
-    "suites": suites,
-    "levels": levels,
-}
-
-# --- running ----------------------------------------------------------------------------------------------------------
+SEEDS, TUNING_SEEDS, FIRST_SEED_OF_TRIALS = range(8), range(100, 102), 1000
 
 
 def settings(case):
@@ -319,12 +60,21 @@ def chosen(case, purejaxrl):
     return case.cfg.replace(**best), [{"score": mean, **changes} for mean, changes in tried]
 
 
+def tuned(case):
+    """The config of a case with what `purerl.tune` finds for it, and what was tried."""
+    ranges = {name: values for name, values in default_ranges(case.cfg).items() if isinstance(values, purerl.Range)}
+    options = {"num_seeds": len(TUNING_SEEDS), "seed": FIRST_SEED_OF_TRIALS, "finalists": 2, "final_seeds": 1}
+    options |= {} if case.env is None else {"env": case.env}
+    found = purerl.tune(case.cfg, ranges, trials=case.trials, at_once=min(case.trials, 8), **options)
+    return found.cfg, [{"score": trial.score, **trial.point} for trial in found.trials]
+
+
 def run(name, only, purejaxrl, record):
     for label, case in STUDIES[name]().items():
         if only not in label or (case.purejaxrl and not purejaxrl):
             continue
         start = time.perf_counter()
-        cfg, tried = chosen(case, purejaxrl) if case.grid else (case.cfg, [])
+        cfg, tried = chosen(case, purejaxrl) if case.grid else tuned(case) if case.trials else (case.cfg, [])
         if case.like:
             cfg = type(cfg).from_json(json.dumps(recording.load("studies.json")[name][case.like]["config"])).replace(env=cfg.env)
         scores = scores_of(case, cfg, SEEDS, purejaxrl).tolist()

@@ -276,12 +276,6 @@ def host_mujoco_table(rows):
     return "\n".join(lines)
 
 
-def studies_tables():
-    """A table for each study."""
-    path = HERE / "studies.json"
-    return {f"study {name}": study_table(rows) for name, rows in json.loads(path.read_text()).items()} if path.exists() else {}
-
-
 def study_table(rows):
     lines = ["| | steps | IQM | 95 % interval | all seeds |", "|---|--:|--:|--:|--:|"]
     timed = all("seconds of a run" in row for row in rows.values())
