@@ -95,6 +95,7 @@ def tuned(task, minutes, random):
         "env_steps": found.env_steps,
         "minutes": found.seconds / 60,
         "scores": score(found.cfg, range(8)).tolist(),
+        "preset": recording.load("results.json")["purerl"][task]["scores"],
     }
 
 

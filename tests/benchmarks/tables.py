@@ -222,15 +222,14 @@ def sweeps_table(rows):
 
 
 def tuning_table(rows):
-    """What searches found, beside today's presets."""
+    """What searches found, beside the presets of then."""
     lines = [
         "| search | trials | of which to the end | million steps | minutes | seeds 0 - 7: IQM (95 %) | preset |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
-    presets = kept("results")["purerl"]
     for name, row in rows.items():
         cells = [name, str(row["trials"]), str(row["completed"]), f"{row['env_steps'] / 1e6:.0f}", f"{row['minutes']:.0f}"]
-        cells += [_with_interval(row["scores"]), _with_interval(presets[name.split(",")[0]]["scores"])]
+        cells += [_with_interval(row["scores"]), _with_interval(row["preset"])]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
