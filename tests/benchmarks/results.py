@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks.results train [ENV ...]             purerl's presets, or the defaults where there is none
 python -m tests.benchmarks.results check [ENV ...]             seeds 0 and 1 anew, against what is kept; two minutes
-python -m tests.benchmarks.results peer --peer PYTHON          rejax on MinAtar, in its own environment (see speed.py)
+python -m tests.benchmarks.results peer --peer PYTHON          rejax, in its own environment (see speed.py)
 python -m tests.benchmarks.tables                              the tables, from the JSON files beside this one
 """
 
@@ -20,6 +20,7 @@ from purerl.config.algorithms import ALGORITHMS
 from purerl.config.presets import PRESETS
 from purerl.runs.analysis.statistics import interval, iqm
 from tests.benchmarks import recording
+from tests.benchmarks.peers import REJAX, for_rejax
 from tests.benchmarks.recording import circumstances
 from tests.benchmarks.references import REFERENCES
 from tests.benchmarks.scores import score
@@ -32,17 +33,9 @@ CHECKED = (
     *("Catch-bsuite", "UmbrellaChain-bsuite", "DiscountingChain-bsuite", "FourRooms-misc"),
 )
 
-PEER = {  # rejax on MinAtar: as its repository configures Breakout, and with the sizes and rates of purerl's preset
-    "its own config": lambda cfg: {
-        **{"num_envs": 32, "num_steps": 32, "num_minibatches": 4, "hidden": [64, 64], "activation": "tanh"},
-        **{"learning_rate": 2.5674e-4, "gamma": 0.995, "max_grad_norm": 1},
-    },
-    "our sizes": lambda cfg: {
-        **{name: getattr(cfg, name) for name in ("num_envs", "num_steps", "num_minibatches", "gamma", "hidden", "activation")},
-        "learning_rate": cfg.lr,
-        "max_grad_norm": cfg.max_grad_norm,
-    },
-}
+# Whose settings rejax has, of the tasks in its repository: those for Breakout, and for Pendulum where actions are in a Box.
+PEERED = {"Asterix-MinAtar": "Asterix-MinAtar", "Breakout-MinAtar": "Breakout-MinAtar", "Seaquest-MinAtar": "Breakout-MinAtar"}
+PEERED |= dict.fromkeys(("Reacher-misc", "Swimmer-misc"), "Pendulum-v1")
 
 
 def config(name):
@@ -108,8 +101,8 @@ def disagreements(cfg, scores, row, here):
 
 def peer(python, names, record):
     for name in names:
-        for variant, sizes in PEER.items():
-            work = sizes(config(name)) | {"env": name, "total_timesteps": config(name).total_timesteps, "seeds": list(SEEDS)}
+        for variant, settings in (("its own config", REJAX[PEERED[name]]), ("our settings", for_rejax(config(name)))):
+            work = settings | {"env": name, "total_timesteps": config(name).total_timesteps, "seeds": list(SEEDS)}
             start = time.perf_counter()
             done = subprocess.run([python, str(HERE / "results_rejax.py"), json.dumps(work)], capture_output=True, text=True)
             if done.returncode:
@@ -135,7 +128,7 @@ def main():
     made.add_argument("names", nargs="*", default=list(NAMES), metavar="ENV")
     commands.add_parser("check").add_argument("names", nargs="*", default=list(CHECKED), metavar="ENV")
     peers = recording.with_record(commands.add_parser("peer"))
-    peers.add_argument("names", nargs="*", default=["Asterix-MinAtar", "Breakout-MinAtar"], metavar="ENV")
+    peers.add_argument("names", nargs="*", default=list(PEERED), metavar="ENV")
     peers.add_argument("--peer", required=True, help="the Python that has rejax")
     args = parser.parse_args()
     if args.command == "check":

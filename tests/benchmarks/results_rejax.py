@@ -12,10 +12,10 @@ NUM_EPISODES = 128
 
 work = json.loads(sys.argv[1])
 seeds = jnp.array(work.pop("seeds"))
-agent = {"hidden_layer_sizes": tuple(work.pop("hidden")), "activation": work.pop("activation")}
-fixed = {"num_epochs": 4, "ent_coef": 0.01, "gae_lambda": 0.95, "clip_eps": 0.2, "vf_coef": 0.5}
+agent = {"hidden_layer_sizes": tuple(work.pop("hidden", (64, 64))), "activation": work.pop("activation")}
+defaults = {"gamma": 0.99, "gae_lambda": 0.95, "clip_eps": 0.2, "vf_coef": 0.5}
 once = {"eval_freq": work["total_timesteps"], "skip_initial_evaluation": True}
-algo = PPO.create(agent_kwargs=agent, **fixed, **once, **work)
+algo = PPO.create(agent_kwargs=agent, **once, **(defaults | work))
 algo = algo.replace(eval_callback=lambda algo, state, key: jnp.zeros(()))
 
 
