@@ -10,7 +10,7 @@ from scipy.stats import trim_mean
 
 import purerl
 from purerl.runs.analysis.statistics import interval, iqm
-from tests.benchmarks import peers, peers_tasks, programs, programs_counting, recording, references, results, tables
+from tests.benchmarks import choices, peers, peers_tasks, programs, programs_counting, recording, references, results, tables
 
 
 def test_the_interquartile_mean_is_that_of_the_middle_half():
@@ -46,6 +46,16 @@ def test_every_recorded_score_is_of_the_config_that_users_get():
         assert resolved(cfg.from_json(results.json.dumps(row["config"]))) == resolved(cfg)
         assert row["seeds"] == list(range(8))
         assert len(row["scores"]) == 8
+
+
+@pytest.mark.parametrize("env", tables.kept("choices"))
+def test_a_preset_is_the_best_of_what_was_tried(env):
+    rows = tables.kept("choices")[env]
+    assert list(rows) == [name for name in choices.CHOICES[env].candidates if name in rows]
+    for name, row in rows.items():
+        cfg = choices.config(env, name)
+        assert resolved(cfg.from_json(json.dumps(row["config"]))) == resolved(cfg)
+    assert resolved(purerl.preset(env)) == resolved(choices.config(env, choices.best(env)))
 
 
 @pytest.mark.parametrize("name", references.OPTIMA)

@@ -206,7 +206,7 @@ def main():
         if args.record:
             kept = recording.load("peers.json")
             row |= recording.circumstances(f"peers {args.program} --only {env}")
-            kept[env] = _in_order(kept.get(env, {}) | {args.program: row}, PROGRAMS)
+            kept[env] = recording.in_order(kept.get(env, {}) | {args.program: row}, PROGRAMS)
             recording.write("peers.json", kept, TASKS)
     return None
 
@@ -221,10 +221,6 @@ def chosen(name, env, trained):
     tried = {whose: float(np.mean(trained(x, seeds=TUNING_SEEDS)["scores"])) for whose, x in settings.items()}
     whose = max(tried, key=tried.get)
     return whose, settings[whose], tried
-
-
-def _in_order(rows, names):
-    return {name: rows[name] for name in names if name in rows}
 
 
 if __name__ == "__main__":

@@ -43,10 +43,14 @@ def load(file):
     return json.loads(path.read_text()) if path.exists() else {}
 
 
+def in_order(rows, names):
+    """The rows there are, in the order of these names."""
+    return {name: rows[name] for name in names if name in rows}
+
+
 def write(file, kept, order=None):
     """Keeps all of this, sorted by name or in the order given, and makes the tables anew."""
-    names = sorted(kept) if order is None else [name for name in order if name in kept]
-    (HERE / file).write_text(json.dumps({name: kept[name] for name in names}, indent=1) + "\n")
+    (HERE / file).write_text(json.dumps(in_order(kept, sorted(kept) if order is None else order), indent=1) + "\n")
     tables.render()
 
 

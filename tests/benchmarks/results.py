@@ -52,8 +52,8 @@ def load():
 
 
 def keep(results):
-    in_order = lambda part: {name: part[name] for name in NAMES if name in part}
-    recording.write("results.json", {who: in_order(part) for who, part in results.items()}, ("purerl", "rejax"))
+    parts = {who: recording.in_order(part, NAMES) for who, part in results.items()}
+    recording.write("results.json", parts, ("purerl", "rejax"))
 
 
 def train(names, record):

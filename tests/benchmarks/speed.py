@@ -1,11 +1,14 @@
-"""Speed against rejax, on the same work, the two programs in turn. Exits with 1 if a ratio is below its floor.
+"""Speed against rejax, and with a memory against purejaxrl, on the same work, the two programs in turn.
 
-Published rejax needs an older gymnax, so it lives in an environment of its own:
+Both need an older gymnax, so they live in an environment of their own:
 
-    python3 -m venv .venv-peers && .venv-peers/bin/pip install "jax==0.10.2" "gymnax==0.0.9" "rejax==0.1.3"
-    .venv/bin/python -m tests.benchmarks.speed --peer .venv-peers/bin/python
+    python3 -m venv .venv-peers
+    .venv-peers/bin/pip install "jax==0.10.2" "gymnax==0.0.9" "rejax==0.1.3" distrax tfp-nightly
+    git clone https://github.com/luchris429/purejaxrl && git -C purejaxrl checkout 31756b1
+    .venv/bin/python -m tests.benchmarks.speed --peer .venv-peers/bin/python --purejaxrl purejaxrl
 
-With `--record` each workload is kept in `speed.json`, of which the README's table is made. Every run is a process of its own.
+Exits with 1 if a ratio is below its floor. What is repaired in purejaxrl is said in `programs_purejaxrl.py`. With
+`--record` each workload is kept in `speed.json`, of which the README's table is made. Every run is a process of its own.
 """
 
 import json
@@ -14,6 +17,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+from typing import NamedTuple
 
 from tests.benchmarks import recording
 
@@ -25,42 +29,62 @@ IMAGES = dict(zip(NAMES, ("Breakout-MinAtar", 64, 128, 8, 1_048_576, 1e-3), stri
 SEEDS = SMALL | {"seeds": 16, "repeats": 1}
 DEFAULTS = {"seeds": 1, "repeats": 1, "pinned": False, "over_devices": False}
 
-# What purerl runs, what the peer runs, and the least ratio of their speeds.
+# What purejaxrl's `ppo_rnn.py` has: a shared layer, a memory behind it, and rectifiers.
+GRU = SMALL | {"more": {"memory": "gru", "memory_size": 128, "hidden": [128], "activation": "relu", "arch": "shared"}}
+FEW = GRU | {"total_timesteps": 102_400, "repeats": 1}
+MANY = GRU | {"num_envs": 64, "num_minibatches": 8, "total_timesteps": 409_600, "repeats": 1}
+
+
+class Workload(NamedTuple):
+    """What purerl runs, what the peer runs, the least ratio of their speeds, and the peer."""
+
+    ours: dict
+    theirs: dict
+    floor: float
+    peer: str = "rejax"
+
+
 WORKLOADS = {
-    "A": (SMALL, SMALL, 1.1),
-    "A on one core": (SMALL | {"pinned": True}, SMALL | {"pinned": True}, 1.15),
-    "B": (LARGE, LARGE, 1.8),
-    "C, against the peer's A": (IMAGES, SMALL, 0.6),
-    "D in one vmap": (SEEDS, SEEDS, 1.0),
-    "D over devices": (SEEDS | {"over_devices": True}, SEEDS, 2.0),
+    "A": Workload(SMALL, SMALL, 1.1),
+    "A on one core": Workload(SMALL | {"pinned": True}, SMALL | {"pinned": True}, 1.15),
+    "B": Workload(LARGE, LARGE, 1.8),
+    "C, against the peer's A": Workload(IMAGES, SMALL, 0.6),
+    "D in one vmap": Workload(SEEDS, SEEDS, 1.0),
+    "D over devices": Workload(SEEDS | {"over_devices": True}, SEEDS, 2.0),
+    "GRU, 4 x 128": Workload(FEW, FEW, 3.0, "purejaxrl"),
+    "GRU, 64 x 128": Workload(MANY, MANY, 1.5, "purejaxrl"),
 }
 COMPILE_CEILING = 1.15  # of the time that the peer takes to compile A
 
 
-def run(python, program, work):
+def run(command, work):
     """One process of a program; what it reports."""
     work = DEFAULTS | work
     pin = (lambda: os.sched_setaffinity(0, {0})) if work["pinned"] else None
-    command = [python, str(HERE / program), json.dumps(work)]
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=pin)
+    done = subprocess.run([*command, json.dumps(work)], capture_output=True, text=True, preexec_fn=pin)
     if done.returncode:
         raise SystemExit(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
+    report = json.loads(done.stdout.splitlines()[-1])
+    return {"compile": report["compile"], "speed": max(report["speeds"])}
 
 
-def compare(name, python, times):
+def compare(name, python, purejaxrl, times):
     """Both programs `times` times in turn: medians and ranges of their speeds and of what they take to compile."""
-    ours, peers, floor = WORKLOADS[name]
-    mine, theirs = [], []
+    work, reports = WORKLOADS[name], {"purerl": [], WORKLOADS[name].peer: []}
+    if work.peer == "rejax":
+        peer = [python, str(HERE / "speed_rejax.py")]
+    else:
+        peer = [python, str(HERE / "programs_purejaxrl.py"), purejaxrl, "time"]
     for _ in range(times):
-        mine.append(run(sys.executable, "speed_purerl.py", ours))
-        theirs.append(run(python, "speed_rejax.py", peers))
+        reports["purerl"].append(run([sys.executable, str(HERE / "speed_purerl.py")], work.ours))
+        reports[work.peer].append(run(peer, work.theirs | {"memory": True}))
     of = lambda reports: {key: spread([report[key] for report in reports]) for key in ("speed", "compile")}
-    row = {"floor": floor, "purerl": of(mine), "rejax": of(theirs)}
-    row["ratio"] = row["purerl"]["speed"]["median"] / row["rejax"]["speed"]["median"]
+    row = {"floor": work.floor, "peer": work.peer} | {program: of(rows) for program, rows in reports.items()}
+    mine, theirs = reports.values()
+    row["ratio"] = row["purerl"]["speed"]["median"] / row[work.peer]["speed"]["median"]
     row["ratios"] = spread([a["speed"] / b["speed"] for a, b in zip(mine, theirs, strict=True)])
-    row["compile_ratio"] = row["purerl"]["compile"]["median"] / row["rejax"]["compile"]["median"]
-    row["ok"] = row["ratio"] >= floor and (name != "A" or row["compile_ratio"] <= COMPILE_CEILING)
+    row["compile_ratio"] = row["purerl"]["compile"]["median"] / row[work.peer]["compile"]["median"]
+    row["ok"] = row["ratio"] >= work.floor and (name != "A" or row["compile_ratio"] <= COMPILE_CEILING)
     return row
 
 
@@ -70,19 +94,20 @@ def spread(values):
 
 def says(name, row):
     ratio = f"{row['ratio']:.2f} ({row['ratios']['low']:.2f} to {row['ratios']['high']:.2f}), floor {row['floor']}"
-    speeds = ", ".join(f"{program} {row[program]['speed']['median']:,.0f}" for program in ("purerl", "rejax"))
+    speeds = ", ".join(f"{program} {row[program]['speed']['median']:,.0f}" for program in ("purerl", row["peer"]))
     return f"{name}: {ratio}; steps/s {speeds}; compile {row['compile_ratio']:.2f}: {'ok' if row['ok'] else 'BELOW THE FLOOR'}"
 
 
 def main():
     parser = recording.parser(__doc__)
-    parser.add_argument("--peer", required=True, help="the Python that has rejax")
+    parser.add_argument("--peer", required=True, help="the Python that has rejax, and what purejaxrl needs")
+    parser.add_argument("--purejaxrl", metavar="PATH", help="its repository; without it rows beside it are left out")
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--only", nargs="*", default=list(WORKLOADS), choices=list(WORKLOADS))
     args = parser.parse_args()
     rows = {}
-    for name in args.only:
-        rows[name] = compare(name, args.peer, args.times)
+    for name in (name for name in args.only if WORKLOADS[name].peer == "rejax" or args.purejaxrl):
+        rows[name] = compare(name, args.peer, args.purejaxrl, args.times)
         print(says(name, rows[name]), flush=True)
         if args.record:
             row = rows[name] | {"times": args.times} | recording.circumstances(f"speed --peer PYTHON --only {name}")

@@ -89,8 +89,7 @@ def run(name, only, purejaxrl, record):
         row |= recording.circumstances(f"studies {name} --only '{label}'") | {"seconds": time.perf_counter() - start}
         if record:
             rows = recording.load("studies.json").get(name, {}) | {label: row}
-            in_order = {label: rows[label] for label in STUDIES[name]() if label in rows}
-            recording.add("studies.json", name, in_order, STUDIES)
+            recording.add("studies.json", name, recording.in_order(rows, STUDIES[name]()), STUDIES)
         print(label, np.round(sorted(scores), 2).tolist(), f"{row['seconds']:.0f} s", flush=True)
 
 

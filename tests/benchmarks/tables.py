@@ -66,6 +66,18 @@ def learning_table(results):
     return "\n".join([*lines, "", f"{count} of {len(REFERENCES)} environments reach what they are compared with."])
 
 
+def choices_table(choices):
+    """What presets were chosen from, the best of each environment first."""
+    lines = ["| environment | candidate | steps | mean | each tuning seed |", "|---|---|--:|--:|---|"]
+    for env, rows in choices.items():
+        for name, row in sorted(rows.items(), key=lambda item: -np.mean(item[1]["scores"])):
+            digits = 2 if np.abs(row["scores"]).max() < 2 else 1
+            each = ", ".join(f"{x:.{digits}f}" for x in row["scores"])
+            cells = [env, name, f"{int(row['config']['total_timesteps']):,}", f"{np.mean(row['scores']):.{digits}f}", each]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def variants_table(results):
     """The same environment by other algorithms and in other precisions."""
     lines = ["| | steps | IQM | 95 % interval | all seeds |", "|---|--:|--:|--:|--:|"]
@@ -88,11 +100,13 @@ def _best_peer(results, name):
 
 
 def speed_table(speed):
-    lines = ["| workload | purerl, steps/s | rejax, steps/s | ratio | range |", "|---|--:|--:|--:|--:|"]
+    lines = ["| workload | purerl, steps/s | peer | its steps/s | ratio | range | ratio of compile times |"]
+    lines.append("|---|--:|---|--:|--:|--:|--:|")
     for name, row in speed.items():
-        ours, peers = (row[program]["speed"]["median"] for program in ("purerl", "rejax"))
+        ours, peers = (row[program]["speed"]["median"] for program in ("purerl", row["peer"]))
         span = f"{row['ratios']['low']:.2f} to {row['ratios']['high']:.2f}"
-        lines.append(f"| {name} | {ours / 1e3:,.0f} k | {peers / 1e3:,.0f} k | {row['ratio']:.2f} | {span} |")
+        cells = [name, f"{ours / 1e3:,.0f} k", row["peer"], f"{peers / 1e3:,.0f} k", f"{row['ratio']:.2f}", span]
+        lines.append("| " + " | ".join([*cells, f"{row['compile_ratio']:.2f}"]) + " |")
     return "\n".join(lines)
 
 
@@ -336,6 +350,7 @@ TABLES = {
     "glance": glance_table,
     "speed glance": speed_glance_table,
     "learning": learning_table,
+    "choices": choices_table,
     "variants": variants_table,
     "speed": speed_table,
     "overhead": overhead_table,

@@ -1,0 +1,117 @@
+"""What the presets of gymnax's environments were chosen from; every score that chose is kept in `choices.json`.
+
+python -m tests.benchmarks.choices ENV ... --record      the candidates that have no score yet
+
+A candidate is trained with seeds 100 and 101. The best mean is the preset; `RESULTS.md` shows all.
+"""
+
+import json
+import sys
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import purerl
+from tests.benchmarks import recording
+from tests.benchmarks.scores import score
+
+TUNING_SEEDS = range(100, 102)
+
+
+class Choice(NamedTuple):
+    """cfg: what all candidates share. candidates: what each changes, by name."""
+
+    cfg: purerl.PPOConfig
+    candidates: dict[str, dict[str, Any]]
+
+
+MINATAR = purerl.PPOConfig(
+    total_timesteps=3_000_000,
+    num_envs=128,
+    num_steps=32,
+    num_minibatches=8,
+    lr=2e-3,
+    torso="mlp",
+    hidden=(128, 64),
+    activation="relu",
+    value_clip="none",
+)
+# An episode is a rollout. Time is observed, and nothing comes after the last step.
+EPISODES = purerl.PPOConfig(
+    total_timesteps=2_000_000,
+    num_envs=64,
+    num_steps=100,
+    num_minibatches=8,
+    lr=3e-3,
+    ent_schedule="linear",
+    truncation="zero",
+    hidden=(32,),
+    memory="min_gru",
+    memory_size=32,
+)
+BOX = purerl.PPOConfig(num_envs=16, num_epochs=10, num_minibatches=16, lr=1e-3, value_clip="none", reward_clip=float("inf"))
+
+CHOICES = {
+    "BernoulliBandit-misc": Choice(
+        EPISODES.replace(env="BernoulliBandit-misc"),
+        {"gamma 0.95": {"gamma": 0.95}, "gamma 0.5": {"gamma": 0.5}, "GRU, gamma 0.5": {"gamma": 0.5, "memory": "gru"}},
+    ),
+    "GaussianBandit-misc": Choice(
+        EPISODES.replace(env="GaussianBandit-misc"),
+        {
+            "": {},
+            "scaled rewards": {"normalize_reward": True, "value_clip": "none"},
+            "scaled rewards, gamma 1": {"normalize_reward": True, "value_clip": "none", "gamma": 1.0},
+        },
+    ),
+    "PointRobot-misc": Choice(
+        EPISODES.replace(env="PointRobot-misc", memory="gru", lr=1e-3, normalize_reward=False, hidden=(64,), memory_size=64),
+        {"": {}},
+    ),
+    "MetaMaze-misc": Choice(
+        EPISODES.replace(env="MetaMaze-misc", num_steps=200, lr=1e-3, normalize_obs=True, normalize_reward=True),
+        {"": {}},
+    ),
+    "Freeway-MinAtar": Choice(MINATAR.replace(env="Freeway-MinAtar"), {"": {}}),
+    "SpaceInvaders-MinAtar": Choice(MINATAR.replace(env="SpaceInvaders-MinAtar"), {"": {}}),
+    "Seaquest-MinAtar": Choice(MINATAR.replace(env="Seaquest-MinAtar", total_timesteps=1_000_000), {"": {}}),
+    "Reacher-misc": Choice(BOX.replace(env="Reacher-misc"), {"": {}}),
+    "Swimmer-misc": Choice(BOX.replace(env="Swimmer-misc"), {"": {}}),
+    "Pong-misc": Choice(MINATAR.replace(env="Pong-misc"), {"": {}}),
+}
+
+
+def config(env, name):
+    """The config of a candidate."""
+    choice = CHOICES[env]
+    return choice.cfg.replace(**choice.candidates[name])
+
+
+def best(env):
+    """The candidate of an environment that scored most with the tuning seeds."""
+    rows = recording.load("choices.json")[env]
+    return max(rows, key=lambda name: np.mean(rows[name]["scores"]))
+
+
+def main():
+    parser = recording.parser(__doc__)
+    parser.add_argument("names", nargs="*", default=list(CHOICES), metavar="ENV")
+    args = parser.parse_args()
+    for env in args.names:
+        for name in CHOICES[env].candidates:
+            rows = recording.load("choices.json").get(env, {})
+            if name in rows:
+                continue
+            start = time.perf_counter()
+            scores = score(config(env, name), TUNING_SEEDS).tolist()
+            seconds = time.perf_counter() - start
+            print(f"{env}, {name}: {np.round(scores, 2).tolist()}, {seconds:.0f} s", flush=True)
+            if args.record:
+                row = {"config": json.loads(config(env, name).to_json()), "scores": scores, "seconds": seconds}
+                rows |= {name: row | recording.circumstances(f"choices {env}")}
+                recording.add("choices.json", env, recording.in_order(rows, CHOICES[env].candidates), CHOICES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
