@@ -6,6 +6,7 @@ A candidate is trained with seeds 100 and 101. The best mean is the preset; `RES
 """
 
 import json
+import math
 import sys
 import time
 from typing import Any, NamedTuple
@@ -50,35 +51,64 @@ EPISODES = purerl.PPOConfig(
     memory="min_gru",
     memory_size=32,
 )
-BOX = purerl.PPOConfig(num_envs=16, num_epochs=10, num_minibatches=16, lr=1e-3, value_clip="none", reward_clip=float("inf"))
+TASKS = EPISODES.replace(memory="gru", memory_size=64, hidden=(64,), lr=1e-3, total_timesteps=4_000_000)
+BOX = purerl.PPOConfig(
+    total_timesteps=1_000_000, num_envs=16, num_epochs=10, num_minibatches=16, lr=1e-3, value_clip="none", reward_clip=math.inf
+)
 
 CHOICES = {
-    "BernoulliBandit-misc": Choice(
-        EPISODES.replace(env="BernoulliBandit-misc"),
-        {"gamma 0.95": {"gamma": 0.95}, "gamma 0.5": {"gamma": 0.5}, "GRU, gamma 0.5": {"gamma": 0.5, "memory": "gru"}},
-    ),
-    "GaussianBandit-misc": Choice(
-        EPISODES.replace(env="GaussianBandit-misc"),
+    "Pendulum-v1": Choice(
+        BOX.replace(env="Pendulum-v1", gamma=0.95),
         {
             "": {},
-            "scaled rewards": {"normalize_reward": True, "value_clip": "none"},
-            "scaled rewards, gamma 1": {"normalize_reward": True, "value_clip": "none", "gamma": 1.0},
+            "twice the steps": {"total_timesteps": 2_000_000},
+            "twice the steps, lr 2e-3": {"total_timesteps": 2_000_000, "lr": 2e-3},
+            "twice the steps, lambda 0.87": {"total_timesteps": 2_000_000, "gae_lambda": 0.87},
         },
     ),
-    "PointRobot-misc": Choice(
-        EPISODES.replace(env="PointRobot-misc", memory="gru", lr=1e-3, normalize_reward=False, hidden=(64,), memory_size=64),
-        {"": {}},
+    "Breakout-MinAtar": Choice(
+        MINATAR.replace(env="Breakout-MinAtar", total_timesteps=1_000_000, num_envs=64, num_steps=128, lr=5e-3, gamma=0.995),
+        {
+            "value clipped": {"value_clip": "max"},
+            "": {},
+            "lambda 0.8": {"gae_lambda": 0.8},
+            "six epochs, lr 2.5e-3": {"num_epochs": 6, "lr": 2.5e-3},
+            "rollouts of 32": {"num_steps": 32},
+        },
     ),
-    "MetaMaze-misc": Choice(
-        EPISODES.replace(env="MetaMaze-misc", num_steps=200, lr=1e-3, normalize_obs=True, normalize_reward=True),
-        {"": {}},
+    "Freeway-MinAtar": Choice(MINATAR.replace(env="Freeway-MinAtar"), {"": {}, "gamma 0.995": {"gamma": 0.995}}),
+    "Seaquest-MinAtar": Choice(
+        MINATAR.replace(env="Seaquest-MinAtar", total_timesteps=1_000_000), {"": {}, "lr 1e-3": {"lr": 1e-3}}
     ),
-    "Freeway-MinAtar": Choice(MINATAR.replace(env="Freeway-MinAtar"), {"": {}}),
     "SpaceInvaders-MinAtar": Choice(MINATAR.replace(env="SpaceInvaders-MinAtar"), {"": {}}),
-    "Seaquest-MinAtar": Choice(MINATAR.replace(env="Seaquest-MinAtar", total_timesteps=1_000_000), {"": {}}),
-    "Reacher-misc": Choice(BOX.replace(env="Reacher-misc"), {"": {}}),
-    "Swimmer-misc": Choice(BOX.replace(env="Swimmer-misc"), {"": {}}),
-    "Pong-misc": Choice(MINATAR.replace(env="Pong-misc"), {"": {}}),
+    "MetaMaze-misc": Choice(
+        TASKS.replace(env="MetaMaze-misc", num_steps=200, normalize_obs=True, normalize_reward=True),
+        {"": {}, "lr 3e-3": {"lr": 3e-3}},
+    ),
+    "PointRobot-misc": Choice(
+        TASKS.replace(env="PointRobot-misc", normalize_reward=False, ent_schedule="constant"),
+        {"deviation of 0.14": {"log_std_init": -2.0}, "deviation of 1": {}},
+    ),
+    "BernoulliBandit-misc": Choice(
+        EPISODES.replace(env="BernoulliBandit-misc"),
+        {"gamma 0.95": {"gamma": 0.95}, "gamma 0.5": {"gamma": 0.5}, "gamma 0.5, GRU": {"gamma": 0.5, "memory": "gru"}},
+    ),
+    "GaussianBandit-misc": Choice(
+        EPISODES.replace(env="GaussianBandit-misc", normalize_reward=True, value_clip="none"),
+        {"": {}, "gamma 1": {"gamma": 1.0}, "lr 1e-3": {"lr": 1e-3}},
+    ),
+    "Pong-misc": Choice(
+        MINATAR.replace(env="Pong-misc", total_timesteps=1_000_000, arch="shared", hidden=(64, 64), ent_schedule="linear"),
+        {"gamma 0.99": {"lr": 1e-3}, "gamma 0.995": {"lr": 1e-3, "gamma": 0.995}},
+    ),
+    "Reacher-misc": Choice(
+        BOX.replace(env="Reacher-misc", gamma=0.97),
+        {"": {}, "gamma 0.95": {"gamma": 0.95}, "rewards as they are": {"normalize_reward": False}},
+    ),
+    "Swimmer-misc": Choice(
+        purerl.PPOConfig(env="Swimmer-misc", total_timesteps=1_000_000, normalize_obs=False, normalize_reward=False),
+        {"": {}, "16 environments, lr 1e-3": {"num_envs": 16, "num_minibatches": 16, "lr": 1e-3}},
+    ),
 }
 
 
