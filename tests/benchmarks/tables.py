@@ -236,14 +236,15 @@ def sweeps_table(rows):
 
 
 def tuning_table(rows):
-    """What searches found, beside the presets of then."""
+    """What searches found, beside the presets of then; as good as those where the intervals overlap, or above."""
     lines = [
-        "| search | trials | of which to the end | million steps | minutes | seeds 0 - 7: IQM (95 %) | preset |",
-        "|---|--:|--:|--:|--:|--:|--:|",
+        "| search | trials | of which to the end | million steps | minutes | seeds 0 - 7: IQM (95 %) | preset | as good |",
+        "|---|--:|--:|--:|--:|--:|--:|---|",
     ]
     for name, row in rows.items():
         cells = [name, str(row["trials"]), str(row["completed"]), f"{row['env_steps'] / 1e6:.0f}", f"{row['minutes']:.0f}"]
-        cells += [_with_interval(row["scores"]), _with_interval(row["preset"])]
+        high, low = interval(np.array(row["scores"]))[1], interval(np.array(row["preset"]))[0]
+        cells += [_with_interval(row["scores"]), _with_interval(row["preset"]), "yes" if high >= low else "no"]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
