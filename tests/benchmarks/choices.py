@@ -64,6 +64,11 @@ CHOICES = {
             "twice the steps": {"total_timesteps": 2_000_000},
             "twice the steps, lr 2e-3": {"total_timesteps": 2_000_000, "lr": 2e-3},
             "twice the steps, lambda 0.87": {"total_timesteps": 2_000_000, "gae_lambda": 0.87},
+            "gamma 0.98": {"gamma": 0.98},
+            "two layers of 128, relu": {"hidden": (128, 128), "activation": "relu"},
+            "64 environments, minibatches of 256, twice the steps": {
+                **{"num_envs": 64, "num_minibatches": 32, "total_timesteps": 2_000_000},
+            },
         },
     ),
     "Breakout-MinAtar": Choice(
@@ -95,7 +100,14 @@ CHOICES = {
     ),
     "GaussianBandit-misc": Choice(
         EPISODES.replace(env="GaussianBandit-misc", normalize_reward=True, value_clip="none"),
-        {"": {}, "gamma 1": {"gamma": 1.0}, "lr 1e-3": {"lr": 1e-3}},
+        {
+            "": {},
+            "gamma 1": {"gamma": 1.0},
+            "lr 1e-3": {"lr": 1e-3},
+            "entropy 0.1": {"ent_coef": 0.1},
+            "entropy 0.1, gamma 1": {"ent_coef": 0.1, "gamma": 1.0},
+            "entropy 0.3": {"ent_coef": 0.3},
+        },
     ),
     "Pong-misc": Choice(
         MINATAR.replace(env="Pong-misc", total_timesteps=1_000_000, arch="shared", hidden=(64, 64), ent_schedule="linear"),
