@@ -56,6 +56,36 @@ def flax_steps(cell, variables, carry, x, first):
     return jnp.stack(out)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(("cell", "count"), [(GRU(5), 1), (LSTM(5), 2)], ids=["gru", "lstm"])
+def test_the_gradient_of_a_cell_is_that_of_its_steps_one_by_one(cell, count, dtype):
+    """Also under `vmap`, and where the carry and the inputs are differentiated."""
+    carry = jax.random.normal(jax.random.key(1), (count, 4, 5))
+    carry = carry[0] if count == 1 else tuple(carry)
+    params, x, first = drawn(cell, carry)
+    weight = jax.random.normal(jax.random.key(2), (7, 4, 5))
+
+    def at_once(params, carry, x):
+        outputs, after = cell.apply({"params": params}, carry, x.astype(dtype), first)
+        return (outputs * weight).sum() + sum(h.sum() for h in jax.tree.leaves(after))
+
+    def one_by_one(params, carry, x):
+        total = 0.0
+        for t in range(len(x)):
+            outputs, carry = cell.apply({"params": params}, carry, x[t : t + 1].astype(dtype), first[t : t + 1])
+            total += (outputs[0] * weight[t]).sum()
+        return total + sum(h.sum() for h in jax.tree.leaves(carry))
+
+    got, want = (jax.grad(f, argnums=(0, 1, 2))(params, carry, x) for f in (at_once, one_by_one))
+    close = lambda a, b: np.testing.assert_allclose(
+        a, b, **({"rtol": 1e-4, "atol": 1e-5} if dtype == jnp.float32 else {"atol": 0.3})
+    )
+    jax.tree.map(close, got, want)
+    many = lambda tree: jax.tree.map(lambda y: jnp.stack([y, 2 * y]), tree)
+    rows = jax.vmap(jax.grad(at_once, argnums=(0, 1, 2)))(many(params), many(carry), many(x))
+    jax.tree.map(lambda a, b: close(a[0], b), rows, want)
+
+
 def test_the_gru_is_that_of_flax():
     h = jax.random.normal(jax.random.key(1), (4, 5))
     params, x, first = drawn(GRU(5), h)

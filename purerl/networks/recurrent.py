@@ -28,15 +28,19 @@ class Kernel(nn.Module):
 
 
 class Gates(nn.Module):
-    """`x W` for several gates at once: `[..., inputs]` to a function of them; each gate's matrix begins by itself."""
+    """The matrix of several gates at once, `[inputs, gates * size]`; each gate's begins by itself."""
 
     names: tuple[str, ...]
     size: int
 
     @nn.compact
-    def __call__(self, inputs: int) -> Callable[[jax.Array], jax.Array]:
-        kernel = jnp.concatenate([Kernel(inputs, self.size, name=name)() for name in self.names], axis=-1)
-        return lambda x: x @ kernel.astype(x.dtype)
+    def __call__(self, inputs: int) -> jax.Array:
+        return jnp.concatenate([Kernel(inputs, self.size, name=name)() for name in self.names], axis=-1)
+
+
+def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """`x W`, computed in the dtype of x, in float32."""
+    return (x @ kernel.astype(x.dtype)).astype(jnp.float32)
 
 
 class GRU(nn.Module):
@@ -55,22 +59,22 @@ class GRU(nn.Module):
     @nn.compact
     def __call__(self, carry: PyTree, inputs: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:
         names = ("reset", "update", "candidate")
-        input_gates, recurrent_gates = (
-            Gates(names, self.size, name="input")(inputs.shape[-1]),
-            Gates(names, self.size, name="recurrent")(self.size),
-        )
+        kernel = Gates(names, self.size, name="input")(inputs.shape[-1])
+        recurrent_kernel = Gates(names, self.size, name="recurrent")(self.size)
         bias = self.param("bias", nn.initializers.zeros, (3, self.size), jnp.float32)
         recurrent_bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,), jnp.float32)
 
-        def step(h, x):
+        def step(h, x, recurrent):
             r, z, n = jnp.split(x, 3, axis=-1)
-            h_r, h_z, h_n = jnp.split(recurrent_gates(h.astype(inputs.dtype)).astype(jnp.float32), 3, axis=-1)
-            n = jnp.tanh(n + nn.sigmoid(r + h_r) * (h_n + recurrent_bias[None]))
+            h_r, h_z, h_n = jnp.split(recurrent, 3, axis=-1)
+            n = jnp.tanh(n + nn.sigmoid(r + h_r) * h_n)
             z = nn.sigmoid(z + h_z)
             h = (1 - z) * n + z * h
             return h, h
 
-        outputs, carry = unrolled(step, carry, input_gates(inputs).astype(jnp.float32) + bias.reshape(1, 1, -1), first)
+        gates = product(inputs, kernel) + bias.reshape(1, 1, -1)
+        recurrent_bias = jnp.concatenate([jnp.zeros(2 * self.size), recurrent_bias])
+        outputs, carry = unrolled(step, inputs.dtype, recurrent_kernel, recurrent_bias, carry, gates, first)
         return outputs.astype(inputs.dtype), carry
 
 
@@ -89,20 +93,19 @@ class LSTM(nn.Module):
     @nn.compact
     def __call__(self, carry: PyTree, inputs: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:
         names = ("input", "forget", "output", "candidate")
-        input_gates, recurrent_gates = (
-            Gates(names, self.size, name="input")(inputs.shape[-1]),
-            Gates(names, self.size, name="recurrent")(self.size),
-        )
+        kernel = Gates(names, self.size, name="input")(inputs.shape[-1])
+        recurrent_kernel = Gates(names, self.size, name="recurrent")(self.size)
         bias = self.param("bias", nn.initializers.zeros, (4, self.size), jnp.float32)
 
-        def step(carry, x):
-            c, h = carry
-            i, f, o, g = jnp.split(x + recurrent_gates(h.astype(inputs.dtype)).astype(jnp.float32), 4, axis=-1)
+        def step(carry, x, recurrent):
+            c, _ = carry
+            i, f, o, g = jnp.split(x + recurrent, 4, axis=-1)
             c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
             h = nn.sigmoid(o) * jnp.tanh(c)
             return (c, h), h
 
-        outputs, carry = unrolled(step, carry, input_gates(inputs).astype(jnp.float32) + bias.reshape(1, 1, -1), first)
+        gates = product(inputs, kernel) + bias.reshape(1, 1, -1)
+        outputs, carry = unrolled(step, inputs.dtype, recurrent_kernel, None, carry, gates, first)
         return outputs.astype(inputs.dtype), carry
 
 
@@ -124,10 +127,10 @@ class MinGRU(nn.Module):
 
     @nn.compact
     def __call__(self, carry: PyTree, inputs: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:
-        gates = Gates(("update", "candidate"), self.size, name="input")(inputs.shape[-1])
+        kernel = Gates(("update", "candidate"), self.size, name="input")(inputs.shape[-1])
         spread = jnp.linspace(1.0, LONGEST_MEMORY, self.size)
         bias = self.param("bias", lambda key: jnp.stack([-jnp.log(spread), jnp.zeros(self.size)]))
-        z, candidate = jnp.split(gates(inputs).astype(jnp.float32) + bias.reshape(1, 1, -1), 2, axis=-1)
+        z, candidate = jnp.split(product(inputs, kernel) + bias.reshape(1, 1, -1), 2, axis=-1)
         z = nn.sigmoid(z)
         keep, added = jnp.where(first[..., None], jnp.zeros_like(z), 1 - z), z * candidate
 
@@ -142,16 +145,61 @@ class MinGRU(nn.Module):
 CELLS = {"gru": GRU, "lstm": LSTM, "min_gru": MinGRU}
 
 
-def unrolled(step: Callable, carry: PyTree, inputs: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:
-    """A cell's outputs `[L, N, size]` over L steps, and the carry after the last; emptied before each step that is a first."""
+def unrolled(
+    step: Callable, dtype: Any, kernel: jax.Array, bias: jax.Array | None, carry: PyTree, inputs: jax.Array, first: jax.Array
+) -> tuple[jax.Array, PyTree]:
+    """A cell over L steps; its carry is emptied before each step that is a first.
 
-    def one(carry, x):
-        inputs, first = x
-        carry = jax.tree.map(lambda h: jnp.where(first[:, None], jnp.zeros_like(h), h), carry)
-        return step(carry, inputs)
+    The gradient of the recurrent matrix is one product over all steps, once they have been gone through, and not a small one in
+    each step, as that of `lax.scan` is: `dU = sum_t h_(t-1)^T da_t` with `a_t = h_(t-1) U + b`.
 
-    carry, outputs = scan(one, carry, (inputs, first), recomputes=True)
-    return outputs, carry
+    Args:
+        step: from the carry, inputs `[N, gates]` and the recurrent part `h U + b [N, gates]` to the carry and the output, its new
+          h; h is the last of the carry's arrays.
+        dtype: of the product `h U`.
+        kernel, bias: U `[size, gates]` and b `[gates]`, or None.
+        carry: before the first step.
+        inputs: `[L, N, gates]`.
+        first: `[L, N]`.
+
+    Returns:
+        The outputs `[L, N, size]`, and the carry after the last step.
+    """
+
+    def run(kernel, bias, carry, inputs, first, added):
+        def one(carry, x):
+            inputs, first, added = x
+            carry = jax.tree.map(lambda h: jnp.where(first[:, None], jnp.zeros_like(h), h), carry)
+            recurrent = product(_hidden(carry).astype(dtype), kernel)
+            for term in (None if bias is None else bias[None], added):
+                recurrent = recurrent if term is None else recurrent + term
+            return step(carry, inputs, recurrent)
+
+        carry, outputs = scan(one, carry, (inputs, first, added), recomputes=True)
+        return outputs, carry
+
+    @jax.custom_vjp
+    def outputs(kernel, bias, carry, inputs, first):
+        return run(kernel, bias, carry, inputs, first, None)
+
+    def forward(kernel, bias, carry, inputs, first):
+        nothing = jnp.zeros((*first.shape, kernel.shape[-1]))  # the gradient of what is added to a is that of a
+        found, back = jax.vjp(lambda *x: run(kernel, bias, *x[:2], first, x[2]), carry, inputs, nothing)
+        before = jnp.concatenate([_hidden(carry)[None], found[0][:-1]])
+        return found, (back, jnp.where(first[..., None], jnp.zeros_like(before), before).astype(dtype))
+
+    def backward(kept, cotangents):
+        back, before = kept
+        d_carry, d_inputs, d_recurrent = back(cotangents)
+        d_kernel = jnp.einsum("lnh,lng->hg", before, d_recurrent.astype(dtype)).astype(jnp.float32)
+        return d_kernel, None if bias is None else d_recurrent.sum((0, 1)), d_carry, d_inputs, None
+
+    outputs.defvjp(forward, backward)
+    return outputs(kernel, bias, carry, inputs, first)
+
+
+def _hidden(carry: PyTree) -> jax.Array:
+    return jax.tree.leaves(carry)[-1]
 
 
 class Memory(nn.Module):
