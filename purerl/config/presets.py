@@ -32,6 +32,19 @@ _GRID = PPOConfig(
     total_timesteps=500_000, num_envs=64, num_steps=64, num_minibatches=8, lr=1e-3, hidden=(64,), activation="relu", torso="mlp"
 )
 
+_EPISODES = PPOConfig(  # an episode is a rollout, whose time is observed; what was done and paid is observed too
+    num_envs=64,
+    num_steps=100,
+    num_minibatches=8,
+    ent_schedule="linear",
+    truncation="zero",
+    memory="gru",
+)
+
+_LEARNING_TO_LEARN = _EPISODES.replace(total_timesteps=4_000_000, lr=1e-3, hidden=(64,), memory_size=64)
+
+_BANDITS = _EPISODES.replace(total_timesteps=2_000_000, lr=3e-3, hidden=(32,), memory="min_gru", memory_size=32)
+
 _SIMULATED = _CONTINUOUS.replace(total_timesteps=2_000_000, num_envs=64, num_steps=32, num_epochs=4, normalize_reward=False)
 
 PRESETS = {
@@ -39,6 +52,7 @@ PRESETS = {
     "Asterix-MinAtar": _MINATAR.replace(
         env="Asterix-MinAtar", total_timesteps=10_000_000, num_envs=128, num_steps=32, lr=2e-3, gamma=0.99, value_clip="none"
     ),
+    "BernoulliBandit-misc": _BANDITS.replace(env="BernoulliBandit-misc", gamma=0.95),
     "Breakout-MinAtar": _MINATAR.replace(env="Breakout-MinAtar"),
     "DiscountingChain-bsuite": PPOConfig(
         env="DiscountingChain-bsuite",
@@ -65,6 +79,7 @@ PRESETS = {
         memory="gru",
         memory_size=64,
     ),
+    "MetaMaze-misc": _LEARNING_TO_LEARN.replace(env="MetaMaze-misc", num_steps=200, normalize_obs=True, normalize_reward=True),
     "MountainCar-v0": PPOConfig(
         env="MountainCar-v0",
         total_timesteps=1_000_000,
@@ -81,6 +96,22 @@ PRESETS = {
         log_std_init=1.0,  # most actions then lie at the bounds, which is what swings the car up by chance
     ),
     "Pendulum-v1": _CONTINUOUS.replace(env="Pendulum-v1", gamma=0.95),
+    "PointRobot-misc": _LEARNING_TO_LEARN.replace(
+        env="PointRobot-misc",
+        normalize_reward=False,
+        ent_schedule="constant",
+        log_std_init=-2.0,  # actions are between -0.1 and 0.1
+    ),
+    "Reacher-misc": _CONTINUOUS.replace(env="Reacher-misc", total_timesteps=1_000_000, gamma=0.97, normalize_reward=False),
+    "Swimmer-misc": PPOConfig(
+        env="Swimmer-misc",
+        total_timesteps=1_000_000,
+        num_envs=16,
+        num_minibatches=16,
+        lr=1e-3,
+        normalize_obs=False,
+        normalize_reward=False,
+    ),
     "brax/inverted_pendulum": _SIMULATED.replace(env="brax/inverted_pendulum", gamma=0.97),
     "brax/reacher": _SIMULATED.replace(env="brax/reacher", gamma=0.95),
     "craftax/Craftax-Classic-Symbolic-v1": PPOConfig(
