@@ -12,13 +12,13 @@ Kernels are of one update of 2048 CartPoles x 32 steps, counted for an H100 (`te
 | values without a memory | after the rollout | with the actions | a batch is 5 to 12 % faster on a CPU |
 | policy and value of one shape | one after the other | batched products | 7 kernels of a minibatch; a CPU takes a tenth longer |
 | convolutions | products of patches | cuDNN | 1/45 of the time of XLA's own on a CPU; a quarter less memory |
-| a GRU's or LSTM's gradient | keeps what it needs | recomputes it | 16 kernels a step and not 24; a CPU takes a quarter longer |
+| a GRU's or LSTM's gradient | keeps what it needs | recomputes it | 13 kernels a step and not 21; a CPU takes a quarter longer |
 | loops of small steps: estimators, shuffle | a step at a time | unrolled | few kernels for many steps |
 | what several devices do before an epoch | metrics before the shuffle | the same; a TPU: before its data | a third less memory |
 
 Dense layers of hidden units are flax's on both. Heads of up to 8 outputs are products with one column after the other on both: a
 fifth of the time of one product on a CPU, and up to 5 kernels fewer, since XLA fuses them. The recurrent cells are ours on both:
-a whole sequence's inputs are one product, which in flax's `RNN` is one for each step (purejaxrl's GRU has 2.3 times the kernels).
+a whole sequence's inputs are one product, which in flax's `RNN` is one for each step (purejaxrl's GRU has 2.7 times the kernels).
 """
 
 import functools
@@ -61,7 +61,7 @@ def scan(
         unroll: steps in an iteration, which become few kernels where a step has little to compute. On a CPU an iteration costs
           next to nothing, and longer ones take longer to compile.
         recomputes: the gradient keeps the step's matrix products alone and recomputes the rest. A GRU's step keeps two arrays
-          and not ten: 16 kernels and not 24, forward and backward. On a CPU it takes a quarter longer.
+          and not ten: 13 kernels and not 21, forward and backward. On a CPU it takes a quarter longer.
     """
 
     def on_accelerator(carry, xs):

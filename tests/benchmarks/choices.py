@@ -107,6 +107,11 @@ CHOICES = {
             "entropy 0.1": {"ent_coef": 0.1},
             "entropy 0.1, gamma 1": {"ent_coef": 0.1, "gamma": 1.0},
             "entropy 0.3": {"ent_coef": 0.3},
+            "lr 1e-3, entropy 0.03": {"lr": 1e-3, "ent_coef": 0.03},
+            "lr 3e-4, twice the steps": {"lr": 3e-4, "total_timesteps": 4_000_000},
+            "lr 1e-3, 256 environments, twice the steps": {
+                **{"lr": 1e-3, "num_envs": 256, "num_minibatches": 16, "total_timesteps": 4_000_000},
+            },
         },
     ),
     "Pong-misc": Choice(
