@@ -68,6 +68,15 @@ PRESETS = {
         gamma=0.999,
         ent_schedule="linear",
     ),
+    "GaussianBandit-misc": _BANDITS.replace(
+        env="GaussianBandit-misc",
+        total_timesteps=4_000_000,
+        num_envs=256,  # what an arm pays differs more from episode to episode than what is won by trying it
+        num_minibatches=16,
+        lr=1e-3,
+        value_clip="none",
+        normalize_reward=True,
+    ),
     "MemoryChain-bsuite": PPOConfig(
         env="MemoryChain-bsuite",
         num_envs=64,
@@ -95,7 +104,7 @@ PRESETS = {
         gamma=0.999,
         log_std_init=1.0,  # most actions then lie at the bounds, which is what swings the car up by chance
     ),
-    "Pendulum-v1": _CONTINUOUS.replace(env="Pendulum-v1", gamma=0.95),
+    "Pendulum-v1": _CONTINUOUS.replace(env="Pendulum-v1", total_timesteps=1_000_000, gamma=0.95),
     "PointRobot-misc": _LEARNING_TO_LEARN.replace(
         env="PointRobot-misc",
         normalize_reward=False,
