@@ -39,7 +39,7 @@ class Gates(nn.Module):
 
 
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """`x W`, computed in the dtype of x, in float32."""
+    """`x W`, computed in the dtype of x and given in float32."""
     return (x @ kernel.astype(x.dtype)).astype(jnp.float32)
 
 
