@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks.choices ENV ... --record      the candidates that have no score yet
 
-A candidate is trained with seeds 100 and 101. The best mean is the preset; `RESULTS.md` shows all.
+A candidate is trained with seeds 100 and 101, or with more where returns scatter. The best mean is the preset; `RESULTS.md` shows all.
 """
 
 import json
@@ -17,14 +17,15 @@ import purerl
 from tests.benchmarks import recording
 from tests.benchmarks.scores import score
 
-TUNING_SEEDS = range(100, 102)
+FIRST_SEED = 100
 
 
 class Choice(NamedTuple):
-    """cfg: what all candidates share. candidates: what each changes, by name."""
+    """cfg: what all candidates share. candidates: what each changes, by name. seeds: how many train each candidate."""
 
     cfg: purerl.PPOConfig
     candidates: dict[str, dict[str, Any]]
+    seeds: int = 2
 
 
 MINATAR = purerl.PPOConfig(
@@ -65,11 +66,17 @@ CHOICES = {
             "twice the steps, lr 2e-3": {"total_timesteps": 2_000_000, "lr": 2e-3},
             "twice the steps, lambda 0.87": {"total_timesteps": 2_000_000, "gae_lambda": 0.87},
             "gamma 0.98": {"gamma": 0.98},
+            "gamma 0.9": {"gamma": 0.9},
+            "gamma 0.9, twice the steps": {"gamma": 0.9, "total_timesteps": 2_000_000},
+            "64 environments, minibatches of 256, four times the steps": {
+                **{"num_envs": 64, "num_minibatches": 32, "total_timesteps": 4_000_000},
+            },
             "two layers of 128, relu": {"hidden": (128, 128), "activation": "relu"},
             "64 environments, minibatches of 256, twice the steps": {
                 **{"num_envs": 64, "num_minibatches": 32, "total_timesteps": 2_000_000},
             },
         },
+        seeds=4,
     ),
     "Breakout-MinAtar": Choice(
         MINATAR.replace(env="Breakout-MinAtar", total_timesteps=1_000_000, num_envs=64, num_steps=128, lr=5e-3, gamma=0.995),
@@ -80,6 +87,7 @@ CHOICES = {
             "six epochs, lr 2.5e-3": {"num_epochs": 6, "lr": 2.5e-3},
             "rollouts of 32": {"num_steps": 32},
         },
+        seeds=4,
     ),
     "Freeway-MinAtar": Choice(MINATAR.replace(env="Freeway-MinAtar"), {"": {}, "gamma 0.995": {"gamma": 0.995}}),
     "Seaquest-MinAtar": Choice(
@@ -146,12 +154,13 @@ def main():
     parser.add_argument("names", nargs="*", default=list(CHOICES), metavar="ENV")
     args = parser.parse_args()
     for env in args.names:
+        num_seeds = CHOICES[env].seeds
         for name in CHOICES[env].candidates:
             rows = recording.load("choices.json").get(env, {})
-            if name in rows:
+            if name in rows and len(rows[name]["scores"]) == num_seeds:
                 continue
             start = time.perf_counter()
-            scores = score(config(env, name), TUNING_SEEDS).tolist()
+            scores = score(config(env, name), range(FIRST_SEED, FIRST_SEED + num_seeds)).tolist()
             seconds = time.perf_counter() - start
             print(f"{env}, {name}: {np.round(scores, 2).tolist()}, {seconds:.0f} s", flush=True)
             if args.record:
