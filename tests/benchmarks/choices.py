@@ -2,7 +2,8 @@
 
 python -m tests.benchmarks.choices ENV ... --record      the candidates that have no score yet
 
-A candidate is trained with seeds 100 and 101, or with more where returns scatter. The best mean is the preset; `RESULTS.md` shows all.
+A candidate is trained with seeds 100 and 101, or with more where returns scatter. The best mean is the preset; `RESULTS.md` shows
+all.
 """
 
 import json
