@@ -87,6 +87,8 @@ CHOICES = {
             "lambda 0.8": {"gae_lambda": 0.8},
             "six epochs, lr 2.5e-3": {"num_epochs": 6, "lr": 2.5e-3},
             "rollouts of 32": {"num_steps": 32},
+            "value clipped, lambda 0.8": {"value_clip": "max", "gae_lambda": 0.8},
+            "value clipped, three times the steps": {"value_clip": "max", "total_timesteps": 3_000_000},
         },
         seeds=4,
     ),
