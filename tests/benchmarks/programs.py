@@ -125,7 +125,12 @@ def main():
                 continue
             program = None if args.purejaxrl else compiled(name, target)
             if args.kernels:
-                print("\n".join(kernels(program, args.kernels)))
+                rows = kernels(program, args.kernels)
+                print("\n".join(map("  ".join, rows)))
+                if args.record:
+                    kept = recording.load("programs.json")
+                    kept[name][target].setdefault("lists", {})[str(args.kernels)] = rows
+                    recording.write("programs.json", kept, WORKLOADS)
                 continue
             row = counted_peer(name, target, args.purejaxrl, args.peer) if args.purejaxrl else counts(program)
             several = len(WORKLOADS[name]) == 5

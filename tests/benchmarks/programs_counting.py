@@ -80,14 +80,14 @@ def counts(compiled, every=None):
 
 
 def kernels(compiled, times):
-    """The kernels of the largest loop body that runs so many times, each with the operation that it came from."""
+    """The kernels of the largest loop body that runs so many times: `(name, result, the operation it came from)` each."""
     computations, entry = _parsed(compiled.as_text())
     loops = []
     _count(computations, entry, loops)
     body = next(loop["body"] for loop in sorted(loops, key=lambda x: -x["kernels"]) if loop["times"] == times)
     launched = [(rest, kind, name) for operation, rest, kind, name in computations[body] if not _is_free(operation, rest)]
     source = lambda rest: (re.search(r'op_name="([^"]*)"', rest) or [None, ""])[1].split("closed_call/")[-1]
-    return [f"{name}  {kind.split('{')[0]}  {source(rest)}" for rest, kind, name in launched]
+    return [(name, re.sub(r"\{[^}]*\}", "", kind), source(rest)) for rest, kind, name in launched]
 
 
 def _parsed(text):

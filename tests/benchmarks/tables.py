@@ -126,6 +126,14 @@ def programs_table(programs, target="h100"):
     return "\n".join(lines)
 
 
+def kernels_table(programs, times):
+    """The kernels of an iteration of a loop of A, in their order."""
+    lines = ["| | kernel | result | from |", "|--:|---|---|---|"]
+    for number, (name, result, source) in enumerate(programs["A"]["h100"]["lists"][str(times)], 1):
+        lines.append(f"| {number} | `{name}` | `{result}` | `{source.removeprefix('jit(update)/') or '-'}` |")
+    return "\n".join(lines)
+
+
 def devices_table(programs, target="h100"):
     """An update on several devices beside one on one device, whose share each of them has."""
     compared, besides, says = {
@@ -366,6 +374,8 @@ TABLES = {
     "tuning": tuning_table,
     "peers": peers_table,
     "programs": programs_table,
+    "kernels of a step": lambda programs: kernels_table(programs, 128),
+    "kernels of a minibatch": lambda programs: kernels_table(programs, 16),
     "devices": devices_table,
     "devices on a TPU": lambda programs: devices_table(programs, "v5e"),
     "scaling": scaling_table,
