@@ -138,18 +138,18 @@ def collect(
     count = most_truncations(env, num_steps)
     apart = truncation == "final_obs" and valued and not (recurrent or keep_next_obs) and count < min(num_steps, 5)
 
-    def bootstrap(carry, obs):
+    def bootstrap(params, carry, obs):
         """The value of an observation that continues an episode."""
         return forward(params, carry, obs, jnp.zeros_like(actor.first))[0].value
 
-    def step(state, draw):
+    def step(params, state, draw):
         actor, final_obs, so_far = state
         outputs, carry = forward(params, actor.carry, actor.obs, actor.first)
         action = outputs.policy.sample(draw[0])
         after = env.step(draw[1], actor.env_state, outputs.policy.env_action(action, env.action_space))
         value, final_value = outputs.value if valued else (), ()
         if recurrent and valued and truncation == "final_obs":
-            final_value = where_any(after.truncated, lambda: bootstrap(carry, after.next_obs), jnp.zeros_like(value))
+            final_value = where_any(after.truncated, lambda: bootstrap(params, carry, after.next_obs), jnp.zeros_like(value))
         if apart:
             write = functools.partial(with_final_obs, final_obs, so_far, after.next_obs, after.truncated)
             final_obs, so_far = where_any(after.truncated, write, final_obs), so_far + after.truncated
@@ -173,13 +173,17 @@ def collect(
     sequences = num_steps // (length or num_steps)
 
     def on_cpu(start, draws):
-        state, steps, carries = _scan_sequences(step, start, draws, sequences, lambda state: state[0].carry)
+        one = functools.partial(step, params)
+        state, steps, carries = _scan_sequences(one, start, draws, sequences, lambda state: state[0].carry)
         if valued and not recurrent:
             steps = steps._replace(value=values_of(network, params, _unrows(steps.obs, actor.obs), steps.first))
         return state, steps, carries
 
-    packed = functools.partial(_scan_packed, step, sequences=sequences, lead=actor.first.shape)
-    (last, final_obs, _), steps, carries = by_platform(start, draws, cpu=on_cpu, accelerator=packed)
+    def on_accelerator(start, draws):
+        one = functools.partial(step, network.prepare(params))
+        return _scan_packed(one, start, draws, sequences, actor.first.shape)
+
+    (last, final_obs, _), steps, carries = by_platform(start, draws, cpu=on_cpu, accelerator=on_accelerator)
     obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
     steps = steps._replace(obs=obs, after=steps.after.replace(next_obs=next_obs))
     transition = _transition(steps, truncation)

@@ -216,6 +216,8 @@ class Network(NamedTuple):
     apply: `(params, carry, obs [L, N, ...], first [L, N]) -> (Outputs, carry)`. Where `first` is set the network forgets
       its memory, and then reads the observation. The returned carry is the memory after the last of the `L` steps.
     initial_carry: `(num_envs) -> carry`, leaves `[num_envs, ...]`; the empty tuple for a network without memory.
+    prepare: `(params) -> params` with whatever `apply` would otherwise compute of them in every step of a rollout on an
+      accelerator; `apply` reads both.
 
     Example:
         >>> def init(key, obs):
@@ -231,6 +233,7 @@ class Network(NamedTuple):
     init: Callable
     apply: Callable
     initial_carry: Callable = lambda num_envs: ()
+    prepare: Callable = lambda params: params
 
     @property
     def is_recurrent(self) -> bool:

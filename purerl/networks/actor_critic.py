@@ -26,6 +26,7 @@ from purerl.networks.torsos import by_entry, torso_of, torso_problems
 PyTree = Any
 
 # A policy that starts near uniform ("37 details", number 2); predictions of values and advantages as large as they come.
+STACKED = "trunks of policy and value, stacked"  # beside the groups, where `prepare` has put it
 HEAD_GAINS = {"policy": 0.01, "value": 1.0, "aux_value": 1.0, "advantage": 1.0}
 
 
@@ -121,6 +122,8 @@ def _separate(cfg: Any, trunks: dict[str, Trunk], further: dict[str, nn.Module],
     bodies = {group: trunk.clone(head=None) for group, trunk in trunks.items()}
     alike = bodies["policy"] == bodies["value"] and isinstance(bodies["policy"].torso, MLP) and not cfg.critic_obs
     carry_of = lambda carry, group: carry[group] if recurrent else ()
+    both = lambda trees: jax.tree.map(lambda *ys: jnp.stack(ys), *trees.values())
+    parts = lambda params: {group: {name: y for name, y in params[group].items() if name != "head"} for group in trunks}
 
     def initial_carry(num_envs):
         return {group: trunk.memory.initial_carry(num_envs) for group, trunk in trunks.items()} if recurrent else ()
@@ -142,20 +145,22 @@ def _separate(cfg: Any, trunks: dict[str, Trunk], further: dict[str, nn.Module],
             run = lambda group: bodies[group].apply({"params": params[group]}, x[group], past, carries[group], first)
             return {group: run(group)[::2] for group in trunks}
 
-        def at_once(params, carries):
-            body, both = bodies["policy"], lambda trees: jax.tree.map(lambda *ys: jnp.stack(ys), *trees.values())
-            run = lambda params, carry: body.apply({"params": params}, x["policy"], past, carry, first)[::2]
-            found = jax.vmap(run, axis_size=len(trunks))(both(params), both(carries))
+        def at_once(stacked, carries):
+            run = lambda params, carry: bodies["policy"].apply({"params": params}, x["policy"], past, carry, first)[::2]
+            found = jax.vmap(run, axis_size=len(trunks))(stacked, both(carries))
             return {group: jax.tree.map(lambda y: y[i], found) for i, group in enumerate(trunks)}  # noqa: B023
 
-        parts = {group: {name: y for name, y in params[group].items() if name != "head"} for group in trunks}
         carries = {group: carry_of(carry, group) for group in trunks}
-        found = by_platform(parts, carries, cpu=one_by_one, accelerator=at_once if alike else one_by_one)
+        if STACKED in params:
+            found = at_once(params[STACKED], carries)
+        else:
+            stacking = lambda params, carries: at_once(both(params), carries)
+            found = by_platform(parts(params), carries, cpu=one_by_one, accelerator=stacking if alike else one_by_one)
         made = {group: trunk.head.apply({"params": params[group]["head"]}, found[group][0]) for group, trunk in trunks.items()}
         outputs = _with_heads(Outputs(**made), further, params, found["policy"][0])
         return _steps(outputs, first), {group: after for group, (_, after) in found.items()} if recurrent else ()
 
-    return Network(init, apply, initial_carry)
+    return Network(init, apply, initial_carry, lambda params: params | {STACKED: both(parts(params))} if alike else params)
 
 
 def _with_heads(outputs: Outputs, further: dict[str, nn.Module], params: PyTree, features: jax.Array) -> Outputs:
