@@ -121,7 +121,7 @@ PRESETS = {
         normalize_obs=False,
         normalize_reward=False,
     ),
-    "brax/inverted_pendulum": _SIMULATED.replace(env="brax/inverted_pendulum", gamma=0.97),
+    "brax/inverted_pendulum": _SIMULATED.replace(env="brax/inverted_pendulum"),
     "brax/reacher": _SIMULATED.replace(env="brax/reacher", gamma=0.95),
     "craftax/Craftax-Classic-Symbolic-v1": PPOConfig(
         env="craftax/Craftax-Classic-Symbolic-v1",
