@@ -381,7 +381,8 @@ TABLES = {
     "scaling": scaling_table,
     "programs on a TPU": lambda programs: programs_table(programs, "v5e"),
 }
-FILES = dict.fromkeys(("programs on a TPU", "devices", "devices on a TPU", "scaling"), "programs")
+OF_PROGRAMS = ("programs on a TPU", "devices", "devices on a TPU", "scaling", "kernels of a step", "kernels of a minibatch")
+FILES = dict.fromkeys(OF_PROGRAMS, "programs")
 FILES |= dict.fromkeys(("host scores", "host speed", "host mujoco"), "host")
 FILES |= dict.fromkeys(("glance", "learning", "variants"), "results") | {"speed glance": "speed"}
 
