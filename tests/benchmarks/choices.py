@@ -72,6 +72,16 @@ CHOICES = {
             "64 environments, minibatches of 256, four times the steps": {
                 **{"num_envs": 64, "num_minibatches": 32, "total_timesteps": 4_000_000},
             },
+            "64 environments, minibatches of 256, adaptive rate, twice the steps": {
+                **{"num_envs": 64, "num_minibatches": 32, "lr_schedule": "kl_adaptive", "total_timesteps": 2_000_000},
+            },
+            "64 environments, minibatches of 256, adaptive rate, four times the steps": {
+                **{"num_envs": 64, "num_minibatches": 32, "lr_schedule": "kl_adaptive", "total_timesteps": 4_000_000},
+            },
+            "64 environments, minibatches of 256, adaptive rate, five epochs, twice the steps": {
+                **{"num_envs": 64, "num_minibatches": 32, "lr_schedule": "kl_adaptive", "total_timesteps": 2_000_000},
+                "num_epochs": 5,
+            },
             "two layers of 128, relu": {"hidden": (128, 128), "activation": "relu"},
             "64 environments, minibatches of 256, twice the steps": {
                 **{"num_envs": 64, "num_minibatches": 32, "total_timesteps": 2_000_000},
@@ -92,7 +102,10 @@ CHOICES = {
         },
         seeds=4,
     ),
-    "Freeway-MinAtar": Choice(MINATAR.replace(env="Freeway-MinAtar"), {"": {}, "gamma 0.995": {"gamma": 0.995}}),
+    "Freeway-MinAtar": Choice(
+        MINATAR.replace(env="Freeway-MinAtar"),
+        {"": {}, "gamma 0.995": {"gamma": 0.995}, "entropy to 0": {"ent_schedule": "linear"}},
+    ),
     "Seaquest-MinAtar": Choice(
         MINATAR.replace(env="Seaquest-MinAtar", total_timesteps=1_000_000), {"": {}, "lr 1e-3": {"lr": 1e-3}}
     ),
