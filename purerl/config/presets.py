@@ -16,6 +16,8 @@ _MINATAR = PPOConfig(
     activation="relu",
 )
 
+_GAMES = _MINATAR.replace(total_timesteps=3_000_000, num_envs=128, num_steps=32, lr=2e-3, gamma=0.99, value_clip="none")
+
 _CONTINUOUS = PPOConfig(
     num_envs=16,
     num_epochs=10,
@@ -49,9 +51,7 @@ _SIMULATED = _CONTINUOUS.replace(total_timesteps=2_000_000, num_envs=64, num_ste
 
 PRESETS = {
     "Acrobot-v1": PPOConfig(env="Acrobot-v1", num_envs=16, num_steps=64, lr=3e-3, ent_coef=0.0),
-    "Asterix-MinAtar": _MINATAR.replace(
-        env="Asterix-MinAtar", total_timesteps=10_000_000, num_envs=128, num_steps=32, lr=2e-3, gamma=0.99, value_clip="none"
-    ),
+    "Asterix-MinAtar": _GAMES.replace(env="Asterix-MinAtar", total_timesteps=10_000_000),
     "BernoulliBandit-misc": _BANDITS.replace(env="BernoulliBandit-misc", gamma=0.95),
     "Breakout-MinAtar": _MINATAR.replace(env="Breakout-MinAtar"),
     "DiscountingChain-bsuite": PPOConfig(
@@ -68,6 +68,7 @@ PRESETS = {
         gamma=0.999,
         ent_schedule="linear",
     ),
+    "Freeway-MinAtar": _GAMES.replace(env="Freeway-MinAtar"),
     "GaussianBandit-misc": _BANDITS.replace(
         env="GaussianBandit-misc",
         total_timesteps=4_000_000,
@@ -111,7 +112,11 @@ PRESETS = {
         ent_schedule="constant",
         log_std_init=-2.0,  # actions are between -0.1 and 0.1
     ),
+    "Pong-misc": _GAMES.replace(
+        env="Pong-misc", total_timesteps=1_000_000, lr=1e-3, arch="shared", hidden=(64, 64), ent_schedule="linear"
+    ),
     "Reacher-misc": _CONTINUOUS.replace(env="Reacher-misc", total_timesteps=1_000_000, gamma=0.97, normalize_reward=False),
+    "SpaceInvaders-MinAtar": _GAMES.replace(env="SpaceInvaders-MinAtar"),
     "Swimmer-misc": PPOConfig(
         env="Swimmer-misc",
         total_timesteps=1_000_000,
