@@ -97,7 +97,14 @@ def hidden():
         memory_size=64,
     )
     pole = purerl.preset("Pendulum-v1").replace(
-        total_timesteps=2_000_000, num_envs=64, num_steps=64, num_epochs=8, lr=5e-4, normalize_value=True, memory_size=64
+        total_timesteps=2_000_000,
+        num_steps=64,
+        num_epochs=8,
+        num_minibatches=16,
+        lr=5e-4,
+        lr_schedule="linear",
+        normalize_value=True,
+        memory_size=64,
     )
     return {
         "CartPole, everything seen": Case(purerl.PPOConfig()),
