@@ -53,7 +53,7 @@ PRESETS = {
     "Acrobot-v1": PPOConfig(env="Acrobot-v1", num_envs=16, num_steps=64, lr=3e-3, ent_coef=0.0),
     "Asterix-MinAtar": _GAMES.replace(env="Asterix-MinAtar", total_timesteps=10_000_000),
     "BernoulliBandit-misc": _BANDITS.replace(env="BernoulliBandit-misc", gamma=0.95),
-    "Breakout-MinAtar": _MINATAR.replace(env="Breakout-MinAtar"),
+    "Breakout-MinAtar": _MINATAR.replace(env="Breakout-MinAtar", gae_lambda=0.8, value_clip="none"),
     "DiscountingChain-bsuite": PPOConfig(
         env="DiscountingChain-bsuite",
         truncation="zero",  # the time is observed, and nothing comes after it
