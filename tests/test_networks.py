@@ -1,5 +1,6 @@
 """The built-in networks: what each part of the config makes of them, and any other network in their place."""
 
+import functools
 import re
 
 import flax
@@ -131,6 +132,17 @@ def test_what_the_value_learns_reaches_as_far_as_the_architecture_says(arch):
     reached = {group for group, g in gradient.items() if any((x != 0).any() for x in jax.tree.leaves(g))}
     assert reached == {"separate": {"value"}, "shared": {"torso", "value"}, "detach": {"value"}}[arch]
     assert set(params) == ({"policy", "value"} if arch == "separate" else {"torso", "policy", "value"})
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+@pytest.mark.parametrize("arch", ["separate", "shared"])
+def test_prepared_parameters_give_the_same(arch, memory):
+    network, params, obs = made(CFG.replace(arch=arch, memory=memory, memory_size=8))
+    params = jax.tree.map(lambda x: x + 0.1 * jnp.arange(x.size).reshape(x.shape) / x.size, params)
+    first = jnp.zeros((2, 5), bool)
+    plain, prepared = (network.apply(p, network.initial_carry(5), obs, first) for p in (params, network.prepare(params)))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), plain, prepared)
+    assert (set(network.prepare(params)) > set(params)) == (arch == "separate")
 
 
 @pytest.mark.parametrize("scheme", ["orthogonal", "xavier_uniform", "xavier_normal", "lecun"])

@@ -216,8 +216,8 @@ class Network(NamedTuple):
     apply: `(params, carry, obs [L, N, ...], first [L, N]) -> (Outputs, carry)`. Where `first` is set the network forgets
       its memory, and then reads the observation. The returned carry is the memory after the last of the `L` steps.
     initial_carry: `(num_envs) -> carry`, leaves `[num_envs, ...]`; the empty tuple for a network without memory.
-    prepare: `(params) -> params` with whatever `apply` would otherwise compute of them in every step of a rollout on an
-      accelerator; `apply` reads both.
+    prepare: `(params) -> params`, with what `apply` would otherwise compute from the parameters alone in every step. Called once
+      for each rollout on an accelerator; `apply` takes parameters with and without it.
 
     Example:
         >>> def init(key, obs):

@@ -25,8 +25,8 @@ from purerl.networks.torsos import by_entry, torso_of, torso_problems
 
 PyTree = Any
 
+STACKED = "trunks of policy and value, stacked"  # beside the groups, where `prepare` puts it
 # A policy that starts near uniform ("37 details", number 2); predictions of values and advantages as large as they come.
-STACKED = "trunks of policy and value, stacked"  # beside the groups, where `prepare` has put it
 HEAD_GAINS = {"policy": 0.01, "value": 1.0, "aux_value": 1.0, "advantage": 1.0}
 
 
@@ -160,7 +160,10 @@ def _separate(cfg: Any, trunks: dict[str, Trunk], further: dict[str, nn.Module],
         outputs = _with_heads(Outputs(**made), further, params, found["policy"][0])
         return _steps(outputs, first), {group: after for group, (_, after) in found.items()} if recurrent else ()
 
-    return Network(init, apply, initial_carry, lambda params: params | {STACKED: both(parts(params))} if alike else params)
+    def prepare(params):
+        return params | {STACKED: both(parts(params))} if alike else params
+
+    return Network(init, apply, initial_carry, prepare)
 
 
 def _with_heads(outputs: Outputs, further: dict[str, nn.Module], params: PyTree, features: jax.Array) -> Outputs:

@@ -37,9 +37,7 @@ def initialize(
 
     @jax.custom_batching.sequential_vmap
     def draw(key):
-        # Without the barrier XLA compiles, and on a CPU computes, the numbers anew for each kernel.
-        numbers = jax.lax.optimization_barrier(numbers_of(key, (sum(map(math.prod, shapes.values())),)))
-        kernels = {}
+        numbers, kernels = numbers_of(key, (sum(map(math.prod, shapes.values())),)), {}
         for path, shape in shapes.items():
             drawn, numbers = jnp.split(numbers, [math.prod(shape)])
             kernels[path] = gain(path) * kernel_of(drawn.reshape(-1, shape[-1]), shape).reshape(shape)

@@ -57,6 +57,8 @@ TASKS = EPISODES.replace(memory="gru", memory_size=64, hidden=(64,), lr=1e-3, to
 BOX = purerl.PPOConfig(
     total_timesteps=1_000_000, num_envs=16, num_epochs=10, num_minibatches=16, lr=1e-3, value_clip="none", reward_clip=math.inf
 )
+WIDE = {"num_envs": 64, "num_minibatches": 32, "total_timesteps": 2_000_000}
+ADAPTIVE = WIDE | {"lr_schedule": "kl_adaptive"}
 
 CHOICES = {
     "Pendulum-v1": Choice(
@@ -69,23 +71,16 @@ CHOICES = {
             "gamma 0.98": {"gamma": 0.98},
             "gamma 0.9": {"gamma": 0.9},
             "gamma 0.9, twice the steps": {"gamma": 0.9, "total_timesteps": 2_000_000},
-            "64 environments, minibatches of 256, four times the steps": {
-                **{"num_envs": 64, "num_minibatches": 32, "total_timesteps": 4_000_000},
-            },
-            "64 environments, minibatches of 256, adaptive rate, twice the steps": {
-                **{"num_envs": 64, "num_minibatches": 32, "lr_schedule": "kl_adaptive", "total_timesteps": 2_000_000},
-            },
-            "64 environments, minibatches of 256, adaptive rate, four times the steps": {
-                **{"num_envs": 64, "num_minibatches": 32, "lr_schedule": "kl_adaptive", "total_timesteps": 4_000_000},
-            },
-            "64 environments, minibatches of 256, adaptive rate, five epochs, twice the steps": {
-                **{"num_envs": 64, "num_minibatches": 32, "lr_schedule": "kl_adaptive", "total_timesteps": 2_000_000},
-                "num_epochs": 5,
-            },
+            "64 environments, minibatches of 256, four times the steps": WIDE | {"total_timesteps": 4_000_000},
+            "64 environments, minibatches of 256, adaptive rate, twice the steps": ADAPTIVE,
+            "64 environments, minibatches of 256, adaptive rate, four times the steps": ADAPTIVE | {"total_timesteps": 4_000_000},
+            "64 environments, minibatches of 256, adaptive rate, five epochs, twice the steps": ADAPTIVE | {"num_epochs": 5},
+            "64 environments, minibatches of 256, adaptive rate to KL 0.005, twice the steps": ADAPTIVE | {"desired_kl": 0.005},
+            "64 environments, minibatches of 256, adaptive rate to KL 0.02, twice the steps": ADAPTIVE | {"desired_kl": 0.02},
+            "64 environments, minibatches of 256, adaptive rate, gamma 0.97, twice the steps": ADAPTIVE | {"gamma": 0.97},
+            "64 environments, minibatches of 256, four epochs, twice the steps": WIDE | {"num_epochs": 4},
             "two layers of 128, relu": {"hidden": (128, 128), "activation": "relu"},
-            "64 environments, minibatches of 256, twice the steps": {
-                **{"num_envs": 64, "num_minibatches": 32, "total_timesteps": 2_000_000},
-            },
+            "64 environments, minibatches of 256, twice the steps": WIDE,
         },
         seeds=4,
     ),

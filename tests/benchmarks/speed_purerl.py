@@ -4,7 +4,6 @@ import json
 import sys
 
 import jax
-import scipy.linalg  # noqa: F401  JAX imports it to compile an orthogonal start; rejax has imported it before it is timed
 from speed_timing import report
 
 import purerl
