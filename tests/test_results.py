@@ -84,39 +84,45 @@ def test_nothing_is_recorded_unasked(monkeypatch):
 def test_steps_and_seconds_to_a_threshold():
     """Of three seeds: at the third of four parts, from the first on, and never."""
     curves = [[10, None, 480, 500], [475, 10, 10, 10], [None, 100, 200, 300]]
-    row = {"startup": 7.0, "seconds": [4.0, 8.0, 4.0], "curves": curves}
+    row = {"startup": 7.0, "seconds": [3.0, 5.0], "curves": curves}
     steps, seconds = peers_tasks.reached(row, "CartPole-v1", points=4)
-    np.testing.assert_allclose(steps, [375_000, 125_000, np.inf])
-    np.testing.assert_allclose(seconds, [10, 9, np.inf])
+    np.testing.assert_allclose(steps, [187_500, 62_500, np.inf])
+    np.testing.assert_allclose(seconds, [10, 8, np.inf])
 
 
 def test_the_table_of_peers(tmp_path, monkeypatch):
     """The threshold, 475, is reached in the 10th of 50 parts, or never."""
-    learns = {"whose": "our", "scores": [480.0, 490.0, 500.0], "curves": [[100.0] * 9 + [490.0] * 41] * 3}
+    learns = {"whose": "tuned", "scores": [480.0, 490.0, 500.0], "curves": [[100.0] * 9 + [490.0] * 41] * 3}
     never = {"whose": "its own", "scores": [100.0] * 3, "curves": [[None] + [100.0] * 49] * 3}
     seconds = {"startup": 2.0, "seconds": [10.0] * 3}
     found = {"CartPole-v1": {"purerl": learns | seconds, "SBX": never | seconds}}
     first, second = tables.peers_table(found).splitlines()[2:]
-    assert first.startswith("| CartPole-v1 | purerl | our | 490.0 (48")
-    assert first.endswith(" | 475 | 3 of 3 | 100,000 | 4.0 |")
+    assert first.startswith("| CartPole-v1 | purerl | tuned | 490.0 (48")
+    assert first.endswith(" | 475 | 3 of 3 | 50,000 | 4.0 |")
     assert second == "| CartPole-v1 | SBX | its own | 100.0 (100.0 to 100.0) | 475 | 0 of 3 | never |  |"
     monkeypatch.setattr(peers, "HERE", tmp_path)
     peers.draw(found)
     assert (tmp_path / "peers.png").stat().st_size > 10_000
 
 
-def test_a_peer_has_the_settings_that_are_better_for_it():
-    """By the tuning seeds; purerl has its own alone."""
-    score = lambda settings, seeds: {"scores": [settings.get("learning_rate", 0.0) * (seed - 99) for seed in seeds]}
+def test_a_peer_has_the_settings_that_are_better_for_it(monkeypatch):
+    """By the tuning seeds; purerl has its preset or what was tuned for it."""
+    score = lambda settings, seeds: {
+        "scores": [settings.get("learning_rate", settings.get("lr")) * (seed - 99) for seed in seeds],
+        "curves": [[]] * len(seeds),
+    }
+    monkeypatch.setattr(peers, "ours", peers.preset)
     whose, settings, tried = peers.chosen("rejax", "Breakout-MinAtar", score)
-    assert (whose, settings["learning_rate"]) == ("our", pytest.approx(5e-3))
-    assert tried == pytest.approx({"our": 1.5 * 5e-3, "its own": 1.5 * 2.5674e-4})
-    assert peers.chosen("purerl", "Breakout-MinAtar", score)[0] == "our"
+    assert (whose, settings["learning_rate"]) == ("purerl's", pytest.approx(5e-3))
+    assert tried == pytest.approx({"purerl's": 1.5 * 5e-3, "its own": 1.5 * 2.5674e-4})
+    assert peers.chosen("purerl", "Breakout-MinAtar", score)[0] == "preset"
+    monkeypatch.setattr(peers, "tuned", lambda env: peers.preset(env).replace(lr=1.0))
+    assert peers.chosen("purerl", "CartPole-v1", score)[0] == "tuned"
 
 
 @pytest.mark.parametrize("env", peers.TASKS)
 def test_our_settings_in_the_words_of_peers(env):
-    cfg = purerl.make_train(peers.ours(env)).cfg
+    cfg = purerl.make_train(peers.preset(env)).cfg
     assert peers.for_rejax(cfg)["learning_rate"] == peers.for_purejaxrl(cfg)["LR"] == float(cfg.lr)
     batch = cfg.num_envs * cfg.num_steps // cfg.num_minibatches
     assert peers.for_baselines(cfg)["batch_size"] == batch

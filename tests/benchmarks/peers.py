@@ -7,11 +7,14 @@ python -m tests.benchmarks.peers Stable-Baselines3 --peer PYTHON           stabl
 python -m tests.benchmarks.peers SBX --peer PYTHON                         sbx-rl 0.28
 python -m tests.benchmarks.peers draw                                      the picture, from `peers.json`
 
-Each peer has the settings that its authors publish, or ours, if those are better for it on two other seeds. With `--record`
-everything is kept in `peers.json`. Seconds are those of an idle machine, from the start of the process on: imports and compiling
-count once.
+purerl has its preset, or on the control tasks what `purerl.tune` finds at this budget, if that is better on two other seeds. Each
+peer has the settings that its authors publish, or those of purerl, if they are better for it on the same two seeds; purerl comes
+first therefore. With `--record` everything is kept in `peers.json`. Seconds are those of two of the seeds, trained one after the
+other on an idle machine, from the start of the process on: imports and compiling count once. The other seeds are trained two at a
+time.
 """
 
+import concurrent.futures
 import functools
 import json
 import pathlib
@@ -26,11 +29,13 @@ import numpy as np
 import purerl
 from purerl.config.presets import PRESETS
 from purerl.runs.analysis.statistics import interval, iqm
+from purerl.studies.space import default_ranges
 from tests.benchmarks import recording
 from tests.benchmarks.peers_tasks import POINTS, TASKS, curves, reached
 
 HERE = pathlib.Path(__file__).parent
-SEEDS, TUNING_SEEDS = range(8), range(100, 102)
+TIMED_SEEDS, OTHER_SEEDS, TUNING_SEEDS, FIRST_SEED_OF_TRIALS = range(2), range(2, 8), range(100, 102), 1000
+TRIALS = 32
 CONTROL = tuple(TASKS)[:4]
 
 
@@ -84,9 +89,21 @@ ZOO = {
 }
 
 
-def ours(env):
-    """Our config of a task, with as many steps as all have."""
+def preset(env):
+    """Our preset of a task, or the defaults, with as many steps as all have."""
     return (PRESETS.get(env) or purerl.PPOConfig(env=env)).replace(total_timesteps=TASKS[env].steps)
+
+
+def tuned(env):
+    """What the tuner finds for a task; an adaptive rate, which pays in long trainings, is not among it."""
+    cfg = preset(env).replace(lr_schedule="linear")
+    options = {"trials": TRIALS, "at_once": 8, "num_seeds": len(TUNING_SEEDS), "seed": FIRST_SEED_OF_TRIALS}
+    return purerl.tune(cfg, default_ranges(cfg), finalists=2, final_seeds=1, **options).cfg
+
+
+def ours(env):
+    """The settings that purerl has in `peers.json`, as a config."""
+    return purerl.PPOConfig.from_json(json.dumps(recording.load("peers.json")[env]["purerl"]["settings"]))
 
 
 def for_rejax(cfg):
@@ -157,6 +174,14 @@ def measure(name, env, settings, *, python, path, seeds):
     return run(python, PROGRAMS[name].script, work)
 
 
+def side_by_side(trained, settings, seeds):
+    """The scores and the curves of seeds, half of them in each of two processes."""
+    halves = seeds[: len(seeds) // 2], seeds[len(seeds) // 2 :]
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        first, second = pool.map(lambda half: trained(settings, seeds=half), halves)
+    return {name: first[name] + second[name] for name in ("scores", "curves")}
+
+
 def run(python, script, work):
     """What a script prints last, read as JSON."""
     done = subprocess.run([python, str(HERE / script), json.dumps(work)], capture_output=True, text=True)
@@ -199,7 +224,9 @@ def main():
     for env in (env for env in PROGRAMS[args.program].tasks if args.only in env):
         trained = functools.partial(measure, args.program, env, python=args.peer, path=args.path)
         whose, settings, tried = chosen(args.program, env, trained)
-        row = {"whose": whose, "settings": settings, "tried": tried} | trained(settings, seeds=SEEDS)
+        row = {"whose": whose, "settings": settings, "tried": tried} | trained(settings, seeds=TIMED_SEEDS)
+        others = side_by_side(trained, settings, OTHER_SEEDS)
+        row |= {name: row[name] + others[name] for name in others}
         steps, seconds = reached(row, env)
         says = f"score {iqm(np.array(row['scores'])):.1f}, {np.median(steps):,.0f} steps, {np.median(seconds):.1f} s"
         print(f"{env}, {args.program}, {whose} settings: {says}", flush=True)
@@ -214,11 +241,12 @@ def main():
 def chosen(name, env, trained):
     """Whose settings a program has, those, and the mean score of each on the tuning seeds."""
     program = PROGRAMS[name]
-    settings = {"our": program.translated(ours(env))}
-    if not program.published:
-        return "our", settings["our"], {}
-    settings |= {"its own": program.published[env]}
-    tried = {whose: float(np.mean(trained(x, seeds=TUNING_SEEDS)["scores"])) for whose, x in settings.items()}
+    if program.published:
+        settings = {"its own": program.published[env], "purerl's": program.translated(ours(env))}
+    else:
+        configs = {"preset": preset(env)} | ({"tuned": tuned(env)} if env in CONTROL else {})
+        settings = {whose: program.translated(cfg) for whose, cfg in configs.items()}
+    tried = {whose: float(np.mean(side_by_side(trained, x, TUNING_SEEDS)["scores"])) for whose, x in settings.items()}
     whose = max(tried, key=tried.get)
     return whose, settings[whose], tried
 

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 NUM_EPISODES = 128
 
 work = json.loads(sys.argv[1])
-torch.set_num_threads(work.get("threads", 2))
+torch.set_num_threads(work.get("threads", 1))  # with two it is slower here
 PPO = importlib.import_module({"Stable-Baselines3": "stable_baselines3", "SBX": "sbx"}[work["program"]]).PPO
 settings = {
     name: (lambda left, x=x["linear"]: left * x) if isinstance(x, dict) and "linear" in x else x
