@@ -9,9 +9,13 @@ python -m tests.benchmarks.peers draw                                      the p
 
 purerl has its preset, or on the control tasks what `purerl.tune` finds at this budget, if that is better on two other seeds. Each
 peer has the settings that its authors publish, or those of purerl, if they are better for it on the same two seeds; purerl comes
-first therefore. With `--record` everything is kept in `peers.json`. Seconds are those of two of the seeds, trained one after the
-other on an idle machine, from the start of the process on: imports and compiling count once. The other seeds are trained two at a
-time.
+first therefore. Scores are mean returns of 128 fresh episodes with sampled actions. A threshold is reached at the first of 50 points
+of the training at which the mean return of 16 such episodes is. Of purejaxrl, which does not return parameters on the way,
+both are returns of training episodes: the last 128, and those that ended since the point before.
+
+Seconds are those of two of the seeds, trained one after the other on an idle machine, from the start of the process on: imports
+and compiling count once, and evaluations not. The other seeds are trained two at a time. With `--record` everything is kept in
+`peers.json`.
 """
 
 import concurrent.futures
@@ -166,8 +170,8 @@ def measure(name, env, settings, *, python, path, seeds):
     """What a program says of training a task, seed after seed in one process.
 
     Returns:
-        startup: seconds before the first step. seconds: of each seed. scores: of each. curves `[seeds, 50]`: the mean return of
-        the episodes that ended in each part of the training, null where none did.
+        startup: seconds before the first step. seconds: of each seed. scores: of each. curves `[seeds, 50]`: the mean return at
+        each point of the training; purejaxrl's are null where no episode ended.
     """
     work = {"program": name, "env": env, "total_timesteps": TASKS[env].steps, "seeds": list(seeds), "points": POINTS}
     work |= {"settings": settings, "path": path, "started": time.time()}

@@ -23,15 +23,18 @@ settings = {
 num_envs, normalize = settings.pop("num_envs"), settings.pop("normalize", False)
 
 
-class Returns(BaseCallback):
-    """Steps so far, and the return of each episode that ends."""
+class Points(BaseCallback):
+    """The mean return of fresh episodes at each point of the training, and the seconds that these take."""
 
-    def __init__(self):
+    def __init__(self, env):
         super().__init__()
-        self.rows = []
+        self.env, self.curve, self.seconds = env, [], 0.0
 
     def _on_step(self):
-        self.rows += [(self.num_timesteps, info["episode"]["r"]) for info in self.locals["infos"] if "episode" in info]
+        if self.num_timesteps >= (len(self.curve) + 1) / work["points"] * work["total_timesteps"] and work.get("scored", True):
+            start = time.perf_counter()
+            self.curve.append(mean_return(self.model, self.env, 16))
+            self.seconds += time.perf_counter() - start
         return True
 
 
@@ -39,17 +42,17 @@ def train(seed):
     env = make_vec_env(work["env"], n_envs=num_envs, seed=seed)
     if normalize:
         env = VecNormalize(env, gamma=settings.get("gamma", 0.99))
-    model, returns = PPO("MlpPolicy", env, seed=seed, device="cpu", **settings), Returns()
+    model, points = PPO("MlpPolicy", env, seed=seed, device="cpu", **settings), Points(env)
     start = time.perf_counter()
-    model.learn(work["total_timesteps"], callback=returns)
-    return model, env, time.perf_counter() - start, returns.rows
+    model.learn(work["total_timesteps"], callback=points)
+    return model, env, time.perf_counter() - start - points.seconds, points.curve
 
 
-def score(model, env, count=16):
+def mean_return(model, env, episodes, count=16):
     """The mean return of fresh episodes with sampled actions."""
     fresh = make_vec_env(work["env"], n_envs=count, seed=10_000)
     shown = env.normalize_obs if normalize else lambda obs: obs
-    obs, total, returns, left = fresh.reset(), np.zeros(count), [], np.full(count, NUM_EPISODES // count)
+    obs, total, returns, left = fresh.reset(), np.zeros(count), [], np.full(count, episodes // count)
     while left.any():
         obs, reward, done, _ = fresh.step(model.predict(shown(obs), deterministic=False)[0])
         total += reward
@@ -61,16 +64,10 @@ def score(model, env, count=16):
     return float(np.mean(returns))
 
 
-def curve(rows):
-    part = work["total_timesteps"] / work["points"]
-    means = [[r for steps, r in rows if i * part < steps <= (i + 1) * part] for i in range(work["points"])]
-    return [float(np.mean(x)) if x else None for x in means]
-
-
 found = {"startup": time.time() - work["started"], "seconds": [], "scores": [], "curves": []}
 for seed in work["seeds"]:
-    model, env, seconds, rows = train(seed)
+    model, env, seconds, curve = train(seed)
     found["seconds"].append(seconds)
-    found["curves"].append(curve(rows))
-    found["scores"].append(score(model, env) if work.get("scored", True) else None)
+    found["curves"].append(curve)
+    found["scores"].append(mean_return(model, env, NUM_EPISODES) if work.get("scored", True) else None)
 print(json.dumps(found))

@@ -1,7 +1,6 @@
 """rejax's PPO, as `peers.py` asks for it; runs in its own environment and prints one JSON line.
 
-It keeps no returns of training episodes: its curves are those of 16 fresh episodes at each point, from a second training that is
-not timed.
+Its curves are of a second training, which is not timed.
 """
 
 import json

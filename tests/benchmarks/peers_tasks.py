@@ -25,12 +25,12 @@ TASKS = {
 
 
 def curves(row):
-    """The mean return of the episodes that ended in each part of the training of each seed, NaN where none did. `[seeds, 50]`."""
+    """The mean return at each point of the training of each seed, NaN where it is not known. `[seeds, 50]`."""
     return np.array([[np.nan if x is None else x for x in curve] for curve in row["curves"]])
 
 
 def reached(row, env, points=POINTS):
-    """Steps and seconds to the end of the first part of each seed whose mean return is at the threshold; inf where none is."""
+    """Steps and seconds to the first point of each seed at which the mean return is at the threshold; inf where it is at none."""
     there = curves(row) >= TASKS[env].threshold  # NaN is not
     first = np.where(there.any(1), there.argmax(1) + 1, np.inf) / points
     return first * TASKS[env].steps, row["startup"] + first * np.median(row["seconds"])
