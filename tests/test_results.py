@@ -114,8 +114,13 @@ def test_a_peer_has_the_settings_that_are_better_for_it(monkeypatch):
     monkeypatch.setattr(peers, "ours", peers.preset)
     whose, settings, tried = peers.chosen("rejax", "Breakout-MinAtar", score)
     assert (whose, settings["learning_rate"]) == ("purerl's", pytest.approx(5e-3))
-    assert tried == pytest.approx({"purerl's": 1.5 * 5e-3, "its own": 1.5 * 2.5674e-4})
+    assert tried == pytest.approx({"purerl's": 2.5 * 5e-3, "its own": 2.5 * 2.5674e-4})
     assert peers.chosen("purerl", "Breakout-MinAtar", score)[0] == "preset"
+    unended = lambda settings, seeds: {
+        "scores": [None if settings["LR"] == 3e-4 else 1.0] * len(seeds),
+        "curves": [[]] * len(seeds),
+    }
+    assert peers.chosen("purejaxrl", "Pendulum-v1", unended)[::2] == ("purerl's", {"its own": None, "purerl's": 1.0})
     monkeypatch.setattr(peers, "tuned", lambda env: peers.preset(env).replace(lr=1.0))
     assert peers.chosen("purerl", "CartPole-v1", score)[0] == "tuned"
 

@@ -49,6 +49,10 @@ _BANDITS = _EPISODES.replace(total_timesteps=2_000_000, lr=3e-3, hidden=(32,), m
 
 _SIMULATED = _CONTINUOUS.replace(total_timesteps=2_000_000, num_envs=64, num_steps=32, num_epochs=4, normalize_reward=False)
 
+_CRAFTAX = PPOConfig(
+    total_timesteps=1_000_000, num_envs=64, num_steps=64, num_minibatches=8, lr=1e-3, gae_lambda=0.8, hidden=(128, 128)
+)
+
 PRESETS = {
     "Acrobot-v1": PPOConfig(env="Acrobot-v1", num_envs=16, num_steps=64, lr=3e-3, ent_coef=0.0),
     "Asterix-MinAtar": _GAMES.replace(env="Asterix-MinAtar", total_timesteps=10_000_000),
@@ -135,16 +139,9 @@ PRESETS = {
     ),
     "brax/inverted_pendulum": _SIMULATED.replace(env="brax/inverted_pendulum"),
     "brax/reacher": _SIMULATED.replace(env="brax/reacher", gamma=0.95),
-    "craftax/Craftax-Classic-Symbolic-v1": PPOConfig(
-        env="craftax/Craftax-Classic-Symbolic-v1",
-        total_timesteps=1_000_000,
-        num_envs=64,
-        num_steps=64,
-        num_minibatches=8,
-        lr=1e-3,
-        gae_lambda=0.8,
-        hidden=(128, 128),
-    ),
+    "craftax/Craftax-Classic-Symbolic-v1": _CRAFTAX.replace(env="craftax/Craftax-Classic-Symbolic-v1"),
+    # The settings of the small game: others were not tried.
+    "craftax/Craftax-Symbolic-v1": _CRAFTAX.replace(env="craftax/Craftax-Symbolic-v1"),
     "jumanji/Game2048-v1": PPOConfig(
         env="jumanji/Game2048-v1",
         total_timesteps=1_000_000,
@@ -188,6 +185,7 @@ PRESETS = {
         activation="relu",
     ),
     "playground/CartpoleBalance": _SIMULATED.replace(env="playground/CartpoleBalance", total_timesteps=1_000_000),
+    "playground/CartpoleSwingup": _SIMULATED.replace(env="playground/CartpoleSwingup", total_timesteps=1_000_000),
     "xminigrid/MiniGrid-DoorKey-5x5": _GRID.replace(  # what the agent carries is not seen
         env="xminigrid/MiniGrid-DoorKey-5x5", memory="gru", memory_size=64
     ),

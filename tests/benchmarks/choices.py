@@ -1,4 +1,4 @@
-"""What the presets of gymnax's environments were chosen from; every score that chose is kept in `choices.json`.
+"""What presets were chosen from; every score that chose is kept in `choices.json`.
 
 python -m tests.benchmarks.choices ENV ... --record      the candidates that have no score yet
 
@@ -59,6 +59,7 @@ BOX = purerl.PPOConfig(
 )
 WIDE = {"num_envs": 64, "num_minibatches": 32, "total_timesteps": 2_000_000}
 ADAPTIVE = WIDE | {"lr_schedule": "kl_adaptive"}
+SIMULATED = BOX.replace(num_envs=64, num_steps=32, num_epochs=4, normalize_reward=False)
 
 CHOICES = {
     "Pendulum-v1": Choice(
@@ -144,6 +145,16 @@ CHOICES = {
     "Swimmer-misc": Choice(
         purerl.PPOConfig(env="Swimmer-misc", total_timesteps=1_000_000, normalize_obs=False, normalize_reward=False),
         {"": {}, "16 environments, lr 1e-3": {"num_envs": 16, "num_minibatches": 16, "lr": 1e-3}},
+    ),
+    "playground/CartpoleSwingup": Choice(
+        SIMULATED.replace(env="playground/CartpoleSwingup"),
+        {
+            "": {},
+            "gamma 0.995": {"gamma": 0.995},
+            "ten epochs, lr 3e-4": {"num_epochs": 10, "lr": 3e-4},
+            "adaptive rate": {"lr_schedule": "kl_adaptive"},
+            "twice the steps": {"total_timesteps": 2_000_000},
+        },
     ),
 }
 

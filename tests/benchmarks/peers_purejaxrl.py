@@ -64,7 +64,7 @@ for seed in work["seeds"]:
     metrics = jax.block_until_ready(run(jax.random.PRNGKey(seed)))
     found["seconds"].append(time.perf_counter() - start)
     ended, returns = (np.asarray(metrics[name]) for name in ("returned_episode", "returned_episode_returns"))
-    found["scores"].append(float(returns[ended][-LAST_EPISODES:].mean()))
+    found["scores"].append(float(returns[ended][-LAST_EPISODES:].mean()) if ended.any() else None)
     parts = zip(*(np.array_split(x, work["points"]) for x in (returns, ended)), strict=True)
     found["curves"].append([float(x[done].mean()) if done.any() else None for x, done in parts])
 print(json.dumps(found))

@@ -8,10 +8,11 @@ POINTS = 50
 
 
 class Task(NamedTuple):
-    """steps: of training. threshold: a return that counts as learnt."""
+    """steps: of training. threshold: a return that counts as learnt. tuning_seeds: how many choose the settings of a program."""
 
     steps: int
     threshold: float
+    tuning_seeds: int = 2
 
 
 TASKS = {
@@ -19,8 +20,8 @@ TASKS = {
     "Acrobot-v1": Task(250_000, -100),
     "Pendulum-v1": Task(250_000, -200),
     "MountainCarContinuous-v0": Task(50_000, 90),
-    "Breakout-MinAtar": Task(1_000_000, 15),
-    "Asterix-MinAtar": Task(10_000_000, 10),
+    "Breakout-MinAtar": Task(1_000_000, 15, tuning_seeds=4),
+    "Asterix-MinAtar": Task(10_000_000, 10, tuning_seeds=4),
 }
 
 
