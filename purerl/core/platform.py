@@ -8,7 +8,7 @@ Kernels are of one update of 2048 CartPoles x 32 steps, counted for an H100 (`te
 |---|---|---|---|
 | what few environments need: resets, values with a memory | a branch | computed always | a branch is a wait for the host |
 | resets that are slow (Craftax's worlds) | one after the other | a sixteenth at a time | a wait is cheaper than worlds |
-| a rollout's rows, and what a step passes on | an array each | one array of words | 12 kernels a step; else over twice as many |
+| a rollout's rows, and what a step passes on | an array each | one array of words | less than half of the kernels of a step |
 | values without a memory | after the rollout | with the actions | a batch is 5 to 12 % faster on a CPU |
 | policy and value of one shape | one after the other | batched products | 7 kernels of a minibatch; a CPU takes a tenth longer |
 | convolutions | products of patches | cuDNN | 1/45 of the time of XLA's own on a CPU; a quarter less memory |

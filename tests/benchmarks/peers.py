@@ -146,11 +146,6 @@ def for_baselines(cfg):
     return theirs | batch | {"normalize": bool(cfg.normalize_obs), "policy_kwargs": {"net_arch": list(cfg.hidden)}}
 
 
-def _mean(scores):
-    """None if one of them is, where no episode ended."""
-    return None if None in scores else float(np.mean(scores))
-
-
 def _plain(value):
     return value if isinstance(value, str | int) else float(value)
 
@@ -261,6 +256,11 @@ def chosen(name, env, trained):
     tried = {whose: _mean(side_by_side(trained, x, seeds)["scores"]) for whose, x in settings.items()}
     whose = max(tried, key=lambda whose: -math.inf if tried[whose] is None else tried[whose])
     return whose, settings[whose], tried
+
+
+def _mean(scores):
+    """None if one of them is, where no episode ended."""
+    return None if None in scores else float(np.mean(scores))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ class Points(BaseCallback):
         self.env, self.curve, self.seconds = env, [], 0.0
 
     def _on_step(self):
-        if self.num_timesteps >= (len(self.curve) + 1) / work["points"] * work["total_timesteps"] and work.get("scored", True):
+        following = (len(self.curve) + 1) / work["points"] * work["total_timesteps"]
+        if work.get("scored", True) and following <= min(self.num_timesteps, work["total_timesteps"]):
             start = time.perf_counter()
             self.curve.append(mean_return(self.model, self.env, 16))
             self.seconds += time.perf_counter() - start

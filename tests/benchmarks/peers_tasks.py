@@ -26,8 +26,8 @@ TASKS = {
 
 
 def curves(row):
-    """The mean return at each point within the budget, of each seed, NaN where it is not known. `[seeds, 50]`."""
-    return np.array([[np.nan if x is None else x for x in curve[:POINTS]] for curve in row["curves"]])
+    """The mean return at each point of the training of each seed, NaN where it is not known. `[seeds, 50]`."""
+    return np.array([[np.nan if x is None else x for x in curve] for curve in row["curves"]])
 
 
 def reached(row, env, points=POINTS):
