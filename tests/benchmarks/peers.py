@@ -199,11 +199,13 @@ def run(python, script, work):
 def draw(kept):
     """A panel for each task: return over seconds, the interquartile mean of seeds and its 95 % interval."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
-    figure = Figure(figsize=(10, 5), layout="constrained")
-    for axes, env in zip(figure.subplots(2, 3).flat, TASKS, strict=True):
+    figure, envs = Figure(figsize=(10, 5), layout="constrained"), recording.in_order(kept, TASKS)
+    for i, env in enumerate(envs):
+        axes = figure.add_subplot(2, 3, i + 1)
         for name in PROGRAMS:
-            if name not in kept.get(env, {}):
+            if name not in kept[env]:
                 continue
             row = kept[env][name]
             values = curves(row)
@@ -213,8 +215,11 @@ def draw(kept):
             axes.fill_between(seconds[seen], *interval(values[:, seen], resamples=500), alpha=0.2, lw=0)
         axes.axhline(TASKS[env].threshold, color="gray", ls=":", lw=1)
         axes.set(title=env, xscale="log", xlabel="seconds")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_minor_formatter(NullFormatter())
         axes.grid(alpha=0.3)
-    figure.axes[0].legend(fontsize="small")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(PROGRAMS), frameon=False)
     figure.savefig(HERE / "peers.png", dpi=110)
 
 
