@@ -21,7 +21,7 @@ TASKS = {
     "Pendulum-v1": Task(250_000, -200),
     "MountainCarContinuous-v0": Task(50_000, 90),
     "Breakout-MinAtar": Task(1_000_000, 15, tuning_seeds=4),
-    "Asterix-MinAtar": Task(10_000_000, 10, tuning_seeds=4),
+    "Asterix-MinAtar": Task(3_000_000, 5, tuning_seeds=4),
 }
 
 

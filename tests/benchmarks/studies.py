@@ -63,10 +63,14 @@ def chosen(case, purejaxrl):
 def tuned(case):
     """The config of a case with what `purerl.tune` finds for it, and what was tried."""
     ranges = {name: values for name, values in default_ranges(case.cfg).items() if isinstance(values, purerl.Range)}
+    ranges |= case.ranges
     options = {"num_seeds": len(TUNING_SEEDS), "seed": FIRST_SEED_OF_TRIALS, "finalists": 2, "final_seeds": 1}
     options |= {} if case.env is None else {"env": case.env}
-    found = purerl.tune(case.cfg, ranges, trials=case.trials, at_once=min(case.trials, 8), **options)
-    return found.cfg, [{"score": trial.score, **trial.point} for trial in found.trials]
+    steps = case.cfg.total_timesteps
+    cfg = case.cfg.replace(total_timesteps=case.tuning_steps or steps)
+    found = purerl.tune(cfg, ranges, trials=case.trials, at_once=min(case.trials, 8), **options)
+    tried = [{"score": trial.score, **trial.point} for trial in found.trials]
+    return found.cfg.replace(total_timesteps=steps), tried
 
 
 def run(name, only, purejaxrl, record):

@@ -13,6 +13,8 @@ class Case(NamedTuple):
     env: an environment in place of the config's.
     grid: values of fields to choose from, by the tuning seeds; each is a tuple.
     trials: of `purerl.tune`, to choose rates, entropy bonus and discounts with.
+    ranges: of further fields that the trials choose.
+    tuning_steps: of each trial; 0 for as many as the config has.
     like: the case of the same study whose settings are taken.
     before: a config that is trained first, for its parameters.
     last: score the last training episodes, and not fresh ones of the final parameters.
@@ -26,6 +28,8 @@ class Case(NamedTuple):
     env: Any = None
     grid: dict[str, tuple] | None = None
     trials: int = 0
+    ranges: dict[str, purerl.Range] = {}
+    tuning_steps: int = 0
     like: str = ""
     before: Any = None
     last: bool = False
@@ -74,7 +78,7 @@ def chains():
 
 def corridors():
     """What is seen at one end of a corridor says which way is right at the other."""
-    cfg = purerl.preset("xminigrid/MiniGrid-DoorKey-5x5").replace(env="xminigrid/MiniGrid-MemoryS8", total_timesteps=2_000_000)
+    cfg = purerl.preset("xminigrid/MiniGrid-DoorKey-5x5").replace(env="xminigrid/MiniGrid-MemoryS8", total_timesteps=1_000_000)
     memories = {
         "GRU": cfg,
         "minimal GRU": cfg.replace(memory="min_gru"),
@@ -154,15 +158,23 @@ def passes():
 
 
 TRIALS = 16  # for each algorithm
-RELATIVES = {"PPO": purerl.PPOConfig(**SIZES), "PPG": PPG, "DAAC": purerl.DAACConfig(**SIZES)}
+RATE = purerl.Range(1e-4, 1e-2, log=True)
+
+
+def relatives(**changes):
+    """PPO and its relatives with two networks, and what more is tuned of each."""
+    configs = {"PPO": purerl.PPOConfig(**SIZES), "PPG": PPG, "DAAC": purerl.DAACConfig(**SIZES)}
+    return {name: (cfg.replace(**changes), {"aux_lr": RATE} if name == "PPG" else {}) for name, cfg in configs.items()}
 
 
 def games():
-    """Five million steps of MinAtar; settings are tuned on the first game."""
-    cases = {}
-    for game, (name, cfg) in itertools.product(("Breakout-MinAtar", "SpaceInvaders-MinAtar"), RELATIVES.items()):
-        choice = {"trials": TRIALS} if game == "Breakout-MinAtar" else {"like": f"Breakout-MinAtar, {name}"}
-        cases[f"{game}, {name}"] = Case(cfg.replace(env=game, total_timesteps=5_000_000), **choice)
+    """Five million steps of MinAtar; settings are tuned on the first game, at a fifth of the steps."""
+    cases, first = {}, "Breakout-MinAtar"
+    for game, (name, (cfg, ranges)) in itertools.product(
+        (first, "SpaceInvaders-MinAtar"), relatives(total_timesteps=5_000_000).items()
+    ):
+        tuned = {"trials": TRIALS, "ranges": ranges, "tuning_steps": 1_000_000}
+        cases[f"{game}, {name}"] = Case(cfg.replace(env=game), **(tuned if game == first else {"like": f"{first}, {name}"}))
     return cases
 
 
@@ -170,17 +182,20 @@ def distractors():
     """Breakout with as many planes of noise as it has of its own."""
     from tests.benchmarks.hidden import NoisyBreakout  # gymnax starts JAX, and before that come the cores
 
-    case = lambda cfg: Case(cfg.replace(total_timesteps=1_000_000), NoisyBreakout(), trials=TRIALS)
-    return {f"Breakout with distractors, {name}": case(cfg) for name, cfg in RELATIVES.items()}
+    return {
+        f"Breakout with distractors, {name}": Case(cfg, NoisyBreakout(), trials=TRIALS, ranges=ranges)
+        for name, (cfg, ranges) in relatives(total_timesteps=1_000_000).items()
+    }
 
 
 def held_out():
     """Mazes of 10 x 10 fields: 200 to learn from, and others; settings are tuned in the former."""
-    cases, shapes = {}, {"env": "jumanji/Maze-v0", "hidden": (128, 128), "num_levels": 200, "total_timesteps": 1_000_000}
-    for name, cfg in RELATIVES.items():
+    cases = {}
+    mazes = {"env": "jumanji/Maze-v0", "hidden": (128, 128), "num_levels": 200, "total_timesteps": 500_000}
+    for name, (cfg, ranges) in relatives(**mazes).items():
         label = f"200 mazes, {name}, in"
-        cases[f"{label} those"] = Case(cfg.replace(**shapes), trials=TRIALS, success=True, training_levels=True)
-        cases[f"{label} others"] = Case(cfg.replace(**shapes), like=f"{label} those", success=True)
+        cases[f"{label} those"] = Case(cfg, trials=TRIALS, ranges=ranges, success=True, training_levels=True)
+        cases[f"{label} others"] = Case(cfg, like=f"{label} those", success=True)
     return cases
 
 
@@ -255,11 +270,13 @@ def pretraining():
 
 def keys():
     """A key, a door and a goal, with a reward for the goal alone."""
-    plain = purerl.preset("xminigrid/MiniGrid-DoorKey-5x5").replace(
-        env="xminigrid/MiniGrid-DoorKey-8x8", total_timesteps=2_000_000
-    )
+    plain = purerl.preset("navix/Navix-DoorKey-5x5-v0").replace(env="navix/Navix-DoorKey-8x8-v0", total_timesteps=1_000_000)
     curious = plain.replace(rnd=purerl.RNDConfig(ext_coef=1.0, int_coef=0.3))
-    return {f"DoorKey of 8: {name}": Case(cfg, trials=TRIALS) for name, cfg in (("PPO", plain), ("PPO with RND", curious))}
+    weight = {"rnd.int_coef": purerl.Range(0.01, 1.0, log=True)}
+    return {
+        "DoorKey of 8: PPO": Case(plain, trials=TRIALS, success=True),
+        "DoorKey of 8: PPO with RND": Case(curious, trials=TRIALS, ranges=weight, success=True),
+    }
 
 
 # --- defaults ---------------------------------------------------------------------------------------------------------
