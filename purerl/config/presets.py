@@ -6,7 +6,7 @@ from purerl.config.algorithms import PPOConfig
 from purerl.core.errors import ConfigError, Problem, nearest
 
 _MINATAR = PPOConfig(
-    total_timesteps=1_000_000,
+    total_timesteps=3_000_000,
     num_envs=64,
     num_minibatches=8,
     lr=5e-3,
@@ -16,7 +16,7 @@ _MINATAR = PPOConfig(
     activation="relu",
 )
 
-_GAMES = _MINATAR.replace(total_timesteps=3_000_000, num_envs=128, num_steps=32, lr=2e-3, gamma=0.99, value_clip="none")
+_GAMES = _MINATAR.replace(num_envs=128, num_steps=32, lr=2e-3, gamma=0.99, value_clip="none")
 
 _CONTINUOUS = PPOConfig(
     num_envs=16,
@@ -57,7 +57,7 @@ PRESETS = {
     "Acrobot-v1": PPOConfig(env="Acrobot-v1", num_envs=16, num_steps=64, lr=3e-3, ent_coef=0.0),
     "Asterix-MinAtar": _GAMES.replace(env="Asterix-MinAtar", total_timesteps=10_000_000),
     "BernoulliBandit-misc": _BANDITS.replace(env="BernoulliBandit-misc", gamma=0.95),
-    "Breakout-MinAtar": _MINATAR.replace(env="Breakout-MinAtar", gae_lambda=0.8, value_clip="none"),
+    "Breakout-MinAtar": _MINATAR.replace(env="Breakout-MinAtar"),
     "DiscountingChain-bsuite": PPOConfig(
         env="DiscountingChain-bsuite",
         truncation="zero",  # the time is observed, and nothing comes after it

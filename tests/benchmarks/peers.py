@@ -9,10 +9,10 @@ python -m tests.benchmarks.peers draw                                      the p
 
 purerl has its preset, or on the control tasks what `purerl.tune` finds at this budget, if that is better on two other seeds.
 Each peer has the settings that its authors publish, or those of purerl, if they are better for it on the same two seeds (on
-games, whose scores scatter, four); purerl comes first therefore. rejax has a third choice on Breakout. Scores are mean returns of
-128 fresh episodes with sampled actions. A threshold is reached at the first of 50 points of the training at which the mean return
-of 16 such episodes is. Of purejaxrl, which does not return parameters on the way, both are returns of training episodes: the last
-128, and those that ended since the point before.
+games, whose scores scatter, four); purerl comes first therefore. Scores are mean returns of 128 fresh episodes with sampled
+actions. A threshold is reached at the first of 50 points of the training at which the mean return of 16 such episodes is. Of
+purejaxrl, which does not return parameters on the way, both are returns of training episodes: the last 128, and those that ended
+since the point before.
 
 Seconds are those of two of the seeds, trained one after the other on an idle machine, from the start of the process on: imports
 and compiling count once, and evaluations not. The other seeds are trained two at a time. With `--record` everything is kept in
@@ -65,8 +65,6 @@ REJAX = {
     "Breakout-MinAtar": _REJAX_BREAKOUT,
     "Asterix-MinAtar": _REJAX_BREAKOUT,
 }
-# purerl's settings with the lambda that rejax has by default: `results.json` has them, and they are better for it.
-REJAX_TOO = {"Breakout-MinAtar": {"gae_lambda": 0.95}}
 
 # purejaxrl (31756b1): what `ppo.py`, examples/brax_minatar.ipynb and `ppo_continuous_action.py` begin with.
 _PUREJAXRL = {"UPDATE_EPOCHS": 4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5}
@@ -256,8 +254,6 @@ def chosen(name, env, trained):
     program = PROGRAMS[name]
     if program.published:
         settings = {"its own": program.published[env], "purerl's": program.translated(ours(env))}
-        if name == "rejax" and env in REJAX_TOO:
-            settings["purerl's, lambda 0.95"] = settings["purerl's"] | REJAX_TOO[env]
     else:
         configs = {"preset": preset(env)} | ({"tuned": tuned(env)} if env in CONTROL else {})
         settings = {whose: program.translated(cfg) for whose, cfg in configs.items()}

@@ -29,7 +29,7 @@ HERE = pathlib.Path(__file__).parent
 SEEDS, CHECKED_SEEDS = range(8), range(2)
 NAMES = (*REFERENCES, "CartPole-v1 in bfloat16", *(f"CartPole-v1 by {name}" for name in ("ppg", "daac", "appo")))
 CHECKED = (
-    *("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Breakout-MinAtar"),
+    *("CartPole-v1", "Acrobot-v1", "Reacher-misc", "MountainCar-v0", "MountainCarContinuous-v0", "Breakout-MinAtar"),
     *("Catch-bsuite", "UmbrellaChain-bsuite", "DiscountingChain-bsuite", "FourRooms-misc"),
 )
 
