@@ -32,13 +32,16 @@ def walk(env, num_envs=3, num_steps=20, seed=0):
     return jax.tree.map(lambda *x: jnp.stack(x), *seen)
 
 
-# The others take a minute, and are run with the slow tests: one of each kind of observation and action is here.
-EVERY_TIME = {"CartPole-v1", "DeepSea-bsuite"}
+EVERY_TIME = {"CartPole-v1", "DeepSea-bsuite"}  # one of each kind of observation and action
 
 
-@pytest.mark.parametrize(
-    "env_id", [env_id if env_id in EVERY_TIME else pytest.param(env_id, marks=pytest.mark.slow) for env_id in RUNNABLE]
-)
+def marked(env_id):
+    """MinAtar's take longest to compile."""
+    mark = pytest.mark.long if env_id.endswith("MinAtar") and env_id != "Breakout-MinAtar" else pytest.mark.slow
+    return env_id if env_id in EVERY_TIME else pytest.param(env_id, marks=mark)
+
+
+@pytest.mark.parametrize("env_id", [marked(env_id) for env_id in RUNNABLE])
 def test_one_update_of_the_default_config(env_id):
     """The ratio is 1 before the first gradient step, everything stays finite, and dtypes follow the rule."""
     cfg = PPOConfig(env=env_id)
