@@ -96,6 +96,9 @@ CHOICES = {
             "rollouts of 32": {"num_steps": 32},
             "value clipped, lambda 0.8": {"value_clip": "max", "gae_lambda": 0.8},
             "value clipped, three times the steps": {"value_clip": "max", "total_timesteps": 3_000_000},
+            "value clipped, two layers of 64, three times the steps": {
+                **{"value_clip": "max", "hidden": (64, 64), "total_timesteps": 3_000_000},
+            },
             "lambda 0.8, three times the steps": {"gae_lambda": 0.8, "total_timesteps": 3_000_000},
         },
         seeds=4,
