@@ -57,7 +57,6 @@ TASKS = EPISODES.replace(memory="gru", memory_size=64, hidden=(64,), lr=1e-3, to
 BOX = purerl.PPOConfig(
     total_timesteps=1_000_000, num_envs=16, num_epochs=10, num_minibatches=16, lr=1e-3, value_clip="none", reward_clip=math.inf
 )
-FEW = {"num_envs": 64, "num_steps": 128}
 WIDE = {"num_envs": 64, "num_minibatches": 32, "total_timesteps": 2_000_000}
 ADAPTIVE = WIDE | {"lr_schedule": "kl_adaptive"}
 SIMULATED = BOX.replace(num_envs=64, num_steps=32, num_epochs=4, normalize_reward=False)
@@ -109,7 +108,13 @@ CHOICES = {
     ),
     "Seaquest-MinAtar": Choice(
         MINATAR.replace(env="Seaquest-MinAtar", total_timesteps=1_000_000),
-        {"": {}, "lr 1e-3": {"lr": 1e-3}, "lr 5e-3, gamma 0.995, rollouts of 128 in 64": FEW | {"lr": 5e-3, "gamma": 0.995}},
+        {
+            "": {},
+            "lr 1e-3": {"lr": 1e-3},
+            "64 environments, rollouts of 128, lr 5e-3, gamma 0.995": {
+                **{"num_envs": 64, "num_steps": 128, "lr": 5e-3, "gamma": 0.995},
+            },
+        },
     ),
     "SpaceInvaders-MinAtar": Choice(MINATAR.replace(env="SpaceInvaders-MinAtar"), {"": {}}),
     "MetaMaze-misc": Choice(
