@@ -2,8 +2,8 @@
 
 python -m tests.benchmarks.choices ENV ... --record      the candidates that have no score yet
 
-A candidate is trained with seeds 100 and 101, or with more where returns scatter. The best mean is the preset; `RESULTS.md` shows
-all.
+A candidate is trained with seeds 100 and 101, or with more where returns scatter, and with eight where those do not decide. The
+best mean is the preset; `RESULTS.md` shows all.
 """
 
 import json
@@ -22,11 +22,18 @@ FIRST_SEED = 100
 
 
 class Choice(NamedTuple):
-    """cfg: what all candidates share. candidates: what each changes, by name. seeds: how many train each candidate."""
+    """cfg: what all candidates share. candidates: what each changes, by name. seeds: how many train each candidate.
+
+    finalists: the candidates that eight seeds train, one of which is the best.
+    """
 
     cfg: purerl.PPOConfig
     candidates: dict[str, dict[str, Any]]
     seeds: int = 2
+    finalists: tuple[str, ...] = ()
+
+    def num_seeds(self, name: str) -> int:
+        return 8 if name in self.finalists else self.seeds
 
 
 MINATAR = purerl.PPOConfig(
@@ -80,6 +87,12 @@ CHOICES = {
             "64 environments, minibatches of 256, adaptive rate to KL 0.02, twice the steps": ADAPTIVE | {"desired_kl": 0.02},
             "64 environments, minibatches of 256, adaptive rate, gamma 0.97, twice the steps": ADAPTIVE | {"gamma": 0.97},
             "64 environments, minibatches of 256, four epochs, twice the steps": WIDE | {"num_epochs": 4},
+            "64 environments, minibatches of 256, adaptive rate, gamma 0.99, four times the steps": {
+                **ADAPTIVE | {"gamma": 0.99, "total_timesteps": 4_000_000},
+            },
+            "128 environments, minibatches of 256, adaptive rate, gamma 0.99, four times the steps": {
+                **ADAPTIVE | {"gamma": 0.99, "total_timesteps": 4_000_000, "num_envs": 128, "num_minibatches": 64},
+            },
             "two layers of 128, relu": {"hidden": (128, 128), "activation": "relu"},
             "64 environments, minibatches of 256, twice the steps": WIDE,
         },
@@ -101,16 +114,24 @@ CHOICES = {
             "lambda 0.8, three times the steps": {"gae_lambda": 0.8, "total_timesteps": 3_000_000},
         },
         seeds=4,
+        finalists=("value clipped, three times the steps", "value clipped, two layers of 64, three times the steps"),
     ),
     "Freeway-MinAtar": Choice(
         MINATAR.replace(env="Freeway-MinAtar"),
-        {"": {}, "gamma 0.995": {"gamma": 0.995}, "entropy to 0": {"ent_schedule": "linear"}},
+        {
+            "": {},
+            "gamma 0.995": {"gamma": 0.995},
+            "entropy to 0": {"ent_schedule": "linear"},
+            "twice the steps": {"total_timesteps": 6_000_000},
+        },
     ),
     "Seaquest-MinAtar": Choice(
         MINATAR.replace(env="Seaquest-MinAtar", total_timesteps=1_000_000),
         {
             "": {},
             "lr 1e-3": {"lr": 1e-3},
+            "32 environments": {"num_envs": 32},
+            "32 environments, values clipped, lambda 0.8": {"num_envs": 32, "value_clip": "max", "gae_lambda": 0.8},
             "64 environments, rollouts of 128, lr 5e-3, gamma 0.995": {
                 **{"num_envs": 64, "num_steps": 128, "lr": 5e-3, "gamma": 0.995},
             },
@@ -157,6 +178,17 @@ CHOICES = {
         purerl.PPOConfig(env="Swimmer-misc", total_timesteps=1_000_000, normalize_obs=False, normalize_reward=False),
         {"": {}, "16 environments, lr 1e-3": {"num_envs": 16, "num_minibatches": 16, "lr": 1e-3}},
     ),
+    "brax/inverted_pendulum": Choice(
+        SIMULATED.replace(env="brax/inverted_pendulum", total_timesteps=2_000_000),
+        {
+            "": {},
+            "lr 3e-4": {"lr": 3e-4},
+            "adaptive rate": {"lr_schedule": "kl_adaptive"},
+            "gamma 0.995": {"gamma": 0.995},
+            "values normalised": {"normalize_value": True},
+        },
+        seeds=8,
+    ),
     "playground/CartpoleSwingup": Choice(
         SIMULATED.replace(env="playground/CartpoleSwingup"),
         {
@@ -179,7 +211,7 @@ def config(env, name):
 def best(env):
     """The candidate of an environment that scored most with the tuning seeds."""
     rows = recording.load("choices.json")[env]
-    return max(rows, key=lambda name: np.mean(rows[name]["scores"]))
+    return max(CHOICES[env].finalists or rows, key=lambda name: np.mean(rows[name]["scores"]))
 
 
 def main():
@@ -187,8 +219,8 @@ def main():
     parser.add_argument("names", nargs="*", default=list(CHOICES), metavar="ENV")
     args = parser.parse_args()
     for env in args.names:
-        num_seeds = CHOICES[env].seeds
         for name in CHOICES[env].candidates:
+            num_seeds = CHOICES[env].num_seeds(name)
             rows = recording.load("choices.json").get(env, {})
             if name in rows and len(rows[name]["scores"]) == num_seeds:
                 continue
