@@ -65,6 +65,10 @@ def test_the_optima_are_what_is_computed(name):
     np.testing.assert_allclose(references.OPTIMA[name](), references.REFERENCES[name].optimum, rtol=1e-3)
 
 
+def test_a_discount_costs_pendulum_what_is_said():
+    np.testing.assert_allclose(references.pendulum(discount=0.95), -149.5, atol=0.1)
+
+
 def test_of_two_arms_and_one_pull_the_better_is_not_known():
     assert np.isclose(references.bernoulli_bandit(num_steps=1), 0.5)
     assert np.isclose(references.bernoulli_bandit(num_steps=2), 0.5 + 0.9 * 0.9 + 0.1 * 0.1)

@@ -115,7 +115,7 @@ PRESETS = {
         num_envs=64,
         num_minibatches=32,
         lr_schedule="kl_adaptive",  # with a linear rate, single seeds unlearned in long runs
-        gamma=0.95,
+        gamma=0.99,  # the best policy at a discount of 0.95 has a mean return of -149.5, that at 0.99 of -138
     ),
     "PointRobot-misc": _LEARNING_TO_LEARN.replace(
         env="PointRobot-misc",

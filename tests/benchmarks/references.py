@@ -111,15 +111,16 @@ def frozen_lake(num_steps: int = 100) -> float:
     return float(value[0])
 
 
-def pendulum(cells: int = 90, num_steps: int = 200) -> float:
+def pendulum(cells: int = 90, num_steps: int = 200, discount: float = 1.0) -> float:
     """The best mean return of swinging up, by backward induction on a grid of angle and speed, linear between its points.
 
-    Its error falls with the width of the grid: this is what two grids, one twice as fine, extrapolate to.
+    With a discount: the mean return, which is not discounted, of the policy that is best for discounted ones. The error falls with
+    the width of the grid: this is what two grids, one twice as fine, extrapolate to.
     """
-    return 2 * _pendulum_on_a_grid(2 * cells, num_steps) - _pendulum_on_a_grid(cells, num_steps)
+    return 2 * _pendulum_on_a_grid(2 * cells, num_steps, discount) - _pendulum_on_a_grid(cells, num_steps, discount)
 
 
-def _pendulum_on_a_grid(cells: int, num_steps: int, time_step: float = 0.05, most_speed: float = 8.0) -> float:
+def _pendulum_on_a_grid(cells: int, num_steps: int, discount: float, time_step: float = 0.05, most_speed: float = 8.0) -> float:
     angles = np.linspace(-np.pi, np.pi, cells, endpoint=False)
     speeds = np.linspace(-most_speed, most_speed, cells - cells // 9)
     angle, speed = np.meshgrid(angles, speeds, indexing="ij")
@@ -131,14 +132,20 @@ def _pendulum_on_a_grid(cells: int, num_steps: int, time_step: float = 0.05, mos
         i, j = np.floor(row).astype(int), np.minimum(np.floor(column).astype(int), len(speeds) - 2)
         reward = -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2)
         choices.append((i % cells, (i + 1) % cells, row - i, j, column - j, reward))
-    value = np.zeros_like(angle)
+
+    def after(values, discount):
+        """The values of each torque, where these are the values of what comes next."""
+        follow = lambda i, k, x, j, y: (
+            (1 - x) * ((1 - y) * values[i, j] + y * values[i, j + 1]) + x * ((1 - y) * values[k, j] + y * values[k, j + 1])
+        )
+        return np.stack([reward + discount * follow(*where) for *where, reward in choices])
+
+    value = returns = np.zeros_like(angle)
     for _ in range(num_steps):
-        after = [
-            reward + (1 - x) * ((1 - y) * value[i, j] + y * value[i, j + 1]) + x * ((1 - y) * value[k, j] + y * value[k, j + 1])
-            for i, k, x, j, y, reward in choices
-        ]
-        value = np.max(after, axis=0)
-    return float(value[:, np.abs(speeds) <= 1].mean())  # an episode begins at any angle, with a speed between -1 and 1
+        of_torques = after(value, discount)
+        value, best = of_torques.max(0), of_torques.argmax(0)[None]
+        returns = np.take_along_axis(after(returns, 1.0), best, 0)[0]
+    return float(returns[:, np.abs(speeds) <= 1].mean())  # an episode begins at any angle, with a speed between -1 and 1
 
 
 OPTIMA = {
@@ -151,3 +158,5 @@ OPTIMA = {
 if __name__ == "__main__":
     for name, optimum in OPTIMA.items():
         print(f"{name}: {optimum():.3f}")
+    for discount in (0.95, 0.99):
+        print(f"Pendulum-v1, the best policy with a discount of {discount}: {pendulum(discount=discount):.1f}")
