@@ -114,8 +114,8 @@ def frozen_lake(num_steps: int = 100) -> float:
 def pendulum(cells: int = 90, num_steps: int = 200, discount: float = 1.0) -> float:
     """The best mean return of swinging up, by backward induction on a grid of angle and speed, linear between its points.
 
-    With a discount: the mean return, itself not discounted, of the policy that is best for discounted ones. The error falls with the
-    width of the grid: this is what two grids, one twice as fine, extrapolate to.
+    With a discount: the mean return, itself not discounted, of the policy that is best for discounted ones. The error falls with
+    the width of the grid: this is what two grids, one twice as fine, extrapolate to.
     """
     return 2 * _pendulum_on_a_grid(2 * cells, num_steps, discount) - _pendulum_on_a_grid(cells, num_steps, discount)
 
