@@ -93,6 +93,12 @@ CHOICES = {
             "128 environments, minibatches of 256, adaptive rate, gamma 0.99, four times the steps": {
                 **ADAPTIVE | {"gamma": 0.99, "total_timesteps": 4_000_000, "num_envs": 128, "num_minibatches": 64},
             },
+            "64 environments, minibatches of 256, clipping at 0.1, lr 3e-4, gamma 0.99, four times the steps": {
+                **WIDE | {"clip_eps": 0.1, "lr": 3e-4, "gamma": 0.99, "total_timesteps": 4_000_000},
+            },
+            "64 environments, minibatches of 256, clipping at 0.1, lr 6e-4, gamma 0.99, four times the steps": {
+                **WIDE | {"clip_eps": 0.1, "lr": 6e-4, "gamma": 0.99, "total_timesteps": 4_000_000},
+            },
             "two layers of 128, relu": {"hidden": (128, 128), "activation": "relu"},
             "64 environments, minibatches of 256, twice the steps": WIDE,
         },
@@ -186,6 +192,7 @@ CHOICES = {
             "adaptive rate": {"lr_schedule": "kl_adaptive"},
             "gamma 0.995": {"gamma": 0.995},
             "values normalised": {"normalize_value": True},
+            "clipping at 0.1": {"clip_eps": 0.1},
         },
         seeds=8,
     ),
