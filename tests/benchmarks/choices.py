@@ -193,6 +193,8 @@ CHOICES = {
             "gamma 0.995": {"gamma": 0.995},
             "values normalised": {"normalize_value": True},
             "clipping at 0.1": {"clip_eps": 0.1},
+            "ten epochs": {"num_epochs": 10},
+            "ten epochs, gamma 0.995": {"num_epochs": 10, "gamma": 0.995},
         },
         seeds=8,
     ),
