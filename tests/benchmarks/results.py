@@ -3,6 +3,7 @@
 python -m tests.benchmarks.results train [ENV ...]             purerl's presets, or the defaults where there is none
 python -m tests.benchmarks.results check [ENV ...]             seeds 0 and 1 anew, against what is kept; two minutes
 python -m tests.benchmarks.results peer --peer PYTHON          rejax, in its own environment (see speed.py)
+python -m tests.benchmarks.results purejaxrl PATH              purejaxrl, where rejax cannot be had (see studies_purejaxrl.py)
 python -m tests.benchmarks.tables                              the tables, from the JSON files beside this one
 """
 
@@ -34,8 +35,10 @@ CHECKED = (
 )
 
 # Whose settings rejax has, of the tasks in its repository: those for Breakout, and for Pendulum where actions are in a Box.
-PEERED = {"Asterix-MinAtar": "Asterix-MinAtar", "Seaquest-MinAtar": "Breakout-MinAtar"}
-PEERED |= dict.fromkeys(("Reacher-misc", "Swimmer-misc"), "Pendulum-v1")
+PEERED = {"Asterix-MinAtar": "Asterix-MinAtar"} | dict.fromkeys(("Reacher-misc", "Swimmer-misc"), "Pendulum-v1")
+# The game that rejax's version of gymnax does not have, and purejaxrl's settings for others.
+SEAQUEST = "Seaquest-MinAtar"
+PUREJAXRL = {"lr": 5e-3, "num_envs": 64, "num_steps": 128, "num_minibatches": 8, "activation": "relu"}
 
 
 def config(name):
@@ -48,12 +51,12 @@ def config(name):
 
 
 def load():
-    return {"purerl": {}, "rejax": {}} | recording.load("results.json")
+    return {"purerl": {}, "rejax": {}, "purejaxrl": {}} | recording.load("results.json")
 
 
 def keep(results):
     parts = {who: recording.in_order(part, NAMES) for who, part in results.items()}
-    recording.write("results.json", parts, ("purerl", "rejax"))
+    recording.write("results.json", parts, ("purerl", "rejax", "purejaxrl"))
 
 
 def train(names, record):
@@ -116,6 +119,23 @@ def peer(python, names, record):
                 keep(results)
 
 
+def purejaxrl(path, record):
+    """Its PPO on Seaquest, with our environment: the mean return of the last 100 training episodes."""
+    from tests.benchmarks import studies_purejaxrl
+
+    ours = config(SEAQUEST)
+    its_own = purerl.PPOConfig(env=SEAQUEST, total_timesteps=ours.total_timesteps, **PUREJAXRL)
+    for variant, cfg in (("its own config", its_own), ("our settings", ours)):
+        start = time.perf_counter()
+        scores = studies_purejaxrl.last_returns(path, cfg, SEEDS).tolist()
+        row = {"config": json.loads(cfg.to_json()), "scores": scores} | circumstances("results purejaxrl PATH")
+        print(says(f"{SEAQUEST}, purejaxrl with {variant}", scores), flush=True)
+        if record:
+            results = load()
+            results["purejaxrl"].setdefault(SEAQUEST, {})[variant] = row | {"seconds": time.perf_counter() - start}
+            keep(results)
+
+
 def says(name, scores):
     low, high = interval(np.array(scores))
     return f"{name}: IQM {iqm(np.array(scores)):.1f} ({low:.1f} to {high:.1f}) of {', '.join(f'{x:.1f}' for x in sorted(scores))}"
@@ -130,9 +150,12 @@ def main():
     peers = recording.with_record(commands.add_parser("peer"))
     peers.add_argument("names", nargs="*", default=list(PEERED), metavar="ENV")
     peers.add_argument("--peer", required=True, help="the Python that has rejax")
+    recording.with_record(commands.add_parser("purejaxrl")).add_argument("path", help="its repository")
     args = parser.parse_args()
     if args.command == "check":
         return check(args.names)
+    if args.command == "purejaxrl":
+        return purejaxrl(args.path, args.record)
     return train(args.names, args.record) if args.command == "train" else peer(args.peer, args.names, args.record)
 
 
