@@ -195,6 +195,8 @@ CHOICES = {
             "clipping at 0.1": {"clip_eps": 0.1},
             "ten epochs": {"num_epochs": 10},
             "ten epochs, gamma 0.995": {"num_epochs": 10, "gamma": 0.995},
+            "observations as they are": {"normalize_obs": False},
+            "observations as they are, gamma 0.995": {"normalize_obs": False, "gamma": 0.995},
         },
         seeds=8,
     ),
