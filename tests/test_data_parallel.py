@@ -113,7 +113,7 @@ def learnt(state):
     return jax.tree.map(lambda x: x.moments if is_scale(x) else x, everything, is_leaf=is_scale)
 
 
-slow = [("kl", 2), ("gru", 4), ("rnd", 8), ("ppg", 2), ("daac", 8), ("appo", 4), ("appo, gru, rnd", 2)]
+slow = [("kl", 2), ("gru", 4), ("rnd", 8), ("ppg", 2), ("appo", 4)]
 product = [("ppo", 4)]
 for case in ((name, count) for name in CASES for count in (2, 4, 8)):
     mark = pytest.mark.slow if case in slow else pytest.mark.long
