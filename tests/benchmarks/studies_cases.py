@@ -107,6 +107,8 @@ def hidden():
         num_minibatches=16,
         lr=5e-4,
         lr_schedule="linear",
+        gamma=0.95,
+        clip_eps=0.2,
         normalize_value=True,
         memory_size=64,
     )
