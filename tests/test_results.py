@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import trim_mean
 
 import purerl
+from purerl.envs.suites import SUITES
 from purerl.runs.analysis.statistics import interval, iqm
 from tests.benchmarks import choices, peers, peers_tasks, programs, programs_counting, recording, references, results, tables
 
@@ -50,8 +51,12 @@ def test_every_recorded_score_is_of_the_config_that_users_get():
         assert len(row["scores"]) == 8
 
 
-@pytest.mark.parametrize("env", tables.kept("choices"))
+@pytest.mark.parametrize(
+    "env", [pytest.param(env, marks=pytest.mark.slow) if "/" in env else env for env in tables.kept("choices")]
+)
 def test_a_preset_is_the_best_of_what_was_tried(env):
+    if "/" in env:
+        pytest.importorskip(SUITES[env.partition("/")[0]])
     rows = tables.kept("choices")[env]
     assert list(rows) == [name for name in choices.CHOICES[env].candidates if name in rows]
     for name, row in rows.items():
