@@ -21,7 +21,7 @@ from purerl.config.algorithms import ALGORITHMS
 from purerl.config.presets import PRESETS
 from purerl.runs.analysis.statistics import interval, iqm
 from tests.benchmarks import recording
-from tests.benchmarks.peers import REJAX, for_rejax
+from tests.benchmarks.peers import PUREJAXRL, REJAX, for_rejax
 from tests.benchmarks.recording import circumstances
 from tests.benchmarks.references import REFERENCES
 from tests.benchmarks.scores import score
@@ -36,9 +36,7 @@ CHECKED = (
 
 # Whose settings rejax has, of the tasks in its repository: those for Breakout, and for Pendulum where actions are in a Box.
 PEERED = {"Asterix-MinAtar": "Asterix-MinAtar"} | dict.fromkeys(("Reacher-misc", "Swimmer-misc"), "Pendulum-v1")
-# The game that rejax's version of gymnax does not have, and purejaxrl's settings for others.
-SEAQUEST = "Seaquest-MinAtar"
-PUREJAXRL = {"lr": 5e-3, "num_envs": 64, "num_steps": 128, "num_minibatches": 8, "activation": "relu"}
+SEAQUEST = "Seaquest-MinAtar"  # which rejax's version of gymnax does not have
 
 
 def config(name):
@@ -123,8 +121,9 @@ def purejaxrl(path, record):
     """Its PPO on Seaquest, with our environment: the mean return of the last 100 training episodes."""
     from tests.benchmarks import studies_purejaxrl
 
-    ours = config(SEAQUEST)
-    its_own = purerl.PPOConfig(env=SEAQUEST, total_timesteps=ours.total_timesteps, **PUREJAXRL)
+    ours, its = config(SEAQUEST), PUREJAXRL["Breakout-MinAtar"]
+    sizes = {name: its[name.upper()] for name in ("lr", "num_envs", "num_steps", "num_minibatches", "activation")}
+    its_own = purerl.PPOConfig(env=SEAQUEST, total_timesteps=ours.total_timesteps, **sizes)
     for variant, cfg in (("its own config", its_own), ("our settings", ours)):
         start = time.perf_counter()
         scores = studies_purejaxrl.last_returns(path, cfg, SEEDS).tolist()

@@ -95,7 +95,7 @@ def _learnt(name, row, digits):
 
 def _best_peer(results, name):
     """The scores of the best variant of the peer, or None."""
-    peers = [row["scores"] for peer in ("rejax", "purejaxrl") for row in results.get(peer, {}).get(name, {}).values()]
+    peers = [row["scores"] for peer in ("rejax", "purejaxrl") for row in results[peer].get(name, {}).values()]
     return max(peers, key=lambda scores: iqm(np.array(scores))) if peers else None
 
 
