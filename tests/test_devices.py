@@ -1,7 +1,5 @@
 """Seeds over devices. The tests run with two CPU devices (`conftest.py`)."""
 
-import platform
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -96,34 +94,6 @@ def test_cores_become_devices(fresh_python):
     assert fresh_python(code) == "3\n"
     chosen = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     assert fresh_python(code, **chosen) == "4\n"  # what was configured before is kept
-
-
-def arenas(fresh_python, **environment):
-    """How many arenas malloc has when eight threads have allocated."""
-    code = """
-import ctypes, threading, purerl
-purerl.use_cores(2)
-libc = ctypes.CDLL(None)
-libc.fopen.restype = libc.malloc.restype = ctypes.c_void_p
-together = threading.Barrier(8)
-def allocate():
-    together.wait()
-    libc.malloc(ctypes.c_size_t(5000))
-    together.wait()
-threads = [threading.Thread(target=allocate) for _ in range(8)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-file = ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w"))
-libc.malloc_info(0, file)
-libc.fclose(file)
-"""
-    return fresh_python(code, **environment).count("<heap nr=")
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="is about glibc's malloc")
-def test_threads_share_an_arena(fresh_python):
-    assert arenas(fresh_python) == 1
-    assert arenas(fresh_python, MALLOC_ARENA_MAX="3") == 3  # what was configured before is kept
 
 
 def test_too_late_to_use_the_cores(fresh_python):

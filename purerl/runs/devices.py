@@ -1,7 +1,5 @@
 """Rows of a batch, such as seeds, spread over the devices of this process: an outer `vmap` without communication."""
 
-import contextlib
-import ctypes
 import os
 import warnings
 from collections.abc import Callable, Sequence
@@ -115,9 +113,6 @@ def use_cores(count: int | None = None) -> None:
     Must come before JAX computes anything; afterwards it changes nothing, and warns if JAX has started with one device.
     A number of CPU devices that was configured before (`jax_num_cpu_devices`, or `XLA_FLAGS`) is kept.
 
-    With glibc, all threads of the process share one arena of `malloc` from then on, unless `MALLOC_ARENA_MAX` is set: with an
-    arena for each thread, a program on several CPU devices takes some megabytes more in every second that it runs.
-
     Args:
         count: devices; as many as this process has cores if None.
 
@@ -125,8 +120,6 @@ def use_cores(count: int | None = None) -> None:
         >>> purerl.use_cores()
     """
     count = count or _cores()
-    if count > 1 and "MALLOC_ARENA_MAX" not in os.environ:
-        _share_arena()
     configured = jax.config.jax_num_cpu_devices > 0 or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     if configured or count == 1:
         return
@@ -139,12 +132,6 @@ def use_cores(count: int | None = None) -> None:
                 "call purerl.use_cores() before JAX computes anything (in a notebook: in its first cell, after a restart)",
                 stacklevel=3,
             )
-
-
-def _share_arena() -> None:
-    m_arena_max = -8  # malloc.h
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # another C library
-        ctypes.CDLL(None).mallopt(m_arena_max, 1)
 
 
 def available_bytes() -> int:
