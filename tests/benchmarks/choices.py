@@ -67,6 +67,7 @@ BOX = purerl.PPOConfig(
 WIDE = {"num_envs": 64, "num_minibatches": 32, "total_timesteps": 2_000_000}
 ADAPTIVE = WIDE | {"lr_schedule": "kl_adaptive"}
 SIMULATED = BOX.replace(num_envs=64, num_steps=32, num_epochs=4, normalize_reward=False)
+LONGER = {"num_envs": 16, "num_steps": 128}
 
 CHOICES = {
     "Pendulum-v1": Choice(
@@ -197,6 +198,10 @@ CHOICES = {
             "ten epochs, gamma 0.995": {"num_epochs": 10, "gamma": 0.995},
             "observations as they are": {"normalize_obs": False},
             "observations as they are, gamma 0.995": {"normalize_obs": False, "gamma": 0.995},
+            "rollouts of 128, entropy 0.005": LONGER | {"ent_coef": 0.005},
+            "rollouts of 128, entropy 0.005 to 0": LONGER | {"ent_coef": 0.005, "ent_schedule": "linear"},
+            "rollouts of 128, lambda 0.98": LONGER | {"gae_lambda": 0.98},
+            "rollouts of 128, lambda 0.99, gamma 0.995": LONGER | {"gae_lambda": 0.99, "gamma": 0.995},
         },
         seeds=8,
     ),
