@@ -139,7 +139,7 @@ PRESETS = {
         normalize_obs=False,
         normalize_reward=False,
     ),
-    "brax/inverted_pendulum": _SIMULATED.replace(env="brax/inverted_pendulum"),
+    "brax/inverted_pendulum": _SIMULATED.replace(env="brax/inverted_pendulum", num_envs=16, num_steps=128, ent_coef=0.005),
     "brax/reacher": _SIMULATED.replace(env="brax/reacher", gamma=0.95),
     "craftax/Craftax-Classic-Symbolic-v1": _CRAFTAX.replace(env="craftax/Craftax-Classic-Symbolic-v1"),
     # The settings of the small game: others were not tried.
