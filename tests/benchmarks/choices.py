@@ -200,8 +200,6 @@ CHOICES = {
             "observations as they are, gamma 0.995": {"normalize_obs": False, "gamma": 0.995},
             "rollouts of 128, entropy 0.005": LONGER | {"ent_coef": 0.005},
             "rollouts of 128, entropy 0.005 to 0": LONGER | {"ent_coef": 0.005, "ent_schedule": "linear"},
-            "rollouts of 128, lambda 0.98": LONGER | {"gae_lambda": 0.98},
-            "rollouts of 128, lambda 0.99, gamma 0.995": LONGER | {"gae_lambda": 0.99, "gamma": 0.995},
         },
         seeds=8,
     ),
