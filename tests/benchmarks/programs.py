@@ -27,7 +27,7 @@ NAMES = ("env", "num_envs", "num_steps", "num_minibatches")
 SMALL = dict(zip(NAMES, ("CartPole-v1", 4, 128, 4), strict=True))
 LARGE = dict(zip(NAMES, ("CartPole-v1", 2048, 32, 32), strict=True))
 IMAGES = LARGE | {"env": "Breakout-MinAtar"}
-GRU = {"memory": "gru", "memory_size": 128, "arch": "shared"}
+GRU = {"memory": "gru", "memory_size": 128, "hidden": (128,), "activation": "relu", "arch": "shared"}  # as `ppo_rnn.py` has
 
 # Algorithm, settings, seeds in one `vmap`; the most kernels and waits of an update for an H100, MB of scratch memory; devices.
 WORKLOADS = {

@@ -49,7 +49,7 @@ REFERENCES = {
     "PointRobot-misc": Reference(10),
     "BernoulliBandit-misc": Reference(90, 89.4, "computed: the best policy that remembers all rewards"),
     "GaussianBandit-misc": Reference(None, 7.09, "computed: the best policy that remembers all rewards"),
-    "Pong-misc": Reference(None, 999, "a reward of 1 in each step but the last of 1,000"),
+    "Pong-misc": Reference(None, 1000, "a reward of 1 in each of 1,000 steps"),
     "Reacher-misc": Reference(),
     "Swimmer-misc": Reference(),
 }
