@@ -110,7 +110,7 @@ def warn_about(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> 
         env: environments.
         given: the objects that `make_train` was given, by argument.
     """
-    for problem in cfg.warnings_of() + _environment_warnings(cfg, env, given.get("network")):
+    for problem in cfg.warnings_of() + _environment_warnings(env, given.get("network")):
         warnings.warn(str(problem), stacklevel=3)
     if found := without_effect(cfg, env, given):
         warnings.warn("\n  ".join(["settings without effect:", *map(str, found)]), stacklevel=3)
@@ -180,7 +180,7 @@ def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count
 REPLACED = {
     "network": (
         *("torso", "hidden", "activation", "init", "compute_dtype", "arch", "log_std_init", "action_distribution"),
-        *("memory", "memory_size", "memory_layers", "memory_inputs"),
+        *("memory", "memory_size", "memory_layers"),
     ),
     "torso": ("torso", "hidden", "activation"),
     "memory": ("memory", "memory_size", "memory_layers"),
@@ -200,13 +200,19 @@ def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any])
             name, value, needs = f"{prefix}{field.name}", getattr(part, field.name), field.metadata.get("needs")
             if _is_default(part, field, env):
                 continue
-            provided = needs is MEMORY and "memory" in given
+            provided = needs is MEMORY and not given.keys().isdisjoint(("memory", "network"))
             if needs is not None and not provided and not needs.holds(cfg, env.action_space):
                 found[name] = Problem(name, value, f"is not read; it needs {needs.text}")
             for argument, x in given.items():
-                if name in REPLACED.get(argument, ()) and not (argument == "torso" and isinstance(x, dict)):
+                partly = (argument == "torso" and isinstance(x, dict)) or (argument == "lr_schedule" and _has_own_rate(cfg, name))
+                if name in REPLACED.get(argument, ()) and not partly:
                     found[name] = Problem(name, value, f"is not read; {argument}= takes its place")
     return list(found.values())
+
+
+def _has_own_rate(cfg: OnPolicyConfig, name: str) -> bool:
+    """Whether PPG's auxiliary phase reads this field of the schedule, whatever the policy's phase is given."""
+    return "aux_lr" in {field.name for field in dataclasses.fields(cfg)} and name != "lr"
 
 
 def _is_default(cfg: Config, field: dataclasses.Field, env: Environment) -> bool:
@@ -233,7 +239,8 @@ def num_bytes(tree: PyTree) -> int:
 def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[Problem]:
     """A rollout whose observations alone exceed the memory of so many devices. Nothing is allocated to find out."""
     each = sum(math.prod(space.shape) * space.dtype.itemsize for space in entries_of(env.observation_space).values())
-    needed, there = 2 * each * cfg.batch_size // devices, _memory()  # those acted on, and those before a reset
+    copies = 1 if env.truncates_after is not None else 2  # those acted on, and those before a reset
+    needed, there = copies * each * cfg.batch_size // devices, _memory()
     if there is None or needed <= there:
         return []
     hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
@@ -302,7 +309,7 @@ def _memory() -> int | None:
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
-def _environment_warnings(cfg: OnPolicyConfig, env: Environment, network: Network | None) -> list[Problem]:
+def _environment_warnings(env: Environment, network: Network | None) -> list[Problem]:
     found = []
     hints = {"float64": "cast to float32", "uint8": "cast to float32, not scaled, since they are no image"}
     for space in entries_of(env.observation_space).values() if network is None else []:
@@ -341,6 +348,9 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
         if name not in outputs.heads:
             hint = f"{algorithm_of(cfg)} needs the outputs' heads to have the entry {name!r}"
             found.append(Problem("network", sorted(outputs.heads), hint))
+        elif getattr(outputs.heads[name], "shape", outputs.value.shape) != outputs.value.shape:
+            hint = f"the head {name!r} must have the shape of the value, {list(outputs.value.shape)}"
+            found.append(Problem("network", list(outputs.heads[name].shape), hint))
     if carry_after != carry:
         found.append(Problem("network", carry_after, f"apply must return a carry like the one it was given: {carry}"))
     streams = (cfg.streams,) if cfg.streams > 1 else ()

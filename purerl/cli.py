@@ -48,7 +48,7 @@ from purerl.studies.reading import runs_below
 from purerl.studies.sweep import sweep
 from purerl.studies.tune import Step, tune
 
-TIME_IS_UP = 75  # "try again later", of sysexits.h
+EXIT_TIME_IS_UP = 75  # "try again later", of sysexits.h
 
 DESCRIPTION = """Trains agents of the PPO family.
 
@@ -283,15 +283,16 @@ def _train(cfg: Config, asked: Training) -> int:
     result = fit(cfg, asked.seed, recorders=watching, **options)
     if result.progress.updates and watching:
         live_line.console.print(closing_table(result.progress, result.metrics))
-    if result.stopped_by and watching:
+    stopped_by = result.stopped_by if result.progress.updates < result.progress.plan.num_updates else None
+    if stopped_by and watching:
         live_line.console.print(_stopped(result.progress, asked.directory), highlight=False)
-    return _status(result.stopped_by)
+    return _status(stopped_by)
 
 
 def _status(stopped_by: signal.Signals | str | None) -> int:
     """The exit status of a training that this ended."""
     if stopped_by == "max_hours":
-        return TIME_IS_UP
+        return EXIT_TIME_IS_UP
     return 128 + stopped_by if stopped_by and stopped_by != signal.SIGINT else 0
 
 

@@ -215,7 +215,8 @@ def job_of(args: list[str]) -> dict[str, Any] | None:
         found = vars(parser.parse_known_args(args)[0])
     except argparse.ArgumentError:
         return None  # what is wrong is said where all flags are read
-    return found if found.pop("distributed") or found["coordinator"] else None
+    named = found["coordinator"] or found["num_processes"] > 0 or found["process_id"] >= 0
+    return found if found.pop("distributed") or named else None
 
 
 def base_of(args: list[str], algorithms: dict[str, type[Config]], options: type = Training) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def make_train(
           reduce over environments, `purerl.core.reductions` does so over all devices; a loss need not.
 
     Raises:
-        ConfigError: with every problem found in the config, the environment and the network.
+        ConfigError: a wrong config, environment, network or function; each problem with its field, value and what would work.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(env="CartPole-v1", total_timesteps=1024))
@@ -347,7 +347,7 @@ class Train:
         cfg = self.cfg
         state = shapes_on(self.axis, self.init, jax.random.key(0))
 
-        options = {"num_steps": cfg.num_steps, "length": cfg.training_length}
+        options = {"num_steps": cfg.num_steps, "length": cfg.training_length, "keep_next_obs": cfg.streams > 1}
         rollout_of = lambda state: collect(self.env, self.network, state.params, state.actor, state.key, **options)[1]
         rollout = shapes_on(self.axis, rollout_of, state)
         env_steps = cfg.num_updates * cfg.batch_size

@@ -10,7 +10,16 @@ from purerl import APPOConfig, RNDConfig, losses
 from purerl.acting.rollout import collect
 from purerl.acting.wrappers import with_statistics as as_actors_see
 from purerl.algorithms.appo import corrected, moved_towards, publish
-from purerl.learning.replay import empty_ring, recompute_outputs, ring_batch, ring_push, ring_select, ring_take
+from purerl.core.clock import increment
+from purerl.learning.replay import (
+    empty_ring,
+    recompute_outputs,
+    ring_batch,
+    ring_drop_newest,
+    ring_push,
+    ring_select,
+    ring_take,
+)
 from tests.probes import Poisoned, Rich, Varied, acting
 from tests.test_full_ppo import NORMALISED, RICH
 from tests.test_resume import fitted, stopped
@@ -81,6 +90,17 @@ def test_actors_have_the_statistics_of_their_parameters():
 
 
 # --- the ring ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_update_that_is_thrown_away_is_no_use_of_a_rollout():
+    train = made(FRESH)
+    state = train.init(KEY)
+    actor, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 2))(state)
+    one = ring_batch(rollout, actor, 2)
+    before, clock = ring_push(empty_ring(one, 3), state.clock, one, jnp.int32(0)), increment(state.clock)
+    after, _ = ring_select(ring_push(before, clock, one, jnp.int32(0)), 4, "newest", KEY, jnp.bool_(True))
+    assert after.uses[:2].tolist() == [1, 1]
+    assert ring_drop_newest(after, clock, before).uses.tolist() == before.uses.tolist()
 
 
 @pytest.mark.parametrize("order", ["newest", "random"])

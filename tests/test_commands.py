@@ -5,6 +5,7 @@ import pytest
 
 import purerl
 from purerl.cli import main
+from purerl.flags import job_of
 
 FLAGS = """
 env = "Catch-bsuite"
@@ -60,6 +61,19 @@ def test_plot_render_and_export_write_files(run):
         assert picture.n_frames > 1
     assert (run / "a.png").stat().st_size > 10_000
     assert (run / "policy").stat().st_size > 1_000
+
+
+@pytest.mark.parametrize("command", ["plot", "render", "export"])
+def test_what_cannot_be_written_is_told_without_a_traceback(command, run, capsys):
+    place = run / "a directory.gif"
+    place.mkdir(exist_ok=True)
+    assert main([command, str(run / "ours"), "--out", str(place)]) == 1
+    assert "could not be written" in capsys.readouterr().err
+
+
+def test_a_process_of_a_job_needs_to_know_the_others():
+    assert job_of(["ppo", "--num-processes", "2"]) is not None
+    assert job_of(["ppo", "--lr", "0.1"]) is None
 
 
 def test_what_went_wrong_is_told_without_a_traceback(run, capsys):

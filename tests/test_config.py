@@ -11,6 +11,9 @@ from purerl import ConfigError, PPOConfig
 from purerl.config.algorithms import ALGORITHMS
 from purerl.config.documentation import shown
 from purerl.config.fields import is_float_leaf
+from purerl.runs.batch import settled, swept
+from purerl.runs.directory import _same
+from purerl.studies.writing import as_code
 
 LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if is_float_leaf(f)]
 
@@ -125,3 +128,39 @@ def test_documented(name):
     for field in dataclasses.fields(cls):
         assert f"    - `{field.name}` (`{shown(field, getattr(cls(), field.name))!r}`): " in cls.__doc__
         assert cls.field_docs[field.name].text
+
+
+@pytest.mark.parametrize("value", ["0.2", None])
+def test_a_wrong_number_is_refused_beside_its_schedule_too(value):
+    with pytest.raises(ConfigError, match="clip_eps"):
+        purerl.make_train(PPOConfig(clip_schedule="linear", clip_eps=value))
+
+
+@pytest.mark.parametrize("changes", [{"lag": 1}, {"publish_every": 4}, {"replay": 2}, {"target_update_freq": 2}, {"tau": 0.5}])
+def test_whether_an_update_learns_from_an_older_policy(changes):
+    fresh = purerl.APPOConfig(lag=0, replay=1, target_update_freq=1)
+    assert not fresh.learns_from_others
+    assert fresh.replace(**changes).learns_from_others
+
+
+def test_what_a_row_of_metrics_counts_fits_its_integers():
+    with pytest.raises(ConfigError, match="metrics_every = 2000000: a row would count"):
+        purerl.make_train(purerl.APPOConfig(metrics_every=2_000_000, replay=4))  # 512 steps of each of four rollouts
+    wide = purerl.distributions.DiagGaussian(jnp.zeros((8, 4, 17)), jnp.zeros((8, 4, 17)))
+    assert wide.metrics()["policy_std"].count == 32
+
+
+def test_configs_are_written_as_python_that_gives_them_back():
+    cfg = PPOConfig(max_grad_norm=math.inf, rnd=purerl.RNDConfig(obs_clip=math.inf))
+    assert eval(as_code(cfg), {"math": math, "PPOConfig": PPOConfig, "RNDConfig": purerl.RNDConfig}) == cfg
+
+
+def test_the_fields_that_a_batch_varies_are_those_that_differ():
+    cfg = PPOConfig(env_params={"max_steps_in_episode": 200})
+    batch = settled(jax.vmap(lambda lr: cfg.replace(lr=lr))(jnp.array([1e-3, 1e-2])))
+    assert list(swept(batch)) == ["lr"]
+
+
+def test_two_runs_with_other_integers_are_not_the_same():
+    assert not _same(16_777_217, 16_777_216)  # one number in single precision
+    assert _same({"lr": 1e-3}, {"lr": float(np.float32(1e-3))})

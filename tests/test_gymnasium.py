@@ -234,6 +234,7 @@ def test_settings_that_cannot_be(tmp_path):
         ({"env": "gymnasium/CartPol-v1"}, {}, "did you mean 'CartPole-v1'"),
         ({"env": "gymnasium/os:CartPole-v1"}, {}, "import it, and name the id alone"),
         ({"env": "gymnasium/CartPole-v1", "num_levels": 3}, {}, "lives on the host"),
+        ({"env": "gymnasium/CartPole-v1"}, {"env_params": {"g": 9.8}}, "has no object of parameters"),
         ({"env": "gymnasium/CartPole-v1", "env_kwargs": (("vectorization", "fast"),)}, {}, "must be one of sync, async"),
         ({"env": "gymnasium/CartPole-v1", "env_kwargs": (("wind", 1),)}, {}, "refused by gymnasium/CartPole-v1"),
         ({"env": "gymnasium/CartPole-v1", "env_params": {"g": 1.0}}, {}, "the environment has no parameters"),

@@ -207,6 +207,17 @@ def test_a_memory_is_replayed_from_where_each_rollout_began():
     np.testing.assert_allclose(float(purerl.summarize(metrics)["aux/error_before"]), np.mean(acted), rtol=1e-4)
 
 
+def test_a_head_of_another_shape_is_refused():
+    network = running_sum(2, 4)
+
+    def apply(params, carry, obs, first):
+        outputs, carry = network.apply(params, carry, obs, first)
+        return outputs._replace(heads={"aux_value": outputs.value[..., None]}), carry
+
+    with pytest.raises(purerl.ConfigError, match="the head 'aux_value' must have the shape of the value"):
+        made(PPG, network=network._replace(apply=apply))
+
+
 def test_the_buffer_keeps_what_was_seen_as_it_was():
     class Pixels(Varied):
         def observe_state(self, state):

@@ -157,6 +157,24 @@ def test_a_csv_goes_on_under_names_with_commas(tmp_path):
     assert (tmp_path / "metrics.csv").read_text() == 'update,"value_loss/config 0, seed 3"\n1,0.5\n2,0.5\n'
 
 
+def test_a_csv_whose_names_were_cut_off_begins_anew(tmp_path):
+    (tmp_path / "metrics.csv").write_text("update,value_lo")
+    rows = Csv(tmp_path / "metrics.csv")
+    rows.begin(SimpleNamespace(updates=1))
+    rows.write({"update": 2, "value_loss": 0.5})
+    rows.close()
+    assert (tmp_path / "metrics.csv").read_text() == "update,value_loss\n2,0.5\n"
+
+
+def test_a_csv_goes_on_without_a_column_that_is_no_longer_measured(tmp_path):
+    for row in ({"update": 1, "measure/norm": 2.0, "loss": 0.5}, {"update": 2, "loss": 0.25}):
+        rows = Csv(tmp_path / "metrics.csv")
+        rows.begin(SimpleNamespace(updates=row["update"] - 1))
+        rows.write(row)
+        rows.close()
+    assert (tmp_path / "metrics.csv").read_text() == "update,measure/norm,loss\n1,2.0,0.5\n2,,0.25\n"
+
+
 def test_the_file_of_a_long_run_is_bounded(tmp_path):
     """A day of a chunk a second, and ten: the rows grow by a constant for each factor of time, and count every step."""
     plan, counted = SimpleNamespace(batch_size=64), []

@@ -125,6 +125,17 @@ def test_what_is_read_or_traced_is_not_warned_of():
     jax.eval_shape(lambda x: purerl.make_train(purerl.PPOConfig(reward_clip=x)).cfg.gamma, 1.0)
     cfg = purerl.make_train(purerl.PPOConfig(env="Pendulum-v1", normalize_reward=False)).cfg
     purerl.make_train(cfg)  # resolved before: as from a checkpoint
+    network = purerl.make_train(purerl.PPOConfig(memory="gru", memory_inputs=("action",), num_minibatches=2)).network
+    purerl.make_train(purerl.PPOConfig(memory_inputs=("action",), num_minibatches=2), network=network)
+    # PPG's auxiliary phase has the config's schedule.
+    purerl.make_train(purerl.PPGConfig(lr_schedule="linear", lr_final=0.1), lr_schedule=lambda step: 1e-3)
+
+
+@pytest.mark.parametrize(("each", "then"), [("minibatch", "stays"), ("epoch", "only rises")])
+def test_a_rate_that_one_minibatch_cannot_adapt_is_warned_of(each, then):
+    cfg = purerl.PPOConfig(lr_schedule="kl_adaptive", lr_kl_every=each, num_epochs=1, num_minibatches=1)
+    with pytest.warns(UserWarning, match=f"the rate {then}"):
+        purerl.make_train(cfg)
 
 
 # --- defaults by action space -----------------------------------------------------------------------------------------

@@ -356,7 +356,8 @@ def test_tuning_tries_every_trial_once_and_stops_the_worse_half(study):
     completed = [trial for trial in found.trials if trial.completed]
     assert found.trials[: len(completed)] == tuple(sorted(completed, key=lambda x: -x.score))
     # The winner was chosen and scored on other seeds.
-    runs = [purerl.load(path, env=Varied()) for path in (home / "best", *sorted((home / "finalists").glob("[0-9]*")))]
+    paths = *(home / "best").iterdir(), *sorted((home / "finalists").glob("*/[0-9]*"))
+    runs = [purerl.load(path, env=Varied()) for path in paths]
     assert runs[0].labels[0].endswith("seed 4")
     assert found.summary.seeds == 2
     assert tomllib.loads((home / "best.toml").read_text())["lr"] == found.point["lr"]
@@ -384,6 +385,16 @@ def test_an_interrupted_study_goes_on_with_the_same_trials(study, tmp_path):
     assert (found.point, found.summary, found.finalists) == (whole.point, whole.summary, whole.finalists)
     with pytest.raises(purerl.CheckpointMismatch, match="num_seeds: 2 in the study, 3 here"):
         purerl.tune(TUNED, SPACE, directory=tmp_path, env=Varied(), **{**OPTIONS, "num_seeds": 3})
+
+
+@pytest.mark.slow
+def test_more_trials_may_be_asked_for_after_the_end(tmp_path):
+    options = {"num_seeds": 1, "rungs": 1, "finalists": 2, "final_seeds": 1, "directory": tmp_path, "env": Varied()}
+    few = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=4, **options)
+    more = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=10, **options)
+    assert {trial.number for trial in few.trials} == set(range(4))
+    assert {trial.number for trial in more.trials} == set(range(10))
+    assert [trial for trial in more.trials if trial.number < 4] == list(few.trials)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ data on CartPole and Breakout, and one that follows every update was far worse (
 
 **Metrics** beside PPO's:
 
-- `data_age`: how many updates old the data is, on average.
-- `behaviour_kl`: how far the target policy is from those that acted, in nats.
+- `data_age`: by how many updates the parameters that gathered the data are behind the newest, on average.
+- `behaviour_kl`: how far the newest policy is from those that acted, in nats.
 - `rho_clip_fraction`, `rho_p99`: the share of importance weights above their bound, and their 99th percentile.
 - `effective_sample_size`: as a share of the steps. Below 0.5 most of the data hardly counts: lower `lag` or `replay`.
 - `target_updates`: moves of the target network. `approx_kl` is measured from the ratio's denominator, and is above 0 from

@@ -16,7 +16,8 @@ here, has the fewest settings, and none beats it on every environment measured (
 - `entropy`: of the policy, in nats. If it falls to 0 within a few updates, the policy does not explore: raise `ent_coef`.
 - `explained_variance`: of the value targets. 1 is perfect, 0 no better than a constant; below 0 the value function misleads.
 - `episode_return`, `episode_length`: means over the episodes that ended in an update, NaN where none did.
-- `grad_norm`: before the clip. `stopped`: the share of minibatches that `target_kl` left out. `lr`: of the last minibatch.
+- `grad_norm`: before the clip. `stopped`: the share of minibatches that `target_kl` left out. `lr`: at the start of the update,
+  that of `kl_adaptive` after it.
 """
 
 from collections.abc import Callable

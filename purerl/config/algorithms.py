@@ -4,7 +4,7 @@ import math
 from typing import Self
 
 from purerl.config.base import OnPolicyConfig
-from purerl.config.fields import Config, configclass, leaf, static
+from purerl.config.fields import Config, configclass, is_off, leaf, static
 from purerl.config.rules import SWITCH, above, at_least, between, finite, is_above, one_of, or_auto, when
 from purerl.core.errors import Problem
 from purerl.core.types import Environment
@@ -100,7 +100,8 @@ class APPOConfig(PPOConfig):
 
     @property
     def learns_from_others(self) -> bool:
-        return self.lag > 0 or self.replay > 1 or (self.correction == "vtrace" and self.target_update_freq > 1)
+        target_lags = self.target_update_freq > 1 or not is_off(self.tau, 1)
+        return self.lag > 0 or self.publish_every > 1 or self.replay > 1 or (self.correction == "vtrace" and target_lags)
 
     def cross_field_errors(self) -> list[Problem]:
         found = super().cross_field_errors()

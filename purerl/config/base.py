@@ -106,9 +106,10 @@ class OnPolicyConfig(Config):
         num_envs: Environments that run in parallel.
         num_steps: Steps of each environment between two updates.
         truncation: The value that bootstraps an episode cut short by a time limit. `final_obs`, of the observation before the
-          reset, is right where the limit is no part of the task (Stable-Baselines3). 0 (`zero`) is right where it is, and the
-          observation shows the time; CleanRL, purejaxrl, rejax and rlib always take it. The others are what other systems do:
-          of the step's own observation (`current_obs`: rsl_rl, skrl 1.4), of the next episode's first one (`ignore`: skrl 2.0).
+          reset, is right where the limit is no part of the task (Stable-Baselines3). 0 (`zero`) counts nothing after the limit,
+          which is right where it belongs to the task and the observation shows the time left; CleanRL, purejaxrl, rejax and rlib
+          always take it. The others are what other systems do: of the step's own observation (`current_obs`: rsl_rl, skrl 1.4),
+          of the next episode's first one (`ignore`: skrl 2.0).
         warmup_steps: Environment steps with uniformly random actions at the start, rounded up to whole updates.
         learning_starts: Environment steps before the first gradient step, rounded up to whole updates.
 
@@ -360,10 +361,10 @@ class OnPolicyConfig(Config):
             found.append(Problem("num_minibatches", self.num_minibatches, hint))
         if self.sequence_length and (self.sequence_length > self.num_steps or self.num_steps % self.sequence_length):
             found.append(Problem("sequence_length", self.sequence_length, f"must divide num_steps = {self.num_steps}"))
-        if self.clip_schedule == "linear" and not isinstance(self.clip_eps, jax.core.Tracer) and np.isinf(self.clip_eps).any():
+        if self.clip_schedule == "linear" and not isinstance(self.clip_eps, jax.core.Tracer) and np.any(self.clip_eps == np.inf):
             found.append(Problem("clip_schedule", self.clip_schedule, "from an infinite clip_eps there is no way down"))
-        if self.batch_size < 2**31 <= self.metrics_every * self.batch_size:
-            hint = f"a row would count 2**31 steps or more; at most {(2**31 - 1) // self.batch_size} would work"
+        if self.training_size < 2**31 <= self.metrics_every * self.training_size:
+            hint = f"a row would count 2**31 steps or more; at most {(2**31 - 1) // self.training_size} would work"
             found.append(Problem("metrics_every", self.metrics_every, hint))
         return found
 
@@ -400,9 +401,10 @@ class OnPolicyConfig(Config):
         if not isinstance(self.clip_eps, jax.core.Tracer) and 1 <= self.clip_eps < math.inf:
             hint = "from 1 on no decrease of a probability is clipped; 0.1 to 0.3 is usual"
             found.append(Problem("clip_eps", self.clip_eps, hint))
-        adapts = self.lr_schedule == "kl_adaptive" and self.lr_kl_every == "minibatch" and not self.learns_from_others
+        adapts = self.lr_schedule == "kl_adaptive" and not self.learns_from_others
         if adapts and self.policy_epochs * self.num_minibatches == 1:
-            hint = "the first minibatch of an update has not moved when it is measured, and there is no other: the rate stays"
+            then = "stays" if self.lr_kl_every == "minibatch" else "only rises"
+            hint = f"an update has one minibatch, which is measured before it moves the policy: the rate {then}"
             found.append(Problem("lr_schedule", self.lr_schedule, hint))
         stops = not isinstance(self.target_kl, jax.core.Tracer) and self.target_kl < math.inf
         if self.learning_starts < self.warmup_steps and stops:

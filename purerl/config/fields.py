@@ -362,8 +362,8 @@ def _static_problem(value: Any, kind: type, rule: Rule) -> str | None:
         return "static: it shapes the program, so it cannot be traced or swept by vmap, as floats can; loop over it instead"
     fits = is_int(value) if kind is int else _is_of(value, kind)
     if not fits:
-        kinds = {int: "must be an int", bool: "must be True or False"}
-        return f"{kinds.get(kind) or rule.text or 'must be a string'}, not {type(value).__name__}"
+        kinds = {int: "must be an int", bool: "must be True or False", str: rule.text or "must be a string"}
+        return f"{kinds.get(kind) or rule.text or f'must be a {kind.__name__}'}, not {type(value).__name__}"
     return None if rule.holds(value) else rule.text
 
 

@@ -59,7 +59,7 @@ def each(rule: Rule) -> Rule:
 
 def up_to(high: float, rule: Rule) -> Rule:
     """A rule with an upper bound on top."""
-    return Rule(f"{rule.text} and at most {high:.0e}", lambda x: rule.holds(x) & (x <= high))
+    return Rule(f"{rule.text} and at most {high:.1e}", lambda x: rule.holds(x) & (x <= high))
 
 
 ANY = Rule("", lambda x: True)

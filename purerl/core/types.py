@@ -195,8 +195,8 @@ class Outputs(NamedTuple):
 
     policy: a distribution over actions (`purerl.distributions`) of batch shape `[L, N]`.
     value: `[L, N]` float32, or `[L, N, K]` with several reward streams.
-    heads: what else an algorithm asks for, by name: `aux_value [L, N]` for PPG; for DAAC `advantage`, a PyTree that maps an
-      encoded action `[L, N, d]` to `[L, N]`.
+    heads: what else an algorithm asks for, by name: `aux_value`, shaped like `value`, for PPG; for DAAC `advantage`, a PyTree
+      that maps an encoded action `[L, N, d]` to `[L, N]`.
 
     Example:
         >>> policy = purerl.distributions.Categorical(jnp.zeros((128, 4, 2)))
@@ -400,7 +400,7 @@ class Phase(NamedTuple):
     accumulate: equal parts of a minibatch, one after the other, whose mean gradient makes the step.
     max_grad_norm: of all groups together, or of each if `joint` is False; inf disables.
     length: steps of a training sequence. 1 gives minibatches of single steps, T of whole environment columns.
-    block: sequences in a row that stay together in one minibatch: B of them, with length 1, are a row of time.
+    block: sequences in a row that stay together in one minibatch. With length 1, B of them are one time step of all environments.
     every: run it in every k-th update only.
     start: updates before the first.
     prefix: of the names of its gradient norms.
@@ -476,7 +476,7 @@ class Algorithm(NamedTuple):
     update: `(TrainState) -> (TrainState, metrics)`.
     phases: what an update learns, in this order; without their losses.
     restart: `(TrainState) -> TrainState`, with all that follows from parameters and statistics which were put into it.
-    skipped: `(before, after) -> extra`, the next `extra` where nothing may be learnt from an update.
+    skipped: `(before, after) -> extra`, what `extra` becomes when `nonfinite="freeze"` throws an update away.
 
     Example:
         >>> from purerl.algorithms.ppo import ppo

@@ -25,7 +25,7 @@ def make_env(
         env_kwargs: pairs of constructor arguments; not used when `env` is given.
         env_params: overrides of single parameters, numbers or tracers.
         env: an `Environment`, which `purerl.wrap_env` makes of a bare one; an object with gymnax 1.0's methods; or None.
-        params: the parameters of the latter; None for `env.default_params`.
+        params: the parameters of the latter, or of the suite's environment; None for its defaults.
         info: names of entries of its `info` to pass on.
 
     Raises:
@@ -36,7 +36,11 @@ def make_env(
     if env is None and "/" in env_id:
         suite, name = adapter(env_id)
         env = suite.make(name, env_kwargs)
-        made = suite.adapt(env, overridden(suite.default_params(env), env_params))
+        defaults = suite.default_params(env)
+        if params is not None and (defaults is None or not isinstance(params, type(defaults))):
+            kind = "has no object of parameters" if defaults is None else f"needs its {type(defaults).__name__}"
+            raise ConfigError([Problem("env_params", params, f"{env_id} {kind}")])
+        made = suite.adapt(env, overridden(defaults if params is None else params, env_params))
         return _informed(made, info)._replace(name=env_id)
     gymnax, _ = adapter("")
     env = gymnax.make(env_id, env_kwargs) if env is None else env

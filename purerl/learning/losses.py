@@ -61,7 +61,7 @@ def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: 
         old_value: `[...(, K)]` at the time of the rollout.
         target: `[...(, K)]`.
         mode: "none", "max" or "replace".
-        clip_eps: scalar, in units of return.
+        clip_eps: scalar, in the units of `value`.
     """
     error = jnp.square(value - target)
     clipped = jnp.square(old_value + jnp.clip(value - old_value, -clip_eps, clip_eps) - target)

@@ -16,11 +16,11 @@ LEARNT = ("params", "opt_state", "statistics")  # the parts of a state that lear
 
 
 def freeze(update: Callable, skipped: Callable) -> Callable:
-    """An update that learns nothing where it would leave a parameter that is not finite.
+    """An update that learns nothing where it would leave a learnt array that is not finite.
 
     Parameters, optimizer states and statistics stay as they were, and the environments continue. What an algorithm keeps besides
     is `skipped(before, after)` of its `Algorithm`, which must be finite, too. Under `vmap` each seed is frozen by itself. The
-    metric `nonfinite` counts such updates. Their metrics that are not finite are not counted.
+    metric `nonfinite` counts such updates. Means and sums that are not finite are not counted, in any update.
     """
 
     def frozen(state: TrainState) -> tuple[TrainState, dict[str, Any]]:

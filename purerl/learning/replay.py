@@ -98,7 +98,7 @@ def ring_select(ring: Ring, max_uses: int, order: str, key: jax.Array, learns: j
 def ring_drop_newest(ring: Ring, clock: Clock, before: Ring) -> Ring:
     """The ring as it was before the rollout of the update of this clock, which is lost; the others are older by an update."""
     slot = remainder(clock, ring.age.size).astype(jnp.int32)
-    return ring.replace(batch=before.batch, uses=ring.uses.at[slot].set(EMPTY))
+    return ring.replace(batch=before.batch, uses=before.uses.at[slot].set(EMPTY))
 
 
 def ring_take(ring: Ring, places: jax.Array) -> RingBatch:

@@ -260,7 +260,7 @@ class DiagGaussian:
         return action
 
     def metrics(self) -> dict[str, Mean]:
-        return {"policy_std": mean_of(jnp.exp(self.clipped_log_std))}
+        return {"policy_std": mean_of(jnp.exp(self.clipped_log_std).mean(-1))}
 
     def uniform_sample(self, noise: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
         return low + (high - low) * jax.scipy.stats.norm.cdf(noise)

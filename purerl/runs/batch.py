@@ -29,7 +29,7 @@ class Batch:
     Attributes:
         cfg: a config, or a batch of them with leaves `[configs]`.
         configs: each of them.
-        pairs: of each run the index of its config, None where there is one that is no batch, and its seed, None if not known.
+        pairs: of each run the index of its config, None with a single one that is no batch, and its seed, None if not known.
         cfgs: what is swept in a batch of configs, `[runs]` by field: an argument of a program. All else is a part of it.
         differ: what each config of a batch has of its own, in words: "lr = 0.001, env_params.g = 10"; () without a batch.
         labels: one for each run: "seed 3", or with a batch of configs "config 0, seed 3"; "run 3" where its seed is not known.
@@ -221,7 +221,7 @@ def swept(cfg: Any) -> dict[str, np.ndarray]:
 
 
 def _is_vmapped(cfg: Any) -> bool:
-    return all(np.ndim(x) for x in jax.tree.leaves(cfg))
+    return all(np.ndim(x) for x in jax.tree.leaves(cfg.replace(env_params={})))  # of which `settled` makes numbers
 
 
 def _number(value: Any) -> str:

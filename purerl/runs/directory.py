@@ -25,6 +25,7 @@ from purerl.acting.normalize import RewardScale
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
+from purerl.config.rules import is_int
 from purerl.core.clock import clock_at, updates_at
 from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem
 from purerl.core.plan import Plan
@@ -213,9 +214,11 @@ def _object_differences(record: dict[str, Any], current: dict[str, Any], names: 
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two values of a config are the same number in single precision, or else equal."""
+    """Whether two values of a config are the same int, or the same number in single precision, or else equal."""
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    if is_int(a) and is_int(b):
+        return a == b
     numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b))
     return np.float32(a) == np.float32(b) if numbers else a == b
 

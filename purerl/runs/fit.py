@@ -360,7 +360,7 @@ def _pending(saved: Checkpoint, nothing: dict[str, Any]) -> dict[str, Any]:
 def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updates: int, labels: tuple[str, ...]) -> Exception:
     """The error that names the update, the run and the parameter that is not finite."""
     run = int(np.argmin(finite))
-    learned = {name: jax.device_get(getattr(state, name)) for name in LEARNT}
+    learned = on_host({name: getattr(state, name) for name in LEARNT})
     of_run = jax.tree.map(lambda x: x[run] if len(finite) > 1 else x, learned)
     totals = np.stack([np.atleast_2d(jax.tree.leaves(metric)[0])[run] for metric in rows.values()])
     bad = ~np.isfinite(totals).all(0)

@@ -84,7 +84,8 @@ def from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | 
 
 
 def _bytes_from_first(data: bytes) -> bytes:
-    (size,), _ = agreed(len(data))
+    (high, low), _ = agreed(*divmod(len(data), 2**30))  # numbers of 32 bits
+    size = high * 2**30 + low
     buffer = np.frombuffer(data, np.uint8) if is_first() else np.zeros(size, np.uint8)
     return np.asarray(multihost_utils.broadcast_one_to_all(buffer)).astype(np.uint8).tobytes() if size else b""
 

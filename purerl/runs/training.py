@@ -50,7 +50,7 @@ class Runs(Batch):
 
     @property
     def share(self) -> int:
-        """Runs on each device, or on the devices of a run. Without `exact` their rounding depends on it."""
+        """Runs on each device, or on the devices of a run. Without `exact` the last bits of a run depend on this number."""
         return -(-len(self.labels) // self.rows)
 
     def template(self) -> TrainState:
@@ -58,7 +58,7 @@ class Runs(Batch):
         return jax.eval_shape(lambda: self._first(self.cfgs, self._keys()))
 
     def init(self, updates: int = 0) -> TrainState:
-        """The initial state; one of its own for each number of updates."""
+        """The initial state; for each number of updates another one, drawn from keys of its own."""
         return self._jitted_first(self.cfgs, np.asarray(jax.random.key_data(self._keys(updates))))
 
     def _first_of_data(self, cfgs: dict[str, Any], data: jax.Array) -> TrainState:

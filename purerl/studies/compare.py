@@ -350,7 +350,7 @@ def _protocol(read: dict[str, dict[str, Scored]], score: str, episodes: str, ref
         counts = sorted({x.evaluated.get("episodes") or 0 for x in every})
         which = f"{' or '.join(map(str, counts))} evaluation episodes, {mode}"
     steps = "; ".join(f"{task} {_steps(read, task)} steps" for task in next(iter(read.values())))
-    normal = ", normalised by the reference" if reference else ""
+    normal = " (in the column of all tasks normalised by the reference)" if reference else ""
     return (
         f"Interquartile mean over seeds{' and tasks' if reference else ''} and its 95 % interval, by a stratified bootstrap of "
         f"10,000 draws. Scores: the mean return over {what}{normal}; {which}. {steps}. P(X > Y): the probability that a run of X "

@@ -169,7 +169,7 @@ def _path(cfg: Config, name: str) -> str:
     if is_dotted and outer not in ("rnd", "env_params", "env_kwargs"):
         raise ConfigError([Problem(name, "", f"{outer} has nothing inside")])
     if outer == "rnd" and (not is_dotted or rest not in inner):
-        raise ConfigError([Problem(name, "", f"name a field of it: rnd.{nearest(rest, inner)}")])
+        raise ConfigError([Problem(name, "", f"name a field of it; {nearest(rest, inner)}")])
     if outer == "rnd" and cfg.rnd is None:
         raise ConfigError([Problem(name, "", "changes nothing without rnd=purerl.RNDConfig(), or --rnd")])
     if outer in ("env_params", "env_kwargs") and not is_dotted:

@@ -17,6 +17,7 @@ import numpy as np
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import problems
+from purerl.config.rules import is_int
 from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, raise_if_any
 from purerl.core.metrics import Mean
 from purerl.runs.processes import placed
@@ -31,6 +32,7 @@ PyTree = Any
 Scores = tuple[tuple[float, ...], ...]  # [trials][seeds]
 LAST = 0.2  # of a rung, whose episodes score it
 CHUNK_SECONDS = 2.0  # after which a signal is answered
+STUDY = "study.json"
 
 
 class Step(NamedTuple):
@@ -91,7 +93,7 @@ class Study:
         cfg, values, trials, search_hours, sampler, pruner, objects: as `tune` takes them.
         options: what a study that goes on must have as before: num_seeds, rungs, at_once, seed.
         home: its directory, or None.
-        limit: what ends it before its time, or None.
+        limit: a function that gives what ends it before its time, or None.
     """
 
     def __init__(
@@ -140,19 +142,15 @@ class Study:
             "values": {path: str(x) if isinstance(x, Range) else list(map(space.to_json, x)) for path, x in self._values.items()},
             **self._options,
         }
-        file, journal = home / "study.json", home / "trials.jsonl"
+        journal = home / "trials.jsonl"
         wanted = json.loads(json.dumps(who))
-        if file.exists():
-            try:
-                saved = json.loads(read_file(file))
-            except ValueError as error:
-                raise CheckpointMismatch(home, [f"{file.name} cannot be read: {error}"]) from error
+        if (saved := _saved(home)) is not None:
             if changed := [name for name in wanted if saved.get(name) != wanted[name]]:
                 raise CheckpointMismatch(
                     home, [f"{name}: {saved.get(name)} in the study, {wanted[name]} here" for name in changed]
                 )
         else:
-            atomic_write(file, json.dumps(wanted, indent=1).encode())
+            atomic_write(home / STUDY, json.dumps(wanted, indent=1).encode())
         self._store = Store(home / "states", keep=2**31 - 1)
         lines, steps = [], []
         for line in read_file(journal).splitlines():
@@ -429,6 +427,25 @@ class Study:
                 return {path: float(x) for path, x in self._optuna.importance.get_param_importances(self._study).items()}
         except (ValueError, RuntimeError, ImportError):  # too few trials, or all alike
             return {}
+
+
+def at_once_of(home: pathlib.Path | None) -> int | None:
+    """How many trials a program has in the study of a directory; None if it has none."""
+    return None if home is None else (_saved(home) or {}).get("at_once")
+
+
+def _saved(home: pathlib.Path) -> dict[str, Any] | None:
+    """What the study of a directory was begun with; None if it has none."""
+    if not (home / STUDY).exists():
+        return None
+    try:
+        saved = json.loads(read_file(home / STUDY))
+        if isinstance(saved, dict) and is_int(saved.get("at_once")):
+            return saved
+        reason = "it is no study's"
+    except ValueError as error:
+        reason = str(error)
+    raise CheckpointMismatch(home, [f"{STUDY} cannot be read: {reason}"])
 
 
 def _optuna() -> Any:

@@ -25,7 +25,7 @@ from purerl.runs.storage.checkpoint import Lock, run_directory
 from purerl.runs.storage.files import atomic_write
 from purerl.studies import space
 from purerl.studies.scores import Summary, summary_of
-from purerl.studies.study import Step, Study, Trial
+from purerl.studies.study import Step, Study, Trial, at_once_of
 from purerl.studies.sweep import Sweep, SweepResult
 from purerl.studies.writing import as_code, as_toml
 
@@ -105,7 +105,8 @@ def tune(
         directory: for the study, which the same call continues after a kill, and for the runs of finalists; None keeps nothing.
           More `trials` may be asked for later.
         rungs: into which training is cut. The first ends at `1 / 2**(rungs - 1)` of it.
-        at_once: trials in a program; if None half of those that each choice of static fields gets, and 16 at most.
+        at_once: trials in a program; if None `trials / (2 * choices of static fields)`, 16 at most. A study that goes on has
+          as many as it began with.
         finalists: completed trials that are trained again.
         final_seeds: of the winner.
         seed: trials have the seeds from here on, and the finalists and the winner those that follow.
@@ -132,10 +133,10 @@ def tune(
     values = space.checked(cfg, values, "values")
     static = {path: x for path, x in values.items() if space.is_static(cfg, path)}
     choices = math.prod(len(x) if isinstance(x, tuple) else x.high - x.low + 1 for x in static.values())
-    at_once = at_once or max(1, min(MOST_AT_ONCE, int(trials / (2 * choices))))
+    home = None if directory is None else run_directory(directory)
+    at_once = at_once or at_once_of(home) or max(1, min(MOST_AT_ONCE, int(trials / (2 * choices))))
     if len(static) == len(values):  # each choice is one trial
         at_once, trials = 1, min(trials, int(choices))
-    home = None if directory is None else run_directory(directory)
     lock = None if home is None else Lock(home)
     options = {"num_seeds": num_seeds, "rungs": rungs, "at_once": at_once, "seed": seed}
     try:
@@ -164,7 +165,8 @@ def _finals(
     began = time.perf_counter()
     place = lambda name: None if home is None else home / name
     again = Sweep(study.cfg, tuple(trial.point for trial in best))
-    chosen = again.fit(seed, place("finalists"), num_seeds=num_seeds, max_hours=hours, **objects)
+    kept = f"finalists/{len(best)}-of-{len(study.trials())}"  # more trials, asked for later, may have other finalists
+    chosen = again.fit(seed, place(kept), num_seeds=num_seeds, max_hours=hours, **objects)
     _spend(study, chosen)
     if chosen.stopped_by is not None:
         return _result(study, None, (), None, chosen.stopped_by)
@@ -172,7 +174,7 @@ def _finals(
     winner = best[again.labels.index(rows[0].label)]
     left = max(1e-9, hours - (time.perf_counter() - began) / 3600) if hours else 0.0
     last = Sweep(study.cfg, (winner.point,)).fit(
-        seed + num_seeds, place("best"), num_seeds=final_seeds, max_hours=left, **objects
+        seed + num_seeds, place(f"best/{winner.number}"), num_seeds=final_seeds, max_hours=left, **objects
     )
     _spend(study, last)
     if last.stopped_by is not None:

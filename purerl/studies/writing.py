@@ -43,7 +43,8 @@ def as_code(cfg: OnPolicyConfig) -> str:
     """A config as Python."""
     values = changed_values(cfg)
     inner = {name.removeprefix("rnd_"): values.pop(name) for name in list(values) if name.startswith("rnd_")}
-    texts = {name: "math.inf" if x == math.inf else repr(x) for name, x in values.items()}
+    code = lambda x: "math.inf" if x == math.inf else repr(x)
+    texts = {name: code(x) for name, x in values.items()}
     if "rnd" in texts:
-        texts["rnd"] = f"RNDConfig({', '.join(f'{name}={x!r}' for name, x in inner.items())})"
+        texts["rnd"] = f"RNDConfig({', '.join(f'{name}={code(x)}' for name, x in inner.items())})"
     return f"{type(cfg).__name__}({', '.join(f'{name}={x}' for name, x in texts.items())})"

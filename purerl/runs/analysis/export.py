@@ -9,6 +9,7 @@ import jax.export
 import jax.numpy as jnp
 
 from purerl.core.types import TrainState
+from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.train import Train
 
 PyTree = Any
@@ -61,5 +62,6 @@ def export(
     )
     data = bytes(jax.export.export(jax.jit(act), platforms=platforms)(*arguments).serialize())
     if path is not None:
-        pathlib.Path(path).write_bytes(data)
+        with write_errors(path):
+            atomic_write(pathlib.Path(path), data)
     return data

@@ -12,7 +12,7 @@ from purerl.core.metrics import add_up, summarize
 from purerl.runs.analysis import statistics
 from purerl.runs.directory import runs_of
 from purerl.runs.storage import curves
-from purerl.runs.storage.files import read_errors
+from purerl.runs.storage.files import read_errors, write_errors
 
 CENTRES = {"iqm": ("interquartile mean", statistics.iqm), "mean": ("mean", statistics.mean)}
 POINTS = 60  # on a curve, at most
@@ -50,15 +50,15 @@ def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[C
         raise ConfigError([Problem("metric", metric, nearest(metric, metrics))])
     steps, chosen = np.cumsum(np.atleast_2d(metrics["steps"].total)[0], dtype=np.int64), metrics[metric]
     each = -(-len(steps) // POINTS) or 1
-    ends = [*range(each, len(steps), each), len(steps)]
+    ends = range(len(steps) % each or each, len(steps) + 1, each)  # the first point may have fewer rows
     part = lambda begin, end: type(chosen)(**{name: x[..., begin:end] for name, x in vars(chosen).items()})
-    rows = [np.atleast_1d(summarize(add_up({metric: part(max(0, end - each), end)}))[metric]) for end in ends if end]
+    rows = [np.atleast_1d(summarize(add_up({metric: part(max(0, end - each), end)}))[metric]) for end in ends]
     values = np.stack(rows, axis=-1) if rows else np.zeros((max(1, len(header.runs)), 0), np.float32)
     pairs, differ = (header.runs, header.configs) if header.runs else runs_of(directory, len(values))
     configs = [config for config, _ in pairs]
     label = lambda config: directory.name if config is None else f"{directory.name}: {differ[config]}"
     of = lambda config: values[[i for i, other in enumerate(configs) if other == config]]
-    ends = np.array([end for end in ends if end], np.int64)
+    ends = np.array(ends, np.int64)
     return [Curve(label(config), steps[ends - 1], of(config)) for config in dict.fromkeys(configs)]
 
 
@@ -117,5 +117,6 @@ def plot(
         axes.set_title(f"{named} over seeds, with 95 % bootstrap interval", fontsize="medium")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(out, dpi=150)
+    with write_errors(out):
+        figure.savefig(out, dpi=150)
     return figure

@@ -11,6 +11,7 @@ import numpy as np
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import named_key, split_keys
 from purerl.core.types import TrainState
+from purerl.runs.storage.files import write_errors
 from purerl.train import Train
 
 PyTree = Any
@@ -68,11 +69,12 @@ def render(
         return jax.lax.scan(step, carry, jnp.arange(limit, dtype=jnp.uint32))[1]
 
     env_states, reward, done = jax.tree.map(lambda x: x[:, 0] if _is_key(x) else np.asarray(x[:, 0]), jax.jit(episode)())
-    steps = int(np.argmax(done[:, 0] if done.ndim > 1 else done)) + 1 if done.any() else limit
+    steps = int(np.argmax(done)) + 1 if done.any() else limit
     frames = [jax.tree.map(lambda x: x[i], env_states) for i in range(steps)]  # noqa: B023
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    env.draw(frames, np.cumsum(reward[:steps]), path)
+    with write_errors(path):
+        env.draw(frames, np.cumsum(reward[:steps]), path)
     return float(reward[:steps].sum())
 
 

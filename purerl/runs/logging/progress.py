@@ -11,7 +11,7 @@ class Progress(NamedTuple):
     plan: the whole run.
     labels: of the runs side by side, one each: "seed 3".
     updates: finished updates.
-    seconds: spent on them by all processes, compilation left out.
+    seconds: spent on them by all processes, with evaluations and saves, without compiling what trains.
     metrics: of this chunk's updates; leaves `[chunk]`, or `[runs, chunk]`.
     began: the updates and seconds that this process went on from.
     """

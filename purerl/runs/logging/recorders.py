@@ -127,7 +127,7 @@ def spread(name: str, values: np.ndarray, labels: tuple[str, ...]) -> dict[str, 
     return across | {f"{name}/{label}": value.item() for label, value in zip(labels, values, strict=True)}
 
 
-ROWS = 5_000  # from the first second on, of a recorder without `every`, for each factor e of time
+ROWS = 5_000  # that a recorder without `every` writes while the time since the first second grows by a factor of e
 
 
 class Rows(abc.ABC):
@@ -225,7 +225,9 @@ class Csv(TextRows):
         super().begin(progress)
 
     def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
-        self._names = next(csv.reader([lines[0].decode(errors="replace")])) if lines else []  # a label may have a comma
+        if not lines or not lines[0].endswith(b"\n"):  # the names themselves were cut off
+            return []
+        self._names = next(csv.reader([lines[0].decode(errors="replace")]))  # a label may have a comma
         whole = [line for line in lines[1:] if line.endswith(b"\n") and line.count(b",") == len(self._names) - 1]
         first = lambda line: line.partition(b",")[0]
         return [*lines[:1], *(line for line in whole if first(line).isdigit() and int(first(line)) <= updates)]
@@ -235,7 +237,8 @@ class Csv(TextRows):
         if not self._names:
             self._names = list(row)
             writer.writerow(self._names)
-        writer.writerow(["" if math.isnan(row[name]) else row[name] for name in self._names])
+        values = [row.get(name, math.nan) for name in self._names]  # without `measure=` its columns are empty from here on
+        writer.writerow(["" if math.isnan(x) else x for x in values])
 
 
 class TensorBoard(Rows):
