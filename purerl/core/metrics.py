@@ -14,6 +14,8 @@ from flax import struct
 
 from purerl.core import reductions
 
+LAST = 0.1  # of training, whose episodes are the final ones
+
 
 @struct.dataclass
 class Sum:
@@ -99,6 +101,18 @@ def add_up(metrics: dict[str, Any]) -> dict[str, Any]:
     ufunc = {jnp.add: np.add, jnp.maximum: np.maximum}
     add = lambda metric: lambda x: ufunc[metric.add].accumulate(x, axis=-1)[..., -1]
     return {name: jax.tree.map(add(metric), metric) for name, metric in metrics.items()}
+
+
+def over_the_last(mean: Mean, share: float) -> np.ndarray:
+    """A mean over the last share of the rows of each run, `[rows]` or `[runs, rows]` on the host; `[runs]`.
+
+    Where nothing was counted there, over all rows; NaN where nothing was counted at all.
+    """
+    totals, counts = (np.atleast_2d(x).astype(np.float64) for x in (mean.total, mean.count))
+    tail = slice(-max(1, round(totals.shape[1] * share)), None)
+    none = counts[:, tail].sum(1) == 0
+    total, count = (np.where(none, x.sum(1), x[:, tail].sum(1)) for x in (totals, counts))
+    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
 
 
 def summarize(metrics: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from purerl.core.errors import CheckpointError
+from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.evaluations import read_evaluations
 from purerl.runs.storage import curves
 from purerl.runs.storage.files import read_errors
 from purerl.studies.reading import newest_record, runs_below, task_of
-from purerl.studies.scores import LAST, training_returns
 
 
 class Listed(NamedTuple):
@@ -72,7 +72,7 @@ def _best(directory: pathlib.Path, runs: int) -> float:
     table = read_evaluations(directory / "evaluations.jsonl", runs)["episode_return"]
     if not table.size:
         try:
-            table = training_returns(curves.read(directory / "curves.bin")[0]["episode_return"], LAST)
+            table = over_the_last(curves.read(directory / "curves.bin")[0]["episode_return"], LAST)
         except (CheckpointError, KeyError):
             return np.nan
     return float(np.nanmax(table)) if np.isfinite(table).any() else np.nan

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purerl.core.errors import CheckpointError
+from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.analysis.plots import curves_of
 from purerl.runs.directory import runs_of
 from purerl.runs.evaluations import read_evaluations
 from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import first_readable, read_record, saved_updates
 from purerl.runs.storage.files import read_errors, read_file
-from purerl.studies.scores import LAST, training_returns
 
 SCORES = ("final", "auc")
 EPISODES = ("training", "evaluation")
@@ -93,7 +93,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
     metrics, header = curves.read(directory / "curves.bin")
     values = np.concatenate([line.values for line in lines])
     pairs, differ = (header.runs, header.configs) if header.runs else runs_of(directory, len(values))
-    steps, final = lines[0].steps, training_returns(metrics["episode_return"], LAST)
+    steps, final = lines[0].steps, over_the_last(metrics["episode_return"], LAST)
     if episodes == "evaluation":
         table = read_evaluations(directory / "evaluations.jsonl", len(pairs))
         if not len(table["update"]):

@@ -4,11 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from purerl.core.metrics import Mean
+from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.analysis.statistics import interval, iqm
 from purerl.runs.fit import FitResult
-
-LAST = 0.1  # of training, whose episodes are the final ones
 
 
 class Summary(NamedTuple):
@@ -39,20 +37,4 @@ def final_returns(result: FitResult) -> np.ndarray:
     """The score of each run, `[runs]`: the last evaluation's, or without one that of the last tenth of training."""
     if len(result.evaluations["update"]):
         return result.evaluations["episode_return"][-1].astype(np.float64)
-    return training_returns(result.metrics["episode_return"], LAST)
-
-
-def training_returns(episode_return: Mean, last: float) -> np.ndarray:
-    """The mean return of the episodes that ended in the last share of training, `[runs]`.
-
-    Where none did, the mean over all of training; NaN where no episode ended at all.
-
-    Args:
-        episode_return: the metric, `[rows]` or `[runs, rows]`, on the host.
-        last: the share.
-    """
-    totals, counts = (np.atleast_2d(x).astype(np.float64) for x in (episode_return.total, episode_return.count))
-    tail = slice(-max(1, round(totals.shape[1] * last)), None)
-    none = counts[:, tail].sum(1) == 0
-    total, count = (np.where(none, x.sum(1), x[:, tail].sum(1)) for x in (totals, counts))
-    return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    return over_the_last(result.metrics["episode_return"], LAST)

@@ -19,13 +19,12 @@ from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import problems
 from purerl.config.rules import is_int
 from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, raise_if_any
-from purerl.core.metrics import Mean
+from purerl.core.metrics import Mean, over_the_last
 from purerl.runs.processes import placed
 from purerl.runs.storage.checkpoint import Store, describe, to_arrays, to_tree
 from purerl.runs.storage.files import AppendOnlyFile, atomic_write, checksum, read_file
 from purerl.runs.training import MAX_CHUNK, Runs
 from purerl.studies import space
-from purerl.studies.scores import training_returns
 from purerl.studies.space import Range
 
 PyTree = Any
@@ -481,7 +480,7 @@ def _combinations(static: dict[str, space.Values]) -> list[dict[str, Any]]:
 
 def _scores(episode_return: Mean, finite: np.ndarray, seeds: int) -> Scores:
     """`[trials][seeds]`, NaN where a run diverged or no episode ended."""
-    scores = np.where(finite, training_returns(episode_return, LAST), np.nan).reshape(-1, seeds)
+    scores = np.where(finite, over_the_last(episode_return, LAST), np.nan).reshape(-1, seeds)
     return tuple(tuple(map(float, row)) for row in scores)
 
 

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from purerl.core.metrics import Mean, summarize
+from purerl.core.metrics import LAST, Mean, over_the_last, summarize
 from purerl.core.types import Episodes
 from purerl.runs.logging.progress import Progress
 
@@ -66,13 +66,11 @@ def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
     table = Table(title=f"{progress.steps:,} steps in {_clock(progress.seconds)}, {rate:,.0f} steps/s")
     for column in ("run", "episodes", "return", "length", "entropy"):
         table.add_column(column, justify="right")
-    rows = jax.tree.leaves(metrics)[0].shape[-1]
-    tail = slice(-max(1, rows // 10), None)
-    for i, label in enumerate(progress.labels):
-        of_run = {name: _part_of(metric, i if len(progress.labels) > 1 else ...) for name, metric in metrics.items()}
-        last = [f"{overall(_part_of(of_run[name], tail)):.1f}" for name in ("episode_return", "episode_length")]
-        entropy = summarize({"entropy": of_run["entropy"]})["entropy"][-1]
-        table.add_row(label, f"{of_run['episodes'].total.sum(dtype=np.int64):,}", *last, f"{entropy:.3f}")
+    returns, lengths = (over_the_last(metrics[name], LAST) for name in ("episode_return", "episode_length"))
+    episodes = np.atleast_2d(metrics["episodes"].total).sum(1, dtype=np.int64)
+    entropies = np.atleast_2d(summarize({"entropy": metrics["entropy"]})["entropy"])[:, -1]
+    for label, count, *last, entropy in zip(progress.labels, episodes, returns, lengths, entropies, strict=True):
+        table.add_row(label, f"{count:,}", *(f"{x:.1f}" for x in last), f"{entropy:.3f}")
     return table
 
 
@@ -103,10 +101,6 @@ def overall(mean: Mean) -> float:
     """One mean over everything that was counted, on the host; NaN if nothing was."""
     count = np.sum(mean.count, dtype=np.int64)
     return float(np.sum(mean.total, dtype=np.float64) / count) if count else float("nan")
-
-
-def _part_of(metric: Any, index: Any) -> Any:
-    return type(metric)(**{name: x[index] for name, x in vars(metric).items()})
 
 
 def _clock(seconds: float) -> str:
