@@ -13,9 +13,9 @@ learns from every `value_freq`-th rollout alone, not from those between.
 **Defaults** are the paper's for Procgen: one epoch of the policy, nine of the value, `adv_coef = 0.25`, a learning rate of
 5e-4.
 
-**When to choose it.** For procedurally generated levels of which training has few: trained in 200 mazes it solved 0.39 of others
-(0.36 to 0.42), PPO with two networks 0.34 (0.31 to 0.38) and PPG 0.41, though PPO solved more of the 200. On MinAtar it could not be
-told from PPO on Breakout and SpaceInvaders, and was better on Asterix (`tests/benchmarks/RESULTS.md`).
+**When to choose it.** For procedurally generated levels of which training has few: trained in 200 mazes it solved 0.39 of
+others (0.36 to 0.42), PPO with two networks 0.34 (0.31 to 0.38) and PPG 0.41, though PPO solved more of the 200. On MinAtar it
+could not be told from PPO on Breakout and SpaceInvaders, and was better on Asterix (`tests/benchmarks/RESULTS.md`).
 
 **Metrics** beside PPO's: `advantage_loss`, the squared error of the predicted advantage, about 1 for a head that predicts
 nothing; `value/grad_norm`, of the value's phase.
