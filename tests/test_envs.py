@@ -1,3 +1,4 @@
+import gymnasium
 import gymnax
 import jax
 import jax.numpy as jnp
@@ -156,3 +157,29 @@ def test_box_bounds_are_read():
     assert isinstance(env.action_space, Box)
     np.testing.assert_array_equal(env.action_space.high, [2])
     assert issubclass(probes.Probe, GymnaxEnvironment)
+
+
+class Bare:
+    """A step is an episode, and an observation a number."""
+
+    action_space = Discrete(2)
+    observed = jnp.int32(1)
+
+    def reset(self, key):
+        return jnp.float32(0), self.observed
+
+    def step(self, key, state, action):
+        return state, self.observed, jnp.float32(1), jnp.bool_(True), jnp.bool_(False), {"key": key}
+
+
+def test_what_a_wrapped_environment_may_not_declare():
+    class Shifted(Bare):
+        action_space = gymnasium.spaces.Discrete(2, start=1)
+
+    class Half(Bare):
+        observation_space, observed = Discrete(3), jnp.float32(0.5)
+
+    purerl.wrap_env(Bare())  # a key in its info is no number, and nobody asks for it
+    for made, says in ((Shifted(), "must begin at 0"), (Half(), "is no index, a whole number")):
+        with pytest.raises(ConfigError, match=says):
+            purerl.wrap_env(made)

@@ -348,7 +348,7 @@ def test_an_environment_that_was_saved_goes_on_to_the_same_bits(name):
     def trial(environments, actions):
         return [environments.step(action)[:5] for action in actions]
 
-    one, other = (_Environments(make, "sync", 2, ()) for _ in range(2))
+    one, other = (_Environments(make, "sync", 2, {}) for _ in range(2))
     one.reset(np.array([3, 4])), other.reset(np.array([8, 9]))
     trial(one, actions[:100])
     other.restore(json.loads(one.snapshot()))
@@ -385,3 +385,35 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(tmp_path):
     assert subprocess.run(command("killed"), **quiet, timeout=300).returncode == 0
     whole, killed = purerl.load(tmp_path / "whole"), purerl.load(tmp_path / "killed")
     assert digest((whole.state.params, whole.state.actor.obs)) == digest((killed.state.params, killed.state.actor.obs))
+
+
+class Told(Ends):
+    """Its info has a vector at the end of an episode alone."""
+
+    def step(self, action):
+        *after, info = super().step(action)
+        return *after, info | ({"where": np.array([1.0, 2.0, 3.0])} if after[2] or after[3] else {})
+
+
+def test_a_vector_that_only_some_steps_have():
+    env = purerl.from_gymnasium(Told)
+    train = purerl.make_train(CFG.replace(episode_info=("where",)), env=env)
+    metrics = purerl.summarize(jax.jit(train)(jax.random.key(0)).metrics)
+    means = [x for name, x in metrics.items() if name.startswith("episode_info/where")]
+    np.testing.assert_array_equal(means, np.array([[1.0], [2.0], [3.0]]) * np.ones(4))
+
+
+def test_vector_environments_that_would_be_reset_wrongly():
+    vector = gymnasium.vector
+    asynchronous = lambda count: vector.AsyncVectorEnv([Ends] * count, shared_memory=False, context="forkserver")
+    with pytest.raises(purerl.ConfigError, match="resets twice after an episode"):
+        purerl.from_gymnasium(asynchronous, "vector")
+    normalised = lambda count: gymnasium.wrappers.vector.NormalizeReward(vector.SyncVectorEnv([Ends] * count))
+    with pytest.raises(purerl.ConfigError, match="'NormalizeReward': forgets all environments"):
+        purerl.from_gymnasium(normalised, "vector")
+
+
+def test_info_with_a_dict_inside():
+    counted = lambda count: gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.vector.SyncVectorEnv([Told] * count))
+    env = purerl.from_gymnasium(counted, "vector")
+    assert "where" in env.host.recipe.info_shapes()

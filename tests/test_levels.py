@@ -10,6 +10,8 @@ import pytest
 import purerl
 from purerl import ConfigError
 from purerl.core.keys import named_key
+from purerl.envs import make_env
+from purerl.envs.levels import with_levels
 from purerl.networks.encoding import encode
 from tests.tiny import CFG
 
@@ -133,3 +135,13 @@ def test_the_mask_of_an_environment_is_taken_by_default():
     illegal = lambda cfg: jax.jit(purerl.make_train(cfg, env=env))(KEY).metrics["episode_return"].total.sum()
     assert illegal(SMALL) == 0
     assert illegal(SMALL.replace(action_mask="")) > 0
+
+
+def test_levels_need_resets_by_purerls_keys():
+    with pytest.raises(purerl.ConfigError, match="needs an environment that purerl resets"):
+        purerl.make_train(purerl.PPOConfig(env="DeepSea-bsuite", num_levels=2))
+
+
+def test_levels_are_drawn_by_keys_of_any_kind():
+    env = with_levels(make_env("CartPole-v1", (), {}), 2)
+    jax.eval_shape(env.reset, jax.random.split(jax.random.key(0, impl="rbg"), 3))

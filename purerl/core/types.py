@@ -158,6 +158,7 @@ class Environment(NamedTuple):
     name: what it is called in messages and records.
     action_mask: the entry of a dict of observations that marks the legal actions; "" for none.
     host: what opens and closes environments that live outside of `env_state`; None for pure ones. See `purerl.envs.host`.
+    resets_itself: whether its resets have random numbers of their own, and not the second row of keys.
 
     Example:
         >>> def reset(keys):
@@ -185,6 +186,7 @@ class Environment(NamedTuple):
     truncates_after: int | None = None
     action_mask: str = ""
     host: Any = None
+    resets_itself: bool = False
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,12 @@ from purerl.envs.spaces import action_space_of, declared_problems, observation_s
 PROTOCOL = "purerl.wrap_env"
 
 
+def _is_array(x: Any) -> bool:
+    """Whether an entry of info is a number, or an array of them; a typed key is none."""
+    is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and not is_key
+
+
 def wrapped_if_bare(env: Any) -> Any:
     """A bare environment behind purerl's protocol, anything else as it is: gymnax's `action_space` is a method."""
     bare = not isinstance(env, Environment | type) and hasattr(env, "action_space") and not callable(env.action_space)
@@ -76,7 +82,7 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
         inner, obs, reward, terminated, truncated, info = unpacked(env.step(key, inner, action), 6, "step", PROTOCOL)
         own_limits.append(isinstance(truncated, jax.core.Tracer) or bool(truncated))
         truncated = truncated if limit is None else jnp.asarray(truncated) | (count + 1 >= limit)
-        arrays = {name: x for name, x in info.items() if isinstance(x, jax.Array | np.ndarray | np.generic | int | float)}
+        arrays = {name: x for name, x in info.items() if _is_array(x)}
         return (*typed_signals(obs, (inner, count + 1), reward, terminated, truncated), chosen(arrays, tuple(arrays)))
 
     with code_of("env", "reset(key)"):

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import gymnasium
 import jax
 import numpy as np
-from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium import spaces, wrappers
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, code_of, nearest
@@ -115,10 +115,10 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
     with code_of("make", "reset and step of what it makes"):
         if not own:  # gymnasium's vector environments say less clearly what is wrong
             _check_shapes(_converter(env.observation_space)(env.reset(seed=0)[0]), made)
-        _try(_Environments((lambda count: env) if own else lambda: env, VECTOR if own else SYNC, 1, ()), made)
+        _try(_Environments((lambda count: env) if own else lambda: env, VECTOR if own else SYNC, 1, {}), made)
     info_shapes = functools.cache(lambda: _info_shapes(first(), own))
     drawn = make if drawn is None and not own and env.render_mode == IMAGES else drawn
-    film = drawn and functools.partial(_Environments, drawn, SYNC, 1, ())
+    film = drawn and functools.partial(_Environments, drawn, SYNC, 1, {})
     seconds = 1 / env.metadata.get("render_fps", 30)
     return Host.environment(Recipe(functools.partial(_Environments, make, vectorization), made, info_shapes, film, seconds))
 
@@ -174,7 +174,22 @@ def _mode(env: VectorEnv) -> AutoresetMode:
     if mode is AutoresetMode.NEXT_STEP and not isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
         hint = "resets in the step after the last one, which is then no step to learn from; make it reset in the same step"
         raise ConfigError([Problem("make", type(env.unwrapped).__name__, hint)])
+    if mode is AutoresetMode.NEXT_STEP and not getattr(env.unwrapped, "shared_memory", True):
+        hint = "resets twice after an episode; make it with shared_memory=True, or autoreset_mode=AutoresetMode.SAME_STEP"
+        raise ConfigError([Problem("make", "AsyncVectorEnv(shared_memory=False)", hint)])
+    if mode is not AutoresetMode.SAME_STEP and (name := _normalizer(env)):
+        hint = "forgets all environments where one is reset; the config's normalize_obs and normalize_reward do it"
+        raise ConfigError([Problem("make", name, hint)])
     return mode
+
+
+def _normalizer(env: VectorEnv) -> str:
+    """The name of a wrapper that normalises, if one is around a vector environment."""
+    while isinstance(env, VectorWrapper):
+        if isinstance(env, wrappers.vector.NormalizeObservation | wrappers.vector.NormalizeReward):
+            return type(env).__name__
+        env = env.env
+    return ""
 
 
 # --- spaces -----------------------------------------------------------------------------------------------------------
@@ -223,6 +238,8 @@ def _action_space(space: spaces.Space) -> Any:
         return MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
     if isinstance(space, spaces.MultiBinary):
         return MultiBinary(int(np.prod(space.shape)))
+    if isinstance(space, spaces.Discrete):
+        return Discrete(int(space.n))
     with jax.ensure_compile_time_eval():  # bounds are computed, maybe while a program is traced
         return action_space_of(space)
 
@@ -247,7 +264,7 @@ def _info_shapes(env: Any, vector: bool) -> dict[str, tuple[int, ...]]:
             *_, terminated, truncated, info = env.step(env.action_space.sample())
             if vector:  # where it resets in the same step, the last info of an episode is apart
                 rows = info | info.pop("final_info", {})
-                info = {name: x[0] for name, x in rows.items() if name[0] != "_" and name != "final_obs"}
+                info = {name: x[0] for name, x in rows.items() if name[0] != "_" and isinstance(x, np.ndarray)}
             found |= {name: np.shape(x) for name, x in info.items() if _is_number(x)}
             if np.all(terminated) or np.all(truncated):
                 break
@@ -306,8 +323,8 @@ def _named(make: Callable, index: int) -> gymnasium.Env:
 class _Environments:
     """`HostEnvironments` of gymnasium's."""
 
-    def __init__(self, make: Callable, vectorization: str, count: int, names: tuple[str, ...]):
-        self._names, self._own = names, vectorization == VECTOR
+    def __init__(self, make: Callable, vectorization: str, count: int, info: dict[str, tuple[int, ...]]):
+        self._info, self._own = info, vectorization == VECTOR
         if self._own:
             self._envs = make(count)
         else:
@@ -333,7 +350,7 @@ class _Environments:
         obs, reward, terminated, truncated, info = self._call(where, lambda: self._envs.step(action))
         terminated, truncated = (np.array(x, np.bool_) for x in (terminated, truncated))
         done, following = terminated | truncated, self._converted(obs)
-        last, named = following, {name: self._entry(info, name, done) for name in self._names}
+        last, named = following, {name: self._entry(info, name, done) for name in self._info}
         if done.any() and self._same_step:
             rows = zip(done, info["final_obs"], iterate(self._envs.observation_space, obs), strict=True)
             rows = [final if ended else row for ended, final, row in rows]
@@ -370,8 +387,7 @@ class _Environments:
         """An entry of info of each environment, 0 where it has none in this step."""
         last = info.get("final_info", {}) if self._same_step else {}
         found = [(info, ~done), (last, done)] if last else [(info, np.ones_like(done))]
-        shape = next((np.shape(x[name])[1:] for x, _ in found if name in x), ())
-        entry = np.zeros((len(done), *shape), np.float32)
+        entry = np.zeros((len(done), *self._info[name]), np.float32)
         for values, where in found:
             if name in values:
                 there = where & np.asarray(values.get(f"_{name}", True))

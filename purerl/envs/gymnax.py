@@ -5,6 +5,7 @@ Shapes and dtypes are read from what the functions return, since the declared sp
 that the state of a scan is a fixed point. Observations keep their dtype; the network casts them.
 """
 
+import math
 from typing import Any
 
 import jax
@@ -77,6 +78,7 @@ def adapt(env: Any, overrides: dict[str, Any], params: Any = None, info: tuple[s
         info=info,
         draw=_draw(env, params),
         truncates_after=_max_steps(params) if bare and _truncates_at_limit(env) else None,
+        resets_itself=not bare,
     )
 
 
@@ -148,7 +150,7 @@ def _draw(env: Any, params: Any):
 
 def _max_steps(params: Any) -> int | None:
     limit = getattr(params, "max_steps_in_episode", None)
-    return None if limit is None or isinstance(limit, jax.core.Tracer) else int(limit)
+    return None if limit is None or isinstance(limit, jax.core.Tracer) else math.ceil(limit)
 
 
 def _truncates_at_limit(env: Any) -> bool:

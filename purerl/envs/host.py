@@ -45,14 +45,14 @@ class HostEnvironments(Protocol):
 class Recipe(NamedTuple):
     """How environments on the host are made, and what they are like.
 
-    make: `(num_envs, names) -> HostEnvironments` whose info has entries of these names.
+    make: `(num_envs, shapes) -> HostEnvironments` whose info has entries of these shapes, by name.
     env: spaces and limits; its `reset` and `step` are not used.
     info_shapes: `() -> shape of each entry of info, by name`.
     drawn: `() -> HostEnvironments` of one environment that has a method `frame() -> image`; None where nothing can be drawn.
     frame_seconds: that an image is shown.
     """
 
-    make: Callable[[int, tuple[str, ...]], HostEnvironments]
+    make: Callable[[int, dict[str, tuple[int, ...]]], HostEnvironments]
     env: Environment
     info_shapes: Callable[[], dict[str, tuple[int, ...]]]
     drawn: Callable[[], Any] | None = None
@@ -161,7 +161,7 @@ class Host:
             if oldest is not None and oldest.count != count:
                 oldest.environments.close()
             alike = oldest is not None and oldest.count == count
-            make = (lambda: self.recipe.make(count, tuple(self.info))) if self.frames is None else self.recipe.drawn
+            make = (lambda: self.recipe.make(count, self.info)) if self.frames is None else self.recipe.drawn
             environments = oldest.environments if alike else make()
             _open[number] = _Set(environments, count, [0])
             self._mine.append(number)

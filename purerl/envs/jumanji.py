@@ -58,7 +58,7 @@ class _Bare:
         if isinstance(space, Indices):
             return (x - np.asarray(getattr(spec, "minimum", 0), x.dtype)).astype(space.dtype)
         if name == "step_count":
-            limit = spec.maximum if hasattr(spec, "maximum") else self._env.time_limit
+            limit = getattr(self._env, "time_limit", None) or spec.maximum
             return x.astype(jnp.float32) / np.float32(limit)
         return x
 

@@ -9,8 +9,10 @@ from purerl.core.types import Environment
 def with_levels(env: Environment, num_levels: int) -> Environment:
     """Environments whose episodes begin in one of so many levels: layouts, maps, rule sets, whatever a reset draws; 0 for any.
 
-    Level `i` is the reset with the key `fold_in(key(0), i)`, in every run; which one an episode has is drawn uniformly. Resets of
-    the environment itself, with keys of their own, are levels that are not among these.
+    Level `i` is the reset with the key `fold_in(key(0), i)`, in every run; which one an episode has is drawn uniformly.
+
+    Raises:
+        ConfigError: the environment lives on the host, or resets itself, by keys of its own.
 
     Source: Cobbe et al. 2020 (arXiv:1912.01588), levels of Procgen by seed.
     """
@@ -20,8 +22,12 @@ def with_levels(env: Environment, num_levels: int) -> Environment:
         hint = "needs an environment in JAX, whose resets are drawn by keys; this one lives on the host"
         raise ConfigError([Problem("num_levels", num_levels, hint)])
 
+    if env.resets_itself:
+        hint = "needs an environment that purerl resets; this one begins its next episode itself"
+        raise ConfigError([Problem("num_levels", num_levels, hint)])
+
     def level(key: jax.Array) -> jax.Array:
-        return jax.random.fold_in(jax.random.key(0), jax.random.randint(key, (), 0, num_levels))
+        return jax.random.fold_in(jax.random.key(0, impl=jax.random.key_impl(key)), jax.random.randint(key, (), 0, num_levels))
 
     def step(keys, env_state, action):
         return env.step(keys.at[1].set(jax.vmap(level)(keys[1])), env_state, action)

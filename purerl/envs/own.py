@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, code_of
-from purerl.core.spaces import entries_of
+from purerl.core.spaces import entries_of, is_index
 from purerl.core.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete, TimeStep
 from purerl.envs.signals import check_names, differences, strong
 
@@ -51,6 +51,10 @@ def _problems(env: Environment, obs: Any, after: TimeStep) -> list[Problem]:
     if [(COUNT, *x.shape) for x in spaces.values()] != [x.shape for x in jax.tree.leaves(obs)]:
         hint = f"observations of {COUNT} environments are {[list(x.shape) for x in jax.tree.leaves(obs)]}, and not like it"
         found.append(Problem("env.observation_space", env.observation_space, hint))
+    else:
+        for (name, space), x in zip(spaces.items(), jax.tree.leaves(obs), strict=True):
+            if is_index(space) and not jnp.issubdtype(x.dtype, jnp.integer):
+                found.append(Problem("env.observation_space", space, f"the observation {name} is no index: {x.dtype}"))
     kinds = {"reward": np.dtype(np.float32), "terminated": np.dtype(bool), "truncated": np.dtype(bool)}
     for name, kind in kinds.items():
         x = getattr(after, name)

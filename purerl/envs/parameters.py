@@ -77,7 +77,8 @@ def _out_of_range(params: Any, name: str, values: np.ndarray) -> str | None:
 
 def _kind(params: Any, name: str) -> Any:
     """The dtype of a parameter; None for one that is no number."""
+    value = getattr(params, name)
     try:
-        return jnp.result_type(getattr(params, name))
+        return None if value is None else jnp.result_type(value)
     except TypeError:
         return None

@@ -24,6 +24,8 @@ def action_space_of(space: Any) -> Space:
     elif hasattr(space, "low") and hasattr(space, "high"):
         return _box(space)
     elif is_discrete(space):
+        if getattr(space, "start", 0):
+            raise ConfigError([Problem("env", space, "its actions must begin at 0; shift them in its step")])
         space, sizes = Discrete(int(space.n)), (space.n,)
     else:
         hint = "its action space must be Discrete, Box, or purerl's MultiDiscrete or MultiBinary"
@@ -67,8 +69,11 @@ def declared_problems(declared: Any, obs: Any, name: str = "") -> list[Problem]:
         return found + [x for entry in both for x in declared_problems(declared[entry], obs[entry], entry)]
     if type(declared) is tuple and type(obs) is tuple and len(declared) == len(obs):
         return [x for i, pair in enumerate(zip(declared, obs, strict=True)) for x in declared_problems(*pair, str(i))]
-    if is_discrete(declared) and getattr(obs, "shape", None) != ():
-        return [Problem("observation_space", declared, f"the observation {name} is no index, a scalar: {obs}")]
+    if is_discrete(declared):
+        if getattr(obs, "shape", None) != () or not jax.numpy.issubdtype(obs.dtype, jax.numpy.integer):
+            return [Problem("observation_space", declared, f"the observation {name} is no index, a whole number: {obs}")]
+        if getattr(declared, "start", 0):
+            return [Problem("observation_space", declared, f"the observation {name}, an index, must begin at 0; shift it")]
     unlike = isinstance(declared, Indices) and not _fits(declared, obs)
     if unlike or isinstance(declared, MultiDiscrete | MultiBinary | dict):
         hint = f"is not like the observation {name}: {obs}; declare an index as Discrete, an array of them as Indices"

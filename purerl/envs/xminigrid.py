@@ -70,6 +70,11 @@ def make(name: str, env_kwargs: tuple) -> Made:
         raise ConfigError([Problem("env", f"xminigrid/{name}", f"no environment of XLand-MiniGrid; {nearest(name, names)}")])
     kwargs = dict(env_kwargs)
     benchmark, part = kwargs.pop("benchmark", None), kwargs.pop("rulesets", None)
+    if part is not None and benchmark is None:
+        raise ConfigError([Problem("env_kwargs", {"rulesets": part}, "needs a benchmark, which they are of")])
+    steps = kwargs.get("max_steps", 1)
+    if not (isinstance(steps, int) and steps >= 1):
+        raise ConfigError([Problem("env_kwargs", {"max_steps": steps}, "must be an int of at least 1")])
     with constructing(f"xminigrid/{name}", env_kwargs):
         made = Made(*suite.make(name, **kwargs))
     return made if benchmark is None else made._replace(rulesets=_rulesets(made, benchmark, part))

@@ -449,8 +449,9 @@ def run_directory(directory: Any) -> pathlib.Path:
         with tempfile.NamedTemporaryFile(dir=path, delete=False) as probe:
             probe.write(b"probe")
             os.fsync(probe.fileno())
-        os.replace(probe.name, path / ".probe")
-        (path / ".probe").unlink()
+        moved = f"{probe.name}.moved"  # a name that no other process has
+        os.replace(probe.name, moved)
+        os.unlink(moved)
     except OSError as error:
         raise wrong(f"cannot be written to: {error.strerror}") from error
     return path
