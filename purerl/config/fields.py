@@ -363,7 +363,8 @@ def _static_problem(value: Any, kind: type, rule: Rule) -> str | None:
     fits = is_int(value) if kind is int else _is_of(value, kind)
     if not fits:
         kinds = {int: "must be an int", bool: "must be True or False", str: rule.text or "must be a string"}
-        return f"{kinds.get(kind) or rule.text or f'must be a {kind.__name__}'}, not {type(value).__name__}"
+        wanted = kinds.get(kind) or rule.text or f"must be of type {getattr(kind, '__name__', kind)}"
+        return f"{wanted}, not {type(value).__name__}"
     return None if rule.holds(value) else rule.text
 
 
