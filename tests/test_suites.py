@@ -225,7 +225,7 @@ def test_the_flags_of_brax():
     assert truncated[39][alone].all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_worlds_of_craftax_are_the_same_alone_and_in_a_batch():
     """XLA miscompiles their noise from the ninth of a batch on, on a CPU: they are made one after the other."""
     installed("craftax/")
