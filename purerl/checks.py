@@ -239,8 +239,7 @@ def num_bytes(tree: PyTree) -> int:
 def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[Problem]:
     """A rollout whose observations alone exceed the memory of so many devices. Nothing is allocated to find out."""
     each = sum(math.prod(space.shape) * space.dtype.itemsize for space in entries_of(env.observation_space).values())
-    copies = 1 if env.truncates_after is not None else 2  # those acted on, and those before a reset
-    needed, there = copies * each * cfg.batch_size // devices, _memory()
+    needed, there = 2 * each * cfg.batch_size // devices, _memory()  # those acted on, and those before a reset
     if there is None or needed <= there:
         return []
     hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"

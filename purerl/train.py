@@ -347,7 +347,7 @@ class Train:
         cfg = self.cfg
         state = shapes_on(self.axis, self.init, jax.random.key(0))
 
-        options = {"num_steps": cfg.num_steps, "length": cfg.training_length, "keep_next_obs": cfg.streams > 1}
+        options = {"num_steps": cfg.num_steps, "length": cfg.training_length, "keep_next_obs": cfg.keeps_next_obs}
         rollout_of = lambda state: collect(self.env, self.network, state.params, state.actor, state.key, **options)[1]
         rollout = shapes_on(self.axis, rollout_of, state)
         env_steps = cfg.num_updates * cfg.batch_size

@@ -187,7 +187,7 @@ REFUSED = {
     ),
     (52, "array"): (config(lr=np.array([1e-3, 1e-4, 1e-5])), ["lr = ", "must be one number", "jax.vmap"]),
     (52, "sweep"): (lambda: purerl.validate(purerl.PPOConfig(lr=RATES)), ["lr = ", "wrong: -1.0, nan"]),
-    (54, "memory"): (config(env="Breakout-MinAtar", num_envs=10**7), ["num_envs = 10000000", "need 2,048 GB of"]),
+    (54, "memory"): (config(env="Breakout-MinAtar", num_envs=10**7), ["num_envs = 10000000", "need 4,096 GB of"]),
     (54, "count"): (config(num_envs=10**9), ["num_envs = 1000000000", "below 2**31"]),
 }
 

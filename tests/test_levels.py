@@ -142,6 +142,9 @@ def test_levels_need_resets_by_purerls_keys():
         purerl.make_train(purerl.PPOConfig(env="DeepSea-bsuite", num_levels=2))
 
 
-def test_levels_are_drawn_by_keys_of_any_kind():
+def test_levels_need_keys_that_draw_the_same_in_a_batch():
     env = with_levels(make_env("CartPole-v1", (), {}), 2)
-    jax.eval_shape(env.reset, jax.random.split(jax.random.key(0, impl="rbg"), 3))
+    keys = lambda kind: jax.random.split(jax.random.key(0, impl=kind), 32)
+    assert len(np.unique(env.reset(keys("threefry2x32"))[1], axis=0)) == 2
+    with pytest.raises(ConfigError, match="needs keys of threefry2x32"):
+        env.reset(keys("rbg"))

@@ -185,8 +185,12 @@ def test_the_plan_knows_what_an_update_needs():
     for plan in (few, many):
         assert plan.state_bytes + plan.rollout_bytes < plan.update_bytes
     assert 8 < many.update_bytes / few.update_bytes < 16
-    assert tiny(CFG.replace(total_timesteps=1)).plan.num_updates == 1
-    assert tiny(CFG.replace(total_timesteps=10**18)).plan.num_updates == 10**18 // 64
+
+
+def test_the_plan_counts_the_observations_that_steps_led_to():
+    ppo, appo, rnd = (cfg() for cfg in (PPOConfig, purerl.APPOConfig, lambda: PPOConfig(rnd=purerl.RNDConfig())))
+    plain, *both = (purerl.make_train(cfg).plan.rollout_bytes for cfg in (ppo, appo, rnd))
+    assert min(both) == plain + 4 * 4 * ppo.batch_size  # CartPole's four numbers
 
 
 @pytest.mark.parametrize("start", [2**31 - 100, 2**32 - 100])

@@ -64,8 +64,8 @@ def collect_rollout(
     acting = acting_network(cfg, network, behaviour, state, env.action_space)
     key = key_here(named_key(state.key, "rollout", state.clock))
     defaults = {"length": cfg.training_length if network.is_recurrent else None, "truncation": cfg.truncation}
-    defaults |= {"info": cfg.info, "episode_info": cfg.episode_info}
-    defaults |= {"keep_next_obs": True, "episodic": EPISODIC} if cfg.streams > 1 else {}
+    defaults |= {"info": cfg.info, "episode_info": cfg.episode_info, "keep_next_obs": cfg.keeps_next_obs}
+    defaults |= {"episodic": EPISODIC} if cfg.streams > 1 else {}
     actor, rollout, metrics = collect(env, acting, behaviour.params, state.actor, key, cfg.num_steps, **defaults | options)
     return state.replace(actor=actor), rollout, metrics
 

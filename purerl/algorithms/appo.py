@@ -81,8 +81,8 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
 
     def act(state: TrainState, published: dict[str, PyTree]) -> tuple[TrainState, Rollout, dict[str, Any]]:
         """A rollout of the published policy."""
-        options = {"keep_next_obs": True, "valued": cfg.correction == "none"}
-        state, rollout, rollout_metrics = collect_rollout(cfg, env, network, state, state.replace(**published), **options)
+        behaviour, valued = state.replace(**published), cfg.correction == "none"
+        state, rollout, rollout_metrics = collect_rollout(cfg, env, network, state, behaviour, valued=valued)
         if not keeps_policy:
             rollout = rollout.replace(steps=rollout.steps.replace(policy=()))
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)

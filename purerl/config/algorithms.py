@@ -99,6 +99,10 @@ class APPOConfig(PPOConfig):
         return {"replay": "ring", "lag": "published"}
 
     @property
+    def keeps_next_obs(self) -> bool:
+        return True
+
+    @property
     def learns_from_others(self) -> bool:
         target_lags = self.target_update_freq > 1 or not is_off(self.tau, 1)
         return self.lag > 0 or self.publish_every > 1 or self.replay > 1 or (self.correction == "vtrace" and target_lags)

@@ -295,6 +295,11 @@ class OnPolicyConfig(Config):
         return 1 if self.rnd is None else 2
 
     @property
+    def keeps_next_obs(self) -> bool:
+        """Whether a rollout has the observations that its steps led to."""
+        return self.streams > 1
+
+    @property
     def batch_size(self) -> int:
         """Environment steps of one update."""
         return self.num_envs * self.num_steps

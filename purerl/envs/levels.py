@@ -5,6 +5,8 @@ import jax
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import Environment
 
+KIND = "threefry2x32"
+
 
 def with_levels(env: Environment, num_levels: int) -> Environment:
     """Environments whose episodes begin in one of so many levels: layouts, maps, rule sets, whatever a reset draws; 0 for any.
@@ -12,7 +14,8 @@ def with_levels(env: Environment, num_levels: int) -> Environment:
     Level `i` is the reset with the key `fold_in(key(0), i)`, in every run; which one an episode has is drawn uniformly.
 
     Raises:
-        ConfigError: the environment lives on the host, or resets itself, by keys of its own.
+        ConfigError: the environment lives on the host, or resets itself, by keys of its own; or, when it is traced, keys of a kind
+          whose numbers depend on the batch (rbg).
 
     Source: Cobbe et al. 2020 (arXiv:1912.01588), levels of Procgen by seed.
     """
@@ -27,7 +30,10 @@ def with_levels(env: Environment, num_levels: int) -> Environment:
         raise ConfigError([Problem("num_levels", num_levels, hint)])
 
     def level(key: jax.Array) -> jax.Array:
-        return jax.random.fold_in(jax.random.key(0, impl=jax.random.key_impl(key)), jax.random.randint(key, (), 0, num_levels))
+        if (kind := jax.random.key_impl(key)) != KIND:
+            hint = f"needs keys of {KIND}, which draw the same alone and in a batch; these are of {kind}"
+            raise ConfigError([Problem("num_levels", num_levels, hint)])
+        return jax.random.fold_in(jax.random.key(0, impl=KIND), jax.random.randint(key, (), 0, num_levels))
 
     def step(keys, env_state, action):
         return env.step(keys.at[1].set(jax.vmap(level)(keys[1])), env_state, action)
