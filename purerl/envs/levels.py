@@ -14,8 +14,8 @@ def with_levels(env: Environment, num_levels: int) -> Environment:
     Level `i` is the reset with the key `fold_in(key(0), i)`, in every run; which one an episode has is drawn uniformly.
 
     Raises:
-        ConfigError: the environment lives on the host, or resets itself, by keys of its own; or, when it is traced, keys of a kind
-          whose numbers depend on the batch (rbg).
+        ConfigError: the environment lives on the host, or resets itself, by keys of its own; or, when it is traced, keys are of
+          a kind whose numbers depend on the batch (rbg).
 
     Source: Cobbe et al. 2020 (arXiv:1912.01588), levels of Procgen by seed.
     """
