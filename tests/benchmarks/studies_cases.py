@@ -181,11 +181,11 @@ def games():
 
 
 def distractors():
-    """Breakout with as many planes of noise as it has of its own."""
+    """Breakout with as many planes of noise as it has of its own; settings are tuned at a quarter of the steps."""
     from tests.benchmarks.hidden import NoisyBreakout  # gymnax starts JAX, and before that come the cores
 
     return {
-        f"Breakout with distractors, {name}": Case(cfg, NoisyBreakout(), trials=TRIALS, ranges=ranges)
+        f"Breakout with distractors, {name}": Case(cfg, NoisyBreakout(), trials=TRIALS, ranges=ranges, tuning_steps=250_000)
         for name, (cfg, ranges) in relatives(total_timesteps=1_000_000).items()
     }
 
