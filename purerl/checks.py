@@ -110,7 +110,7 @@ def warn_about(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> 
         env: environments.
         given: the objects that `make_train` was given, by argument.
     """
-    for problem in cfg.warnings_of() + _environment_warnings(env, given.get("network")):
+    for problem in cfg.warnings_of() + _environment_warnings(env, given):
         warnings.warn(str(problem), stacklevel=3)
     if found := without_effect(cfg, env, given):
         warnings.warn("\n  ".join(["settings without effect:", *map(str, found)]), stacklevel=3)
@@ -308,14 +308,22 @@ def _memory() -> int | None:
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
-def _environment_warnings(env: Environment, network: Network | None) -> list[Problem]:
+def _environment_warnings(env: Environment, given: dict[str, Any]) -> list[Problem]:
     found = []
     hints = {"float64": "cast to float32", "uint8": "cast to float32, not scaled, since they are no image"}
-    for space in entries_of(env.observation_space).values() if network is None else []:
+    order = "read as [height, width, channels]; an image whose channels come first must be transposed"
+    for space in entries_of(env.observation_space).values() if "network" not in given else []:
         is_image = space.dtype == np.uint8 and len(space.shape) == 3
         if space.dtype.name in hints and not is_image and not is_index(space):
             found.append(Problem("env", f"observations of {space.dtype.name}", hints[space.dtype.name]))
+        if "torso" not in given and _looks_channel_first(space.shape):
+            found.append(Problem("env", f"observations {list(space.shape)}", order))
     return found
+
+
+def _looks_channel_first(shape: tuple[int, ...]) -> bool:
+    """Whether this is rather an image [channels, height, width], with up to four channels, than [height, width, channels]."""
+    return len(shape) == 3 and shape[0] <= 4 and min(shape[1:]) >= 16
 
 
 def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -> list[Problem]:

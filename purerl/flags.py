@@ -77,7 +77,7 @@ class Training:
         draws: So many draws from the values of --sweep, which may then be ranges: --sweep lr=1e-5:1e-2:log.
         at_once: Configs of a sweep in one program, at most; 0 for as many as memory holds.
         algorithm: An algorithm of your own, package.module:function.
-        max_hours: End saved after so many hours, with exit status 75; 0 for no limit.
+        max_hours: End saved after this many hours, with exit status 75; 0 for no limit.
         save_seconds: About how long between two checkpoints.
         save_every: A checkpoint at each k-th update as well; 0 for none.
         keep: Newest checkpoints to keep.
@@ -137,8 +137,8 @@ class Tuning:
         finalists: Trials that are trained again, with other seeds, of which the best wins.
         final_seeds: Seeds of the winner, which no choice has seen.
         seed: The first seed.
-        search_hours: Begin no further trials after so many hours; 0 for no limit.
-        max_hours: End saved after so many hours, with exit status 75; 0 for no limit.
+        search_hours: Begin no further trials after this many hours; 0 for no limit.
+        max_hours: End saved after this many hours, with exit status 75; 0 for no limit.
         algorithm: An algorithm of your own, package.module:function.
     """
 

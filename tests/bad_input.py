@@ -196,6 +196,10 @@ REFUSED |= {("F6", name): (case, [part]) for name, (case, part) in wrong_objects
 WARNED = {
     (14, "wide"): (config(clip_eps=1.0), "clip_eps = 1.0"),
     (33, "uint8"): (broken(observe_state=lambda *_: jnp.ones(1, jnp.uint8)), "observations of uint8"),
+    ("image", "channel first"): (
+        broken(observe_state=lambda *_: jnp.ones((4, 84, 84), jnp.uint8)),
+        "an image whose channels come first",
+    ),
 }
 
 ACCEPTED = {

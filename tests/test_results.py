@@ -106,9 +106,9 @@ def test_the_table_of_peers(tmp_path, monkeypatch):
     seconds = {"startup": 2.0, "seconds": [10.0] * 3}
     found = {"CartPole-v1": {"purerl": learns | seconds, "SBX": never | seconds}}
     first, second = tables.peers_table(found).splitlines()[2:]
-    assert first.startswith("| CartPole-v1 | purerl | tuned | 490.0 (48")
+    assert first.startswith("| CartPole-v1, 250,000 | purerl | tuned | 490.0 (48")
     assert first.endswith(" | 475 | 3 of 3 | 50,000 | 4.0 |")
-    assert second == "| CartPole-v1 | SBX | its own | 100.0 (100.0 to 100.0) | 475 | 0 of 3 | never |  |"
+    assert second == "| CartPole-v1, 250,000 | SBX | its own | 100.0 (100.0 to 100.0) | 475 | 0 of 3 | never |  |"
     monkeypatch.setattr(peers, "HERE", tmp_path)
     peers.draw(found)
     assert (tmp_path / "peers.png").stat().st_size > 10_000

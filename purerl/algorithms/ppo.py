@@ -9,7 +9,7 @@ Collect a rollout, estimate advantages, and take a few epochs of minibatch gradi
 before the reset. Advantages are standardised over each minibatch. The value loss is half a squared error, and its clip takes the
 larger of the clipped and unclipped errors (OpenAI's baselines). Every epoch shuffles the whole batch. **Defaults** are those of
 "The 37 Implementation Details" (Huang et al. 2022) for classic control. **When to choose it**: first. It is the fastest algorithm
-here, has the fewest settings, and none beats it on every environment measured (`tests/benchmarks/RESULTS.md`). **Metrics**:
+here, with the fewest settings; no other here is better on all environments measured (`tests/benchmarks/RESULTS.md`). **Metrics**:
 
 - `approx_kl`: how far the policy moved, in nats; 0.002 to 0.02 is usual. Above: lower `lr` or `num_epochs`, or set `target_kl`.
 - `clip_fraction`: the share of ratios outside the clip. 0: the clip does nothing. Above 0.3: the steps are too large.

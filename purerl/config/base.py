@@ -82,8 +82,9 @@ class OnPolicyConfig(Config):
     """The config of all algorithms: environments, rollouts, advantages, losses, optimizers, networks.
 
     The defaults are those of "The 37 Implementation Details of Proximal Policy Optimization" (Huang et al. 2022) for
-    classic control. Where the right value depends on the actions, the default is `auto`: one value for actions in a Box
-    (continuous control), another for choices. Floats are leaves and can be swept by `jax.vmap`; all other fields are static.
+    classic control. Where the right value depends on the actions, the default is `auto`: one value for continuous
+    actions (a Box), another for discrete ones. Floats, but for counts of steps, and `env_params` can be swept by `jax.vmap`;
+    all other fields are static.
 
     Environment:
         env: The id of a gymnax environment: CartPole-v1, Pendulum-v1, Breakout-MinAtar, DeepSea-bsuite, ...; or one of another
@@ -93,8 +94,8 @@ class OnPolicyConfig(Config):
         env_params: Overrides of its parameters by name: `{"max_steps_in_episode": 200}`. They can be swept.
         action_mask: The entry of a dict of observations that marks the legal actions; "" for none.
           `auto`: the one that the suite has, if any.
-        num_levels: Training episodes begin in one of so many levels: layouts, maps, rule sets, whatever a reset draws. Evaluation
-          begins in others, so that the two scores show how far what was learnt carries over. 0: episodes begin in any.
+        num_levels: Training episodes begin in one of this many levels: layouts, maps, rule sets, whatever a reset draws.
+          Evaluation begins in others, so that the two scores show how far what was learnt carries over. 0: episodes begin in any.
         critic_obs: The entry of a dict of observations that only the value network sees; "" for none.
         info: Entries of the environment's info, numbers, that are averaged over all steps in the metrics, and summed over
           evaluated episodes.

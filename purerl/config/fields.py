@@ -4,8 +4,8 @@ Configs are frozen PyTrees. Their floats are leaves and all else is static. A sw
 made and consumed by `jax.vmap`, and the floats of a config that is an argument of a jitted function change without recompiling.
 "Off" for a float is a value (`max_grad_norm=inf`), never None, so that on and off share one tree structure.
 
-Nothing is checked when a config is built, since JAX rebuilds configs around tracers: `make_train` checks, and `validate`
-does for a sweep.
+Values are not checked when a config is built, only names, since JAX rebuilds configs around tracers: `make_train` checks them,
+and `validate` those of a sweep.
 """
 
 import dataclasses

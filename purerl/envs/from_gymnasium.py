@@ -1,4 +1,4 @@
-"""The door for gymnasium's environments that have no id."""
+"""Adapts environments of gymnasium that have no id."""
 
 from collections.abc import Callable
 from typing import Any

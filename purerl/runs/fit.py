@@ -131,7 +131,7 @@ def fit(
         render_every: every k-th evaluation also renders an episode of the first run into the directory; 0 for none.
         on_nonfinite: `raise` if a run has diverged, or `ignore` it. No checkpoint is made of such a state.
         chunk_seconds: approximate seconds of a chunk, 15 at most, so that a signal is answered soon.
-        max_hours: ends the run, saved, after so many hours of this call; 0 for no limit.
+        max_hours: ends the run, saved, after this many hours of this call; 0 for no limit.
         recorders: called with a `Progress` after each chunk; see `purerl.recorders`. One that fails is reported, and tried again
           after the next checkpoint.
         **objects: `env`, `network`, `measure` and the others, as `make_train` takes them.

@@ -244,7 +244,7 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
         cfg: the config that they are made from.
         values: a dict from fields to lists of values: all combinations of them, the last field varying fastest. Fields inside a
           field are dotted: "rnd.int_coef", "env_params.g". Or a list of such dicts with one value each: these points.
-        draws: with a number, so many draws of the values instead, which may be a `purerl.Range` too.
+        draws: with a number, this many draws of the values instead, which may be a `purerl.Range` too.
         method: of the draws: `sobol`, a scrambled Sobol sequence, which fills the space evenly; or `random`.
         seed: of the draws.
 

@@ -110,8 +110,8 @@ def tune(
         finalists: completed trials that are trained again.
         final_seeds: of the winner.
         seed: trials have the seeds from here on, and the finalists and the winner those that follow.
-        search_hours: begins no further trials after so many hours of training them; 0 for no limit.
-        max_hours: ends the study, saved, after so many hours of this call; 0 for no limit.
+        search_hours: begins no further trials after this many hours of training them; 0 for no limit.
+        max_hours: ends the study, saved, after this many hours of this call; 0 for no limit.
         sampler: from a seed to one of Optuna's samplers; TPE if None.
         pruner: one of Optuna's pruners; successive halving if None, which stops what is not in the better half of a rung so far.
         watch: called after each batch.

@@ -290,7 +290,7 @@ def defaults():
     cases = {}
     for env in ("Pendulum-v1", "MountainCarContinuous-v0", "Reacher-misc", "Swimmer-misc"):
         cfg = purerl.PPOConfig(env=env, total_timesteps=500_000)
-        cases |= {f"{env}, defaults": Case(cfg), f"{env}, defaults of choices": Case(cfg.replace(**same))}
+        cases |= {f"{env}, defaults": Case(cfg), f"{env}, defaults for discrete actions": Case(cfg.replace(**same))}
     return cases
 
 

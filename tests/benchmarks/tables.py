@@ -73,7 +73,8 @@ def choices_table(choices):
         for name, row in sorted(rows.items(), key=lambda item: -np.mean(item[1]["scores"])):
             digits = 2 if np.abs(row["scores"]).max() < 2 else 1
             each = ", ".join(f"{x:.{digits}f}" for x in row["scores"])
-            cells = [env, name, f"{int(row['config']['total_timesteps']):,}", f"{np.mean(row['scores']):.{digits}f}", each]
+            steps, mean = int(row["config"]["total_timesteps"]), np.mean(row["scores"])
+            cells = [env, name or "where the search began", f"{steps:,}", f"{mean:.{digits}f}", each]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -259,7 +260,7 @@ def tuning_table(rows):
 
 def peers_table(peers):
     """Scores, and steps and seconds to a threshold, of purerl and of what people use; medians of the seeds."""
-    lines = ["| task | program | settings | IQM (95 %) | threshold | seeds at it | steps to it | seconds to it |"]
+    lines = ["| task, steps | program | settings | IQM (95 %) | threshold | seeds at it | steps to it | seconds to it |"]
     lines.append("|---|---|---|--:|--:|--:|--:|--:|")
     for env, programs in peers.items():
         for name, row in programs.items():
@@ -267,7 +268,8 @@ def peers_table(peers):
             often = np.isfinite(np.median(steps))
             there = [f"{TASKS[env].threshold:g}", f"{np.isfinite(steps).sum()} of {len(steps)}"]
             there += [f"{np.median(steps):,.0f}", f"{np.median(seconds):.1f}"] if often else ["never", ""]
-            lines.append("| " + " | ".join([env, name, row["whose"], _with_interval(row["scores"]), *there]) + " |")
+            task = f"{env}, {TASKS[env].steps:,}"
+            lines.append("| " + " | ".join([task, name, row["whose"], _with_interval(row["scores"]), *there]) + " |")
     return "\n".join(lines)
 
 

@@ -33,7 +33,7 @@ def render(
         state: of one run.
         path: of the file.
         seed: of the episode.
-        max_steps: at most so many; the environment's time limit if None.
+        max_steps: at most this many; the environment's time limit if None.
         deterministic: the most likely action instead of a random one.
 
     Raises:
