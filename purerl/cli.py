@@ -15,7 +15,7 @@ import tyro
 
 from purerl import __version__
 from purerl.config.fields import Config
-from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem
+from purerl.core.errors import CheckpointError, ConfigError, EnvironmentFailed, NotFiniteError, Problem
 from purerl.flags import (
     Training,
     Tuning,
@@ -260,7 +260,7 @@ def _run(args: list[str]) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    except (CheckpointError, NotFiniteError) as error:
+    except (CheckpointError, EnvironmentFailed, NotFiniteError) as error:
         print(error, file=sys.stderr)
         return 1
     except jax.errors.JaxRuntimeError as error:
@@ -426,7 +426,11 @@ def _compare(command: Compare) -> int:
     for text in command.entries:
         name, is_named, folders = text.partition("=")
         if is_named and not os.path.exists(text):
-            entries[name] = folders.split(",")
+            if name in entries:
+                raise ConfigError([Problem("entries", text, f"{name} is there twice; its folders go behind one, with commas")])
+            if not all(folders := folders.split(",")):
+                raise ConfigError([Problem("entries", text, "has an empty folder")])
+            entries[name] = folders
         else:
             path = pathlib.Path(text).expanduser().absolute()
             entries[path.name if path.name not in entries else text] = [text]

@@ -81,7 +81,7 @@ class Training:
         save_seconds: About how long between two checkpoints.
         save_every: A checkpoint at each k-th update as well; 0 for none.
         keep: Newest checkpoints to keep.
-        keep_every: Checkpoints of every k-th update are kept for ever; 0 for none.
+        keep_every: Save a checkpoint at each k-th update too, and keep those for ever; 0 for none.
         write_every: Updates in a row of the files; 0 writes one about each second.
         eval_every: Evaluate before the first update and after each k-th; 0 never.
         eval_episodes: Episodes of an evaluation.
@@ -235,6 +235,9 @@ def base_of(args: list[str], algorithms: dict[str, type[Config]], options: type 
     return base | file
 
 
+ONLY_FLAGS = ("config", "distributed", "coordinator", "num_processes", "process_id")  # read before any file is
+
+
 def _from_file(path: str, algorithm: str, cls: type[Config], options: type) -> dict[str, Any]:
     try:
         values = tomllib.loads(pathlib.Path(path).read_text())
@@ -250,6 +253,8 @@ def _from_file(path: str, algorithm: str, cls: type[Config], options: type) -> d
     unused = "sections are not used; write lr = 1e-3 at the top"
     only = "an import path is read from the command line only, not from a file"
     found = [Problem(name, values[name], only) for name in ("env", "algorithm") if ":" in str(values.get(name, ""))]
+    job = "is read from the command line only, not from a file"
+    found += [Problem(name, values[name], job) for name in ONLY_FLAGS if name in values]
     sections = [Problem(name, value, unused) for name, value in values.items() if name in ALGORITHMS]
     found += sections or [Problem(name, values[name], f"no such flag; {hint(name)}") for name in values if name not in known]
     if not isinstance(values.get("rnd", False), bool):

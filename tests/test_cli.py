@@ -99,6 +99,9 @@ def test_what_would_change_nothing_is_refused(flags, file, says, tmp_path, capsy
         (b'seed = "x"', "seed = 'x': must be of type int"),
         (b"directory = 5", "directory = 5: must be text"),
         (b"exact = 1", "exact = 1: must be of type bool"),
+        (b"distributed = true", "is read from the command line only"),
+        (b"num_processes = 4\nprocess_id = 1", "is read from the command line only"),
+        (b'config = "nowhere.toml"', "is read from the command line only"),
         (b"[ppo]\nlr = 1", "sections are not used"),
         (b"learning_rate = 1e-3", "it is `lr` here"),
         (b"\xff\xfe", "cannot be read"),
@@ -218,6 +221,10 @@ def test_flags_of_other_systems_are_refused_with_ours(flags, says, capsys):
         (["export", "nowhere"], "no checkpoint in"),
         (["export", "nowhere", "--out", "file/a"], "its folder cannot be made"),
         (["eval", "nowhere"], "no checkpoint in"),
+        (["compare", "a=file", "a=nowhere"], "a is there twice"),
+        (["compare", "a=file,"], "has an empty folder"),
+        (["ppo", "--sweep", "lr=1e-4", "--sweep", "lr=3e-4"], "lr is there twice"),
+        (["ppo", "--total-timesteps", "1e3", "--directory", "d", "--write-every", "-1"], "every = -1"),
     ],
 )
 def test_commands_without_what_they_need_say_so_in_a_line(command, says, capsys, tmp_path, monkeypatch):

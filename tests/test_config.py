@@ -43,6 +43,10 @@ def test_json_round_trip():
     assert PPOConfig.from_json(cfg.to_json()) == cfg
     assert '"max_grad_norm": "inf"' in cfg.to_json()
     assert PPOConfig.from_json('{"gamma": 0.5}') == PPOConfig(gamma=0.5)
+    wrong = {'{"lr": ["a"]}': "lr = ", '{"env_params": {"g": ["x"]}}': "env_params = ", '{"rnd": {"x": 1}}': "x = 1"}
+    for text, says in wrong.items():
+        with pytest.raises(purerl.ConfigError, match=says):
+            PPOConfig.from_json(text)
 
 
 def test_json_keeps_a_sweep():

@@ -49,6 +49,16 @@ def test_the_state_with_the_best_evaluation_of_each_run_is_kept(run):
     assert kept[-1] == max(best)
 
 
+def test_a_seed_without_episodes_leaves_the_others_in_the_picture():
+    nan = np.nan
+    values = np.array([[nan, 1.0, nan, 3.0, nan], [nan] * 5, [nan, nan, 4.0, 5.0, 6.0]])
+    steps, shown = plots.filled(plots.Curve("a", np.arange(5), values))
+    assert steps.tolist() == [2, 3, 4]  # from where both seeds have ended an episode
+    assert shown.tolist() == [[2.0, 3.0, 3.0], [4.0, 5.0, 6.0]]
+    steps, shown = plots.filled(plots.Curve("a", np.arange(5), values[1:2]))
+    assert (steps.size, shown.size) == (0, 0)
+
+
 def test_evaluations_may_be_in_other_settings():
     result = fitted(eval_every=5, eval_episodes=3, eval_max_steps=2, eval_env_params={"max_steps_in_episode": 2})
     assert (result.evaluations["episode_length"] <= 2).all()

@@ -166,6 +166,15 @@ def test_a_csv_whose_names_were_cut_off_begins_anew(tmp_path):
     assert (tmp_path / "metrics.csv").read_text() == "update,value_loss\n2,0.5\n"
 
 
+def test_a_csv_of_which_no_row_is_kept_has_the_names_of_the_new_run(tmp_path):
+    for names in (("loss",), ("loss", "loss/seed 0", "loss/seed 1")):
+        rows = Csv(tmp_path / "metrics.csv")
+        rows.begin(SimpleNamespace(updates=0))
+        rows.write({"update": 1} | dict.fromkeys(names, 0.5))
+        rows.close()
+    assert (tmp_path / "metrics.csv").read_text() == "update,loss,loss/seed 0,loss/seed 1\n1,0.5,0.5,0.5\n"
+
+
 def test_a_csv_goes_on_without_a_column_that_is_no_longer_measured(tmp_path):
     for row in ({"update": 1, "measure/norm": 2.0, "loss": 0.5}, {"update": 2, "loss": 0.25}):
         rows = Csv(tmp_path / "metrics.csv")

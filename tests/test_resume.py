@@ -1,6 +1,7 @@
 """The promises of a run that is stopped and goes on: D1 and D4 are in `test_train.py`, D2 in `test_fit.py`."""
 
 import os
+import shutil
 import signal
 import warnings
 
@@ -148,6 +149,42 @@ def test_a_checkpoint_is_of_its_update_while_the_next_chunk_runs(tmp_path):
 def test_the_last_update_is_saved_and_lasting_ones_are_kept(tmp_path):
     fitted(directory=tmp_path, save_every=3, keep=1, keep_every=6)
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [6, 10]
+
+
+def test_lasting_checkpoints_need_no_others(tmp_path):
+    fitted(directory=tmp_path, keep=1, keep_every=4)
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [4, 8, 10]
+
+
+def test_a_run_of_which_nothing_was_kept_leaves_no_best_state(tmp_path):
+    """It was killed before its first checkpoint, and another run has its place."""
+    options = {"directory": tmp_path, "eval_every": 1, "eval_episodes": 2}
+    fitted(10, CFG.replace(lr=1e-6), seed=5, **options)
+    shutil.rmtree(tmp_path / "checkpoints")
+    fitted(4, **options)
+    best = purerl.load(tmp_path, best=True, env=Varied())
+    assert (best.labels, best.cfg.lr) == (("seed 0",), CFG.lr)
+    assert best.updates <= 4
+
+
+def test_evaluations_of_before_are_still_said_to_be_what_they_are(tmp_path):
+    constant = CFG.replace(lr_schedule="constant")
+    fitted(4, constant, directory=tmp_path, eval_every=2, eval_episodes=3)
+    fitted(6, constant, directory=tmp_path)
+    assert checkpoint.newest_readable(tmp_path / "checkpoints").record["evaluated"] == {"episodes": 3, "deterministic": False}
+
+
+def test_fit_keeps_its_directory_to_itself(tmp_path):
+    result = fitted(2, directory=tmp_path)
+    with pytest.raises(purerl.ConfigError, match="has a run of fit"):
+        purerl.save(tmp_path, result.run.train, result.state)
+    fitted(2, directory=tmp_path)
+
+
+def test_what_cannot_be_drawn_is_refused_before_anything_is_compiled(tmp_path):
+    with pytest.raises(purerl.ConfigError, match="no way of drawing it"):
+        fitted(2, directory=tmp_path / "a", eval_every=1, render_every=1)
+    assert not (tmp_path / "a" / "curves.bin").exists()
 
 
 def test_a_state_before_any_update_can_be_saved(tmp_path):

@@ -20,9 +20,10 @@ from purerl import Range, cli
 from purerl.runs.analysis import statistics
 from purerl.runs.training import Runs
 from purerl.studies import space
+from purerl.studies import study as studies
 from purerl.studies import sweep as sweeps
 from purerl.studies.listing import listed
-from tests.probes import Varied
+from tests.probes import ObsDependent, Varied
 from tests.tiny import CFG, digest
 
 SHORT = CFG.replace(total_timesteps=64 * 4, hidden=(8,))
@@ -124,13 +125,54 @@ def test_what_is_no_sweep_is_refused(case):
     assert says in str(refused.value)
 
 
-def test_wrong_values_are_refused_before_anything_is_trained(tmp_path):
-    made = purerl.sweep(SHORT, {"num_steps": [16, 8], "lr": [1e-3, -1.0]})
-    with pytest.raises(purerl.ConfigError, match=r"lr.*wrong: -1\.0"):
-        made.fit(directory=tmp_path, env=Varied())
-    assert not list(tmp_path.rglob("curves.bin"))
-    with pytest.raises(purerl.ConfigError, match="at_once"):
-        purerl.sweep(SHORT, {"lr": [1e-3]}).fit(at_once=0)
+WRONG_VALUES = {
+    "a float": {"num_steps": [16, 8], "lr": [1e-3, -1.0]},
+    "a choice": {"activation": ["tanh", "tahn"]},
+    "a word": {"lr": ["a"]},
+    "nothing": {"lr": [None, 1e-3]},
+    "a range": {"clip_eps": Range(-1.0, 0.2)},
+    "a range of words": {"lr": Range("a", "b")},
+    "half a number": {"num_epochs": Range(0.5, 3, log=True)},
+    "one number": {"lr": np.array(1e-3)},
+    "a parameter": {"env_params.g": ["x"]},
+}
+
+
+@pytest.mark.parametrize("case", WRONG_VALUES)
+def test_wrong_values_are_refused_before_anything_is_trained(case):
+    name = list(WRONG_VALUES[case])[-1]
+    with pytest.raises(purerl.ConfigError, match=f"{name} = "):
+        purerl.sweep(SHORT, WRONG_VALUES[case], draws=2)
+    with pytest.raises(purerl.ConfigError, match=f"{name} = "):
+        purerl.tune(SHORT, WRONG_VALUES[case], trials=2)
+
+
+def test_all_programs_and_options_are_checked_before_the_first_is_trained(tmp_path):
+    made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "CartPol-v1"]})
+    for options in ({"at_once": 1}, {"at_once": None}, {"at_once": 1, "max_hours": "x"}, {"seed": None}, {"at_once": 0}):
+        with pytest.raises(purerl.ConfigError):
+            made.fit(**{"seed": 0, "directory": tmp_path, **options})
+    assert list(tmp_path.iterdir()) == []  # so that the right call is not refused
+
+
+def test_the_directory_of_a_run_is_none_for_a_sweep(tmp_path):
+    purerl.fit(SHORT, directory=tmp_path, env=Varied())
+    with pytest.raises(purerl.CheckpointMismatch, match="it has a run, and no sweep"):
+        purerl.sweep(SHORT, {"gamma": [0.9, 0.95]}).fit(directory=tmp_path, env=Varied())
+    assert not (tmp_path / "sweep.json").exists()
+
+
+def test_in_place_of_a_sweep_that_kept_nothing_another_one_may_begin(tmp_path):
+    (tmp_path / "sweep.json").write_text('{"at_once": 1, "seed": 7}')
+    stop = lambda *_: (StopAt(4),)  # in the last chunk of the last program, which ends nothing early
+    result = purerl.sweep(SHORT, {"gamma": [0.9, 0.95]}).fit(directory=tmp_path, env=Varied(), recorders=stop)
+    assert result.results[0].progress.updates == 4
+    assert result.stopped_by is None
+
+
+def test_values_that_six_digits_do_not_tell_apart():
+    made = purerl.sweep(SHORT, {"gamma": [0.9999991, 0.9999992]})
+    assert made.labels == ("gamma = 0.9999991", "gamma = 0.9999992")
 
 
 # --- training them ----------------------------------------------------------------------------------------------------
@@ -387,6 +429,66 @@ def test_an_interrupted_study_goes_on_with_the_same_trials(study, tmp_path):
         purerl.tune(TUNED, SPACE, directory=tmp_path, env=Varied(), **{**OPTIONS, "num_seeds": 3})
 
 
+QUICK = {"num_seeds": 1, "rungs": 1, "finalists": 2, "final_seeds": 1, "env": Varied()}
+
+
+def test_lists_are_tried_once_each():
+    """And finalists are different points."""
+    found = purerl.tune(TUNED, {"lr": [1e-3, 1e-2], "gamma": [0.9]}, trials=8, **QUICK)
+    assert sorted(trial.point["lr"] for trial in found.trials) == [1e-3, 1e-2]
+    assert {row.label for row in found.finalists} == {"lr = 0.001, gamma = 0.9", "lr = 0.01, gamma = 0.9"}
+
+
+def test_of_more_programs_than_batches_not_the_first_are_tried(monkeypatch):
+    """Nothing is trained: what is asked for is of interest."""
+    tried = []
+
+    def scored(self, rung, static, numbers):
+        tried.extend(static["num_epochs"] for _ in numbers)
+        points = tuple(self._found[number].point for number in numbers)
+        step = studies.Step(0, static, tuple(numbers), points, ((1.0,),) * len(numbers), (), 0, 0.0)
+        step = step._replace(kept=self._decide(step))
+        self._apply(step)
+        return step
+
+    monkeypatch.setattr(studies.Study, "_train", scored)
+    limit = lambda: "enough" if len(tried) >= 6 else None
+    monkeypatch.setattr(studies.Study, "next", lambda self: None if limit() else self._train(*self._new_batch()))
+    options = {"num_seeds": 1, "rungs": 1, "at_once": 1, "seed": 0}
+    study = studies.Study(TUNED, {"num_epochs": Range(1, 2**30), "lr": SPACE["lr"]}, 6, 0, options, None, None, None, {}, limit)
+    while study.next():
+        pass
+    assert tried != [1, 2, 3, 4, 5, 6]
+    assert len(tried) == 6
+
+
+def test_a_study_of_other_objects_is_another_one(tmp_path):
+    purerl.tune(TUNED, {"lr": [1e-3]}, trials=1, directory=tmp_path, **QUICK)
+    with pytest.raises(purerl.CheckpointMismatch, match="objects"):
+        purerl.tune(TUNED, {"lr": [1e-3]}, trials=1, directory=tmp_path, **{**QUICK, "env": ObsDependent()})
+
+
+def test_a_study_with_a_damaged_line_goes_on(tmp_path):
+    """The states that its trials had are gone by then: they are trained again."""
+    options = {**QUICK, "rungs": 2, "at_once": 2, "directory": tmp_path}
+    whole = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=4, **options)
+    journal = tmp_path / "trials.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    (later,) = [i for i, line in enumerate(lines) if json.loads(line)["rung"] == 1][:1]
+    journal.write_bytes(b"".join([*lines[:later], lines[later].replace(b'"rung"', b'"rong"'), *lines[later + 1 :]]))
+    with pytest.warns(UserWarning, match="a line is damaged"):
+        again = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=4, **options)
+    assert (again.point, again.summary) == (whole.point, whole.summary)
+
+
+def test_what_optuna_drew_is_kept_with_all_digits(study):
+    home, _, _ = study
+    lines = [json.loads(line) for line in (home / "trials.jsonl").read_bytes().splitlines()]
+    drawn = [(x["lr"], point["lr"]) for line in lines for x, point in zip(line["drawn"], line["points"], strict=False)]
+    assert any(exact != rounded for exact, rounded in drawn)
+    np.testing.assert_allclose(*zip(*drawn, strict=True), rtol=5e-3)
+
+
 @pytest.mark.slow
 def test_more_trials_may_be_asked_for_after_the_end(tmp_path):
     options = {"num_seeds": 1, "rungs": 1, "finalists": 2, "final_seeds": 1, "directory": tmp_path, "env": Varied()}
@@ -405,6 +507,10 @@ def test_more_trials_may_be_asked_for_after_the_end(tmp_path):
         ({"lrr": Range(1e-4, 1e-2)}, {}, "did you mean 'lr'"),
         ({"lr": Range(1e-4, 1e-2)}, {"speed": 1}, "no argument of tune"),
         ({"clip_eps": [0.1, -1.0]}, {}, "clip_eps"),
+        ({"lr": Range(1e-4, 1e-2)}, {"max_hours": math.nan}, "max_hours = nan: must be at least 0"),
+        ({"lr": Range(1e-4, 1e-2)}, {"search_hours": -1}, "search_hours = -1: must be at least 0"),
+        ({"lr": Range(1e-4, 1e-2)}, {"seed": 2**32 - 1}, "must leave room below 2**32"),
+        ({"hidden": [(8,), (16,)], "num_minibatches": [2, 7]}, {}, "num_minibatches = 7"),
     ],
 )
 def test_what_cannot_be_tuned_is_refused(values, options, says):
@@ -417,10 +523,9 @@ def test_what_cannot_be_tuned_is_refused(values, options, says):
 def test_no_trial_begins_after_the_hours_of_the_search():
     steps = []
     options = {**OPTIONS, "rungs": 1, "search_hours": 1e-9}
-    found = purerl.tune(TUNED, {"lr": [1e-3, 1e-2, 1e-3]}, env=Varied(), watch=steps.append, **options)
+    found = purerl.tune(TUNED, {"lr": SPACE["lr"]}, env=Varied(), watch=steps.append, **options)
     assert len(steps) == 1
     assert len(found.trials) == 3
-    assert {trial.point["lr"] for trial in found.trials} <= {1e-3, 1e-2}
 
 
 @pytest.mark.slow
@@ -461,7 +566,7 @@ KILLED = """
 import sys, signal
 import purerl
 from tests.test_studies import GRID, OPTIONS, SHORT, SPACE, TUNED, without_time
-from tests.probes import Varied
+from tests.probes import ObsDependent, Varied
 from tests.tiny import digest
 kind, directory = sys.argv[1:3]
 if kind == "sweep":

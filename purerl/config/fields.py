@@ -193,7 +193,16 @@ class Config:
         if not isinstance(values, dict):
             raise ConfigError([Problem(cls.__name__, values, "must be an object of fields")])
         cls._refuse_unknown(values)
-        return cls(**{f.name: _from_json(values[f.name], f) for f in dataclasses.fields(cls) if f.name in values})
+        found, wrong = {}, []
+        for field in dataclasses.fields(cls):
+            try:
+                found |= {field.name: _from_json(values[field.name], field)} if field.name in values else {}
+            except ConfigError:  # of a config inside it
+                raise
+            except (TypeError, ValueError):
+                wrong.append(Problem(field.name, values[field.name], "must be a number, or a list of numbers"))
+        raise_if_any(wrong)
+        return cls(**found)
 
     @classmethod
     def _refuse_unknown(cls, names) -> None:

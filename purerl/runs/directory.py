@@ -425,7 +425,7 @@ def save(directory: Any, train: Train, state: TrainState) -> None:
     """Writes a state, of one run or of many under `vmap`, as a checkpoint, and waits until it is written.
 
     Raises:
-        ConfigError: the directory cannot be written to.
+        ConfigError: the directory cannot be written to, or has a run of `fit`.
         CheckpointError: the state could not be written.
 
     Example:
@@ -433,6 +433,8 @@ def save(directory: Any, train: Train, state: TrainState) -> None:
         >>> purerl.save("saved", train, train.init(jax.random.key(0)))
     """
     path = checkpoint.run_directory(directory)
+    if (path / "curves.bin").exists():
+        raise ConfigError([Problem("directory", str(path), "has a run of fit, which saves its states itself; name another one")])
     with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:
         home.save(updates_at(state.clock), {"state": state}, {"seconds": 0.0})
 

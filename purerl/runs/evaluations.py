@@ -131,6 +131,11 @@ class Best:
         self._arrays, record = from_first(self._arrays, record)
         self._leaves, self._updates, self._returns = record["leaves"], record["updates"], record["returns"]
 
+    def begin(self) -> None:
+        """Removes best states that a run which was killed before its first checkpoint left."""
+        if self._store is not None:
+            self._store.clear()
+
     def _restore(self, evaluations: Evaluations, wanted: dict[str, str]) -> None:
         try:
             there = self._store.updates() if self._store is not None else []  # in all processes: see `Directory.saved`

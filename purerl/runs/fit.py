@@ -23,11 +23,12 @@ from purerl.checks import check_type
 from purerl.config.base import OnPolicyConfig
 from purerl.config.other_names import renamed
 from purerl.config.rules import Rule, at_least, is_flag, is_int, is_number, one_of
-from purerl.core.errors import CheckpointError, ConfigError, NotFiniteError, Problem, nearest
+from purerl.core.errors import CheckpointError, NotFiniteError, Problem, nearest, raise_if_any
 from purerl.core.types import TrainState
 from purerl.envs.host import take_failure
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf
 from purerl.runs import host_environments
+from purerl.runs.analysis.rendering import check_drawing
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import Directory, Run, identity, require_checkpoint, saved_layout, warm_start
 from purerl.runs.evaluations import Best, Evaluations
@@ -124,7 +125,7 @@ def fit(
         save_seconds: approximate seconds between two checkpoints.
         save_every: also saves a checkpoint at each k-th update; 0 for none.
         keep: number of newest checkpoints to keep.
-        keep_every: keeps the checkpoints of every k-th update for ever; 0 for none.
+        keep_every: saves a checkpoint at each k-th update too, and keeps those for ever; 0 for none.
         on_save_error: if a file cannot be written, `raise`, or `warn` and try again when the next checkpoint is due.
         eval_every: evaluates before the first update and after each k-th; 0 for never.
         eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as `Train.evaluate` takes them.
@@ -156,8 +157,7 @@ def fit(
     """
     entered = time.perf_counter()
     check_type(cfg)
-    if found := _wrong_options(locals()):
-        raise ConfigError(found)
+    raise_if_any(_wrong_options(locals()))
     # Numbers of NumPy would overflow where Python's do not, and are no JSON.
     plain = lambda *values: (x.item() if isinstance(x, np.generic) else x for x in values)
     seed, num_seeds, exact, save_every, keep, keep_every = plain(seed, num_seeds, exact, save_every, keep, keep_every)
@@ -177,7 +177,8 @@ def fit(
         fewer = -(-plan.num_updates // (MANY_ROWS // 10))
         warnings.warn(f"{rows:,} rows of metrics will be kept; metrics_every={fewer} keeps {MANY_ROWS // 10:,}", stacklevel=2)
     score = runs.evaluation(eval_episodes, **options) if eval_every else None
-    evaluated = {"episodes": eval_episodes, "deterministic": bool(eval_deterministic)} if eval_every else None
+    if render_every:
+        check_drawing(runs.train.env, runs.train.env.max_steps)
     layout = {"exact": exact, "share": 1 if exact else runs.share, "devices_per_run": devices_per_run}
     who = identity(runs.train, runs.cfg, seed, num_seeds, **layout)
     with compile_cache(), Directory(path, who, type(cfg), keep, keep_every) as home, contextlib.ExitStack() as stack:
@@ -188,6 +189,9 @@ def fit(
         saved = shared(home.saved(resume, plan, describe({"state": template})))
         if saved is None and init_from is not None:
             require_checkpoint(init_from)  # before anything is compiled
+        evaluated = {"episodes": eval_episodes, "deterministic": bool(eval_deterministic)} if eval_every else None
+        if saved is not None and evaluated is None:
+            evaluated = saved.record.get("evaluated")  # its evaluations remain
         state, updates, seconds = runs.init(), 0, 0.0
         if saved is not None:
             fresh, updates, seconds = state, saved.updates, saved.record["seconds"]
@@ -203,7 +207,10 @@ def fit(
         evaluations = Evaluations(score, home.file("evaluations.jsonl"), updates, len(runs.labels), expected)
         stack.enter_context(contextlib.closing(evaluations))
         best = Best(home.best, who, len(runs.labels))
-        best.restore(evaluations, describe({"state": template}))
+        if saved is None:
+            best.begin()
+        else:
+            best.restore(evaluations, describe({"state": template}))
         save_errors = functools.partial(_save_errors, on_save_error)
         for write in (curves.flush, evaluations.flush):  # what was damaged is mended now
             with save_errors():
@@ -244,7 +251,7 @@ def fit(
         with Stop() as stop:
             while not done:
                 before = time.perf_counter()
-                until_due = (every - updates % every for every in (save_every, eval_every) if every)
+                until_due = (every - updates % every for every in (save_every, keep_every, eval_every) if every)
                 chunk = min(chunk, MAX_CHUNK, plan.num_updates - updates, *until_due)
                 try:
                     state, rows, finite = runs.chunk(state, chunk)
@@ -268,7 +275,7 @@ def fit(
                 (chunk, due, _), (_, _, asked) = agreed(chunk, time.monotonic() - saved_at >= save_seconds, asked)
                 stopped_by = None if not asked else "max_hours" if asked == TIME_IS_UP else signal.Signals(asked)
                 done = updates == plan.num_updates or stopped_by is not None
-                due = due or (save_every and updates % save_every == 0)
+                due = due or any(every and updates % every == 0 for every in (save_every, keep_every))
                 if (done or due) and finite.all():
                     save()
                     saved_at = time.monotonic()
@@ -296,6 +303,13 @@ RULES: dict[str, Rule] = {
     "chunk_seconds": Rule("must be above 0", lambda x: x > 0),
     "max_hours": at_least(0),
 }
+
+
+def check_arguments(*arguments: Any, **options: Any) -> None:
+    """Raises a ConfigError where `fit` would refuse such arguments, whatever the config."""
+    bound = inspect.signature(fit).bind(*arguments, **options)
+    bound.apply_defaults()
+    raise_if_any(_wrong_options(bound.arguments))
 
 
 def _wrong_options(options: dict[str, Any]) -> list[Problem]:

@@ -1,13 +1,16 @@
 """Values to try: of single fields of a config, on the command line and in Python."""
 
 import dataclasses
+import itertools
 import json
 import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from purerl.config.base import RNDConfig
-from purerl.config.fields import Config, is_float_leaf, kind_of
+from purerl.config.fields import Config, field_problems, is_float_leaf, kind_of
 from purerl.config.other_names import renamed
 from purerl.config.rules import AUTO, SWITCH, is_int, is_number
 from purerl.core.errors import ConfigError, Problem, nearest, raise_if_any
@@ -40,6 +43,7 @@ class Range:
         return f"{self.low:g}:{self.high:g}" + (":log" if self.log else "")
 
 
+EXACT = 9  # digits of a number in single precision
 TIME_LIMITS = ("env_params.max_steps_in_episode", "env_params.max_timesteps")  # must be known when a program is made
 Values = Range | tuple  # what a field is to try
 
@@ -60,6 +64,8 @@ def parsed(cfg: Config, texts: Sequence[str], flag: str) -> dict[str, Values]:
             continue
         try:
             name = _path(cfg, name)
+            if name in values:
+                found.append(Problem(flag, text, f"{name} is there twice; write all its values behind one"))
             values[name] = _range_of(given) if ":" in given else tuple(_value_of(cfg, name, x) for x in given.split(","))
         except ConfigError as error:
             found += [Problem(flag, text, problem.hint) for problem in error.problems]
@@ -73,7 +79,7 @@ def checked(cfg: Config, values: Any, flag: str) -> dict[str, Values]:
     """Values to try as ranges and tuples, by the path of their field.
 
     Raises:
-        ConfigError: a name that is no field, or no values.
+        ConfigError: a name that is no field, no values, or one that its field cannot have.
     """
     if not isinstance(values, dict) or not values:
         raise ConfigError([Problem(flag, values, 'must be a dict from fields to values: {"lr": [1e-4, 3e-4]}')])
@@ -87,12 +93,20 @@ def checked(cfg: Config, values: Any, flag: str) -> dict[str, Values]:
         given = given if isinstance(given, Range) else _tuple_of(given)
         if isinstance(given, Range):
             numbers = all(is_number(x) and math.isfinite(x) for x in (given.low, given.high)) and given.low < given.high
+            shown = str(given) if is_number(given.low) and is_number(given.high) else given
             if not numbers or (given.log and given.low <= 0):
-                found.append(Problem(name, str(given), "must be from a number to a larger one; with log, both above 0"))
-            elif not (_is_number_field(cfg, path)):
-                found.append(Problem(name, str(given), "its values are no numbers; list them"))
+                found.append(Problem(name, shown, "must be from a number to a larger one; with log, both above 0"))
+            elif not _is_number_field(cfg, path):
+                found.append(Problem(name, shown, "its values are no numbers; list them"))
+            elif is_int_field(cfg, path) and not (float(given.low).is_integer() and float(given.high).is_integer()):
+                found.append(Problem(name, shown, "must be from a whole number to a larger one"))
+            else:
+                whole = int if is_int_field(cfg, path) else lambda x: x
+                found += _value_problems(cfg, path, (whole(given.low), whole(given.high)))
         elif not given:
             found.append(Problem(name, values[name], "must be a list of values, or a purerl.Range"))
+        else:
+            found += _value_problems(cfg, path, given)
         right[path] = given
     raise_if_any(found)
     return right
@@ -129,19 +143,32 @@ def is_static(cfg: Config, path: str) -> bool:
     return path in TIME_LIMITS or bool(_field(cfg, path).metadata.get("static"))
 
 
+def num_points(cfg: Config, values: dict[str, Values]) -> float:
+    """How many points there are: infinitely many with a range of a field that is no int."""
+    count = lambda path, x: len(x) if isinstance(x, tuple) else x.high - x.low + 1 if is_int_field(cfg, path) else math.inf
+    return math.prod(count(path, x) for path, x in values.items())
+
+
+def all_points(values: dict[str, Values]) -> list[dict[str, Any]]:
+    """Every combination of lists and of ranges of whole numbers, the last field varying fastest."""
+    each = [x if isinstance(x, tuple) else range(int(x.low), int(x.high) + 1) for x in values.values()]
+    return [dict(zip(values, point, strict=True)) for point in itertools.product(*each)]
+
+
 def is_int_field(cfg: Config, path: str) -> bool:
     """Whether its values are whole numbers."""
     return not path.startswith("env_params.") and kind_of(_field(cfg, path)) is int
 
 
-def in_words(point: dict[str, Any]) -> str:
+def in_words(point: dict[str, Any], digits: int = 6) -> str:
     """ "lr = 0.001, num_steps = 64" """
-    return ", ".join(f"{path} = {value_in_words(value)}" for path, value in point.items())
+    return ", ".join(f"{path} = {value_in_words(value, digits)}" for path, value in point.items())
 
 
-def value_in_words(value: Any) -> str:
+def value_in_words(value: Any, digits: int = 6) -> str:
+    """A value as text; `EXACT` digits tell any two floats of single precision apart."""
     if isinstance(value, float):
-        return "auto" if value == AUTO else f"{value:.6g}"
+        return "auto" if value == AUTO else f"{value:.{digits}g}"
     return "x".join(map(str, value)) if isinstance(value, tuple) and all(map(is_int, value)) else str(value)
 
 
@@ -194,10 +221,23 @@ def _kind(cfg: Config, path: str) -> str:
 
 
 def _tuple_of(values: Any) -> tuple:
-    if isinstance(values, str | bytes | dict) or not hasattr(values, "__iter__"):
+    is_scalar = hasattr(values, "dtype") and np.ndim(values) == 0
+    if isinstance(values, str | bytes | dict) or is_scalar or not hasattr(values, "__iter__"):
         return ()
-    plain = (x.item() if hasattr(x, "item") else x for x in values)
-    return tuple({value_in_words(x): x for x in plain}.values())  # each once
+    plain = (tuple(x) if isinstance(x, list) else x.item() if hasattr(x, "item") else x for x in values)
+    return tuple({value_in_words(x, EXACT): x for x in plain}.values())  # each once
+
+
+def _value_problems(cfg: Config, path: str, values: Sequence[Any]) -> list[Problem]:
+    """What is wrong with values of a field, each by itself."""
+    outer, _, inner = path.partition(".")
+    if outer == "env_kwargs":
+        return []
+    if outer == "env_params":
+        return [Problem(path, x, "must be a finite number") for x in values if not (is_number(x) and math.isfinite(x))]
+    part, name = (cfg.rnd, inner) if outer == "rnd" else (cfg, outer)
+    found = [problem for x in values for problem in field_problems(part.replace(**{name: x})) if problem.field == name]
+    return [Problem(path, problem.value, problem.hint) for problem in found]
 
 
 def _range_of(text: str) -> Range:

@@ -26,6 +26,7 @@ from purerl.runs.storage.files import AppendOnlyFile, atomic_write, checksum, re
 from purerl.runs.training import MAX_CHUNK, Runs
 from purerl.studies import space
 from purerl.studies.space import Range
+from purerl.train import Train
 
 PyTree = Any
 Scores = tuple[tuple[float, ...], ...]  # [trials][seeds]
@@ -90,7 +91,7 @@ class Study:
 
     Args:
         cfg, values, trials, search_hours, sampler, pruner, objects: as `tune` takes them.
-        options: what a study that goes on must have as before: num_seeds, rungs, at_once, seed.
+        options: what a study that goes on must have as before: num_seeds, rungs, at_once, seed, and the objects in words.
         home: its directory, or None.
         limit: a function that gives what ends it before its time, or None.
     """
@@ -101,7 +102,7 @@ class Study:
         values: dict[str, space.Values],
         trials: int,
         search_hours: float,
-        options: dict[str, int],
+        options: dict[str, Any],
         home: pathlib.Path | None,
         sampler: Callable[[int], Any] | None,
         pruner: Any,
@@ -144,7 +145,7 @@ class Study:
         journal = home / "trials.jsonl"
         wanted = json.loads(json.dumps(who))
         if (saved := _saved(home)) is not None:
-            if changed := [name for name in wanted if saved.get(name) != wanted[name]]:
+            if changed := [name for name in wanted if name in saved and saved[name] != wanted[name]]:  # of before without objects
                 raise CheckpointMismatch(
                     home, [f"{name}: {saved.get(name)} in the study, {wanted[name]} here" for name in changed]
                 )
@@ -153,20 +154,20 @@ class Study:
         self._store = Store(home / "states", keep=2**31 - 1)
         lines, steps = [], []
         for line in read_file(journal).splitlines():
-            if (step := _step_of(line)) is None:
+            if (read := _step_of(line)) is None:
                 warnings.warn(f"{journal}: a line is damaged; the study goes on from the one before", stacklevel=4)
                 break
             lines.append(line + b"\n")
-            steps.append(step)
-        for step in steps:
-            self._adopt(step)
+            steps.append(read)
+        for step, drawn in steps:
+            self._adopt(step, drawn)
         self._file = AppendOnlyFile(journal, b"".join(lines))
 
-    def _adopt(self, step: Step) -> None:
-        """A step that was trained before."""
+    def _adopt(self, step: Step, drawn: list[dict[str, Any]]) -> None:
+        """A step that was trained before, and what Optuna drew for its new trials: points are rounded."""
         if step.rung == 0:
-            for number, point in zip(step.trials, step.points, strict=True):
-                self._study.enqueue_trial(self._suggestion(point))
+            for number, suggestion in zip(step.trials, drawn or map(self._suggestion, step.points), strict=True):
+                self._study.enqueue_trial(suggestion)
                 self._ask(number)
         self._report(step)
         self._apply(step)
@@ -180,8 +181,13 @@ class Study:
             leaves = {f"{number}{path}": described[path] for number in states for path in described}
             self._store.write(self._batches, arrays, leaves, {"seconds": 0.0})
             self._store.wait()
-        self._file.add(_line_of(step))
+        self._file.add(_line_of(step, [self._live[number].params for number in step.trials] if step.rung == 0 else []))
         self._file.flush()
+
+    def _has_states(self, numbers: list[int]) -> bool:
+        """Whether the states that a rung begins from are there."""
+        there = set() if self._store is None else set(self._store.updates())
+        return all(number in self._states or self._where.get(number) in there for number in numbers)
 
     def _state_of(self, number: int) -> dict[str, np.ndarray]:
         """The state of a trial that waits, by path."""
@@ -228,9 +234,13 @@ class Study:
         count = min(self._options["at_once"], self._trials - begun)
         if count <= 0 or self.seconds > self._search_seconds:
             return None
+        if space.num_points(self.cfg, self._values) <= self._trials:
+            return self._batch_of_grid(count)
         static = {path: x for path, x in self._values.items() if space.is_static(self.cfg, path)}
+        # Where there are more programs than batches, Optuna chooses from the start: the first ones would be no fair sample.
+        few = space.num_points(self.cfg, static) <= -(-self._trials // self._options["at_once"])
         known = {json.dumps(self._static(trial.point)) for trial in self._found.values()}
-        untried = [x for x in _combinations(static) if json.dumps(self._as_json(x)) not in known]
+        untried = [x for x in space.all_points(static) if json.dumps(self._as_json(x)) not in known] if few else []
         base = self._sampler(self._options["seed"] + 1 + self._batches)
         fixed = self._suggestion(untried[0]) if untried else {}
         for number in range(begun, begun + count):
@@ -242,13 +252,26 @@ class Study:
         numbers = list(range(begun, begun + count))
         return 0, self._static(self._found[begun].point), numbers
 
+    def _batch_of_grid(self, count: int) -> tuple | None:
+        """New trials where all points can be tried: those that were not, in order, and of one program."""
+        known, begun = {space.in_words(trial.point, space.EXACT) for trial in self._found.values()}, len(self._found)
+        untried = [x for x in space.all_points(self._values) if space.in_words(x, space.EXACT) not in known]
+        if not untried:
+            return None
+        static = self._static(untried[0])
+        batch = [x for x in untried if self._static(x) == static][:count]
+        for number, point in enumerate(batch, begun):
+            self._study.enqueue_trial(self._suggestion(point))
+            self._ask(number)
+        return 0, static, list(range(begun, begun + len(batch)))
+
     def _ask(self, number: int) -> dict[str, Any]:
         """A point that Optuna proposes."""
         trial = self._live[number] = self._study.ask()
         point = {}
         for path, values in self._values.items():
             if isinstance(values, tuple):
-                words = list(map(space.value_in_words, values))
+                words = [space.value_in_words(x, space.EXACT) for x in values]
                 point[path] = values[words.index(trial.suggest_categorical(path, words))]
             elif space.is_int_field(self.cfg, path):
                 point[path] = trial.suggest_int(path, int(values.low), int(values.high), log=values.log)
@@ -260,7 +283,8 @@ class Study:
 
     def _suggestion(self, point: dict[str, Any]) -> dict[str, Any]:
         """A point as Optuna has it."""
-        return {path: space.value_in_words(x) if isinstance(self._values[path], tuple) else x for path, x in point.items()}
+        word = lambda x: space.value_in_words(x, space.EXACT)
+        return {path: word(x) if isinstance(self._values[path], tuple) else x for path, x in point.items()}
 
     def _static(self, point: dict[str, Any]) -> dict[str, Any]:
         return self._as_json({path: x for path, x in point.items() if space.is_static(self.cfg, path)})
@@ -275,8 +299,12 @@ class Study:
         plan, seeds = runs.here.plan, self._options["num_seeds"]
         begin, end = (self._updates_of(r, plan.num_updates) for r in (rung - 1, rung))
         state = runs.init()
-        if rung:
+        if rung and self._has_states(numbers):
             state = self._resumed(state, runs.template(), numbers)
+        elif rung:  # a line of the journal was lost, and what came after it had removed the states
+            if (again := self._advance(runs, state, begin)) is None:
+                return None
+            state = again[0]
         trained = self._advance(runs, state, end - begin)
         if trained is None:
             return None
@@ -345,12 +373,7 @@ class Study:
             if not floats:  # so that it is a batch
                 batch = jax.tree.map(lambda x: np.full(len(points), x, np.float32), batch)
             runs = Runs(batch, self._options["seed"], seeds, False, self._objects, 1)
-            if runs.on_host:
-                hint = "lives on the host, and a study goes back to states of trials; purerl.sweep tries settings there"
-                raise ConfigError([Problem("env", runs.train.env.name, hint)])
-            if runs.here.plan.num_updates < 2 ** (self._options["rungs"] - 1):
-                hint = f"there are {runs.here.plan.num_updates} updates, too few for so many rungs"
-                raise ConfigError([Problem("rungs", self._options["rungs"], hint)])
+            check_program(runs.train, self._options["rungs"])
             runs.compile(runs.init())
             self._programs[name] = runs
             return runs
@@ -409,9 +432,11 @@ class Study:
 
     # --- the result ---------------------------------------------------------------------------------------------------
 
-    def completed(self) -> list[Trial]:
-        """Trials that were trained to the end, the best first."""
-        return sorted((x for x in self._found.values() if x.completed), key=lambda x: -x.score)
+    def best(self, count: int) -> list[Trial]:
+        """The best trials that were trained to the end, the best first; of equal points one."""
+        completed = sorted((x for x in self._found.values() if x.completed), key=lambda x: x.score)
+        different = {space.in_words(x.point, space.EXACT): x for x in completed}
+        return sorted(different.values(), key=lambda x: -x.score)[:count]
 
     def trials(self) -> list[Trial]:
         """All that finished a rung: completed ones first, then by the last rung and the score."""
@@ -426,6 +451,15 @@ class Study:
                 return {path: float(x) for path, x in self._optuna.importance.get_param_importances(self._study).items()}
         except (ValueError, RuntimeError, ImportError):  # too few trials, or all alike
             return {}
+
+
+def check_program(train: Train, rungs: int) -> None:
+    """Raises a ConfigError where a study cannot train such runs."""
+    if train.env.host is not None:
+        hint = "lives on the host, and a study goes back to states of trials; purerl.sweep tries settings there"
+        raise ConfigError([Problem("env", train.env.name, hint)])
+    if train.plan.num_updates < 2 ** (rungs - 1):
+        raise ConfigError([Problem("rungs", rungs, f"there are {train.plan.num_updates} updates, too few for so many rungs")])
 
 
 def at_once_of(home: pathlib.Path | None) -> int | None:
@@ -469,15 +503,6 @@ def _better_half(optuna: Any) -> Any:
     return BetterHalf()
 
 
-def _combinations(static: dict[str, space.Values]) -> list[dict[str, Any]]:
-    """Every choice of static fields."""
-    found = [{}]
-    for path, values in static.items():
-        values = values if isinstance(values, tuple) else range(int(values.low), int(values.high) + 1)
-        found = [point | {path: x} for point in found for x in values]
-    return found
-
-
 def _scores(episode_return: Mean, finite: np.ndarray, seeds: int) -> Scores:
     """`[trials][seeds]`, NaN where a run diverged or no episode ended."""
     scores = np.where(finite, over_the_last(episode_return, LAST), np.nan).reshape(-1, seeds)
@@ -489,24 +514,25 @@ def _is_clock(path: str) -> bool:
     return path.startswith(".clock")
 
 
-def _line_of(step: Step) -> bytes:
-    found = step._asdict()
+def _line_of(step: Step, drawn: list[dict[str, Any]]) -> bytes:
+    found = step._asdict() | {"drawn": drawn}
     found["points"] = [{path: space.to_json(x) for path, x in point.items()} for point in step.points]
     found["scores"] = [[x if math.isfinite(x) else None for x in row] for row in step.scores]
     return json.dumps({**found, "check": checksum(json.dumps(found).encode()).hex()}).encode() + b"\n"
 
 
-def _step_of(line: bytes) -> Step | None:
-    """A step as it was written; None if it is not."""
+def _step_of(line: bytes) -> tuple[Step, list[dict[str, Any]]] | None:
+    """A step as it was written, and what Optuna drew for it, which studies of before do not have; None if it is not."""
     try:
         found = json.loads(line)
         mark = found.pop("check")
         if checksum(json.dumps(found).encode()).hex() != mark:
             return None
+        drawn = found.pop("drawn", [])
         tuples = lambda x: tuple(map(tuples, x)) if isinstance(x, list) else x
         points = [{path: tuples(x) for path, x in point.items()} for point in found["points"]]
         scores = [tuple(math.nan if x is None else x for x in row) for row in found["scores"]]
         lists = {"trials": tuple(found["trials"]), "kept": tuple(found["kept"])}
-        return Step(**{**found, **lists, "points": tuple(points), "scores": tuple(scores)})
+        return Step(**{**found, **lists, "points": tuple(points), "scores": tuple(scores)}), drawn
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -22,9 +22,9 @@ from purerl.config.rules import is_int
 from purerl.core.errors import CheckpointCorrupt, CheckpointMismatch, ConfigError, Problem, raise_if_any
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
-from purerl.runs.fit import OBJECTS, FitResult, fit
+from purerl.runs.fit import OBJECTS, FitResult, check_arguments, fit
 from purerl.runs.processes import agreed, is_first, process_count
-from purerl.runs.storage.checkpoint import run_directory
+from purerl.runs.storage.checkpoint import run_directory, saved_updates
 from purerl.runs.storage.files import atomic_write, read_file, write_errors
 from purerl.runs.training import Runs
 from purerl.studies import space
@@ -78,7 +78,8 @@ class Sweep:
     @property
     def labels(self) -> tuple[str, ...]:
         """Each config in words: "lr = 0.001, num_steps = 64"."""
-        return tuple(map(space.in_words, self.points))
+        short = tuple(map(space.in_words, self.points))
+        return short if len(set(short)) == len(short) else tuple(space.in_words(point, space.EXACT) for point in self.points)
 
     def programs(self, at_once: int | None = None) -> tuple[Program, ...]:
         """The configs as batches for `fit`: one for all that differ in floats alone, and one for each choice of what is static.
@@ -136,6 +137,7 @@ class Sweep:
         if not (at_once is None or (is_int(at_once) and at_once >= 1)):
             raise ConfigError([Problem("at_once", at_once, "must be an int of at least 1, or None")])
         for program in self.programs():  # before the first of them is trained
+            check_arguments(program.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
             raise_if_any(problems(program.cfg))
         home = None
         if directory is not None:
@@ -153,6 +155,9 @@ class Sweep:
             watching = recorders(path, program.cfg) if recorders and is_first() else ()
             results.append(fit(program.cfg, seed, path, num_seeds=num_seeds, recorders=watching, max_hours=left, **options))
             stopped_by = results[-1].stopped_by
+        progress = results[-1].progress if len(results) == len(programs) else None
+        if progress is not None and progress.updates == progress.plan.num_updates:
+            stopped_by = None  # in the last chunk of the last program
         return SweepResult(self, programs, tuple(results), num_seeds, stopped_by)
 
     def _planned(
@@ -168,14 +173,20 @@ class Sweep:
         }
         file = None if home is None else home / "sweep.json"
         saved = _read(file) if file is not None and is_first() else None
+        if saved is not None and not _has_begun(home):  # it was killed before anything was kept
+            saved = None
+        elif saved is None and file is not None and is_first() and saved_updates(home / "checkpoints"):
+            raise CheckpointMismatch(home, ["it has a run, and no sweep"])
+        alone = process_count() == 1
+        runs = [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []  # which checks them
         if saved is not None:
             wanted = json.loads(json.dumps(record))
             changed = [name for name in wanted if saved.get(name) != wanted[name]]
             if changed:
                 raise CheckpointMismatch(home, [f"{name}: not those of the sweep in {file.name}" for name in changed])
             at_once = saved["at_once"]
-        elif at_once is None and process_count() == 1:
-            at_once = min(self._that_fit(program, seed, num_seeds, options) for program in self.programs())
+        elif at_once is None and alone:
+            at_once = min(map(self._that_fit, runs))
         (at_once,), _ = agreed(at_once or len(self.points))
         programs = self.programs(at_once)
         if file is not None and is_first() and saved is None:
@@ -185,18 +196,29 @@ class Sweep:
                 atomic_write(file, json.dumps(whole, indent=1).encode())
         return programs
 
-    def _that_fit(self, program: Program, seed: int, num_seeds: int, options: dict) -> int:
-        """How many configs of a program memory holds at once, by what its compiler says."""
-        names = ("devices_per_run", "exact")
-        objects = {name: x for name, x in options.items() if name in OBJECTS}
-        devices_per_run, exact = (options.get(name) or default for name, default in zip(names, (1, False), strict=True))
-        runs = Runs(program.cfg, seed, num_seeds, exact, objects, devices_per_run)
+    def _that_fit(self, runs: Runs) -> int:
+        """How many configs memory holds at once, by what the compiler says of these runs of a program."""
         available, plan = MOST_OF_MEMORY * available_bytes(), runs.here.plan
         if runs.share * MUCH_MORE * (plan.state_bytes + plan.rollout_bytes) < available:
             return len(self.points)
         runs.compile(runs.template())
-        needed = runs.needed_bytes()
-        return len(self.points) if needed <= available else max(1, int(len(program.places) * available / needed))
+        needed, configs = runs.needed_bytes(), max(1, len(runs.configs))
+        return len(self.points) if needed <= available else max(1, int(configs * available / needed))
+
+
+def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any]) -> Runs:
+    """The runs of a program. Nothing is compiled.
+
+    Raises:
+        ConfigError: as `make_train`.
+    """
+    objects = {name: x for name, x in options.items() if name in OBJECTS}
+    return Runs(program.cfg, seed, num_seeds, options.get("exact") or False, objects, options.get("devices_per_run") or 1)
+
+
+def _has_begun(home: pathlib.Path) -> bool:
+    """Whether the directory of a sweep has a checkpoint."""
+    return any(saved_updates(folder / "checkpoints") for folder in (home, *home.iterdir()))
 
 
 class SweepResult(NamedTuple):
@@ -279,7 +301,7 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
             if draws
             else [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
         )
-    unique = {space.in_words(point): point for point in points}
+    unique = {space.in_words(point, space.EXACT): point for point in points}
     return Sweep(cfg, tuple(unique.values()))
 
 

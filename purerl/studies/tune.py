@@ -10,14 +10,16 @@ counts twice.
 
 import math
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from purerl.checks import check_type
 from purerl.config.base import OnPolicyConfig
-from purerl.config.rules import is_int
+from purerl.config.rules import is_int, is_number
 from purerl.core.errors import Problem, raise_if_any
 from purerl.runs.compile_cache import compile_cache
+from purerl.runs.directory import identity
 from purerl.runs.fit import OBJECTS
 from purerl.runs.processes import process_count
 from purerl.runs.signals import Stop
@@ -25,11 +27,13 @@ from purerl.runs.storage.checkpoint import Lock, run_directory
 from purerl.runs.storage.files import atomic_write
 from purerl.studies import space
 from purerl.studies.scores import Summary, summary_of
-from purerl.studies.study import Step, Study, Trial, at_once_of
+from purerl.studies.study import Step, Study, Trial, at_once_of, check_program
 from purerl.studies.sweep import Sweep, SweepResult
 from purerl.studies.writing import as_code, as_toml
+from purerl.train import make_train
 
 MOST_AT_ONCE = 16
+MOST_CHECKED = 32  # programs that are made before the first is trained
 
 
 class Tuned(NamedTuple):
@@ -100,7 +104,7 @@ def tune(
     Args:
         cfg: what is not tuned.
         values: a dict from fields to a `purerl.Range` or a list. Of static fields each choice is a program of its own.
-        trials: how many settings to try.
+        trials: how many settings to try; of lists alone each combination once, at most.
         num_seeds: of each trial.
         directory: for the study, which the same call continues after a kill, and for the runs of finalists; None keeps nothing.
           More `trials` may be asked for later.
@@ -136,9 +140,11 @@ def tune(
     home = None if directory is None else run_directory(directory)
     at_once = at_once or at_once_of(home) or max(1, min(MOST_AT_ONCE, int(trials / (2 * choices))))
     if len(static) == len(values):  # each choice is one trial
-        at_once, trials = 1, min(trials, int(choices))
+        at_once = 1
+    trials = int(min(trials, space.num_points(cfg, values)))
+    described = _checked_programs(cfg, static, rungs, objects)
     lock = None if home is None else Lock(home)
-    options = {"num_seeds": num_seeds, "rungs": rungs, "at_once": at_once, "seed": seed}
+    options = {"num_seeds": num_seeds, "rungs": rungs, "at_once": at_once, "seed": seed, "objects": described}
     try:
         with compile_cache(), Stop() as stop:
             started = time.perf_counter()
@@ -148,7 +154,7 @@ def tune(
                 if watch is not None:
                     watch(step)
             study.close()
-        best = study.completed()[:finalists]
+        best = study.best(finalists)
         if limit() is not None or not best:
             return _result(study, None, (), None, limit())
         left = max_hours - (time.perf_counter() - started) / 3600 if max_hours else 0.0
@@ -156,6 +162,22 @@ def tune(
     finally:
         if lock is not None:
             lock.release()
+
+
+def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rungs: int, objects: dict[str, Any]) -> Any:
+    """The objects in words, after every program was made, or of very many the first.
+
+    Raises:
+        ConfigError: as `make_train`, and where a study cannot train it.
+    """
+    few = space.num_points(cfg, static) <= MOST_CHECKED
+    points = space.all_points(static if few else {path: x if isinstance(x, tuple) else (x.low,) for path, x in static.items()})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # each program warns when it is trained
+        trains = [make_train(space.with_values(cfg, point), **objects) for point in points[: None if few else 1]]
+    for train in trains:
+        check_program(train, rungs)
+    return identity(trains[0], cfg)["objects"]
 
 
 def _finals(
@@ -207,6 +229,11 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
             found.append(Problem(name, options[name], f"must be an int of at least {least}"))
     if options["at_once"] is not None and not (is_int(options["at_once"]) and options["at_once"] >= 1):
         found.append(Problem("at_once", options["at_once"], "must be an int of at least 1"))
+    for name in ("search_hours", "max_hours"):
+        if not (is_number(options[name]) and options[name] >= 0):
+            found.append(Problem(name, options[name], "must be at least 0"))
+    if not found and options["seed"] + 2 * options["num_seeds"] + options["final_seeds"] > 2**32:
+        found.append(Problem("seed", options["seed"], "must leave room below 2**32 for the seeds that follow it"))
     found += [Problem(name, x, "no argument of tune") for name, x in options["objects"].items() if name not in OBJECTS]
     if process_count() > 1:
         found.append(Problem("tune", process_count(), "a study has one process; start it without --distributed"))

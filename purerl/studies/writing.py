@@ -36,7 +36,11 @@ def as_toml(cfg: OnPolicyConfig) -> str:
     values = changed_values(cfg)
     if "env_kwargs" in values:
         values["env_kwargs"] = dict(values["env_kwargs"])
-    return "".join(f"{name} = {text(x)}\n" for name, x in values.items())
+    if ":" in values.get("env", ""):  # nothing of a file is imported
+        first, values = f"# with --env {values['env']}\n", {name: x for name, x in values.items() if name != "env"}
+    else:
+        first = ""
+    return first + "".join(f"{name} = {text(x)}\n" for name, x in values.items())
 
 
 def as_code(cfg: OnPolicyConfig) -> str:

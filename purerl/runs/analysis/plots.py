@@ -62,6 +62,20 @@ def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[C
     return [Curve(label(config), steps[ends - 1], of(config)) for config in dict.fromkeys(configs)]
 
 
+def filled(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
+    """Steps, and the values of the seeds that have any, from where each of them has one: `[points]` and `[seeds, points]`.
+
+    In between, a seed without a value has what its neighbours interpolate; after its last one, that one stands.
+    """
+    known = [values for values in curve.values if not np.isnan(values).all()]
+    if not known:
+        return curve.steps[:0], np.zeros((0, 0))
+    seen = ~np.isnan(known)
+    begin = int(seen.argmax(1).max())
+    whole = [np.interp(curve.steps, curve.steps[there], values[there]) for there, values in zip(seen, known, strict=True)]
+    return curve.steps[begin:], np.array(whole)[:, begin:]
+
+
 def plot(
     directories: Sequence[str | os.PathLike],
     out: str | os.PathLike,
@@ -105,10 +119,10 @@ def plot(
     named, statistic = CENTRES[centre]
     axes = figure.add_subplot()
     for curve, label in zip(lines, labels or [line.label for line in lines], strict=True):
-        seen = ~np.isnan(curve.values).any(0)
-        steps, values = curve.steps[seen], curve.values[:, seen]
-        seeds = f"{len(values)} seeds" if len(values) > 1 else "1 seed"
-        (line,) = axes.plot(steps, statistic(values), label=f"{label} ({seeds})")
+        steps, values = filled(curve)
+        count, every = len(values), len(curve.values)
+        seeds = f"{count} of {every} seeds" if count < every else f"{count} seeds" if count > 1 else "1 seed"
+        (line,) = axes.plot(steps, statistic(values) if steps.size else [], label=f"{label} ({seeds})")
         if len(values) > 1 and steps.size:
             axes.fill_between(steps, *statistics.interval(values, statistic, 1000), color=line.get_color(), alpha=0.25, lw=0)
     axes.set_xlabel("environment steps")

@@ -10,7 +10,7 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import named_key, split_keys
-from purerl.core.types import TrainState
+from purerl.core.types import Environment, TrainState
 from purerl.runs.storage.files import write_errors
 from purerl.train import Train
 
@@ -47,10 +47,7 @@ def render(
     limit = env.max_steps if max_steps is None else max_steps
     if pathlib.Path(path).suffix != ".gif":
         raise ConfigError([Problem("path", str(path), "must end in .gif")])
-    if env.draw is None:
-        raise ConfigError([Problem("env", train.cfg.env, "its suite has no way of drawing it")])
-    if limit is None:
-        raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
+    check_drawing(env, limit)
     key = jax.random.key(seed)
     if env.host:
         env = train.environments_apart()
@@ -76,6 +73,14 @@ def render(
     with write_errors(path):
         env.draw(frames, np.cumsum(reward[:steps]), path)
     return float(reward[:steps].sum())
+
+
+def check_drawing(env: Environment, max_steps: int | None) -> None:
+    """Raises a ConfigError where an environment cannot be drawn, or nothing says when its episodes end."""
+    if env.draw is None:
+        raise ConfigError([Problem("env", env.name, "its suite has no way of drawing it")])
+    if max_steps is None:
+        raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
 
 
 def _is_key(x: jax.Array) -> bool:

@@ -28,6 +28,7 @@ import jax
 import numpy as np
 
 from purerl.config.rules import is_int
+from purerl.core.errors import ConfigError, Problem
 from purerl.core.metrics import add_up, summarize
 from purerl.runs.logging.progress import Progress
 from purerl.runs.storage.files import atomic_write, read_file
@@ -138,9 +139,14 @@ class Rows(abc.ABC):
         every: updates in a row; 0 writes one for each chunk, and in a long run one for each 1/5,000 of the time so far, so that
           a file of weeks is no larger than one of hours. A row also ends at each checkpoint, so that a run that is killed and
           resumed neither loses nor repeats one.
+
+    Raises:
+        ConfigError: every is no int of at least 0.
     """
 
     def __init__(self, path: str | os.PathLike, every: int = 0):
+        if not (is_int(every) and every >= 0):
+            raise ConfigError([Problem("every", every, "must be an int of at least 0")])
         self.path = pathlib.Path(path)
         self.sink, self._every, self._pending, self._written = None, every, None, 0.0
 
@@ -230,7 +236,10 @@ class Csv(TextRows):
         self._names = next(csv.reader([lines[0].decode(errors="replace")]))  # a label may have a comma
         whole = [line for line in lines[1:] if line.endswith(b"\n") and line.count(b",") == len(self._names) - 1]
         first = lambda line: line.partition(b",")[0]
-        return [*lines[:1], *(line for line in whole if first(line).isdigit() and int(first(line)) <= updates)]
+        rows = [line for line in whole if first(line).isdigit() and int(first(line)) <= updates]
+        if not rows:
+            self._names = []  # those of this run may be others
+        return [*lines[:1], *rows] if rows else []
 
     def write(self, row: dict[str, Any]) -> None:
         writer = csv.writer(self.sink, lineterminator="\n")

@@ -189,15 +189,19 @@ class Store:
             self._forget()
 
     def _forget(self) -> None:
-        """Removes the checkpoints that need not be kept, each in one step."""
+        """Removes the checkpoints that need not be kept."""
         if not is_first():
             return
         there = self.updates()
         lasting = [updates for updates in there if self._keep_every and updates % self._keep_every == 0]
         for updates in set(there) - {*there[-self._keep :], *lasting}:
-            removed = self.directory / f"{updates}{UNFINISHED}-removed"
-            os.rename(self._path(updates), removed)
-            shutil.rmtree(removed)
+            self._remove(updates)
+
+    def _remove(self, updates: int) -> None:
+        """Removes a checkpoint in one step."""
+        removed = self.directory / f"{updates}{UNFINISHED}-removed"
+        os.rename(self._path(updates), removed)
+        shutil.rmtree(removed)
 
     def _reported(self):
         return _Translated(self._failed)
@@ -211,6 +215,13 @@ class Store:
     def updates(self) -> list[int]:
         """Which checkpoints there are, the oldest first."""
         return saved_updates(self.directory)
+
+    def clear(self) -> None:
+        """Removes all checkpoints."""
+        if is_first():
+            with self._reported():
+                for updates in self.updates():
+                    self._remove(updates)
 
     def load(self, updates: int) -> Checkpoint:
         """A checkpoint, verified.
