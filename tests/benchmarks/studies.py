@@ -80,7 +80,8 @@ def run(name, only, purejaxrl, record):
         start = time.perf_counter()
         cfg, tried = chosen(case, purejaxrl) if case.grid else tuned(case) if case.trials else (case.cfg, [])
         if case.like:
-            cfg = type(cfg).from_json(json.dumps(recording.load("studies.json")[name][case.like]["config"])).replace(env=cfg.env)
+            found = type(cfg).from_json(json.dumps(recording.load("studies.json")[name][case.like]["config"]))
+            cfg = found.replace(env=cfg.env, total_timesteps=cfg.total_timesteps)
         scores = scores_of(case, cfg, SEEDS, purejaxrl).tolist()
         row = {
             "algorithm": "purejaxrl" if case.purejaxrl else algorithm_of(cfg),

@@ -77,14 +77,19 @@ def chains():
 
 
 def corridors():
-    """What is seen at one end of a corridor says which way is right at the other."""
+    """What is seen at one end of a corridor says which way is right at the other; with 4 M steps the settings of 1 M."""
     cfg = purerl.preset("xminigrid/MiniGrid-DoorKey-5x5").replace(env="xminigrid/MiniGrid-MemoryS8", total_timesteps=1_000_000)
     memories = {
         "GRU": cfg,
         "minimal GRU": cfg.replace(memory="min_gru"),
         "no memory": cfg.replace(memory="none", memory_size=128),
     }
-    return {f"MiniGrid-MemoryS8: {name}": Case(cfg, trials=TRIALS) for name, cfg in memories.items()}
+    cases = {f"MiniGrid-MemoryS8: {name}": Case(cfg, trials=TRIALS) for name, cfg in memories.items()}
+    long = {
+        f"MiniGrid-MemoryS8, 4 M: {name}": Case(cfg.replace(total_timesteps=4_000_000), like=f"MiniGrid-MemoryS8: {name}")
+        for name, cfg in memories.items()
+    }
+    return cases | long
 
 
 def hidden():
