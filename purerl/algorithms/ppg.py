@@ -1,8 +1,8 @@
 """Phasic Policy Gradient (Cobbe et al. 2021, arXiv:2009.04416): what it adds to PPO.
 
     repeat
-        n_pi times:  collect a rollout, improve the policy (e_pi passes) and the value (e_v passes), keep observations and targets
-        clone the policy, then e_aux passes over all that was kept on
+        n_pi times:  collect a rollout, improve the policy (e_pi epochs) and the value (e_v epochs), keep observations and targets
+        clone the policy, then e_aux epochs over all that was kept on
             L = (V_aux - target)^2 / 2 + beta_clone * KL(clone || policy) + (V - target)^2 / 2
 
 V_aux is a head on the policy's features. They learn to predict values, while the clone keeps the policy's outputs where they
@@ -17,8 +17,8 @@ phase. Rewards are scaled by default, as in the paper's code.
 
 **When to choose it.** For procedurally generated levels: trained in 200 mazes it solved 0.41 of others (0.38 to 0.44), PPO 0.34
 (0.31 to 0.38), though PPO solved more of the 200. In a quarter of a million steps of MinAtar it was better than PPO on Asterix
-and SpaceInvaders, and worse on Breakout unless the policy has six passes; after five million it was not better on Breakout
-either (`tests/benchmarks/RESULTS.md`). It takes about twice the time of PPO (`tests/benchmarks/speed.md`).
+and SpaceInvaders, and worse on Breakout unless the policy has six epochs; after five million it was not better on Breakout
+either, nor after one million with as much noise in the observation (`tests/benchmarks/RESULTS.md`). It takes about twice the time of PPO (`tests/benchmarks/speed.md`).
 
 **Metrics** beside PPO's, in updates with an auxiliary phase:
 
