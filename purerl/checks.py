@@ -22,11 +22,24 @@ from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.spaces import entries_of, is_index, step_shapes
-from purerl.core.types import Algorithm, Discrete, Environment, MultiDiscrete, Network, Outputs, Phase, TrainState
+from purerl.core.types import (
+    Algorithm,
+    Box,
+    Discrete,
+    Environment,
+    MultiBinary,
+    MultiDiscrete,
+    Network,
+    Outputs,
+    Phase,
+    TrainState,
+)
+from purerl.envs.signals import strong
 from purerl.learning.components import Components
 from purerl.learning.optimizers import optimizer_problems
 from purerl.learning.phases import moving_groups
 from purerl.networks.actor_critic import bounded
+from purerl.networks.distributions import Bernoulli
 
 PyTree = Any
 
@@ -332,7 +345,7 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     params, obs = _shapes_of(network, env, num_envs)
     first = jax.ShapeDtypeStruct((1, num_envs), bool)
     with code_of("network", f"initial_carry({num_envs})"):
-        carry = jax.eval_shape(lambda: network.initial_carry(num_envs))
+        carry = jax.eval_shape(lambda: strong(network.initial_carry(num_envs)))
     shapes = jax.tree.map(lambda x: list(x.shape), obs)
     with code_of("network", f"apply(params, carry, obs {shapes}, first {list(first.shape)})"):
         result = jax.eval_shape(network.apply, params, carry, obs, first)
@@ -372,6 +385,12 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
         found.append(
             Problem("network", list(action.shape), f"actions must be {list(expected)}, and have one log-probability each")
         )
+    elif np.issubdtype(action.dtype, np.floating) != isinstance(space, Box):
+        found.append(Problem("network", action.dtype.name, f"actions must be of dtype {space.dtype.name}"))
+    choices = (2,) * space.n if isinstance(space, MultiBinary) else getattr(space, "sizes", None)
+    offered = getattr(outputs.policy, "sizes", None) or (isinstance(outputs.policy, Bernoulli) and (2,) * space.shape[0])
+    if choices and offered and tuple(offered) != tuple(choices):
+        found.append(Problem("network", offered, f"the environment has {choices} actions; the policy must have as many"))
     logits = getattr(outputs.policy, "logits", None)
     if isinstance(space, Discrete) and logits is not None and logits.shape[-1] != space.n:
         found.append(Problem("network", logits.shape[-1], f"the environment has {space.n} actions; as many logits are needed"))

@@ -41,6 +41,7 @@ from purerl.core.types import Algorithm, Environment, Episodes, Network, Phase, 
 from purerl.envs import make_env
 from purerl.envs.levels import with_levels
 from purerl.envs.previous import with_previous
+from purerl.envs.signals import strong
 from purerl.learning.advantages import estimate
 from purerl.learning.components import Components
 from purerl.learning.custom import checked_advantage, checked_loss, extra_term, measurement
@@ -50,6 +51,7 @@ from purerl.learning.nonfinite import freeze
 from purerl.learning.optimizers import base_optimizer
 from purerl.learning.rewards import reward_stage
 from purerl.networks.actor_critic import actor_critic
+from purerl.networks.modules import with_finite_logits
 
 PyTree = Any
 
@@ -161,6 +163,7 @@ def make_train(
     network = network or actor_critic(cfg, environment.observation_space, environment.action_space, torso, memory)
     network = with_action_mask(network, cfg.action_mask) if cfg.action_mask else network
     check_network(cfg, environment, network, optimizer, axis.size if axis else 1)
+    network = with_finite_logits(network) if "network" in given else network
     if axis is not None:
         check_devices(cfg, environment, network, axis.size)
     if cfg.rnd is not None:
@@ -249,7 +252,8 @@ class Train:
         update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
         # Traced once, however often: what asks for shapes, and every program that the two become a part of.
         self._traced = lambda function: on_axis(with_matmul_precision(function, cfg.matmul_precision), axis)
-        self._init, update = (jax.jit(self._traced(function), inline=True) for function in (algorithm.init, update))
+        init = lambda key: strong(algorithm.init(key))  # a user's part of a state may be weakly typed, and its update is not
+        self._init, update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
         self.update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
 
     def init(self, key: jax.Array) -> TrainState:

@@ -342,3 +342,10 @@ def test_what_cannot_be_trained_is_refused(changes, field, says):
     with pytest.raises(purerl.ConfigError, match=says) as error:
         made(STALE.replace(**changes))
     assert field in [problem.field for problem in error.value.problems]
+
+
+def test_a_state_that_begins_anew_can_be_donated():
+    train = purerl.make_train(APPOConfig(num_envs=4, num_steps=8, hidden=(8,)))
+    state = train.restart(jax.jit(train.init)(jax.random.key(0)))
+    pairs = zip(jax.tree.leaves(state.extra["target"]), jax.tree.leaves(state.params), strict=True)
+    assert all(target.unsafe_buffer_pointer() != x.unsafe_buffer_pointer() for target, x in pairs)

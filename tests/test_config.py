@@ -147,6 +147,11 @@ def test_whether_an_update_learns_from_an_older_policy(changes):
     assert fresh.replace(**changes).learns_from_others
 
 
+def test_a_traced_tau_decides_when_it_is_known():
+    older = jax.jit(lambda tau: purerl.APPOConfig(lag=0, replay=1, target_update_freq=1, tau=tau).learns_from_others)
+    assert (bool(older(1.0)), bool(older(0.5))) == (False, True)
+
+
 def test_what_a_row_of_metrics_counts_fits_its_integers():
     with pytest.raises(ConfigError, match="metrics_every = 2000000: a row would count"):
         purerl.make_train(purerl.APPOConfig(metrics_every=2_000_000, replay=4))  # 512 steps of each of four rollouts

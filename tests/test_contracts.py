@@ -76,6 +76,19 @@ def test_strict_modes(kind):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((result.metrics, episodes)))
 
 
+def test_a_config_that_is_an_argument_leaks_nothing():
+    with jax.checking_leaks():
+        jax.jit(lambda cfg: tiny(cfg)(jax.random.key(0)).metrics["steps"].total).trace(CFG)
+
+
+def test_what_begins_weakly_typed_is_compiled_once():
+    """A user's state of `0.0` is float32 from the start, as it is after an update."""
+    train = tiny(intrinsic=(lambda key, obs: 0.0, lambda total, steps: (steps.reward, total + steps.reward.sum())))
+    state = jax.eval_shape(train.init, jax.random.key(0))
+    assert not any(x.weak_type for x in jax.tree.leaves(state))
+    assert jax.tree.map(str, jax.eval_shape(train.update, state)[0]) == jax.tree.map(str, state)
+
+
 @kinds
 def test_a_limit_of_infinity_is_no_nan(kind):
     cfg = CFG.replace(max_grad_norm=jnp.inf, clip_eps=jnp.inf, value_clip_eps=jnp.inf)

@@ -3,8 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import purerl
 from purerl.core.types import Box
-from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
+from purerl.networks.distributions import ILLEGAL, Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
+from purerl.networks.modules import with_finite_logits
 
 
 def test_categorical_matches_the_reference_vector(vectors):
@@ -179,3 +181,21 @@ def test_uniform_actions_are_uniform(kind):
     np.testing.assert_allclose(shares, 1 / 6, atol=5e-3)
     width = 6 if kind is DiagGaussian else 2  # the density is that of the tanh, which is 2 wide
     np.testing.assert_allclose(policy.uniform_log_prob(drawn[0], *bounds), -np.log(width), rtol=1e-5)
+
+
+def test_logits_of_minus_infinity_in_a_users_network():
+    logits = jnp.array([[[0.3, -jnp.inf, 1.0]]])
+    apply = lambda params, carry, obs, first: (purerl.Outputs(Categorical(logits), jnp.zeros((1, 1))), carry)
+    outputs, _ = with_finite_logits(purerl.Network(lambda key, obs: {}, apply)).apply({}, (), None, None)
+    p = np.exp([0.3, 1.0]) / np.exp([0.3, 1.0]).sum()
+    np.testing.assert_allclose(outputs.policy.entropy(), -(p * np.log(p)).sum(), rtol=1e-6)
+    assert (outputs.policy.kl(outputs.policy) == 0).all()
+    gradient = jax.grad(lambda x: Categorical(jnp.maximum(x, ILLEGAL)).entropy().sum())(logits)
+    assert np.isfinite(gradient).all()
+
+
+def test_tanh_actions_do_not_leave_their_bounds_by_rounding():
+    low, high = (jnp.array([x], jnp.float32) for x in (-3.942506, 0.60584116))
+    policy = TanhGaussian(jnp.zeros((1, 1)), jnp.zeros((1, 1)))
+    assert policy.env_action(jnp.array([[50.0]]), Box(low, high))[0] == high
+    assert policy.env_action(jnp.array([[-50.0]]), Box(low, high))[0] == low

@@ -9,7 +9,7 @@ from gymnax.environments.environment import Environment as GymnaxEnvironment
 import purerl
 from purerl import ConfigError, PPOConfig
 from purerl.core.types import Box, Discrete
-from purerl.envs import make_env
+from purerl.envs import make_env, suites
 from tests import probes
 
 RUNNABLE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite"]  # which downloads its data
@@ -183,3 +183,17 @@ def test_what_a_wrapped_environment_may_not_declare():
     for made, says in ((Shifted(), "must begin at 0"), (Half(), "is no index, a whole number")):
         with pytest.raises(ConfigError, match=says):
             purerl.wrap_env(made)
+
+
+def test_what_is_imported_under_a_trace_outlives_it(monkeypatch):
+    """Modules of libraries make arrays; as tracers they would end later programs of the process."""
+    made = []
+
+    def imports(x):
+        with monkeypatch.context() as patched:
+            patched.setattr(suites.importlib, "import_module", lambda name: made.append(jnp.arange(3)))
+            suites._imported("gymnax")
+        return x
+
+    jax.jit(imports).trace(0.0)
+    assert not isinstance(made[0], jax.core.Tracer)

@@ -308,3 +308,10 @@ def test_seeds_and_configs_side_by_side(box):
     alone = jax.jit(tiny(REMEMBERS.replace(lr=1e-2, sequence_length=4), box=box))(jax.random.split(KEY, 2)[0]).state
     for got, want in zip(jax.tree.leaves(many.params), jax.tree.leaves(alone.params), strict=True):
         np.testing.assert_allclose(got[0, 1], want, rtol=2e-2, atol=2e-3)
+
+
+def test_the_minimal_gru_where_floats_have_64_bits():
+    with jax.enable_x64(True):
+        with pytest.warns(UserWarning, match="observations of float64"):
+            train = purerl.make_train(purerl.PPOConfig(memory="min_gru", memory_size=8))
+        assert {x.dtype for x in jax.tree.leaves(jax.eval_shape(train.init, jax.random.key(0)).params)} == {np.dtype(np.float32)}

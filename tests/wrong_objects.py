@@ -35,6 +35,28 @@ def train(**objects):
     return lambda: purerl.make_train(purerl.PPOConfig(), **objects)
 
 
+def traced(**objects):
+    """What is refused when an update is traced, before anything is compiled."""
+    return lambda: jax.eval_shape(purerl.make_train(purerl.PPOConfig(total_timesteps=512), **objects), jax.random.key(0))
+
+
+def advantages(change):
+    """An estimator whose result is changed."""
+    return traced(advantage=lambda steps, cfg: change(purerl.advantages.gae(steps, cfg.gamma, cfg.gae_lambda)))
+
+
+def paid(reward):
+    return traced(intrinsic=(lambda key, obs: jnp.float32(0), reward))
+
+
+def choosing(space, policy):
+    """A network whose policy is for other actions than the environment's."""
+    spaced = type("Spaced", (probes.Constant,), {"action_space": lambda self, params=None: space})()
+    init = lambda key, obs: {"policy": jnp.zeros(3), "value": jnp.zeros(3)}
+    apply = lambda params, carry, obs, first: (outputs(first, policy(first.shape)), carry)
+    return lambda: purerl.make_train(purerl.PPOConfig(), env=spaced, network=purerl.Network(init, apply))
+
+
 def env(**methods):
     return train(env=type("Broken", (probes.Constant,), methods)())
 
@@ -140,6 +162,32 @@ OBJECTS = {
     "number reward_shaper": (train(reward_shaper=5), "reward_shaper"),
     "reward_shaper that sums": (train(reward_shaper=lambda reward, step: reward.sum()), "reward_shaper"),
     "number advantage": (train(advantage=5), "advantage"),
+    "advantage with an axis": (advantages(lambda x: x.replace(advantage=x.advantage[..., None])), "advantage = [128, 4, 1]"),
+    "target with an axis": (advantages(lambda x: x.replace(target=x.target[..., None])), "advantage = [128, 4, 1]"),
+    "advantage of each step": (advantages(lambda x: x.replace(advantage=x.advantage.mean(1))), "advantage = [128]"),
+    "advantage turned around": (advantages(lambda x: x.replace(advantage=x.advantage.T)), "advantage = [4, 128]"),
+    "intrinsic reward with an axis": (paid(lambda state, steps: (steps.reward[..., None], state)), "intrinsic = [128, 4, 1]"),
+    "intrinsic reward of each environment": (paid(lambda state, steps: (steps.reward[0], state)), "intrinsic = [4]"),
+    "intrinsic reward alone": (paid(lambda state, steps: steps.reward), "must return two things"),
+    "intrinsic state of another shape": (paid(lambda state, steps: (steps.reward, jnp.zeros(3))), "a state like the one"),
+    "choices of other sizes": (
+        choosing(
+            purerl.MultiDiscrete((2, 2)), lambda shape: purerl.distributions.MultiCategorical(jnp.zeros((*shape, 9)), (5, 4))
+        ),
+        "network = (5, 4)",
+    ),
+    "choices for switches": (
+        choosing(purerl.MultiBinary(2), lambda shape: purerl.distributions.MultiCategorical(jnp.zeros((*shape, 9)), (5, 4))),
+        "network = (5, 4)",
+    ),
+    "switches for choices": (
+        choosing(purerl.MultiDiscrete((3, 3)), lambda shape: purerl.distributions.Bernoulli(jnp.zeros((*shape, 2)))),
+        "network = (2, 2)",
+    ),
+    "switches for a Box": (
+        choosing(spaces.Box(-1.0, 1.0, (3,)), lambda shape: purerl.distributions.Bernoulli(jnp.zeros((*shape, 3)))),
+        "must be of dtype float32",
+    ),
     "number policy_loss": (train(policy_loss=5), "policy_loss"),
     "policy_loss that means": (train(policy_loss=lambda new, old, advantage, cfg: (new - old).mean()), "policy_loss"),
     "policy_loss without a config": (train(policy_loss=lambda new, old, advantage: new), "policy_loss"),

@@ -49,6 +49,6 @@ class Policy:
         return outputs.policy.env_action(action, self.action_space), carry
 
     def value(self, carry: PyTree, obs: PyTree, first: jax.Array | None = None) -> jax.Array:
-        """The expected discounted return from `obs` on, `[B]`."""
+        """The expected discounted return from `obs` on, `[B]`; with intrinsic rewards `[B, 2]`, theirs last."""
         first = jnp.zeros(jax.tree.leaves(obs)[0].shape[0], bool) if first is None else first
         return one_step(self.network, self.params, carry, obs, first)[0].value

@@ -47,7 +47,7 @@ from purerl.core.arguments import accepted
 from purerl.core.clock import increment, is_before, is_due, remainder, updates_since
 from purerl.core.keys import named_key
 from purerl.core.metrics import Sum, mean_of
-from purerl.core.reductions import at_once, num_devices, quantile, total
+from purerl.core.reductions import at_once, largest, num_devices, quantile, total
 from purerl.core.streams import EPISODIC, extrinsic
 from purerl.core.types import Actor, Advantages, Algorithm, Environment, Network, Rollout, TrainState, Transition
 from purerl.learning import losses
@@ -145,7 +145,8 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
 
     def restart(state: TrainState) -> TrainState:
         snapshot = {"params": state.params, "statistics": state.statistics}
-        return state.replace(extra={**state.extra, "published": snapshots(cfg, snapshot), "target": state.params})
+        target = jax.tree.map(jnp.copy, state.params)  # as in `init`
+        return state.replace(extra={**state.extra, "published": snapshots(cfg, snapshot), "target": target})
 
     def skipped(state: TrainState, after: TrainState) -> dict[str, PyTree]:
         """The rollout of an update that is not learnt from is dropped. Actors, and the ages of the other rollouts, advance."""
@@ -232,8 +233,8 @@ def corrected(
     advantage = functools.partial(advantage, **accepted(advantage, log_ratio=log_ratio))
     advantages = advantage_estimator(cfg, advantage)(steps, cfg)
     old_log_prob = jnp.maximum(target_log_prob, behaviour_log_prob - jnp.log(cfg.target_ratio_clip))
-    rho = jnp.exp(log_ratio)
-    effective = jnp.square(total(rho)) / (rho.size * num_devices() * total(jnp.square(rho)))
+    rho, scaled = jnp.exp(log_ratio), jnp.exp(log_ratio - largest(log_ratio))  # sums of the latter cannot overflow
+    effective = jnp.square(total(scaled)) / (rho.size * num_devices() * total(jnp.square(scaled)))
     staleness_metrics = {
         "rho_clip_fraction": mean_of((rho > cfg.vtrace_rho_clip).astype(jnp.float32)),
         "rho_p99": mean_of(jnp.exp(quantile(log_ratio, 0.99))),

@@ -18,7 +18,8 @@ phase. Rewards are scaled by default, as in the paper's code.
 **When to choose it.** For procedurally generated levels: trained in 200 mazes it solved 0.41 of others (0.38 to 0.44), PPO 0.34
 (0.31 to 0.38), though PPO solved more of the 200. In a quarter of a million steps of MinAtar it was better than PPO on Asterix
 and SpaceInvaders, and worse on Breakout unless the policy has six epochs; after five million it was not better on Breakout
-either, nor after one million with as much noise in the observation (`tests/benchmarks/RESULTS.md`). It takes about twice the time of PPO (`tests/benchmarks/speed.md`).
+either, nor after one million with as much noise in the observation (`tests/benchmarks/RESULTS.md`). It takes about twice the
+time of PPO (`tests/benchmarks/speed.md`).
 
 **Metrics** beside PPO's, in updates with an auxiliary phase:
 
@@ -114,7 +115,7 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
         return state.replace(params=params, opt_state={**state.opt_state, aux_optimizer: opt_state}), metrics
 
     def skipped(state: TrainState, after: TrainState) -> dict[str, Any]:
-        """In place of a rollout that is not learnt from, the buffer has the rollout before it twice."""
+        """In place of a rollout that is not learnt from, the buffer has the one before it twice; in that of the first, zeros."""
         at = remainder(advance(state.clock, cfg.n_pi - 1), cfg.n_pi).astype(jnp.int32)
         read = lambda axis: lambda x: jax.lax.dynamic_index_in_dim(x, at, axis, keepdims=False)
         buffer = state.extra["buffer"]

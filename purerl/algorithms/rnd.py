@@ -34,6 +34,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax import struct
 
@@ -41,10 +42,12 @@ from purerl.acting.normalize import EPSILON, Moments, RewardScale, initial_momen
 from purerl.acting.rollout import collect, start
 from purerl.acting.wrappers import with_uniform_policy
 from purerl.config.base import OnPolicyConfig
+from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import named_key
 from purerl.core.metrics import mean_of
 from purerl.core.reductions import key_here, pooled, share
 from purerl.core.types import Environment, Intrinsic, Network, Transition
+from purerl.envs.signals import strong
 from purerl.networks.encoding import encode, without
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import CNN, MLP, Linear
@@ -194,7 +197,18 @@ def intrinsic_of_pair(init: Callable, reward: Callable) -> Intrinsic:
     """
 
     def paid(params, state, steps):
-        reward_, after = reward(state, steps)
-        return reward_, after, {"intrinsic_reward": mean_of(reward_)}
+        found = reward(state, steps)
+        if not (isinstance(found, tuple | list) and len(found) == 2):
+            raise ConfigError([Problem("intrinsic", type(found).__name__, "must return two things: the reward, and the state")])
+        reward_, after = found
+        if np.shape(reward_) != steps.first.shape:
+            hint = f"must give one reward for each step, {list(steps.first.shape)}"
+            raise ConfigError([Problem("intrinsic", list(np.shape(reward_)), hint)])
+        shapes = lambda tree: jax.tree.map(lambda x: (np.shape(x), jnp.result_type(x).name), tree)
+        if shapes(after) != shapes(state):
+            raise ConfigError(
+                [Problem("intrinsic", shapes(after), f"must return a state like the one it was given: {shapes(state)}")]
+            )
+        return reward_, strong(after), {"intrinsic_reward": mean_of(reward_)}
 
     return Intrinsic(lambda key, obs: ({}, init(key, obs)), paid)

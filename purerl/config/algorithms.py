@@ -1,10 +1,13 @@
 """The config of each algorithm: the fields that it adds to `purerl.config.base`."""
 
 import math
-from typing import Self
+from typing import Any, Self
+
+import jax
+import numpy as np
 
 from purerl.config.base import OnPolicyConfig
-from purerl.config.fields import Config, configclass, is_off, leaf, static
+from purerl.config.fields import Config, configclass, leaf, static
 from purerl.config.rules import SWITCH, above, at_least, between, finite, is_above, one_of, or_auto, when
 from purerl.core.errors import Problem
 from purerl.core.types import Environment
@@ -103,9 +106,12 @@ class APPOConfig(PPOConfig):
         return True
 
     @property
-    def learns_from_others(self) -> bool:
-        target_lags = self.target_update_freq > 1 or not is_off(self.tau, 1)
-        return self.lag > 0 or self.publish_every > 1 or self.replay > 1 or (self.correction == "vtrace" and target_lags)
+    def learns_from_others(self) -> Any:
+        corrected = self.correction == "vtrace"
+        always = self.lag > 0 or self.publish_every > 1 or self.replay > 1 or (corrected and self.target_update_freq > 1)
+        if always or not corrected:
+            return always
+        return self.tau != 1 if isinstance(self.tau, jax.core.Tracer) else bool(np.any(self.tau != 1))
 
     def cross_field_errors(self) -> list[Problem]:
         found = super().cross_field_errors()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Self
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -123,7 +123,7 @@ class OnPolicyConfig(Config):
         lr_schedule: `linear` in the number of updates (at update i of n: `lr + (lr_final - lr) * i / n`), `constant`,
           `polynomial` in gradient steps (at step s: `(lr - lr_final) * (1 - s / decay_steps)**lr_power + lr_final`), or
           `kl_adaptive`: divided by `lr_kl_factor` where the policy moved too far, multiplied where it moved too little.
-        lr_power: Exponent of the polynomial schedule.
+        lr_power: Exponent of the polynomial schedule; with 0 the rate is constant.
         decay_steps: Gradient steps after which the polynomial schedule is at `lr_final`. 0 means the whole run.
         desired_kl: The divergence KL(old || new), in nats, that `kl_adaptive` and an adaptive `kl_penalty` aim at.
         lr_kl_tolerance: The policy moved too far above `desired_kl * lr_kl_tolerance`, too little below `desired_kl /
@@ -363,8 +363,14 @@ class OnPolicyConfig(Config):
                 hint = f"with minibatches = {self.minibatches!r} it must divide {unit} = {units}"
                 found.append(Problem("num_minibatches", self.num_minibatches, hint))
         if not found and self.minibatch_size == 1 and self.advantage_norm == "minibatch":
-            hint = "gives minibatches of one step, whose standardised advantage is always 0; use fewer, or advantage_norm='batch'"
+            other = "batch" if self.training_size > 1 else "none"
+            hint = (
+                f"gives minibatches of one step, whose standardised advantage is always 0; use fewer, or advantage_norm={other!r}"
+            )
             found.append(Problem("num_minibatches", self.num_minibatches, hint))
+        elif not found and self.training_size == 1 and self.advantage_norm == "batch":
+            hint = "the standardised advantage of one step is always 0; use more steps, or advantage_norm='none'"
+            found.append(Problem("advantage_norm", "batch", hint))
         if self.sequence_length and (self.sequence_length > self.num_steps or self.num_steps % self.sequence_length):
             found.append(Problem("sequence_length", self.sequence_length, f"must divide num_steps = {self.num_steps}"))
         if self.clip_schedule == "linear" and not isinstance(self.clip_eps, jax.core.Tracer) and np.any(self.clip_eps == np.inf):
@@ -393,8 +399,8 @@ class OnPolicyConfig(Config):
         return (*(("lr_schedule",) if rate else ()), *linear)
 
     @property
-    def learns_from_others(self) -> bool:
-        """Whether an update may learn from data of an older policy."""
+    def learns_from_others(self) -> Any:
+        """Whether an update may learn from data of an older policy; traced, where that depends on a float that is."""
         return False
 
     @property
@@ -407,7 +413,7 @@ class OnPolicyConfig(Config):
         if not isinstance(self.clip_eps, jax.core.Tracer) and 1 <= self.clip_eps < math.inf:
             hint = "from 1 on no decrease of a probability is clipped; 0.1 to 0.3 is usual"
             found.append(Problem("clip_eps", self.clip_eps, hint))
-        adapts = self.lr_schedule == "kl_adaptive" and not self.learns_from_others
+        adapts = self.lr_schedule == "kl_adaptive" and self.learns_from_others is False
         if adapts and self.policy_epochs * self.num_minibatches == 1:
             then = "stays" if self.lr_kl_every == "minibatch" else "only rises"
             hint = f"an update has one minibatch, which is measured before it moves the policy: the rate {then}"

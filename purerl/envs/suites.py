@@ -4,6 +4,8 @@ import importlib
 import importlib.metadata
 from types import ModuleType
 
+import jax
+
 from purerl.core.errors import ConfigError, Problem, nearest
 
 SUITES = {  # the prefix of an id, the package it needs
@@ -37,15 +39,21 @@ def adapter(env_id: str) -> tuple[ModuleType, str]:
     if prefix not in SUITES:
         raise ConfigError([Problem("env", env_id, f"no suite of this name; {nearest(prefix, SUITES)}")])
     try:
-        return importlib.import_module(f"purerl.envs.{prefix}"), name
+        return _imported(prefix), name
     except ModuleNotFoundError as error:
         hint = f"needs the package {error.name}, which is not installed: pip install 'purerl[{prefix}]'"
         raise ConfigError([Problem("env", env_id, hint)]) from error
 
 
+def _imported(name: str) -> ModuleType:
+    """The adapter of a suite. Where it is imported under a trace, the arrays of its library's modules must outlive the trace."""
+    with jax.ensure_compile_time_eval():
+        return importlib.import_module(f"purerl.envs.{name}")
+
+
 def _gymnax(env_id: str) -> ModuleType:
     try:
-        return importlib.import_module("purerl.envs.gymnax")
+        return _imported("gymnax")
     except (ImportError, AttributeError) as error:
         if not _is_installed("stable-gymnax"):
             raise

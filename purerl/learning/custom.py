@@ -11,7 +11,7 @@ import numpy as np
 from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, guarded, raise_if_any
 from purerl.core.metrics import Mean, mean_of, values
-from purerl.core.types import Advantages
+from purerl.core.types import Advantages, Transition
 
 COLUMNS = ("update", "steps", "seconds", "steps_per_second")  # what recorders write beside the metrics
 
@@ -66,10 +66,13 @@ def checked_advantage(function: Callable) -> Callable:
     call = guarded("advantage", function)
 
     @functools.wraps(function)
-    def advantage(*args: Any, **kwargs: Any) -> Advantages:
-        found = call(*args, **kwargs)
+    def advantage(steps: Transition, *args: Any, **kwargs: Any) -> Advantages:
+        found = call(steps, *args, **kwargs)
         if not isinstance(found, Advantages):
             raise ConfigError([Problem("advantage", type(found).__name__, "must return purerl.Advantages(advantage, target)")])
+        hint = f"the advantage and the target must have the shape of the values, {list(steps.value.shape)}"
+        wrong = [np.shape(x) for x in (found.advantage, found.target) if np.shape(x) != steps.value.shape]
+        raise_if_any([Problem("advantage", list(shape), hint) for shape in wrong[:1]])
         return found
 
     return advantage

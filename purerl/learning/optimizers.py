@@ -237,7 +237,8 @@ def kl_adaptive_lr(cfg: Any, base_optimizer: BaseOptimizer, multipliers: dict[st
         kl, count = kl + metrics["kl"], count + 1
         ends = count == minibatches
         lr = kl_adapted_lr(cfg, state.lr, metrics["kl"]) if by_minibatch else state.lr
-        lr = lr if cfg.learns_from_others else jnp.where(is_first, state.lr, lr)
+        if cfg.learns_from_others is not True:
+            lr = jnp.where(is_first & jnp.logical_not(cfg.learns_from_others), state.lr, lr)
         taken, inner = constant_lr(base_optimizer, lr, multipliers).step(gradient, state.inner, params, metrics, stopped)
         after = lr if by_minibatch else jnp.where(ends, kl_adapted_lr(cfg, lr, kl / minibatches), lr)
         epoch = (jnp.where(ends, jnp.zeros_like(x), x) for x in (kl, count))

@@ -218,13 +218,15 @@ def _gain(cfg: Any, own_memory: bool) -> Callable[[str], float | None]:
     None for those that begin as the user made them: in a memory, and in a torso of two functions.
     """
 
+    in_torso = math.sqrt(2) if cfg.init == "orthogonal" else 1.0  # not in `gain`, which outlives a trace of the config
+
     def gain(path):
         parts = path.split("/")
         if OWN in parts or ("memory" in parts and own_memory):
             return None
         if "memory" in parts:
             return 1.0  # "37 details", number 32
-        return (math.sqrt(2) if cfg.init == "orthogonal" else 1.0) if "torso" in parts else HEAD_GAINS[parts[0]]
+        return in_torso if "torso" in parts else HEAD_GAINS[parts[0]]
 
     return gain
 

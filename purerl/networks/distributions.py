@@ -313,7 +313,7 @@ class TanhGaussian:
     def env_action(self, action: jax.Array, space: Box) -> jax.Array:
         action = action.reshape(action.shape[:-1] + space.shape)
         low, high = (jnp.broadcast_to(bound, action.shape) for bound in (space.low, space.high))
-        return low + (high - low) * (0.5 + 0.5 * jnp.tanh(action))
+        return jnp.clip(low + (high - low) * (0.5 + 0.5 * jnp.tanh(action)), low, high)  # rounding
 
     def encoded(self, action: jax.Array) -> jax.Array:
         return action

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
+from purerl.core.types import Network
+from purerl.networks.distributions import ILLEGAL, Categorical, MultiCategorical
 
 OWN = "own"  # the name of parameters that begin as the user's function makes them
 
@@ -109,3 +111,16 @@ def check_memory(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> None:
     if jax.tree.structure(after) != jax.tree.structure(carry) or jax.tree.leaves(after) != jax.tree.leaves(carry):
         problems.append(Problem("memory", after, f"it must return a carry like the one it was given: {carry}"))
     raise_if_any(problems)
+
+
+def with_finite_logits(network: Network) -> Network:
+    """A network whose logits of minus infinity are `ILLEGAL`: then entropy and divergences are numbers."""
+
+    def apply(params, carry, obs, first):
+        outputs, carry = network.apply(params, carry, obs, first)
+        policy = outputs.policy
+        if isinstance(policy, Categorical | MultiCategorical):
+            outputs = outputs._replace(policy=policy.replace(logits=jnp.maximum(policy.logits, ILLEGAL)))
+        return outputs, carry
+
+    return network._replace(apply=apply)

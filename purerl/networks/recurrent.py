@@ -127,8 +127,8 @@ class MinGRU(nn.Module):
     @nn.compact
     def __call__(self, carry: PyTree, inputs: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:
         kernel = Gates(("update", "candidate"), self.size, name="input")(inputs.shape[-1])
-        spread = jnp.linspace(1.0, LONGEST_MEMORY, self.size)
-        bias = self.param("bias", lambda key: jnp.stack([-jnp.log(spread), jnp.zeros(self.size)]))
+        spread = jnp.linspace(1.0, LONGEST_MEMORY, self.size, dtype=jnp.float32)
+        bias = self.param("bias", lambda key: jnp.stack([-jnp.log(spread), jnp.zeros_like(spread)]))
         z, candidate = jnp.split(product(inputs, kernel) + bias.reshape(1, 1, -1), 2, axis=-1)
         z = nn.sigmoid(z)
         keep, added = jnp.where(first[..., None], jnp.zeros_like(z), 1 - z), z * candidate
