@@ -229,7 +229,7 @@ class Study:
         return rung, json.loads(static), numbers
 
     def _new_batch(self) -> tuple | None:
-        """New trials, all of one program: that of the first of them. Each program is tried before Optuna chooses."""
+        """New trials, all of one program: that of the first. With batches enough each program is tried before Optuna chooses."""
         begun = len(self._found)
         count = min(self._options["at_once"], self._trials - begun)
         if count <= 0 or self.seconds > self._search_seconds:
