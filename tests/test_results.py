@@ -41,6 +41,7 @@ def resolved(cfg):
         return purerl.make_train(cfg).cfg.to_json()
 
 
+@pytest.mark.slow
 def test_every_recorded_score_is_of_the_config_that_users_get():
     recorded = results.load()["purerl"]
     assert list(recorded) == [name for name in results.NAMES if name in recorded]
@@ -51,9 +52,8 @@ def test_every_recorded_score_is_of_the_config_that_users_get():
         assert len(row["scores"]) == 8
 
 
-@pytest.mark.parametrize(
-    "env", [pytest.param(env, marks=pytest.mark.slow) if "/" in env else env for env in tables.kept("choices")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("env", tables.kept("choices"))
 def test_a_preset_is_the_best_of_what_was_tried(env):
     if "/" in env:
         pytest.importorskip(SUITES[env.partition("/")[0]])
@@ -65,11 +65,13 @@ def test_a_preset_is_the_best_of_what_was_tried(env):
     assert resolved(purerl.preset(env)) == resolved(choices.config(env, choices.best(env)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", references.OPTIMA)
 def test_the_optima_are_what_is_computed(name):
     np.testing.assert_allclose(references.OPTIMA[name](), references.REFERENCES[name].optimum, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_discount_costs_pendulum_what_is_said():
     np.testing.assert_allclose(references.pendulum(discount=0.95), -149.5, atol=0.1)
 

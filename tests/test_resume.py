@@ -167,6 +167,7 @@ def test_a_run_of_which_nothing_was_kept_leaves_no_best_state(tmp_path):
     assert best.updates <= 4
 
 
+@pytest.mark.slow
 def test_evaluations_of_before_are_still_said_to_be_what_they_are(tmp_path):
     constant = CFG.replace(lr_schedule="constant")
     fitted(4, constant, directory=tmp_path, eval_every=2, eval_episodes=3)

@@ -432,6 +432,7 @@ def test_an_interrupted_study_goes_on_with_the_same_trials(study, tmp_path):
 QUICK = {"num_seeds": 1, "rungs": 1, "finalists": 2, "final_seeds": 1, "env": Varied()}
 
 
+@pytest.mark.slow
 def test_lists_are_tried_once_each():
     """And finalists are different points."""
     found = purerl.tune(TUNED, {"lr": [1e-3, 1e-2], "gamma": [0.9]}, trials=8, **QUICK)
@@ -462,12 +463,14 @@ def test_of_more_programs_than_batches_not_the_first_are_tried(monkeypatch):
     assert len(tried) == 6
 
 
+@pytest.mark.slow
 def test_a_study_of_other_objects_is_another_one(tmp_path):
     purerl.tune(TUNED, {"lr": [1e-3]}, trials=1, directory=tmp_path, **QUICK)
     with pytest.raises(purerl.CheckpointMismatch, match="objects"):
         purerl.tune(TUNED, {"lr": [1e-3]}, trials=1, directory=tmp_path, **{**QUICK, "env": ObsDependent()})
 
 
+@pytest.mark.slow
 def test_a_study_with_a_damaged_line_goes_on(tmp_path):
     """The states that its trials had are gone by then: they are trained again."""
     options = {**QUICK, "rungs": 2, "at_once": 2, "directory": tmp_path}
