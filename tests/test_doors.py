@@ -162,8 +162,9 @@ def test_each_pair_of_door_check_and_algorithm(door, check, kind, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*no phase trains them")
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.long if kind in ("ppg", "rnd") else pytest.mark.slow) for kind in KINDS]
+)
 @pytest.mark.parametrize("door", DOORS)
 def test_every_door_under_every_check(door, kind, tmp_path):
     for check in CHECKS:

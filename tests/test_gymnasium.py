@@ -185,6 +185,7 @@ def test_evaluations_do_not_move_training():
     assert trained(0) == trained(2)
 
 
+@pytest.mark.slow
 def test_a_run_resumes_to_the_same_bits(tmp_path):
     whole = purerl.fit(CARTPOLE.replace(lr_schedule="constant"), num_seeds=2)
     part = CARTPOLE.replace(lr_schedule="constant", total_timesteps=128)
@@ -308,6 +309,7 @@ def test_an_episode_is_drawn(tmp_path):
             purerl.render(purerl.make_train(CFG, env=purerl.from_gymnasium(env)), state, tmp_path / "b.gif")
 
 
+@pytest.mark.slow
 def test_sweeps_and_the_other_algorithms_train_there():
     result = purerl.sweep(CARTPOLE, {"lr": [1e-4, 1e-3]}).fit()
     assert np.isfinite(result.returns).all()

@@ -43,6 +43,7 @@ def levels(num_levels):
     return set((3 * after.reward).tolist())
 
 
+@pytest.mark.slow
 def test_training_begins_in_levels_and_evaluation_in_others():
     train = purerl.make_train(SMALL.replace(num_levels=3), env=purerl.wrap_env(Map()))
     result = jax.jit(train)(KEY)

@@ -5,7 +5,9 @@ import purerl
 from purerl.config.presets import PRESETS
 from purerl.envs.suites import SUITES
 
-SUITES_SLOW = [pytest.param(name, marks=pytest.mark.slow) if "/" in name else name for name in PRESETS]
+LONGEST = "craftax/Craftax-Symbolic-v1"
+MARKS = {name: pytest.mark.long if name == LONGEST else pytest.mark.slow for name in PRESETS if "/" in name}
+SUITES_SLOW = [pytest.param(name, marks=MARKS[name]) if name in MARKS else name for name in PRESETS]
 
 
 @pytest.mark.parametrize("name", SUITES_SLOW)

@@ -52,8 +52,9 @@ def test_every_recorded_score_is_of_the_config_that_users_get():
         assert len(row["scores"]) == 8
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("env", tables.kept("choices"))
+@pytest.mark.parametrize(
+    "env", [pytest.param(env, marks=pytest.mark.long if "/" in env else pytest.mark.slow) for env in tables.kept("choices")]
+)
 def test_a_preset_is_the_best_of_what_was_tried(env):
     if "/" in env:
         pytest.importorskip(SUITES[env.partition("/")[0]])

@@ -40,6 +40,7 @@ def batch(tmp_path_factory):
     return directory, purerl.fit(cfgs, 3, directory, num_seeds=2, eval_every=1, eval_episodes=8, save_every=2)
 
 
+@pytest.mark.slow
 def test_review_1_each_run_is_read_back_with_its_own_config(batch):
     directory, result = batch
     run = purerl.load(directory)
@@ -98,6 +99,7 @@ def test_review_3_one_run_can_be_taken_out_of_several(batch):
             result.run.select(**wrong)
 
 
+@pytest.mark.slow
 def test_review_3_the_best_of_each_run_is_kept(batch):
     directory, result = batch
     returns = result.evaluations["episode_return"]

@@ -78,7 +78,7 @@ def swept_fields(name, shared):
     return base, part, [field for field in dataclasses.fields(part) if (field.name in with_ppo) == shared]
 
 
-SHARED = [pytest.param(name, True, marks=pytest.mark.slow if name == "ppo" else pytest.mark.long) for name in ALGORITHMS]
+SHARED = [pytest.param(name, True, marks=pytest.mark.long) for name in ALGORITHMS]
 OWN = [pytest.param(name, False, marks=pytest.mark.slow) for name in BASES if name != "ppo"]
 
 

@@ -381,6 +381,7 @@ def without_time(step):
     return step._replace(seconds=0.0)
 
 
+@pytest.mark.slow
 def test_tuning_tries_every_trial_once_and_stops_the_worse_half(study):
     home, found, steps = study
     begun = [number for step in steps if step.rung == 0 for number in step.trials]
@@ -432,7 +433,6 @@ def test_an_interrupted_study_goes_on_with_the_same_trials(study, tmp_path):
 QUICK = {"num_seeds": 1, "rungs": 1, "finalists": 2, "final_seeds": 1, "env": Varied()}
 
 
-@pytest.mark.slow
 def test_lists_are_tried_once_each():
     """And finalists are different points."""
     found = purerl.tune(TUNED, {"lr": [1e-3, 1e-2], "gamma": [0.9]}, trials=8, **QUICK)
@@ -484,6 +484,7 @@ def test_a_study_with_a_damaged_line_goes_on(tmp_path):
     assert (again.point, again.summary) == (whole.point, whole.summary)
 
 
+@pytest.mark.slow
 def test_what_optuna_drew_is_kept_with_all_digits(study):
     home, _, _ = study
     lines = [json.loads(line) for line in (home / "trials.jsonl").read_bytes().splitlines()]
@@ -602,7 +603,7 @@ def run_killed(kind, directory, kills, seed=0):
     return done.stdout, killed
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_kill_loses_nothing(tmp_path):
     """Of a study, whose batches are sweeps."""
     assert run_killed("study", tmp_path / "killed", 1)[0] == run_killed("study", tmp_path / "whole", 0)[0]

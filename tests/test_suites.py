@@ -62,7 +62,8 @@ ONE_EACH = (
     "pgx/minatar-breakout",
     "xminigrid/MiniGrid-DoorKey-5x5",
 )
-IN_NORMAL_TESTS = ("brax/fast", "jumanji/Minesweeper-v0", "pgx/minatar-breakout")  # the others cost more than 20 s
+IN_NORMAL_TESTS = ("brax/fast",)
+LONGEST = ("craftax", "playground")  # half a minute or more to compile
 LIMITS = {"craftax": "max_timesteps", "navix": "max_steps", "xminigrid": "max_steps"}  # `episode_length` elsewhere
 
 
@@ -73,7 +74,7 @@ def installed(env_id):
 def marked(env_id):
     if env_id in IN_NORMAL_TESTS:
         return env_id
-    slow = env_id in ONE_EACH and not env_id.startswith(("craftax", "playground"))  # which take a minute or more to compile
+    slow = env_id in ONE_EACH and not env_id.startswith((*LONGEST, "brax"))
     return pytest.param(env_id, marks=pytest.mark.slow if slow else pytest.mark.long)
 
 
@@ -88,8 +89,14 @@ def test_it_keeps_the_protocol(env_id):
     assert report.problems == ()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("env_id", [env_id for env_id in ONE_EACH if not env_id.startswith("jumanji")])  # no limits there
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        pytest.param(env_id, marks=pytest.mark.long if env_id.startswith(LONGEST) else pytest.mark.slow)
+        for env_id in ONE_EACH
+        if not env_id.startswith("jumanji")  # no limits there
+    ],
+)
 def test_a_time_limit_is_worth_the_true_last_observation(env_id):
     """Against the suite's own environment, stepped by hand with the same keys and actions."""
     installed(env_id)
