@@ -3,10 +3,10 @@
 The usual bug of recurrent agents is a carry that is reset one step early or late. Here there is one rule: where `first` is set
 the carry is set to zero, and *then* the observation is read. Acting is the same program on sequences of one step.
 
-**When to choose one.** Where an observation does not say all that matters. The GRU first: it remembers over up to 100 steps of
-MemoryChain, stands in for velocities that are not seen, and learnt MiniGrid-MemoryS8 in five of eight seeds within four million
-steps, where all seeds without a memory guess. The minimal GRU remembers over 100 steps of MemoryChain in every seed, and needs
-fewer operations one after the other for a training sequence; in MiniGrid-MemoryS8 it learnt nothing
+**When to choose one.** Where an observation does not say all that matters. The GRU first: in most seeds it remembers over 100
+steps of MemoryChain, it stands in for velocities that are not seen, and it learnt MiniGrid-MemoryS8 in five of eight seeds within
+four million steps, where all seeds without a memory guess. The minimal GRU remembers over 100 steps of MemoryChain in every seed,
+and needs fewer operations one after the other for a training sequence; in MiniGrid-MemoryS8 it learnt nothing
 (`tests/benchmarks/RESULTS.md`).
 """
 

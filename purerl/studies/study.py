@@ -33,6 +33,7 @@ Scores = tuple[tuple[float, ...], ...]  # [trials][seeds]
 LAST = 0.2  # of a rung, whose episodes score it
 CHUNK_SECONDS = 2.0  # after which a signal is answered
 STUDY = "study.json"
+MOST_LISTED = 100_000  # combinations of static fields
 
 
 class Step(NamedTuple):
@@ -145,7 +146,8 @@ class Study:
         journal = home / "trials.jsonl"
         wanted = json.loads(json.dumps(who))
         if (saved := _saved(home)) is not None:
-            if changed := [name for name in wanted if name in saved and saved[name] != wanted[name]]:  # of before without objects
+            saved = {"objects": wanted["objects"], **saved}  # studies of before do not say theirs
+            if changed := [name for name in wanted if saved.get(name) != wanted[name]]:
                 raise CheckpointMismatch(
                     home, [f"{name}: {saved.get(name)} in the study, {wanted[name]} here" for name in changed]
                 )
@@ -239,8 +241,12 @@ class Study:
         static = {path: x for path, x in self._values.items() if space.is_static(self.cfg, path)}
         # Where there are more programs than batches, Optuna chooses from the start: the first ones would be no fair sample.
         few = space.num_points(self.cfg, static) <= -(-self._trials // self._options["at_once"])
+        programs_alone = len(static) == len(self._values) and space.num_points(self.cfg, static) <= MOST_LISTED  # none twice
         known = {json.dumps(self._static(trial.point)) for trial in self._found.values()}
-        untried = [x for x in space.all_points(static) if json.dumps(self._as_json(x)) not in known] if few else []
+        listed = space.all_points(static) if few or programs_alone else []
+        untried = [x for x in listed if json.dumps(self._as_json(x)) not in known]
+        if not few:
+            np.random.default_rng([self._options["seed"], begun]).shuffle(untried)
         base = self._sampler(self._options["seed"] + 1 + self._batches)
         fixed = self._suggestion(untried[0]) if untried else {}
         for number in range(begun, begun + count):

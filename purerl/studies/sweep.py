@@ -136,8 +136,8 @@ class Sweep:
         entered = time.perf_counter()
         if not (at_once is None or (is_int(at_once) and at_once >= 1)):
             raise ConfigError([Problem("at_once", at_once, "must be an int of at least 1, or None")])
+        check_arguments(self.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
         for program in self.programs():  # before the first of them is trained
-            check_arguments(program.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
             raise_if_any(problems(program.cfg))
         home = None
         if directory is not None:
@@ -202,8 +202,8 @@ class Sweep:
         if runs.share * MUCH_MORE * (plan.state_bytes + plan.rollout_bytes) < available:
             return len(self.points)
         runs.compile(runs.template())
-        needed, configs = runs.needed_bytes(), max(1, len(runs.configs))
-        return len(self.points) if needed <= available else max(1, int(configs * available / needed))
+        needed = runs.needed_bytes()
+        return len(self.points) if needed <= available else max(1, int(len(runs.configs) * available / needed))
 
 
 def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any]) -> Runs:

@@ -36,11 +36,8 @@ def as_toml(cfg: OnPolicyConfig) -> str:
     values = changed_values(cfg)
     if "env_kwargs" in values:
         values["env_kwargs"] = dict(values["env_kwargs"])
-    if ":" in values.get("env", ""):  # nothing of a file is imported
-        first, values = f"# with --env {values['env']}\n", {name: x for name, x in values.items() if name != "env"}
-    else:
-        first = ""
-    return first + "".join(f"{name} = {text(x)}\n" for name, x in values.items())
+    note = f"# with --env {values.pop('env')}\n" if ":" in values.get("env", "") else ""  # nothing of a file is imported
+    return note + "".join(f"{name} = {text(x)}\n" for name, x in values.items())
 
 
 def as_code(cfg: OnPolicyConfig) -> str:
