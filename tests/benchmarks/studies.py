@@ -1,6 +1,7 @@
 """Comparisons between algorithms and settings: seeds 0 - 7 of each case, with `--record` every score kept in `studies.json`.
 
-python -m tests.benchmarks.studies NAME ... --record      one of those below; minutes to an hour each
+python -m tests.benchmarks.studies NAME ... --record              one of those below; minutes to an hour each
+python -m tests.benchmarks.studies stale --seconds --record       how long the runs of recorded rows take; on an idle machine
 
 Where settings are chosen, it is by other seeds: among the same settings for every algorithm, or by `purerl.tune` with as many
 trials for each.
@@ -89,8 +90,6 @@ def run(name, only, purejaxrl, record):
             "tried": tried,
             "scores": scores,
         }
-        if case.timed:
-            row["seconds of a run"] = seconds(cfg)
         row |= recording.circumstances(f"studies {name} --only '{label}'") | {"seconds": time.perf_counter() - start}
         if record:
             rows = recording.load("studies.json").get(name, {}) | {label: row}
@@ -98,9 +97,21 @@ def run(name, only, purejaxrl, record):
         print(label, np.round(sorted(scores), 2).tolist(), f"{row['seconds']:.0f} s", flush=True)
 
 
-def seconds(cfg):
-    """Seconds that one run takes, compiled."""
-    run, key = jax.jit(purerl.make_train(cfg)).lower(jax.random.key(0)).compile(), jax.random.key(0)
+def measure(name, only, record):
+    """Seconds that one run of each recorded row takes, compiled: the median of five, of all rows in turn."""
+    cases, rows, key = STUDIES[name](), recording.load("studies.json")[name], jax.random.key(0)
+    labels = [label for label, case in cases.items() if case.timed and only in label and label in rows]
+    configs = [type(cases[label].cfg).from_json(json.dumps(rows[label]["config"])) for label in labels]
+    runs = [jax.jit(purerl.make_train(cfg)).lower(key).compile() for cfg in configs]
+    times = np.array([[_seconds(run, key) for run in runs] for _ in range(5)])
+    for label, median in zip(labels, np.median(times, axis=0).tolist(), strict=True):
+        rows[label] |= {"seconds of a run": median, "timed": recording.circumstances(f"studies {name} --seconds")}
+        print(label, f"{median:.2f} s", flush=True)
+    if record:
+        recording.add("studies.json", name, rows, STUDIES)
+
+
+def _seconds(run, key):
     start = time.perf_counter()
     jax.block_until_ready(run(key))
     return time.perf_counter() - start
@@ -110,11 +121,15 @@ def main():
     parser = recording.parser(__doc__)
     parser.add_argument("names", nargs="+", choices=list(STUDIES))
     parser.add_argument("--only", default="", help="cases whose label contains this")
+    parser.add_argument("--seconds", action="store_true", help="measure how long runs of recorded rows take, and train no seeds")
     parser.add_argument("--purejaxrl", metavar="PATH", help="its repository, for the cases of its PPO (studies_purejaxrl.py)")
     args = parser.parse_args()
     purerl.use_cores()
     for name in args.names:
-        run(name, args.only, args.purejaxrl, args.record)
+        if args.seconds:
+            measure(name, args.only, args.record)
+        else:
+            run(name, args.only, args.purejaxrl, args.record)
 
 
 if __name__ == "__main__":

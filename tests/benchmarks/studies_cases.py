@@ -18,7 +18,7 @@ class Case(NamedTuple):
     like: the case of the same study whose settings are taken.
     before: a config that is trained first, for its parameters.
     last: score the last training episodes, and not fresh ones of the final parameters.
-    timed: seconds of one run are of interest.
+    timed: seconds of one run are of interest; `--seconds` measures them.
     success: score the share of fresh episodes with a positive return.
     training_levels: score episodes in the levels of training.
     purejaxrl: train its PPO, with the sizes, the learning rate and the activation of `cfg`; scored as with `last`.
@@ -58,7 +58,7 @@ CHAIN = purerl.PPOConfig(
 
 
 def chains():
-    """An episode of length n has n + 1 steps; the first says what the last must know."""
+    """An episode of length n has n + 1 steps; the first says what the last must know. One setting for all, and one for each."""
     sizes = {
         "8, rollouts of 64": (8, {"total_timesteps": 1_000_000}),
         "8, sequences of 8": (8, {"sequence_length": 8}),
@@ -73,6 +73,10 @@ def chains():
         cases[f"MemoryChain of {name}: GRU"] = Case(cfg)
         cases[f"MemoryChain of {name}: minimal GRU"] = Case(cfg.replace(memory="min_gru"))
         cases[f"MemoryChain of {name}: no memory"] = Case(cfg.replace(memory="none", sequence_length=0))
+    cfg = CHAIN.replace(env_params={"memory_length": 100}, num_steps=128)
+    ranges = {"gamma": purerl.Range(0.95, 1.0), "gae_lambda": purerl.Range(0.0, 0.99)}
+    for name, memory in (("GRU", "gru"), ("minimal GRU", "min_gru"), ("no memory", "none")):
+        cases[f"MemoryChain of 100, tuned: {name}"] = Case(cfg.replace(memory=memory), trials=TRIALS, ranges=ranges)
     return cases
 
 
@@ -214,7 +218,7 @@ def stale():
 
     Four passes over each rollout in all, and gradient steps of one size: PPO makes them at once, APPO one in each update.
     """
-    case = lambda cfg: Case(cfg, grid={"lr": (3e-4, 1e-3, 3e-3)}, timed=True)
+    case = lambda cfg: Case(cfg, trials=TRIALS, timed=True)
     cases = {}
     for name, sizes in (("CartPole", {"total_timesteps": 250_000}), ("Breakout", {**SIZES, "env": "Breakout-MinAtar"})):
         fresh = purerl.PPOConfig(**sizes)

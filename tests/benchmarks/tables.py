@@ -304,13 +304,13 @@ def study_table(rows):
     lines = ["| | steps | IQM | 95 % interval | all seeds |", "|---|--:|--:|--:|--:|"]
     timed = all("seconds of a run" in row for row in rows.values())
     if timed:
-        lines = [line + more for line, more in zip(lines, (" seconds of a run |", "--:|"), strict=True)]
+        lines = [line + more for line, more in zip(lines, (" seconds of a run | return a second |", "--:|--:|"), strict=True)]
     for label, row in rows.items():
         scores = np.array(row["scores"])
         digits = 0 if np.abs(scores).max() > 100 else 1 if np.abs(scores).max() > 2 else 2
         says = [f"{x:.{digits}f}" for x in (iqm(scores), *interval(scores), *sorted(scores))]
         cells = [label, f"{int(row['config']['total_timesteps']):,}", says[0], f"{says[1]} to {says[2]}", ", ".join(says[3:])]
-        cells += [f"{row['seconds of a run']:.1f}"] if timed else []
+        cells += [f"{row['seconds of a run']:.1f}", f"{iqm(scores) / row['seconds of a run']:.3g}"] if timed else []
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
