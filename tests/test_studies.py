@@ -440,20 +440,41 @@ def test_lists_are_tried_once_each():
     assert {row.label for row in found.finalists} == {"lr = 0.001, gamma = 0.9", "lr = 0.01, gamma = 0.9"}
 
 
-@pytest.mark.parametrize("values", [{"num_epochs": Range(1, 2**30), "lr": Range(1e-4, 1e-1)}, {"num_epochs": Range(1, 8)}])
-def test_of_more_programs_than_batches_not_the_first_are_tried(values, monkeypatch):
-    """Nothing is trained: what is asked for is of interest."""
-    tried = []
+def untrained(score):
+    """In place of `Study._train`: each trial has the score of its point at every rung."""
 
-    def scored(self, rung, static, numbers):
-        tried.extend(static["num_epochs"] for _ in numbers)
+    def train(self, rung, static, numbers):
         points = tuple(self._found[number].point for number in numbers)
-        step = studies.Step(0, static, tuple(numbers), points, ((1.0,),) * len(numbers), (), 0, 0.0)
+        step = studies.Step(rung, static, tuple(numbers), points, tuple((score(point),) for point in points), (), 0, 0.0)
         step = step._replace(kept=self._decide(step))
         self._apply(step)
         return step
 
-    monkeypatch.setattr(studies.Study, "_train", scored)
+    return train
+
+
+def test_new_trials_are_drawn_where_those_before_were_good(monkeypatch):
+    """Those that wait for their next rung count, and do so as good ones: without them there would be random draws alone."""
+    values = {"lr": Range(1e-4, 1e-2, log=True), "gamma": Range(0.9, 1.0), "gae_lambda": Range(0.8, 1.0)}
+    far = lambda point: (
+        abs(math.log10(point["lr"] / 2.5e-3)) / 2 + abs(point["gamma"] - 0.98) / 0.1 + abs(point["gae_lambda"] - 0.9) / 0.2
+    )
+    monkeypatch.setattr(studies.Study, "_train", untrained(lambda point: -far(point)))
+    first, last = [], []
+    for seed in range(5):
+        options = {"num_seeds": 1, "rungs": 3, "at_once": 8, "seed": seed}
+        study = studies.Study(TUNED, values, 32, 0, options, None, None, None, {}, lambda: None)
+        while study.next():
+            pass
+        distances = [far(trial.point) for trial in sorted(study.trials(), key=lambda trial: trial.number)]
+        first, last = first + distances[:8], last + distances[24:]
+    assert np.mean(last) < 0.6 * np.mean(first)
+
+
+@pytest.mark.parametrize("values", [{"num_epochs": Range(1, 2**30), "lr": Range(1e-4, 1e-1)}, {"num_epochs": Range(1, 8)}])
+def test_of_more_programs_than_batches_not_the_first_are_tried(values, monkeypatch):
+    tried = []
+    monkeypatch.setattr(studies.Study, "_train", untrained(lambda point: tried.append(point["num_epochs"]) or 1.0))
     limit = lambda: "enough" if len(tried) >= 6 else None
     monkeypatch.setattr(studies.Study, "next", lambda self: None if limit() else self._train(*self._new_batch()))
     options = {"num_seeds": 1, "rungs": 1, "at_once": 1, "seed": 0}

@@ -30,9 +30,10 @@ from purerl.train import Train
 
 PyTree = Any
 Scores = tuple[tuple[float, ...], ...]  # [trials][seeds]
-LAST = 0.2  # of a rung, whose episodes score it
+SCORED = 0.2  # the share of a rung, at its end, whose episodes score it
 CHUNK_SECONDS = 2.0  # after which a signal is answered
 STUDY = "study.json"
+FIRST_DRAWS = 8  # that TPE makes at random, at least
 MOST_LISTED = 100_000  # combinations of static fields
 
 
@@ -114,7 +115,7 @@ class Study:
         self._search_seconds = 3600 * search_hours or math.inf
         self._optuna = _optuna()
         self._objects, self._limit = objects, limit
-        self._sampler = sampler or self._tpe
+        self._sampler, self._counts_waiting = sampler or self._tpe, sampler is None
         pruner = pruner or _better_half(self._optuna)
         self._study = self._optuna.create_study(direction="maximize", pruner=pruner, sampler=self._sampler(0))
         self._live: dict[int, Any] = {}  # of Optuna, by number
@@ -130,7 +131,7 @@ class Study:
             self._open(home)
 
     def _tpe(self, seed: int) -> Any:
-        startup = self._options["at_once"]
+        startup = max(self._options["at_once"], FIRST_DRAWS)
         return self._optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True, n_startup_trials=startup)
 
     # --- what is kept -------------------------------------------------------------------------------------------------
@@ -249,10 +250,15 @@ class Study:
             np.random.default_rng([self._options["seed"], begun]).shuffle(untried)
         base = self._sampler(self._options["seed"] + 1 + self._batches)
         fixed = self._suggestion(untried[0]) if untried else {}
+        proposing = self._proposing() if self._counts_waiting else self._study
         for number in range(begun, begun + count):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that what is fixed is experimental
-                self._study.sampler = self._optuna.samplers.PartialFixedSampler(fixed, base) if fixed else base
+                proposing.sampler = self._optuna.samplers.PartialFixedSampler(fixed, base) if fixed else base
+                if self._counts_waiting:
+                    proposed = proposing.ask()
+                    self._drawn(proposed)
+                    self._study.enqueue_trial(proposed.params)
                 point = self._ask(number)
             fixed = self._suggestion({path: point[path] for path in static})
         numbers = list(range(begun, begun + count))
@@ -271,9 +277,34 @@ class Study:
             self._ask(number)
         return 0, static, list(range(begun, begun + len(batch)))
 
+    def _proposing(self) -> Any:
+        """A study of all trials so far, in which those that wait for their next rung have ended where they are.
+
+        To TPE a trial that has not ended is a bad one, and no reason to stop drawing at random. The better half of a rung waits.
+        """
+        states, study = self._optuna.trial.TrialState, self._optuna.create_study(direction="maximize")
+        for trial in self._study.get_trials(deepcopy=False):
+            waits = trial.state == states.RUNNING
+            study.add_trial(
+                self._optuna.trial.create_trial(
+                    state=states.PRUNED if waits else trial.state,
+                    value=None if waits else trial.value,
+                    params=trial.params,
+                    distributions=trial.distributions,
+                    intermediate_values=trial.intermediate_values,
+                )
+            )
+        return study
+
     def _ask(self, number: int) -> dict[str, Any]:
-        """A point that Optuna proposes."""
+        """A point that Optuna proposes, as the next trial."""
         trial = self._live[number] = self._study.ask()
+        point = self._drawn(trial)
+        self._found[number] = Trial(number, point, -1, False, np.array([]))
+        return point
+
+    def _drawn(self, trial: Any) -> dict[str, Any]:
+        """The point of a trial of Optuna's."""
         point = {}
         for path, values in self._values.items():
             if isinstance(values, tuple):
@@ -284,7 +315,6 @@ class Study:
             else:
                 share = trial.suggest_float(path, values.low, values.high, log=values.log)
                 point[path] = min(max(float(f"{share:.3g}"), values.low), values.high)
-        self._found[number] = Trial(number, point, -1, False, np.array([]))
         return point
 
     def _suggestion(self, point: dict[str, Any]) -> dict[str, Any]:
@@ -511,7 +541,7 @@ def _better_half(optuna: Any) -> Any:
 
 def _scores(episode_return: Mean, finite: np.ndarray, seeds: int) -> Scores:
     """`[trials][seeds]`, NaN where a run diverged or no episode ended."""
-    scores = np.where(finite, over_the_last(episode_return, LAST), np.nan).reshape(-1, seeds)
+    scores = np.where(finite, over_the_last(episode_return, SCORED), np.nan).reshape(-1, seeds)
     return tuple(tuple(map(float, row)) for row in scores)
 
 

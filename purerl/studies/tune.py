@@ -97,7 +97,7 @@ def tune(
 ) -> Tuned:
     """Searches for good settings, with Optuna's samplers and pruners. Needs `pip install 'purerl[tune]'`.
 
-    A trial's score is the mean return over its seeds in the last episodes of a rung. All trials have the same seeds. The pruner
+    A trial's score is the mean return over its seeds in the last fifth of a rung. All trials have the same seeds. The pruner
     is told the mean plus its standard error, so that noise alone stops few good trials. The best completed trials are trained
     again with other seeds, which choose the winner; a third set of seeds gives the score that is reported.
 
@@ -116,7 +116,8 @@ def tune(
         seed: trials have the seeds from here on, and the finalists and the winner those that follow.
         search_hours: begins no further trials after this many hours of training them; 0 for no limit.
         max_hours: ends the study, saved, after this many hours of this call; 0 for no limit.
-        sampler: from a seed to one of Optuna's samplers; TPE if None.
+        sampler: from a seed to one of Optuna's samplers; if None TPE, after a first batch that is drawn at random. To TPE, trials
+          that wait for their next rung count with the score that they have; to another sampler they still run.
         pruner: one of Optuna's pruners; successive halving if None, which stops what is not in the better half of a rung so far.
         watch: called after each batch.
         **objects: `env`, `network` and the others, as `make_train` takes them.
