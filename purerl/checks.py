@@ -191,6 +191,7 @@ def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count
 
 # What is not read where an argument of `make_train` takes its place.
 REPLACED = {
+    "env": ("env_kwargs",),
     "network": (
         *("torso", "hidden", "activation", "init", "compute_dtype", "arch", "log_std_init", "action_distribution"),
         *("memory", "memory_size", "memory_layers"),

@@ -21,8 +21,9 @@ from purerl.config.documentation import GROUPS, parse_docs
 from purerl.config.fields import Config, field_problems
 from purerl.config.other_names import renamed
 from purerl.config.presets import PRESETS, preset
-from purerl.config.rules import ANY, AUTO, SWITCH, is_int, is_number
+from purerl.config.rules import ANY, AUTO, SWITCH
 from purerl.core.errors import ConfigError, Problem, code_of, nearest
+from purerl.core.numbers import is_int, is_number
 from purerl.envs.functions import wrapped_if_bare
 
 EXAMPLES = """

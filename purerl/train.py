@@ -30,10 +30,10 @@ from purerl.checks import (
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.config.fields import single_precision
-from purerl.config.rules import is_int
 from purerl.core.errors import ConfigError, Problem, guarded
 from purerl.core.keys import typed_key
 from purerl.core.metrics import accumulate, rows_of
+from purerl.core.numbers import is_count
 from purerl.core.plan import PhasePlan, Plan
 from purerl.core.platform import with_matmul_precision
 from purerl.core.reductions import Axis, key_here, on_axis, shapes_on, share
@@ -193,7 +193,7 @@ def _axis(name: str | None, size: int | None) -> Axis | None:
         return None
     if not isinstance(name, str):
         raise ConfigError([Problem("axis_name", name, "must be the name of the axis that has axis_size devices")])
-    if not (is_int(size) and size >= 1):
+    if not is_count(size):
         raise ConfigError([Problem("axis_size", size, "must be the number of devices on the axis, an int of at least 1")])
     return Axis(name, size)
 
@@ -312,7 +312,7 @@ class Train:
             state: of one run; under `vmap`, `in_axes=(train.seed_axes, 0)`.
             key: consumed.
             num_episodes: how many, all at once; at least 1.
-            deterministic: the most likely action instead of a random one.
+            deterministic: the mode of the policy instead of a random action.
             max_steps: the fixed number of steps taken; the environment's time limit if None.
             env_params: overrides of the environment's parameters, on top of the config's.
             training_levels: with `num_levels`, begin episodes in the levels of training, and not in others.
@@ -320,17 +320,21 @@ class Train:
         Raises:
             ConfigError: the environment has no known time limit and `max_steps` is None.
         """
-        if not (is_int(num_episodes) and num_episodes >= 1):
+        if not is_count(num_episodes):
             raise ConfigError([Problem("num_episodes", num_episodes, "must be an int of at least 1")])
         if self.axis is not None and num_episodes % self.axis.size:
             hint = f"must be divisible by the number of devices, {self.axis.size}"
             raise ConfigError([Problem("num_episodes", num_episodes, hint)])
+        if not isinstance(env_params, dict | None):
+            raise ConfigError([Problem("env_params", env_params, "must be a dict from names to numbers, or None")])
         levels = self.cfg.num_levels if training_levels else 0
-        apart = env_params or levels != self.cfg.num_levels or self.env.host
-        env = self.environments_apart(env_params, levels) if apart else self.env
+        apart = env_params or levels != self.cfg.num_levels
+        env = self.environments_apart(env_params, levels) if apart else self._evaluated
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
             raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
+        if not is_count(limit):
+            raise ConfigError([Problem("max_steps", limit, "must be an int of at least 1")])
         options = {"info": self.cfg.info, "episode_info": self.cfg.episode_info}
         run = lambda policy, key: evaluate(env, policy, key_here(key), share(num_episodes), limit, deterministic, **options)
         return self._traced(run)(self.policy(state), typed_key(key))
@@ -338,6 +342,11 @@ class Train:
     def environments_apart(self, env_params: dict[str, Any] | None = None, num_levels: int = 0) -> Environment:
         """The environments made anew, with these overrides of their parameters on top of the config's."""
         return self._remake_env(env_params or {}, num_levels)
+
+    @functools.cached_property
+    def _evaluated(self) -> Environment:
+        """The environments of evaluations: on the host others than those of training, and the same each time."""
+        return self.environments_apart() if self.env.host else self.env
 
     @functools.cached_property
     def plan(self) -> Plan:

@@ -185,6 +185,91 @@ def test_what_a_wrapped_environment_may_not_declare():
             purerl.wrap_env(made)
 
 
+@pytest.mark.parametrize(
+    ("declared", "observed"),
+    [
+        (gymnasium.spaces.Dict({"x": gymnasium.spaces.Discrete(5)}), {"y": jnp.int32(0)}),
+        (gymnasium.spaces.Dict({"x": gymnasium.spaces.Discrete(5, start=1)}), {"x": jnp.int32(1)}),
+        (gymnasium.spaces.Dict({"x": gymnasium.spaces.Discrete(5)}), {"x": jnp.float32(1)}),
+        ((Discrete(5),), (jnp.int32(0), jnp.int32(0))),
+        ((Discrete(5),), {"x": jnp.int32(0)}),
+        (Discrete(0), jnp.int32(0)),
+    ],
+)
+def test_declared_spaces_that_are_not_like_the_observations(declared, observed):
+    other = type("Other", (Bare,), {"observation_space": declared, "observed": observed})
+    with pytest.raises(ConfigError, match="observation_space"):
+        purerl.wrap_env(other())
+
+
+def test_spaces_of_gymnasium_name_the_indices():
+    five = gymnasium.spaces.Discrete(5)
+    other = type("Other", (Bare,), {"observation_space": gymnasium.spaces.Tuple((five, five)), "observed": (jnp.int32(0),) * 2})
+    assert purerl.wrap_env(other()).observation_space == (Discrete(5), Discrete(5))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"max_steps": 0}, "env.max_steps"),
+        ({"max_steps": 2.5}, "env.max_steps"),
+        ({"action_space": purerl.Box(1.0, -1.0)}, "env"),
+        ({"action_space": Discrete(0)}, "env"),
+        ({"observation_space": {"x": jax.ShapeDtypeStruct((2,), jnp.float32)}}, "env.observation_space"),
+        ({"observation_space": (jax.ShapeDtypeStruct((2,), jnp.float32),)}, "env.observation_space"),
+    ],
+)
+def test_an_environment_of_the_protocol_is_checked_too(change, field):
+    made = purerl.wrap_env(type("Other", (Bare,), {"observed": jnp.zeros(2)})())
+    with pytest.raises(ConfigError) as error:
+        purerl.make_train(purerl.PPOConfig(), env=made._replace(**change))
+    assert error.value.problems[0].field == field
+
+
+def test_arguments_of_evaluations_and_checks():
+    train = purerl.make_train(purerl.PPOConfig(hidden=(4,)))
+    state = train.init(jax.random.key(0))
+    wrong = (
+        {"max_steps": 0},
+        {"max_steps": "x"},
+        {"env_params": 5},
+        {"env_params": {"gravity": "a"}},
+        {"env_params": {"gravity": None}},
+    )
+    for arguments in wrong:
+        with pytest.raises(ConfigError):
+            train.evaluate(state, jax.random.key(0), 4, **arguments)
+    for arguments in ({"num_steps": -1}, {"num_steps": "a"}, {"num_envs": 2.5}):
+        with pytest.raises(ConfigError, match="must be an int of at least"):
+            purerl.check_env("CartPole-v1", **arguments)
+    with pytest.raises(ConfigError, match="CartPole-v1 needs its EnvParams"):
+        purerl.make_train(purerl.PPOConfig(), env_params={"gravity": 1.0})
+    with pytest.raises(ConfigError, match="is one of gymnasium's"):
+        purerl.wrap_env(gymnasium.make("CartPole-v1"))
+    with pytest.raises(ConfigError, match="gymnax's ids have no prefix"):
+        purerl.make_train(purerl.PPOConfig(env="gymnax/CartPole-v1"))
+
+
+def test_bounds_of_the_largest_floats_are_none():
+    widest = purerl.Box(*(sign * np.finfo(np.float32).max for sign in (-1, 1)))
+    other = type("Other", (Bare,), {"action_space": widest})()
+    with pytest.raises(ConfigError, match="needs finite bounds"):
+        purerl.make_train(purerl.PPOConfig(action_distribution="tanh"), env=purerl.wrap_env(other))
+
+
+def test_an_evaluation_does_not_begin_where_training_began():
+    train = purerl.make_train(purerl.PPOConfig(hidden=(4,), num_envs=8))
+    seen = []
+    watched = train.env._replace(reset=lambda keys: (seen.append(jax.random.key_data(keys)), train.env.reset(keys))[1])
+    other = purerl.make_train(train.cfg, env=watched)
+    state = jax.jit(train.init)(jax.random.key(0))
+    with jax.disable_jit():
+        other.init(jax.random.key(0)), other.evaluate(state, jax.random.key(0), 8, max_steps=1)
+    begun = [{tuple(row) for row in np.asarray(keys).tolist()} for keys in seen if not isinstance(keys, jax.core.Tracer)]
+    assert len(begun) == 2
+    assert not begun[0] & begun[1]
+
+
 def test_what_is_imported_under_a_trace_outlives_it(monkeypatch):
     """Modules of libraries make arrays; as tracers they would end later programs of the process."""
     made = []

@@ -419,3 +419,88 @@ def test_info_with_a_dict_inside():
     counted = lambda count: gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.vector.SyncVectorEnv([Told] * count))
     env = purerl.from_gymnasium(counted, "vector")
     assert "where" in env.host.recipe.info_shapes()
+
+
+class Varied(Ends):
+    """Each instance has a number of its own, and its observation shows it."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        Varied.made += 1
+        self.own = float(Varied.made)
+
+    def _obs(self):
+        return np.array([self.own, self.time], np.float64)
+
+
+class Twins(Ends):
+    """One array by two names, which steps change by one of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = self.other = np.zeros(2)
+
+    def step(self, action):
+        self.one[0] += 1
+        return super().step(action)
+
+
+def test_what_an_instance_was_made_with_is_saved_too(tmp_path):
+    cfg, env = CFG.replace(total_timesteps=128, lr_schedule="constant"), purerl.from_gymnasium(Varied)
+    before = purerl.fit(cfg, env=env, directory=tmp_path).state.actor.obs[:, 0]
+    after = purerl.fit(cfg.replace(total_timesteps=256), env=env, directory=tmp_path).state.actor.obs[:, 0]
+    np.testing.assert_array_equal(before, after)
+
+
+def test_one_array_with_two_names_cannot_be_saved(tmp_path):
+    cfg, env = CFG.replace(lr_schedule="constant"), purerl.from_gymnasium(Twins)
+    purerl.fit(cfg.replace(total_timesteps=128), env=env, directory=tmp_path)
+    with pytest.warns(UserWarning, match="one and other, one object with two names"):
+        purerl.fit(cfg, env=env, directory=tmp_path)
+
+
+def test_a_run_does_not_go_on_in_other_wrappers(tmp_path):
+    wrappers = []
+    make = lambda: functools.reduce(lambda env, wrapper: wrapper(env), wrappers, Ends())
+    cfg = CFG.replace(total_timesteps=128, lr_schedule="constant")
+    purerl.fit(cfg, env=purerl.from_gymnasium(make), directory=tmp_path)
+    wrappers.append(gymnasium.wrappers.RecordEpisodeStatistics)
+    says = "saved with the layers Ends, and made here with RecordEpisodeStatistics > Ends"
+    with pytest.raises(purerl.EnvironmentFailed, match=says):
+        purerl.fit(cfg.replace(total_timesteps=256), env=purerl.from_gymnasium(make), directory=tmp_path)
+
+
+def test_each_environment_is_another_object():
+    env = Ends()
+    with pytest.raises(purerl.ConfigError, match="gives the same environment again"):
+        purerl.from_gymnasium(lambda: env)
+
+
+def test_numbers_are_not_narrowed():
+    class Wide(Ends):
+        observation_space = spaces.Box(0, 2**62, (1,), np.int64)
+        action_space = spaces.Box(-0.1, 0.1, (3,), np.float64)
+
+        def _obs(self):
+            return np.array([3_000_000_000])
+
+        def step(self, action):
+            assert self.action_space.contains(action)
+            info = {"share": 0 if self.time % 2 else 0.5}
+            return *super().step(action)[:4], info
+
+    env = purerl.from_gymnasium(Wide)
+    assert jax.jit(env.reset)(jax.random.split(jax.random.key(0), 1))[1].tolist() == [[3e9]]
+    cfg = CFG.replace(info=("share",), action_distribution="tanh", log_std_init=2.0)
+    metrics = purerl.summarize(jax.jit(purerl.make_train(cfg, env=env))(jax.random.key(0)).metrics)
+    assert 0.1 < metrics["info/share"].mean() < 0.4
+
+
+def test_evaluations_open_their_environments_once():
+    train = purerl.make_train(CARTPOLE)
+    state, before = jax.jit(train.init)(jax.random.key(0)), len(host._open)
+    for i in range(4):
+        train.evaluate(state, jax.random.key(i), 2, max_steps=3)
+    assert len(host._open) <= before + host.SETS

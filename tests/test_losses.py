@@ -40,6 +40,13 @@ def test_kl_standardisation_and_explained_variance_match_the_reference_vector(ve
     np.testing.assert_allclose(share.read(), expected["explained_variance"], rtol=1e-5)
 
 
+def test_the_estimate_of_a_small_divergence_is_not_negative():
+    d = np.linspace(-1e-3, 1e-3, 2001, dtype=np.float32)
+    kl = approximate_kl(jnp.asarray(d), jnp.float32(0))
+    assert (kl >= 0).all()
+    np.testing.assert_allclose(kl.mean(), np.square(d.astype(np.float64)).mean() / 2, rtol=1e-3)
+
+
 def test_gradients_match_the_reference_vector(vectors):
     given, expected = vectors["loss_gradients"][0] | vectors["ppo_losses"][0], vectors["loss_gradients"][1]
     as32 = {name: jnp.asarray(x, jnp.float32) for name, x in given.items() if isinstance(x, np.ndarray)}

@@ -30,11 +30,11 @@ def evaluate(
         key: consumed.
         num_episodes: how many.
         max_steps: episodes that run longer are cut, and not `finished`.
-        deterministic: take the most likely action instead of a random one.
+        deterministic: take the mode of the policy instead of a random action.
         info: entries of the environment's info to sum over each episode.
         episode_info: those to read at its last step.
     """
-    env_state, obs = env.reset(jax.random.split(named_key(key, "start"), num_episodes))
+    env_state, obs = env.reset(jax.random.split(named_key(key, "evaluation/start"), num_episodes))
     shapes = step_shapes(env, num_episodes).info
     nothing = lambda names: {name: jnp.zeros(shapes[name].shape, jnp.float32) for name in names}
     counts = (jnp.zeros(num_episodes, dtype) for dtype in (jnp.float32, jnp.int32, bool))

@@ -184,7 +184,7 @@ def standardize_values(statistics: Statistics, x: jax.Array) -> jax.Array:
 
 
 def restore_values(statistics: Statistics, z: jax.Array) -> jax.Array:
-    """The inverse: values in units of reward."""
+    """The inverse: values in the units of the rewards learnt from."""
     return restored(statistics.value, z) if isinstance(statistics.value, Moments) else z
 
 

@@ -39,7 +39,7 @@ class Policy:
             obs: `[B, ...]`.
             first: `[B]` bool, where an episode begins.
             key: consumed; not used when deterministic.
-            deterministic: the most likely action instead of a random one.
+            deterministic: the mode of the policy instead of a random action.
 
         Returns:
             What the environments receive, `[B, ...]`, and the next memory.
@@ -49,6 +49,10 @@ class Policy:
         return outputs.policy.env_action(action, self.action_space), carry
 
     def value(self, carry: PyTree, obs: PyTree, first: jax.Array | None = None) -> jax.Array:
-        """The expected discounted return from `obs` on, `[B]`; with intrinsic rewards `[B, 2]`, theirs last."""
+        """The value of `obs`, `[B]`; with intrinsic rewards `[B, 2]`, theirs last.
+
+        It is the expected discounted sum of the rewards that were learnt from. With `normalize_reward` these are divided by
+        `sqrt(state.statistics.reward.moments.variance)` and clipped, and so are not in the units of the environment.
+        """
         first = jnp.zeros(jax.tree.leaves(obs)[0].shape[0], bool) if first is None else first
         return one_step(self.network, self.params, carry, obs, first)[0].value

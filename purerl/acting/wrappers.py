@@ -34,7 +34,7 @@ def with_obs_normalization(cfg: Any, network: Network, statistics: Statistics) -
 
 
 def with_statistics(cfg: Any, network: Network, state: TrainState) -> Network:
-    """The network for acting, evaluation and values: with normalised observations, and values in units of reward."""
+    """The network for acting, evaluation and values: normalises observations, and undoes `normalize_value`."""
     network = with_obs_normalization(cfg, network, state.statistics)
 
     def apply(params, carry, obs, first):

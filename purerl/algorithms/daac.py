@@ -8,7 +8,7 @@ advantage of the action it took,
 with A the standardised advantage. The value network learns in a phase of its own, as in PPG.
 
 **Decided where papers and codes differ.** The squared error of the advantage is whole, as in the paper, and not half. The value
-learns from every `value_freq`-th rollout alone, not from those between.
+learns from the last of every `value_freq` rollouts alone; the authors' code has it learn from the first.
 
 **Defaults** are the paper's for Procgen: one epoch of the policy, nine of the value, `adv_coef = 0.25`, a learning rate of
 5e-4.

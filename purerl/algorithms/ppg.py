@@ -10,7 +10,8 @@ are.
 
 **Decided where papers and codes differ.** The value targets are those computed when the data was collected, as in the paper.
 The auxiliary phase has its own optimizer (`aux_optimizer`). A phase that is not complete at the end of a run has no auxiliary
-phase. Rewards are scaled by default, as in the paper's code.
+phase. Rewards are scaled by default, as in the paper's code, though by returns discounted with `gamma` (there 0.99), and
+`adam_eps` is 1e-5 (there 1e-8).
 
 **Defaults** are the paper's for Procgen: one epoch each, no clip of gradients, the whole weight on half the squared error,
 `n_pi = 32`, `e_aux = 6`, a learning rate of 5e-4, `gamma = 0.999`.

@@ -112,7 +112,8 @@ class OnPolicyConfig(Config):
           always take it. The others are what other systems do: of the step's own observation (`current_obs`: rsl_rl, skrl 1.4),
           of the next episode's first one (`ignore`: skrl 2.0).
         warmup_steps: Environment steps with uniformly random actions at the start, rounded up to whole updates.
-        learning_starts: Environment steps before the first gradient step, rounded up to whole updates.
+        learning_starts: Environment steps before the first gradient step, rounded up to whole updates. Linear schedules count
+          these updates too; a `polynomial` one begins with the first gradient step.
 
     Optimisation:
         num_minibatches: Gradient steps in each epoch. It must divide `num_envs * num_steps`.
@@ -135,7 +136,8 @@ class OnPolicyConfig(Config):
         lr_max: Highest learning rate of `kl_adaptive`.
         critic_lr_scale: The learning rate of the value network is this many times `lr`.
         optimizer: `adam`, `adamw`, `rmsprop` or `sgd`.
-        adam_eps: Epsilon of adam, adamw and rmsprop.
+        adam_eps: Epsilon of adam, adamw and rmsprop. That of rmsprop, whose decay is 0.99, is added inside the root, as in
+          TensorFlow: 1e-5 acts as 3e-3 does outside it.
         weight_decay: Weight decay of adamw.
         max_grad_norm: Gradients are scaled down to this norm. inf disables it.
         grad_clip: The norm is taken over all networks (`joint`) or over each network (`per_network`).

@@ -23,8 +23,9 @@ import numpy as np
 
 from purerl.config.documentation import GROUPS, FieldDoc, documented, parse_docs, shown
 from purerl.config.other_names import renamed
-from purerl.config.rules import ANY, AUTO, Need, Rule, is_int, is_number
+from purerl.config.rules import ANY, AUTO, Need, Rule
 from purerl.core.errors import ConfigError, Problem, nearest, raise_if_any
+from purerl.core.numbers import is_int, is_number
 
 # --- fields -----------------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from purerl.core.numbers import is_int
+
 
 class Rule(NamedTuple):
     """What a value must be: in words, as an elementwise test of concrete values (NaN passes none), or as all its choices.
@@ -69,18 +71,6 @@ PAIRS = Rule(
 )
 SWITCH = Rule("must be True, False or 'auto'", lambda x: x == "auto" or isinstance(x, bool), auto=True)
 NAMES = Rule("must be a tuple of names", lambda xs: all(isinstance(x, str) for x in xs))
-
-
-def is_int(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
-
-
-def is_flag(value: Any) -> bool:
-    return isinstance(value, bool | np.bool_)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
 # --- what a field needs -----------------------------------------------------------------------------------------------

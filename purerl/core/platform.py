@@ -75,7 +75,7 @@ def scan(
 
 
 def where_any(flags: jax.Array, run: Callable, otherwise: PyTree) -> PyTree:
-    """`run()` if any of the flags is set, else `run()` or `otherwise`, which is shaped alike: do not read it then.
+    """`run()` if any of the flags is set. If none is, an accelerator gives `run()` and a CPU `otherwise`: do not read it then.
 
     On a CPU a branch: what is seldom needed is seldom computed. On an accelerator it is always computed: a GPU's host would wait
     for the flags, which takes longer than a few small kernels, and of thousands of environments some nearly always need it.

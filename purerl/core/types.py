@@ -250,7 +250,7 @@ class Network(NamedTuple):
 class Transition:
     """Everything about one step t, and about no other: estimators never shift an array. Leaves `[T, B, ...]`.
 
-    obs: what was acted on.
+    obs: the observation that `action` was chosen for.
     first: bool, `obs` opens an episode: reset the memory before reading it.
     action: as the distribution drew it; the environment may have received a clipped one.
     log_prob: float32, of `action` under the policy that acted.
@@ -378,7 +378,7 @@ class PhaseOptimizer(NamedTuple):
     begin, end: from the optimizer state to the carry of an update, and back.
     report: `(opt_carry) -> metrics` of the last step.
     elementwise: a step does not depend on the shapes of parameters, so that a group may be given as one vector.
-    uniform: nor on the group, so that all of them may be given as one.
+    uniform: nor does a step depend on which group a parameter is in, so that all groups may be given as one vector.
     """
 
     init: Callable
@@ -406,8 +406,8 @@ class Phase(NamedTuple):
     every: run it in every k-th update only.
     start: updates before the first.
     prefix: of the names of its gradient norms.
-    beforehand: `(steps [L, M, n] of M minibatches) -> entries [M, ...]` of what the loss reads of each, where several devices
-      have to exchange it: once an epoch and not in each gradient step. None if there is nothing.
+    beforehand: `(steps [L, M, n]) -> {name: [M, ...]}`, what the loss needs to know of each of the M minibatches from all
+      devices, computed once an epoch, so that gradient steps need not exchange it. None if there is nothing.
     frozen: groups that do not move, where `groups` is None.
     """
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import Environment
+from purerl.envs.functions import check_not_gymnasium
 from purerl.envs.own import checked, with_info
 from purerl.envs.parameters import overridden
 from purerl.envs.parameters import swept_problems as problems_of
@@ -43,7 +44,11 @@ def make_env(
         made = suite.adapt(env, overridden(defaults if params is None else params, env_params))
         return _informed(made, info)._replace(name=env_id)
     gymnax, _ = adapter("")
-    env = gymnax.make(env_id, env_kwargs) if env is None else env
+    if env is None:
+        env = gymnax.make(env_id, env_kwargs)
+        if params is not None and not isinstance(params, type(defaults := gymnax.default_params(env))):
+            hint = f"{env_id} needs its {type(defaults).__name__}; single values belong into PPOConfig(env_params=...)"
+            raise ConfigError([Problem("env_params", params, hint)])
     if isinstance(env, type):
         raise ConfigError([Problem("env", env.__name__, "must be an object, not a class: write env=" + env.__name__ + "()")])
     if isinstance(env, str):
@@ -52,11 +57,7 @@ def make_env(
         raise ConfigError(
             [Problem("env", "a tuple", "pass the environment and its parameters apart: env=env, env_params=params")]
         )
-    if any(cls.__module__.startswith("gymnasium.") for cls in type(env).__mro__):
-        hint = (
-            "is one of gymnasium's, of which several are needed: env=purerl.from_gymnasium(lambda: ...), or an id gymnasium/..."
-        )
-        raise ConfigError([Problem("env", type(env).__name__, hint)])
+    check_not_gymnasium(env)
     missing = [name for name in ("reset", "step", "action_space") if not callable(getattr(env, name, None))]
     if missing:
         hint = f"has no method {' or '.join(missing)}; gymnax 1.0's are needed, or purerl.wrap_env(env) of a bare environment"

@@ -13,6 +13,7 @@ import warnings
 from typing import Any, NamedTuple
 
 from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.numbers import is_count
 from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.one_state import OneState, drawn, draws_without_a_screen
@@ -44,7 +45,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
         raise ConfigError([Problem("env", f"brax/{name}", f"no environment of brax; {nearest(name, envs._envs)}")])
     kwargs = dict(env_kwargs)
     sizes = {key: kwargs.pop(key, default) for key, default in (("episode_length", 1000), ("action_repeat", 1))}
-    if found := [Problem("env_kwargs", {key: x}, "must be an int of at least 1") for key, x in sizes.items() if not _counts(x)]:
+    if found := [Problem("env_kwargs", {key: x}, "must be an int of at least 1") for key, x in sizes.items() if not is_count(x)]:
         raise ConfigError(found)
     if name not in WITHOUT_BACKEND:
         kwargs = {"backend": "spring", **kwargs}
@@ -53,17 +54,13 @@ def make(name: str, env_kwargs: tuple) -> Made:
         return Made(envs.get_environment(name, **kwargs), **sizes)
 
 
-def _counts(x: Any) -> bool:
-    return isinstance(x, int) and x is not True and x >= 1
-
-
 def default_params(made: Made) -> Any:
     """The system that is simulated; None for `fast`, which has none."""
     return getattr(made.env, "sys", None)
 
 
 def adapt(made: Made, params: Any) -> Environment:
-    """It behind purerl's protocol, with this system."""
+    """The environment with this system as a `purerl.Environment`."""
     env = made.env
     if params is not None and params is not env.sys:
         env = copy.copy(env)

@@ -11,6 +11,7 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.keys import named_key, split_keys
+from purerl.core.numbers import is_int
 from purerl.core.spaces import entries_of, is_index
 from purerl.core.types import NEVER, Box, Discrete, Environment, MultiDiscrete, PyTree
 from purerl.envs import make_env
@@ -59,7 +60,9 @@ def check_env(
         >>> print(report.notes[0])
         observations: float32[4]; actions: Discrete(n=2); time limit: 500 steps
     """
-    raise_if_any([] if num_envs >= 2 else [Problem("num_envs", num_envs, "must be at least 2, to be compared")])
+    counts = (("num_envs", num_envs, 2, "to be compared"), ("num_steps", num_steps, 1, "to be looked at"))
+    wrong = [(name, x, least, why) for name, x, least, why in counts if not (is_int(x) and x >= least)]
+    raise_if_any([Problem(name, x, f"must be an int of at least {least}, {why}") for name, x, least, why in wrong])
     try:
         made = _made(env, env_params, env_kwargs)
     except ConfigError as error:

@@ -64,7 +64,7 @@ def default_params(env: Any) -> Any:
 
 
 def adapt(env: Any, params: Any) -> Environment:
-    """It behind purerl's protocol, with these parameters."""
+    """The environment with these parameters as a `purerl.Environment`."""
     limit = None if isinstance(params.max_timesteps, jax.core.Tracer) else int(params.max_timesteps)
     wrapped = wrap_env(_Bare(env, params), slow_reset=True)
     return wrapped._replace(max_steps=limit, truncates_after=limit, draw=_draw(env))

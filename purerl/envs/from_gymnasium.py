@@ -15,11 +15,13 @@ def from_gymnasium(make: Callable[..., Any], vectorization: str = "sync") -> Env
     environments of its own. `purerl.export` exports the policy, as ever, and no environment.
 
     Checkpoints hold what the environments and their wrappers keep in attributes, if those are numbers, arrays, random generators
-    or MuJoCo's simulation: then a run resumes to the same bits. Otherwise the environments begin anew, and a warning says why. An
-    environment that raises an error, or whose process dies, ends the run with `purerl.EnvironmentFailed`, saved.
+    or MuJoCo's simulation: then a run resumes to the same bits. Otherwise the environments begin anew, and a warning says why.
+    Nothing is known of what changes elsewhere: in closures, in attributes of a class, in `__slots__`. An environment that raises
+    an error, or whose process dies, ends the run with `purerl.EnvironmentFailed`, saved.
 
     Args:
-        make: `() -> gymnasium.Env`; or with `vectorization="vector"`, `(num_envs) -> gymnasium.vector.VectorEnv`.
+        make: `() -> gymnasium.Env`; or with `vectorization="vector"`, `(num_envs) -> gymnasium.vector.VectorEnv`,
+          whose `reset` takes a list of seeds, as gymnasium's own do.
         vectorization: `sync`, one after the other in this process; `async`, each in a process of its own, which pays off where a
           step takes a millisecond; `vector`, the vector environment that `make` gives. In a script, processes of their own need
           `if __name__ == "__main__":` around what is run.

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
+from purerl.core.numbers import is_count
 from purerl.core.types import NEVER, Environment
 from purerl.envs.auto_reset import auto_reset
 from purerl.envs.signals import check_step, chosen, strong, typed_signals, unpacked
@@ -19,6 +20,14 @@ def _is_array(x: Any) -> bool:
     """Whether an entry of info is a number, or an array of them; a typed key is none."""
     is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
     return isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and not is_key
+
+
+def check_not_gymnasium(env: Any) -> None:
+    """Raises a ConfigError for an environment, or a class of them, of gymnasium's."""
+    kind = env if isinstance(env, type) else type(env)
+    if any(cls.__module__.startswith("gymnasium.") for cls in kind.__mro__):
+        hint = "is one of gymnasium's, of which several are needed: purerl.from_gymnasium(lambda: ...), or an id gymnasium/..."
+        raise ConfigError([Problem("env", kind.__name__, hint)])
 
 
 def wrapped_if_bare(env: Any) -> Any:
@@ -35,15 +44,16 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
 
             reset(key) -> (state, obs)
             step(key, state, action) -> (state, obs, reward, terminated, truncated, info)
-            action_space: `purerl.Discrete(n)`, `MultiDiscrete`, `MultiBinary` or `Box(low, high)`, or gymnax's or gymnasium's
+            action_space: `purerl.Discrete(n)`, `MultiDiscrete`, `MultiBinary` or `Box(low, high)`, or a `Discrete` or `Box` of
+              gymnax or gymnasium
             observation_space: optional; needed only where an observation is an index: `purerl.Discrete(n)`, alone or in a dict or
               tuple like the observation, with None or anything else for other entries
             max_steps: optional, the time limit in steps
 
           Both functions are of one environment, pure, and of fixed shapes. The state and `obs` are PyTrees of arrays, reward a
           scalar, `terminated` and `truncated` bool scalars, and `info` a dict of arrays. It never resets itself.
-        max_steps: the time limit in steps, in place of its own. An episode that reaches it is truncated. None for no limit
-          beside its own `truncated`.
+        max_steps: the time limit in steps, in place of its own `max_steps`. An episode that reaches it is truncated. If both are
+          None, its own `truncated` alone ends episodes early.
         slow_reset: a reset takes as long as dozens of steps, as where a world is made: it is computed for those environments
           alone whose episode ended.
 
@@ -63,12 +73,13 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
     """
     if isinstance(env, Environment):
         raise ConfigError([Problem("env", "a purerl.Environment", "needs no wrap_env: pass it as env=")])
+    check_not_gymnasium(env)
     missing = [name for name in ("reset", "step", "action_space") if not hasattr(env, name)]
     if missing or isinstance(env, type):
         hint = f"has no {' or '.join(missing)}" if missing else f"must be an object, not a class: write {env.__name__}()"
         raise ConfigError([Problem("env", env, f"{hint}; see help(purerl.wrap_env)")])
     limit = getattr(env, "max_steps", None) if max_steps is None else max_steps
-    if limit is not None and not (isinstance(limit, int | np.integer) and limit is not True and 1 <= limit < 2**31):
+    if limit is not None and not (is_count(limit) and limit < 2**31):
         raise ConfigError([Problem("max_steps", limit, "must be an int from 1 to 2**31 - 1, or None")])
 
     own_limits = []

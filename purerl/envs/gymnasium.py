@@ -84,7 +84,7 @@ def default_params(made: Made) -> None:
 
 
 def adapt(made: Made, params: None) -> Environment:
-    """It behind purerl's protocol."""
+    """The environment as a `purerl.Environment`."""
     return environment(made.make, made.vectorization, made.drawn)
 
 
@@ -102,6 +102,8 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
         raise ConfigError([Problem("make", type(env).__name__, f"must make a {kind.__module__}.{kind.__name__}")])
     if own:
         _mode(env)
+    else:
+        _check_anew(make, env)
     space_of = lambda name: getattr(env, f"single_{name}" if own else name)
     spec = getattr(env, "spec", None)
     made = Environment(
@@ -121,6 +123,20 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
     film = drawn and functools.partial(_Environments, drawn, SYNC, 1, {})
     seconds = 1 / env.metadata.get("render_fps", 30)
     return Host.environment(Recipe(functools.partial(_Environments, make, vectorization), made, info_shapes, film, seconds))
+
+
+def _check_anew(make: Callable, env: gymnasium.Env) -> None:
+    """That a function makes another environment each time.
+
+    Raises:
+        ConfigError: it gives this one again.
+    """
+    with code_of("make", "make()"):
+        again = make()
+    if again.unwrapped is env.unwrapped:
+        raise ConfigError([Problem("make", make, "gives the same environment again; it must make a new one each time")])
+    with contextlib.suppress(Exception):  # what cannot be closed is not used
+        again.close()
 
 
 def _try(environments: "_Environments", env: Environment) -> None:
@@ -209,7 +225,11 @@ def _observation_space(space: spaces.Space) -> PyTree:
     if isinstance(space, spaces.MultiBinary):
         return jax.ShapeDtypeStruct(space.shape, np.float32)
     if isinstance(space, spaces.Box):
-        return jax.ShapeDtypeStruct(space.shape, jax.dtypes.canonicalize_dtype(space.dtype))
+        dtype = jax.dtypes.canonicalize_dtype(space.dtype)
+        if dtype != space.dtype and np.issubdtype(dtype, np.integer):
+            fits = np.iinfo(dtype).min <= space.low.min() and space.high.max() <= np.iinfo(dtype).max
+            dtype = dtype if fits else np.dtype(np.float32)  # larger numbers would wrap around
+        return jax.ShapeDtypeStruct(space.shape, dtype)
     hint = "observations must be of Box, Discrete, MultiDiscrete or MultiBinary spaces, or a Dict or Tuple of them"
     raise ConfigError([Problem("env", space, hint)])
 
@@ -248,6 +268,8 @@ def _action_converter(space: spaces.Space) -> Callable[[np.ndarray], np.ndarray]
     """From actions `[B, ...]` of purerl's to gymnasium's."""
     start = getattr(space, "start", 0)
     plain = lambda action: action.reshape(len(action), *space.shape).astype(space.dtype)
+    if isinstance(space, spaces.Box):  # a bound of 0.1 is a larger number in float32 than in float64
+        return lambda action: np.clip(plain(action), space.low, space.high)
     return (lambda action: plain(action) + start) if np.any(start) else plain
 
 
@@ -297,9 +319,11 @@ class _Named(gymnasium.Wrapper):
     def step(self, action: Any) -> tuple:
         self._steps += 1
         try:
-            return self.env.step(action)
+            *after, info = self.env.step(action)
         except Exception as error:
             raise self._failed(f"step {self._steps} of its episode, action {_text(action)}", error) from error
+        # Of several environments, the first one's number would give all of them its type.
+        return *after, {name: float(x) if isinstance(x, bool | int) else x for name, x in info.items()}
 
     def _failed(self, where: str, error: Exception) -> EnvironmentFailed:
         return EnvironmentFailed(f"environment {self._index}, {where}: {type(error).__name__}: {error}")

@@ -9,6 +9,7 @@ import math
 from typing import Any
 
 import jax
+import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, code_of, nearest
 from purerl.core.types import Environment, TimeStep
@@ -150,7 +151,8 @@ def _draw(env: Any, params: Any):
 
 def _max_steps(params: Any) -> int | None:
     limit = getattr(params, "max_steps_in_episode", None)
-    return None if limit is None or isinstance(limit, jax.core.Tracer) else math.ceil(limit)
+    known = limit is not None and not isinstance(limit, jax.core.Tracer) and np.isfinite(limit)
+    return math.ceil(limit) if known else None
 
 
 def _truncates_at_limit(env: Any) -> bool:

@@ -142,7 +142,7 @@ def default_params(env: Any) -> None:
 
 
 def adapt(env: Any, params: None) -> Environment:
-    """It behind purerl's protocol."""
+    """The environment as a `purerl.Environment`."""
     bare = _Bare(env)
     limit = getattr(env, "time_limit", None)
     limit = None if limit is None else int(limit)

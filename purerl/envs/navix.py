@@ -71,7 +71,7 @@ def default_params(env: Any) -> None:
 
 
 def adapt(env: Any, params: None) -> Environment:
-    """It behind purerl's protocol."""
+    """The environment as a `purerl.Environment`."""
     limit = int(env.max_steps)
     return wrap_env(_Bare(env))._replace(max_steps=limit, truncates_after=limit, draw=_draw)
 

@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, code_of
+from purerl.core.numbers import is_count
 from purerl.core.spaces import entries_of, is_index
 from purerl.core.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete, TimeStep
 from purerl.envs.signals import check_names, differences, strong
+from purerl.envs.spaces import action_space_of
 
 COUNT = 2  # environments of a trace
 
@@ -23,8 +25,12 @@ def checked(env: Environment) -> Environment:
     if not isinstance(env.action_space, Discrete | MultiDiscrete | MultiBinary | Box):
         hint = "must be purerl.Discrete, MultiDiscrete, MultiBinary or Box"
         raise ConfigError([Problem("env.action_space", env.action_space, hint)])
+    action_space_of(env.action_space)
+    limit = env.max_steps
+    if limit is not None and not (is_count(limit) and limit < 2**31):
+        raise ConfigError([Problem("env.max_steps", limit, "must be an int from 1 to 2**31 - 1, or None")])
     least = env.truncates_after
-    if least is not None and not (isinstance(least, int | np.integer) and least is not True and least >= 1):
+    if least is not None and not is_count(least):
         raise ConfigError([Problem("env.truncates_after", least, "must be an int of at least 1, or None")])
     reset = lambda keys: strong(env.reset(keys))
     step = lambda keys, env_state, action: strong(env.step(keys, env_state, action))
@@ -47,9 +53,12 @@ def checked(env: Environment) -> Environment:
 def _problems(env: Environment, obs: Any, after: TimeStep) -> list[Problem]:
     """What of a batch's observations and signals has another shape or dtype than the protocol."""
     found = []
+    is_space = lambda x: hasattr(x, "dtype") and hasattr(x, "shape")
     spaces = entries_of(env.observation_space)
-    if [(COUNT, *x.shape) for x in spaces.values()] != [x.shape for x in jax.tree.leaves(obs)]:
-        hint = f"observations of {COUNT} environments are {[list(x.shape) for x in jax.tree.leaves(obs)]}, and not like it"
+    alike = jax.tree.structure(env.observation_space, is_leaf=is_space) == jax.tree.structure(obs)
+    if not alike or [(COUNT, *x.shape) for x in spaces.values()] != [x.shape for x in jax.tree.leaves(obs)]:
+        shapes = jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", obs)
+        hint = f"observations of {COUNT} environments are {shapes}, and not like it"
         found.append(Problem("env.observation_space", env.observation_space, hint))
     else:
         for (name, space), x in zip(spaces.items(), jax.tree.leaves(obs), strict=True):

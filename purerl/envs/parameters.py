@@ -58,6 +58,8 @@ def _misfit(params: Any, name: str, value: Any) -> str | None:
     if _kind(params, name) is None:
         return "is no number, and cannot be overridden"
     shape = np.shape(getattr(params, name))
+    if not isinstance(value, jax.Array) and np.asarray(value).dtype.kind not in "biuf":
+        return "must be a number" if not shape else "must be of numbers"
     if np.shape(value) != shape:
         sweep = f'must be one number; to sweep it, jax.vmap(lambda x: cfg.replace(env_params={{"{name}": x}}))(values)'
         return f"must have the shape {list(shape)}" if shape else sweep

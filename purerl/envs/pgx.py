@@ -71,7 +71,7 @@ def default_params(made: Made) -> None:
 
 
 def adapt(made: Made, params: None) -> Environment:
-    """It behind purerl's protocol."""
+    """The environment as a `purerl.Environment`."""
     bare = _Bare(made.env)
     return wrap_env(bare, max_steps=made.episode_length)._replace(draw=_draw, action_mask="action_mask" if bare._masked else "")
 

@@ -11,7 +11,8 @@ import contextlib
 import io
 from typing import Any
 
-from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.core.errors import ConfigError, Problem, nearest, raise_if_any
+from purerl.core.numbers import is_count
 from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.one_state import OneState, drawn, draws_without_a_screen
@@ -48,9 +49,12 @@ def default_params(env: Any) -> None:
 
 
 def adapt(env: Any, params: None) -> Environment:
-    """It behind purerl's protocol."""
+    """The environment as a `purerl.Environment`."""
     config = env._config
     repeat = config.get("action_repeat", 1)
+    counts = {"action_repeat": repeat, "episode_length": config.episode_length}
+    wrong = {name: x for name, x in counts.items() if not is_count(x)}
+    raise_if_any([Problem("env_kwargs", {name: x}, "must be an int of at least 1") for name, x in wrong.items()])
     wrapped = wrap_env(OneState(env, repeat), max_steps=-(-config.episode_length // repeat))
     return wrapped._replace(draw=drawn(lambda states: _rendered(env, states), seconds=float(env.dt) * repeat))
 

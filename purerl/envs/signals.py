@@ -72,8 +72,8 @@ def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) ->
     after = jax.eval_shape(step, jax.random.key(0), env_state, action)
     *observations, state_after, reward, terminated, truncated, info = after
     found = []
-    if not sum(x.size for x in jax.tree.leaves(obs)):
-        found.append(Problem("env", obs, "observations are empty"))
+    if not all(x.size for x in jax.tree.leaves(obs)) or not jax.tree.leaves(obs):
+        found.append(Problem("env", obs, "observations are empty, or one of their entries is"))
     for before, after, what in [(env_state, state_after, "state"), *((obs, o, "observation") for o in observations)]:
         found += differences(before, after, what)
     if reward.shape != () or jnp.issubdtype(reward.dtype, jnp.complexfloating):

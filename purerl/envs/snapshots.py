@@ -1,7 +1,7 @@
 """Snapshots of gymnasium's environments, as JSON: numbers, arrays and generators of random numbers. Nothing is pickled.
 
 An environment goes on exactly if all that it and its wrappers keep in attributes is one of these, MuJoCo's simulation, or does
-not change (code, a model). Two names for one array become two arrays.
+not change (code, a model). Nothing is known of what is elsewhere: in closures, in attributes of a class, in `__slots__`.
 """
 
 import base64
@@ -14,6 +14,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
+
+from purerl.core.errors import EnvironmentFailed
 
 NOT_OF_THE_STATE = ("metadata", "_metadata")
 PLAIN = (bool, int, float, str, type(None))
@@ -100,11 +102,12 @@ def _set_simulated(data: Any, name: str, value: Any) -> None:
 
 
 class Keeper:
-    """Snapshots of one environment, of what has changed since it was made."""
+    """Snapshots of one environment."""
 
     def __init__(self, env: gymnasium.Env):
         self._layers = list(_layers(env))
         self._made = self._values()
+        self._names = [type(layer).__name__ for layer in self._layers]
 
     def _values(self) -> dict[str, Any]:
         """All attributes as JSON, by the number of their layer and their name; what cannot be kept, in words."""
@@ -119,15 +122,32 @@ class Keeper:
                     values[f"{depth}.{name}"] = {"unknown": f"{type(layer).__name__}.{name}, a {error}"}
         return values
 
+    def _shared(self, values: dict[str, Any]) -> list[str]:
+        """What has changed and has two names, in words: it would be two things in a restored environment."""
+        places: dict[int, list[str]] = {}
+        for place in values:
+            depth, name = place.split(".", 1)
+            x = vars(self._layers[int(depth)])[name]
+            if isinstance(x, np.ndarray | list | dict | collections.deque):
+                places.setdefault(id(x), []).append(place)
+        twice = [found for found in places.values() if len(found) > 1 and values[found[0]] != self._made.get(found[0], self)]
+        return [f"{' and '.join(place.split('.', 1)[1] for place in found)}, one object with two names" for found in twice]
+
     def snapshot(self) -> dict[str, Any]:
-        """The values that have changed, by place; or what cannot be kept, in words."""
+        """All values, by place; or what cannot be kept, in words."""
         values = self._values()
         unknown = [x["unknown"] for x in values.values() if isinstance(x, dict) and "unknown" in x]
-        changed = {place: x for place, x in values.items() if x != self._made.get(place, self)}
-        return {"missing": unknown} if unknown else {"values": changed}
+        missing = unknown + self._shared(values)
+        return {"missing": missing} if missing else {"values": values, "layers": self._names}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Gives the environment these values; all others are as they were made."""
+        """Gives the environment these values.
+
+        Raises:
+            EnvironmentFailed: it has other wrappers than the one that was saved.
+        """
+        if (before := saved.get("layers", self._names)) != self._names:
+            raise EnvironmentFailed(f"saved with the layers {' > '.join(before)}, and made here with {' > '.join(self._names)}")
         for place, x in (self._made | saved["values"]).items():
             depth, name = place.split(".", 1)
             layer = self._layers[int(depth)]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem
+from purerl.core.numbers import is_count
 from purerl.core.types import Box, Discrete, Indices, MultiBinary, MultiDiscrete, Space
 
 
@@ -47,11 +48,11 @@ def observation_space_of(declared: Any, obs: Any) -> Any:
         declared: a space, of any library, or a dict of them; None if there is none.
         obs: the shapes and dtypes of one observation.
     """
+    inside = getattr(declared, "spaces", declared)
     if isinstance(obs, dict):
-        inside = getattr(declared, "spaces", declared)
         return {name: observation_space_of(inside.get(name) if isinstance(inside, dict) else None, x) for name, x in obs.items()}
     if type(obs) is tuple:
-        inside = declared if type(declared) is tuple and len(declared) == len(obs) else (None,) * len(obs)
+        inside = tuple(inside) if isinstance(inside, tuple | list) and len(inside) == len(obs) else (None,) * len(obs)
         return tuple(observation_space_of(space, x) for space, x in zip(inside, obs, strict=True))
     if is_discrete(declared) and getattr(obs, "shape", None) == ():
         return Discrete(int(declared.n))
@@ -62,19 +63,23 @@ def observation_space_of(declared: Any, obs: Any) -> Any:
 
 def declared_problems(declared: Any, obs: Any, name: str = "") -> list[Problem]:
     """Where a declared space of observations is not like the observations, so that an index would be read as a quantity."""
+    declared = getattr(declared, "spaces", declared)  # of a Dict or Tuple of gymnasium's or gymnax's
     if isinstance(declared, dict) and isinstance(obs, dict):
         hint = f"no entry of the observation, which has {', '.join(map(repr, obs))}"
         found = [Problem("observation_space", entry, hint) for entry in declared if entry not in obs]
         both = [entry for entry in declared if entry in obs]
         return found + [x for entry in both for x in declared_problems(declared[entry], obs[entry], entry)]
-    if type(declared) is tuple and type(obs) is tuple and len(declared) == len(obs):
+    if isinstance(declared, tuple | list) and type(obs) is tuple and len(declared) == len(obs):
         return [x for i, pair in enumerate(zip(declared, obs, strict=True)) for x in declared_problems(*pair, str(i))]
     if is_discrete(declared):
+        if not is_count(declared.n):
+            return [Problem("observation_space", declared, "must have a whole number of values, at least 1")]
         if getattr(obs, "shape", None) != () or not jax.numpy.issubdtype(obs.dtype, jax.numpy.integer):
             return [Problem("observation_space", declared, f"the observation {name} is no index, a whole number: {obs}")]
         if getattr(declared, "start", 0):
             return [Problem("observation_space", declared, f"the observation {name}, an index, must begin at 0; shift it")]
     unlike = isinstance(declared, Indices) and not _fits(declared, obs)
+    unlike |= isinstance(declared, tuple | list) and any(is_discrete(x) or isinstance(x, Indices) for x in declared)
     if unlike or isinstance(declared, MultiDiscrete | MultiBinary | dict):
         hint = f"is not like the observation {name}: {obs}; declare an index as Discrete, an array of them as Indices"
         return [Problem("observation_space", declared, hint)]

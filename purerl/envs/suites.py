@@ -36,6 +36,8 @@ def adapter(env_id: str) -> tuple[ModuleType, str]:
         return _gymnax(env_id), env_id
     if prefix in REFUSED:
         raise ConfigError([Problem("env", env_id, REFUSED[prefix])])
+    if prefix == "gymnax":
+        raise ConfigError([Problem("env", env_id, f"gymnax's ids have no prefix: {name!r}")])
     if prefix not in SUITES:
         raise ConfigError([Problem("env", env_id, f"no suite of this name; {nearest(prefix, SUITES)}")])
     try:

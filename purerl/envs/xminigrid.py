@@ -36,7 +36,7 @@ class Made(NamedTuple):
 
 
 class _Bare:
-    """It, as `purerl.wrap_env` takes it."""
+    """An environment of XLand-MiniGrid, as `purerl.wrap_env` takes it."""
 
     def __init__(self, made: Made):
         self._made = made
@@ -103,7 +103,7 @@ def default_params(made: Made) -> None:
 
 
 def adapt(made: Made, params: None) -> Environment:
-    """It behind purerl's protocol."""
+    """The environment as a `purerl.Environment`."""
     limit = int(made.params.max_steps)
     return wrap_env(_Bare(made))._replace(max_steps=limit, truncates_after=limit, draw=_draw(made))
 

@@ -73,7 +73,8 @@ def approximate_kl(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
 
     `d = log_prob - old_log_prob`; the estimator k3 of Schulman, "Approximating KL Divergence" (2020).
     """
-    return probability_ratio(log_prob, old_log_prob) - 1 - (log_prob - old_log_prob)
+    d = log_prob - old_log_prob
+    return jnp.expm1(jnp.minimum(d, MAX_LOG_RATIO)) - d  # a ratio less 1 would leave nothing but rounding of a small d
 
 
 def clip_fraction(log_prob: jax.Array, old_log_prob: jax.Array, clip_eps: jax.Array) -> jax.Array:

@@ -20,7 +20,7 @@ def freeze(update: Callable, skipped: Callable) -> Callable:
 
     Parameters, optimizer states and statistics stay as they were, and the environments continue. What an algorithm keeps besides
     is `skipped(before, after)` of its `Algorithm`, which must be finite, too. Under `vmap` each seed is frozen by itself. The
-    metric `nonfinite` counts such updates. Means and sums that are not finite are not counted, in any update.
+    metric `nonfinite` counts such updates. A `Mean` whose total is not finite counts nothing, in any update.
     """
 
     def frozen(state: TrainState) -> tuple[TrainState, dict[str, Any]]:

@@ -5,7 +5,7 @@ Each is a PyTree of its parameters, of any batch shape, with the same methods:
     noise(key, *leading)    standard noise for `leading` times a sample, so that it can be drawn for a whole rollout at
                             once: `[*leading, *batch, ...]`; the key is consumed
     sample(noise)           `[*batch, ...]` an action, a deterministic function of the noise of one sample
-    mode()                  the most likely action
+    mode()                  the most likely action; of `TanhGaussian` the squashed mean
     log_prob(action)        `[*batch]` log-probability (density)
     entropy()               `[*batch]` in nats, summed over the dimensions of an action
     kl(other)               `[*batch]` KL(self || other) in nats

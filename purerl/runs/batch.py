@@ -10,8 +10,9 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from purerl.config.fields import problems
-from purerl.config.rules import AUTO, is_int
+from purerl.config.rules import AUTO
 from purerl.core.errors import ConfigError, Problem
+from purerl.core.numbers import is_int
 from purerl.core.types import TrainState
 from purerl.envs import lives_on_host, swept_problems
 from purerl.runs.data_parallel import DATA, state_specs
@@ -35,7 +36,7 @@ class Batch:
         labels: one for each run: "seed 3", or with a batch of configs "config 0, seed 3"; "run 3" where its seed is not known.
         batched: whether states have a leading axis of runs; that of one run alone has none.
         train: made from the config; from the first, of a batch.
-        here: that, or where an agent has several devices what one of them computes of it.
+        here: `train`, or one device's share of it where an agent has several devices.
         devices_per_run: how many devices an agent has.
 
     Args:

@@ -25,9 +25,9 @@ from purerl.acting.normalize import RewardScale
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
-from purerl.config.rules import is_int
 from purerl.core.clock import clock_at, updates_at
 from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem
+from purerl.core.numbers import is_int
 from purerl.core.plan import Plan
 from purerl.core.reductions import gathered, on_axis
 from purerl.core.types import Episodes, TrainState

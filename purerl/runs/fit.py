@@ -22,8 +22,9 @@ import numpy as np
 from purerl.checks import check_type
 from purerl.config.base import OnPolicyConfig
 from purerl.config.other_names import renamed
-from purerl.config.rules import Rule, at_least, is_flag, is_int, is_number, one_of
+from purerl.config.rules import Rule, at_least, one_of
 from purerl.core.errors import CheckpointError, NotFiniteError, Problem, nearest, raise_if_any
+from purerl.core.numbers import is_flag, is_int, is_number
 from purerl.core.types import TrainState
 from purerl.envs.host import take_failure
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf
@@ -382,7 +383,8 @@ def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updat
     leaf = first_bad_leaf(of_run)
     return NotFiniteError(
         f"{labels[run]}: {leaf} is not finite; first seen in update {first}. The last checkpoint is from before. "
-        "A lower lr or max_grad_norm may help; nonfinite='freeze' skips such updates, on_nonfinite='ignore' continues"
+        "If the environment's numbers are finite, which purerl.check_env tells, a lower lr or max_grad_norm may help; "
+        "nonfinite='freeze' skips such updates, on_nonfinite='ignore' continues"
     )
 
 

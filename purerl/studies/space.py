@@ -12,8 +12,9 @@ import numpy as np
 from purerl.config.base import RNDConfig
 from purerl.config.fields import Config, field_problems, is_float_leaf, kind_of
 from purerl.config.other_names import renamed
-from purerl.config.rules import AUTO, SWITCH, is_int, is_number
+from purerl.config.rules import AUTO, SWITCH
 from purerl.core.errors import ConfigError, Problem, nearest, raise_if_any
+from purerl.core.numbers import is_int, is_number
 
 
 @dataclasses.dataclass(frozen=True)

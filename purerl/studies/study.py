@@ -17,9 +17,9 @@ import numpy as np
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import problems
-from purerl.config.rules import is_int
 from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, raise_if_any
 from purerl.core.metrics import Mean, over_the_last
+from purerl.core.numbers import is_int
 from purerl.runs.processes import placed
 from purerl.runs.storage.checkpoint import Store, describe, to_arrays, to_tree
 from purerl.runs.storage.files import AppendOnlyFile, atomic_write, checksum, read_file

@@ -18,8 +18,8 @@ from purerl.checks import check_type
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import problems
-from purerl.config.rules import is_int
 from purerl.core.errors import CheckpointCorrupt, CheckpointMismatch, ConfigError, Problem, raise_if_any
+from purerl.core.numbers import is_int
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
 from purerl.runs.fit import OBJECTS, FitResult, check_arguments, fit

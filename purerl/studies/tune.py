@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from purerl.checks import check_type
 from purerl.config.base import OnPolicyConfig
-from purerl.config.rules import is_int, is_number
 from purerl.core.errors import Problem, raise_if_any
+from purerl.core.numbers import is_int, is_number
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import identity
 from purerl.runs.fit import OBJECTS

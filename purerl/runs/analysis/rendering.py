@@ -10,6 +10,7 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import named_key, split_keys
+from purerl.core.numbers import is_count
 from purerl.core.types import Environment, TrainState
 from purerl.runs.storage.files import write_errors
 from purerl.train import Train
@@ -34,7 +35,7 @@ def render(
         path: of the file.
         seed: of the episode.
         max_steps: at most this many; the environment's time limit if None.
-        deterministic: the most likely action instead of a random one.
+        deterministic: the mode of the policy instead of a random action.
 
     Raises:
         ConfigError: the environment cannot be drawn, or has no known time limit and `max_steps` is None.
@@ -81,6 +82,8 @@ def check_drawing(env: Environment, max_steps: int | None) -> None:
         raise ConfigError([Problem("env", env.name, "its suite has no way of drawing it")])
     if max_steps is None:
         raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
+    if not is_count(max_steps):
+        raise ConfigError([Problem("max_steps", max_steps, "must be an int of at least 1")])
 
 
 def _is_key(x: jax.Array) -> bool:

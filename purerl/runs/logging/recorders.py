@@ -27,9 +27,9 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from purerl.config.rules import is_int
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.metrics import add_up, summarize
+from purerl.core.numbers import is_int
 from purerl.runs.logging.progress import Progress
 from purerl.runs.storage.files import atomic_write, read_file
 
