@@ -504,3 +504,11 @@ def test_evaluations_open_their_environments_once():
     for i in range(4):
         train.evaluate(state, jax.random.key(i), 2, max_steps=3)
     assert len(host._open) <= before + host.SETS
+
+
+def test_an_error_of_an_environment_is_named_outside_of_training_too():
+    env = purerl.from_gymnasium(functools.partial(Ends, error_at=2))
+    assert "ValueError: boom" in purerl.check_env(env).problems[0]
+    run = purerl.fit(CFG.replace(num_steps=1, num_minibatches=1, total_timesteps=4), env=env).run
+    with pytest.raises(purerl.EnvironmentFailed, match="step 2 of its episode.*boom"):
+        run.evaluate(2, max_steps=4)

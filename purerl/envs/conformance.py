@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, raise_if_any
 from purerl.core.keys import named_key, split_keys
 from purerl.core.numbers import is_int
 from purerl.core.spaces import entries_of, is_index
 from purerl.core.types import NEVER, Box, Discrete, Environment, MultiDiscrete, PyTree
 from purerl.envs import make_env
 from purerl.envs.functions import wrapped_if_bare
+from purerl.envs.host import host_errors
 
 SHORT = 32  # steps of the rollouts that are compared
 TIMED = 256  # environments of the timing
@@ -69,7 +70,11 @@ def check_env(
         return EnvReport(tuple(map(str, error.problems)), ())
     space, key = made.action_space, jax.random.key(seed)
     begin = time.perf_counter()
-    trial = jax.device_get(jax.jit(lambda: _trial(made, key, num_envs, num_steps))())
+    try:
+        with host_errors():
+            trial = jax.device_get(jax.jit(lambda: _trial(made, key, num_envs, num_steps))())
+    except EnvironmentFailed as failure:
+        return EnvReport((str(failure),), ())
     compiled = time.perf_counter() - begin
     again = jax.device_get(jax.jit(lambda: _trial(made, key, num_envs, num_steps))())  # traced anew
     if made.host:  # a state of it cannot be gone back to, and has a number of its own

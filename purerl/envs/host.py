@@ -250,3 +250,14 @@ def take_failure() -> EnvironmentFailed | None:
     """The error that ended the last call, if one did, once: JAX raises an error of its own in its place."""
     failure, _failures[:] = next(iter(_failures), None), []
     return failure
+
+
+@contextlib.contextmanager
+def host_errors() -> Iterator[None]:
+    """Within it, what an environment on the host raises is an `EnvironmentFailed`, in place of JAX's error."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if (failure := take_failure()) is None:
+            raise
+        raise failure from error

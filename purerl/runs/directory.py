@@ -31,6 +31,7 @@ from purerl.core.numbers import is_int
 from purerl.core.plan import Plan
 from purerl.core.reductions import gathered, on_axis
 from purerl.core.types import Episodes, TrainState
+from purerl.envs.host import host_errors
 from purerl.runs.batch import Batch, differences_of, pairs_of, settled, state_at
 from purerl.runs.devices import use_cores
 from purerl.runs.evaluations import best_updates
@@ -324,7 +325,8 @@ class Run:
         evaluate = self.batch.over(of_run, (Train.seed_axes, 0), 0)
         key = jax.random.key(seed)
         keys = jax.random.split(key, len(self.labels)) if self.batch.batched else key
-        return jax.device_get(jax.jit(evaluate)(self.batch.cfgs, self.state, keys))
+        with host_errors():
+            return jax.device_get(jax.jit(evaluate)(self.batch.cfgs, self.state, keys))
 
     @functools.cached_property
     def best(self) -> "Run":

@@ -12,6 +12,7 @@ from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import named_key, split_keys
 from purerl.core.numbers import is_count
 from purerl.core.types import Environment, TrainState
+from purerl.envs.host import host_errors
 from purerl.runs.storage.files import write_errors
 from purerl.train import Train
 
@@ -66,7 +67,8 @@ def render(
         carry = (env_state, obs, jnp.ones(1, bool), policy.initial_carry(1))
         return jax.lax.scan(step, carry, jnp.arange(limit, dtype=jnp.uint32))[1]
 
-    env_states, reward, done = jax.tree.map(lambda x: x[:, 0] if _is_key(x) else np.asarray(x[:, 0]), jax.jit(episode)())
+    with host_errors():
+        env_states, reward, done = jax.tree.map(lambda x: x[:, 0] if _is_key(x) else np.asarray(x[:, 0]), jax.jit(episode)())
     steps = int(np.argmax(done)) + 1 if done.any() else limit
     frames = [jax.tree.map(lambda x: x[i], env_states) for i in range(steps)]  # noqa: B023
     path = pathlib.Path(path)
