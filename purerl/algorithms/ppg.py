@@ -18,9 +18,9 @@ phase. Rewards are scaled by default, as in the paper's code, though by returns 
 
 **When to choose it.** For procedurally generated levels: trained in 200 mazes it solved 0.41 of others (0.38 to 0.44), PPO 0.34
 (0.31 to 0.38), though PPO solved more of the 200. In a quarter of a million steps of MinAtar it was better than PPO on Asterix
-and SpaceInvaders, and worse on Breakout unless the policy has six epochs; after five million it was not better on Breakout
-either, nor after one million with as much noise in the observation (`tests/benchmarks/RESULTS.md`). It takes about twice the
-time of PPO (`tests/benchmarks/speed.md`).
+and SpaceInvaders, and worse on Breakout unless the policy has six epochs; after five million it was worse on SpaceInvaders (137
+against 156) and not better on Breakout, nor after one million with as much noise in the observation
+(`tests/benchmarks/RESULTS.md`). It takes about twice the time of PPO (`tests/benchmarks/speed.md`).
 
 **Metrics** beside PPO's, in updates with an auxiliary phase:
 
