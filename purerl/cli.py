@@ -285,7 +285,7 @@ def _train(cfg: Config, asked: Training) -> int:
         live_line.console.print(closing_table(result.progress, result.metrics))
     stopped_by = result.stopped_by if result.progress.updates < result.progress.plan.num_updates else None
     if stopped_by and watching:
-        live_line.console.print(_stopped(result.progress, asked.directory), highlight=False)
+        live_line.console.print(_stopped(result.progress, asked.directory), highlight=False, markup=False)
     return _status(stopped_by)
 
 
@@ -348,7 +348,7 @@ def _tune(cfg: Config, asked: Tuning) -> int:
         made = f" ({space.in_words(step.static)})" if step.static else ""
         span = f"trials {step.trials[0]} to {step.trials[-1]}" if step.rung == 0 else f"{len(step.trials)} trials"
         line = f"rung {step.rung + 1} of {asked.rungs}{made}: {span}, {len(step.kept)} kept; best so far {best[-1]:.1f}"
-        console.print(f"{line}; {step.seconds:.1f} s", highlight=False)
+        console.print(f"{line}; {step.seconds:.1f} s", highlight=False, markup=False)
 
     found = tune(cfg, values, watch=watch, **options, **_objects(cfg.env, asked.algorithm, cfg.env_kwargs))
     if found.stopped_by:
@@ -442,7 +442,7 @@ def _compare(command: Compare) -> int:
         console.print(table_of("probability of improvement (95 % interval)", *found.pair_rows(), left=2))
     if not found.can_pool:
         console.print("Scores of several tasks are put together only if they are normalised: --reference FILE", highlight=False)
-    console.print(found.protocol, highlight=False)
+    console.print(found.protocol, highlight=False, markup=False)
     for out in command.out:
         _make_folder(out)
         found.write(out)

@@ -510,5 +510,5 @@ def test_an_error_of_an_environment_is_named_outside_of_training_too():
     env = purerl.from_gymnasium(functools.partial(Ends, error_at=2))
     assert "ValueError: boom" in purerl.check_env(env).problems[0]
     run = purerl.fit(CFG.replace(num_steps=1, num_minibatches=1, total_timesteps=4), env=env).run
-    with pytest.raises(purerl.EnvironmentFailed, match="step 2 of its episode.*boom"):
+    with pytest.raises(purerl.EnvironmentFailed, match=r"step 2 of its episode.*boom"):
         run.evaluate(2, max_steps=4)

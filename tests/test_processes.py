@@ -111,6 +111,16 @@ def test_processes_are_as_the_devices_of_one(seeds, devices, job, tmp_path):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_runs_are_spread_over_the_devices_of_all_processes(job, tmp_path):
+    two = job(2, SHORT, "--num-seeds", "4")
+    assert two.ends()[0] == [0, 0], two.said(0) + two.said(1)
+    run = purerl.load(tmp_path / "run")
+    one = purerl.fit(run.cfg, num_seeds=4)
+    for got, want in zip(*(map(np.asarray, jax.tree.leaves(state.params)) for state in (run.state, one.state)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("how", "status"),
     [

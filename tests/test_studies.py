@@ -114,6 +114,8 @@ WRONG = {
     "a method": ({"lr": [1.0]}, {"method": "grid"}, "choose from sobol, random"),
     "nothing": ({}, {}, "must be a dict from fields"),
     "points with draws": ([{"lr": 1.0}], {"draws": 2}, "without draws"),
+    "a name that is none": ({3: [1.0]}, {}, "must be the name of a field"),
+    "a seed of draws": ({"lr": Range(1e-4, 1e-3)}, {"draws": 2, "seed": -1}, "seed = -1: must be an int from 0"),
 }
 
 
@@ -239,6 +241,45 @@ def test_configs_that_memory_cannot_hold_are_trained_in_batches(tmp_path, monkey
     np.testing.assert_array_equal(again.returns, result.returns)
 
 
+def test_a_batch_of_configs_is_no_base_of_a_sweep():
+    with pytest.raises(purerl.ConfigError, match=r"lr = .*must be one number here"):
+        purerl.sweep(CFG.replace(lr=np.float32([1e-3, 1e-1])), {"gamma": [0.9, 0.99]})
+
+
+def test_points_with_different_parameters_of_the_environment_are_programs_of_their_own():
+    assert len(purerl.sweep(CFG, [{"env_params.gravity": 9.8}, {"lr": 1e-3}, {"lr": 1e-2}]).programs()) == 2
+
+
+def test_recorders_of_a_sweep_are_a_function():
+    with pytest.raises(purerl.ConfigError, match="recorders"):
+        purerl.sweep(CFG, {"lr": [1e-3]}).fit(recorders=(print,))
+
+
+def test_a_sweep_that_was_begun_may_have_to_resume(tmp_path):
+    made = purerl.sweep(SHORT, {"num_steps": [16, 8]})
+    with pytest.raises(purerl.ConfigError, match="no checkpoint to resume from"):
+        made.fit(0, tmp_path, resume="must", env=Varied())
+    stopped = made.fit(0, tmp_path, max_hours=1e-9, env=Varied())
+    assert stopped.stopped_by == "max_hours"
+    purerl.fit(made.programs()[0].cfg, 0, tmp_path / made.programs()[0].name, env=Varied())
+    assert len(made.fit(0, tmp_path, resume="must", env=Varied()).results) == 2
+
+
+def test_two_sweeps_do_not_plan_in_one_directory(tmp_path):
+    """Another one, while the first trains and has no checkpoint yet."""
+
+    def meanwhile(progress):
+        try:
+            purerl.sweep(SHORT, {"lr": [5e-3, 6e-3]}).fit(0, tmp_path, env=Varied())
+        except purerl.DirectoryLocked as error:
+            refused.append(error)
+
+    refused, first = [], purerl.sweep(SHORT, {"lr": [1e-3, 2e-3]})
+    first.fit(0, tmp_path, env=Varied(), recorders=lambda path, cfg: (meanwhile,))
+    assert refused
+    assert json.loads((tmp_path / "sweep.json").read_text())["labels"] == list(first.labels)
+
+
 def test_what_is_not_swept_is_no_argument_of_the_program():
     """So that what is off costs nothing in a sweep either."""
     same = jax.vmap(lambda lr: SHORT.replace(lr=lr))(np.float32([1e-3, 1e-2]))  # with all leaves as arrays
@@ -252,6 +293,18 @@ def test_what_is_not_swept_is_no_argument_of_the_program():
 
 
 # --- comparisons ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("entries", [5, [5], {"a": 5}, {"a": []}])
+def test_entries_that_are_no_folders_are_refused(entries):
+    with pytest.raises(purerl.ConfigError, match="entries"):
+        purerl.compare(entries)
+
+
+def test_a_score_that_is_not_a_number_is_not_the_best():
+    assert np.isnan(purerl.iqm([1, 2, 3, np.nan]))
+    assert purerl.iqm([1, 2, 3, 4]) == 2.5
+    assert purerl.interval([1.0, 2.0, 3.0])[0] >= 1
 
 
 def test_statistics_are_those_of_the_paper():
@@ -438,6 +491,12 @@ def test_lists_are_tried_once_each():
     found = purerl.tune(TUNED, {"lr": [1e-3, 1e-2], "gamma": [0.9]}, trials=8, **QUICK)
     assert sorted(trial.point["lr"] for trial in found.trials) == [1e-3, 1e-2]
     assert {row.label for row in found.finalists} == {"lr = 0.001, gamma = 0.9", "lr = 0.01, gamma = 0.9"}
+
+
+def test_narrow_ranges_have_many_points():
+    assert Range(0.999, 0.9999).digits == 6
+    assert Range(1e-4, 1e-2, log=True).digits == 3
+    assert Range(1000, 1004).digits == 6
 
 
 def untrained(score):

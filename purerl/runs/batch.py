@@ -60,6 +60,8 @@ class Batch:
         batched: bool | None = None,
         devices_per_run: int = 1,
     ):
+        if any(np.ndim(x) > 1 or (np.ndim(x) and not np.size(x)) for x in jax.tree.leaves(cfg.replace(env_params={}))):
+            raise ConfigError([Problem("cfg", "a batch of configs", "its fields must be numbers, or have one axis of configs")])
         sizes = {np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)}
         several = bool(sizes)
         found = _wrong_seeds(0 if seed is None else seed, num_seeds) + (problems(cfg) if several else [])

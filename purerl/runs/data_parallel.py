@@ -116,7 +116,7 @@ def state_specs(whole: Train, here: Train) -> TrainState:
 
     specs = jax.tree.map(spec, shapes, shapes_here)
     for path, found in jax.tree_util.tree_leaves_with_path(specs.actor):
-        if found == PartitionSpec() and here.axis.size > 1:
+        if found == PartitionSpec() and here.axis is not None and here.axis.size > 1:
             hint = "of the environments' state has no axis of environments, and cannot be spread over devices"
             raise ConfigError([Problem("env", jax.tree_util.keystr(path), hint)])
     return specs

@@ -44,7 +44,8 @@ class Evaluations:
             lines = []
         read = [_row_of(line, runs) for line in lines]
         self._rows = [row for row in read if row is not None and row["update"] <= updates]
-        if (lost := max(expected - len(self._rows), sum(row is None for row in read))) > 0:
+        lost = max(expected - len(self._rows), sum(row is None for row in read)) if path is not None else 0
+        if lost:
             warnings.warn(f"{path}: {lost} evaluations damaged or missing; they are left out", stacklevel=3)
         self._file = AppendOnlyFile(path, b"".join(map(_line_of, self._rows)))
 

@@ -266,17 +266,22 @@ def compare(
     """
     found = [] if score in SCORES else [Problem("score", score, f"choose from {', '.join(SCORES)}")]
     found += [] if episodes in EPISODES else [Problem("episodes", episodes, f"choose from {', '.join(EPISODES)}")]
-    if isinstance(entries, str | os.PathLike) or not entries:
+    if not isinstance(entries, Mapping | list | tuple) or not entries:
         found.append(Problem("entries", entries, "must be a list of folders, or a dict from names to such lists"))
     raise_if_any(found)
     if not isinstance(entries, Mapping):
+        if wrong := [path for path in entries if not isinstance(path, str | os.PathLike)]:
+            raise ConfigError([Problem("entries", wrong[0], "must be a folder of runs")])
         names = [pathlib.Path(path).expanduser().absolute().name for path in entries]
         if len(set(names)) < len(names):
             names = [str(path) for path in entries]
         entries = {name: [path] for name, path in zip(names, entries, strict=True)}
     read = {}
     for name, folders in entries.items():
-        for folder in [folders] if isinstance(folders, str | os.PathLike) else folders:
+        folders = [folders] if isinstance(folders, str | os.PathLike) else folders
+        if not (isinstance(folders, list | tuple) and folders and all(isinstance(x, str | os.PathLike) for x in folders)):
+            raise ConfigError([Problem("entries", {name: folders}, "must name folders of runs, at least one")])
+        for folder in folders:
             below = runs_below(folder)
             if not below:
                 raise CheckpointError(f"no run in {folder}")
@@ -320,12 +325,16 @@ def _reference_of(reference: Any, tasks: Sequence[str]) -> dict[str, tuple[float
     """The pair of each task."""
     source = reference
     if not isinstance(reference, Mapping):
+        if not isinstance(reference, str | os.PathLike):
+            raise ConfigError([Problem("reference", reference, "must be a dict from tasks to pairs of scores, or a file's path")])
         path = pathlib.Path(reference).expanduser()
-        text = path.read_text()
         try:
+            text = path.read_text()
             reference = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
         except ValueError as error:
             raise ConfigError([Problem("reference", str(source), f"cannot be read: {error}")]) from error
+        if not isinstance(reference, dict):
+            raise ConfigError([Problem("reference", str(source), "must hold a table from tasks to pairs of scores")])
     missing = [task for task in tasks if task not in reference]
     hint = 'has no scores of this task; write for each: "CartPole-v1" = [20.0, 500.0]'
     raise_if_any([Problem("reference", task, hint) for task in missing])

@@ -85,6 +85,6 @@ def _is_running(directory: pathlib.Path) -> bool:
         if host != socket.gethostname():
             return False
         os.kill(int(pid), 0)
-    except (OSError, ValueError):
+    except (OSError, ValueError, OverflowError):
         return False
     return True

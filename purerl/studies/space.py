@@ -40,6 +40,15 @@ class Range:
             return float(self.low + share * (self.high - self.low))
         return float(f"{math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low))):.12g}")
 
+    @property
+    def digits(self) -> int:
+        """How many significant digits tell a hundred steps of the range apart; at least 3."""
+        wide = math.log(self.high / self.low) if self.log else self.high - self.low
+        if wide <= 0:
+            return EXACT
+        largest = 0 if self.log else math.floor(math.log10(max(abs(self.low), abs(self.high))))
+        return min(EXACT, max(3, 1 + largest - math.floor(math.log10(wide / 100))))
+
     def __str__(self) -> str:
         return f"{self.low:g}:{self.high:g}" + (":log" if self.log else "")
 
@@ -187,6 +196,8 @@ def _path(cfg: Config, name: str) -> str:
     Raises:
         ConfigError: there is none.
     """
+    if not isinstance(name, str):
+        raise ConfigError([Problem("values", name, "must be the name of a field")])
     path = name.strip().removeprefix("--").replace("-", "_")
     inner = [f.name for f in dataclasses.fields(RNDConfig)]
     path = f"rnd.{path.removeprefix('rnd_')}" if path.startswith("rnd_") and path.removeprefix("rnd_") in inner else path

@@ -314,7 +314,7 @@ class Study:
                 point[path] = trial.suggest_int(path, int(values.low), int(values.high), log=values.log)
             else:
                 share = trial.suggest_float(path, values.low, values.high, log=values.log)
-                point[path] = min(max(float(f"{share:.3g}"), values.low), values.high)
+                point[path] = min(max(float(f"{share:.{values.digits}g}"), values.low), values.high)
         return point
 
     def _suggestion(self, point: dict[str, Any]) -> dict[str, Any]:

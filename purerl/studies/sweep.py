@@ -1,5 +1,6 @@
 """Sweeps: many configs, trained as few programs as their static fields allow."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -8,7 +9,7 @@ import pathlib
 import re
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -24,7 +25,7 @@ from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
 from purerl.runs.fit import OBJECTS, FitResult, check_arguments, fit
 from purerl.runs.processes import agreed, is_first, process_count
-from purerl.runs.storage.checkpoint import run_directory, saved_updates
+from purerl.runs.storage.checkpoint import Lock, run_directory, saved_updates
 from purerl.runs.storage.files import atomic_write, read_file, write_errors
 from purerl.runs.training import Runs
 from purerl.studies import space
@@ -88,11 +89,12 @@ class Sweep:
             at_once: configs in a batch, at most.
         """
         static = lambda i: tuple((path, x) for path, x in self.points[i].items() if space.is_static(self.cfg, path))
+        of_env = lambda i: frozenset(path for path in self.points[i] if path.startswith("env_params."))
         groups = {}
         for i in range(len(self.points)):
-            groups.setdefault(static(i), []).append(i)
+            groups.setdefault((static(i), of_env(i)), []).append(i)
         size = at_once or len(self.points)
-        parts = [(key, tuple(all_[i : i + size])) for key, all_ in groups.items() for i in range(0, len(all_), size)]
+        parts = [(key, tuple(all_[i : i + size])) for (key, _), all_ in groups.items() for i in range(0, len(all_), size)]
         return tuple(Program(self._batch_of(places), places, _name(n, dict(key))) for n, (key, places) in enumerate(parts))
 
     def _batch_of(self, places: tuple[int, ...]) -> OnPolicyConfig:
@@ -136,14 +138,19 @@ class Sweep:
         entered = time.perf_counter()
         if not (at_once is None or (is_int(at_once) and at_once >= 1)):
             raise ConfigError([Problem("at_once", at_once, "must be an int of at least 1, or None")])
+        if recorders is not None and not callable(recorders):
+            hint = "must be a function (directory of a program, its configs) -> recorders"
+            raise ConfigError([Problem("recorders", recorders, hint)])
         check_arguments(self.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
         for program in self.programs():  # before the first of them is trained
             raise_if_any(problems(program.cfg))
         home = None
         if directory is not None:
             home = run_directory(directory) if is_first() else pathlib.Path(directory).expanduser().absolute()
-        with compile_cache():
+        with compile_cache(), _planning(home if is_first() else None):
             programs = self._planned(home, at_once, seed, num_seeds, options)
+        if options.get("resume") == "must" and home is not None and _has_begun(home):
+            options["resume"] = "auto"  # of programs that come later nothing is there yet
         paths = [home if home is None or len(programs) == 1 else home / program.name for program in programs]
         results, stopped_by = [], None
         for program, path in zip(programs, paths, strict=True):
@@ -216,6 +223,23 @@ def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any
     return Runs(program.cfg, seed, num_seeds, options.get("exact") or False, objects, options.get("devices_per_run") or 1)
 
 
+@contextlib.contextmanager
+def _planning(home: pathlib.Path | None) -> Iterator[None]:
+    """Within it no other process plans a sweep in its directory, or trains in that of a program.
+
+    Raises:
+        DirectoryLocked: another one does.
+    """
+    locks = []
+    try:
+        for folder in () if home is None else (home, *(path.parent for path in home.glob("*/.lock"))):
+            locks.append(Lock(folder))
+        yield
+    finally:
+        for lock in locks:
+            lock.release()
+
+
 def _has_begun(home: pathlib.Path) -> bool:
     """Whether the directory of a sweep has a checkpoint."""
     return any(saved_updates(folder / "checkpoints") for folder in (home, *home.iterdir()))
@@ -285,6 +309,11 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
     check_type(cfg)
     found = [] if is_int(draws) and draws >= 0 else [Problem("draws", draws, "must be an int of at least 0")]
     found += [] if method in METHODS else [Problem("method", method, f"choose from {', '.join(METHODS)}")]
+    found += [] if is_int(seed) and 0 <= seed < 2**32 else [Problem("seed", seed, "must be an int from 0 to 2**32 - 1")]
+    for path, x in jax.tree_util.tree_leaves_with_path(cfg.replace(env_params={})):
+        if np.ndim(x):
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            found.append(Problem(name, x, "must be one number here; name it among the values to sweep it"))
     raise_if_any(found)
     if isinstance(values, list | tuple):
         if draws or not values or not all(isinstance(point, dict) for point in values):

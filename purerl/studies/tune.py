@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from purerl.checks import check_type
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import Problem, raise_if_any
+from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.numbers import is_int, is_number
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import identity
@@ -69,11 +69,16 @@ class Tuned(NamedTuple):
 
     def toml(self) -> str:
         """The best config as a file for `purerl ... --config`."""
-        return as_toml(self.cfg)
+        return as_toml(self._chosen())
 
     def preset_line(self) -> str:
         """The best config as a line of Python."""
-        return f'"{self.cfg.env}": {as_code(self.cfg)},'
+        return f'"{self._chosen().env}": {as_code(self.cfg)},'
+
+    def _chosen(self) -> OnPolicyConfig:
+        if self.cfg is None:
+            raise ConfigError([Problem("cfg", None, "none was chosen: the study was stopped, or no trial has a score")])
+        return self.cfg
 
 
 def tune(
@@ -230,6 +235,12 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
             found.append(Problem(name, options[name], f"must be an int of at least {least}"))
     if options["at_once"] is not None and not (is_int(options["at_once"]) and options["at_once"] >= 1):
         found.append(Problem("at_once", options["at_once"], "must be an int of at least 1"))
+    for name in ("sampler", "watch"):
+        if not (options[name] is None or callable(options[name])):
+            found.append(Problem(name, options[name], "must be a function, or None"))
+    pruner = options["pruner"]
+    if isinstance(pruner, type) or not (pruner is None or callable(getattr(pruner, "prune", None))):
+        found.append(Problem("pruner", pruner, "must be one of Optuna's pruners, an object, or None"))
     for name in ("search_hours", "max_hours"):
         if not (is_number(options[name]) and options[name] >= 0):
             found.append(Problem(name, options[name], "must be at least 0"))

@@ -13,14 +13,17 @@ def mean(scores: np.ndarray) -> np.ndarray:
 def iqm(scores: np.ndarray) -> np.ndarray:
     """The interquartile mean over the first axis, `[seeds, ...] -> [...]`.
 
-    Of `n` scores the `n // 4` lowest and the `n // 4` highest are left out, as by `scipy.stats.trim_mean` and rliable.
+    Of `n` scores the `n // 4` lowest and the `n // 4` highest are left out, as by `scipy.stats.trim_mean` and rliable. NaN where
+    a score is.
 
     Example:
         >>> float(purerl.iqm(np.array([-100.0, 1, 2, 3, 4, 5, 6, 100])))
         3.5
     """
+    scores = np.asarray(scores)
     cut = len(scores) // 4
-    return np.sort(scores, axis=0)[cut : len(scores) - cut].mean(0, dtype=np.float64)
+    middle = np.sort(scores, axis=0)[cut : len(scores) - cut].mean(0, dtype=np.float64)
+    return np.where(np.isnan(scores).any(0), np.nan, middle)[()]
 
 
 def interval(scores: np.ndarray, statistic: Callable = iqm, resamples: int = 10_000) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +34,7 @@ def interval(scores: np.ndarray, statistic: Callable = iqm, resamples: int = 10_
         >>> bool(low < 3.5 < high)
         True
     """
-    rng = np.random.default_rng(0)
+    rng, scores = np.random.default_rng(0), np.asarray(scores)
     draws = scores[rng.integers(len(scores), size=(resamples, len(scores)))]  # [resamples, seeds, ...]
     low, high = np.percentile(statistic(draws.swapaxes(0, 1)), [2.5, 97.5], axis=0)
     return low, high

@@ -1,5 +1,6 @@
 """Terminal output: a live line during training, a table at the end."""
 
+import os
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,6 +16,8 @@ from purerl.core.metrics import LAST, Mean, over_the_last, summarize
 from purerl.core.types import Episodes
 from purerl.runs.logging.progress import Progress
 
+WIDTH = 200  # of a line where nobody says how wide it may be
+
 
 class LiveLine:
     """A recorder that shows the progress of a run: one live line in a terminal, plain lines elsewhere.
@@ -23,7 +26,7 @@ class LiveLine:
     """
 
     def __init__(self, console: RichConsole | None = None, plain_seconds: float = 5.0):
-        self.console = console or RichConsole()
+        self.console = console or _console()
         self._plain_seconds, self._printed, self._return = plain_seconds, None, np.nan
         self._live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
 
@@ -83,17 +86,24 @@ def evaluation_table(episodes: Episodes, labels: tuple[str, ...], finished: tupl
         table.add_column(column, justify="right")
     for i, returns in enumerate(episodes.returns):
         numbers = [returns.mean(), returns.std(), returns.min(), returns.max(), episodes.lengths[i].mean()]
-        table.add_row(labels[i], *(f"{x:.1f}" for x in numbers), f"{episodes.finished[i].sum()} of {count}")
+        table.add_row(Text(labels[i]), *(f"{x:.1f}" for x in numbers), f"{episodes.finished[i].sum()} of {count}")
     return table
+
+
+def _console() -> RichConsole:
+    """Standard output: where it is a file or a pipe, with lines wide enough for a table."""
+    console = RichConsole()
+    fixed = console.is_terminal or console.is_jupyter or "COLUMNS" in os.environ
+    return console if fixed else RichConsole(width=WIDTH)
 
 
 def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
     """A table of text, of which this many columns are not aligned to the right."""
-    table = Table(title=title)
+    table = Table(title=Text(title))  # brackets in it, or in a cell, are no markup
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i < left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     return table
 
 

@@ -91,7 +91,7 @@ class Reports:
     def _each(self, method: str, *args: Any) -> None:
         for recorder in list(self._recorders):
             if (error := self._error_of(recorder, method, *args)) is not None:
-                self._recorders.remove(recorder)
+                self._recorders = [x for x in self._recorders if x is not recorder]
                 self._failed.append(recorder)
                 hint = "it is left out until the next checkpoint"
                 warnings.warn(f"the recorder {recorder!r} failed, {hint}: {error!r}", stacklevel=4)

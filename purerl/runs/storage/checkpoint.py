@@ -238,7 +238,7 @@ class Store:
 @read_errors()
 def saved_updates(directory: pathlib.Path) -> list[int]:
     """The updates of the checkpoints in a directory of checkpoints, the oldest first. Reads only, and takes no lock."""
-    whole = [path for path in directory.iterdir() if path.name.isdigit()] if directory.is_dir() else []
+    whole = [path for path in directory.iterdir() if path.name.isascii() and path.name.isdecimal()] if directory.is_dir() else []
     return sorted(int(path.name) for path in whole if path.is_dir())
 
 
@@ -252,10 +252,15 @@ def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Chec
         CheckpointError: there is none.
         CheckpointCorrupt: it is damaged, and there is no other.
     """
-    there = saved_updates(directory) if updates is None else [updates]
-    if not there or not (directory / str(there[-1])).is_dir():
-        raise CheckpointError(f"no checkpoint in {directory}" + ("" if updates is None else f" of update {updates}"))
-    return first_readable(there, lambda number: read(directory / str(number)))
+    while True:
+        there = saved_updates(directory) if updates is None else [updates]
+        if not there or not (directory / str(there[-1])).is_dir():
+            raise CheckpointError(f"no checkpoint in {directory}" + ("" if updates is None else f" of update {updates}"))
+        try:
+            return first_readable(there, lambda number: read(directory / str(number)))
+        except CheckpointCorrupt:
+            if saved_updates(directory) == there or updates is not None:
+                raise  # and else another process has removed them for newer ones
 
 
 def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
