@@ -225,14 +225,15 @@ def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any
 
 @contextlib.contextmanager
 def _planning(home: pathlib.Path | None) -> Iterator[None]:
-    """Within it no other process plans a sweep in its directory, or trains in that of a program.
+    """Within it no other process changes the plan of a sweep in its directory, or trains in that of a program.
 
     Raises:
         DirectoryLocked: another one does.
     """
     locks = []
     try:
-        for folder in () if home is None else (home, *(path.parent for path in home.glob("*/.lock"))):
+        planned = home is not None and (home / "sweep.json").exists()
+        for folder in (home, *(path.parent for path in home.glob("*/.lock"))) if planned else ():
             locks.append(Lock(folder))
         yield
     finally:
