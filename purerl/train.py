@@ -32,7 +32,7 @@ from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.config.fields import single_precision
 from purerl.core.errors import ConfigError, Problem, guarded
 from purerl.core.keys import typed_key
-from purerl.core.metrics import accumulate, rows_of
+from purerl.core.metrics import accumulate
 from purerl.core.numbers import is_count
 from purerl.core.plan import PhasePlan, Plan
 from purerl.core.platform import with_matmul_precision
@@ -267,7 +267,7 @@ class Train:
             hint = f"more than 2**31 rows of metrics; use fit, or metrics_every = {updates // 2**31 + 1} or more"
             raise ConfigError([Problem("total_timesteps", self.cfg.total_timesteps, hint)])
         if every == 1:
-            return TrainResult(*rows_of(self.update, self.init(key), updates))
+            return TrainResult(*jax.lax.scan(lambda state, _: self.update(state), self.init(key), length=updates))
         rows = -(-updates // every)
         counts = jnp.full(rows, every, jnp.int32).at[-1].set(updates - (rows - 1) * every)
         return TrainResult(*jax.lax.scan(functools.partial(accumulate, self.update), self.init(key), counts))

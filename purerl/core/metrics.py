@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jax.extend.core import Literal
 
 from purerl.core import reductions
 
@@ -82,26 +81,6 @@ def values(metrics: dict[str, Any]) -> dict[str, jax.Array]:
     """Metrics of one update as scalars on the device; NaN for a mean over nothing."""
     read = lambda metric: metric.total / metric.count if isinstance(metric, Mean) else jax.tree.leaves(metric)[0]
     return {name: read(metric) for name, metric in metrics.items()}
-
-
-def rows_of(update: Callable, state: Any, count: int) -> tuple[Any, dict[str, Any]]:
-    """`count` times `(state) -> (state, metrics)`: the last state, and the metrics of each as a row.
-
-    Numbers that are the same in every update, such as most counts, are not carried through the loop: each would cost it an
-    operation, and a twentieth of the compile time together.
-    """
-    _, kinds = jax.eval_shape(update, state)
-    outputs = jax.make_jaxpr(update)(state).jaxpr.outvars[-len(jax.tree.leaves(kinds)) :]
-    constants = [x.val if isinstance(x, Literal) else None for x in outputs]
-
-    def body(state, _):
-        state, metrics = update(state)
-        return state, [x for x, constant in zip(jax.tree.leaves(metrics), constants, strict=True) if constant is None]
-
-    state, rows = jax.lax.scan(body, state, length=count)
-    rows = iter(rows)
-    leaves = [next(rows) if x is None else jnp.full(count, x) for x in constants]
-    return state, jax.tree.unflatten(jax.tree.structure(kinds), leaves)
 
 
 def accumulate(update: Callable, state: Any, count: jax.Array) -> tuple[Any, dict[str, Any]]:

@@ -157,9 +157,7 @@ def epochs(
 
     start = vectors.of(moving), phase.optimizer.begin(vectors.joined(opt_state))
     (flat, opt_carry), metrics = jax.lax.scan(epoch, start, jnp.arange(phase.epochs, dtype=jnp.uint32))
-    steps = phase.epochs * phase.minibatches
-    totals = unpack(jax.tree.map(lambda x: x.sum((0, 1)), metrics))
-    averages = {name: Mean(total, jnp.int32(steps)) for name, total in totals.items()}
+    averages = {name: Mean(x.sum(), jnp.int32(x.size)) for name, x in unpack(metrics).items()}
     return {**params, **vectors.params(flat)}, vectors.parted(phase.optimizer.end(opt_carry)), averages
 
 
