@@ -116,5 +116,5 @@ def test_a_default_run_does_not_pay_for_it():
 
 @pytest.mark.slow
 def test_a_rate_that_is_far_too_large_is_told():
-    with pytest.raises(purerl.NotFiniteError, match="A lower lr"):
+    with pytest.raises(purerl.NotFiniteError, match="a lower lr"):
         purerl.fit(CFG.replace(lr=1e38), env=Varied())
