@@ -12,6 +12,7 @@ import purerl
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.rendering import render
+from purerl.studies.reading import scored
 from tests.probes import Varied
 from tests.test_resume import StopAt, fitted
 from tests.tiny import digest
@@ -101,6 +102,18 @@ def test_a_curve_is_the_metrics_of_the_run(run):
         plots.curves_of(directory, "entropie")
     with pytest.raises(purerl.CheckpointError, match="no metrics"):
         plots.curves_of(directory / "checkpoints")
+
+
+@pytest.mark.parametrize("every", [3, 10])
+def test_updates_that_are_no_whole_row_are_read_too(tmp_path, every):
+    cfg = SMALL.replace(total_timesteps=7 * 64, metrics_every=every)
+    whole = purerl.summarize(purerl.fit(cfg, env=Varied(), num_seeds=2, directory=tmp_path).metrics)
+    (curve,) = plots.curves_of(tmp_path)
+    np.testing.assert_array_equal(curve.values, whole["episode_return"])
+    np.testing.assert_array_equal(curve.steps, whole["steps"][0].cumsum())
+    assert curve.steps[-1] == 7 * 64
+    (row,) = scored(tmp_path, "final", "training")
+    np.testing.assert_allclose(row.scores, whole["episode_return"][:, -1])
 
 
 def test_a_long_curve_has_few_points_and_loses_nothing(tmp_path, monkeypatch):

@@ -38,7 +38,7 @@ from purerl.runs.logging.recorders import Reports
 from purerl.runs.processes import agreed, from_first, is_first, on_host, placed, process_count
 from purerl.runs.signals import Stop
 from purerl.runs.storage.checkpoint import Checkpoint, describe, run_directory, to_tree
-from purerl.runs.storage.curves import Curves, Header
+from purerl.runs.storage.curves import Curves, Header, pending_of
 from purerl.runs.storage.files import write_errors
 from purerl.runs.training import MAX_CHUNK, Runs
 from purerl.train import make_train
@@ -198,7 +198,7 @@ def fit(
             fresh, updates, seconds = state, saved.updates, saved.record["seconds"]
             state = _restored(saved, template, fresh)
             state = host_environments.restored(runs, state, fresh, saved) if runs.on_host else state
-            curves.pending = _pending(saved, curves.pending)
+            curves.pending = pending_of(saved.arrays, row.row)
         elif init_from is not None:
             state = runs.restart(warm_start(state, init_from))
         curves.begin(updates)
@@ -360,16 +360,6 @@ def shared(saved: Checkpoint | None) -> Checkpoint | None:
     record = {} if saved is None else {"updates": saved.updates, "record": saved.record}
     arrays, record = from_first(None if saved is None else saved.arrays, record)
     return None if arrays is None else Checkpoint(record["updates"], record["record"], arrays)
-
-
-def _pending(saved: Checkpoint, nothing: dict[str, Any]) -> dict[str, Any]:
-    """The metrics of a checkpoint that were no whole row yet; of those that it does not have, nothing."""
-
-    def leaf(path, x):
-        saved_leaf = saved.arrays.get(jax.tree_util.keystr(path), x)
-        return saved_leaf if (saved_leaf.shape, saved_leaf.dtype) == (x.shape, x.dtype) else x
-
-    return jax.tree_util.tree_map_with_path(leaf, {"pending": nothing})["pending"]
 
 
 def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updates: int, labels: tuple[str, ...]) -> Exception:

@@ -72,7 +72,7 @@ def _best(directory: pathlib.Path, runs: int) -> float:
     table = read_evaluations(directory / "evaluations.jsonl", runs)["episode_return"]
     if not table.size:
         try:
-            table = over_the_last(curves.read(directory / "curves.bin")[0]["episode_return"], LAST)
+            table = over_the_last(curves.read(directory)[0]["episode_return"], LAST)
         except (CheckpointError, KeyError):
             return np.nan
     return float(np.nanmax(table)) if np.isfinite(table).any() else np.nan

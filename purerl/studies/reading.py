@@ -90,7 +90,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
     """
     record = newest_record(directory)
     lines = curves_of(directory)
-    metrics, header = curves.read(directory / "curves.bin")
+    metrics, header = curves.read(directory)
     values = np.concatenate([line.values for line in lines])
     pairs, differ = (header.runs, header.configs) if header.runs else runs_of(directory, len(values))
     steps, final = lines[0].steps, over_the_last(metrics["episode_return"], LAST)

@@ -42,10 +42,9 @@ def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[C
         ConfigError: no such metric.
     """
     directory = pathlib.Path(path).expanduser()
-    file = directory / "curves.bin"
-    if not file.exists():
+    if not (directory / "curves.bin").exists():
         raise CheckpointError(f"no metrics in {path}")
-    metrics, header = curves.read(file)
+    metrics, header = curves.read(directory)
     if metric not in metrics:
         raise ConfigError([Problem("metric", metric, nearest(metric, metrics))])
     steps, chosen = np.cumsum(np.atleast_2d(metrics["steps"].total)[0], dtype=np.int64), metrics[metric]

@@ -296,8 +296,14 @@ def read_record(path: pathlib.Path) -> dict[str, Any]:
 def read(path: pathlib.Path) -> Checkpoint:
     """The checkpoint in a directory, verified and migrated to the current format."""
     record = read_record(path)
-    orbax, leaves = _orbax(), record["leaves"]
-    with _Translated(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")), _alone():
+    return Checkpoint(record["updates"], *migrated(record, read_arrays(path, record["leaves"])))
+
+
+def read_arrays(path: pathlib.Path, leaves: dict[str, list[str]]) -> dict[str, np.ndarray]:
+    """Arrays of the checkpoint in a directory, verified: those of `leaves`, all or some of the leaves in its record."""
+    orbax = _orbax()
+    some = orbax.options.PyTreeOptions(loading=orbax.options.PyTreeOptions.Loading(partial_load=True))
+    with _Translated(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")), _alone(pytree_options=some):
         stored = orbax.metadata(path).metadata
         sizes = {name: _stored_size(described) for name, (described, _) in leaves.items()}
         for name, size in sizes.items():  # before anything is allocated
@@ -311,7 +317,7 @@ def read(path: pathlib.Path) -> Checkpoint:
         array = arrays.setdefault(name, np.empty(shape_of(described), _dtype(described)))
         if _sha256(array) != expected:
             raise CheckpointCorrupt(f"{path}: {name} is not what was written")
-    return Checkpoint(record["updates"], *migrated(record, arrays))
+    return arrays
 
 
 def shape_of(described: str) -> tuple[int, ...]:
@@ -370,13 +376,14 @@ def _orbax() -> Any:
     return v1
 
 
-def _alone() -> contextlib.AbstractContextManager:
-    """Orbax reads in this process alone, without waiting for the others of a job."""
-    if process_count() == 1:
-        return contextlib.nullcontext()
-    orbax, here = _orbax(), jax.process_index()
-    alone = {"primary_host": here, "active_processes": {here}, "barrier_sync_key_prefix": f"of_{here}"}
-    return orbax.Context(multiprocessing_options=orbax.options.MultiprocessingOptions(**alone))
+def _alone(**options: Any) -> contextlib.AbstractContextManager:
+    """Orbax, with these options, reads in this process alone, without waiting for the others of a job."""
+    orbax = _orbax()
+    if process_count() > 1:
+        here = jax.process_index()
+        alone = {"primary_host": here, "active_processes": {here}, "barrier_sync_key_prefix": f"of_{here}"}
+        options["multiprocessing_options"] = orbax.options.MultiprocessingOptions(**alone)
+    return orbax.Context(**options)
 
 
 def _not_of_orbax(record: logging.LogRecord) -> bool:

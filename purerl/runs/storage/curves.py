@@ -16,6 +16,7 @@ import numpy as np
 from purerl.core import metrics as kinds
 from purerl.core.errors import CheckpointCorrupt, CheckpointError
 from purerl.core.metrics import add_up
+from purerl.runs.storage.checkpoint import read_arrays, read_record, saved_updates
 from purerl.runs.storage.files import AppendOnlyFile, checksum, read_file
 
 PyTree = Any
@@ -134,19 +135,47 @@ class Curves:
         self._file.close()
 
 
-def read(path: pathlib.Path) -> tuple[dict[str, Any], Header]:
-    """The rows of a file, leaves `[..., rows]`, and its header. Warns of damaged rows.
+def read(directory: pathlib.Path) -> tuple[dict[str, Any], Header]:
+    """The rows of a run's directory, leaves `[..., rows]`, and the header of its file. Warns of damaged rows.
+
+    The last row may have fewer updates than the others: those that the newest checkpoint keeps until the row is whole.
 
     Raises:
-        CheckpointError: it cannot be read, or its first line is damaged.
+        CheckpointError: the file cannot be read, or its first line is damaged.
     """
+    path = directory / "curves.bin"
     header, body = _split(read_file(path))
     if header is None:
         raise CheckpointCorrupt(f"the first line of {path} is damaged; resuming the run repairs it")
     rows, lost = _rows(body, header, None)
     if lost:
         _tell(path, lost, jax.tree.leaves(rows)[0].shape[-1], header.every)
-    return rows, header
+    return (rows if header.every == 1 else _with_pending(rows, header, directory / "checkpoints")), header
+
+
+def pending_of(arrays: dict[str, np.ndarray], row: dict[str, Any]) -> dict[str, Any]:
+    """The updates after the last whole row, in the arrays of a checkpoint; a metric that these do not have counts nothing."""
+
+    def leaf(path, x):
+        saved = arrays.get(jax.tree_util.keystr(path), x)
+        return saved if (saved.shape, saved.dtype) == (x.shape, x.dtype) else x
+
+    return jax.tree_util.tree_map_with_path(leaf, {"pending": _nothing(row)})["pending"]
+
+
+def _with_pending(rows: dict[str, Any], header: Header, checkpoints: pathlib.Path) -> dict[str, Any]:
+    """The whole rows of a run, and as the last one the updates after them, if its newest checkpoint is of those."""
+    updates = max(saved_updates(checkpoints), default=0)
+    if not updates % header.every or updates // header.every != jax.tree.leaves(rows)[0].shape[-1]:
+        return rows
+    place = checkpoints / str(updates)
+    try:
+        leaves = read_record(place)["leaves"]
+        arrays = read_arrays(place, {name: leaves[name] for name in leaves if name.startswith("['pending']")})
+    except CheckpointError as error:
+        warnings.warn(f"{error}; the metrics of the last {updates % header.every} updates are left out", stacklevel=4)
+        return rows
+    return jax.tree.map(lambda a, b: np.concatenate([a, b[..., None]], -1), rows, pending_of(arrays, header.row))
 
 
 def read_header(path: pathlib.Path) -> Header | None:
