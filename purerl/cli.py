@@ -306,6 +306,9 @@ def _train_sweep(cfg: Config, asked: Training, options: dict[str, Any]) -> int:
         console = LiveLine().console
         console.print(table_of(title, ("config", "seeds", "return", "from", "to"), rows))
         console.print("The first was chosen on these seeds: train it with others to know its score.", highlight=False)
+        if result.diverged:
+            runs = result.returns.size
+            console.print(f"{result.diverged} of {runs} runs diverged and have no score.", highlight=False)
         if result.stopped_by:
             saved = "with --directory DIR the same command could go on" if not asked.directory else "the same command goes on"
             console.print(f"Stopped in program {len(result.results)} of {len(result.programs)}: {saved}.", highlight=False)
@@ -382,7 +385,8 @@ def _recorders(asked: Training, cfg: Config, directory: Any) -> list[recorders.R
     made = [kind(home / name, asked.write_every) for name, kind in kinds] if directory else []
     if asked.wandb:
         try:
-            made.append(recorders.Wandb(asked.write_every, project=asked.wandb, config=json.loads(cfg.to_json())))
+            init = {"project": asked.wandb, "config": json.loads(cfg.to_json())}
+            made.append(recorders.Wandb(asked.write_every, home if directory else None, **init))
         except ImportError as error:
             raise ConfigError([Problem("wandb", asked.wandb, str(error))]) from error
     return made

@@ -139,12 +139,38 @@ def test_a_missing_package_is_named():
         Wandb()
 
 
-def test_weights_and_biases_counts_environment_steps(monkeypatch):
-    logged = []
+@pytest.fixture
+def wandb(monkeypatch):
+    """The ids of the runs of a stand-in for W&B that were begun, and the steps of all rows."""
+    begun, logged = [], []
     run = SimpleNamespace(log=lambda row, step: logged.append(step), finish=lambda: None)
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: run))
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: begun.append(options.get("id")) or run))
+    return begun, logged
+
+
+def test_weights_and_biases_counts_environment_steps(wandb):
+    begun, logged = wandb
     fitted(recorders=(Wandb(every=2),))
+    assert (begun, logged) == ([None], [128, 256, 384, 512, 640])
+
+
+def test_what_resumes_goes_on_in_its_run_of_weights_and_biases(wandb, tmp_path):
+    begun, logged = wandb
+    recorder = lambda name: Wandb(2, tmp_path / name)
+    fitted(recorders=(StopAt(4), recorder("a")), directory=tmp_path / "a", chunk_seconds=1e-9)
+    for _ in range(2):  # of which the second is finished when it begins
+        fitted(recorders=(recorder("a"),), directory=tmp_path / "a")
     assert logged == [128, 256, 384, 512, 640]
+    assert len(begun) == 2
+    assert begun[0] == begun[1] == (tmp_path / "a" / "wandb.id").read_text()
+    fitted(recorders=(recorder("b"),), directory=tmp_path / "b")
+    assert begun[2] != begun[0]
+
+
+def test_what_is_refused_begins_no_run_of_weights_and_biases(wandb):
+    with pytest.raises(purerl.ConfigError):
+        purerl.fit(CFG.replace(env="Unknown-v0"), recorders=(Wandb(),))
+    assert not wandb[0]
 
 
 def test_a_csv_goes_on_under_names_with_commas(tmp_path):

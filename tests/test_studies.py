@@ -241,6 +241,32 @@ def test_configs_that_memory_cannot_hold_are_trained_in_batches(tmp_path, monkey
     np.testing.assert_array_equal(again.returns, result.returns)
 
 
+def test_a_run_that_diverges_has_no_score_and_the_others_go_on(tmp_path, capsys):
+    made = purerl.sweep(SHORT, {"lr": [1e38, 1e-3]})
+    result = made.fit(0, tmp_path, num_seeds=2, env=Varied())
+    assert np.isnan(result.returns).tolist() == [[True, True], [False, False]]
+    assert result.diverged == 2
+    assert [row.label for row in result.summary()] == ["lr = 0.001", "lr = 1e+38"]
+    assert result.best.lr == 1e-3
+    again = made.fit(0, tmp_path, num_seeds=2, env=Varied())  # which is finished
+    assert again.results[0].progress.updates == again.results[0].progress.began[0] == 4
+    np.testing.assert_array_equal(again.returns, result.returns)
+    with pytest.raises(purerl.NotFiniteError, match="config 0, seed 0"):
+        made.fit(0, num_seeds=2, env=Varied(), on_nonfinite="raise")
+    flags = ("--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--num-seeds", "2", "--sweep", "lr=1e-3,1e38")
+    assert cli.main(["ppo", *flags]) == 0
+    assert "2 of 4 runs diverged and have no score." in capsys.readouterr().out
+
+
+def test_a_config_without_the_score_of_a_seed_is_not_the_best():
+    made = purerl.sweep(SHORT, {"lr": [1e-2, 1e-3]})
+    returns = np.array([[np.nan, 9.0], [1.0, 2.0]])
+    result = sweeps.SweepResult(made, made.programs(), (), 2, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweeps.SweepResult, "returns", returns)
+        assert [(row.label, row.seeds) for row in result.summary()] == [("lr = 0.001", 2), ("lr = 0.01", 1)]
+
+
 def test_a_batch_of_configs_is_no_base_of_a_sweep():
     with pytest.raises(purerl.ConfigError, match=r"lr = .*must be one number here"):
         purerl.sweep(CFG.replace(lr=np.float32([1e-3, 1e-1])), {"gamma": [0.9, 0.99]})

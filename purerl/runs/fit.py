@@ -58,6 +58,7 @@ class FitResult(NamedTuple):
     progress: where the run stood at the end; its `began` is where this call went on from.
     stopped_by: the signal that ended it early, "max_hours", or None.
     run: the state with its config, as `load` gives it; `run.select` takes one run out of several.
+    finite: `[runs]`, of each whether all that it has learnt is finite; False only with `on_nonfinite="ignore"`.
 
     Example:
         >>> result = purerl.fit(purerl.PPOConfig(total_timesteps=1024), num_seeds=2)
@@ -71,6 +72,7 @@ class FitResult(NamedTuple):
     progress: Progress
     stopped_by: signal.Signals | str | None
     run: Run
+    finite: np.ndarray
 
 
 def fit(
@@ -131,7 +133,7 @@ def fit(
         eval_every: evaluates before the first update and after each k-th; 0 for never.
         eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as `Train.evaluate` takes them.
         render_every: every k-th evaluation also renders an episode of the first run into the directory; 0 for none.
-        on_nonfinite: `raise` if a run has diverged, or `ignore` it. No checkpoint is made of such a state.
+        on_nonfinite: `raise` if a run has diverged, or `ignore` it: other runs go on. No checkpoint is made where none is left.
         chunk_seconds: approximate seconds of a chunk, 15 at most, so that a signal is answered soon.
         max_hours: ends the run, saved, after this many hours of this call; 0 for no limit.
         recorders: called with a `Progress` after each chunk; see `purerl.recorders`. One that fails is reported, and tried again
@@ -193,9 +195,10 @@ def fit(
         evaluated = {"episodes": eval_episodes, "deterministic": bool(eval_deterministic)} if eval_every else None
         if saved is not None and evaluated is None:
             evaluated = saved.record.get("evaluated")  # its evaluations remain
-        state, updates, seconds = runs.init(), 0, 0.0
+        state, updates, seconds, finite = runs.init(), 0, 0.0, np.ones(len(runs.labels), bool)
         if saved is not None:
             fresh, updates, seconds = state, saved.updates, saved.record["seconds"]
+            finite = np.array(saved.record.get("finite", finite))
             state = _restored(saved, template, fresh)
             state = host_environments.restored(runs, state, fresh, saved) if runs.on_host else state
             curves.pending = pending_of(saved.arrays, row.row)
@@ -238,7 +241,7 @@ def fit(
                     write()
             whole = on_host(state)
             with save_errors():
-                more = {"seconds": seconds, "evaluations": len(evaluations), "evaluated": evaluated}
+                more = {"seconds": seconds, "evaluations": len(evaluations), "evaluated": evaluated, "finite": finite.tolist()}
                 outside = {"environments": host_environments.saved(state)} if runs.on_host else {}
                 home.save(updates, {"state": whole, "pending": curves.pending, **outside}, more)
             saved_updates = updates
@@ -277,13 +280,13 @@ def fit(
                 stopped_by = None if not asked else "max_hours" if asked == TIME_IS_UP else signal.Signals(asked)
                 done = updates == plan.num_updates or stopped_by is not None
                 due = due or any(every and updates % every == 0 for every in (save_every, keep_every))
-                if (done or due) and finite.all():
+                if (done or due) and finite.any():
                     save()
                     saved_at = time.monotonic()
         with save_errors():
             home.wait()
         run = Run(runs, state, (updates,) * len(runs.labels), path)
-        return FitResult(state, curves.whole(), evaluations.table(), report.latest, stopped_by, run)
+        return FitResult(state, curves.whole(), evaluations.table(), report.latest, stopped_by, run, finite)
 
 
 # What `make_train` takes beside the config; the axis of devices is what `devices_per_run` makes.

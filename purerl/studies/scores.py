@@ -34,7 +34,12 @@ def summary_of(label: str, scores: np.ndarray) -> Summary:
 
 
 def final_returns(result: FitResult) -> np.ndarray:
-    """The score of each run, `[runs]`: the last evaluation's, or without one that of the last tenth of training."""
+    """The score of each run, `[runs]`: the last evaluation's, or without one that of the last tenth of training.
+
+    NaN where the run diverged or no episode ended.
+    """
     if len(result.evaluations["update"]):
-        return result.evaluations["episode_return"][-1].astype(np.float64)
-    return over_the_last(result.metrics["episode_return"], LAST)
+        scores = result.evaluations["episode_return"][-1].astype(np.float64)
+    else:
+        scores = over_the_last(result.metrics["episode_return"], LAST)
+    return np.where(result.finite, scores, np.nan)

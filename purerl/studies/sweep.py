@@ -123,6 +123,8 @@ class Sweep:
         A sweep that was killed goes on where it was by the same call. The directory of a sweep of one program is that of a run;
         one of several programs has a directory for each, and `sweep.json` says what is where.
 
+        A run that diverges has no score, and the others go on, unless `on_nonfinite` is "raise".
+
         Args:
             seed, num_seeds: as in `fit`; the same seeds for each config.
             directory: for checkpoints, metrics and evaluations; None keeps nothing.
@@ -135,7 +137,7 @@ class Sweep:
         Raises:
             ConfigError, CheckpointError: as `fit`, and for a directory of another sweep.
         """
-        entered = time.perf_counter()
+        entered, options = time.perf_counter(), {"on_nonfinite": "ignore", **options}
         if not (at_once is None or (is_int(at_once) and at_once >= 1)):
             raise ConfigError([Problem("at_once", at_once, "must be an int of at least 1, or None")])
         if recorders is not None and not callable(recorders):
@@ -264,7 +266,7 @@ class SweepResult(NamedTuple):
 
     @property
     def returns(self) -> np.ndarray:
-        """The score of each run, `[configs, seeds]`; NaN where nothing was trained.
+        """The score of each run, `[configs, seeds]`; NaN where nothing was trained, or it diverged.
 
         It is the last evaluation's mean return, or without evaluations the mean over the episodes of the last tenth of training.
         """
@@ -274,9 +276,17 @@ class SweepResult(NamedTuple):
         return scores
 
     def summary(self) -> list[Summary]:
-        """Of each config its label, and the interquartile mean over seeds with its interval; the best first."""
+        """Of each config its label, and the interquartile mean over seeds with its interval.
+
+        The best come first, and last those that have no score of some seed, since the others alone would flatter them.
+        """
         rows = [summary_of(label, scores) for label, scores in zip(self.sweep.labels, self.returns, strict=True)]
-        return sorted(rows, key=lambda row: -np.nan_to_num(row.iqm, nan=-np.inf))
+        return sorted(rows, key=lambda row: (row.seeds < self.num_seeds, -np.nan_to_num(row.iqm, nan=-np.inf)))
+
+    @property
+    def diverged(self) -> int:
+        """How many runs diverged."""
+        return sum(int((~result.finite).sum()) for result in self.results)
 
     @property
     def best(self) -> OnPolicyConfig:

@@ -15,10 +15,12 @@ Example:
 import abc
 import contextlib
 import csv
+import functools
 import json
 import math
 import os
 import pathlib
+import secrets
 import time
 import warnings
 from collections.abc import Callable
@@ -276,26 +278,45 @@ class TensorBoard(Rows):
 
 
 class Wandb(Rows):
-    """Rows to Weights & Biases, over environment steps. The arguments are those of `wandb.init`; to resume a run, give its `id`.
+    """Rows to Weights & Biases, over environment steps. Its run begins when training does.
+
+    Args:
+        every: as of the others.
+        directory: of the run. What resumes there goes on in the same run of W&B, whose id it keeps in `wandb.id`.
+        **init: arguments of `wandb.init`.
 
     Raises:
         ImportError: wandb is not installed.
     """
 
-    def __init__(self, every: int = 0, **init: Any):
-        super().__init__(".", every)
+    def __init__(self, every: int = 0, directory: str | os.PathLike | None = None, **init: Any):
+        super().__init__("." if directory is None else pathlib.Path(directory) / "wandb.id", every)
         try:
             import wandb
         except ImportError as error:
             raise ImportError("Weights & Biases needs its package: pip install 'purerl[wandb]'") from error
-        self._run = wandb.init(**{"resume": "allow", **init})
+        self._start, self._run = functools.partial(wandb.init, **{"resume": "allow", **init}), None
+        self._keeps_id = directory is not None and "id" not in init
+
+    def begin(self, progress: Progress) -> None:
+        super().begin(progress)
+        if self._run is not None or progress.updates == progress.plan.num_updates:
+            return
+        if not self._keeps_id:
+            self._run = self._start()
+            return
+        if not progress.updates or not self.path.exists():
+            atomic_write(self.path, secrets.token_hex(4).encode())
+        self._run = self._start(id=self.path.read_text())
 
     def write(self, row: dict[str, Any]) -> None:
         self._run.log({TAGS.get(name, name): x for name, x in row.items() if not math.isnan(x)}, step=row["steps"])
 
     def close(self) -> None:
         super().close()
-        self._run.finish()
+        if self._run is not None:
+            self._run.finish()
+            self._run = None
 
 
 def _update_of(line: bytes) -> int | None:
