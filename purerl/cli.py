@@ -40,7 +40,7 @@ from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
 from purerl.runs.logging.console import LiveLine, closing_table, evaluation_table, table_of
 from purerl.runs.logging.progress import Progress
-from purerl.runs.processes import is_first, join, process_count
+from purerl.runs.processes import by_first, is_first, join, process_count
 from purerl.studies import space
 from purerl.studies.compare import compare
 from purerl.studies.listing import listed
@@ -279,7 +279,7 @@ def _train(cfg: Config, asked: Training) -> int:
     if found := [Problem(name, getattr(asked, name), "needs --sweep") for name in ("draws", "at_once") if getattr(asked, name)]:
         raise ConfigError(found)
     live_line = LiveLine()
-    watching = (live_line, *_recorders(asked, cfg, asked.directory)) if is_first() else ()
+    watching = by_first(lambda: (live_line, *_recorders(asked, cfg, asked.directory))) or ()
     result = fit(cfg, asked.seed, recorders=watching, **options)
     if result.progress.updates and watching:
         live_line.console.print(closing_table(result.progress, result.metrics))

@@ -199,7 +199,13 @@ def test_a_run_goes_on_with_another_number_of_processes(job, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_wrong_with_a_job_is_said(job):
+def test_what_is_wrong_with_a_job_is_said(job, tmp_path):
+    (tmp_path / "run").touch()  # where the first alone writes
+    file = job(2, SHORT)
+    assert file.ends(60)[0] == [2, 1]
+    assert "cannot be written to" in file.said()
+    assert "in the first process: " in file.said(1)
+    (tmp_path / "run").unlink()
     idle = job(2, SHORT, "--devices-per-run", "1")
     assert idle.ends()[0] == [2, 2]
     assert "devices_per_run = 1: leaves some of the 2 devices of 2 processes idle; 2 would use all" in idle.said()

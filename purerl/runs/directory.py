@@ -35,7 +35,7 @@ from purerl.envs.host import host_errors
 from purerl.runs.batch import Batch, differences_of, pairs_of, settled, state_at
 from purerl.runs.devices import use_cores
 from purerl.runs.evaluations import best_updates
-from purerl.runs.processes import is_first
+from purerl.runs.processes import by_first, is_first
 from purerl.runs.storage import checkpoint, objects
 from purerl.runs.storage.checkpoint import (
     Checkpoint,
@@ -73,8 +73,8 @@ class Directory:
         if self.path is None:
             return self
         with read_errors(), contextlib.ExitStack() as entered:
-            if is_first():
-                entered.callback(Lock(self.path).release)
+            if lock := by_first(read_errors()(lambda: Lock(self.path))):
+                entered.callback(lock.release)
             self._checkpoints = Store(self.path / "checkpoints", self._keep, self._keep_every)
             self.best = Store(self.path / "best", keep=2)
             for name in ("curves.bin", "evaluations.jsonl"):

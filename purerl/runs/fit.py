@@ -35,7 +35,7 @@ from purerl.runs.directory import Directory, Run, identity, require_checkpoint, 
 from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.logging.progress import Progress
 from purerl.runs.logging.recorders import Reports
-from purerl.runs.processes import agreed, from_first, is_first, on_host, placed, process_count
+from purerl.runs.processes import agreed, by_first, from_first, is_first, on_host, placed, process_count
 from purerl.runs.signals import Stop
 from purerl.runs.storage.checkpoint import Checkpoint, describe, run_directory, to_tree
 from purerl.runs.storage.curves import Curves, Header, pending_of
@@ -168,11 +168,11 @@ def fit(
     eval_every, eval_episodes, eval_max_steps, render_every = plain(eval_every, eval_episodes, eval_max_steps, render_every)
     path = None
     if directory is not None:
-        path = run_directory(directory) if is_first() else pathlib.Path(directory).expanduser().absolute()
+        path = by_first(lambda: run_directory(directory)) or pathlib.Path(directory).expanduser().absolute()
     recorders = recorders if is_first() else ()
     on_save_error = on_save_error if process_count() == 1 else "raise"  # the others would wait for ever
     if devices_per_run is None:
-        (devices_per_run,), _ = agreed(saved_layout(path) if is_first() else 0)
+        (devices_per_run,), _ = agreed(by_first(lambda: saved_layout(path)) or 0)
     runs = Runs(cfg, seed, num_seeds, exact, objects, devices_per_run)
     plan = runs.here.plan
     options = {"deterministic": eval_deterministic, "max_steps": eval_max_steps, "env_params": eval_env_params}

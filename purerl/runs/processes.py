@@ -6,6 +6,7 @@ follows are collectives: every process must call them, in the same order. With o
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import CheckpointError, ConfigError, Problem
 
 PyTree = Any
 Arrays = dict[str, np.ndarray]
@@ -81,6 +82,29 @@ def from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | 
         data = _bytes_from_first(np.ascontiguousarray(arrays[name]).tobytes() if is_first() else b"")
         found[name] = np.frombuffer(data, jnp.dtype(dtype)).reshape(shape)
     return found, head[1]
+
+
+def by_first(function: Callable[[], Any]) -> Any:
+    """What a function that only the first process calls gives there; None in the others. It calls no collective.
+
+    Raises:
+        ConfigError, CheckpointError: as the function; in the other processes a CheckpointError that says the same. Without this
+          they would wait for the first one until it is not heard of any more.
+    """
+    if process_count() == 1:
+        return function()
+    found = failed = None
+    if is_first():
+        try:
+            found = function()
+        except (ConfigError, CheckpointError) as error:
+            failed = error
+    _, record = from_first(None, {"failed": None if failed is None else str(failed)})
+    if failed is not None:
+        raise failed
+    if record["failed"] is not None:
+        raise CheckpointError(f"in the first process: {record['failed']}")
+    return found
 
 
 def _bytes_from_first(data: bytes) -> bytes:

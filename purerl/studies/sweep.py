@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -24,7 +25,7 @@ from purerl.core.numbers import is_int
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
 from purerl.runs.fit import OBJECTS, FitResult, check_arguments, fit
-from purerl.runs.processes import agreed, is_first, process_count
+from purerl.runs.processes import agreed, by_first, process_count
 from purerl.runs.storage.checkpoint import Lock, run_directory, saved_updates
 from purerl.runs.storage.files import atomic_write, read_file, write_errors
 from purerl.runs.training import Runs
@@ -148,8 +149,9 @@ class Sweep:
             raise_if_any(problems(program.cfg))
         home = None
         if directory is not None:
-            home = run_directory(directory) if is_first() else pathlib.Path(directory).expanduser().absolute()
-        with compile_cache(), _planning(home if is_first() else None):
+            home = by_first(lambda: run_directory(directory)) or pathlib.Path(directory).expanduser().absolute()
+        with compile_cache(), contextlib.ExitStack() as planning:
+            by_first(lambda: planning.enter_context(_planning(home)))
             programs = self._planned(home, at_once, seed, num_seeds, options)
         if options.get("resume") == "must" and home is not None and _has_begun(home):
             options["resume"] = "auto"  # of programs that come later nothing is there yet
@@ -161,7 +163,8 @@ class Sweep:
             if stopped_by is not None or is_over:
                 stopped_by = stopped_by or "max_hours"
                 break
-            watching = recorders(path, program.cfg) if recorders and is_first() else ()
+            watching = by_first(functools.partial(recorders, path, program.cfg)) if recorders else ()
+            watching = watching or ()
             results.append(fit(program.cfg, seed, path, num_seeds=num_seeds, recorders=watching, max_hours=left, **options))
             stopped_by = results[-1].stopped_by
         progress = results[-1].progress if len(results) == len(programs) else None
@@ -180,29 +183,24 @@ class Sweep:
             "seed": seed,
             "num_seeds": num_seeds,
         }
-        file = None if home is None else home / "sweep.json"
-        saved = _read(file) if file is not None and is_first() else None
-        if saved is not None and not _has_begun(home):  # it was killed before anything was kept
-            saved = None
-        elif saved is None and file is not None and is_first() and saved_updates(home / "checkpoints"):
-            raise CheckpointMismatch(home, ["it has a run, and no sweep"])
+        saved = by_first(lambda: _saved(home, json.loads(json.dumps(record))))
         alone = process_count() == 1
         runs = [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []  # which checks them
         if saved is not None:
-            wanted = json.loads(json.dumps(record))
-            changed = [name for name in wanted if saved.get(name) != wanted[name]]
-            if changed:
-                raise CheckpointMismatch(home, [f"{name}: not those of the sweep in {file.name}" for name in changed])
-            at_once = saved["at_once"]
+            at_once = saved
         elif at_once is None and alone:
             at_once = min(map(self._that_fit, runs))
         (at_once,), _ = agreed(at_once or len(self.points))
         programs = self.programs(at_once)
-        if file is not None and is_first() and saved is None:
+
+        def keep():
             layout = {program.name: program.places for program in programs}
             whole = {**record, "at_once": at_once, "labels": self.labels, "programs": layout}
-            with write_errors(file):
-                atomic_write(file, json.dumps(whole, indent=1).encode())
+            with write_errors(home / "sweep.json"):
+                atomic_write(home / "sweep.json", json.dumps(whole, indent=1).encode())
+
+        if home is not None:
+            by_first(lambda: keep() if saved is None else None)
         return programs
 
     def _that_fit(self, runs: Runs) -> int:
@@ -373,6 +371,24 @@ def _checked_point(cfg: OnPolicyConfig, point: dict[str, Any]) -> dict[str, tupl
 def _name(number: int, static: dict[str, Any]) -> str:
     words = ",".join(f"{path}={space.value_in_words(x)}" for path, x in static.items())
     return re.sub(r"[^\w.=,+-]+", "_", f"{number}-{words}" if words else str(number))[:80]
+
+
+def _saved(home: pathlib.Path | None, wanted: dict[str, Any]) -> int | None:
+    """With how many configs at once the sweep that is `wanted` was begun in a directory; None if it was not.
+
+    Raises:
+        CheckpointMismatch: another one was.
+    """
+    saved = None if home is None else _read(home / "sweep.json")
+    if saved is None:
+        if home is not None and saved_updates(home / "checkpoints"):
+            raise CheckpointMismatch(home, ["it has a run, and no sweep"])
+        return None
+    if not _has_begun(home):  # it was killed before anything was kept
+        return None
+    if changed := [name for name in wanted if saved.get(name) != wanted[name]]:
+        raise CheckpointMismatch(home, [f"{name}: not those of the sweep in sweep.json" for name in changed])
+    return saved["at_once"]
 
 
 def _read(file: pathlib.Path) -> dict[str, Any] | None:
