@@ -601,13 +601,15 @@ def test_what_optuna_drew_is_kept_with_all_digits(study):
 
 
 @pytest.mark.slow
-def test_more_trials_may_be_asked_for_after_the_end(tmp_path):
+def test_more_trials_and_seeds_may_be_asked_for_after_the_end(tmp_path):
     options = {"num_seeds": 1, "rungs": 1, "finalists": 2, "final_seeds": 1, "directory": tmp_path, "env": Varied()}
     few = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=4, **options)
     more = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=10, **options)
     assert {trial.number for trial in few.trials} == set(range(4))
     assert {trial.number for trial in more.trials} == set(range(10))
     assert [trial for trial in more.trials if trial.number < 4] == list(few.trials)
+    better = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=10, **options | {"final_seeds": 3})
+    assert (better.trials, better.point, better.summary.seeds) == (more.trials, more.point, 3)
 
 
 @pytest.mark.parametrize(

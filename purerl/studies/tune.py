@@ -201,9 +201,8 @@ def _finals(
     rows = tuple(chosen.summary())
     winner = best[again.labels.index(rows[0].label)]
     left = max(1e-9, hours - (time.perf_counter() - began) / 3600) if hours else 0.0
-    last = Sweep(study.cfg, (winner.point,)).fit(
-        seed + num_seeds, place(f"best/{winner.number}"), num_seeds=final_seeds, max_hours=left, **objects
-    )
+    kept = place(f"best/{winner.number}-with-{final_seeds}-seeds")
+    last = Sweep(study.cfg, (winner.point,)).fit(seed + num_seeds, kept, num_seeds=final_seeds, max_hours=left, **objects)
     _spend(study, last)
     if last.stopped_by is not None:
         return _result(study, None, rows, None, last.stopped_by)
