@@ -415,6 +415,20 @@ def test_vector_environments_that_would_be_reset_wrongly():
         purerl.from_gymnasium(normalised, "vector")
 
 
+class OneSeed(SyncVectorEnv):
+    """Its reset takes one seed for all, as those of many simulators do."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=None if seed is None else int(seed), options=options)
+
+
+def test_vector_environments_with_one_seed_for_all():
+    make = lambda count: OneSeed([Ends] * count, autoreset_mode=AutoresetMode.SAME_STEP)
+    env = purerl.from_gymnasium(make, "vector")
+    metrics = jax.jit(purerl.make_train(CFG, env=env))(jax.random.key(0)).metrics
+    assert int(metrics["steps"].total.sum()) == CFG.total_timesteps
+
+
 def test_info_with_a_dict_inside():
     counted = lambda count: gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.vector.SyncVectorEnv([Told] * count))
     env = purerl.from_gymnasium(counted, "vector")

@@ -1,6 +1,7 @@
 """What a run leaves behind: evaluations, pictures, and a policy that needs nothing of purerl."""
 
 import json
+import shutil
 
 import jax
 import matplotlib.image
@@ -12,6 +13,7 @@ import purerl
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.rendering import render
+from purerl.studies.listing import listed
 from purerl.studies.reading import scored
 from tests.probes import Varied
 from tests.test_resume import StopAt, fitted
@@ -114,6 +116,19 @@ def test_updates_that_are_no_whole_row_are_read_too(tmp_path, every):
     assert curve.steps[-1] == 7 * 64
     (row,) = scored(tmp_path, "final", "training")
     np.testing.assert_allclose(row.scores, whole["episode_return"][:, -1])
+
+
+def test_a_damaged_run_is_listed_beside_others(run, tmp_path):
+    for name in ("whole", "damaged"):
+        shutil.copytree(run[0], tmp_path / name)
+    damaged = tmp_path / "damaged"
+    (damaged / "curves.bin").write_bytes(b"?" + (damaged / "curves.bin").read_bytes()[1:])
+    (damaged / "evaluations.jsonl").unlink()
+    (damaged / "evaluations.jsonl").mkdir()
+    bad, good = listed(tmp_path)
+    assert (bad.steps, bad.state, good.steps, good.state) == (2048, "finished", 2048, "finished")
+    assert np.isnan(bad.best)
+    assert good.best > 0
 
 
 def test_a_long_curve_has_few_points_and_loses_nothing(tmp_path, monkeypatch):

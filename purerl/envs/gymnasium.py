@@ -365,8 +365,16 @@ class _Environments:
         self._taken = 0
 
     def reset(self, seeds: np.ndarray) -> PyTree:
-        obs, _ = self._call(lambda: "reset", lambda: self._envs.reset(seed=[int(seed) for seed in seeds]))
+        obs, _ = self._call(lambda: "reset", lambda: self._begin([int(seed) for seed in seeds]))
         return self._converted(obs)
+
+    def _begin(self, seeds: list[int]) -> tuple:
+        try:
+            return self._envs.reset(seed=seeds)
+        except Exception:
+            if not self._own:
+                raise
+            return self._envs.reset(seed=seeds[0])  # many vector environments take one seed for all of theirs
 
     def step(self, action: np.ndarray) -> tuple:
         action, self._taken = self._action(action), self._taken + 1

@@ -59,22 +59,21 @@ def _listed(directory: pathlib.Path) -> Listed:
         return Listed(directory, "", "", 0, 0, 0, np.nan, "running" if running else str(error).split(" in ")[0], size)
     header = curves.read_header(directory / "curves.bin")
     runs = len(header.runs) if header is not None else record["num_seeds"] or 1
-    each = header.steps // header.every if header is not None else 0  # environment steps of an update
-    steps, total = record["updates"] * each, int(record["config"]["total_timesteps"])
-    finished = each and steps >= total
-    state = "finished" if finished else "running" if running else "stopped"
+    values = record["config"]
+    steps, total = record["updates"] * values["num_envs"] * values["num_steps"], int(values["total_timesteps"])
+    state = "finished" if steps >= total else "running" if running else "stopped"
     best = _best(directory, runs)
     return Listed(directory, record["algorithm"], task_of(record), runs, steps, total, best, state, size)
 
 
 def _best(directory: pathlib.Path, runs: int) -> float:
     """The highest mean return of any run; NaN if none is known."""
-    table = read_evaluations(directory / "evaluations.jsonl", runs)["episode_return"]
-    if not table.size:
-        try:
+    try:
+        table = read_evaluations(directory / "evaluations.jsonl", runs)["episode_return"]
+        if not table.size:
             table = over_the_last(curves.read(directory)[0]["episode_return"], LAST)
-        except (CheckpointError, KeyError):
-            return np.nan
+    except (CheckpointError, KeyError):
+        return np.nan
     return float(np.nanmax(table)) if np.isfinite(table).any() else np.nan
 
 
