@@ -431,6 +431,16 @@ def test_configs_of_a_sweep_are_compared_and_listed(trained, capsys):
     assert "2 runs in" in capsys.readouterr().out
 
 
+def test_environments_of_a_sweep_are_tasks(tmp_path):
+    made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "Catch-bsuite"], "lr": [1e-3, 1e-2]})
+    result = made.fit(0, tmp_path / "s")
+    found = purerl.compare([tmp_path / "s"])
+    assert found.tasks == ("CartPole-v1", "Catch-bsuite")
+    assert list(found.entries) == ["s: lr = 0.001", "s: lr = 0.01"]
+    scores = [found.scores(entry, task) for task in found.tasks for entry in found.entries]
+    np.testing.assert_allclose(scores, result.returns, rtol=1e-6)
+
+
 def test_a_sweep_from_a_file_and_the_command_line(tmp_path, capsys):
     small = ["--total-timesteps", "128", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
     (tmp_path / "flags.toml").write_text("[sweep]\nlr = [1e-3, 1e-2]\n")
@@ -610,6 +620,17 @@ def test_more_trials_and_seeds_may_be_asked_for_after_the_end(tmp_path):
     assert [trial for trial in more.trials if trial.number < 4] == list(few.trials)
     better = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=10, **options | {"final_seeds": 3})
     assert (better.trials, better.point, better.summary.seeds) == (more.trials, more.point, 3)
+
+
+@pytest.mark.slow
+def test_of_a_study_the_winner_is_compared(study):
+    home, found, _ = study
+    (entry,) = purerl.compare([home]).entries.values()
+    (scored,) = entry.values()
+    assert scored.seeds == (4, 5)
+    np.testing.assert_allclose(purerl.iqm(scored.scores), found.summary.iqm, rtol=1e-6)
+    chosen_from = next(path for path in (home / "finalists").iterdir() if path.is_dir())
+    assert len(purerl.compare([chosen_from]).entries) == 2
 
 
 @pytest.mark.parametrize(

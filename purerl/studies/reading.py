@@ -59,6 +59,13 @@ def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
     return sorted(found)
 
 
+def is_finalist(directory: pathlib.Path, folder: str | os.PathLike) -> bool:
+    """Whether a run in a folder is one of those that a study there chose its winner from, whose score that choice flatters."""
+    inside = directory.relative_to(pathlib.Path(folder).expanduser()).parts
+    studies = [len(inside) - i for i, name in enumerate(inside) if name == "finalists"]
+    return any((directory.parents[above - 1] / "trials.jsonl").exists() for above in studies)
+
+
 def newest_record(directory: pathlib.Path) -> dict[str, Any]:
     """The record of the newest readable checkpoint of a run; its arrays are not read.
 
@@ -118,8 +125,13 @@ def _mean_of_seen(values: np.ndarray) -> np.ndarray:
     return np.divide(np.nansum(values, axis=1), count, out=np.full(len(values), np.nan), where=count > 0)
 
 
+def _without_env(label: str) -> str:
+    """A label of a sweep without the environment, by which compared runs are told apart anyway."""
+    return ", ".join(part for part in label.split(", ") if not part.startswith("env = "))
+
+
 def _labels_in_sweep(directory: pathlib.Path) -> tuple[str, ...]:
-    """What the configs of a program of a sweep are called there; () if it is none of a sweep's."""
+    """What the configs of a program of a sweep are called there, without the environment; () if it is none of a sweep's."""
     for home, name in ((directory, None), (directory.parent, directory.name)):
         file = home / "sweep.json"
         if not file.exists():
@@ -128,7 +140,7 @@ def _labels_in_sweep(directory: pathlib.Path) -> tuple[str, ...]:
             saved = json.loads(read_file(file))
             programs = saved["programs"]
             places = programs[name] if name in programs else next(iter(programs.values())) if len(programs) == 1 else []
-            return tuple(saved["labels"][i] for i in places)
+            return tuple(_without_env(saved["labels"][i]) for i in places)
         except (ValueError, TypeError, KeyError, IndexError):
             return ()
     return ()
