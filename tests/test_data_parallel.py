@@ -215,6 +215,17 @@ def test_the_functions_of_a_train(spread):
 
 
 @pytest.mark.slow
+def test_a_state_is_saved_and_restored_on_its_devices(tmp_path):
+    spread = purerl.data_parallel(purerl.make_train(PPO, env=Varied()), mesh())
+    update = jax.jit(spread.update)
+    state, _ = update(jax.jit(spread.init)(KEY))
+    purerl.save(tmp_path, spread, state)
+    restored = purerl.restore(tmp_path, spread)
+    assert jax.tree.map(lambda x: x.sharding.spec, restored) == jax.tree.map(lambda x: x.sharding.spec, state)
+    assert digest(update(restored)[0]) == digest(update(state)[0])
+    assert digest(purerl.restore(tmp_path, spread.whole)) == digest(state)
+
+
 def test_seeds_and_configs_under_vmap(spread):
     keys = jax.random.split(KEY, 2)
     axes = spread.train.seed_axes

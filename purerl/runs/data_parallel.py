@@ -59,12 +59,13 @@ class DataParallel:
 
     Attributes:
         train: the run as one device computes its share of it.
+        whole: the run without devices, as `make_train` gave it.
         mesh: the devices.
         specs: a `TrainState` of `PartitionSpec`: environments and rollouts are spread, everything else is on all devices.
     """
 
     def __init__(self, train: Train, mesh: Mesh, axis_name: str):
-        self.train, self._whole = train.on_axis(axis_name, mesh.shape[axis_name]), train
+        self.train, self.whole = train.on_axis(axis_name, mesh.shape[axis_name]), train
         # `jax.make_mesh` makes axes explicit, and a `shard_map` over those refuses what was not placed.
         self.mesh = Mesh(mesh.devices, mesh.axis_names)
         self.cfg, self.env, self.network = train.cfg, train.env, train.network
@@ -83,9 +84,13 @@ class DataParallel:
         """The whole run, as `Train.__call__`."""
         return self._mapped(self.train, (PartitionSpec(),), TrainResult(self.specs, PartitionSpec()))(typed_key(key))
 
+    def place(self, state: TrainState) -> TrainState:
+        """A state with its arrays on the devices of the mesh, wherever they were."""
+        return jax.tree.map(lambda x, spec: jax.device_put(x, NamedSharding(self.mesh, spec)), state, self.specs)
+
     def policy(self, state: TrainState) -> Policy:
         """The policy of a state, ready to act."""
-        return self._whole.policy(state)
+        return self.whole.policy(state)
 
     def evaluate(self, state: TrainState, key: jax.Array, num_episodes: int = 128, **options: Any) -> Episodes:
         """`Train.evaluate`, with an equal share of the episodes on each device."""

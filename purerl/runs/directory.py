@@ -33,6 +33,7 @@ from purerl.core.reductions import gathered, on_axis
 from purerl.core.types import Episodes, TrainState
 from purerl.envs.host import host_errors
 from purerl.runs.batch import Batch, differences_of, pairs_of, settled, state_at
+from purerl.runs.data_parallel import DataParallel
 from purerl.runs.devices import use_cores
 from purerl.runs.evaluations import best_updates
 from purerl.runs.processes import by_first, is_first
@@ -423,8 +424,13 @@ def runs_of(directory: pathlib.Path, count: int) -> tuple[tuple[tuple[int | None
     return pairs_of(_config_of(record), record["seed"], record["num_seeds"]), differences_of(_config_of(record))
 
 
-def save(directory: Any, train: Train, state: TrainState) -> None:
+def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None:
     """Writes a state, of one run or of many under `vmap`, as a checkpoint, and waits until it is written.
+
+    Args:
+        directory: made if it is not there.
+        train: what `make_train` or `data_parallel` returned.
+        state: of it.
 
     Raises:
         ConfigError: the directory cannot be written to, or has a run of `fit`.
@@ -434,15 +440,20 @@ def save(directory: Any, train: Train, state: TrainState) -> None:
         >>> train = purerl.make_train(purerl.PPOConfig())
         >>> purerl.save("saved", train, train.init(jax.random.key(0)))
     """
-    path = checkpoint.run_directory(directory)
+    path, train = checkpoint.run_directory(directory), _whole(train)
     if (path / "curves.bin").exists():
         raise ConfigError([Problem("directory", str(path), "has a run of fit, which saves its states itself; name another one")])
     with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:
         home.save(updates_at(state.clock), {"state": state}, {"seconds": 0.0})
 
 
-def restore(directory: Any, train: Train, *, updates: int | None = None) -> TrainState:
+def restore(directory: Any, train: Train | DataParallel, *, updates: int | None = None) -> TrainState:
     """The state that `save` or `fit` wrote, for this `train`. Of a damaged checkpoint it warns, and takes the one before.
+
+    Args:
+        directory: that it was saved in.
+        train: what `make_train` returned for it, or `data_parallel`, on whose devices the state then is.
+        updates: how many it had finished; None for the newest.
 
     Raises:
         CheckpointMismatch: it was written for another config or with other objects, or its arrays do not fit.
@@ -454,10 +465,16 @@ def restore(directory: Any, train: Train, *, updates: int | None = None) -> Trai
         >>> state = purerl.restore("kept", train)
     """
     saved = newest_readable(_absolute(directory) / "checkpoints", updates)
-    current = {**saved.record, **{name: identity(train, train.cfg)[name] for name in ("algorithm", "config", "x64", "objects")}}
-    if found := _differences(saved.record, current, type(train.cfg)):
+    whole = _whole(train)
+    current = {**saved.record, **{name: identity(whole, whole.cfg)[name] for name in ("algorithm", "config", "x64", "objects")}}
+    if found := _differences(saved.record, current, type(whole.cfg)):
         raise CheckpointMismatch(directory, found)
-    return _state(saved, train, directory)
+    state = _state(saved, whole, directory)
+    return train.place(state) if isinstance(train, DataParallel) else state
+
+
+def _whole(train: Train | DataParallel) -> Train:
+    return train.whole if isinstance(train, DataParallel) else train
 
 
 def require_checkpoint(directory: Any) -> None:
