@@ -154,6 +154,9 @@ def test_all_programs_and_options_are_checked_before_the_first_is_trained(tmp_pa
     for options in ({"at_once": 1}, {"at_once": None}, {"at_once": 1, "max_hours": "x"}, {"seed": None}, {"at_once": 0}):
         with pytest.raises(purerl.ConfigError):
             made.fit(**{"seed": 0, "directory": tmp_path, **options})
+    made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "Acrobot-v1"]})
+    with pytest.raises(purerl.ConfigError, match="length"):
+        made.fit(0, tmp_path, eval_every=1, eval_env_params={"length": 1.0})
     assert list(tmp_path.iterdir()) == []  # so that the right call is not refused
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import inspect
 import itertools
 import json
 import os
@@ -24,7 +25,7 @@ from purerl.core.errors import CheckpointCorrupt, CheckpointMismatch, ConfigErro
 from purerl.core.numbers import is_int
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
-from purerl.runs.fit import OBJECTS, FitResult, check_arguments, fit
+from purerl.runs.fit import OBJECTS, FitResult, check_arguments, evaluation_of, fit
 from purerl.runs.processes import agreed, by_first, process_count
 from purerl.runs.storage.checkpoint import Lock, run_directory, saved_updates
 from purerl.runs.storage.files import atomic_write, read_file, write_errors
@@ -217,10 +218,13 @@ def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any
     """The runs of a program. Nothing is compiled.
 
     Raises:
-        ConfigError: as `make_train`.
+        ConfigError: as `make_train`, and where they cannot be evaluated.
     """
     objects = {name: x for name, x in options.items() if name in OBJECTS}
-    return Runs(program.cfg, seed, num_seeds, options.get("exact") or False, objects, options.get("devices_per_run") or 1)
+    runs = Runs(program.cfg, seed, num_seeds, options.get("exact") or False, objects, options.get("devices_per_run") or 1)
+    of_evaluation = inspect.signature(evaluation_of).parameters
+    evaluation_of(runs, **{name: x for name, x in options.items() if name in of_evaluation})
+    return runs
 
 
 @contextlib.contextmanager
