@@ -415,6 +415,12 @@ def test_vector_environments_that_would_be_reset_wrongly():
         purerl.from_gymnasium(normalised, "vector")
 
 
+def test_the_package_that_registers_an_id_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)  # as where it is not installed
+    with pytest.raises(purerl.ConfigError, match="pip install ale-py"):
+        purerl.make_train(purerl.PPOConfig(env="gymnasium/ALE/Pong-v5"))
+
+
 class OneSeed(SyncVectorEnv):
     """Its reset takes one seed for all, as those of many simulators do."""
 

@@ -10,6 +10,7 @@ reset before the next step, and what has ended is reset by a mask.
 
 import contextlib
 import functools
+import importlib
 import json
 import multiprocessing.connection
 import os
@@ -29,6 +30,7 @@ from purerl.core.spaces import entries_of
 from purerl.core.types import Box, Discrete, Environment, Indices, MultiBinary, MultiDiscrete
 from purerl.envs.gif import draw_in_memory
 from purerl.envs.host import Host, Recipe
+from purerl.envs.importing import quietly
 from purerl.envs.one_state import draws_without_a_screen
 from purerl.envs.parameters import constructing
 from purerl.envs.snapshots import Keeper
@@ -40,6 +42,7 @@ PyTree = Any
 SYNC, ASYNC, VECTOR = "sync", "async", "vector"
 MODES = (SYNC, ASYNC)
 IMAGES = "rgb_array"
+REGISTERS = {"ALE": "ale_py"}  # the package whose import registers the ids that begin like this
 PROBED = 1000  # steps of a random episode, at most, that is looked at for the entries of info
 
 
@@ -61,6 +64,13 @@ def make(name: str, env_kwargs: tuple) -> Made:
     if ":" in name:
         hint = "a module to import does not belong into a config; import it, and name the id alone"
         raise ConfigError([Problem("env", f"gymnasium/{name}", hint)])
+    if name not in gymnasium.registry and (package := REGISTERS.get(name.partition("/")[0])):
+        try:
+            with quietly():
+                importlib.import_module(package)
+        except ImportError as error:
+            hint = f"{error}; it needs pip install {package.replace('_', '-')}"
+            raise ConfigError([Problem("env", f"gymnasium/{name}", hint)]) from error
     if name not in gymnasium.registry:
         raise ConfigError(
             [Problem("env", f"gymnasium/{name}", f"no registered environment; {nearest(name, gymnasium.registry)}")]
