@@ -421,7 +421,7 @@ def _output_problems(result: Any) -> list[Problem]:
 def _shapes_of(network: Network, env: Environment, num_envs: int = 1) -> tuple[PyTree, PyTree]:
     """The shapes of a network's parameters, and of the observations `[1, num_envs, ...]` it is made for."""
     key = jax.random.key(0)
-    _, obs = jax.eval_shape(env.reset, jax.random.split(key, num_envs))
+    _, obs = jax.eval_shape(lambda key: env.reset(jax.random.split(key, num_envs)), key)
     obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
     with code_of("network", f"init(key, obs {jax.tree.map(lambda x: list(x.shape), obs)})"):
         return jax.eval_shape(network.init, key, obs), obs

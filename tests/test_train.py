@@ -322,3 +322,20 @@ train = purerl.make_train(purerl.PPOConfig(total_timesteps=2048))
 print(jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 16)).state.clock.low.shape)
 """
     assert fresh_python(code) == "(16,)\n"
+
+
+@pytest.mark.slow
+def test_nothing_of_the_run_is_compiled_before_it_runs(fresh_python):
+    code = """
+import logging, jax, purerl
+compiled = []
+class Names(logging.Handler):
+    def emit(self, record):
+        if record.getMessage().startswith("Compiling"):
+            compiled.append(record.getMessage().split()[1])
+logging.getLogger("jax").addHandler(Names())
+jax.config.update("jax_log_compiles", True)
+purerl.make_train(purerl.PPOConfig(total_timesteps=2048))
+print(sorted({name for name in compiled if "split" in name or "fold" in name or "bits" in name}), "jit(negative)" in compiled)
+"""
+    assert fresh_python(code) == "[] True\n"
