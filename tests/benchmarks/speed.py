@@ -27,7 +27,7 @@ SMALL = dict(zip(NAMES, ("CartPole-v1", 4, 128, 4, 499_712, 2.5e-4), strict=True
 LARGE = dict(zip(NAMES, ("CartPole-v1", 2048, 32, 32, 5_242_880, 1e-3), strict=True))
 IMAGES = dict(zip(NAMES, ("Breakout-MinAtar", 64, 128, 8, 1_048_576, 1e-3), strict=True)) | {"repeats": 3}
 SEEDS = SMALL | {"seeds": 16, "repeats": 1}
-DEFAULTS = {"seeds": 1, "repeats": 1, "pinned": False, "over_devices": False}
+DEFAULTS = {"seeds": 1, "repeats": 1, "pinned": False, "over_devices": False, "agent_alone": False, "evaluations": False}
 
 # What purejaxrl's `ppo_rnn.py` has: a shared layer, a memory behind it, and rectifiers.
 GRU = SMALL | {"more": {"memory": "gru", "memory_size": 128, "hidden": [128], "activation": "relu", "arch": "shared"}}
@@ -55,6 +55,11 @@ WORKLOADS = {
     "GRU, 64 x 128": Workload(MANY, MANY, 1.5, "purejaxrl"),
 }
 COMPILE_CEILING = 1.15  # of the time that the peer takes to compile A
+COMPILED = {  # A, by what the two programs give beside the trained agent
+    "nothing": ({"agent_alone": True}, {}),
+    "purerl its metrics, rejax its evaluations: each by default": ({}, {"evaluations": True}),
+    "purerl its metrics, rejax nothing: as in the table above": ({}, {}),
+}
 
 
 def run(command, work):
@@ -65,7 +70,7 @@ def run(command, work):
     if done.returncode:
         raise SystemExit(done.stderr)
     report = json.loads(done.stdout.splitlines()[-1])
-    return {"compile": report["compile"], "speed": max(report["speeds"])}
+    return {"compile": report["compile"], "speed": max(report["speeds"], default=0.0)}
 
 
 def compare(name, python, purejaxrl, times):
@@ -88,6 +93,22 @@ def compare(name, python, purejaxrl, times):
     return row
 
 
+def compare_compiling(python, times):
+    """Seconds that both programs take to compile A, in turn, by what they give."""
+    rows = {}
+    for name, (ours, theirs) in COMPILED.items():
+        pairs = []
+        for _ in range(times):
+            mine = run([sys.executable, str(HERE / "speed_purerl.py")], SMALL | ours | {"repeats": 0})
+            peer = run([python, str(HERE / "speed_rejax.py")], SMALL | theirs | {"repeats": 0})
+            pairs.append((mine["compile"], peer["compile"]))
+        ours, theirs = (spread(list(seconds)) for seconds in zip(*pairs, strict=True))
+        ratios = spread([mine / peer for mine, peer in pairs])
+        rows[name] = {"purerl": ours, "rejax": theirs, "ratio": ours["median"] / theirs["median"], "ratios": ratios}
+        print(f"{name}: {rows[name]['ratio']:.2f} ({ratios['low']:.2f} to {ratios['high']:.2f})", flush=True)
+    return rows
+
+
 def spread(values):
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
@@ -103,9 +124,16 @@ def main():
     parser.add_argument("--peer", required=True, help="the Python that has rejax, and what purejaxrl needs")
     parser.add_argument("--purejaxrl", metavar="PATH", help="its repository; without it rows beside it are left out")
     parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--compiling", action="store_true", help="what A takes to compile alone, by what it gives")
     parser.add_argument("--only", nargs="*", default=list(WORKLOADS), choices=list(WORKLOADS))
     args = parser.parse_args()
     rows = {}
+    if args.compiling:
+        for name, row in compare_compiling(args.peer, args.times).items():
+            if args.record:
+                row |= {"times": args.times} | recording.circumstances("speed --peer PYTHON --compiling")
+                recording.add("compiling.json", name, row, COMPILED)
+        return 0
     for name in (name for name in args.only if WORKLOADS[name].peer == "rejax" or args.purejaxrl):
         rows[name] = compare(name, args.peer, args.purejaxrl, args.times)
         print(says(name, rows[name]), flush=True)

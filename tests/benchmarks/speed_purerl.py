@@ -17,4 +17,4 @@ train, key = purerl.make_train(cfg), jax.random.key(0)
 if work["seeds"] > 1:
     many = purerl.over_devices if work["over_devices"] else jax.vmap
     train, key = many(train), jax.random.split(key, work["seeds"])
-report(train, key, work)
+report((lambda key: train(key).state) if work["agent_alone"] else train, key, work)

@@ -8,6 +8,8 @@ import jax
 
 def timed(train, keys, env_steps, repeats=3):
     """Seconds to compile `train(keys)`, and environment steps a second of each run of it; `env_steps` are of all seeds."""
+    import scipy.linalg  # noqa: F401  which JAX imports with the first factorisation, and some programs before
+
     start = time.perf_counter()
     compiled = jax.jit(train).lower(keys).compile()
     compiling, speeds = time.perf_counter() - start, []

@@ -111,6 +111,16 @@ def speed_table(speed):
     return "\n".join(lines)
 
 
+def compiling_table(rows):
+    """Seconds to compile A, by what it gives."""
+    lines = ["| beside the trained agent they give | purerl | rejax | ratio | range |", "|---|--:|--:|--:|--:|"]
+    for name, row in rows.items():
+        span = f"{row['ratios']['low']:.2f} to {row['ratios']['high']:.2f}"
+        seconds = (f"{row[program]['median']:.2f} s" for program in ("purerl", "rejax"))
+        lines.append("| " + " | ".join([name, *seconds, f"{row['ratio']:.2f}", span]) + " |")
+    return "\n".join(lines)
+
+
 def programs_table(programs, target="h100"):
     """What an update launches on a device, beside purejaxrl's."""
     lines = ["| | kernels | purejaxrl's | ratio | waits | scratch memory | purejaxrl's | moved | loops: times x kernels |"]
@@ -363,6 +373,7 @@ TABLES = {
     "choices": choices_table,
     "variants": variants_table,
     "speed": speed_table,
+    "compiling": compiling_table,
     "overhead": overhead_table,
     "costs": costs_table,
     "faults": faults_table,
