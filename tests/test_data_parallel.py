@@ -214,7 +214,6 @@ def test_the_functions_of_a_train(spread):
     assert purerl.summarize(result.metrics)["steps"].tolist() == [128, 128]
 
 
-@pytest.mark.slow
 def test_a_state_is_saved_and_restored_on_its_devices(tmp_path):
     spread = purerl.data_parallel(purerl.make_train(PPO, env=Varied()), mesh())
     update = jax.jit(spread.update)
@@ -224,8 +223,14 @@ def test_a_state_is_saved_and_restored_on_its_devices(tmp_path):
     assert jax.tree.map(lambda x: x.sharding.spec, restored) == jax.tree.map(lambda x: x.sharding.spec, state)
     assert digest(update(restored)[0]) == digest(update(state)[0])
     assert digest(purerl.restore(tmp_path, spread.whole)) == digest(state)
+    several = jax.vmap(spread.init, out_axes=spread.whole.seed_axes)(jax.random.split(KEY, 3))
+    purerl.save(tmp_path / "several", spread, several)
+    restored = purerl.restore(tmp_path / "several", spread)
+    assert digest(restored) == digest(several)
+    assert restored.actor.obs.sharding.spec == PartitionSpec(None, "data")
 
 
+@pytest.mark.slow
 def test_seeds_and_configs_under_vmap(spread):
     keys = jax.random.split(KEY, 2)
     axes = spread.train.seed_axes

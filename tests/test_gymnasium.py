@@ -421,11 +421,44 @@ def test_the_package_that_registers_an_id_is_named(monkeypatch):
         purerl.make_train(purerl.PPOConfig(env="gymnasium/ALE/Pong-v5"))
 
 
+STAND_IN = """
+import gymnasium
+from tests.test_gymnasium import Ends
+gymnasium.register("ALE/StandIn-v5", Ends)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_the_package_that_registers_an_id_is_imported_in_each_process(vectorization, fresh_python, tmp_path):
+    (tmp_path / "ale_py.py").write_text(STAND_IN)
+    code = f"""
+import purerl
+cfg = purerl.PPOConfig(env="gymnasium/ALE/StandIn-v5", total_timesteps=128, num_envs=2, num_steps=16, num_minibatches=2)
+print(purerl.fit(cfg.replace(env_kwargs=(("vectorization", "{vectorization}"),))).progress.updates)
+"""
+    assert fresh_python(code, PYTHONPATH=f"{tmp_path}:{os.getcwd()}") == "4\n"
+
+
 class OneSeed(SyncVectorEnv):
     """Its reset takes one seed for all, as those of many simulators do."""
 
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=None if seed is None else int(seed), options=options)
+
+
+class Refuses(AsyncVectorEnv):
+    def reset(self, *, seed=None, options=None):
+        if self.closed:
+            raise AttributeError("second try")
+        self.closed = True
+        raise ValueError("the real reason")
+
+
+def test_of_two_tries_to_reset_the_first_one_tells_why():
+    make = lambda count: Refuses([Ends] * count, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
+    with pytest.raises(Exception, match="the real reason"):
+        purerl.from_gymnasium(make, "vector")
 
 
 def test_vector_environments_with_one_seed_for_all():

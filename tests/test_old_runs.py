@@ -9,6 +9,7 @@ import pytest
 import purerl
 from purerl.acting.final_obs import final_obs_of
 from purerl.runs.storage.migrations import RING, described, fitted
+from purerl.studies.listing import listed
 from tests.old_runs import CASES, HERE, STOPPED, UPDATES, arguments, digest, values
 
 RUNS = sorted(path.relative_to(HERE) for path in HERE.glob("*/*"))
@@ -31,6 +32,12 @@ def test_it_loads(run):
     loaded = purerl.load(HERE / run, **objects(arguments(run.name)[1]))
     assert loaded.updates == STOPPED
     assert digest(loaded.state) == json.loads((HERE / run / "expected.json").read_text())["digest"]
+
+
+def test_all_are_listed():
+    found = {row.directory.relative_to(HERE): row for row in listed(HERE)}
+    assert found.keys() == set(RUNS)
+    assert all(row.runs >= 1 and row.steps > 0 and np.isfinite(row.best) for row in found.values())
 
 
 @some_slow

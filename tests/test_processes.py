@@ -45,16 +45,19 @@ class Job:
             process.wait()
 
 
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 @pytest.fixture
 def job(tmp_path):
     """Starts jobs that train in the folder `run`; what is left of them is killed in the end."""
     jobs = []
 
     def start(count, steps, *flags, devices=1):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        processes, logs = [], []
+        processes, logs, port = [], [], free_port()
         for i in range(count):
             place = ("--coordinator", f"127.0.0.1:{port}", "--num-processes", str(count), "--process-id", str(i))
             command = [sys.executable, "-m", "purerl.cli", *FLAGS, steps, "--directory", str(tmp_path / "run"), *flags]
@@ -198,6 +201,30 @@ def test_a_run_goes_on_with_another_number_of_processes(job, tmp_path):
     assert purerl.load(tmp_path / "run").updates == 20
 
 
+OF_A_MESH = """
+import sys
+from purerl.runs.processes import join, on_host
+join(sys.argv[1], 2, int(sys.argv[2]))
+import jax, numpy as np, purerl
+from tests.tiny import CFG, digest
+spread = purerl.data_parallel(purerl.make_train(CFG), jax.sharding.Mesh(np.array(jax.devices()), ("data",)))
+update = jax.jit(spread.update)
+state, _ = update(jax.jit(spread.init)(jax.random.key(0)))
+purerl.save(sys.argv[3], spread, state)
+restored = purerl.restore(sys.argv[3], spread)
+print(digest(on_host(update(restored)[0])) == digest(on_host(update(state)[0])), restored.actor.obs.sharding.spec)
+"""
+
+
+@pytest.mark.slow
+def test_a_state_on_devices_of_two_processes_is_saved_and_restored(tmp_path):
+    env = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    words = (sys.executable, "-c", OF_A_MESH, f"127.0.0.1:{free_port()}")
+    start = lambda i: subprocess.Popen([*words, str(i), str(tmp_path)], env=env, stdout=subprocess.PIPE, text=True)
+    for process in [start(i) for i in range(2)]:
+        assert process.communicate(timeout=120)[0].splitlines()[-1] == "True P('data',)"
+
+
 @pytest.mark.slow
 def test_what_is_wrong_with_a_job_is_said(job, tmp_path):
     (tmp_path / "run").touch()  # where the first alone writes
@@ -206,6 +233,11 @@ def test_what_is_wrong_with_a_job_is_said(job, tmp_path):
     assert "cannot be written to" in file.said()
     assert "in the first process: " in file.said(1)
     (tmp_path / "run").unlink()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best").touch()
+    inside = job(2, SHORT, "--devices-per-run", "2")
+    assert inside.ends(60)[0] == [2, 1]
+    (tmp_path / "run" / "best").unlink()
     idle = job(2, SHORT, "--devices-per-run", "1")
     assert idle.ends()[0] == [2, 2]
     assert "devices_per_run = 1: leaves some of the 2 devices of 2 processes idle; 2 would use all" in idle.said()

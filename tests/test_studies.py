@@ -11,6 +11,7 @@ import time
 import tomllib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, trim_mean
@@ -256,9 +257,38 @@ def test_a_run_that_diverges_has_no_score_and_the_others_go_on(tmp_path, capsys)
     np.testing.assert_array_equal(again.returns, result.returns)
     with pytest.raises(purerl.NotFiniteError, match="config 0, seed 0"):
         made.fit(0, num_seeds=2, env=Varied(), on_nonfinite="raise")
+    with pytest.raises(purerl.NotFiniteError, match="config 0, seed 0 had diverged when"):
+        made.fit(0, tmp_path, num_seeds=2, env=Varied(), on_nonfinite="raise")
+    with pytest.warns(UserWarning, match=r"lr = 1e\+38: 2 of 2 runs diverged and are left out"):
+        assert [name.split(": ")[1] for name in purerl.compare([tmp_path]).entries] == ["lr = 0.001"]
     flags = ("--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--num-seeds", "2", "--sweep", "lr=1e-3,1e38")
     assert cli.main(["ppo", *flags]) == 0
     assert "2 of 4 runs diverged and have no score." in capsys.readouterr().out
+
+
+class Lured(Varied):
+    """Pays for the first action, which is the one that a policy of NaN takes."""
+
+    def step_env(self, key, state, action, params):
+        obs, state, _, done, info = super().step_env(key, state, action, params)
+        return obs, state, jnp.float32(action == 0), done, info
+
+
+def test_a_run_that_diverged_has_no_best_state_and_is_finished(tmp_path):
+    made = purerl.sweep(SHORT, [{"lr": 1e38, "gamma": 0.9}, {"lr": 1e-3, "gamma": 0.9}])
+    made.fit(0, tmp_path / "a", env=Lured(), eval_every=2, eval_episodes=2)
+    best = purerl.load(tmp_path / "a", best=True, env=Lured())
+    assert best.finished[0] == 0
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(best.state.params)))
+    (row,) = listed(tmp_path / "a")
+    table = [json.loads(line)["episode_return"] for line in (tmp_path / "a" / "evaluations.jsonl").read_text().splitlines()]
+    assert row.best == max(both[1] for both in table) < max(both[0] for both in table)
+    alone = purerl.sweep(SHORT, [{"lr": 1e38}])
+    for _ in range(2):
+        result = alone.fit(0, tmp_path / "b", env=Varied())
+    assert result.results[0].progress.began[0] == 4
+    with pytest.raises(ValueError, match="no config has a score"):
+        _ = result.best
 
 
 def test_a_config_without_the_score_of_a_seed_is_not_the_best():
@@ -623,6 +653,11 @@ def test_more_trials_and_seeds_may_be_asked_for_after_the_end(tmp_path):
     assert [trial for trial in more.trials if trial.number < 4] == list(few.trials)
     better = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=10, **options | {"final_seeds": 3})
     assert (better.trials, better.point, better.summary.seeds) == (more.trials, more.point, 3)
+    (entry,) = purerl.compare([tmp_path]).entries.values()
+    np.testing.assert_allclose(purerl.iqm(next(iter(entry.values())).scores), better.summary.iqm, rtol=1e-6)
+    (tmp_path / "winner").unlink()  # as if it was stopped before
+    with pytest.raises(purerl.CheckpointError, match="whose study has no winner yet"):
+        purerl.compare([tmp_path])
 
 
 @pytest.mark.slow

@@ -64,20 +64,18 @@ def make(name: str, env_kwargs: tuple) -> Made:
     if ":" in name:
         hint = "a module to import does not belong into a config; import it, and name the id alone"
         raise ConfigError([Problem("env", f"gymnasium/{name}", hint)])
-    if name not in gymnasium.registry and (package := REGISTERS.get(name.partition("/")[0])):
-        try:
-            with quietly():
-                importlib.import_module(package)
-        except ImportError as error:
-            hint = f"{error}; it needs pip install {package.replace('_', '-')}"
-            raise ConfigError([Problem("env", f"gymnasium/{name}", hint)]) from error
+    try:
+        _register(name)
+    except ImportError as error:
+        hint = f"{error}; it needs pip install {REGISTERS[_namespace(name)].replace('_', '-')}"
+        raise ConfigError([Problem("env", f"gymnasium/{name}", hint)]) from error
     if name not in gymnasium.registry:
         raise ConfigError(
             [Problem("env", f"gymnasium/{name}", f"no registered environment; {nearest(name, gymnasium.registry)}")]
         )
     kwargs = dict(env_kwargs)
     vectorization = _checked(kwargs.pop("vectorization", SYNC), MODES)
-    one = functools.partial(gymnasium.make, name, disable_env_checker=True, **kwargs)
+    one = functools.partial(_made, name, disable_env_checker=True, **kwargs)
     try:
         with constructing(f"gymnasium/{name}", env_kwargs), contextlib.closing(one()) as env:
             modes = env.metadata.get("render_modes", ())
@@ -87,6 +85,22 @@ def make(name: str, env_kwargs: tuple) -> Made:
         raise
     drawn = functools.partial(one, **kwargs | {"render_mode": IMAGES}) if IMAGES in modes else None
     return Made(one, drawn, vectorization, f"gymnasium/{name}")
+
+
+def _namespace(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _register(name: str) -> None:
+    """Imports the package that registers an id, in this process."""
+    if name not in gymnasium.registry and _namespace(name) in REGISTERS:
+        with quietly():
+            importlib.import_module(REGISTERS[_namespace(name)])
+
+
+def _made(name: str, **kwargs: Any) -> gymnasium.Env:
+    _register(name)
+    return gymnasium.make(name, **kwargs)
 
 
 def default_params(made: Made) -> None:
@@ -381,10 +395,13 @@ class _Environments:
     def _begin(self, seeds: list[int]) -> tuple:
         try:
             return self._envs.reset(seed=seeds)
-        except Exception:
-            if not self._own:
-                raise
-            return self._envs.reset(seed=seeds[0])  # many vector environments take one seed for all of theirs
+        except Exception as error:
+            try:
+                if self._own:  # many vector environments take one seed for all of theirs
+                    return self._envs.reset(seed=seeds[0])
+            except Exception:
+                raise error from None
+            raise
 
     def step(self, action: np.ndarray) -> tuple:
         action, self._taken = self._action(action), self._taken + 1

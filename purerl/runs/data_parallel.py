@@ -16,6 +16,7 @@ from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import typed_key
 from purerl.core.reductions import shapes_on
 from purerl.core.types import Episodes, TrainResult, TrainState
+from purerl.runs.processes import placed
 from purerl.train import Train
 
 PyTree = Any
@@ -85,8 +86,11 @@ class DataParallel:
         return self._mapped(self.train, (PartitionSpec(),), TrainResult(self.specs, PartitionSpec()))(typed_key(key))
 
     def place(self, state: TrainState) -> TrainState:
-        """A state with its arrays on the devices of the mesh, wherever they were."""
-        return jax.tree.map(lambda x, spec: jax.device_put(x, NamedSharding(self.mesh, spec)), state, self.specs)
+        """A state, of one run or of several under `vmap`, that every process has whole, on the devices of the mesh."""
+        specs, lead = self.specs, [None] * state.key.ndim
+        several = jax.tree.map(lambda spec: PartitionSpec(*lead, *spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
+        specs = several.replace(clock=specs.clock)  # which has no axis of runs
+        return jax.tree.map(lambda x, spec: placed(x, NamedSharding(self.mesh, spec)), state, specs)
 
     def policy(self, state: TrainState) -> Policy:
         """The policy of a state, ready to act."""

@@ -36,7 +36,7 @@ from purerl.runs.batch import Batch, differences_of, pairs_of, settled, state_at
 from purerl.runs.data_parallel import DataParallel
 from purerl.runs.devices import use_cores
 from purerl.runs.evaluations import best_updates
-from purerl.runs.processes import by_first, is_first
+from purerl.runs.processes import by_first, is_first, on_host
 from purerl.runs.storage import checkpoint, objects
 from purerl.runs.storage.checkpoint import (
     Checkpoint,
@@ -44,6 +44,7 @@ from purerl.runs.storage.checkpoint import (
     Store,
     first_readable,
     newest_readable,
+    prepare,
     saved_updates,
 )
 from purerl.runs.storage.curves import read_header
@@ -76,6 +77,8 @@ class Directory:
         with read_errors(), contextlib.ExitStack() as entered:
             if lock := by_first(read_errors()(lambda: Lock(self.path))):
                 entered.callback(lock.release)
+            for name in ("checkpoints", "best"):
+                by_first(functools.partial(prepare, self.path / name))
             self._checkpoints = Store(self.path / "checkpoints", self._keep, self._keep_every)
             self.best = Store(self.path / "best", keep=2)
             for name in ("curves.bin", "evaluations.jsonl"):
@@ -440,11 +443,11 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
         >>> train = purerl.make_train(purerl.PPOConfig())
         >>> purerl.save("saved", train, train.init(jax.random.key(0)))
     """
-    path, train = checkpoint.run_directory(directory), _whole(train)
+    path, train = by_first(lambda: checkpoint.run_directory(directory)) or _absolute(directory), _whole(train)
     if (path / "curves.bin").exists():
         raise ConfigError([Problem("directory", str(path), "has a run of fit, which saves its states itself; name another one")])
     with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:
-        home.save(updates_at(state.clock), {"state": state}, {"seconds": 0.0})
+        home.save(updates_at(state.clock), {"state": on_host(state)}, {"seconds": 0.0})
 
 
 def restore(directory: Any, train: Train | DataParallel, *, updates: int | None = None) -> TrainState:

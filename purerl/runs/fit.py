@@ -133,7 +133,8 @@ def fit(
         eval_every: evaluates before the first update and after each k-th; 0 for never.
         eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as `Train.evaluate` takes them.
         render_every: every k-th evaluation also renders an episode of the first run into the directory; 0 for none.
-        on_nonfinite: `raise` if a run has diverged, or `ignore` it: other runs go on. No checkpoint is made where none is left.
+        on_nonfinite: `raise` if a run has diverged, or `ignore` it: other runs go on. Where none is left, a checkpoint is made
+          only at the end.
         chunk_seconds: approximate seconds of a chunk, 15 at most, so that a signal is answered soon.
         max_hours: ends the run, saved, after this many hours of this call; 0 for no limit.
         recorders: called with a `Progress` after each chunk; see `purerl.recorders`. One that fails is reported, and tried again
@@ -197,6 +198,9 @@ def fit(
         if saved is not None:
             fresh, updates, seconds = state, saved.updates, saved.record["seconds"]
             finite = np.array(saved.record.get("finite", finite))
+            if on_nonfinite == "raise" and not finite.all():
+                label = runs.labels[int(np.argmin(finite))]
+                raise NotFiniteError(f"{label} had diverged when {path} was saved; on_nonfinite='ignore' goes on with the others")
             state = _restored(saved, template, fresh)
             state = host_environments.restored(runs, state, fresh, saved) if runs.on_host else state
             curves.pending = pending_of(saved.arrays, row.row)
@@ -216,7 +220,7 @@ def fit(
         save_errors = functools.partial(_save_errors, on_save_error)
         for write in (curves.flush, evaluations.flush):  # what was damaged is mended now
             with save_errors():
-                write()
+                by_first(write)
 
         def evaluate():
             evaluations.add(updates, state)
@@ -224,7 +228,7 @@ def fit(
                 evaluations.flush()
             whole = on_host(state)
             with save_errors():
-                best.update(updates, evaluations.returns(updates), whole)
+                best.update(updates, np.where(finite, evaluations.returns(updates), -np.inf), whole)
             if render_every and updates // eval_every % render_every == 0 and is_first():
                 drawing = home.file(f"renders/{updates}.gif")
                 with save_errors(), write_errors(drawing):
@@ -278,7 +282,7 @@ def fit(
                 stopped_by = None if not asked else "max_hours" if asked == TIME_IS_UP else signal.Signals(asked)
                 done = updates == plan.num_updates or stopped_by is not None
                 due = due or any(every and updates % every == 0 for every in (save_every, keep_every))
-                if (done or due) and finite.any():
+                if done or (due and finite.any()):
                     save()
                     saved_at = time.monotonic()
         with save_errors():
@@ -375,7 +379,7 @@ def _unknown(cfg: OnPolicyConfig, name: str, value: Any) -> Problem:
 
 def _restored(saved: Checkpoint, template: TrainState, fresh: TrainState) -> TrainState:
     """The state of a checkpoint, on the devices of the fresh one."""
-    return jax.tree.map(placed, to_tree(saved.arrays, {"state": template})["state"], fresh)
+    return jax.tree.map(lambda x, like: placed(x, like.sharding), to_tree(saved.arrays, {"state": template})["state"], fresh)
 
 
 def shared(saved: Checkpoint | None) -> Checkpoint | None:

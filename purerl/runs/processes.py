@@ -88,8 +88,8 @@ def by_first(function: Callable[[], Any]) -> Any:
     """What a function that only the first process calls gives there; None in the others. It calls no collective.
 
     Raises:
-        ConfigError, CheckpointError: as the function; in the other processes a CheckpointError that says the same. Without this
-          they would wait for the first one until it is not heard of any more.
+        Exception: as the function; in the other processes a CheckpointError that says the same. Without this they would wait for
+          the first one until it is not heard of any more.
     """
     if process_count() == 1:
         return function()
@@ -97,7 +97,7 @@ def by_first(function: Callable[[], Any]) -> Any:
     if is_first():
         try:
             found = function()
-        except (ConfigError, CheckpointError) as error:
+        except Exception as error:  # a recorder of the user's may raise anything
             failed = error
     _, record = from_first(None, {"failed": None if failed is None else str(failed)})
     if failed is not None:
@@ -127,14 +127,13 @@ def on_host(tree: PyTree) -> PyTree:
     return jax.tree.map(whole, tree)
 
 
-def placed(x: Any, like: jax.Array) -> jax.Array:
-    """An array that every process has whole, where another one of its shape is."""
-    if like.is_fully_addressable:
-        return jax.device_put(x, like.sharding)
-    if jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
-        data = np.asarray(jax.random.key_data(x))
-        return jax.random.wrap_key_data(_placed(data, like.sharding), impl=jax.random.key_impl(like))
-    return _placed(np.asarray(x), like.sharding)
+def placed(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+    """An array that every process has whole, on devices of all of them."""
+    if sharding.is_fully_addressable:
+        return jax.device_put(x, sharding)
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(_placed(np.asarray(jax.random.key_data(x)), sharding), impl=jax.random.key_impl(x))
+    return _placed(np.asarray(x), sharding)
 
 
 def _placed(x: np.ndarray, sharding: NamedSharding) -> jax.Array:

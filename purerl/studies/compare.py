@@ -16,7 +16,7 @@ import numpy as np
 from purerl.core.errors import CheckpointError, ConfigError, Problem, raise_if_any
 from purerl.runs.analysis.statistics import improvement, improvement_interval, interval, iqm, profile, stratified_interval
 from purerl.runs.storage.files import atomic_write, read_errors, write_errors
-from purerl.studies.reading import EPISODES, SCORES, Scored, is_finalist, runs_below, scored
+from purerl.studies.reading import EPISODES, SCORES, Scored, runs_to_compare, scored
 
 POINTS = 40  # of a curve or a profile
 ENTRIES_IN_PAIRS = 6  # of more, each is compared with the first alone
@@ -282,10 +282,7 @@ def compare(
         if not (isinstance(folders, list | tuple) and folders and all(isinstance(x, str | os.PathLike) for x in folders)):
             raise ConfigError([Problem("entries", {name: folders}, "must name folders of runs, at least one")])
         for folder in folders:
-            below = [directory for directory in runs_below(folder) if not is_finalist(directory, folder)]
-            if not below:
-                raise CheckpointError(f"no run in {folder}")
-            for directory in below:
+            for directory in runs_to_compare(folder):
                 for one in scored(directory, score, episodes):
                     _add(read, f"{name}: {one.label}" if one.label else name, one, directory)
     comparison = Comparison(read, None, "")

@@ -9,6 +9,7 @@ import numpy as np
 
 from purerl.core.errors import CheckpointError
 from purerl.core.metrics import LAST, over_the_last
+from purerl.runs.directory import runs_of
 from purerl.runs.evaluations import read_evaluations
 from purerl.runs.storage import curves
 from purerl.runs.storage.files import read_errors
@@ -58,22 +59,23 @@ def _listed(directory: pathlib.Path) -> Listed:
     except CheckpointError as error:
         return Listed(directory, "", "", 0, 0, 0, np.nan, "running" if running else str(error).split(" in ")[0], size)
     header = curves.read_header(directory / "curves.bin")
-    runs = len(header.runs) if header is not None else record["num_seeds"] or 1
+    runs = len(header.runs if header is not None and header.runs else runs_of(directory, record["num_seeds"] or 1)[0])
     values = record["config"]
     steps, total = record["updates"] * values["num_envs"] * values["num_steps"], int(values["total_timesteps"])
     state = "finished" if steps >= total else "running" if running else "stopped"
-    best = _best(directory, runs)
+    best = _best(directory, record.get("finite") or [True] * runs)
     return Listed(directory, record["algorithm"], task_of(record), runs, steps, total, best, state, size)
 
 
-def _best(directory: pathlib.Path, runs: int) -> float:
-    """The highest mean return of any run; NaN if none is known."""
+def _best(directory: pathlib.Path, finite: list[bool]) -> float:
+    """The highest mean return of any run that did not diverge; NaN if none is known."""
     try:
-        table = read_evaluations(directory / "evaluations.jsonl", runs)["episode_return"]
+        table = read_evaluations(directory / "evaluations.jsonl", len(finite))["episode_return"]
         if not table.size:
             table = over_the_last(curves.read(directory)[0]["episode_return"], LAST)
     except (CheckpointError, KeyError):
         return np.nan
+    table = np.where(finite, table, np.nan)
     return float(np.nanmax(table)) if np.isfinite(table).any() else np.nan
 
 

@@ -3,13 +3,14 @@
 import json
 import os
 import pathlib
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from purerl.core.errors import CheckpointError
 from purerl.core.metrics import LAST, over_the_last
-from purerl.runs.analysis.plots import curves_of
+from purerl.runs.analysis.plots import curves_in
 from purerl.runs.directory import runs_of
 from purerl.runs.evaluations import read_evaluations
 from purerl.runs.storage import curves
@@ -18,6 +19,7 @@ from purerl.runs.storage.files import read_errors, read_file
 
 SCORES = ("final", "auc")
 EPISODES = ("training", "evaluation")
+WINNER = "winner"  # the file of a study that says in which of its folders the runs of its winner are
 
 
 class Scored(NamedTuple):
@@ -59,11 +61,26 @@ def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
     return sorted(found)
 
 
-def is_finalist(directory: pathlib.Path, folder: str | os.PathLike) -> bool:
-    """Whether a run in a folder is one of those that a study there chose its winner from, whose score that choice flatters."""
-    inside = directory.relative_to(pathlib.Path(folder).expanduser()).parts
-    studies = [len(inside) - i for i, name in enumerate(inside) if name == "finalists"]
-    return any((directory.parents[above - 1] / "trials.jsonl").exists() for above in studies)
+def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:
+    """`runs_below`, but of a study in it the winner alone: the choice among its finalists flatters their scores.
+
+    Raises:
+        CheckpointError: there are none.
+    """
+    top, studies = pathlib.Path(folder).expanduser(), {}
+
+    def is_compared(directory: pathlib.Path) -> bool:
+        for home in directory.parents[: len(directory.relative_to(top).parts)]:
+            if home not in studies:
+                studies[home] = home / read_file(home / WINNER).decode() if (home / "trials.jsonl").exists() else None
+            if studies[home] is not None:
+                return directory == studies[home]
+        return True
+
+    found = [directory for directory in runs_below(folder) if is_compared(directory)]
+    if not found:
+        raise CheckpointError(f"no run in {folder}" + (", whose study has no winner yet" if studies.values() else ""))
+    return found
 
 
 def newest_record(directory: pathlib.Path) -> dict[str, Any]:
@@ -85,7 +102,7 @@ def task_of(record: dict[str, Any]) -> str:
 
 @read_errors()
 def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
-    """The scores of a run's directory, one for each of its configs.
+    """The scores of a run's directory, one for each of its configs. Runs that diverged are left out, with a warning.
 
     Args:
         directory: of the run.
@@ -96,8 +113,10 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         CheckpointError: something that is needed is not there.
     """
     record = newest_record(directory)
-    lines = curves_of(directory)
+    if not (directory / "curves.bin").exists():
+        raise CheckpointError(f"no metrics in {directory}")
     metrics, header = curves.read(directory)
+    lines = curves_in(directory, metrics, header, "episode_return")
     values = np.concatenate([line.values for line in lines])
     pairs, differ = (header.runs, header.configs) if header.runs else runs_of(directory, len(values))
     steps, final = lines[0].steps, over_the_last(metrics["episode_return"], LAST)
@@ -111,8 +130,14 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
     labels = _labels_in_sweep(directory) or differ
     found, configs = [], [config for config, _ in pairs]
     for config in dict.fromkeys(configs):
-        places = [i for i, other in enumerate(configs) if other == config]
+        every = [i for i, other in enumerate(configs) if other == config]
         label = "" if config is None and not labels else labels[config or 0]
+        places = [i for i in every if record["finite"][i]] if "finite" in record else every
+        if len(places) < len(every):
+            which = f"{directory}, {label}" if label else directory
+            warnings.warn(f"{which}: {len(every) - len(places)} of {len(every)} runs diverged and are left out", stacklevel=4)
+        if not places:
+            continue
         seeds = tuple(pairs[i][1] for i in places)
         evaluated = record.get("evaluated") or {} if episodes == "evaluation" else None
         found.append(Scored(label, record["algorithm"], task_of(record), seeds, scores[places], steps, values[places], evaluated))

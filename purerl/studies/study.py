@@ -21,7 +21,7 @@ from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, raise_i
 from purerl.core.metrics import Mean, over_the_last
 from purerl.core.numbers import is_int
 from purerl.runs.processes import placed
-from purerl.runs.storage.checkpoint import Store, describe, to_arrays, to_tree
+from purerl.runs.storage.checkpoint import Store, describe, prepare, to_arrays, to_tree
 from purerl.runs.storage.files import AppendOnlyFile, atomic_write, checksum, read_file
 from purerl.runs.training import MAX_CHUNK, Runs
 from purerl.studies import space
@@ -154,6 +154,7 @@ class Study:
                 )
         else:
             atomic_write(home / STUDY, json.dumps(wanted, indent=1).encode())
+        prepare(home / "states")
         self._store = Store(home / "states", keep=2**31 - 1)
         lines, steps = [], []
         for line in read_file(journal).splitlines():
@@ -420,7 +421,7 @@ class Study:
         each = [self._state_of(number) for number in numbers]
         each += [each[-1]] * (self._rows(len(each)) - len(each))
         arrays = {path: x if _is_clock(path) else np.concatenate([one[path] for one in each]) for path, x in each[0].items()}
-        return jax.tree.map(placed, to_tree(arrays, template), fresh)
+        return jax.tree.map(lambda x, like: placed(x, like.sharding), to_tree(arrays, template), fresh)
 
     def _decide(self, step: Step) -> tuple[int, ...]:
         """Tells Optuna of a step; the trials that go on, or in the last rung all that have a score."""

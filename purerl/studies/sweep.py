@@ -292,7 +292,13 @@ class SweepResult(NamedTuple):
 
     @property
     def best(self) -> OnPolicyConfig:
-        """The config with the highest interquartile mean. It was chosen on these seeds: its score is too good by that choice."""
+        """The config with the highest interquartile mean. It was chosen on these seeds: its score is too good by that choice.
+
+        Raises:
+            ValueError: no config has a score.
+        """
+        if not self.summary()[0].seeds:
+            raise ValueError("no config has a score: all diverged, or ended no episode")
         return self.sweep.configs[self.sweep.labels.index(self.summary()[0].label)]
 
 
@@ -375,6 +381,12 @@ def _checked_point(cfg: OnPolicyConfig, point: dict[str, Any]) -> dict[str, tupl
 def _name(number: int, static: dict[str, Any]) -> str:
     words = ",".join(f"{path}={space.value_in_words(x)}" for path, x in static.items())
     return re.sub(r"[^\w.=,+-]+", "_", f"{number}-{words}" if words else str(number))[:80]
+
+
+def num_seeds_of(home: pathlib.Path | None) -> int | None:
+    """How many seeds the sweep in a directory has; None if there is none."""
+    saved = None if home is None else _read(home / "sweep.json")
+    return None if saved is None else saved.get("num_seeds")
 
 
 def _saved(home: pathlib.Path | None, wanted: dict[str, Any]) -> int | None:

@@ -26,9 +26,10 @@ from purerl.runs.signals import Stop
 from purerl.runs.storage.checkpoint import Lock, run_directory
 from purerl.runs.storage.files import atomic_write
 from purerl.studies import space
+from purerl.studies.reading import WINNER
 from purerl.studies.scores import Summary, summary_of
 from purerl.studies.study import Step, Study, Trial, at_once_of, check_program
-from purerl.studies.sweep import Sweep, SweepResult
+from purerl.studies.sweep import Sweep, SweepResult, num_seeds_of
 from purerl.studies.writing import as_code, as_toml
 from purerl.train import make_train
 
@@ -199,15 +200,22 @@ def _finals(
     if chosen.stopped_by is not None:
         return _result(study, None, (), None, chosen.stopped_by)
     rows = tuple(chosen.summary())
+    if not rows[0].seeds:  # all diverged
+        return _result(study, None, rows, None, None)
     winner = best[again.labels.index(rows[0].label)]
     left = max(1e-9, hours - (time.perf_counter() - began) / 3600) if hours else 0.0
-    kept = place(f"best/{winner.number}-with-{final_seeds}-seeds")
-    last = Sweep(study.cfg, (winner.point,)).fit(seed + num_seeds, kept, num_seeds=final_seeds, max_hours=left, **objects)
+    name = f"best/{winner.number}"
+    if num_seeds_of(place(name)) not in (None, final_seeds):  # other seeds were asked for before
+        name += f"-with-{final_seeds}-seeds"
+    last = Sweep(study.cfg, (winner.point,)).fit(seed + num_seeds, place(name), num_seeds=final_seeds, max_hours=left, **objects)
     _spend(study, last)
     if last.stopped_by is not None:
         return _result(study, None, rows, None, last.stopped_by)
+    if last.diverged:
+        warnings.warn(f"{last.diverged} of the {final_seeds} final runs diverged; the score is of the others", stacklevel=3)
     found = _result(study, winner, rows, summary_of(last.sweep.labels[0], last.returns[0]), None)
     if home is not None:
+        atomic_write(home / WINNER, name.encode())
         atomic_write(home / "best.toml", found.toml().encode())
         atomic_write(home / "best.json", found.cfg.to_json().encode())
     return found

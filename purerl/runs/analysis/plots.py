@@ -44,7 +44,11 @@ def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[C
     directory = pathlib.Path(path).expanduser()
     if not (directory / "curves.bin").exists():
         raise CheckpointError(f"no metrics in {path}")
-    metrics, header = curves.read(directory)
+    return curves_in(directory, *curves.read(directory), metric)
+
+
+def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.Header, metric: str) -> list[Curve]:
+    """`curves_of` a directory whose metrics were read."""
     if metric not in metrics:
         raise ConfigError([Problem("metric", metric, nearest(metric, metrics))])
     steps, chosen = np.cumsum(np.atleast_2d(metrics["steps"].total)[0], dtype=np.int64), metrics[metric]

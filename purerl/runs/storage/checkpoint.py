@@ -122,6 +122,20 @@ def versions() -> dict[str, str]:
 # --- a directory of checkpoints ---------------------------------------------------------------------------------------
 
 
+def prepare(directory: pathlib.Path) -> None:
+    """Makes a directory of checkpoints if it is not there, and removes what a process that was killed left unfinished in it.
+
+    Raises:
+        ConfigError: there is a file in its place.
+    """
+    try:
+        directory.mkdir(exist_ok=True)
+        for unfinished in directory.glob(f"*{UNFINISHED}*"):
+            shutil.rmtree(unfinished)
+    except OSError as error:
+        raise ConfigError([Problem("directory", str(directory), f"cannot be written to: {error.strerror}")]) from None
+
+
 class Store:
     """The checkpoints in a directory, by number of updates.
 
@@ -129,25 +143,14 @@ class Store:
     that they share.
 
     Args:
-        directory: absolute; made if it is not there.
+        directory: absolute, and there: see `prepare`.
         keep: newest checkpoints to keep.
         keep_every: keep those of every k-th update as well; 0 keeps none of them.
-
-    Raises:
-        ConfigError: there is a file in its place.
     """
 
     def __init__(self, directory: pathlib.Path, keep: int = 3, keep_every: int = 0):
         self.directory, self._keep, self._keep_every = directory, keep, keep_every
         self._saving, self._saving_updates = None, 0
-        if not is_first():
-            return
-        try:
-            directory.mkdir(exist_ok=True)
-            for unfinished in directory.glob(f"*{UNFINISHED}*"):  # of a process that was killed
-                shutil.rmtree(unfinished)
-        except OSError as error:
-            raise ConfigError([Problem("directory", str(directory), f"cannot be written to: {error.strerror}")]) from None
 
     def save(self, updates: int, tree: PyTree, record: dict[str, Any]) -> None:
         """Copies a tree to the host and begins to write it. Waits for the save before.
