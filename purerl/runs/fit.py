@@ -179,8 +179,7 @@ def fit(
     if path is not None and (rows := plan.num_updates // cfg.metrics_every) > MANY_ROWS:
         fewer = -(-plan.num_updates // (MANY_ROWS // 10))
         warnings.warn(f"{rows:,} rows of metrics will be kept; metrics_every={fewer} keeps {MANY_ROWS // 10:,}", stacklevel=2)
-    how = (eval_episodes, eval_deterministic, eval_max_steps, eval_env_params)
-    score = evaluation_of(runs, eval_every, *how, render_every)
+    score = evaluation_of(runs, locals())
     layout = {"exact": exact, "share": 1 if exact else runs.share, "devices_per_run": devices_per_run}
     who = identity(runs.train, runs.cfg, seed, num_seeds, **layout)
     with compile_cache(), Directory(path, who, type(cfg), keep, keep_every) as home, contextlib.ExitStack() as stack:
@@ -291,26 +290,19 @@ def fit(
         return FitResult(state, curves.whole(), evaluations.table(), report.latest, stopped_by, run, finite)
 
 
-def evaluation_of(
-    runs: Runs,
-    eval_every: int = 0,
-    eval_episodes: int = 128,
-    eval_deterministic: bool = False,
-    eval_max_steps: int | None = None,
-    eval_env_params: dict[str, float] | None = None,
-    render_every: int = 0,
-) -> Callable | None:
-    """`Runs.evaluation` as `fit` is asked for it, None without evaluations. Nothing is compiled.
+def evaluation_of(runs: Runs, options: dict[str, Any]) -> Callable | None:
+    """`Runs.evaluation` as these arguments of `fit`, by name, ask for it; None without evaluations. Nothing is compiled.
 
     Raises:
         ConfigError: the runs cannot be evaluated or drawn like this.
     """
-    if not eval_every:
+    asked = {name: parameter.default for name, parameter in inspect.signature(fit).parameters.items()} | options
+    if not asked["eval_every"]:
         return None
-    if render_every:
+    if asked["render_every"]:
         check_drawing(runs.train.env, runs.train.env.max_steps)
-    options = {"deterministic": eval_deterministic, "max_steps": eval_max_steps, "env_params": eval_env_params}
-    return runs.evaluation(eval_episodes, **options)
+    how = {name: asked[f"eval_{name}"] for name in ("deterministic", "max_steps", "env_params")}
+    return runs.evaluation(asked["eval_episodes"], **how)
 
 
 # What `make_train` takes beside the config; the axis of devices is what `devices_per_run` makes.

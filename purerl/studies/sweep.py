@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import inspect
 import itertools
 import json
 import os
@@ -222,8 +221,7 @@ def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any
     """
     objects = {name: x for name, x in options.items() if name in OBJECTS}
     runs = Runs(program.cfg, seed, num_seeds, options.get("exact") or False, objects, options.get("devices_per_run") or 1)
-    of_evaluation = inspect.signature(evaluation_of).parameters
-    evaluation_of(runs, **{name: x for name, x in options.items() if name in of_evaluation})
+    evaluation_of(runs, options)
     return runs
 
 
