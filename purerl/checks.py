@@ -21,7 +21,7 @@ from purerl.config.fields import Config, is_float_leaf, is_off, not_scalar, prob
 from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.reductions import Axis, shapes_on
-from purerl.core.spaces import entries_of, is_index, step_shapes
+from purerl.core.spaces import bounds_map, entries_of, is_index, step_shapes
 from purerl.core.types import (
     Algorithm,
     Box,
@@ -32,6 +32,7 @@ from purerl.core.types import (
     Network,
     Outputs,
     Phase,
+    Space,
     TrainState,
 )
 from purerl.envs.signals import strong
@@ -135,6 +136,17 @@ def warn_of_idle_groups(network: Network, env: Environment, phases: tuple[Phase,
     if idle := sorted(params.keys() - {group for phase in phases for group in moving_groups(phase, params)}):
         hint = f"no phase trains them; those of this algorithm train {', '.join(_trained(phases)) or 'all'}"
         warnings.warn(str(Problem("network", f"groups {', '.join(idle)}", hint)), stacklevel=3)
+
+
+def warn_of_unsuited_unit(unit: str, space: Space) -> None:
+    """Warn of a user's policy in the environment's unit if a deviation of about 1 around about 0 covers no range of actions."""
+    if unit != "environment" or isinstance(space.low, jax.core.Tracer) or isinstance(space.high, jax.core.Tracer):
+        return
+    centre, half_width = (np.asarray(x) for x in bounds_map(space.low, space.high))
+    if (np.abs(centre) > 1 + half_width).any() or (half_width < 0.1).any() or (half_width > 10).any():
+        hint = "its means are in the environment's unit, whose bounds are far from -1 and 1: return purerl.distributions."
+        hint += "DiagGaussian(mean, log_std, unit='bounds') for units of the bounds, or scale the means yourself"
+        warnings.warn(str(Problem("network", type(space).__name__, hint)), stacklevel=3)
 
 
 def _trained(phases: tuple[Phase, ...]) -> list[str]:

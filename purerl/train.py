@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from purerl.acting.evaluate import evaluate
 from purerl.acting.policy import Policy
-from purerl.acting.rollout import collect
+from purerl.acting.rollout import collect, one_step
 from purerl.acting.wrappers import with_action_mask, with_statistics
 from purerl.algorithms.registry import MAKERS
 from purerl.algorithms.rnd import intrinsic_of_pair, rnd
@@ -26,6 +26,7 @@ from purerl.checks import (
     num_bytes,
     warn_about,
     warn_of_idle_groups,
+    warn_of_unsuited_unit,
 )
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
@@ -37,7 +38,7 @@ from purerl.core.numbers import is_count
 from purerl.core.plan import PhasePlan, Plan
 from purerl.core.platform import with_matmul_precision
 from purerl.core.reductions import Axis, key_here, on_axis, shapes_on, share
-from purerl.core.types import Algorithm, Environment, Episodes, Network, Phase, TrainResult, TrainState
+from purerl.core.types import Algorithm, Box, Environment, Episodes, Network, Phase, TrainResult, TrainState
 from purerl.envs import make_env
 from purerl.envs.levels import with_levels
 from purerl.envs.previous import with_previous
@@ -51,6 +52,7 @@ from purerl.learning.nonfinite import freeze
 from purerl.learning.optimizers import base_optimizer
 from purerl.learning.rewards import reward_stage
 from purerl.networks.actor_critic import actor_critic
+from purerl.networks.distributions import action_unit
 from purerl.networks.modules import with_finite_logits
 
 PyTree = Any
@@ -185,7 +187,10 @@ def make_train(
     if "network" in given:
         warn_of_idle_groups(network, environment, made.phases)
     remake = lambda overrides, levels: with_levels(make_environment({**cfg.env_params, **overrides}), levels)
-    return Train(cfg, environment, network, made, remake, given, axis)
+    train = Train(cfg, environment, network, made, remake, given, axis)
+    if "network" in given and isinstance(environment.action_space, Box):
+        warn_of_unsuited_unit(train.action_unit, environment.action_space)
+    return train
 
 
 def _axis(name: str | None, size: int | None) -> Axis | None:
@@ -347,6 +352,13 @@ class Train:
     def _evaluated(self) -> Environment:
         """The environments of evaluations: on the host others than those of training, and the same each time."""
         return self.environments_apart() if self.env.host else self.env
+
+    @functools.cached_property
+    def action_unit(self) -> str:
+        """The unit of actions in rollouts and losses: `bounds`, `environment` or `either`, see `purerl.distributions`."""
+        state = shapes_on(self.axis, self.init, jax.random.key(0))
+        of_actor = lambda params, actor: one_step(self.network, params, actor.carry, actor.obs, actor.first)[0].policy
+        return action_unit(shapes_on(self.axis, of_actor, state.params, state.actor), self.env.action_space)
 
     @functools.cached_property
     def plan(self) -> Plan:

@@ -187,8 +187,9 @@ class OnPolicyConfig(Config):
         compute_dtype: Torsos and memories compute in `float32` or `bfloat16`; all that is kept, heads and losses are float32.
         matmul_precision: Of float32 products of matrices, the environment's among them: `default` is JAX's own, which on a recent
           GPU rounds to TF32 (10 bits), `high`, or `highest`, which is float32. Simulated physics may need `highest`.
-        log_std_init: Logarithm of the initial standard deviation of a Box action: in the environment's units for `gaussian`,
-          before the tanh for `tanh`.
+        log_std_init: Logarithm of the initial standard deviation of a Box action. In units of the bounds, which are -1 and 1 to
+          the built-in policy. A dimension without two finite bounds has the unit of the environment, and
+          `tanh` the unit before the tanh.
         action_distribution: Distribution of a Box action: `gaussian`, clipped to the bounds, or `tanh`, squashed between them.
           `auto` is gaussian.
 

@@ -122,7 +122,7 @@ PRESETS = {
         env="PointRobot-misc",
         normalize_reward=False,
         ent_schedule="constant",
-        log_std_init=-2.0,  # actions are between -0.1 and 0.1
+        log_std_init=0.3,
     ),
     "Pong-misc": _GAMES.replace(
         env="Pong-misc", total_timesteps=1_000_000, lr=1e-3, arch="shared", hidden=(64, 64), ent_schedule="linear"

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from purerl.core.types import Discrete, Environment, Indices, PyTree, TimeStep
 
@@ -23,6 +24,22 @@ def entries_of(space: PyTree) -> dict[str, Any]:
     """The spaces of the entries of an observation, by name; "" for one that is a single array."""
     leaves = jax.tree_util.tree_leaves_with_path(space, is_leaf=is_index)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves}
+
+
+WIDEST = 1e6  # half widths from here on are no scale of an action, but stand for a missing bound
+
+
+def bounds_map(low: jax.Array, high: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return centre and half width of each dimension of an action, `action = centre + half_width * x` for x from -1 to 1.
+
+    A dimension with an infinite bound, or a half width of 1e6 and more, has centre 0 and half width 1: it keeps its unit.
+
+    Args:
+        low, high: the bounds, `[...]` float32.
+    """
+    is_scale = jnp.isfinite(low) & jnp.isfinite(high) & (0.5 * high - 0.5 * low < WIDEST)
+    low, high = jnp.where(is_scale, low, -jnp.ones_like(low)), jnp.where(is_scale, high, jnp.ones_like(high))
+    return 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low  # halved first: the sum of two bounds may overflow
 
 
 def step_shapes(env: Environment, count: int) -> TimeStep:

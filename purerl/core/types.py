@@ -252,7 +252,8 @@ class Transition:
 
     obs: the observation that `action` was chosen for.
     first: bool, `obs` opens an episode: reset the memory before reading it.
-    action: as the distribution drew it; the environment may have received a clipped one.
+    action: the policy's sample, in the unit of its distribution. The environment received
+      `policy.env_action(action, space)`: of a Box in its own unit, and clipped.
     log_prob: float32, of `action` under the policy that acted.
     value: float32 `[T, B(, K)]`, of `obs`.
     reward: float32 `[T, B(, K)]`.

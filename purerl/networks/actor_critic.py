@@ -233,7 +233,7 @@ def _gain(cfg: Any, own_memory: bool) -> Callable[[str], float | None]:
 
 def _policy_head(cfg: Any, space: Space) -> nn.Module:
     if isinstance(space, Box):
-        distribution = TanhGaussian if cfg.action_distribution == "tanh" else DiagGaussian
+        distribution = TanhGaussian if cfg.action_distribution == "tanh" else functools.partial(DiagGaussian, unit="bounds")
         return GaussianHead(math.prod(space.shape), distribution, cfg.log_std_init)
     if isinstance(space, MultiDiscrete):
         return LogitsHead(sum(space.sizes), functools.partial(MultiCategorical, sizes=space.sizes))

@@ -18,7 +18,7 @@ and, for a run that asks for random actions first,
     uniform_sample(noise, *bounds)       an action drawn from all of the space alike, whatever the parameters
     uniform_log_prob(action, *bounds)    `[*batch]` its log-probability (density)
 
-where `bounds` are the lowest and the highest action, `[*batch, d]`, of a Box and nothing otherwise.
+where `bounds` are the lowest and the highest action of a Box in the environment's unit, `[*batch, d]`, and nothing otherwise.
 
 Those of choices also have `masked(legal)`: the same distribution where `legal` is set, and never anything else.
 
@@ -30,15 +30,18 @@ Example:
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import flat_draw
 from purerl.core.metrics import Mean, mean_of
-from purerl.core.types import Box, Discrete, MultiBinary, MultiDiscrete
+from purerl.core.spaces import bounds_map
+from purerl.core.types import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 20.0  # beyond any box, and all that is computed from it stays finite
 ILLEGAL = -1e9  # a logit: its probability is exactly 0, and 0 times its logarithm is no NaN
@@ -218,14 +221,29 @@ class Bernoulli:
 class DiagGaussian:
     """Independent normals, one for each dimension of a Box action.
 
-    The environment receives the sample clipped to its bounds; the sample itself and its density are what is learnt from,
-    so that the ratio of densities is exact.
+    The environment receives the sample in its own unit, clipped to its bounds. Rollouts, losses and entropies use the sample
+    itself and its density, so that the ratio of densities is exact.
 
     mean, log_std: `[*batch, d]` float32. `log_std` is used clipped to [-20, 20]; outside it has no gradient.
+    unit: the unit of both. `environment`: the environment's. `bounds`: -1 and 1 are the bounds of an action, and a dimension
+      without two finite bounds keeps the environment's unit (`core.spaces.bounds_map`). The built-in networks use `bounds`.
+
+    Raises:
+        ConfigError: there is no such unit.
+
+    Example:
+        >>> policy = purerl.distributions.DiagGaussian(jnp.array([0.5]), jnp.zeros(1), unit="bounds")
+        >>> policy.env_action(policy.mode(), purerl.Box(np.array([100.0]), np.array([200.0]))).tolist()
+        [175.0]
     """
 
     mean: jax.Array
     log_std: jax.Array
+    unit: str = struct.field(pytree_node=False, default="environment")
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("environment", "bounds"):
+            raise ConfigError([Problem("unit", self.unit, "the unit of a DiagGaussian must be 'environment' or 'bounds'")])
 
     @property
     def clipped_log_std(self) -> jax.Array:
@@ -254,7 +272,11 @@ class DiagGaussian:
 
     def env_action(self, action: jax.Array, space: Box) -> jax.Array:
         action = action.reshape(action.shape[:-1] + space.shape)
-        return jnp.clip(action, jnp.broadcast_to(space.low, action.shape), jnp.broadcast_to(space.high, action.shape))
+        low, high = (jnp.broadcast_to(bound, action.shape) for bound in (space.low, space.high))
+        if self.unit == "bounds":
+            centre, half_width = bounds_map(low, high)
+            action = centre + half_width * action
+        return jnp.clip(action, low, high)
 
     def encoded(self, action: jax.Array) -> jax.Array:
         return action
@@ -263,10 +285,19 @@ class DiagGaussian:
         return {"policy_std": mean_of(jnp.exp(self.clipped_log_std).mean(-1))}
 
     def uniform_sample(self, noise: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+        low, high = self._in_own_unit(low, high)
         return low + (high - low) * jax.scipy.stats.norm.cdf(noise)
 
     def uniform_log_prob(self, action: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+        low, high = self._in_own_unit(low, high)
         return -jnp.log(high - low).sum(-1)
+
+    def _in_own_unit(self, low: jax.Array, high: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the bounds of an action in the unit of the samples."""
+        if self.unit == "environment":
+            return low, high
+        centre, half_width = bounds_map(low, high)
+        return (low - centre) / half_width, (high - centre) / half_width
 
 
 @struct.dataclass
@@ -328,6 +359,16 @@ class TanhGaussian:
 
     def uniform_log_prob(self, action: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
         return jnp.full(action.shape[:-1], -action.shape[-1] * math.log(2), jnp.float32)
+
+
+def action_unit(policy: Any, space: Space) -> str:
+    """Return the unit of a policy's samples: `environment`, `bounds`, or `either` if the two are the same."""
+    if not isinstance(policy, DiagGaussian):
+        return "either"
+    if isinstance(space.low, jax.core.Tracer) or isinstance(space.high, jax.core.Tracer):
+        return policy.unit
+    centre, half_width = bounds_map(space.low, space.high)
+    return policy.unit if bool((centre != 0).any() | (half_width != 1).any()) else "either"
 
 
 def _log_slope(u: jax.Array) -> jax.Array:

@@ -23,8 +23,8 @@ def from_linen(module: Any) -> Network:
 
         (policy, value)  or  (policy, value, heads)
 
-    policy: for Discrete actions logits `[L, N, n]`; for a Box `(mean, log_std)`, each `[L, N, d]`, or `[d]` for log_std; for
-      others a distribution of `purerl.distributions`.
+    policy: for Discrete actions logits `[L, N, n]`; for a Box `(mean, log_std)`, each `[L, N, d]`, or `[d]` for log_std, in the
+      environment's unit; for others, or in units of the bounds, a distribution of `purerl.distributions`.
     value: `[L, N]` or `[L, N, 1]`; with two streams of rewards `[L, N, 2]`.
     heads: a dict. PPG needs `aux_value`, `[L, N]` or `[L, N, 2]` as the value. DAAC needs `advantage`, a pair of a constant
       `[L, N]` and a weight `[L, N, d]`, whose product with the action is added; the action of a choice is one-hot.

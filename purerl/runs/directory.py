@@ -177,6 +177,7 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
         "devices_per_run": 1,
         **more,
         "objects": objects.describe_objects(train.given | _own_class(type(cfg)), train.env),
+        "action_unit": train.action_unit,
         "x64": bool(jax.config.jax_enable_x64),
         "versions": checkpoint.versions(),
     }
@@ -196,7 +197,16 @@ def _differences(saved: dict[str, Any], current: dict[str, Any], cls: type[Confi
         changed = [name for name in now if name != "total_timesteps" and not _same(then[name], now[name])]
         why = saved.get("changed", {})
         found += [text(name, then[name], now[name]) + (f"; {why[name]}" if name in why else "") for name in changed]
-    return found + _object_differences(saved, current["objects"])
+    return found + _unit_differences(saved, current["action_unit"]) + _object_differences(saved, current["objects"])
+
+
+def _unit_differences(record: dict[str, Any], current: str) -> list[str]:
+    """Describe how the unit of actions differs between two runs. A record without an entry is of the environment's unit."""
+    saved = record.get("action_unit", "environment")
+    if saved == current or "either" in (saved, current):
+        return []
+    hint = "the mean and the deviation of the policy mean other actions; train again, or use the version that saved it"
+    return [f"action_unit: {saved!r} in the checkpoint, {current!r} here: {hint}"]
 
 
 def _changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type[Config]) -> list[str]:
@@ -389,7 +399,8 @@ def load(
     known = record["num_seeds"] is not None
     count = record["num_seeds"] if known else (lead or (1,))[0]
     batch = Batch(_config_of(record, config_class), record["seed"] if known else None, count, given, batched=bool(lead))
-    if found := _object_differences(record, objects.describe_objects(batch.train.given | own, batch.train.env)):
+    described = objects.describe_objects(batch.train.given | own, batch.train.env)
+    if found := _unit_differences(record, batch.train.action_unit) + _object_differences(record, described):
         raise CheckpointMismatch(directory, found)
     runs = len(batch.labels)
     finished = best_updates(saved, runs) if best else [saved.updates] * runs
@@ -469,7 +480,8 @@ def restore(directory: Any, train: Train | DataParallel, *, updates: int | None 
     """
     saved = newest_readable(_absolute(directory) / "checkpoints", updates)
     whole = _whole(train)
-    current = {**saved.record, **{name: identity(whole, whole.cfg)[name] for name in ("algorithm", "config", "x64", "objects")}}
+    same = ("algorithm", "config", "x64", "objects", "action_unit")
+    current = {**saved.record, **{name: identity(whole, whole.cfg)[name] for name in same}}
     if found := _differences(saved.record, current, type(whole.cfg)):
         raise CheckpointMismatch(directory, found)
     state = _state(saved, whole, directory)
@@ -487,7 +499,7 @@ def require_checkpoint(directory: Any) -> None:
         raise CheckpointError(f"no checkpoint in {folder}")
 
 
-def warm_start(state: TrainState, directory: Any) -> TrainState:
+def warm_start(state: TrainState, directory: Any, action_unit: str) -> TrainState:
     """A state with the parameters and statistics of another run. Those of one run are copied to each of several.
 
     What intrinsic rewards keep comes along, if both have them: a predictor is useless without its target. Running sums of the
@@ -497,7 +509,10 @@ def warm_start(state: TrainState, directory: Any) -> TrainState:
         ConfigError: they do not fit.
         CheckpointError: there is no checkpoint, or it cannot be read.
     """
-    arrays = newest_readable(_absolute(directory) / "checkpoints").arrays
+    saved = newest_readable(_absolute(directory) / "checkpoints")
+    if found := _unit_differences(saved.record, action_unit):
+        raise ConfigError([Problem("init_from", str(directory), text) for text in found])
+    arrays = saved.arrays
     intrinsic = {"intrinsic": state.extra["intrinsic"]} if "intrinsic" in state.extra else {}
     if not any(name.startswith("['state'].extra['intrinsic']") for name in arrays):
         intrinsic = {}

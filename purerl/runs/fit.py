@@ -204,7 +204,7 @@ def fit(
             state = host_environments.restored(runs, state, fresh, saved) if runs.on_host else state
             curves.pending = pending_of(saved.arrays, row.row)
         elif init_from is not None:
-            state = runs.restart(warm_start(state, init_from))
+            state = runs.restart(warm_start(state, init_from, runs.train.action_unit))
         curves.begin(updates)
         began, saved_updates = (updates, seconds), updates
         report = stack.enter_context(Reports(recorders, Progress(plan, runs.labels, updates, seconds, {}, began)))

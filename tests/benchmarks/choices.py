@@ -71,7 +71,7 @@ LONGER = {"num_envs": 16, "num_steps": 128}
 
 CHOICES = {
     "Pendulum-v1": Choice(
-        BOX.replace(env="Pendulum-v1", gamma=0.95),
+        BOX.replace(env="Pendulum-v1", gamma=0.95, log_std_init=-0.7),  # a deviation of 1; bounds are -2 and 2
         {
             "": {},
             "twice the steps": {"total_timesteps": 2_000_000},
@@ -99,6 +99,9 @@ CHOICES = {
             },
             "64 environments, minibatches of 256, clipping at 0.1, lr 6e-4, gamma 0.99, four times the steps": {
                 **WIDE | {"clip_eps": 0.1, "lr": 6e-4, "gamma": 0.99, "total_timesteps": 4_000_000},
+            },
+            "the same, deviation of 1 half width": {
+                **WIDE | {"clip_eps": 0.1, "lr": 6e-4, "gamma": 0.99, "total_timesteps": 4_000_000, "log_std_init": 0.0},
             },
             "two layers of 128, relu": {"hidden": (128, 128), "activation": "relu"},
             "64 environments, minibatches of 256, twice the steps": WIDE,
@@ -151,7 +154,7 @@ CHOICES = {
     ),
     "PointRobot-misc": Choice(
         TASKS.replace(env="PointRobot-misc", normalize_reward=False, ent_schedule="constant"),
-        {"deviation of 0.14": {"log_std_init": -2.0}, "deviation of 1": {}},
+        {"deviation of 1.35": {"log_std_init": 0.3}, "deviation of 1": {}},
     ),
     "BernoulliBandit-misc": Choice(
         EPISODES.replace(env="BernoulliBandit-misc"),

@@ -4,6 +4,7 @@ import itertools
 from typing import Any, NamedTuple
 
 import purerl
+from tests.benchmarks.references import REFERENCES
 
 
 class Case(NamedTuple):
@@ -168,6 +169,13 @@ def passes():
     return {label.format(p, a): Case(cfg.replace(e_pi=p, e_aux=a, vf_coef=weight(p))) for p, a in passes}
 
 
+def auxiliary_minibatches():
+    """Rollouts in an auxiliary minibatch: all environments, a quarter of them, and the paper's sixteenth."""
+    cfg = PPG.replace(lr=2.5e-3, aux_lr=2.5e-3)
+    label = "{}, PPG with minibatches of {} of 64 environments"
+    return {label.format(game, n): Case(cfg.replace(env=game, aux_columns=n)) for game in GAMES for n in (64, 16, 4)}
+
+
 TRIALS = 16  # for each algorithm
 RATE = purerl.Range(1e-4, 1e-2, log=True)
 
@@ -303,6 +311,18 @@ def defaults():
     return cases
 
 
+def value_clip():
+    """Gymnax's environments at the defaults, with and without a value clip; with discrete actions also with scaled rewards."""
+    cases = {}
+    for env in REFERENCES:
+        for choice in ("max", "none"):
+            cfg = purerl.PPOConfig(env=env, total_timesteps=500_000, value_clip=choice)
+            cases[f"{env}, {choice}"] = Case(cfg)
+            if not env.startswith(("Pendulum", "MountainCarContinuous", "PointRobot", "Reacher", "Swimmer")):
+                cases[f"{env}, {choice}, scaled rewards"] = Case(cfg.replace(normalize_reward=True, reward_clip=10.0))
+    return cases
+
+
 # --- suites -----------------------------------------------------------------------------------------------------------
 
 
@@ -341,11 +361,13 @@ def levels():
 
 STUDIES = {
     "defaults": defaults,
+    "value clip": value_clip,
     "memory": chains,
     "corridors": corridors,
     "hidden": hidden,
     "phases": phases,
     "passes": passes,
+    "auxiliary minibatches": auxiliary_minibatches,
     "games": games,
     "distractors": distractors,
     "held out": held_out,
