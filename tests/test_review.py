@@ -375,8 +375,10 @@ def test_review_15_an_auxiliary_phase_does_not_grow_with_the_environments():
         "aux"
     ]
     each = {n: steps(num_envs=n, total_timesteps=128 * n * 32).gradient_steps for n in (4, 64, 2048)}
-    assert each == {4: 192, 64: 192, 2048: 192}
-    assert purerl.make_train(purerl.PPGConfig(num_envs=4)).cfg.aux_columns == 4  # as in 0.2
+    assert each == {4: 6 * 32 * 4, 64: 6 * 32 * 16, 2048: 6 * 32 * 16}  # 16 minibatches for each rollout of the phase
+    columns = lambda **sizes: purerl.make_train(purerl.PPGConfig(**sizes)).cfg.aux_columns
+    assert columns(num_envs=64, num_steps=256) == 4  # the authors' number at the paper's size
+    assert columns(num_envs=50) == 2  # 3 does not divide 32 * 50
     assert purerl.make_train(purerl.PPGConfig(num_envs=64, aux_columns=4)).cfg.aux_columns == 4
 
 

@@ -141,8 +141,8 @@ class PPGConfig(OnPolicyConfig):
         e_aux: Epochs of the auxiliary phase on all of its rollouts. 0 means no auxiliary phase.
         aux_lr: Learning rate of the auxiliary phase. It follows `lr_schedule`, at its value when the policy phase began.
         aux_optimizer: A `separate` optimizer for the auxiliary phase, or the one of the policy phase, `shared`.
-        aux_columns: Rollouts of single environments in each auxiliary minibatch. 0 means `num_envs`, and at least the paper's 4:
-          then the number of gradient steps does not grow with `num_envs`.
+        aux_columns: Rollouts of single environments in each auxiliary minibatch. 0 means a sixteenth of `num_envs`, rounded down
+          to a number that divides them: 16 minibatches for each rollout of the phase, as in the paper.
         aux_accumulation: Minibatches whose mean gradient makes one step.
 
     Policy loss:
@@ -184,9 +184,10 @@ class PPGConfig(OnPolicyConfig):
 
     @property
     def _default_aux_columns(self) -> int:
+        """Return the largest number up to a sixteenth of the environments that divides the rollouts of a phase."""
         columns = self.n_pi * self.num_envs
-        paper = columns % 4 == 0 and columns // 4 % self.aux_accumulation == 0
-        return max(self.num_envs, 4 if paper else 1)
+        divides = lambda n: columns % n == 0 and columns // n % self.aux_accumulation == 0
+        return next(filter(divides, range(self.num_envs // 16, 0, -1)), 1)
 
     @property
     def keeps(self) -> dict[str, str]:
