@@ -43,6 +43,7 @@ from purerl.runs.devices import over_devices, use_cores
 from purerl.runs.directory import Run, load, restore, save
 from purerl.runs.fit import FitResult, fit
 from purerl.runs.logging import recorders
+from purerl.runs.stopping import at_return
 from purerl.studies.compare import Comparison, compare
 from purerl.studies.space import Range
 from purerl.studies.sweep import sweep
@@ -83,6 +84,7 @@ __all__ = [
     "Transition",
     "Tuned",
     "advantages",
+    "at_return",
     "check_env",
     "compare",
     "configclass",

@@ -41,6 +41,7 @@ from purerl.runs.logging import recorders
 from purerl.runs.logging.console import LiveLine, closing_table, evaluation_table, table_of
 from purerl.runs.logging.progress import Progress
 from purerl.runs.processes import by_first, is_first, join, process_count
+from purerl.runs.stopping import STOPPED, at_return
 from purerl.studies import space
 from purerl.studies.compare import compare
 from purerl.studies.listing import listed
@@ -64,7 +65,7 @@ purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions
 
 
 TO_FIT = ("num_seeds", "exact", "resume", "max_hours", "save_seconds", "save_every", "keep", "keep_every")
-TO_FIT += ("eval_every", "eval_episodes", "eval_deterministic", "render_every")
+TO_FIT += ("eval_every", "eval_episodes", "eval_deterministic", "render_every", "stop_every")
 
 
 @dataclasses.dataclass
@@ -274,6 +275,12 @@ def _train(cfg: Config, asked: Training) -> int:
     options = {name: getattr(asked, name) for name in TO_FIT}
     options |= {name: getattr(asked, name) or None for name in ("directory", "init_from", "devices_per_run")}
     options |= _objects(cfg.env, asked.algorithm, cfg.env_kwargs)
+    if asked.stop_at_return is not None:
+        if not (asked.eval_every or asked.stop_every):
+            raise ConfigError(
+                [Problem("stop_at_return", asked.stop_at_return, "is never asked: it needs eval_every, or stop_every")]
+            )
+        options["stop_when"] = at_return(asked.stop_at_return)
     if asked.sweep:
         return _train_sweep(cfg, asked, options)
     if found := [Problem(name, getattr(asked, name), "needs --sweep") for name in ("draws", "at_once") if getattr(asked, name)]:
@@ -285,12 +292,14 @@ def _train(cfg: Config, asked: Training) -> int:
         live_line.console.print(closing_table(result.progress, result.metrics))
     stopped_by = result.stopped_by if result.progress.updates < result.progress.plan.num_updates else None
     if stopped_by and watching:
-        live_line.console.print(_stopped(result.progress, asked.directory), highlight=False, markup=False)
+        live_line.console.print(_stopped(result.progress, stopped_by, asked), highlight=False, markup=False)
     return _status(stopped_by)
 
 
 def _status(stopped_by: signal.Signals | str | None) -> int:
     """The exit status of a training that this ended."""
+    if stopped_by == STOPPED:
+        return 0
     if stopped_by == "max_hours":
         return EXIT_TIME_IS_UP
     return 128 + stopped_by if stopped_by and stopped_by != signal.SIGINT else 0
@@ -329,12 +338,14 @@ def _loaded(command: Reader) -> Run:
     return load(command.dir, best=command.best, config_class=cls, **own)
 
 
-def _stopped(progress: Progress, directory: str) -> str:
-    """What became of a run that a signal ended early, and how to go on."""
-    text = f"Stopped after {progress.updates:,} of {progress.plan.num_updates:,} updates. "
-    if directory:
-        return f"{text}They are saved in {directory}: the same command goes on from there."
-    return f"{text}Nothing was saved: with --directory DIR the same command could go on."
+def _stopped(progress: Progress, stopped_by: signal.Signals | str, asked: Training) -> str:
+    """Describe what ended a run early, and how to go on."""
+    text = f"Stopped after {progress.updates:,} of {progress.plan.num_updates:,} updates"
+    if stopped_by == STOPPED:
+        return f"{text}: the mean return is at least {asked.stop_at_return:g}."
+    if asked.directory:
+        return f"{text}. They are saved in {asked.directory}: the same command goes on from there."
+    return f"{text}. Nothing was saved: with --directory DIR the same command could go on."
 
 
 def _tune(cfg: Config, asked: Tuning) -> int:

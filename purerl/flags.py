@@ -88,6 +88,8 @@ class Training:
         eval_episodes: Episodes of an evaluation.
         eval_deterministic: Evaluate the most likely actions instead of random ones.
         render_every: Of the evaluations, one in k draws an episode into the directory; 0 for none.
+        stop_at_return: End the run, saved, once the mean return of all seeds is this high, asked at evaluations and --stop-every.
+        stop_every: Ask --stop-at-return after each k-th update too; 0 for at evaluations alone.
         wandb: Weights & Biases project to log to; none without.
     """
 
@@ -118,6 +120,8 @@ class Training:
     eval_episodes: int = 128
     eval_deterministic: bool = False
     render_every: int = 0
+    stop_at_return: float | None = None
+    stop_every: int = 0
     wandb: str = ""
 
 

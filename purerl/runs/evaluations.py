@@ -61,6 +61,10 @@ class Evaluations:
         scores = np.array(known[-1] if known else [-math.inf] * self._runs, np.float64)
         return np.where(np.isnan(scores), -math.inf, scores)
 
+    def newest(self) -> dict[str, np.ndarray] | None:
+        """Return the columns of the newest evaluation, each `[runs]`; None if there is none."""
+        return {name: np.array(self._rows[-1][name]) for name in COLUMNS} if self._rows else None
+
     def __len__(self) -> int:
         return len(self._rows)
 

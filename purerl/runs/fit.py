@@ -22,7 +22,8 @@ import numpy as np
 from purerl.checks import check_type
 from purerl.config.base import OnPolicyConfig
 from purerl.config.other_names import renamed
-from purerl.config.rules import Rule, at_least, one_of
+from purerl.config.rules import Rule as FieldRule
+from purerl.config.rules import at_least, one_of
 from purerl.core.errors import CheckpointError, NotFiniteError, Problem, nearest, raise_if_any
 from purerl.core.numbers import is_flag, is_int, is_number
 from purerl.core.types import TrainState
@@ -37,6 +38,7 @@ from purerl.runs.logging.progress import Progress
 from purerl.runs.logging.recorders import Reports
 from purerl.runs.processes import agreed, by_first, from_first, is_first, on_host, placed, process_count
 from purerl.runs.signals import Stop
+from purerl.runs.stopping import STOPPED, Rule, Stopping
 from purerl.runs.storage.checkpoint import Checkpoint, describe, run_directory, to_tree
 from purerl.runs.storage.curves import Curves, Header, pending_of
 from purerl.runs.storage.files import write_errors
@@ -46,7 +48,8 @@ from purerl.train import make_train
 PyTree = Any
 MAX_SECONDS = 15.0  # of a chunk: a signal is answered after it
 MANY_ROWS = 1_000_000  # of metrics: hundreds of megabytes
-TIME_IS_UP = 1000  # beside the numbers of signals
+TIME_IS_UP, RULE_SAYS_SO = 1000, 1001  # outside the range of signal numbers
+REASONS = {TIME_IS_UP: "max_hours", RULE_SAYS_SO: STOPPED}
 
 
 class FitResult(NamedTuple):
@@ -56,7 +59,7 @@ class FitResult(NamedTuple):
     metrics: as in `TrainResult`, on the host, from the first update on; leaves `[rows]`, or `[runs, rows]`.
     evaluations: `update [n]`, and `episode_return`, `episode_length` and `finished`, means over episodes, `[n, runs]`.
     progress: where the run stood at the end; its `began` is where this call went on from.
-    stopped_by: the signal that ended it early, "max_hours", or None.
+    stopped_by: the signal that ended it early, "max_hours", "stop_when", or None.
     run: the state with its config, as `load` gives it; `run.select` takes one run out of several.
     finite: `[runs]`, of each whether all that it has learnt is finite; False only with `on_nonfinite="ignore"`.
 
@@ -96,6 +99,8 @@ def fit(
     eval_max_steps: int | None = None,
     eval_env_params: dict[str, float] | None = None,
     render_every: int = 0,
+    stop_when: Rule | None = None,
+    stop_every: int = 0,
     on_nonfinite: str = "raise",
     chunk_seconds: float = 1.0,
     max_hours: float = 0.0,
@@ -133,6 +138,12 @@ def fit(
         eval_every: evaluates before the first update and after each k-th; 0 for never.
         eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as `Train.evaluate` takes them.
         render_every: every k-th evaluation also renders an episode of the first run into the directory; 0 for none.
+        stop_when: a rule, `(Progress) -> bool`, that ends the run, saved, where it returns True; see `purerl.at_return`. The rule
+          is asked after each evaluation but the one before the first update, and after each `stop_every`-th update: so the run
+          ends after the same update on every machine. Its `Progress` has the newest `evaluation`. The `metrics` there are one row
+          of all updates since the rule was last asked, leaves `[1]` or `[runs, 1]`. The same call does not continue a run that
+          its rule ended; a call without the rule, or with one that returns False, does.
+        stop_every: asks `stop_when` after each k-th update too; 0 for at evaluations alone.
         on_nonfinite: `raise` if a run has diverged, or `ignore` it: other runs go on. Where none is left, a checkpoint is made
           only at the end.
         chunk_seconds: approximate seconds of a chunk, 15 at most, so that a signal is answered soon.
@@ -165,7 +176,7 @@ def fit(
     # Numbers of NumPy would overflow where Python's do not, and are no JSON.
     plain = lambda *values: (x.item() if isinstance(x, np.generic) else x for x in values)
     seed, num_seeds, exact, save_every, keep, keep_every = plain(seed, num_seeds, exact, save_every, keep, keep_every)
-    devices_per_run = next(plain(devices_per_run))
+    devices_per_run, stop_every = plain(devices_per_run, stop_every)
     eval_every, eval_episodes, eval_max_steps, render_every = plain(eval_every, eval_episodes, eval_max_steps, render_every)
     path = None
     if directory is not None:
@@ -206,6 +217,7 @@ def fit(
         elif init_from is not None:
             state = runs.restart(warm_start(state, init_from, runs.train.action_unit))
         curves.begin(updates)
+        stopping = Stopping(stop_when, (eval_every, stop_every), row, saved and (saved.arrays, saved.record))
         began, saved_updates = (updates, seconds), updates
         report = stack.enter_context(Reports(recorders, Progress(plan, runs.labels, updates, seconds, {}, began)))
         expected = saved.record.get("evaluations", 0) if saved is not None else 0
@@ -243,21 +255,27 @@ def fit(
             whole = on_host(state)
             with save_errors():
                 more = {"seconds": seconds, "evaluations": len(evaluations), "evaluated": evaluated, "finite": finite.tolist()}
+                more |= {"stopped_by": stopped_by if isinstance(stopped_by, str) else None}
                 outside = {"environments": host_environments.saved(state)} if runs.on_host else {}
-                home.save(updates, {"state": whole, "pending": curves.pending, **outside}, more)
+                home.save(updates, {"state": whole, "pending": curves.pending, **stopping.saved, **outside}, more)
             saved_updates = updates
 
-        done = updates == plan.num_updates
+        def is_over():
+            return stopping.is_over(Progress(plan, runs.labels, updates, seconds, {}, began, evaluations.newest()))
+
+        (over,), _ = agreed(stopping.was_stopped and is_over())
+        stopped_by = STOPPED if over else None
+        done = updates == plan.num_updates or over
         if not done:
             runs.compile(state)
         if eval_every and updates == 0:
             evaluate()
-        chunk, saved_at, start, stopped_by = 1, time.monotonic(), time.perf_counter(), None
+        chunk, saved_at, start = 1, time.monotonic(), time.perf_counter()
         with Stop() as stop:
             while not done:
                 before = time.perf_counter()
                 until_due = (every - updates % every for every in (save_every, keep_every, eval_every) if every)
-                chunk = min(chunk, MAX_CHUNK, plan.num_updates - updates, *until_due)
+                chunk = min(chunk, MAX_CHUNK, plan.num_updates - updates, *until_due, *stopping.until_due(updates))
                 try:
                     state, rows, finite = runs.chunk(state, chunk)
                 except jax.errors.JaxRuntimeError as error:
@@ -271,14 +289,15 @@ def fit(
                     raise _diverged(state, rows, finite, updates, runs.labels)
                 if is_first():
                     curves.append(rows)
+                    stopping.append(rows)
                 report(Progress(plan, runs.labels, updates, seconds, rows, began))
                 chunk = max(1, round(chunk * min(4.0, min(chunk_seconds, MAX_SECONDS) / (time.perf_counter() - before))))
                 if eval_every and updates % eval_every == 0:
                     evaluate()
                 hours = (time.perf_counter() - entered) / 3600
-                asked = stop.asked or (TIME_IS_UP if max_hours and hours >= max_hours else 0)
+                asked = RULE_SAYS_SO if is_over() else stop.asked or (TIME_IS_UP if max_hours and hours >= max_hours else 0)
                 (chunk, due, _), (_, _, asked) = agreed(chunk, time.monotonic() - saved_at >= save_seconds, asked)
-                stopped_by = None if not asked else "max_hours" if asked == TIME_IS_UP else signal.Signals(asked)
+                stopped_by = REASONS.get(asked) or (signal.Signals(asked) if asked else None)
                 done = updates == plan.num_updates or stopped_by is not None
                 due = due or any(every and updates % every == 0 for every in (save_every, keep_every))
                 if done or (due and finite.any()):
@@ -307,10 +326,10 @@ def evaluation_of(runs: Runs, options: dict[str, Any]) -> Callable | None:
 
 # What `make_train` takes beside the config; the axis of devices is what `devices_per_run` makes.
 OBJECTS = tuple(name for name in inspect.signature(make_train).parameters if name not in ("cfg", "axis_name", "axis_size"))
-RULES: dict[str, Rule] = {
+RULES: dict[str, FieldRule] = {
     "devices_per_run": at_least(1),
     "resume": one_of("auto", "must", "never"),
-    "save_seconds": Rule("must be above 0", lambda x: x > 0),
+    "save_seconds": FieldRule("must be above 0", lambda x: x > 0),
     "save_every": at_least(0),
     "keep": at_least(1),
     "keep_every": at_least(0),
@@ -320,7 +339,8 @@ RULES: dict[str, Rule] = {
     "eval_max_steps": at_least(1),
     "render_every": at_least(0),
     "on_nonfinite": one_of("raise", "ignore"),
-    "chunk_seconds": Rule("must be above 0", lambda x: x > 0),
+    "stop_every": at_least(0),
+    "chunk_seconds": FieldRule("must be above 0", lambda x: x > 0),
     "max_hours": at_least(0),
 }
 
@@ -353,12 +373,25 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
             found.append(Problem(name, options[name], "must be a path"))
     if not isinstance(options["recorders"], tuple | list) or not all(map(callable, options["recorders"])):
         found.append(Problem("recorders", options["recorders"], "must be a tuple of functions of a Progress: (recorder,)"))
+    found += _wrong_stopping(options)
     if options["eval_env_params"] is not None and not isinstance(options["eval_env_params"], dict):
         found.append(Problem("eval_env_params", options["eval_env_params"], "must be a dict of parameters"))
     found += [_unknown(options["cfg"], name, value) for name, value in options["objects"].items() if name not in OBJECTS]
     if options["resume"] == "must" and options["directory"] is None:
         found.append(Problem("directory", None, "resume='must' needs the directory to resume from"))
     return found
+
+
+def _wrong_stopping(options: dict[str, Any]) -> list[Problem]:
+    """Return what is wrong with the rule by which a run is to end."""
+    rule, every = options["stop_when"], options["stop_every"]
+    if rule is None:
+        return [Problem("stop_every", every, "needs stop_when")] if every else []
+    if not callable(rule):
+        return [Problem("stop_when", rule, "must be a function of a Progress, such as purerl.at_return(475)")]
+    if not every and not options["eval_every"]:
+        return [Problem("stop_when", rule, "is never asked: it needs eval_every, or stop_every")]
+    return []
 
 
 def _unknown(cfg: OnPolicyConfig, name: str, value: Any) -> Problem:

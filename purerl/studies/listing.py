@@ -11,6 +11,7 @@ from purerl.core.errors import CheckpointError
 from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.directory import runs_of
 from purerl.runs.evaluations import read_evaluations
+from purerl.runs.stopping import STOPPED
 from purerl.runs.storage import curves
 from purerl.runs.storage.files import read_errors
 from purerl.studies.reading import newest_record, runs_below, task_of
@@ -25,7 +26,7 @@ class Listed(NamedTuple):
     steps: environment steps so far, of one of them.
     total_steps: that were asked for.
     best: the best mean return of any of them: at an evaluation, or without evaluations in the last tenth of training; or NaN.
-    state: `finished`, `running`, `stopped`, or why it cannot be read.
+    state: `finished`, `stop_when` if that rule ended it, `running`, `stopped`, or why it cannot be read.
     size: in bytes.
     """
 
@@ -62,7 +63,8 @@ def _listed(directory: pathlib.Path) -> Listed:
     runs = len(header.runs if header is not None and header.runs else runs_of(directory, record["num_seeds"] or 1)[0])
     values = record["config"]
     steps, total = record["updates"] * values["num_envs"] * values["num_steps"], int(values["total_timesteps"])
-    state = "finished" if steps >= total else "running" if running else "stopped"
+    ended = "finished" if steps >= total else STOPPED if record.get("stopped_by") == STOPPED else "stopped"
+    state = "running" if running and ended == "stopped" else ended
     best = _best(directory, record.get("finite") or [True] * runs)
     return Listed(directory, record["algorithm"], task_of(record), runs, steps, total, best, state, size)
 

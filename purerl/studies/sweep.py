@@ -26,6 +26,7 @@ from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
 from purerl.runs.fit import OBJECTS, FitResult, check_arguments, evaluation_of, fit
 from purerl.runs.processes import agreed, by_first, process_count
+from purerl.runs.stopping import STOPPED
 from purerl.runs.storage.checkpoint import Lock, run_directory, saved_updates
 from purerl.runs.storage.files import atomic_write, read_file, write_errors
 from purerl.runs.training import Runs
@@ -166,7 +167,7 @@ class Sweep:
             watching = by_first(functools.partial(recorders, path, program.cfg)) if recorders else ()
             watching = watching or ()
             results.append(fit(program.cfg, seed, path, num_seeds=num_seeds, recorders=watching, max_hours=left, **options))
-            stopped_by = results[-1].stopped_by
+            stopped_by = results[-1].stopped_by if results[-1].stopped_by != STOPPED else None  # the rule ends that program alone
         progress = results[-1].progress if len(results) == len(programs) else None
         if progress is not None and progress.updates == progress.plan.num_updates:
             stopped_by = None  # in the last chunk of the last program

@@ -2,6 +2,8 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from purerl.core.plan import Plan
 
 
@@ -14,6 +16,7 @@ class Progress(NamedTuple):
     seconds: spent on them by all processes, with evaluations and saves, without compiling what trains.
     metrics: of this chunk's updates; leaves `[chunk]`, or `[runs, chunk]`.
     began: the updates and seconds that this process went on from.
+    evaluation: the newest one, `episode_return`, `episode_length` and `finished`, each `[runs]`; None if there is none.
     """
 
     plan: Plan
@@ -22,6 +25,7 @@ class Progress(NamedTuple):
     seconds: float
     metrics: dict[str, Any]
     began: tuple[int, float] = (0, 0.0)
+    evaluation: dict[str, np.ndarray] | None = None
 
     @property
     def steps(self) -> int:

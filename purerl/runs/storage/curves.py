@@ -153,14 +153,17 @@ def read(directory: pathlib.Path) -> tuple[dict[str, Any], Header]:
     return (rows if header.every == 1 else _with_pending(rows, header, directory / "checkpoints")), header
 
 
-def pending_of(arrays: dict[str, np.ndarray], row: dict[str, Any]) -> dict[str, Any]:
-    """The updates after the last whole row, in the arrays of a checkpoint; a metric that these do not have counts nothing."""
+def pending_of(arrays: dict[str, np.ndarray], row: dict[str, Any], name: str = "pending") -> dict[str, Any]:
+    """Return the row of this name in the arrays of a checkpoint; a metric that these do not have counts nothing.
+
+    `pending` is the row of the updates after the last whole row.
+    """
 
     def leaf(path, x):
         saved = arrays.get(jax.tree_util.keystr(path), x)
         return saved if (saved.shape, saved.dtype) == (x.shape, x.dtype) else x
 
-    return jax.tree_util.tree_map_with_path(leaf, {"pending": _nothing(row)})["pending"]
+    return jax.tree_util.tree_map_with_path(leaf, {name: _nothing(row)})[name]
 
 
 def _with_pending(rows: dict[str, Any], header: Header, checkpoints: pathlib.Path) -> dict[str, Any]:

@@ -1,0 +1,90 @@
+"""Stopping a run by a rule: a function of its progress that is asked after given updates, never after given times."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.metrics import summarize
+from purerl.core.numbers import is_number
+from purerl.runs.logging.progress import Progress
+from purerl.runs.processes import is_first
+from purerl.runs.storage.curves import Curves, Header, pending_of
+
+Rule = Callable[[Progress], Any]
+STOPPED = "stop_when"
+
+
+class Stopping:
+    """The rule by which a run ends early, and the metrics since it was last asked.
+
+    The updates after which the rule is asked, and what it sees, do not depend on chunks, nor on where a run was resumed: so the
+    run ends after the same update on every machine. In a job of several processes the first one asks.
+
+    Args:
+        rule: the function; None for none.
+        every: intervals in updates, of which the multiples are when the rule is asked; 0 for none.
+        header: of a row of metrics.
+        saved: the arrays and the record of the checkpoint that the run resumes from, if any.
+    """
+
+    def __init__(self, rule: Rule | None, every: tuple[int, ...], header: Header, saved: tuple[dict, dict] | None = None):
+        self._rule, self._every, self._header = rule, tuple(n for n in every if n) if rule else (), header
+        self._begin()
+        arrays, record = saved or ({}, {})
+        self._window.pending = pending_of(arrays, header.row, "asked")
+        self.was_stopped = rule is not None and record.get("stopped_by") == STOPPED
+
+    def _begin(self) -> None:
+        self._window = Curves(self._header._replace(every=2**62))  # one row, which is never whole
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """The part of a checkpoint's tree that the rule needs to be asked again after the same updates."""
+        return {"asked": self._window.pending} if self._rule else {}
+
+    def until_due(self, updates: int) -> list[int]:
+        """Return for each interval the updates until the rule is asked."""
+        return [every - updates % every for every in self._every]
+
+    def append(self, rows: dict[str, Any]) -> None:
+        """Add the metrics of a chunk, leaves `[..., updates]`."""
+        if self._rule:
+            self._window.append(rows)
+
+    def is_over(self, progress: Progress) -> bool:
+        """Return True if the rule is due and ends the run. `progress` has the newest evaluation, and no metrics."""
+        if not any(progress.updates % every == 0 for every in self._every) or not is_first():
+            return False
+        rows = jax.tree.map(lambda x: np.asarray(x)[..., None], self._window.pending)
+        if self._rule(progress._replace(metrics=rows)):
+            return True
+        self._begin()
+        return False
+
+
+def at_return(value: float) -> Rule:
+    """Return a rule that ends a run once its mean return, over all seeds, is at least `value`.
+
+    The return is that of the newest evaluation. Without evaluations it is that of the training episodes since the rule was last
+    asked, each seed's mean over its episodes; if no episode of a seed ended, the run goes on.
+
+    Raises:
+        ConfigError: the value is no number.
+
+    Example:
+        >>> rule = purerl.at_return(20)
+        >>> cfg = purerl.PPOConfig(env="CartPole-v1", total_timesteps=2048)
+        >>> purerl.fit(cfg, stop_when=rule, stop_every=1).stopped_by
+        'stop_when'
+    """
+    if not is_number(value):
+        raise ConfigError([Problem("stop_at_return", value, "must be a number")])
+
+    def is_reached(progress: Progress) -> bool:
+        known = progress.evaluation if progress.evaluation is not None else summarize(progress.metrics)
+        return bool(np.mean(known["episode_return"]) >= value)
+
+    return is_reached
