@@ -201,7 +201,9 @@ def fit(
         saved = shared(home.saved(resume, plan, describe({"state": template})))
         if saved is None and init_from is not None:
             require_checkpoint(init_from)  # before anything is compiled
-        evaluated = {"episodes": eval_episodes, "deterministic": bool(eval_deterministic)} if eval_every else None
+        changed = {name: np.asarray(x).tolist() for name, x in (eval_env_params or {}).items()}
+        changed = {"max_steps": eval_max_steps, "env_params": changed}  # which make it another task
+        evaluated = {"episodes": eval_episodes, "deterministic": bool(eval_deterministic), **changed} if eval_every else None
         if saved is not None and evaluated is None:
             evaluated = saved.record.get("evaluated")  # its evaluations remain
         state, updates, seconds, finite = runs.init(), 0, 0.0, np.ones(len(runs.labels), bool)

@@ -17,6 +17,7 @@ from purerl.core.errors import CheckpointError, ConfigError, Problem, raise_if_a
 from purerl.runs.analysis.statistics import improvement, improvement_interval, interval, iqm, profile, stratified_interval
 from purerl.runs.storage.files import atomic_write, read_errors, write_errors
 from purerl.studies.reading import EPISODES, SCORES, Scored, runs_to_compare, scored
+from purerl.studies.tasks import names_of
 
 POINTS = 40  # of a curve or a profile
 ENTRIES_IN_PAIRS = 6  # of more, each is compared with the first alone
@@ -250,7 +251,8 @@ def compare(
 
     Args:
         entries: from a name to folders of runs; or folders, each an entry by its own name. All runs in a folder, and in those
-          inside, are of that entry: a task each, or several configs, which become an entry each. All need the same tasks.
+          inside, are of that entry: a task each, or several configs, which become an entry each. A task is an environment with
+          its `env_kwargs`, `env_params` and `num_levels`, and has a column of its own. All entries need the same tasks.
         score: `final`, the mean over the last tenth of training or the last evaluation; `auc`, the mean over the learning curve.
         episodes: of `training`, where actions are sampled while it learns; or of `evaluation`.
         reference: scores that are 0 and 1 when normalised: a dict from a task to a pair, or a TOML or JSON file of them. Scores
@@ -276,7 +278,7 @@ def compare(
         if len(set(names)) < len(names):
             names = [str(path) for path in entries]
         entries = {name: [path] for name, path in zip(names, entries, strict=True)}
-    read = {}
+    found = []
     for name, folders in entries.items():
         folders = [folders] if isinstance(folders, str | os.PathLike) else folders
         if not (isinstance(folders, list | tuple) and folders and all(isinstance(x, str | os.PathLike) for x in folders)):
@@ -284,35 +286,39 @@ def compare(
         for folder in folders:
             for directory in runs_to_compare(folder):
                 for one in scored(directory, score, episodes):
-                    _add(read, f"{name}: {one.label}" if one.label else name, one, directory)
+                    found.append((f"{name}: {one.label}" if one.label else name, one, directory))
+    if not found:
+        raise CheckpointError("every run of every entry diverged, so there is no score to compare")
+    names, read = names_of(one.task for _, one, _ in found), {}
+    for name, one, directory in found:
+        _add(read, name, names[one.task], one, directory)
     comparison = Comparison(read, None, "")
     _same_tasks(read)
     reference = None if reference is None else _reference_of(reference, comparison.tasks)
     return Comparison(read, reference, _protocol(read, score, episodes, reference))
 
 
-def _add(read: dict[str, dict[str, Scored]], entry: str, one: Scored, directory: pathlib.Path) -> None:
-    """Adds scores to an entry; further seeds of a task that it has to those."""
+def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored, directory: pathlib.Path) -> None:
+    """Add scores to an entry; further seeds of a task that it has to those."""
     of_tasks = read.setdefault(entry, {})
     if np.isnan(one.scores).any():
         raise CheckpointError(f"{directory}: of {int(np.isnan(one.scores).sum())} runs no episode ended, so they have no score")
-    before = of_tasks.get(one.task)
+    before = of_tasks.get(task)
     if before is not None:
         twice = set(before.seeds) & set(one.seeds)
         if twice or before.steps.tolist() != one.steps.tolist():
-            why = f"seed {min(twice)} of {one.task} twice" if twice else f"runs of {one.task} of different lengths"
+            why = f"seed {min(twice)} of {task} twice" if twice else f"runs of {task} of different lengths"
             raise ConfigError([Problem("entries", str(directory), f"{entry} would have {why}; name them apart: a=DIR b=DIR")])
         join = lambda name: np.concatenate([getattr(before, name), getattr(one, name)])
         one = one._replace(seeds=before.seeds + one.seeds, scores=join("scores"), curve=join("curve"))
-    of_tasks[one.task] = one
+    of_tasks[task] = one
 
 
 def _same_tasks(read: dict[str, dict[str, Scored]]) -> None:
     every = sorted({task for of_tasks in read.values() for task in of_tasks})
     missing = [(name, [task for task in every if task not in of_tasks]) for name, of_tasks in read.items()]
-    raise_if_any(
-        [Problem("entries", name, f"has no run of {', '.join(tasks)}, which others have") for name, tasks in missing if tasks]
-    )
+    hint = "has no run of {}, which others have; entries are compared on the same environments with the same parameters"
+    raise_if_any([Problem("entries", name, hint.format(", ".join(tasks))) for name, tasks in missing if tasks])
     for name, of_tasks in read.items():
         read[name] = {task: of_tasks[task] for task in every}
 

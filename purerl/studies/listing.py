@@ -14,18 +14,20 @@ from purerl.runs.evaluations import read_evaluations
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage import curves
 from purerl.runs.storage.files import read_errors
-from purerl.studies.reading import newest_record, runs_below, task_of
+from purerl.studies.reading import newest_record, runs_below
+from purerl.studies.tasks import task_of
 
 
 class Listed(NamedTuple):
     """A run's directory, in short.
 
     directory: of it.
-    algorithm, task: of it; "" where no checkpoint says so.
+    algorithm, task: of it, the task with its parameters; "" where no checkpoint says so.
     runs: seeds and configs in it, side by side.
     steps: environment steps so far, of one of them.
     total_steps: that were asked for.
-    best: the best mean return of any of them: at an evaluation, or without evaluations in the last tenth of training; or NaN.
+    best: the highest mean return of any run, whatever its task: at an evaluation, or without evaluations in the last tenth of
+      training; or NaN.
     state: `finished`, `stop_when` if that rule ended it, `running`, `stopped`, or why it cannot be read.
     size: in bytes.
     """
@@ -66,7 +68,7 @@ def _listed(directory: pathlib.Path) -> Listed:
     ended = "finished" if steps >= total else STOPPED if record.get("stopped_by") == STOPPED else "stopped"
     state = "running" if running and ended == "stopped" else ended
     best = _best(directory, record.get("finite") or [True] * runs)
-    return Listed(directory, record["algorithm"], task_of(record), runs, steps, total, best, state, size)
+    return Listed(directory, record["algorithm"], task_of(record).name, runs, steps, total, best, state, size)
 
 
 def _best(directory: pathlib.Path, finite: list[bool]) -> float:

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import warnings
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from purerl.runs.evaluations import read_evaluations
 from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import first_readable, read_record, saved_updates
 from purerl.runs.storage.files import read_errors, read_file
+from purerl.studies.tasks import Task, is_of_task, task_of
 
 SCORES = ("final", "auc")
 EPISODES = ("training", "evaluation")
@@ -25,20 +27,20 @@ WINNER = "winner"  # the file of a study that says in which of its folders the r
 class Scored(NamedTuple):
     """The scores of the seeds of one config on one task.
 
-    label: how the config differs from others in its directory; "" if it is the only one.
+    label: how the config differs from others in its directory, but for the task; "" if it is the only one.
     algorithm: of the config.
-    task: the environment.
+    task: the environment, with its parameters.
     seeds: which.
     scores: `[seeds]`.
     steps: `[points]` environment steps of one seed.
     curve: `[seeds, points]` mean returns after so many steps, NaN where no episode ended.
-    evaluated: of scores of evaluations how many episodes each had, and whether actions were the most likely ones; None if the
-      scores are those of training.
+    evaluated: of scores of evaluations how many episodes each had, whether actions were the most likely ones, and how the
+      environment differed; None if the scores are those of training.
     """
 
     label: str
     algorithm: str
-    task: str
+    task: Task
     seeds: tuple[int, ...]
     scores: np.ndarray
     steps: np.ndarray
@@ -95,11 +97,6 @@ def newest_record(directory: pathlib.Path) -> dict[str, Any]:
     return first_readable(there, lambda number: read_record(folder / str(number)))
 
 
-def task_of(record: dict[str, Any]) -> str:
-    """The environment that a run was trained in: the id of its config, or the name of an object of the user's."""
-    return record.get("objects", {}).get("env", {}).get("is") or record["config"]["env"]
-
-
 @read_errors()
 def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
     """The scores of a run's directory, one for each of its configs. Runs that diverged are left out, with a warning.
@@ -127,7 +124,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         steps = table["update"] * (header.steps // header.every)
         values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
     scores = final if score == "final" else _mean_of_seen(values)
-    labels = _labels_in_sweep(directory) or differ
+    labels = tuple(map(_without_task, _labels_in_sweep(directory) or differ))
     found, configs = [], [config for config, _ in pairs]
     for config in dict.fromkeys(configs):
         every = [i for i, other in enumerate(configs) if other == config]
@@ -140,7 +137,8 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
             continue
         seeds = tuple(pairs[i][1] for i in places)
         evaluated = record.get("evaluated") or {} if episodes == "evaluation" else None
-        found.append(Scored(label, record["algorithm"], task_of(record), seeds, scores[places], steps, values[places], evaluated))
+        task = task_of(record, config, evaluated)
+        found.append(Scored(label, record["algorithm"], task, seeds, scores[places], steps, values[places], evaluated))
     return found
 
 
@@ -150,13 +148,14 @@ def _mean_of_seen(values: np.ndarray) -> np.ndarray:
     return np.divide(np.nansum(values, axis=1), count, out=np.full(len(values), np.nan), where=count > 0)
 
 
-def _without_env(label: str) -> str:
-    """A label of a sweep without the environment, by which compared runs are told apart anyway."""
-    return ", ".join(part for part in label.split(", ") if not part.startswith("env = "))
+def _without_task(label: str) -> str:
+    """Return a label without the parts that belong to the task, by which compared runs are told apart anyway."""
+    parts = re.split(r", (?=[\w.]+ = )", label)  # a value may have commas as well
+    return ", ".join(part for part in parts if not is_of_task(part.partition(" = ")[0]))
 
 
 def _labels_in_sweep(directory: pathlib.Path) -> tuple[str, ...]:
-    """What the configs of a program of a sweep are called there, without the environment; () if it is none of a sweep's."""
+    """Return what the configs of a program of a sweep are called there; () if it is none of a sweep's."""
     for home, name in ((directory, None), (directory.parent, directory.name)):
         file = home / "sweep.json"
         if not file.exists():
@@ -165,7 +164,7 @@ def _labels_in_sweep(directory: pathlib.Path) -> tuple[str, ...]:
             saved = json.loads(read_file(file))
             programs = saved["programs"]
             places = programs[name] if name in programs else next(iter(programs.values())) if len(programs) == 1 else []
-            return tuple(_without_env(saved["labels"][i]) for i in places)
+            return tuple(saved["labels"][i] for i in places)
         except (ValueError, TypeError, KeyError, IndexError):
             return ()
     return ()

@@ -33,6 +33,7 @@ from purerl.runs.training import Runs
 from purerl.studies import space
 from purerl.studies.scores import Summary, final_returns, summary_of
 from purerl.studies.space import Range
+from purerl.studies.tasks import Task, is_of_task, task_of_config
 
 METHODS = ("sobol", "random")
 MOST_OF_MEMORY = 0.8
@@ -83,6 +84,11 @@ class Sweep:
         """Each config in words: "lr = 0.001, num_steps = 64"."""
         short = tuple(map(space.in_words, self.points))
         return short if len(set(short)) == len(short) else tuple(space.in_words(point, space.EXACT) for point in self.points)
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """The task of each config."""
+        return tuple(map(task_of_config, self.configs))
 
     def programs(self, at_once: int | None = None) -> tuple[Program, ...]:
         """The configs as batches for `fit`: one for all that differ in floats alone, and one for each choice of what is static.
@@ -252,9 +258,12 @@ def _has_begun(home: pathlib.Path) -> bool:
 class SweepResult(NamedTuple):
     """The result of a sweep, finished or interrupted.
 
-    sweep: what was trained.
+    `returns` has a score for each run, `summary()` a row for each config, and `best` is the config of the highest row. Runs that
+    diverged have no score: rows are of the others alone, and `diverged` counts them.
+
+    sweep: the configs that were trained.
     programs: batches of configs, one after the other.
-    results: of each that was begun, what `fit` returned.
+    results: the `FitResult` of each program that was begun.
     num_seeds: of each config.
     stopped_by: the signal that ended it early, "max_hours", or None.
     """
@@ -277,12 +286,16 @@ class SweepResult(NamedTuple):
         return scores
 
     def summary(self) -> list[Summary]:
-        """Of each config its label, and the interquartile mean over seeds with its interval.
+        """Return of each config its label, and the interquartile mean over the seeds that did not diverge, with its interval.
 
-        The best come first, and last those that have no score of some seed, since the others alone would flatter them.
+        The best come first, and last those that have no score of some seed, since the others alone would flatter them. Scores of
+        several tasks are not ranked against each other: each task has its configs in a row, in the order of the sweep.
         """
-        rows = [summary_of(label, scores) for label, scores in zip(self.sweep.labels, self.returns, strict=True)]
-        return sorted(rows, key=lambda row: (row.seeds < self.num_seeds, -np.nan_to_num(row.iqm, nan=-np.inf)))
+        tasks = list(dict.fromkeys(self.sweep.tasks))
+        every = zip(self.sweep.tasks, self.sweep.labels, self.returns, strict=True)
+        rows = [(tasks.index(task), summary_of(label, scores)) for task, label, scores in every]
+        rank = lambda row: (row[0], row[1].seeds < self.num_seeds, -np.nan_to_num(row[1].iqm, nan=-np.inf))
+        return [row for _, row in sorted(rows, key=rank)]
 
     @property
     def diverged(self) -> int:
@@ -294,8 +307,13 @@ class SweepResult(NamedTuple):
         """The config with the highest interquartile mean. It was chosen on these seeds: its score is too good by that choice.
 
         Raises:
+            ConfigError: the configs are of several tasks, whose scores cannot be compared.
             ValueError: no config has a score.
         """
+        if len(set(self.sweep.tasks)) > 1:
+            swept = sorted({path for point in self.sweep.points for path in point if is_of_task(path)})
+            hint = "is a part of the task, and scores of several tasks have no best; summary() has each task's configs in a row"
+            raise ConfigError([Problem(path, "swept", hint) for path in swept])
         if not self.summary()[0].seeds:
             raise ValueError("no config has a score: all diverged, or ended no episode")
         return self.sweep.configs[self.sweep.labels.index(self.summary()[0].label)]

@@ -1,0 +1,76 @@
+"""Tasks: what two runs must share before their scores may be compared."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purerl.config.fields import Config
+from purerl.core.numbers import is_int
+
+FIELDS = ("env", "env_kwargs", "env_params", "num_levels")  # of a config
+
+
+class Task(NamedTuple):
+    """The environment of a run.
+
+    name: the id, or the name of an own environment, with the parameters that the run changed.
+    own: the description of an own environment, as checkpoints record it: pairs of an entry and its text, sorted; () without one.
+    """
+
+    name: str
+    own: tuple[tuple[str, str], ...] = ()
+
+
+def task_of(record: dict[str, Any], config: int | None = None, evaluated: dict[str, Any] | None = None) -> Task:
+    """Return the task of a run.
+
+    Args:
+        record: of a checkpoint.
+        config: the index in a batch of configs, or None.
+        evaluated: how evaluation episodes differ from those of training, for their scores.
+    """
+    values, objects, evaluated = record["config"], record.get("objects", {}), evaluated or {}
+    params = {name: _number(x, config) for name, x in values.get("env_params", {}).items()}
+    params |= {name: _number(x, None) for name, x in evaluated.get("env_params", {}).items()}
+    parts = {f"env_kwargs.{name}": _text(x) for name, x in sorted(values.get("env_kwargs", []))}
+    parts |= {f"env_params.{name}": x for name, x in sorted(params.items())}
+    parts |= {"num_levels": str(values["num_levels"])} if values.get("num_levels") else {}
+    parts |= {"eval_max_steps": str(evaluated["max_steps"])} if evaluated.get("max_steps") else {}
+    changed = ", ".join(f"{name} = {x}" for name, x in parts.items())
+    given = objects.get("env", {})
+    name = given.get("is") or values["env"]
+    own = {name: str(x) for name, x in {**objects.get("env_params", {}), **given}.items() if name != "is"}
+    return Task(f"{name} ({changed})" if changed else name, tuple(sorted(own.items())))
+
+
+def task_of_config(cfg: Config) -> Task:
+    """Return the task of a config without an own environment."""
+    return task_of({"config": json.loads(cfg.to_json())})
+
+
+def names_of(tasks: Iterable[Task]) -> dict[Task, str]:
+    """Return a name for each task: its own, and where several share that, the entries in which their descriptions differ."""
+    tasks, found = tuple(dict.fromkeys(tasks)), {}
+    for task in tasks:
+        others = [dict(other.own) for other in tasks if other.name == task.name]
+        differ = [f"{name.lstrip('.')} = {x}" for name, x in task.own if any(other.get(name) != x for other in others)]
+        found[task] = f"{task.name} ({', '.join(differ)})" if differ else task.name
+    return found
+
+
+def is_of_task(path: str) -> bool:
+    """Return True if the path of a field is a part of the task."""
+    return path.partition(".")[0] in FIELDS
+
+
+def _number(value: Any, config: int | None) -> str:
+    """Return a parameter as text, the same for the same number in single precision; of a batch one value, or all."""
+    if isinstance(value, list):
+        return _number(value[config], None) if config is not None else ", ".join(_number(x, None) for x in value)
+    return str(value) if is_int(value) else np.format_float_positional(np.float32(value), trim="-")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
