@@ -314,7 +314,8 @@ def _train_sweep(cfg: Config, asked: Training, options: dict[str, Any]) -> int:
         title = f"{len(made.points)} configs, {len(result.programs)} programs; interquartile mean of the return, 95 % interval"
         console = LiveLine().console
         console.print(table_of(title, ("config", "seeds", "return", "from", "to"), rows))
-        console.print("The first was chosen on these seeds: train it with others to know its score.", highlight=False)
+        first = "The first" if len(set(made.tasks)) == 1 else "The first of each task"
+        console.print(f"{first} was chosen on these seeds: train it with others to know its score.", highlight=False)
         if result.diverged:
             runs = result.returns.size
             console.print(f"{result.diverged} of {runs} runs diverged and have no score.", highlight=False)
@@ -372,14 +373,11 @@ def _tune(cfg: Config, asked: Tuning) -> int:
     rows = [[str(x.number), space.in_words(x.point), f"{x.score:.1f}"] for x in found.trials[: asked.finalists]]
     title = f"the best of {len(found.trials)} trials: mean return over {asked.num_seeds} seeds"
     console.print(table_of(title, ("trial", "settings", "return"), rows, left=2))
-    if found.cfg is None:
-        console.print("No trial was trained to the end: all diverged, or ended no episode.", highlight=False)
-        return 1
     score = found.summary
     texts = [
         f"With {score.seeds} seeds that no choice has seen: {score.iqm:.1f} ({score.low:.1f} to {score.high:.1f}), "
         "interquartile mean and 95 % interval.",
-        "Importance: " + ", ".join(f"{path} {x:.2f}" for path, x in found.importance.items()),
+        "Importance among completed trials: " + ", ".join(f"{path} {x:.2f}" for path, x in found.importance.items()),
         f"Spent: {found.env_steps:,} environment steps, {found.seconds:,.0f} s.",
         "",
         found.toml() if not asked.directory else f"{asked.directory}/best.toml:\n{found.toml()}",

@@ -25,6 +25,7 @@ from purerl.runs.storage.checkpoint import Store, describe, prepare, to_arrays, 
 from purerl.runs.storage.files import AppendOnlyFile, atomic_write, checksum, read_file
 from purerl.runs.training import MAX_CHUNK, Runs
 from purerl.studies import space
+from purerl.studies.rungs import end_of_rung, going_on
 from purerl.studies.space import Range
 from purerl.train import Train
 
@@ -44,10 +45,11 @@ class Step(NamedTuple):
     static: what its program was made with, by field.
     trials: their numbers.
     points: the values of each, by field.
-    scores: `[trials][seeds]`, the mean return of each at the end of the rung; NaN where no episode ended, or it diverged.
-    kept: those that go on to the next rung, or in the last one completed it.
+    scores: `[trials][seeds]`, the mean return of each at the end of the rung; NaN where no episode ended, or the run diverged.
+    kept: the numbers of trials that go on to the next rung, or in the last one completed it.
     env_steps: environment steps that it took.
     seconds: that it took.
+    diverged: the numbers of trials of which a run diverged.
     """
 
     rung: int
@@ -58,6 +60,17 @@ class Step(NamedTuple):
     kept: tuple[int, ...]
     env_steps: int
     seconds: float
+    diverged: tuple[int, ...] = ()
+
+    @property
+    def values(self) -> list[float]:
+        """The mean of each trial over seeds; NaN if a seed has no score."""
+        return [float(np.mean(scores)) for scores in self.scores]
+
+    @property
+    def unknown(self) -> list[int]:
+        """The numbers of trials that cannot be judged: with some seed no episode ended."""
+        return [n for n, value in zip(self.trials, self.values, strict=True) if math.isnan(value) and n not in self.diverged]
 
 
 class Trial(NamedTuple):
@@ -66,20 +79,31 @@ class Trial(NamedTuple):
     number: from 0.
     point: its values, by field.
     rung: the last one that it finished, from 0.
-    completed: whether it was trained to the end.
-    scores: `[seeds]` at the end of that rung.
+    status: `waiting` for its next rung, `stopped` by the pruner, `diverged`, or `completed`.
+    scores: `[seeds]` at the end of that rung; NaN of a seed that diverged, or with which no episode ended.
     """
 
     number: int
     point: dict[str, Any]
     rung: int
-    completed: bool
+    status: str
     scores: np.ndarray
 
     @property
+    def completed(self) -> bool:
+        """Return True if the trial was trained to the end."""
+        return self.status == "completed"
+
+    @property
     def score(self) -> float:
-        """The mean over seeds."""
-        return float(np.mean(self.scores))
+        """The mean over the seeds that have a score; NaN without any."""
+        known = self.scores[np.isfinite(self.scores)]
+        return float(np.mean(known)) if known.size else math.nan
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """The key to sort trials by, the best first: those with a score of every seed come before others."""
+        return not np.isfinite(self.scores).all(), -np.nan_to_num(self.score, nan=-np.inf)
 
 
 class Study:
@@ -90,6 +114,7 @@ class Study:
     Attributes:
         cfg: what is not tuned.
         env_steps, seconds: spent so far.
+        unjudged: how often a trial went on because with some seed no episode had ended in a rung.
 
     Args:
         cfg, values, trials, search_hours, sampler, pruner, objects: as `tune` takes them.
@@ -116,8 +141,8 @@ class Study:
         self._optuna = _optuna()
         self._objects, self._limit = objects, limit
         self._sampler, self._counts_waiting = sampler or self._tpe, sampler is None
-        pruner = pruner or _better_half(self._optuna)
         self._study = self._optuna.create_study(direction="maximize", pruner=pruner, sampler=self._sampler(0))
+        self._pruner, self._reported = pruner, []  # pairs of a rung and a value
         self._live: dict[int, Any] = {}  # of Optuna, by number
         self._found: dict[int, Trial] = {}
         self._waiting: list[tuple[int, int, dict[str, Any]]] = []  # rung to train, trial, its static values
@@ -125,7 +150,7 @@ class Study:
         self._where: dict[int, int] = {}  # trial to the checkpoint that has its state
         self._programs: dict[str, Runs] = {}
         self._batches = 0
-        self.env_steps, self.seconds = 0, 0.0
+        self.env_steps, self.seconds, self.unjudged = 0, 0.0, 0
         self._file, self._store = AppendOnlyFile(None, b""), None
         if home is not None:
             self._open(home)
@@ -286,6 +311,8 @@ class Study:
         states, study = self._optuna.trial.TrialState, self._optuna.create_study(direction="maximize")
         for trial in self._study.get_trials(deepcopy=False):
             waits = trial.state == states.RUNNING
+            if waits and not trial.intermediate_values:  # nothing is known of it yet
+                continue
             study.add_trial(
                 self._optuna.trial.create_trial(
                     state=states.PRUNED if waits else trial.state,
@@ -301,7 +328,7 @@ class Study:
         """A point that Optuna proposes, as the next trial."""
         trial = self._live[number] = self._study.ask()
         point = self._drawn(trial)
-        self._found[number] = Trial(number, point, -1, False, np.array([]))
+        self._found[number] = Trial(number, point, -1, "waiting", np.array([]))
         return point
 
     def _drawn(self, trial: Any) -> dict[str, Any]:
@@ -334,7 +361,7 @@ class Study:
         before, points = time.perf_counter(), [self._found[number].point for number in numbers]
         runs = self._runs(static, points)
         plan, seeds = runs.here.plan, self._options["num_seeds"]
-        begin, end = (self._updates_of(r, plan.num_updates) for r in (rung - 1, rung))
+        begin, end = (end_of_rung(r, self._options["rungs"], plan.num_updates) for r in (rung - 1, rung))
         state = runs.init()
         if rung and self._has_states(numbers):
             state = self._resumed(state, runs.template(), numbers)
@@ -345,10 +372,11 @@ class Study:
         trained = self._advance(runs, state, end - begin)
         if trained is None:
             return None
-        state, scores = trained
+        state, scores, finite = trained
         count = len(numbers) * seeds * plan.batch_size * (end - begin)
         spent = time.perf_counter() - before
-        step = Step(rung, static, tuple(numbers), tuple(points), scores[: len(numbers)], (), count, spent)
+        diverged = tuple(number for number, is_finite in zip(numbers, finite, strict=False) if not is_finite)
+        step = Step(rung, static, tuple(numbers), tuple(points), scores[: len(numbers)], (), count, spent, diverged)
         step = step._replace(kept=self._decide(step))
         last = rung + 1 == self._options["rungs"]
         states, described = ({}, {}) if last else self._parts(state, numbers, step.kept)
@@ -358,8 +386,11 @@ class Study:
         self._states |= states
         return step
 
-    def _advance(self, runs: Runs, state: PyTree, updates: int) -> tuple[PyTree, Scores] | None:
-        """So many updates of a batch, a chunk at a time: the state and the scores; None if something ends the study before."""
+    def _advance(self, runs: Runs, state: PyTree, updates: int) -> tuple[PyTree, Scores, np.ndarray] | None:
+        """Train a batch for so many updates, a chunk at a time, unless something ends the study before.
+
+        Return the state, the scores, and which trials are finite with every seed.
+        """
         rows, done, length, before = [], 0, 1, time.perf_counter()
         while done < updates:
             length = min(length, MAX_CHUNK, updates - done)
@@ -370,8 +401,8 @@ class Study:
             before = now
             if self._limit() is not None and done < updates:
                 return None
-        episode_return = jax.tree.map(lambda *x: np.concatenate(x, -1), *rows)
-        return state, _scores(episode_return, finite, self._options["num_seeds"])
+        episode_return, seeds = jax.tree.map(lambda *x: np.concatenate(x, -1), *rows), self._options["num_seeds"]
+        return state, _scores(episode_return, finite, seeds), finite.reshape(-1, seeds).all(1)
 
     def _parts(self, state: PyTree, numbers: list[int], kept: tuple[int, ...]) -> tuple[dict[int, Any], dict[str, str]]:
         """The state of each trial that goes on, by path, and what is in each path."""
@@ -380,10 +411,6 @@ class Study:
         fewer = lambda path, text: text if _is_clock(path) else re.sub(r"\[\d+", f"[{seeds}", text, count=1)
         states = {number: part(i) for i, number in enumerate(numbers) if number in kept}
         return states, {path: fewer(path, text) for path, text in describe(state).items()}
-
-    def _updates_of(self, rung: int, num_updates: int) -> int:
-        """After how many updates a rung ends."""
-        return 0 if rung < 0 else max(rung + 1, num_updates >> (self._options["rungs"] - 1 - rung))
 
     def _rows(self, count: int) -> int:
         """The rows of a program for so many trials: `at_once`, or a power of 2 that is enough for the few that end a search.
@@ -424,32 +451,39 @@ class Study:
         return jax.tree.map(lambda x, like: placed(x, like.sharding), to_tree(arrays, template), fresh)
 
     def _decide(self, step: Step) -> tuple[int, ...]:
-        """Tells Optuna of a step; the trials that go on, or in the last rung all that have a score."""
-        kept = []
+        """Report a step. Return the trials that go on, or in the last rung all that did not diverge."""
         self._report(step)
-        last = step.rung + 1 == self._options["rungs"]
-        for number, scores in zip(step.trials, step.scores, strict=True):
-            if np.isfinite(scores).all() and (last or not self._live[number].should_prune()):
-                kept.append(number)
-        return tuple(kept)
+        whole = [number for number in step.trials if number not in step.diverged]
+        if step.rung + 1 == self._options["rungs"]:
+            return tuple(whole)
+        if self._pruner is not None:
+            return tuple(n for n in whole if n in step.unknown or not self._live[n].should_prune())
+        rungs, values = zip(*self._reported, strict=True)
+        kept = dict(zip(step.trials, going_on(values, rungs)[-len(step.trials) :], strict=True))
+        return tuple(number for number in whole if kept[number])
 
     def _report(self, step: Step) -> None:
-        """Tells Optuna the value of each trial: the mean over seeds plus its standard error."""
-        for number, scores in zip(step.trials, step.scores, strict=True):
-            error = np.std(scores, ddof=1) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0
-            self._live[number].report(float(np.mean(scores) + error), 2**step.rung)
+        """Report the value of each trial that has one, and the NaN of those that diverged, which to Optuna are the worst."""
+        self._reported += [(step.rung, value) for value in step.values]
+        self.unjudged += len(step.unknown)
+        for number, value in zip(step.trials, step.values, strict=True):
+            if number not in step.unknown:
+                self._live[number].report(value, 2**step.rung)
 
     def _apply(self, step: Step) -> None:
         """What a step means for the search."""
         last = step.rung + 1 == self._options["rungs"]
+        states = self._optuna.trial.TrialState
         for number, scores in zip(step.trials, step.scores, strict=True):
-            going, trial = number in step.kept, self._live[number]
-            self._found[number] = self._found[number]._replace(rung=step.rung, completed=last and going, scores=np.array(scores))
-            states = self._optuna.trial.TrialState
-            if last and going:
-                self._study.tell(trial, float(np.mean(scores)))
-            elif not going:
-                self._study.tell(trial, state=states.PRUNED)
+            going = "completed" if last else "waiting"
+            status = going if number in step.kept else "diverged" if number in step.diverged else "stopped"
+            self._found[number] = self._found[number]._replace(rung=step.rung, status=status, scores=np.array(scores))
+            if status == "completed":
+                score = self._found[number].score
+                known = {"state": states.FAIL} if math.isnan(score) else {"values": score}
+                self._study.tell(self._live[number], **known)
+            elif status != "waiting":
+                self._study.tell(self._live[number], state=states.PRUNED)
         done = set(step.trials)
         self._waiting = [x for x in self._waiting if x[1] not in done]
         if not last:
@@ -470,18 +504,18 @@ class Study:
     # --- the result ---------------------------------------------------------------------------------------------------
 
     def best(self, count: int) -> list[Trial]:
-        """The best trials that were trained to the end, the best first; of equal points one."""
-        completed = sorted((x for x in self._found.values() if x.completed), key=lambda x: x.score)
-        different = {space.in_words(x.point, space.EXACT): x for x in completed}
-        return sorted(different.values(), key=lambda x: -x.score)[:count]
+        """Return the best trials that were trained to the end and have a score, the best first; of equal points one."""
+        scored = (x for x in self._found.values() if x.completed and not math.isnan(x.score))
+        different = {space.in_words(x.point, space.EXACT): x for x in sorted(scored, key=lambda x: x.rank, reverse=True)}
+        return sorted(different.values(), key=lambda x: x.rank)[:count]
 
     def trials(self) -> list[Trial]:
         """All that finished a rung: completed ones first, then by the last rung and the score."""
         tried = [x for x in self._found.values() if x.rung >= 0]
-        return sorted(tried, key=lambda x: (-x.completed, -x.rung, -np.nan_to_num(x.score, nan=-np.inf)))
+        return sorted(tried, key=lambda x: (-x.completed, -x.rung, x.rank))
 
     def importance(self) -> dict[str, float]:
-        """The share of the scores' variance that each parameter explains; {} where it cannot be known."""
+        """Return the share of the variance of completed trials' scores that each parameter explains; {} if it is not known."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -529,17 +563,6 @@ def _optuna() -> Any:
     return optuna
 
 
-def _better_half(optuna: Any) -> Any:
-    """A pruner that stops a trial whose value is below the median of all that were reported at this rung so far."""
-
-    class BetterHalf(optuna.pruners.BasePruner):
-        def prune(self, study: Any, trial: Any) -> bool:
-            values = [x.intermediate_values.get(trial.last_step, np.nan) for x in study.get_trials(deepcopy=False)]
-            return trial.intermediate_values[trial.last_step] < np.median([x for x in values if not np.isnan(x)])
-
-    return BetterHalf()
-
-
 def _scores(episode_return: Mean, finite: np.ndarray, seeds: int) -> Scores:
     """`[trials][seeds]`, NaN where a run diverged or no episode ended."""
     scores = np.where(finite, over_the_last(episode_return, SCORED), np.nan).reshape(-1, seeds)
@@ -570,6 +593,8 @@ def _step_of(line: bytes) -> tuple[Step, list[dict[str, Any]]] | None:
         points = [{path: tuples(x) for path, x in point.items()} for point in found["points"]]
         scores = [tuple(math.nan if x is None else x for x in row) for row in found["scores"]]
         lists = {"trials": tuple(found["trials"]), "kept": tuple(found["kept"])}
+        without = [n for n, row in zip(lists["trials"], scores, strict=True) if not np.isfinite(row).all()]
+        lists["diverged"] = tuple(found.get("diverged", without))  # older studies stopped every trial without a score
         return Step(**{**found, **lists, "points": tuple(points), "scores": tuple(scores)}), drawn
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -9,6 +9,7 @@ counts twice.
 """
 
 import math
+import pathlib
 import time
 import warnings
 from collections.abc import Callable
@@ -27,9 +28,11 @@ from purerl.runs.storage.checkpoint import Lock, run_directory
 from purerl.runs.storage.files import atomic_write
 from purerl.studies import space
 from purerl.studies.reading import WINNER
+from purerl.studies.rungs import check_rungs
 from purerl.studies.scores import Summary, summary_of
 from purerl.studies.study import Step, Study, Trial, at_once_of, check_program
 from purerl.studies.sweep import Sweep, SweepResult, num_seeds_of
+from purerl.studies.tasks import is_of_task
 from purerl.studies.writing import as_code, as_toml
 from purerl.train import make_train
 
@@ -40,12 +43,14 @@ MOST_CHECKED = 32  # programs that are made before the first is trained
 class Tuned(NamedTuple):
     """The result of tuning, finished or interrupted.
 
-    cfg: the best config; None if it was interrupted before.
+    cfg: the best config; None only if `stopped_by` says what interrupted the study before.
     point: what it has in place of the config that was tuned, by field.
     summary: its score on seeds that neither tuning nor the choice among finalists has seen.
     trials: all, the best first: completed ones before others.
     finalists: labels of the best trials, and their scores on seeds that tuning has not seen, the best first.
-    importance: the share of the scores' variance that each parameter explains, by field; {} where it cannot be known.
+    importance: the share of the variance of scores that each parameter explains, by field, among completed trials alone: what
+      the pruner stopped or what diverged does not count, so that a parameter which decided about that may look unimportant. {} if
+      it is not known.
     env_steps, seconds: spent on all of it.
     stopped_by: the signal that ended it early, "max_hours", or None.
 
@@ -78,7 +83,7 @@ class Tuned(NamedTuple):
 
     def _chosen(self) -> OnPolicyConfig:
         if self.cfg is None:
-            raise ConfigError([Problem("cfg", None, "none was chosen: the study was stopped, or no trial has a score")])
+            raise ConfigError([Problem("cfg", None, "none was chosen before the study was stopped")])
         return self.cfg
 
 
@@ -103,18 +108,20 @@ def tune(
 ) -> Tuned:
     """Searches for good settings, with Optuna's samplers and pruners. Needs `pip install 'purerl[tune]'`.
 
-    A trial's score is the mean return over its seeds in the last fifth of a rung. All trials have the same seeds. The pruner
-    is told the mean plus its standard error, so that noise alone stops few good trials. The best completed trials are trained
-    again with other seeds, which choose the winner; a third set of seeds gives the score that is reported.
+    A trial's score is the mean return over its seeds in the last fifth of a rung. All trials have the same seeds. A trial stops
+    if its score is below the median of all scores at that rung so far, or if a seed diverges. If with some seed no episode ended,
+    the trial goes on. The best completed trials are trained again with other seeds, which choose the winner; a third set of seeds
+    gives the score that is reported.
 
     Args:
         cfg: what is not tuned.
-        values: a dict from fields to a `purerl.Range` or a list. Of static fields each choice is a program of its own.
+        values: a dict from fields to a `purerl.Range` or a list. Of static fields each choice is a program of its own. The
+          environment and its parameters are no such fields: scores of several tasks have no best.
         trials: how many settings to try; of lists alone each combination once, at most.
         num_seeds: of each trial.
         directory: for the study, which the same call continues after a kill, and for the runs of finalists; None keeps nothing.
           More `trials` may be asked for later.
-        rungs: into which training is cut. The first ends at `1 / 2**(rungs - 1)` of it.
+        rungs: into which training is cut. The first ends at `1 / 2**(rungs - 1)` of it, and must be as long as an episode.
         at_once: trials in a program; if None `trials / (2 * choices of static fields)`, 16 at most. A study that goes on has
           as many as it began with.
         finalists: completed trials that are trained again.
@@ -124,12 +131,12 @@ def tune(
         max_hours: ends the study, saved, after this many hours of this call; 0 for no limit.
         sampler: from a seed to one of Optuna's samplers; if None TPE, after a first batch that is drawn at random. To TPE, trials
           that wait for their next rung count with the score that they have; to another sampler they still run.
-        pruner: one of Optuna's pruners; successive halving if None, which stops what is not in the better half of a rung so far.
+        pruner: one of Optuna's pruners, in place of the rule above. Each trial's score is reported to it.
         watch: called after each batch.
         **objects: `env`, `network` and the others, as `make_train` takes them.
 
     Raises:
-        ConfigError: wrong arguments, or Optuna is not installed.
+        ConfigError: wrong arguments, Optuna is not installed, or at the end no trial has a score; the directory is kept.
         CheckpointMismatch: the directory has another study.
 
     Example:
@@ -142,6 +149,8 @@ def tune(
     check_type(cfg)
     raise_if_any(_wrong_options(locals()))
     values = space.checked(cfg, values, "values")
+    hint = "is a part of the task, and scores of several tasks have no best: tune each by itself, or purerl.sweep and compare"
+    raise_if_any([Problem(path, x if isinstance(x, tuple) else str(x), hint) for path, x in values.items() if is_of_task(path)])
     static = {path: x for path, x in values.items() if space.is_static(cfg, path)}
     choices = math.prod(len(x) if isinstance(x, tuple) else x.high - x.low + 1 for x in static.values())
     home = None if directory is None else run_directory(directory)
@@ -162,8 +171,15 @@ def tune(
                     watch(step)
             study.close()
         best = study.best(finalists)
-        if limit() is not None or not best:
+        if limit() is not None:
             return _result(study, None, (), None, limit())
+        if study.unjudged:
+            text = f"{study.unjudged} times a trial went on unjudged, since with some seed no episode had ended in its rung"
+            warnings.warn(text, stacklevel=2)
+        if not best:
+            status = [trial.status for trial in study.trials()]
+            counts = {"diverged": status.count("diverged"), "were stopped before the end": status.count("stopped")}
+            raise _without_score("trials", len(status), counts, home)
         left = max_hours - (time.perf_counter() - started) / 3600 if max_hours else 0.0
         return _finals(study, best, num_seeds, final_seeds, seed + num_seeds, home, left, objects)
     finally:
@@ -184,6 +200,8 @@ def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rung
         trains = [make_train(space.with_values(cfg, point), **objects) for point in points[: None if few else 1]]
     for train in trains:
         check_program(train, rungs)
+    if warning := check_rungs(trains, rungs):
+        warnings.warn(warning, stacklevel=3)
     return identity(trains[0], cfg)["objects"]
 
 
@@ -200,8 +218,8 @@ def _finals(
     if chosen.stopped_by is not None:
         return _result(study, None, (), None, chosen.stopped_by)
     rows = tuple(chosen.summary())
-    if not rows[0].seeds:  # all diverged
-        return _result(study, None, rows, None, None)
+    if not rows[0].seeds:
+        raise _without_score("finalists' runs", chosen.returns.size, {"diverged": chosen.diverged}, home)
     winner = best[again.labels.index(rows[0].label)]
     left = max(1e-9, hours - (time.perf_counter() - began) / 3600) if hours else 0.0
     name = f"best/{winner.number}"
@@ -219,6 +237,15 @@ def _finals(
         atomic_write(home / "best.toml", found.toml().encode())
         atomic_write(home / "best.json", found.cfg.to_json().encode())
     return found
+
+
+def _without_score(what: str, total: int, counts: dict[str, int], home: pathlib.Path | None) -> ConfigError:
+    """Return the error of a study in which nothing has a score: how many diverged or were stopped; the rest ended no episode."""
+    counts = {**counts, "ended no episode": total - sum(counts.values())}
+    why = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
+    hint = f"none has a score: {why}; lower values of lr help where runs diverge, a larger total_timesteps where no episode ends"
+    kept = "" if home is None else f"; the study is kept in {home}"
+    return ConfigError([Problem(what, total, hint + kept)])
 
 
 def _spend(study: Study, result: SweepResult) -> None:
