@@ -33,6 +33,7 @@ from purerl.flags import (
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.rendering import render
+from purerl.runs.analysis.statistics import few_seeds, with_interval
 from purerl.runs.compile_cache import cache_directory, cached_programs, clear_cache, compile_cache
 from purerl.runs.devices import use_cores
 from purerl.runs.directory import Run, load, saved_values
@@ -310,10 +311,13 @@ def _train_sweep(cfg: Config, asked: Training, options: dict[str, Any]) -> int:
     recorders_of = lambda path, cfgs: (LiveLine(), *_recorders(asked, cfgs, path))
     result = made.fit(asked.seed, at_once=asked.at_once or None, recorders=recorders_of, **options)
     if is_first():
-        rows = [[x.label, str(x.seeds), *(f"{number:.1f}" for number in (x.iqm, x.low, x.high))] for x in result.summary()]
+        summary = result.summary()
+        rows = [[x.label, str(x.seeds), with_interval((x.iqm, x.low, x.high), "{:.1f}".format)] for x in summary]
         title = f"{len(made.points)} configs, {len(result.programs)} programs; interquartile mean of the return, 95 % interval"
         console = LiveLine().console
-        console.print(table_of(title, ("config", "seeds", "return", "from", "to"), rows))
+        console.print(table_of(title, ("config", "seeds", "return"), rows))
+        if note := few_seeds(x.seeds for x in summary):
+            console.print(f"Few seeds: {note}.", highlight=False)
         first = "The first" if len(set(made.tasks)) == 1 else "The first of each task"
         console.print(f"{first} was chosen on these seeds: train it with others to know its score.", highlight=False)
         if result.diverged:
@@ -358,8 +362,7 @@ def _tune(cfg: Config, asked: Tuning) -> int:
     best = []
 
     def watch(step: Step) -> None:
-        means = [float(np.mean(scores)) for scores in step.scores]
-        best.append(max((x for x in (*means, *best[-1:]) if np.isfinite(x)), default=np.nan))
+        best.append(max((x for x in (*step.values, *best[-1:]) if np.isfinite(x)), default=np.nan))
         made = f" ({space.in_words(step.static)})" if step.static else ""
         span = f"trials {step.trials[0]} to {step.trials[-1]}" if step.rung == 0 else f"{len(step.trials)} trials"
         line = f"rung {step.rung + 1} of {asked.rungs}{made}: {span}, {len(step.kept)} kept; best so far {best[-1]:.1f}"
@@ -375,8 +378,9 @@ def _tune(cfg: Config, asked: Tuning) -> int:
     console.print(table_of(title, ("trial", "settings", "return"), rows, left=2))
     score = found.summary
     texts = [
-        f"With {score.seeds} seeds that no choice has seen: {score.iqm:.1f} ({score.low:.1f} to {score.high:.1f}), "
-        "interquartile mean and 95 % interval.",
+        f"With {score.seeds} seeds that no choice has seen: "
+        f"{with_interval((score.iqm, score.low, score.high), '{:.1f}'.format)}, interquartile mean and 95 % interval.",
+        *([f"Few seeds: {note}."] if (note := few_seeds([score.seeds])) else []),
         "Importance among completed trials: " + ", ".join(f"{path} {x:.2f}" for path, x in found.importance.items()),
         f"Spent: {found.env_steps:,} environment steps, {found.seconds:,.0f} s.",
         "",

@@ -57,6 +57,8 @@ SMALLER = {
 QUICK = ["--total-timesteps", "1024", "--num-envs", "4", "--num-steps", "128", "--num-minibatches", "4", "--hidden", "8"]
 
 
+# Its smaller studies train for fewer steps than an episode of CartPole may take.
+@pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")
 @pytest.mark.slow
 @pytest.mark.as_users
 def test_the_readmes_python_runs(tmp_path, monkeypatch):
@@ -70,6 +72,7 @@ def test_the_readmes_python_runs(tmp_path, monkeypatch):
     assert known["fine"].progress.updates == 2
 
 
+@pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")
 @pytest.mark.slow
 @pytest.mark.as_users
 def test_the_readmes_commands_run(tmp_path, monkeypatch, capsys):

@@ -13,6 +13,7 @@ import tomllib
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optuna
 import pytest
 from scipy.stats import mannwhitneyu, trim_mean
 
@@ -24,6 +25,10 @@ from purerl.studies import space
 from purerl.studies import study as studies
 from purerl.studies import sweep as sweeps
 from purerl.studies.listing import listed
+from purerl.studies.rungs import check_rungs, going_on
+from purerl.studies.tasks import names_of, task_of
+from tests.benchmarks import pruning
+from tests.old_runs import HERE
 from tests.probes import ObsDependent, Varied
 from tests.tiny import CFG, digest
 
@@ -464,6 +469,62 @@ def test_configs_of_a_sweep_are_compared_and_listed(trained, capsys):
     assert "2 runs in" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_parameters_of_an_environment_are_tasks_of_their_own(tmp_path):
+    """Longer episodes have higher returns, and no better config."""
+    made = purerl.sweep(SHORT, {"env_params.max_steps_in_episode": [5, 50]})
+    evaluation = {"eval_every": 2, "eval_episodes": 2, "eval_max_steps": 50, "eval_env_params": {"gravity": 5.0}}
+    made.fit(0, tmp_path / "s", num_seeds=2, **evaluation)
+    names = [f"CartPole-v1 (env_params.max_steps_in_episode = {n})" for n in (5, 50)]
+    found = purerl.compare([tmp_path / "s"])
+    assert (list(found.entries), list(found.tasks)) == (["s"], names[::-1] if names[0] > names[1] else names)
+    assert np.mean(found.scores("s", names[0])) <= 5 < np.mean(found.scores("s", names[1]))
+    for task in purerl.compare([tmp_path / "s"], episodes="evaluation").tasks:
+        assert task.startswith("CartPole-v1 (env_params.gravity = 5, env_params.max_steps_in_episode = ")
+        assert task.endswith(", eval_max_steps = 50)")
+    assert [row.task for row in listed(tmp_path)] == names
+    first, second = sorted((tmp_path / "s").glob("[01]-*"))
+    with pytest.raises(purerl.ConfigError, match=r"has no run of CartPole-v1 \(.* = 50\), which others have"):
+        purerl.compare({"a": [first], "b": [second]})
+
+
+def test_swept_parameters_of_an_environment_are_tasks_of_their_own():
+    found = purerl.compare([HERE / "0.2.0" / "batch"], episodes="evaluation")
+    assert list(found.entries) == ["batch"]
+    assert found.tasks == ("Pendulum-v1 (env_params.g = 0)", "Pendulum-v1 (env_params.g = 10)")
+
+
+def test_a_task_is_all_that_makes_the_environment():
+    record = lambda **fields: {"config": json.loads(CFG.replace(**fields).to_json())}
+    name = lambda **fields: task_of(record(**fields)).name
+    assert name() == "CartPole-v1"
+    assert name(env="DeepSea-bsuite", env_kwargs=(("size", 10),)) == "DeepSea-bsuite (env_kwargs.size = 10)"
+    assert name(num_levels=7, env_params={"g": 9.8}) == name(num_levels=7, env_params={"g": np.float32(9.8)})
+    assert name(num_levels=7, env_params={"g": 9.8}) == "CartPole-v1 (env_params.g = 9.8, num_levels = 7)"
+    batch = record(env_params={"g": np.float32([1, 2])})
+    assert [task_of(batch, i).name for i in (1, None)] == ["CartPole-v1 (env_params.g = 2)", "CartPole-v1 (env_params.g = 1, 2)"]
+    evaluated = {"env_params": {"g": 3.0}, "max_steps": 40}
+    assert task_of(record(), None, evaluated).name == "CartPole-v1 (env_params.g = 3, eval_max_steps = 40)"
+    own = lambda **env: task_of(record() | {"objects": {"env": {"is": "my.Env", **env}}})
+    short, long, other = (
+        own(max_steps="5", actions="Discrete n=2"),
+        own(max_steps="50", actions="Discrete n=2"),
+        task_of(record()),
+    )
+    assert names_of([short, other]) == {short: "my.Env", other: "CartPole-v1"}
+    assert list(names_of([short, long, short]).values()) == ["my.Env (max_steps = 5)", "my.Env (max_steps = 50)"]
+
+
+def test_a_best_config_is_of_one_task():
+    made = purerl.sweep(CFG, {"num_levels": [0, 8], "lr": [1e-3, 1e-2]})
+    result = sweeps.SweepResult(made, made.programs(), (), 2, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweeps.SweepResult, "returns", np.array([[1.0, 1.0], [2.0, 2.0], [8.0, 8.0], [7.0, 7.0]]))
+        assert [row.iqm for row in result.summary()] == [2.0, 1.0, 8.0, 7.0]  # each task by itself
+        with pytest.raises(purerl.ConfigError, match="num_levels = 'swept': is a part of the task"):
+            _ = result.best
+
+
 def test_environments_of_a_sweep_are_tasks(tmp_path):
     made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "Catch-bsuite"], "lr": [1e-3, 1e-2]})
     result = made.fit(0, tmp_path / "s")
@@ -490,6 +551,7 @@ def test_a_sweep_from_a_file_and_the_command_line(tmp_path, capsys):
 
 TUNED = SHORT.replace(total_timesteps=64 * 8)
 SPACE = {"lr": Range(1e-4, 1e-1, log=True), "ent_coef": Range(0.0, 0.1), "num_steps": [16, 8]}
+RATES = (1e-3, 3e-3, 1e-2, 3e-2)
 OPTIONS = {"trials": 12, "num_seeds": 2, "at_once": 3, "rungs": 2, "finalists": 2, "final_seeds": 2}
 
 
@@ -510,13 +572,14 @@ def test_tuning_tries_every_trial_once_and_stops_the_worse_half(study):
     assert sorted(begun) == list(range(12))
     later = [number for step in steps if step.rung == 1 for number in step.trials]
     assert sorted(later) == sorted(number for step in steps if step.rung == 0 for number in step.kept)
-    assert {step.static["num_steps"] for step in steps[:2]} == {16, 8}  # each choice of what is static is tried
+    first = [step.static["num_steps"] for step in steps if step.rung == 0][:2]
+    assert set(first) == {16, 8}  # each choice of what is static is tried
     seen = []
     for step in steps:
         if step.rung == 0:
-            upper = [np.mean(x) + np.std(x, ddof=1) / math.sqrt(2) for x in step.scores]
-            seen += upper
-            kept = tuple(number for number, x in zip(step.trials, upper, strict=True) if x >= np.median(seen))
+            means = [np.mean(x) for x in step.scores]
+            seen += means
+            kept = tuple(number for number, x in zip(step.trials, means, strict=True) if x >= np.median(seen))
             assert step.kept == kept
     completed = [trial for trial in found.trials if trial.completed]
     assert found.trials[: len(completed)] == tuple(sorted(completed, key=lambda x: -x.score))
@@ -579,6 +642,89 @@ def untrained(score):
         return step
 
     return train
+
+
+class NeverStops(optuna.pruners.BasePruner):
+    def prune(self, study, trial):
+        return False
+
+
+def scored_by(scores, diverged=()):
+    """In place of `Study._train`: each trial has the scores of its rate, at every rung."""
+
+    def train(self, rung, static, numbers):
+        points = tuple(self._found[number].point for number in numbers)
+        of = tuple(scores[point["lr"]] for point in points)
+        lost = tuple(n for n, point in zip(numbers, points, strict=True) if point["lr"] in diverged)
+        step = studies.Step(rung, static, tuple(numbers), points, of, (), 0, 0.0, lost)
+        step = step._replace(kept=self._decide(step))
+        self._keep(step, {}, {})
+        self._apply(step)
+        return step
+
+    return train
+
+
+def test_a_trial_that_ended_no_episode_goes_on_and_one_that_diverged_stops(monkeypatch, tmp_path):
+    """Also where one seed alone did; and a study that is read again has the same trials."""
+    nan = math.nan
+    scores = {0.1: (nan, 9.0), 0.2: (nan, nan), 0.3: (1.0, 2.0), 0.4: (2.0, 3.0), 0.5: (9.0, nan), 0.6: (0.0, 0.0)}
+    monkeypatch.setattr(studies.Study, "_train", scored_by(scores, diverged=(0.5,)))
+    options = {"num_seeds": 2, "rungs": 2, "at_once": 6, "seed": 0, "objects": {}}
+    for _ in range(2):
+        study = studies.Study(TUNED, {"lr": tuple(scores)}, 6, 0, options, tmp_path, None, None, {}, lambda: None)
+        while study.next():
+            pass
+        status = {trial.point["lr"]: trial.status for trial in study.trials()}
+        kept = dict.fromkeys((0.1, 0.2, 0.3, 0.4), "completed")
+        assert status == {**kept, 0.5: "diverged", 0.6: "stopped"}
+        assert [trial.point["lr"] for trial in study.best(4)] == [0.4, 0.3, 0.1]  # those with the score of every seed first
+        assert study.unjudged == 4
+        study.close()
+
+
+def test_studies_of_before_stopped_every_trial_without_a_score():
+    step = studies.Step(0, {}, (0, 1), ({"lr": 0.1}, {"lr": 0.2}), ((1.0,), (math.nan,)), (0,), 0, 0.0)
+    found = step._asdict() | {"scores": [[1.0], [None]], "drawn": []}
+    del found["diverged"]
+    line = json.dumps(found | {"check": studies.checksum(json.dumps(found).encode()).hex()}).encode()
+    assert studies._step_of(line)[0].diverged == (1,)
+
+
+@pytest.mark.filterwarnings("ignore:2 times a trial went on unjudged:UserWarning")
+@pytest.mark.parametrize("score", [(math.nan,), (1.0,)])
+def test_tuning_without_a_winner_is_an_error(score, monkeypatch):
+    """Either no episode ends, or all trials diverge."""
+    rates = (0.1, 0.2)
+    monkeypatch.setattr(studies.Study, "_train", scored_by(dict.fromkeys(rates, score), () if math.isnan(score[0]) else rates))
+    says = "none has a score: 2 ended no episode" if math.isnan(score[0]) else "none has a score: 2 diverged"
+    with pytest.raises(purerl.ConfigError, match=says):
+        purerl.tune(TUNED, {"lr": rates}, trials=2, **QUICK)
+
+
+def test_rungs_are_as_long_as_an_episode():
+    """64 environments x 3,800 steps: the first of 3 rungs has 950 steps of each, and the first of 2 has 1,900."""
+    cfg = CFG.replace(env="Pendulum-v1", num_envs=64, num_steps=19, num_minibatches=4, total_timesteps=64 * 3800)
+    cfg = cfg.replace(env_params={"max_steps_in_episode": 1000})
+    with pytest.raises(purerl.ConfigError, match=r"rungs = 3: an episode may take 1,000 steps, .* has 950 .*; 2 would do"):
+        purerl.tune(cfg, {"lr": Range(1e-4, 1e-2)})
+    train = purerl.make_train(cfg)
+    assert check_rungs([train], 2) == ""
+    longer = purerl.make_train(cfg.replace(env_params={"max_steps_in_episode": 4000}))
+    assert "an episode may take 4,000 steps, and training has 3,800" in check_rungs([longer], 2)
+    with pytest.raises(purerl.ConfigError, match="2 would do"):
+        check_rungs([longer, train], 3)
+
+
+def test_trials_below_the_median_of_their_rung_stop():
+    values = [1.0, 2.0, 3.0, 4.0, 10.0, 20.0, math.nan]
+    assert going_on(values, [0, 0, 0, 0, 1, 1, 0]).tolist() == [False, False, True, True, False, True, True]
+    assert going_on([math.nan], [0]).tolist() == [True]
+
+
+def test_of_equally_good_trials_noisy_ones_go_on_no_more_often():
+    assert abs(pruning.compared(pruning.shipped, 10)[3]) < 0.05
+    assert pruning.compared(pruning.both_optimistic, 10)[3] > 0.3
 
 
 def test_new_trials_are_drawn_where_those_before_were_good(monkeypatch):
@@ -678,6 +824,9 @@ def test_of_a_study_the_winner_is_compared(study):
         ({"lr": Range(1e-4, 1e-2)}, {"rungs": 9}, "too few for so many rungs"),
         ({"lrr": Range(1e-4, 1e-2)}, {}, "did you mean 'lr'"),
         ({"lr": Range(1e-4, 1e-2)}, {"speed": 1}, "no argument of tune"),
+        ({"env_params.limit": [5, 50], "lr": [1e-3]}, {}, "env_params.limit = (5, 50): is a part of the task"),
+        ({"env": ["CartPole-v1", "Acrobot-v1"]}, {}, "is a part of the task"),
+        ({"num_levels": Range(1, 8)}, {}, "num_levels = '1:8': is a part of the task"),
         ({"clip_eps": [0.1, -1.0]}, {}, "clip_eps"),
         ({"lr": Range(1e-4, 1e-2)}, {"max_hours": math.nan}, "max_hours = nan: must be at least 0"),
         ({"lr": Range(1e-4, 1e-2)}, {"search_hours": -1}, "search_hours = -1: must be at least 0"),
@@ -712,10 +861,55 @@ def test_few_trials_are_not_trained_beside_many_copies(monkeypatch):
 @pytest.mark.slow
 def test_a_study_without_scores_has_no_winner(capsys):
     small = ["--env", "Acrobot-v1", "--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
-    assert cli.main(["tune", "ppo", *small, "--trials", "2", "--num-seeds", "1", "--rungs", "2", "--param", "lr=1e-3:1e-2"]) == 1
-    assert "No trial was trained to the end" in capsys.readouterr().out
+    options = ["--trials", "2", "--num-seeds", "1", "--rungs", "2", "--param", "lr=1e-3:1e-2"]
+    with (
+        pytest.warns(UserWarning, match="an episode may take 500 steps, and training has 64 of each"),
+        pytest.warns(UserWarning, match="4 times a trial went on unjudged"),
+    ):
+        assert cli.main(["tune", "ppo", *small, *options]) == 2
+    assert "none has a score: 2 ended no episode" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_study_that_diverges_says_so_and_keeps_its_directory(tmp_path):
+    for _ in range(2):  # trained, and read again
+        with pytest.raises(purerl.ConfigError, match=f"none has a score: 2 diverged; .* the study is kept in {tmp_path}"):
+            purerl.tune(TUNED, {"lr": [1e38, 2e38]}, directory=tmp_path, **{**QUICK, "rungs": 2})
+    assert (tmp_path / "trials.jsonl").exists()
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """The metrics of four rates, each with two seeds, trained without rungs: `[rates, seeds, updates]`."""
+    metric = purerl.sweep(TUNED, {"lr": RATES}).fit(num_seeds=2, env=Varied()).results[0].metrics["episode_return"]
+    return metric.total.reshape(4, 2, -1), metric.count.reshape(4, 2, -1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("from_disk", [False, True])
+def test_a_trial_has_the_scores_of_its_run_alone_in_every_rung(from_disk, alone, tmp_path):
+    """Two of four trials are trained side by side, and each goes on from a state of its own."""
+    options = {"num_seeds": 2, "rungs": 2, "at_once": 2, "seed": 0, "objects": {}}
+    make = lambda: studies.Study(
+        TUNED, {"lr": RATES}, 4, 0, options, tmp_path, None, NeverStops(), {"env": Varied()}, lambda: None
+    )
+    study, steps = make(), []
+    while step := study.next():
+        steps.append(step)
+        if from_disk and len(steps) == 1:
+            study.close()
+            study = make()
+    study.close()
+    assert sorted((step.rung, n) for step in steps for n in step.trials) == [(r, n) for r in range(2) for n in range(4)]
+    last = {0: slice(3, 4), 1: slice(7, 8)}  # a fifth of a rung of four updates
+    for step in steps:
+        total, count = (x[..., last[step.rung]].sum(-1) for x in alone)
+        for point, scores in zip(step.points, step.scores, strict=True):
+            same = [np.allclose(scores, x, rtol=1e-4) for x in total / count]
+            assert same == [rate == point["lr"] for rate in RATES], (step.rung, point, scores)
+
+
+@pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")  # and takes fewer
 @pytest.mark.slow
 def test_tuning_from_the_command_line(tmp_path, capsys):
     small = ["--total-timesteps", "512", "--num-envs", "4", "--num-steps", "16", "--hidden", "8", "--rungs", "2"]

@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 
 from purerl.core.errors import CheckpointError, ConfigError, Problem, raise_if_any
-from purerl.runs.analysis.statistics import improvement, improvement_interval, interval, iqm, profile, stratified_interval
+from purerl.runs.analysis.statistics import (
+    few_seeds,
+    improvement,
+    improvement_interval,
+    interval,
+    iqm,
+    profile,
+    stratified_interval,
+    with_interval,
+)
 from purerl.runs.storage.files import atomic_write, read_errors, write_errors
 from purerl.studies.reading import EPISODES, SCORES, Scored, runs_to_compare, scored
 from purerl.studies.tasks import names_of
@@ -30,7 +39,7 @@ class Comparison:
     Attributes:
         entries: from the name of each to its scores, by task.
         reference: of each task the scores that are 0 and 1 when normalised; None without a reference.
-        protocol: what the scores are, in a sentence.
+        protocol: what the scores are, in a sentence, and a note if the intervals are of few seeds.
 
     Example:
         >>> comparison = purerl.compare({"ours": ["runs/a"], "again": ["runs/a"]})
@@ -46,6 +55,11 @@ class Comparison:
     def tasks(self) -> tuple[str, ...]:
         """The tasks, which every entry has."""
         return tuple(next(iter(self.entries.values())))
+
+    @property
+    def note(self) -> str:
+        """A note on intervals of few seeds; "" if every entry has enough."""
+        return few_seeds(len(x.scores) for of_tasks in self.entries.values() for x in of_tasks.values())
 
     @property
     def can_pool(self) -> bool:
@@ -110,7 +124,7 @@ class Comparison:
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """The table of interquartile means: its columns, and a row for each entry."""
-        words = lambda numbers: "{} ({} to {})".format(*map(_short, numbers))
+        words = lambda numbers: with_interval(numbers, _short)
         pooled = len(self.tasks) > 1 and self.can_pool
         columns = ["", "seeds", *self.tasks, *(["all, normalised"] if pooled else [])]
         rows = []
@@ -125,7 +139,7 @@ class Comparison:
         rows = []
         for ours, theirs in self.pairs():
             numbers = self.improvement(ours, theirs)
-            rows.append([ours, theirs, "{:.2f} ({:.2f} to {:.2f})".format(*numbers)])
+            rows.append([ours, theirs, with_interval(numbers, "{:.2f}".format)])
         return ["X", "Y", "P(X > Y)"], rows
 
     def markdown(self) -> str:
@@ -185,6 +199,7 @@ class Comparison:
             self._draw_pooled(axes["efficiency"], axes["profile"], unit)
         if pairs:
             self._draw_pairs(axes["pairs"], pairs)
+        figure.suptitle(self.note, fontsize="small", color="tab:red")
         with write_errors(out):
             figure.savefig(out, dpi=150)
         return figure
@@ -212,7 +227,8 @@ class Comparison:
     def _draw_pairs(self, axes: Any, pairs: list[tuple[str, str]]) -> None:
         for i, (ours, theirs) in enumerate(reversed(pairs)):
             middle, low, high = self.improvement(ours, theirs)
-            axes.barh(i, high - low, left=low, height=0.5, alpha=0.4)
+            if not math.isnan(low):
+                axes.barh(i, high - low, left=low, height=0.5, alpha=0.4)
             axes.plot([middle, middle], [i - 0.25, i + 0.25], color="black")
         axes.set_yticks(range(len(pairs)), [f"{a}\n> {b}" for a, b in reversed(pairs)], fontsize="small")
         axes.axvline(0.5, color="grey", lw=1, ls=":")
@@ -362,11 +378,12 @@ def _protocol(read: dict[str, dict[str, Scored]], score: str, episodes: str, ref
         counts = sorted({x.evaluated.get("episodes") or 0 for x in every})
         which = f"{' or '.join(map(str, counts))} evaluation episodes, {mode}"
     steps = "; ".join(f"{task} {_steps(read, task)} steps" for task in next(iter(read.values())))
+    note = few_seeds(len(x.scores) for x in every)
     normal = " (in the column of all tasks normalised by the reference)" if reference else ""
     return (
         f"Interquartile mean over seeds{' and tasks' if reference else ''} and its 95 % interval, by a stratified bootstrap of "
         f"10,000 draws. Scores: the mean return over {what}{normal}; {which}. {steps}. P(X > Y): the probability that a run of X "
-        "scores above one of Y, 95 % interval of 2,000 draws (Agarwal et al. 2021)."
+        "scores above one of Y, 95 % interval of 2,000 draws (Agarwal et al. 2021)." + (f" Few seeds: {note}." if note else "")
     )
 
 

@@ -15,7 +15,7 @@ class Summary(NamedTuple):
     label: the config in words.
     seeds: how many have a score.
     iqm: the interquartile mean, NaN without any.
-    low, high: its 95 % bootstrap interval.
+    low, high: its 95 % bootstrap interval; NaN of one seed, and too narrow below five.
     """
 
     label: str

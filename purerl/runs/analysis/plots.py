@@ -120,10 +120,11 @@ def plot(
     if labels and len(labels) != len(lines):
         raise ConfigError([Problem("labels", list(labels), f"as many as lines are needed: {len(lines)}")])
     named, statistic = CENTRES[centre]
-    axes = figure.add_subplot()
+    axes, counts = figure.add_subplot(), []
     for curve, label in zip(lines, labels or [line.label for line in lines], strict=True):
         steps, values = filled(curve)
         count, every = len(values), len(curve.values)
+        counts.append(count)
         seeds = f"{count} of {every} seeds" if count < every else f"{count} seeds" if count > 1 else "1 seed"
         (line,) = axes.plot(steps, statistic(values) if steps.size else [], label=f"{label} ({seeds})")
         if len(values) > 1 and steps.size:
@@ -131,7 +132,9 @@ def plot(
     axes.set_xlabel("environment steps")
     axes.set_ylabel(metric.replace("_", " "))
     if any(len(curve.values) > 1 for curve in lines):
-        axes.set_title(f"{named} over seeds, with 95 % bootstrap interval", fontsize="medium")
+        note = statistics.few_seeds(counts)
+        title = f"{named} over seeds, with 95 % bootstrap interval"
+        axes.set_title("\n".join([title, *([f"few seeds: {note}"] if note else [])]), fontsize="medium", wrap=True)
     axes.grid(alpha=0.3)
     axes.legend()
     with write_errors(out):
