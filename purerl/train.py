@@ -206,7 +206,7 @@ def _axis(name: str | None, size: int | None) -> Axis | None:
 def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict[str, Any]) -> Environment:
     """The environment of a config, with these overrides of its parameters."""
     names = tuple(dict.fromkeys((*cfg.info, *cfg.episode_info)))
-    made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, names)
+    made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, names, cfg.nonfinite == "reset")
     return with_previous(made, cfg.memory_inputs)
 
 

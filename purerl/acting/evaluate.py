@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from purerl.acting.policy import Policy
+from purerl.core.finite import any_of
 from purerl.core.keys import named_key, split_keys
 from purerl.core.spaces import step_shapes
 from purerl.core.types import Environment, Episodes
@@ -39,24 +40,26 @@ def evaluate(
     nothing = lambda names: {name: jnp.zeros(shapes[name].shape, jnp.float32) for name in names}
     counts = (jnp.zeros(num_episodes, dtype) for dtype in (jnp.float32, jnp.int32, bool))
     episodes = Episodes(*counts, nothing(info), nothing(episode_info))
-    initial = (env_state, obs, jnp.ones(num_episodes, bool), policy.initial_carry(num_episodes), episodes)
+    flags = jnp.ones(num_episodes, bool)
+    initial = (env_state, obs, flags, policy.initial_carry(num_episodes), flags, episodes)
 
     def step(state, index):
-        env_state, obs, first, carry, episodes = state
+        env_state, obs, first, carry, running, episodes = state
         action, carry = policy(carry, obs, first, named_key(key, "action", index), deterministic)
         keys = split_keys(named_key(key, "environment", index), 2, num_episodes)
         after = env.step(keys, env_state, action)
-        done, running = after.terminated | after.truncated, ~episodes.finished
+        done, whole = after.terminated | after.truncated, ~any_of(after.nonfinite) if after.nonfinite else True
         add = lambda total, x: total + jnp.where(running, x, jnp.float32(0))
+        known = lambda x: jnp.where(jnp.isfinite(x), x, jnp.float32(0)) if after.nonfinite else x
         newer = lambda name, x: jax.vmap(jnp.where)(running, after.info[name], x)
         episodes = Episodes(
             returns=add(episodes.returns, after.reward),
             lengths=episodes.lengths + running.astype(jnp.int32),
-            finished=episodes.finished | done,
-            info={name: add(x, after.info[name]) for name, x in episodes.info.items()},
+            finished=episodes.finished | (running & done & whole),
+            info={name: add(x, known(after.info[name])) for name, x in episodes.info.items()},
             episode_info={name: newer(name, x) for name, x in episodes.episode_info.items()},
         )
-        return (after.env_state, after.obs, done, carry, episodes), None
+        return (after.env_state, after.obs, done, carry, running & ~done, episodes), None
 
     (*_, episodes), _ = jax.lax.scan(step, initial, jnp.arange(max_steps, dtype=jnp.uint32))
     return episodes

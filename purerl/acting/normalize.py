@@ -20,6 +20,7 @@ from purerl.core.types import Clock, Transition
 
 PyTree = Any
 EPSILON = 1e-8  # added to a variance
+LARGEST = 1e15  # of a number in a batch: the squares of 2**28 of them add up in float32
 
 
 # --- moments ----------------------------------------------------------------------------------------------------------
@@ -51,11 +52,13 @@ def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) 
 
     Args:
         moments: so far.
-        x: any real dtype.
+        x: any real dtype. Finite numbers beyond +- 1e15 count as that, so that none makes a variance infinite.
         prior: how many observations the initial mean 0 and variance 1 count for. 0 lets the first batch replace them; 1 (with
           `ddof=1`) is skrl's RunningStandardScaler, 1e-4 baselines' RunningMeanStd.
         ddof: 1 takes n - 1 for n in the variance of a batch.
     """
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        x = jnp.where(jnp.isfinite(x), jnp.clip(x, -LARGEST, LARGEST), x)
     x = x.astype(jnp.float32)
     n = x.shape[0] * x.shape[1] * reductions.num_devices()
     batch_mean = reductions.pooled(x.mean((0, 1)))

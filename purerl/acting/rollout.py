@@ -11,6 +11,7 @@ import numpy as np
 from purerl.acting.final_obs import at_truncations, final_obs_of, most_truncations, no_final_obs, with_final_obs
 from purerl.acting.wrappers import acting_network
 from purerl.core.clock import updates_in_float32
+from purerl.core.finite import any_of
 from purerl.core.keys import named_key, split_keys
 from purerl.core.metrics import Max, Sum, mean_of, mean_where
 from purerl.core.packing import pack, unpack
@@ -201,6 +202,7 @@ def collect(
         following = next_values(value, transition.truncated, final_value, last_value, episodic)
         transition = transition.replace(value=value, next_value=following)
     metrics = _rollout_metrics(steps, transition) | _info_metrics(steps.after, info, episode_info)
+    metrics |= _nonfinite_metrics(steps.after, info, episode_info)
     return last, Rollout(transition.replace(next_obs=next_obs) if keep_next_obs else transition, carries), metrics
 
 
@@ -351,9 +353,26 @@ def _rollout_metrics(steps: _Step, transition: Transition) -> dict[str, Any]:
 def _info_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
     """Means of entries of the environment's info, over all steps and over the ends of episodes."""
     done = after.terminated | after.truncated
-    metrics = {f"info/{name}": mean_of(after.info[name]) for name in info}
+
+    def mean(x, where=None):
+        if after.nonfinite:  # numbers that are not finite are left out
+            where = jnp.isfinite(x) if where is None else where & jnp.isfinite(x)
+        return mean_of(x) if where is None else mean_where(x, where)
+
+    metrics = {f"info/{name}": mean(after.info[name]) for name in info}
     for name in episode_info:
         x = after.info[name]  # [T, B], or [T, B, n]
         parts = {name: x} if x.ndim == done.ndim else {f"{name}/{i}": x[..., i] for i in range(x.shape[-1])}
-        metrics |= {f"episode_info/{part}": mean_where(x, done) for part, x in parts.items()}
+        metrics |= {f"episode_info/{part}": mean(x, done) for part, x in parts.items()}
     return metrics
+
+
+def _nonfinite_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
+    """Counts of steps that were not finite, and of each entry; nothing where none is checked."""
+    if not after.nonfinite:
+        return {}
+    bad = lambda name: ~jnp.isfinite(after.info[name]).reshape(*after.reward.shape, -1).all(-1)
+    of_ends = {name: bad(name) & (after.terminated | after.truncated) for name in episode_info}
+    entries = after.nonfinite | {f"info/{name}": rows for name, rows in (of_ends | {name: bad(name) for name in info}).items()}
+    count = lambda rows: Sum(total(rows.astype(jnp.int32)))
+    return {"nonfinite_resets": count(any_of(after.nonfinite)), **{f"nonfinite/{name}": count(x) for name, x in entries.items()}}

@@ -205,8 +205,10 @@ class OnPolicyConfig(Config):
         rnd: Intrinsic rewards by random network distillation, an `RNDConfig`; None for none.
 
     Run:
-        nonfinite: An update that would make a parameter NaN or infinite is kept (`ignore`), or skipped and counted for that seed
-          alone (`freeze`).
+        nonfinite: Numbers that are NaN or infinite. `ignore` trains with them. `reset` resets an environment whose observation
+          or reward is not finite, or beyond 1e18: the step is terminal, with a reward of 0, and such an `info` is left out of its
+          mean; the metrics `nonfinite_resets` and `nonfinite/...` count them. `freeze` skips and counts an update that would make
+          a parameter NaN or infinite, for that seed alone.
         metrics_every: Updates in one row of metrics. Larger values save memory in very long runs.
     """
 
@@ -289,7 +291,7 @@ class OnPolicyConfig(Config):
     episode_info: tuple = static((), NAMES)
     warmup_steps: float = count(0, up_to(2**62, at_least(0)))
     learning_starts: float = count(0, up_to(2**62, at_least(0)))
-    nonfinite: str = static("ignore", one_of("ignore", "freeze"))
+    nonfinite: str = static("ignore", one_of("ignore", "reset", "freeze"))
     metrics_every: int = static(1, at_least(1))
     rnd: RNDConfig | None = nested(RNDConfig)
 

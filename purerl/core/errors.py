@@ -152,7 +152,7 @@ class EnvironmentFailed(RuntimeError):
 
 
 class NotFiniteError(ArithmeticError):
-    """Parameters that are NaN or infinite: the run has diverged.
+    """Parameters, or all numbers of the environments, that are NaN or infinite: the run has diverged.
 
     Example:
         >>> try:

@@ -123,6 +123,8 @@ class TimeStep:
     truncated: `[B]` bool, the episode was cut short by a time limit: its continuation is worth `V(next_obs)`. Both flags can
       be set; then `terminated` wins.
     info: `[B, ...]` each, what else there is by name.
+    nonfinite: `[B]` bool each, the steps whose observation or reward was not finite, by the name of the entry: `reward`,
+      `observation`, or `observation/x` for its entry `x`. Empty where nothing is checked; purerl sets it.
 
     Example:
         >>> obs, done = jnp.zeros((4, 2)), jnp.zeros(4, bool)
@@ -136,6 +138,7 @@ class TimeStep:
     terminated: jax.Array
     truncated: jax.Array
     info: dict[str, jax.Array] = struct.field(default_factory=dict)
+    nonfinite: dict[str, jax.Array] = struct.field(default_factory=dict)
 
 
 NEVER = 2**31 - 1  # steps after which an episode is truncated
@@ -517,7 +520,8 @@ class Episodes:
 
     returns: float32, undiscounted sum of rewards.
     lengths: int32, steps.
-    finished: bool; where False the episode was still running when the evaluation stopped, and the others are partial.
+    finished: bool; where False the episode was still running when the evaluation stopped, or met a number that is not finite
+      (with `nonfinite="reset"`), and the others are partial.
     info: float32 each, the sum over the episode of the entries of `info` that the config names.
     episode_info: float32 `[num_episodes, ...]` each, at the last step, of those that the config's `episode_info` names.
     """

@@ -4,6 +4,7 @@ from typing import Any
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import Environment
+from purerl.envs.finite import with_finite
 from purerl.envs.functions import check_not_gymnasium
 from purerl.envs.own import checked, with_info
 from purerl.envs.parameters import overridden
@@ -18,6 +19,7 @@ def make_env(
     env: Any = None,
     params: Any = None,
     info: tuple[str, ...] = (),
+    finite: bool = False,
 ) -> Environment:
     """The environment of an id, or of an object, behind purerl's protocol.
 
@@ -28,12 +30,13 @@ def make_env(
         env: an `Environment`, which `purerl.wrap_env` makes of a bare one; an object with gymnax 1.0's methods; or None.
         params: the parameters of the latter, or of the suite's environment; None for its defaults.
         info: names of entries of its `info` to pass on.
+        finite: reset environments whose observation or reward is not finite.
 
     Raises:
         ConfigError: there is no such environment, or it does not keep the protocol.
     """
     if isinstance(env, Environment):
-        return _own(env, env_params, params, info)
+        return _own(env, env_params, params, info, finite)
     if env is None and "/" in env_id:
         suite, name = adapter(env_id)
         env = suite.make(name, env_kwargs)
@@ -42,7 +45,7 @@ def make_env(
             kind = "has no object of parameters" if defaults is None else f"needs its {type(defaults).__name__}"
             raise ConfigError([Problem("env_params", params, f"{env_id} {kind}")])
         made = suite.adapt(env, overridden(defaults if params is None else params, env_params))
-        return _informed(made, info)._replace(name=env_id)
+        return _informed(made, info, finite)._replace(name=env_id)
     gymnax, _ = adapter("")
     if env is None:
         env = gymnax.make(env_id, env_kwargs)
@@ -62,15 +65,16 @@ def make_env(
     if missing:
         hint = f"has no method {' or '.join(missing)}; gymnax 1.0's are needed, or purerl.wrap_env(env) of a bare environment"
         raise ConfigError([Problem("env", env, hint)])
-    return gymnax.adapt(env, env_params, params, info)
+    made = gymnax.adapt(env, env_params, params, info)
+    return with_finite(made) if finite else made
 
 
-def _own(env: Environment, env_params: dict[str, Any], params: Any, info: tuple[str, ...]) -> Environment:
+def _own(env: Environment, env_params: dict[str, Any], params: Any, info: tuple[str, ...], finite: bool) -> Environment:
     """An `Environment` as it is, with these entries of its info."""
     given = {"env_params": env_params or params}
     if found := [Problem(name, x, "a purerl.Environment has no parameters to set") for name, x in given.items() if x]:
         raise ConfigError(found)
-    return _informed(env if env.host else checked(env), info)
+    return _informed(env if env.host else checked(env), info, finite)
 
 
 def lives_on_host(env_id: str, env: Any = None) -> bool:
@@ -78,9 +82,11 @@ def lives_on_host(env_id: str, env: Any = None) -> bool:
     return env.host is not None if isinstance(env, Environment) else env is None and env_id.startswith("gymnasium/")
 
 
-def _informed(env: Environment, info: tuple[str, ...]) -> Environment:
+def _informed(env: Environment, info: tuple[str, ...], finite: bool) -> Environment:
     """With these entries of its info alone; on the host, environments that nobody else steps."""
-    return env.host.anew(info) if env.host else with_info(env, info)
+    if env.host:
+        return env.host.anew(info, finite)
+    return with_info(with_finite(env) if finite else env, info)
 
 
 def swept_problems(

@@ -1,5 +1,6 @@
 """Auto-reset for a batch of bare environments."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +14,44 @@ PyTree = Any
 LANES = 8  # environments that are reset at once on an accelerator at least, where a reset is slow
 
 
-def auto_reset(reset: Callable, step: Callable, slow_reset: bool = False) -> Callable:
+@dataclasses.dataclass(frozen=True)
+class AutoReset:
+    """A batched step that starts a new episode wherever one ended: `(keys [2, B], env_state, action) -> TimeStep`.
+
+    advance: `(keys [B], env_state, action) -> TimeStep`, without a reset.
+    reset: `(keys [B]) -> (env_state, obs)`.
+    slow_reset: a reset takes as long as dozens of steps.
+    """
+
+    advance: Callable
+    reset: Callable
+    slow_reset: bool
+
+    def __call__(self, keys: jax.Array, env_state: PyTree, action: jax.Array) -> TimeStep:
+        after = self.advance(keys[0], env_state, action)
+        running, ended = (after.env_state, after.obs), after.terminated | after.truncated
+        env_state, obs = restart(self.reset, keys[1], ended, running, self.slow_reset)
+        return after.replace(env_state=env_state, obs=obs)
+
+
+def auto_reset(reset: Callable, step: Callable, slow_reset: bool = False) -> AutoReset:
     """A batched step that starts a new episode wherever one ended.
+
+    Args:
+        reset: `(key) -> (obs, env_state)` of one environment.
+        step: `(key, env_state, action) -> (obs, env_state, reward, terminated, truncated, info)` of one environment.
+        slow_reset: a reset takes as long as dozens of steps.
+    """
+
+    def advance(keys, env_state, action):
+        obs, env_state, *signals = jax.vmap(step)(keys, env_state, action)
+        return TimeStep(env_state, obs, obs, *signals)
+
+    return AutoReset(advance, lambda keys: jax.vmap(reset)(keys)[::-1], slow_reset)
+
+
+def restart(reset: Callable, keys: jax.Array, ended: jax.Array, running: PyTree, slow_reset: bool) -> PyTree:
+    """States and observations with new ones wherever an episode ended.
 
     On a CPU the reset is computed only in steps where some episode ended, which makes up to 1.5 times as many steps a second;
     under `vmap` over seeds, and on an accelerator, it is computed in every step.
@@ -23,36 +60,20 @@ def auto_reset(reset: Callable, step: Callable, slow_reset: bool = False) -> Cal
     time on an accelerator. Which environments are reset, and with which keys, is the same.
 
     Args:
-        reset: `(key) -> (obs, env_state)` of one environment.
-        step: `(key, env_state, action) -> (obs, env_state, reward, terminated, truncated, info)` of one environment.
-        slow_reset: a reset takes as long as dozens of steps.
-
-    Returns:
-        `(keys [2, B], env_state, action) -> TimeStep` of B environments.
+        reset: `(keys [n]) -> (env_state, obs)`.
+        keys: `[B]`.
+        ended: `[B]` bool.
+        running: `(env_state, obs)`, `[B, ...]`.
+        slow_reset: as above.
     """
-
-    def batched_step(keys, env_state, action):
-        step_keys, reset_keys = keys
-        next_obs, env_state, reward, terminated, truncated, info = jax.vmap(step)(step_keys, env_state, action)
-        done = terminated | truncated
-
-        running = next_obs, env_state
-        if slow_reset:
-            obs, env_state = _reset_in_lanes(reset, reset_keys, done, running)
-            return TimeStep(env_state, obs, next_obs, reward, terminated, truncated, info)
-
-        def restart():
-            fresh = jax.vmap(reset)(reset_keys)
-            return jax.tree.map(lambda new, old: jax.vmap(jnp.where)(done, new, old), fresh, running)
-
-        obs, env_state = where_any(done, restart, running)
-        return TimeStep(env_state, obs, next_obs, reward, terminated, truncated, info)
-
-    return batched_step
+    if slow_reset:
+        return _reset_in_lanes(reset, keys, ended, running)
+    choose = lambda new, old: jax.vmap(jnp.where)(ended, new, old)
+    return where_any(ended, lambda: jax.tree.map(choose, reset(keys), running), running)
 
 
 def _reset_in_lanes(reset: Callable, keys: jax.Array, done: jax.Array, running: PyTree) -> PyTree:
-    """Observations and states with new ones wherever an episode ended."""
+    """`restart` with a slow reset."""
     count = done.size
     ended_first, ended = jnp.argsort(~done), done.sum(dtype=jnp.int32)
 
@@ -61,7 +82,7 @@ def _reset_in_lanes(reset: Callable, keys: jax.Array, done: jax.Array, running: 
             begin, current = carry
             place = begin + jnp.arange(lanes, dtype=jnp.int32)
             rows = ended_first[jnp.minimum(place, count - 1)]
-            fresh = jax.vmap(reset)(keys[rows])
+            fresh = reset(keys[rows])
             to = jnp.where(place < ended, rows, count)  # beyond the last are those that did not end
             return begin + lanes, jax.tree.map(lambda x, new: x.at[to].set(new, mode="drop"), current, fresh)
 

@@ -415,9 +415,15 @@ class _Environments:
             rows = [final if ended else row for ended, final, row in rows]
             last = self._converted(concatenate(self._space, rows, create_empty_array(self._space, len(rows))))
         elif done.any():
-            obs, _ = self._call(lambda: "reset", lambda: self._envs.reset(options={"reset_mask": done}))
-            following = _where(done, self._converted(obs), following)
+            following = _where(done, self.restart(done), following)
         return following, last, np.array(reward, np.float32), terminated, truncated, named
+
+    def restart(self, which: np.ndarray) -> PyTree:
+        if self._same_step and not isinstance(self._envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+            hint = "a number that is not finite, and this vector environment cannot reset one alone; use nonfinite='ignore'"
+            raise EnvironmentFailed(f"environment {which.argmax()}, step {self._taken}: {hint}")
+        obs, _ = self._call(lambda: "reset", lambda: self._envs.reset(options={"reset_mask": which}))
+        return self._converted(obs)
 
     def frame(self) -> np.ndarray:
         draw_in_memory()

@@ -19,7 +19,9 @@ from flax import struct
 from jax.experimental import io_callback
 
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
+from purerl.core.finite import any_of, finite_or_zero, float_entries, nonfinite_rows
 from purerl.core.types import Environment, TimeStep
+from purerl.envs.finite import OBSERVATION, REWARD
 from purerl.envs.gif import save_gif
 from purerl.envs.signals import check_names
 
@@ -31,12 +33,14 @@ class HostEnvironments(Protocol):
 
     reset: `(seeds [B]) -> obs`, of all environments.
     step: `(action) -> (obs, next_obs, reward, terminated, truncated, info)`, as in `TimeStep`.
+    restart: `(which [B]) -> obs`, of all environments, after a reset of these.
     snapshot: what `restore` needs to go on from here, as JSON; `{"missing": reason}` where there is nothing that could.
     restore: makes them those of a snapshot that was read.
     """
 
     def reset(self, seeds: np.ndarray) -> PyTree: ...
     def step(self, action: np.ndarray) -> tuple: ...
+    def restart(self, which: np.ndarray) -> PyTree: ...
     def snapshot(self) -> str: ...
     def restore(self, saved: dict[str, Any]) -> None: ...
     def close(self) -> None: ...
@@ -71,11 +75,17 @@ SETS = 2  # of a run: what is trained in, and with curiosity the random steps be
 
 
 class _Set(NamedTuple):
-    """Environments that were reset, how many there are, and how many steps they have taken, in a list."""
+    """Environments that were reset.
+
+    count: how many there are.
+    steps: how many steps they have taken, in a list.
+    began: those whose episode began with an observation that is not finite, by entry; empty where nothing is checked.
+    """
 
     environments: HostEnvironments
     count: int
     steps: list[int]
+    began: dict[str, np.ndarray]
 
 
 _failures: list[EnvironmentFailed] = []
@@ -89,27 +99,28 @@ class Host:
 
     Attributes:
         runs: that are trained side by side. The sets of `SETS * runs` newest resets are open; a further reset takes the oldest.
+        finite: reset environments whose observation or reward is not finite.
         frames: images of the first environment, after each reset and step; None where nothing is drawn.
     """
 
-    def __init__(self, recipe: Recipe, info: tuple[str, ...] = ()):
+    def __init__(self, recipe: Recipe, info: tuple[str, ...] = (), finite: bool = False):
         shapes = recipe.info_shapes() if info else {}
         check_names(info, shapes)
-        self.recipe, self.runs, self.info = recipe, 1, {name: shapes[name] for name in info}
+        self.recipe, self.runs, self.info, self.finite = recipe, 1, {name: shapes[name] for name in info}, finite
         self.frames: list[np.ndarray] | None = None
         self._mine: list[int] = []
         weakref.finalize(self, _close, self._mine)
 
     @classmethod
-    def environment(cls, recipe: Recipe, info: tuple[str, ...] = ()) -> Environment:
+    def environment(cls, recipe: Recipe, info: tuple[str, ...] = (), finite: bool = False) -> Environment:
         """Environments behind purerl's protocol, none of them open yet."""
-        host = cls(recipe, info)
+        host = cls(recipe, info, finite)
         draw = host.draw if recipe.drawn else None
         return recipe.env._replace(reset=host.reset, step=host.step, info=info, host=host, draw=draw)
 
-    def anew(self, info: tuple[str, ...]) -> Environment:
-        """The same with a set of its own, and these entries of info."""
-        return self.environment(self.recipe, info)
+    def anew(self, info: tuple[str, ...], finite: bool = False) -> Environment:
+        """The same with a set of its own, these entries of info, and whether it resets what is not finite."""
+        return self.environment(self.recipe, info, finite)
 
     def film(self) -> None:
         """From now on one environment is drawn.
@@ -144,7 +155,9 @@ class Host:
         handed = jnp.concatenate([words(ticket.number[:1]), words(ticket.steps[:1]), words(action.astype(space.dtype))])
         obs, of = self._shapes(self.recipe.env.observation_space, count), lambda dtype: jax.ShapeDtypeStruct((count,), dtype)
         info = {name: jax.ShapeDtypeStruct((count, *shape), np.float32) for name, shape in self.info.items()}
-        shapes = (jax.ShapeDtypeStruct((), np.uint32), obs, obs, of(np.float32), of(np.bool_), of(np.bool_), info)
+        entries = [*float_entries(obs, OBSERVATION), REWARD] if self.finite else []
+        signals = of(np.float32), of(np.bool_), of(np.bool_), info, {name: of(np.bool_) for name in entries}
+        shapes = (jax.ShapeDtypeStruct((), np.uint32), obs, obs, *signals)
         steps, *after = io_callback(self._step, shapes, not_vmapped(handed))
         return TimeStep(ticket.replace(steps=jnp.broadcast_to(steps, count)), *after)
 
@@ -163,9 +176,9 @@ class Host:
             alike = oldest is not None and oldest.count == count
             make = (lambda: self.recipe.make(count, self.info)) if self.frames is None else self.recipe.drawn
             environments = oldest.environments if alike else make()
-            _open[number] = _Set(environments, count, [0])
+            opened = _open[number] = _Set(environments, count, [0], {})
             self._mine.append(number)
-            obs = environments.reset(np.asarray(seeds))
+            obs = self._begun(opened, environments.reset(np.asarray(seeds)))
             self._draw(environments)
             return np.uint32(number), obs
 
@@ -178,9 +191,29 @@ class Host:
                 at = f"it is of step {before} of its environments, which are at step {opened.steps[0]}"
                 raise EnvironmentFailed(f"{self.recipe.env.name}: this state is not the newest; {at}")
             after = opened.environments.step(handed[2:].view(space.dtype).reshape(opened.count, *space.shape))
+            after = self._checked(opened, *after) if self.finite else (*after, {})
             opened.steps[0] += 1
             self._draw(opened.environments)
             return np.uint32(opened.steps[0] % 2**32), *after
+
+    def _begun(self, opened: _Set, obs: PyTree) -> PyTree:
+        """Observations to act on, finite; those that were not are noted."""
+        if not self.finite:
+            return obs
+        opened.began.update(nonfinite_rows(obs, OBSERVATION))
+        return finite_or_zero(obs)
+
+    def _checked(self, opened: _Set, obs: PyTree, next_obs: PyTree, reward: np.ndarray, *signals: Any) -> tuple:
+        """A step whose episodes also end where a number is not finite, as `purerl.envs.finite.with_finite` does it."""
+        terminated, truncated, info = signals
+        found = {name: opened.began[name] | rows for name, rows in nonfinite_rows(next_obs, OBSERVATION).items()}
+        found |= nonfinite_rows(reward, REWARD)
+        bad = any_of(found)
+        if (anew := bad & ~(terminated | truncated)).any():
+            choose = lambda new, old: np.where(anew.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+            obs = jax.tree.map(choose, opened.environments.restart(anew), obs)
+        signals = np.where(bad, np.float32(0), reward), terminated | bad, truncated & ~bad, info, found
+        return self._begun(opened, obs), finite_or_zero(next_obs), *signals
 
     def _draw(self, environments: Any) -> None:
         if self.frames is not None:

@@ -10,6 +10,7 @@ from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.numbers import is_count
 from purerl.core.spaces import entries_of, is_index
 from purerl.core.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete, TimeStep
+from purerl.envs.auto_reset import AutoReset
 from purerl.envs.signals import check_names, differences, strong
 from purerl.envs.spaces import action_space_of
 
@@ -47,7 +48,7 @@ def checked(env: Environment) -> Environment:
         found += differences(obs, getattr(after, name), "observation")
     if found:
         raise ConfigError(found)
-    return env._replace(reset=reset, step=step)
+    return env._replace(reset=reset, step=env.step if isinstance(env.step, AutoReset) else step)
 
 
 def _problems(env: Environment, obs: Any, after: TimeStep) -> list[Problem]:

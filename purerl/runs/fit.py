@@ -36,6 +36,7 @@ from purerl.runs.directory import Directory, Run, identity, require_checkpoint, 
 from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.logging.progress import Progress
 from purerl.runs.logging.recorders import Reports
+from purerl.runs.nonfinite import Watch
 from purerl.runs.processes import agreed, by_first, from_first, is_first, on_host, placed, process_count
 from purerl.runs.signals import Stop
 from purerl.runs.stopping import STOPPED, Rule, Stopping
@@ -144,8 +145,8 @@ def fit(
           of all updates since the rule was last asked, leaves `[1]` or `[runs, 1]`. The same call does not continue a run that
           its rule ended; a call without the rule, or with one that returns False, does.
         stop_every: asks `stop_when` after each k-th update too; 0 for at evaluations alone.
-        on_nonfinite: `raise` if a run has diverged, or `ignore` it: other runs go on. Where none is left, a checkpoint is made
-          only at the end.
+        on_nonfinite: `raise` if a run has diverged, or no step of an update was finite, or `ignore` it: other runs go on. Where
+          none is left, a checkpoint is made only at the end.
         chunk_seconds: approximate seconds of a chunk, 15 at most, so that a signal is answered soon.
         max_hours: ends the run, saved, after this many hours of this call; 0 for no limit.
         recorders: called with a `Progress` after each chunk; see `purerl.recorders`. One that fails is reported, and tried again
@@ -160,7 +161,7 @@ def fit(
         CheckpointMismatch: the directory's run is another one.
         CheckpointError: a file of the directory could not be written or read.
         DirectoryLocked: another process trains there.
-        NotFiniteError: a run has diverged.
+        NotFiniteError: a run has diverged, or its environments are not finite.
 
     Example:
         >>> cfg = purerl.PPOConfig(env="CartPole-v1", total_timesteps=1024)
@@ -273,6 +274,7 @@ def fit(
         if eval_every and updates == 0:
             evaluate()
         chunk, saved_at, start = 1, time.monotonic(), time.perf_counter()
+        watch = Watch(runs.labels, plan.batch_size, updates)
         with Stop() as stop:
             while not done:
                 before = time.perf_counter()
@@ -287,6 +289,7 @@ def fit(
                         save()
                     raise failure from error
                 updates, seconds = updates + chunk, began[1] + time.perf_counter() - start
+                watch(rows, updates, updates == plan.num_updates, on_nonfinite == "raise")
                 if on_nonfinite == "raise" and not finite.all():
                     raise _diverged(state, rows, finite, updates, runs.labels)
                 if is_first():
@@ -428,7 +431,8 @@ def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updat
     return NotFiniteError(
         f"{labels[run]}: {leaf} is not finite; first seen in update {first}. The last checkpoint is from before. "
         "If the environment's numbers are finite, which purerl.check_env tells, a lower lr or max_grad_norm may help; "
-        "nonfinite='freeze' skips such updates, on_nonfinite='ignore' continues"
+        "nonfinite='reset' resets environments whose numbers are not, nonfinite='freeze' skips such updates, "
+        "on_nonfinite='ignore' continues"
     )
 
 

@@ -1,0 +1,59 @@
+"""Environments whose episodes end where a number is not finite."""
+
+import jax
+
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
+from purerl.core.types import Environment, PyTree, TimeStep
+from purerl.envs.auto_reset import AutoReset, restart
+
+COUNTS = (2, 4)  # environments of two traces, which an axis of environments tells apart
+OBSERVATION, REWARD = "observation", "reward"
+
+
+def with_finite(env: Environment) -> Environment:
+    """Return environments that are reset where an observation or a reward is not finite.
+
+    Such a step is terminal and its reward is 0. Numbers that are not finite are 0 in its observation. An episode whose first
+    observation is not finite ends with its first step. `TimeStep.nonfinite` marks these steps.
+
+    Raises:
+        ConfigError: the state has an array without an axis of environments, so that one of them cannot be reset.
+    """
+    resets = isinstance(env.step, AutoReset)
+    if not resets:
+        _check_rows(env)
+
+    def reset(keys: jax.Array) -> tuple[PyTree, PyTree]:
+        return checked(*env.reset(keys))
+
+    def checked(env_state: PyTree, obs: PyTree) -> tuple[PyTree, PyTree]:
+        return (env_state, nonfinite_rows(obs, OBSERVATION)), finite_or_zero(obs)
+
+    def step(keys: jax.Array, env_state: PyTree, action: jax.Array) -> TimeStep:
+        env_state, began = env_state
+        after = env.step.advance(keys[0], env_state, action) if resets else env.step(keys, env_state, action)
+        found = nonfinite_rows(after.next_obs, OBSERVATION)
+        found = {name: began[name] | rows for name, rows in found.items()} | nonfinite_rows(after.reward, REWARD)
+        bad = any_of(found)
+        terminated, truncated = after.terminated | bad, after.truncated & ~bad
+        ended = terminated | truncated if resets else bad
+        slow = resets and env.step.slow_reset
+        env_state, obs = restart(reset, keys[1], ended, checked(after.env_state, after.obs), slow)
+        reward = jax.numpy.where(bad, jax.numpy.zeros_like(after.reward), after.reward)
+        signals = {"reward": reward, "terminated": terminated, "truncated": truncated, "nonfinite": found}
+        return after.replace(env_state=env_state, obs=obs, next_obs=finite_or_zero(after.next_obs), **signals)
+
+    draw = env.draw and (lambda env_states, *args: env.draw([inner for inner, _ in env_states], *args))
+    return env._replace(reset=reset, step=step, draw=draw)
+
+
+def _check_rows(env: Environment) -> None:
+    """Raise a ConfigError unless every array of the state has a row for each environment."""
+    keys = [jax.eval_shape(lambda count=count: jax.random.split(jax.random.key(0), count)) for count in COUNTS]
+    few, many = (jax.eval_shape(lambda keys: env.reset(keys)[0], x) for x in keys)
+    pairs = zip(jax.tree_util.tree_leaves_with_path(few), jax.tree.leaves(many), strict=True)
+    shared = [jax.tree_util.keystr(path) for (path, x), y in pairs if (x.shape[:1], y.shape[:1]) != ((COUNTS[0],), (COUNTS[1],))]
+    if shared:
+        hint = f"resets single environments, but the environments share a part of their state ({shared[0] or 'all'}); "
+        raise ConfigError([Problem("nonfinite", "reset", hint + "give it an axis of environments, or use nonfinite='ignore'")])
