@@ -263,10 +263,10 @@ def test_skipped_updates_are_warned_of_above_a_tenth():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "says"), [("reward", "reward is not finite"), ("info", "info/x is not finite.*left out")])
-def test_fit_warns_once(what, says):
-    with pytest.warns(UserWarning, match=says) as caught:
-        result = purerl.fit(RESET.replace(info=("x",)), env=purerl.wrap_env(Faulty("none", what)), chunk_seconds=1e-9)
+def test_fit_warns_once():
+    env = purerl.wrap_env(Faulty("none", "reward"))
+    with pytest.warns(UserWarning, match="reward is not finite") as caught:
+        result = purerl.fit(RESET.replace(info=("x",)), env=env, chunk_seconds=1e-9)
     assert len([x for x in caught if "not finite" in str(x.message)]) == 1
     assert bool(result.finite[0])
 
@@ -349,25 +349,20 @@ def test_gymnasium(what, mode):
 # --- learning ---------------------------------------------------------------------------------------------------------
 
 
-SIZES = {"num_envs": 8192, "num_steps": 16, "num_minibatches": 32, "lr": 2.5e-3, "total_timesteps": 8192 * 16 * 14}
-
-
 @pytest.mark.slow
 @pytest.mark.as_users
-def test_learns_beside_one_faulty_environment_of_thousands():
-    """One NaN in 5,000 steps of an environment, of 8,192; CartPole's best return is 500."""
-    scores = []
-    for faulty in (False, True):
-        env = make_env("CartPole-v1", (), {})
+def test_learns_although_one_in_5000_steps_of_8192_environments_is_not_finite():
+    env = make_env("CartPole-v1", (), {})
 
-        def step(keys, state, action, env=env, faulty=faulty):
-            after = env.step(keys, state, action)
-            bad = faulty & (jax.vmap(jax.random.uniform)(keys[0]) < 1 / 5000) & (jnp.arange(keys.shape[1]) == 0)
-            return after.replace(next_obs=jnp.where(bad[:, None], jnp.nan, after.next_obs))
+    def step(keys, state, action):
+        after = env.step(keys, state, action)
+        bad = jax.vmap(jax.random.uniform)(keys[0]) < 1 / 5000
+        return after.replace(next_obs=jnp.where(bad[:, None], jnp.nan, after.next_obs))
 
-        cfg = purerl.PPOConfig(**SIZES, nonfinite="reset")
-        train = purerl.make_train(cfg, env=env._replace(step=step))
-        result = jax.jit(train)(KEY)
-        scores.append(float(jax.jit(lambda state, train=train: train.evaluate(state, KEY, 64).returns.mean())(result.state)))
-        assert (purerl.summarize(result.metrics)["nonfinite_resets"].sum() > 0) == faulty
-    assert min(scores) > 470, scores
+    sizes = {"num_envs": 8192, "num_steps": 16, "num_minibatches": 32, "total_timesteps": 8192 * 16 * 32}
+    sizes |= {"lr": 1e-3, "gae_lambda": 0.9, "value_clip": "none"}
+    train = purerl.make_train(purerl.PPOConfig(**sizes, nonfinite="reset"), env=env._replace(step=step))
+    result = jax.jit(train)(KEY)
+    assert (purerl.summarize(result.metrics)["nonfinite_resets"] > 0).all()
+    clean = purerl.make_train(purerl.PPOConfig(**sizes))
+    assert jax.jit(lambda state: clean.evaluate(state, KEY, 64).returns.mean())(result.state) > 475
