@@ -19,7 +19,8 @@ from purerl.config.base import MEMORY, OnPolicyConfig
 from purerl.config.documentation import default_of
 from purerl.config.fields import Config, is_float_leaf, is_off, not_scalar, problems, undecorated
 from purerl.core.arguments import accepted
-from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
+from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any, would_work
+from purerl.core.numbers import divisors, neighbours
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.spaces import bounds_map, entries_of, is_index, step_shapes
 from purerl.core.types import (
@@ -99,14 +100,17 @@ def algorithm_made(maker: Callable, cfg: OnPolicyConfig, env: Environment, netwo
     return made
 
 
-def check_config(cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any]], Environment]) -> Environment:
-    """The environment of a config whose fields are valid.
+def check_config(
+    cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any]], Environment], recurrent: bool = False
+) -> Environment:
+    """Return the environment of a config whose fields are valid.
 
     Args:
         cfg: the config.
         make_environment: from overrides of the environment's parameters to the environment.
+        recurrent: an object of the user's gives the network a memory, which proposals must suit.
     """
-    found = problems(cfg) + not_scalar(cfg)
+    found = problems(cfg.replace(memory="gru") if recurrent and cfg.memory == "none" else cfg) + not_scalar(cfg)
     if not any(problem.field.startswith(("env", "info", "episode_info", "memory")) for problem in found):
         try:
             environment = make_environment(cfg.env_params)
@@ -114,6 +118,11 @@ def check_config(cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any]
             found += error.problems
     raise_if_any(found)
     return environment
+
+
+def has_own_carry(network: Any) -> bool:
+    """Return True if a user's network may have a memory, before it is known to work."""
+    return getattr(network, "initial_carry", None) not in (None, Network._field_defaults["initial_carry"])
 
 
 def warn_about(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> None:
@@ -186,11 +195,13 @@ def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count
         raise ConfigError([Problem("env", env.name, f"lives on the host, and cannot be spread over {count} devices")])
     if cfg.num_envs % count:
         near = sorted({max(cfg.num_envs // count, 1) * count, -(-cfg.num_envs // count) * count})
-        hint = f"must be divisible by the number of devices, {count}; {' or '.join(map(str, near))} would work"
+        hint = f"must be divisible by the number of devices, {count}{would_work(near)}"
         raise ConfigError([Problem("num_envs", cfg.num_envs, hint)])
     found, here = [], cfg.replace(num_envs=cfg.num_envs // count, advantage_norm="batch")
     if (columns := getattr(cfg, "aux_columns", 0)) % count:
-        found.append(Problem("aux_columns", columns, f"must be divisible by the number of devices, {count}"))
+        each = divisors(cfg.n_pi * here.num_envs // cfg.aux_accumulation)
+        hint = f"must be divisible by the number of devices, {count}"
+        found.append(Problem("aux_columns", columns, hint + would_work(neighbours(columns, [count * x for x in each]))))
     elif columns:
         here = here.replace(aux_columns=columns // count)
     of_minibatches = ("num_minibatches", "minibatches", "aux_columns")
@@ -446,8 +457,4 @@ def _sequence_problems(cfg: OnPolicyConfig) -> list[Problem]:
         return [Problem("minibatches", cfg.minibatches, hint)]
     if cfg.minibatches == "env" and cfg.training_length != cfg.num_steps:
         return [Problem("minibatches", cfg.minibatches, f"cannot be cut into sequences of {cfg.sequence_length}; use 'auto'")]
-    sequences = cfg.training_size // cfg.training_length
-    if sequences % cfg.num_minibatches:
-        hint = f"the network has a memory, so a minibatch is whole sequences: it must divide their number, {sequences}"
-        return [Problem("num_minibatches", cfg.num_minibatches, hint)]
-    return []
+    return cfg.minibatch_problems(recurrent=True)

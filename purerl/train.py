@@ -23,6 +23,7 @@ from purerl.checks import (
     check_spaces,
     check_state_size,
     check_type,
+    has_own_carry,
     num_bytes,
     warn_about,
     warn_of_idle_groups,
@@ -31,7 +32,7 @@ from purerl.checks import (
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.config.fields import single_precision
-from purerl.core.errors import ConfigError, Problem, guarded
+from purerl.core.errors import ConfigError, Problem, guarded, would_work
 from purerl.core.keys import typed_key
 from purerl.core.metrics import accumulate
 from purerl.core.numbers import is_count
@@ -153,7 +154,7 @@ def make_train(
     make_environment = functools.partial(_environment, cfg, env, env_params)
 
     # Check.
-    environment = check_config(cfg, make_environment)
+    environment = check_config(cfg, make_environment, recurrent=memory is not None or has_own_carry(network))
     cfg = cfg.resolved(environment)
     warn_about(cfg, environment, given)
     cfg = single_precision(cfg)
@@ -328,7 +329,8 @@ class Train:
         if not is_count(num_episodes):
             raise ConfigError([Problem("num_episodes", num_episodes, "must be an int of at least 1")])
         if self.axis is not None and num_episodes % self.axis.size:
-            hint = f"must be divisible by the number of devices, {self.axis.size}"
+            near = would_work([-(-num_episodes // self.axis.size) * self.axis.size])
+            hint = f"must be divisible by the number of devices, {self.axis.size}{near}"
             raise ConfigError([Problem("num_episodes", num_episodes, hint)])
         if not isinstance(env_params, dict | None):
             raise ConfigError([Problem("env_params", env_params, "must be a dict from names to numbers, or None")])

@@ -113,7 +113,7 @@ REFUSED = {
     (3, "text"): (config(num_envs="8"), ["num_envs = '8'", "not str"]),
     (3, "bool"): (config(num_envs=True), ["num_envs = True", "not bool"]),
     (4, "indivisible"): (config(num_minibatches=7), ["num_minibatches = 7", "= 512", "4 or 8 would work"]),
-    (6, "too many"): (config(num_minibatches=1024), ["num_minibatches = 1024", "512 would work"]),
+    (6, "too many"): (config(num_minibatches=1024), ["num_minibatches = 1024", "256 would work"]),
     (7, "one step"): (config(num_minibatches=512), ["num_minibatches = 512", "advantage_norm='batch'"]),
     (8, "no step"): (config(total_timesteps=0), ["total_timesteps = 0: must be at least 1"]),
     (10, "fraction"): (config(total_timesteps=5.5e5 + 0.3), ["total_timesteps = 550000.3"]),

@@ -9,7 +9,8 @@ import numpy as np
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config, configclass, leaf, static
 from purerl.config.rules import SWITCH, above, at_least, between, finite, is_above, one_of, or_auto, when
-from purerl.core.errors import Problem
+from purerl.core.errors import Problem, would_work
+from purerl.core.numbers import divisors, neighbours
 from purerl.core.types import Environment
 
 
@@ -200,11 +201,18 @@ class PPGConfig(OnPolicyConfig):
     def cross_field_errors(self) -> list[Problem]:
         found, columns = super().cross_field_errors(), self.n_pi * self.num_envs
         if columns * self.num_steps >= 2**31:
+            most = (2**31 - 1) // self.batch_size
             hint = f"{self.n_pi} rollouts of {self.batch_size} steps in all; it must be below 2**31"
-            found.append(Problem("n_pi", self.n_pi, hint))
-        elif columns % (each := self.aux_columns or self._default_aux_columns) or columns // each % self.aux_accumulation:
+            found.append(Problem("n_pi", self.n_pi, hint + (f"; at most {most} would work" if most else "")))
+        elif columns % self.aux_accumulation:
+            each = self.aux_columns if self.aux_columns and columns % self.aux_columns == 0 else 1
+            choices = neighbours(self.aux_accumulation, divisors(columns // each))
+            hint = f"must divide n_pi * num_envs = {columns}{would_work(choices)}"
+            found.append(Problem("aux_accumulation", self.aux_accumulation, hint))
+        elif (columns // self.aux_accumulation) % (each := self.aux_columns or self._default_aux_columns):
+            choices = neighbours(each, divisors(columns // self.aux_accumulation))
             hint = f"times aux_accumulation = {self.aux_accumulation} it must divide n_pi * num_envs = {columns}"
-            found.append(Problem("aux_columns", each, hint))
+            found.append(Problem("aux_columns", each, hint + would_work(choices)))
         if self.aux_optimizer == "shared" and self.e_pi != self.e_v:
             hint = f"needs one loss for policy and value, so e_pi = e_v; they are {self.e_pi} and {self.e_v}"
             found.append(Problem("aux_optimizer", self.aux_optimizer, hint))

@@ -28,7 +28,8 @@ from purerl.config.rules import (
     up_to,
     when,
 )
-from purerl.core.errors import Problem
+from purerl.core.errors import Problem, would_work
+from purerl.core.numbers import divisors, neighbours
 from purerl.core.spaces import entries_of, is_index
 from purerl.core.types import Box, Environment
 
@@ -351,39 +352,74 @@ class OnPolicyConfig(Config):
         return ()
 
     def cross_field_errors(self) -> list[Problem]:
-        found = []
         if self.training_size >= 2**31:
-            hint = f"with num_steps = {self.num_steps} a training set has {self.training_size} steps; it must be below 2**31"
-            found.append(Problem("num_envs", self.num_envs, hint))
-        elif self.training_size % self.num_minibatches:
-            size, wanted = self.training_size, min(self.num_minibatches, self.training_size)
-            below = next(d for d in range(wanted, 0, -1) if size % d == 0)
-            over = next((d for d in range(wanted, min(2 * wanted, size) + 1) if size % d == 0), below)
-            product = "num_envs * num_steps" + (" * replay" if self.columns > self.num_envs else "")
-            hint = f"must divide {product} = {size}; {' or '.join(map(str, sorted({below, over})))} would work"
-            found.append(Problem("num_minibatches", self.num_minibatches, hint))
-        elif self.minibatches in ("env", "time"):
-            unit, units = {"env": ("num_envs", self.columns), "time": ("num_steps", self.num_steps)}[self.minibatches]
-            if units % self.num_minibatches:
-                hint = f"with minibatches = {self.minibatches!r} it must divide {unit} = {units}"
-                found.append(Problem("num_minibatches", self.num_minibatches, hint))
-        if not found and self.minibatch_size == 1 and self.advantage_norm == "minibatch":
-            other = "batch" if self.training_size > 1 else "none"
-            hint = (
-                f"gives minibatches of one step, whose standardised advantage is always 0; use fewer, or advantage_norm={other!r}"
-            )
-            found.append(Problem("num_minibatches", self.num_minibatches, hint))
-        elif not found and self.training_size == 1 and self.advantage_norm == "batch":
+            name, other = ("num_envs", "num_steps") if self.training_size < 2**31 * self.num_envs else ("num_steps", "num_envs")
+            value, most = getattr(self, name), (2**31 - 1) * getattr(self, name) // self.training_size
+            hint = f"with {other} = {getattr(self, other)} a training set has {self.training_size} steps; it must be below 2**31"
+            found = [Problem(name, value, f"{hint}; at most {most} would work")]
+        else:
+            found = self.minibatch_problems() or self._single_step_problems()
+        if self.training_size == 1 and self.advantage_norm != "none":
             hint = "the standardised advantage of one step is always 0; use more steps, or advantage_norm='none'"
-            found.append(Problem("advantage_norm", "batch", hint))
+            found.append(Problem("advantage_norm", self.advantage_norm, hint))
         if self.sequence_length and (self.sequence_length > self.num_steps or self.num_steps % self.sequence_length):
-            found.append(Problem("sequence_length", self.sequence_length, f"must divide num_steps = {self.num_steps}"))
+            recurrent = self.memory != "none"
+            choices = neighbours(self.sequence_length, divisors(self.num_steps)) if recurrent else [0]
+            hint = f"must divide num_steps = {self.num_steps}{'' if recurrent else ', and needs a memory'}{would_work(choices)}"
+            found.append(Problem("sequence_length", self.sequence_length, hint))
         if self.clip_schedule == "linear" and not isinstance(self.clip_eps, jax.core.Tracer) and np.any(self.clip_eps == np.inf):
             found.append(Problem("clip_schedule", self.clip_schedule, "from an infinite clip_eps there is no way down"))
         if self.training_size < 2**31 <= self.metrics_every * self.training_size:
             hint = f"a row would count 2**31 steps or more; at most {(2**31 - 1) // self.training_size} would work"
             found.append(Problem("metrics_every", self.metrics_every, hint))
         return found
+
+    def minibatch_problems(self, recurrent: bool = False) -> list[Problem]:
+        """Return the problem of a number of minibatches that cannot be equal shares of a training set.
+
+        Args:
+            recurrent: Require whole sequences. Without it, proposals leave sequences whole if `memory` asks for one.
+        """
+        rule, units = self._minibatch_units(recurrent)
+        if units % self.num_minibatches == 0:
+            return []
+        hint = f"{rule}{would_work(self._minibatch_counts(recurrent))}"
+        return [Problem("num_minibatches", self.num_minibatches, hint + (self._shorter_sequences() if recurrent else ""))]
+
+    def _minibatch_units(self, recurrent: bool) -> tuple[str, int]:
+        """Return the number that `num_minibatches` must divide, with a text that says so."""
+        replay = " * replay" if self.columns > self.num_envs else ""
+        if recurrent:
+            units = self.training_size // self.training_length
+            return f"the network has a memory, so a minibatch is whole sequences: it must divide their number, {units}", units
+        rule, units = {
+            "env": (f"with minibatches = 'env' it must divide num_envs{replay}", self.columns),
+            "time": ("with minibatches = 'time' it must divide num_steps", self.num_steps),
+        }.get(self.minibatches, (f"must divide num_envs * num_steps{replay}", self.training_size))
+        return f"{rule} = {units}", units
+
+    def _minibatch_counts(self, recurrent: bool = False) -> list[int]:
+        """Return the valid numbers of minibatches nearest to `num_minibatches`."""
+        whole = recurrent or (self.memory != "none" and self.num_steps % self.training_length == 0)
+        choices = divisors(self._minibatch_units(whole)[1])
+        return neighbours(self.num_minibatches, filter(self._can_standardise, choices))
+
+    def _can_standardise(self, num_minibatches: int) -> bool:
+        """Return False if minibatches are single steps whose advantages are to be standardised."""
+        return self.advantage_norm != "minibatch" or num_minibatches < self.training_size or self.training_size == 1
+
+    def _shorter_sequences(self) -> str:
+        """Return a hint with the longest sequences of which `num_minibatches` can be made, or ""."""
+        fits = lambda length: self.training_size // length % self.num_minibatches == 0
+        lengths = [length for length in divisors(self.num_steps) if fits(length)] if self.minibatches == "auto" else []
+        return f", or sequence_length = {lengths[-1]}" if lengths and self._can_standardise(self.num_minibatches) else ""
+
+    def _single_step_problems(self) -> list[Problem]:
+        if self._can_standardise(self.num_minibatches):
+            return []
+        hint = f"gives minibatches of one step, whose standardised advantage is always 0{would_work(self._minibatch_counts())}"
+        hint += ", or advantage_norm='batch'" if self.memory == "none" or self.training_length == 1 else ""
+        return [Problem("num_minibatches", self.num_minibatches, hint)]
 
     def resolved(self, env: Environment) -> Self:
         """This config with the values that suit an environment's actions in place of `auto`."""

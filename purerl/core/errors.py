@@ -89,6 +89,12 @@ def nearest(name: str, names: Iterable[str], otherwise: str = "") -> str:
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise or f"choose from {', '.join(names)}"
 
 
+def would_work(values: Iterable[Any]) -> str:
+    """Return the end of a hint that names the values to use, or "" if there are none."""
+    text = " or ".join(map(str, values))
+    return f"; {text} would work" if text else ""
+
+
 class CheckpointError(RuntimeError):
     """A checkpoint that could not be written or read.
 
@@ -112,9 +118,10 @@ class CheckpointMismatch(CheckpointError):
         ['seed: 0 in the checkpoint, 7 here']
     """
 
-    def __init__(self, directory: Any, differences: list[str]):
+    def __init__(self, directory: Any, differences: list[str], hint: str = ""):
         self.differences = differences
-        shown = differences[:5] + ([f"and {len(differences) - 5} more"] if len(differences) > 5 else [])
+        more = [f"and {len(differences) - 5} more"] if len(differences) > 5 else []
+        shown = [*differences[:5], *more, *([hint] if hint else [])]
         super().__init__("\n  ".join([f"the checkpoint in {directory} is of another run:", *shown]))
 
 

@@ -1,5 +1,7 @@
 """What kind of number a value is."""
 
+import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -23,3 +25,16 @@ def is_flag(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Whether it is a number, and no bool."""
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a positive int in ascending order."""
+    small = [x for x in range(1, math.isqrt(number) + 1) if number % x == 0]
+    return sorted({*small, *(number // x for x in small)})
+
+
+def neighbours(wanted: int, choices: Iterable[int]) -> list[int]:
+    """Return the largest choice up to a number, and the smallest from it on unless that is more than twice the number."""
+    choices = sorted(choices)
+    below, over = [x for x in choices if x <= wanted][-1:], [x for x in choices if x >= wanted][:1]
+    return sorted({*below, *(x for x in over if x <= 2 * wanted or not below)})
