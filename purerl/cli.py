@@ -26,7 +26,7 @@ from purerl.flags import (
     imported,
     imported_env,
     job_of,
-    refuse_other_names,
+    refuse_unknown,
     values_of,
     with_values,
 )
@@ -241,7 +241,7 @@ def _run(args: list[str]) -> int:
             args, options_class = args[1:], Tuning
         algorithms, args = algorithms_of(args)
         args = with_values(args, algorithms)
-        refuse_other_names(args, algorithms, options_class)
+        refuse_unknown(args, algorithms, options_class)
         base = base_of(args, algorithms, options_class)
         make = lambda name, cls: flags_of(name, base, cls, examples=name in args[:1], options=options_class)
         flags = {name: make(name, cls) for name, cls in algorithms.items()}
@@ -394,6 +394,8 @@ def _tune(cfg: Config, asked: Tuning) -> int:
 
 def _recorders(asked: Training, cfg: Config, directory: Any) -> list[recorders.Rows]:
     home = pathlib.Path(directory or "").expanduser()
+    if asked.write_every < 0:
+        raise ConfigError([Problem("write_every", asked.write_every, "must be an int of at least 0")])
     kinds = (("metrics.jsonl", recorders.JsonLines), ("metrics.csv", recorders.Csv), ("tensorboard", recorders.TensorBoard))
     made = [kind(home / name, asked.write_every) for name, kind in kinds] if directory else []
     if asked.wandb:

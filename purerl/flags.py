@@ -4,13 +4,14 @@ import argparse
 import dataclasses
 import importlib
 import inspect
+import itertools
 import json
 import os
 import pathlib
 import re
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any, Literal, get_args
 
 import tyro
@@ -19,11 +20,12 @@ from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.config.documentation import GROUPS, parse_docs
 from purerl.config.fields import Config, field_problems
-from purerl.config.other_names import renamed
+from purerl.config.other_names import unknown_names
 from purerl.config.presets import PRESETS, preset
 from purerl.config.rules import ANY, AUTO, SWITCH
-from purerl.core.errors import ConfigError, Problem, code_of, nearest
+from purerl.core.errors import ConfigError, Problem, code_of, nearest, raise_if_any
 from purerl.core.numbers import is_int, is_number
+from purerl.envs import make_env
 from purerl.envs.functions import wrapped_if_bare
 
 EXAMPLES = """
@@ -172,10 +174,7 @@ def imported(path: str, flag: str) -> Any:
     module, colon, name = path.partition(":")
     if not (module and colon and name):
         raise ConfigError([Problem(flag, path, "must be an import path, written as package.module:name")])
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    with code_of(flag, f"import {module}"):
-        found = importlib.import_module(module)
+    found = _import_module(module, flag)
     if not hasattr(found, name):
         raise ConfigError(
             [Problem(flag, path, f"{module} has no {name!r}; {nearest(name, vars(found), 'write package.module:name')}")]
@@ -183,11 +182,22 @@ def imported(path: str, flag: str) -> Any:
     return getattr(found, name)
 
 
+def _import_module(name: str, flag: str) -> Any:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    with code_of(flag, f"import {name}"):
+        return importlib.import_module(name)
+
+
 def imported_env(path: str, env_kwargs: tuple) -> Any:
     """The environment that an import path names: an object, or a class or function that makes one of these arguments.
 
-    A bare environment gets `wrap_env`.
+    A bare environment gets `wrap_env`. In `gymnasium/module:id` the module registers the id with gymnasium.
     """
+    if path.startswith("gymnasium/"):
+        module, _, name = path.removeprefix("gymnasium/").partition(":")
+        _import_module(module, "env")
+        return make_env(f"gymnasium/{name}", env_kwargs, {})
     found = imported(path, "env")
     if callable(found):
         with code_of("env", f"{path}({', '.join(name for name, _ in env_kwargs)})"):
@@ -240,28 +250,30 @@ def base_of(args: list[str], algorithms: dict[str, type[Config]], options: type 
     return base | file
 
 
+OF_TYRO = ("help", "tyro_print_completion", "tyro_write_completion")
 ONLY_FLAGS = ("config", "distributed", "coordinator", "num_processes", "process_id")  # read before any file is
 
 
 def _from_file(path: str, algorithm: str, cls: type[Config], options: type) -> dict[str, Any]:
     try:
         values = tomllib.loads(pathlib.Path(path).read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError([Problem("config", path, f"cannot be read: {error}")]) from error
+    except OSError as error:
+        raise ConfigError([Problem("config", path, f"cannot be read: {error.strerror}")]) from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        hint = f"must be a TOML file, with lines such as lr = 1e-3 and env = 'CartPole-v1'; it cannot be read as one: {error}"
+        raise ConfigError([Problem("config", path, hint)]) from error
     values = {name.replace("-", "_"): tuple(x) if isinstance(x, list) else x for name, x in values.items()}
     if isinstance(values.get("env_kwargs"), dict):
         values["env_kwargs"] = tuple(values["env_kwargs"].items())
     values |= {name: _value_texts(values[name]) for name in ("sweep", "param") if name in values}
-    known = [f.name for part in (cls, options) for f in dataclasses.fields(part)]
-    known += [f"rnd_{f.name}" for f in dataclasses.fields(RNDConfig)]
-    hint = lambda name: renamed(name) or nearest(name.lower(), known, f"purerl {algorithm} --help lists all")
+    known = _names(cls, options)
     unused = "sections are not used; write lr = 1e-3 at the top"
     only = "an import path is read from the command line only, not from a file"
     found = [Problem(name, values[name], only) for name in ("env", "algorithm") if ":" in str(values.get(name, ""))]
     job = "is read from the command line only, not from a file"
     found += [Problem(name, values[name], job) for name in ONLY_FLAGS if name in values]
     sections = [Problem(name, value, unused) for name, value in values.items() if name in ALGORITHMS]
-    found += sections or [Problem(name, values[name], f"no such flag; {hint(name)}") for name in values if name not in known]
+    found += sections or unknown_names(values, known, "flag", f"purerl {algorithm} --help lists all")
     if not isinstance(values.get("rnd", False), bool):
         found.append(Problem("rnd", values["rnd"], "must be true or false; its fields are rnd_int_coef and so on"))
     if found := found or _file_problems(values, cls, options):
@@ -305,21 +317,28 @@ def with_values(args: list[str], algorithms: dict[str, type[Config]]) -> list[st
     return found
 
 
-def refuse_other_names(args: list[str], algorithms: dict[str, type[Config]], options: type = Training) -> None:
-    """Refuses flags that another system has under that name, with the one to use."""
-    algorithm = algorithms.get(args[0]) if args else None
-    if algorithm is None:
+def refuse_unknown(args: list[str], algorithms: dict[str, type[Config]], options: type = Training) -> None:
+    """Refuse all flags that a command does not have, each with the one to use."""
+    if not (args and args[0] in algorithms):
         return
-    known = {*algorithm.field_docs, *(f.name for f in dataclasses.fields(options))}
-    found = []
-    for arg, following in zip(args, [*args, "--"][1:], strict=True):
-        flag, _, value = arg.partition("=")
+    cls = algorithms[args[0]]
+    known, given, flags = [*_names(cls, options), *OF_TYRO], {}, {}
+    for i, arg in enumerate(args):
+        flag, equals, value = arg.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
-        if flag.startswith("--") and name not in known and (hint := renamed(name.removeprefix("no_"))):
-            value = value or (True if following.startswith("--") else following)
-            found.append(Problem(flag, value, f"no such flag; {_as_flags(hint, known)}"))
-    if found:
-        raise ConfigError(found)
+        if flag.startswith("--"):
+            name = name if name in known else name.removeprefix("no_")
+            values = itertools.takewhile(lambda x: not x.startswith("--"), args[i + 1 :])
+            given[name], flags[name] = value if equals else " ".join(values) or True, flag
+    found = unknown_names(given, known, "flag", f"purerl {args[0]} --help lists all")
+    as_flags = lambda hint: _as_flags(re.sub(r"'(\w+)'", r"`\1`", hint) if "did you mean" in hint else hint, known, cls)
+    raise_if_any([Problem(flags[name], value, as_flags(hint)) for name, value, hint in found])
+
+
+def _names(cls: type[Config], options: type) -> list[str]:
+    """Return the names of all flags of a command, with underscores."""
+    own = [f.name for part in (cls, options) for f in dataclasses.fields(part)]
+    return [*own, *(f"rnd_{f.name}" for f in dataclasses.fields(RNDConfig))]
 
 
 def flags_of(name: str, base: dict[str, Any], cls: type[Config], examples: bool = False, options: type = Training) -> type:
@@ -356,9 +375,16 @@ def values_of(flags: Any) -> dict[str, Any]:
     return {flag: value for group in vars(flags).values() for flag, value in vars(group).items()}
 
 
-def _as_flags(text: str, names: Iterable[str]) -> str:
-    """A text without backticks; where they hold nothing but the name of a field, it is written as a flag."""
-    return re.sub(r"`([^`]*)`", lambda code: f"--{code[1].replace('_', '-')}" if code[1] in names else code[1], text)
+def _as_flags(text: str, names: Collection[str], cls: type[Config] = OnPolicyConfig) -> str:
+    """Return a text without backticks, in which the fields and the arguments of `fit` that are flags are written as such."""
+    place = re.compile(rf"(?:{cls.__name__}\.|fit\()?(rnd_)?(\w+)(?:=\))?")
+
+    def written(code: re.Match) -> str:
+        found = place.fullmatch(code[1].replace("RNDConfig.", "rnd_"))
+        name = found and f"{found[1] or ''}{found[2]}"
+        return f"--{name.replace('_', '-')}" if name in names else code[1]
+
+    return re.sub(r"`([^`]*)`", written, text)
 
 
 def _flag_type(field: dataclasses.Field) -> Any:

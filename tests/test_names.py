@@ -30,11 +30,14 @@ CHANGES = {
     "ent_coef": (1.0, {}),
     "gae_lambda": (0.1, {}),
     "gamma": (0.1, {}),
+    "kl_coef": (5.0, {"kl_penalty": "fixed", "num_minibatches": 8}),
     "kl_stop": ("epoch", {"target_kl": 2.5e-3, "lr": 1e-2, "num_minibatches": 8, "num_epochs": 4}),
     "log_std_init": (1.0, {}),
     "lr": (1e-2, {}),
     "lr_final": (1e-4, POLYNOMIAL),
     "lr_kl_factor": (5.0, ADAPTIVE),
+    "lr_max": (1e-4, ADAPTIVE),
+    "lr_min": (9e-4, {"lr_schedule": "kl_adaptive", "desired_kl": 1e-9}),
     "lr_kl_tolerance": (1e6, ADAPTIVE),
     "max_grad_norm": (1e-3, {}),
     "obs_clip": (0.1, {"normalize_obs": True}),
@@ -42,6 +45,7 @@ CHANGES = {
     "target_kl": (1e-9, {}),
     "value_clip_eps": (1e-3, {}),
     "vf_coef": (5.0, {}),
+    "weight_decay": (10.0, {"optimizer": "adamw"}),
 }
 # Fields whose effect is not on the state after one update, and what it is on.
 ELSEWHERE = {
@@ -84,7 +88,7 @@ def state_after(changes, env):
 TRIED = sorted({"kl_stop", *ELSEWHERE, *(f.name for f in dataclasses.fields(CFG) if is_float_leaf(f))} & set(FIELDS))
 
 
-SEVERAL_PROGRAMS = {"kl_stop", "log_std_init", "lr_final", "obs_clip"}  # of their own
+SEVERAL_PROGRAMS = {"kl_coef", "kl_stop", "weight_decay", "log_std_init", "lr_final", "obs_clip"}  # of their own
 
 
 @pytest.mark.parametrize("name", [pytest.param(x, marks=pytest.mark.slow) if x in SEVERAL_PROGRAMS else x for x in TRIED])
@@ -126,7 +130,8 @@ def test_no_name_of_a_system_is_twice():
     names = [(row["system"], row["name"]) for row in ROWS]
     assert len(names) == len(set(names))
     trainers = {"purejaxrl", "rejax", "Stable-Baselines3", "CleanRL"}
-    assert {system for system, _ in names} == trainers | {"rlib", "MetaBox", "rllte", "skrl", "UniLab"}
+    trainers |= {"rlib", "MetaBox", "rllte", "skrl", "UniLab", "brax", "rsl_rl", "RLlib", "rl_games"}
+    assert {system for system, _ in names} == trainers
 
 
 # The settings of scripts for other trainers, and the configs that their tables make of them.
@@ -157,7 +162,88 @@ SCRIPTS = {
             **{"advantage_norm": "minibatch", "total_timesteps": 1e5, "hidden": (64, 64)},
         ),
     ),
+    "brax": (
+        {
+            **{"environment": "CartPole-v1", "num_timesteps": 1e5, "num_envs": 8, "unroll_length": 16, "batch_size": 4},
+            **{
+                "num_minibatches": 8,
+                "num_updates_per_batch": 2,
+                "learning_rate": 1e-3,
+                "entropy_cost": 1e-3,
+                "discounting": 0.97,
+            },
+            **{"clipping_epsilon": 0.3, "normalize_observations": True, "policy_hidden_layer_sizes": (32, 32), "seed": 1},
+        },
+        purerl.PPOConfig(
+            **{"env": "CartPole-v1", "total_timesteps": 1e5, "num_envs": 8, "num_steps": 16 * 4 * 8 // 8, "num_minibatches": 8},
+            **{"num_epochs": 2, "lr": 1e-3, "lr_schedule": "constant", "ent_coef": 1e-3, "gamma": 0.97, "clip_eps": 0.3},
+            **{"value_clip": "none", "normalize_obs": True, "obs_clip": math.inf, "hidden": (32, 32)},
+        ),
+    ),
+    "rsl_rl": (
+        {
+            **{"task": "CartPole-v1", "num_envs": 8, "num_steps_per_env": 32, "max_iterations": 391, "num_mini_batches": 4},
+            **{"num_learning_epochs": 5, "clip_param": 0.2, "lam": 0.95, "value_loss_coef": 1.0, "entropy_coef": 0.01},
+            **{"learning_rate": 1e-3, "schedule": "adaptive", "desired_kl": 0.02, "max_grad_norm": 1.0, "init_noise_std": 1.0},
+            **{
+                "normalize_advantage_per_mini_batch": False,
+                "actor_hidden_dims": [32, 32],
+                "activation": "elu",
+                "experiment_name": "a",
+            },
+        },
+        purerl.PPOConfig(
+            **{"env": "CartPole-v1", "num_envs": 8, "num_steps": 32, "total_timesteps": 391 * 8 * 32, "num_minibatches": 4},
+            **{"num_epochs": 5, "clip_eps": 0.2, "value_clip_eps": 0.2, "gae_lambda": 0.95, "vf_coef": 2 * 1.0, "ent_coef": 0.01},
+            **{"lr": 1e-3, "lr_schedule": "kl_adaptive", "desired_kl": 0.02, "lr_min": 1e-5, "max_grad_norm": 1.0},
+            **{"grad_clip": "per_network", "advantage_norm": "batch", "hidden": (32, 32), "activation": "elu"},
+        ),
+    ),
+    "RLlib": (
+        {
+            **{"env": "CartPole-v1", "num_env_runners": 2, "num_envs_per_env_runner": 4, "train_batch_size": 256},
+            **{
+                "minibatch_size": 64,
+                "num_sgd_iter": 3,
+                "lr": 1e-3,
+                "gamma": 0.98,
+                "lambda_": 1.0,
+                "kl_coeff": 0.3,
+                "kl_target": 0.02,
+            },
+            **{"use_kl_loss": True, "vf_loss_coeff": 1.0, "vf_clip_param": 10.0, "entropy_coeff": 0.0, "clip_param": 0.3},
+            **{"fcnet_hiddens": [32, 32], "fcnet_activation": "relu", "framework": "torch", "stop": 1e5},
+        },
+        purerl.PPOConfig(
+            **{"env": "CartPole-v1", "num_envs": 2 * 4, "num_steps": 256 // 8, "num_minibatches": 256 // 64, "num_epochs": 3},
+            **{"lr": 1e-3, "lr_schedule": "constant", "gamma": 0.98, "gae_lambda": 1.0, "kl_penalty": "adaptive", "kl_coef": 0.3},
+            **{"kl_coef_tolerance": 2.0, "kl_coef_raise": 1.5, "desired_kl": 0.02, "vf_coef": 2 * 1.0, "value_clip": "none"},
+            **{"ent_coef": 0.0, "clip_eps": 0.3, "hidden": (32, 32), "activation": "relu", "total_timesteps": 1e5},
+        ),
+    ),
+    "rl_games": (
+        {
+            **{"env_name": "CartPole-v1", "num_actors": 8, "horizon_length": 32, "minibatch_size": 64, "mini_epochs": 3},
+            **{"max_frames": 1e5, "gamma": 0.98, "tau": 0.9, "learning_rate": 1e-3, "lr_schedule": "linear", "e_clip": 0.1},
+            **{"clip_value": True, "critic_coef": 2.0, "entropy_coef": 0.0, "grad_norm": 1.0, "truncate_grads": True},
+            **{
+                "normalize_advantage": True,
+                "normalize_value": True,
+                "value_bootstrap": True,
+                "bounds_loss_coef": 1e-4,
+                "separate": False,
+            },
+        },
+        purerl.PPOConfig(
+            **{"env": "CartPole-v1", "num_envs": 8, "num_steps": 32, "num_minibatches": 8 * 32 // 64, "num_epochs": 3},
+            **{"total_timesteps": 1e5, "gamma": 0.98, "gae_lambda": 0.9, "lr": 1e-3, "clip_eps": 0.1, "value_clip_eps": 0.1},
+            **{"vf_coef": 2.0, "ent_coef": 0.0, "max_grad_norm": 1.0, "advantage_norm": "batch", "normalize_value": True},
+            **{"truncation": "current_obs", "arch": "shared"},
+        ),
+    ),
 }
+# What notes of the tables name.
+NOTED = {"value_clip_eps", "value_clip", "lr_schedule", "lr_min", "obs_clip", "grad_clip", "kl_coef_tolerance", "kl_coef_raise"}
 # A command line of CleanRL's, and that of purerl.
 CLEANRL = (
     "--env-id CartPole-v1 --seed 3 --total-timesteps 100000 --learning-rate 1e-3 --num-envs 8 --num-steps 64 --no-anneal-lr "
@@ -179,8 +265,7 @@ def test_a_script_ports_by_its_table(system):
     settings, cfg = SCRIPTS[system]
     named = {place(system, name).removeprefix("cfg.") for name in settings if place(system, name).startswith("cfg.")}
     differs = {f.name for f in dataclasses.fields(cfg) if getattr(cfg, f.name) != getattr(purerl.PPOConfig(), f.name)}
-    noted = {"value_clip_eps", "value_clip", "lr_schedule"}  # the table's notes name these
-    assert differs <= named | noted
+    assert differs <= named | NOTED
     plan = purerl.make_train(cfg).plan
     assert plan.minibatch_size == 64
     assert plan.num_updates == -(-100_000 // (cfg.num_envs * cfg.num_steps))

@@ -22,9 +22,9 @@ import jax
 import numpy as np
 
 from purerl.config.documentation import GROUPS, FieldDoc, documented, parse_docs, shown
-from purerl.config.other_names import renamed
+from purerl.config.other_names import unknown_names
 from purerl.config.rules import ANY, AUTO, Need, Rule
-from purerl.core.errors import ConfigError, Problem, nearest, raise_if_any
+from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.numbers import is_int, is_number
 
 # --- fields -----------------------------------------------------------------------------------------------------------
@@ -208,10 +208,7 @@ class Config:
     @classmethod
     def _refuse_unknown(cls, names) -> None:
         fields = [f.name for f in dataclasses.fields(cls)]
-        hint = lambda name: renamed(name) or nearest(name.lower(), fields, f"help(purerl.{cls.__name__}) lists all")
-        unknown = [Problem(name, names[name], f"no such field; {hint(name)}") for name in names if name not in fields]
-        if unknown:
-            raise ConfigError(unknown)
+        raise_if_any(unknown_names(names, fields, "field", f"help(purerl.{cls.__name__}) lists all"))
 
     def resolved(self, env: Any) -> Self:
         """This config with a value wherever a field asks for one that follows from other fields or from the environment."""

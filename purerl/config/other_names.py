@@ -3,6 +3,10 @@
 import csv
 import functools
 import importlib.resources
+from collections.abc import Collection
+from typing import Any
+
+from purerl.core.errors import Problem, nearest
 
 
 @functools.cache
@@ -12,16 +16,76 @@ def rows() -> tuple[dict[str, str], ...]:
     return tuple(csv.DictReader(text.splitlines()))
 
 
-def renamed(name: str) -> str:
-    """A hint for a name of another system, in any case of letters; "" for a name that none has."""
+def unknown_names(given: dict[str, Any], known: Collection[str], what: str, otherwise: str) -> list[Problem]:
+    """Return a problem for each name that is not known, and for each known one that has another meaning in the others' system.
+
+    Args:
+        given: all names that were given together, with their values. The unknown ones show which system they are from; other
+            systems' meanings are then left out.
+        known: the names that may be given.
+        what: the noun for such a name: "field", "flag".
+        otherwise: the hint for a name that no system has and that resembles no known one.
+    """
+    unknown = [name for name in given if name not in known]
+    systems = _likely_systems(list(given), unknown)
+    hint = lambda name: renamed(name, systems) or nearest(name.lower(), known, otherwise)
+    found = [Problem(name, given[name], f"no such {what}; {hint(name)}") for name in unknown]
+    if len(systems) == 1:
+        there = {row["name"]: row for row in rows() if row["system"] in systems and _is_setting(row["purerl"])}
+        other = [there[name] for name in given if name in known and name in there and _field(there[name]["purerl"]) != name]
+        text = "means another {} in {}: `{}` here{}"
+        hints = {row["name"]: text.format(what, row["system"], _field(row["purerl"]), _note(row)) for row in other}
+        found += [Problem(name, given[name], hint) for name, hint in hints.items()]
+    return found
+
+
+def renamed(name: str, systems: Collection[str] = ()) -> str:
+    """Return a hint for a name of another system, in any case of letters; "" for a name that none has.
+
+    Args:
+        name: a field, an argument or a flag, with underscores.
+        systems: those whose meaning is told where they have the name; all of them if empty.
+    """
     found = [row for row in rows() if row["name"].lower() == name.lower()]
+    found = [row for row in found if row["system"] in systems] or found
     settings = [row for row in found if _is_setting(row["purerl"])]
     if not found:
         return ""
-    here = (settings or found)[0]["purerl"]
-    notes = [f"{row['system']}: {row['note']}" for row in found if row["note"] and row["purerl"] == here]
-    where = f"it is `{here.removeprefix('cfg.')}` here" if settings else f"see {here}" if here else "no setting here"
-    return where + (f" ({'; '.join(notes[:4])})" if notes else "")
+    if not settings:
+        here = found[0]["purerl"]
+        return (f"see {here}" if here else "no setting here") + _notes([row for row in found if row["purerl"] == here])
+    places = list(dict.fromkeys(row["purerl"] for row in settings))
+    notes = [_notes([row for row in settings if row["purerl"] == here], len(places) > 1) for here in places]
+    if len(places) == 1:
+        return f"it is `{_field(places[0])}` here{notes[0]}"
+    return f"here it is {', or '.join(f'`{_field(here)}`{note}' for here, note in zip(places, notes, strict=True))}"
+
+
+def _likely_systems(names: list[str], unknown: list[str]) -> set[str]:
+    """Return the systems that have the most unknown names, and among these the most names; an empty set if all names are new."""
+    has = lambda system, wanted: sum((system, name.lower()) in _pairs() for name in wanted)
+    score = {system: (has(system, unknown), has(system, names)) for system in {row["system"] for row in rows()}}
+    best = max(score.values())
+    return {system for system, count in score.items() if count == best} if best[0] else set()
+
+
+@functools.cache
+def _pairs() -> frozenset[tuple[str, str]]:
+    return frozenset((row["system"], row["name"].lower()) for row in rows())
+
+
+def _field(place: str) -> str:
+    return place.removeprefix("cfg.")
+
+
+def _notes(found: list[dict[str, str]], always: bool = False) -> str:
+    """Return what is to be known of these rows, and of which systems they are if there are other meanings."""
+    notes = [row["system"] + (f": {row['note']}" if row["note"] else "") for row in found if row["note"] or always]
+    return f" ({'; '.join(notes[:4])})" if notes else ""
+
+
+def _note(row: dict[str, str]) -> str:
+    return f" ({row['note']})" if row["note"] else ""
 
 
 def _is_setting(place: str) -> bool:
