@@ -331,7 +331,8 @@ def _train_sweep(cfg: Config, asked: Training, options: dict[str, Any]) -> int:
 
 def _objects(env: str, algorithm: str, env_kwargs: tuple = ()) -> dict[str, Any]:
     """What import paths of the command line name, as arguments of `make_train`."""
-    found = {"env": imported_env(env, env_kwargs)} if ":" in env else {}
+    own = imported_env(env, env_kwargs) if ":" in env else None
+    found = {} if own is None else {"env": own}
     return found | ({"algorithm": imported(algorithm, "algorithm")} if algorithm else {})
 
 

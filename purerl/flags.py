@@ -25,7 +25,6 @@ from purerl.config.presets import PRESETS, preset
 from purerl.config.rules import ANY, AUTO, SWITCH
 from purerl.core.errors import ConfigError, Problem, code_of, nearest, raise_if_any
 from purerl.core.numbers import is_int, is_number
-from purerl.envs import make_env
 from purerl.envs.functions import wrapped_if_bare
 
 EXAMPLES = """
@@ -192,12 +191,11 @@ def _import_module(name: str, flag: str) -> Any:
 def imported_env(path: str, env_kwargs: tuple) -> Any:
     """The environment that an import path names: an object, or a class or function that makes one of these arguments.
 
-    A bare environment gets `wrap_env`. In `gymnasium/module:id` the module registers the id with gymnasium.
+    A bare environment gets `wrap_env`. None for `gymnasium/module:id`, whose module registers the id: it is imported.
     """
     if path.startswith("gymnasium/"):
-        module, _, name = path.removeprefix("gymnasium/").partition(":")
-        _import_module(module, "env")
-        return make_env(f"gymnasium/{name}", env_kwargs, {})
+        _import_module(path.removeprefix("gymnasium/").partition(":")[0], "env")
+        return None
     found = imported(path, "env")
     if callable(found):
         with code_of("env", f"{path}({', '.join(name for name, _ in env_kwargs)})"):

@@ -15,6 +15,7 @@ import json
 import multiprocessing.connection
 import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -56,23 +57,23 @@ class Made(NamedTuple):
 
 
 def make(name: str, env_kwargs: tuple) -> Made:
-    """The environment of this id.
+    """The environment of this id, or of `module:id` if the module, which registers the id, is imported.
 
     Raises:
         ConfigError: no such id, or its constructor refused the arguments.
     """
-    if ":" in name:
-        hint = "a module to import does not belong into a config; import it, and name the id alone"
+    module, _, registered = name.rpartition(":")
+    if module and module not in sys.modules:
+        hint = f"a config imports no module: import {module} before; --env on the command line does"
         raise ConfigError([Problem("env", f"gymnasium/{name}", hint)])
     try:
-        _register(name)
+        _register(registered)
     except ImportError as error:
-        hint = f"{error}; it needs pip install {REGISTERS[_namespace(name)].replace('_', '-')}"
+        hint = f"{error}; it needs pip install {REGISTERS[_namespace(registered)].replace('_', '-')}"
         raise ConfigError([Problem("env", f"gymnasium/{name}", hint)]) from error
-    if name not in gymnasium.registry:
-        raise ConfigError(
-            [Problem("env", f"gymnasium/{name}", f"no registered environment; {nearest(name, gymnasium.registry)}")]
-        )
+    if registered not in gymnasium.registry:
+        hint = f"no registered environment; {nearest(registered, gymnasium.registry)}"
+        raise ConfigError([Problem("env", f"gymnasium/{name}", hint)])
     kwargs = dict(env_kwargs)
     vectorization = _checked(kwargs.pop("vectorization", SYNC), MODES)
     one = functools.partial(_made, name, disable_env_checker=True, **kwargs)
@@ -80,8 +81,10 @@ def make(name: str, env_kwargs: tuple) -> Made:
         with constructing(f"gymnasium/{name}", env_kwargs), contextlib.closing(one()) as env:
             modes = env.metadata.get("render_modes", ())
     except ConfigError as error:
-        if isinstance(error.__cause__, gymnasium.error.DependencyNotInstalled):
-            raise ConfigError([Problem("env", f"gymnasium/{name}", str(error.__cause__))]) from error
+        if isinstance(error.__cause__, gymnasium.error.DependencyNotInstalled | ImportError):
+            of_mujoco = "mujoco" in str(gymnasium.spec(registered).entry_point)
+            hint = f"{error.__cause__}" + ("; it needs pip install 'purerl[gymnasium]'" if of_mujoco else "")
+            raise ConfigError([Problem("env", f"gymnasium/{name}", hint)]) from error
         raise
     drawn = functools.partial(one, **kwargs | {"render_mode": IMAGES}) if IMAGES in modes else None
     return Made(one, drawn, vectorization, f"gymnasium/{name}")
@@ -99,7 +102,7 @@ def _register(name: str) -> None:
 
 
 def _made(name: str, **kwargs: Any) -> gymnasium.Env:
-    _register(name)
+    _register(name.rpartition(":")[2])
     return gymnasium.make(name, **kwargs)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem, code_of, nearest
+from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.types import Environment, TimeStep
 from purerl.envs.auto_reset import auto_reset
 from purerl.envs.gif import draw_in_memory
@@ -19,6 +19,7 @@ from purerl.envs.importing import lazily
 from purerl.envs.parameters import constructing, overridden
 from purerl.envs.signals import check_step, chosen, strong, typed_signals, unpacked
 from purerl.envs.spaces import action_space_of, observation_space_of
+from purerl.envs.suites import meant
 
 with lazily("seaborn", "matplotlib.pyplot"):  # half of the time that gymnax takes to import, for drawing alone
     import gymnax
@@ -43,7 +44,7 @@ def make(env_id: str, env_kwargs: tuple) -> Any:
         hint = "import paths are for the command line; in Python, pass the object as env="
         raise ConfigError([Problem("env", env_id, hint)])
     if env_id not in gymnax.registered_envs:
-        hint = f"not a registered environment; {nearest(env_id, gymnax.registered_envs)}"
+        hint = f"not a registered environment; {meant(env_id, gymnax.registered_envs)}"
         raise ConfigError([Problem("env", env_id, hint)])
     with constructing(env_id, env_kwargs):
         return gymnax.make(env_id, **dict(env_kwargs))[0]

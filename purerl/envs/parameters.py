@@ -24,7 +24,9 @@ def constructing(env_id: str, env_kwargs: tuple) -> Iterator[None]:
         with jax.ensure_compile_time_eval():
             yield
     except Exception as error:  # a constructor may refuse an argument in any way
-        raise ConfigError([Problem("env_kwargs", env_kwargs, f"refused by {env_id}: {error}")]) from error
+        made_of = Problem("env_kwargs", env_kwargs, f"refused by {env_id}: {error}")
+        as_it_is = Problem("env", env_id, f"cannot be made: {type(error).__name__}: {error}")
+        raise ConfigError([made_of if env_kwargs and not isinstance(error, ImportError) else as_it_is]) from error
 
 
 def overridden(params: Any, overrides: dict[str, Any]) -> Any:

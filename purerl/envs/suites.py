@@ -1,12 +1,16 @@
 """The suites of environments: which adapter an id belongs to. It is imported when one of its environments is made."""
 
+import difflib
 import importlib
 import importlib.metadata
+import re
+from collections.abc import Iterable
 from types import ModuleType
 
 import jax
 
 from purerl.core.errors import ConfigError, Problem, nearest
+from purerl.envs.importing import quietly
 
 SUITES = {  # the prefix of an id, the package it needs
     "brax": "brax",
@@ -17,6 +21,18 @@ SUITES = {  # the prefix of an id, the package it needs
     "pgx": "pgx",
     "playground": "mujoco_playground",
     "xminigrid": "xminigrid",
+}
+IDS = {  # how the ids of a suite look: one that is written without its suite is recognised, and no suite imported for it
+    "brax": r"ant|fast|halfcheetah|hopper|humanoid(standup)?|inverted_(double_)?pendulum|pusher|reacher|swimmer|walker2d",
+    "craftax": r"Craftax-.+",
+    "jumanji": r"(BinPack|CVRP|Cleaner|Connector|FlatPack|Game2048|GraphColoring|JobShop|Knapsack|LevelBasedForaging|MMST|Maze|"
+    r"Minesweeper|MultiCVRP|PacMan|RobotWarehouse|RubiksCube|SearchAndRescue|SlidingTilePuzzle|Snake|Sokoban|Sudoku|TSP|Tetris)"
+    r"(-partly-scrambled|-very-easy)?-v\d+",
+    "navix": r"Navix-.+",
+    "pgx": r"2048|minatar-.+",
+    "playground": r"([A-Z]+[a-z0-9]+){2,}",
+    "xminigrid": r"(XLand-)?MiniGrid-.+(?<!-v\d)",
+    "gymnasium": r"(ALE/|phys2d/|tabular/)?[^/]+-v\d+",
 }
 REFUSED = {
     "jaxmarl": "its environments are for several agents, and purerl trains one",
@@ -39,12 +55,39 @@ def adapter(env_id: str) -> tuple[ModuleType, str]:
     if prefix == "gymnax":
         raise ConfigError([Problem("env", env_id, f"gymnax's ids have no prefix: {name!r}")])
     if prefix not in SUITES:
-        raise ConfigError([Problem("env", env_id, f"no suite of this name; {nearest(prefix, SUITES)}")])
+        near = next((f"did you mean '{suite}/{name}'?" for suite in SUITES if suite.startswith(prefix)), nearest(prefix, SUITES))
+        raise ConfigError([Problem("env", env_id, f"no suite of this name; {meant(env_id, (), near)}")])
     try:
         return _imported(prefix), name
     except ModuleNotFoundError as error:
         hint = f"needs the package {error.name}, which is not installed: pip install 'purerl[{prefix}]'"
         raise ConfigError([Problem("env", env_id, hint)]) from error
+
+
+def meant(env_id: str, names: Iterable[str], otherwise: str = "") -> str:
+    """Return a hint for an id that a suite does not have.
+
+    Args:
+        env_id: the id.
+        names: the ids of the suite, of which those like it are told.
+        otherwise: the hint if neither they are like it nor another suite has it; by default all of them.
+    """
+    names = list(names)
+    suite = next((suite for suite, ids in IDS.items() if re.fullmatch(ids, env_id)), "")
+    elsewhere = _of_gymnasium(env_id) if suite == "gymnasium" else [f"{suite}/{env_id}"] if suite else []
+    found = [*difflib.get_close_matches(env_id, names), *elsewhere]
+    return f"did you mean {' or '.join(map(repr, found))}?" if found else otherwise or nearest(env_id, names)
+
+
+def _of_gymnasium(env_id: str) -> list[str]:
+    """Return the id among gymnasium's that this one is, or the nearest; if gymnasium is not installed, it may be one."""
+    try:
+        with quietly():
+            registry = importlib.import_module("gymnasium").registry
+    except ImportError:
+        return [f"gymnasium/{env_id}"]
+    known = env_id in registry or env_id.startswith("ALE/")  # `ale_py` registers these
+    return [f"gymnasium/{x}" for x in ([env_id] if known else difflib.get_close_matches(env_id, registry, n=1))]
 
 
 def _imported(name: str) -> ModuleType:
