@@ -1,6 +1,7 @@
 """The promises of a run that is stopped and goes on: D1 and D4 are in `test_train.py`, D2 in `test_fit.py`."""
 
 import os
+import re
 import shutil
 import signal
 import warnings
@@ -225,8 +226,11 @@ def refused(error, says, **kwargs):
 def test_another_run_in_the_directory_is_a_mismatch(tmp_path):
     fitted(updates=2, directory=tmp_path)
     mismatch = {"error": purerl.CheckpointMismatch, "directory": tmp_path}
-    refused(says=r"lr: 0.001 in the checkpoint, 0.01 here", cfg=CFG.replace(lr=0.01), **mismatch)
-    refused(says=r"hidden: \[16, 16\] in the checkpoint, \[8\] here", cfg=CFG.replace(hidden=(8,)), **mismatch)
+    begins = rf"\n  another run needs another directory; init_from={re.escape(repr(str(tmp_path)))} \(--init-from\) begins it"
+    refused(says=r"lr: 0.001 in the checkpoint, 0.01 here" + begins, cfg=CFG.replace(lr=0.01), **mismatch)
+    refused(says=r"num_envs: 4 in the checkpoint, 8 here" + begins, cfg=CFG.replace(num_envs=8), **mismatch)
+    sizes = r"hidden: \[16, 16\] in the checkpoint, \[8\] here\n  another run needs another directory$"
+    refused(says=sizes, cfg=CFG.replace(hidden=(8,)), **mismatch)
     refused(says="seed: 0 in the checkpoint, 1 here", seed=1, **mismatch)
     refused(says="num_seeds: 1 in the checkpoint, 2 here", num_seeds=2, **mismatch)
     refused(says=r"env: observations float32\[4\] in the run, observations float32\[8\] here", env=Wider(), **mismatch)

@@ -1,6 +1,7 @@
 """Batches of runs: the config and seed of each, and how to select one of them."""
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -237,7 +238,9 @@ def state_at(state: TrainState, run: int) -> TrainState:
 
 
 def _wrong_seeds(seed: Any, num_seeds: Any) -> list[Problem]:
-    found = [Problem("seed", seed, "must be an int from 0 to 2**32 - 1")] if not (is_int(seed) and 0 <= seed < 2**32) else []
+    is_path = isinstance(seed, str | os.PathLike)
+    hint = "must be an int from 0 to 2**32 - 1" + (f"; a directory is directory={str(seed)!r}" if is_path else "")
+    found = [Problem("seed", seed, hint)] if not (is_int(seed) and 0 <= seed < 2**32) else []
     if not (is_int(num_seeds) and num_seeds >= 1):
         found.append(Problem("num_seeds", num_seeds, "must be an int of at least 1"))
     elif not found and seed + num_seeds > 2**32:

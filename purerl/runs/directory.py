@@ -52,6 +52,7 @@ from purerl.runs.storage.files import read_errors
 from purerl.train import Train
 
 PyTree = Any
+WARM = ("['state'].params", "['state'].statistics")  # what a run that begins with another's parameters takes from it
 
 
 class Directory:
@@ -131,8 +132,9 @@ class Directory:
 
     def _check(self, saved: Checkpoint, plan: Plan, wanted: dict[str, str]) -> None:
         leaves = {path: described for path, (described, _) in saved.record["leaves"].items() if path.startswith("['state']")}
-        if found := _differences(saved.record, self.identity, self._cls) or checkpoint.leaf_differences(leaves, wanted):
-            raise CheckpointMismatch(self.path, found)
+        shapes = checkpoint.leaf_differences(leaves, wanted)
+        if found := _differences(saved.record, self.identity, self._cls) or shapes:
+            raise CheckpointMismatch(self.path, found, _begin_anew(self.path, shapes))
         if saved.updates > plan.num_updates:
             text = f"the run is at update {saved.updates} already, and {plan.num_updates} are asked for"
             raise CheckpointMismatch(self.path, [f"total_timesteps: {text}; ask for more, or choose another directory"])
@@ -207,6 +209,13 @@ def _unit_differences(record: dict[str, Any], current: str) -> list[str]:
         return []
     hint = "the mean and the deviation of the policy mean other actions; train again, or use the version that saved it"
     return [f"action_unit: {saved!r} in the checkpoint, {current!r} here: {hint}"]
+
+
+def _begin_anew(path: Any, shapes: list[str]) -> str:
+    """Return a hint to begin another run, with the parameters of this one if their shapes are the same."""
+    kept = [text for text in shapes if text.startswith(WARM) and ".discounted" not in text]
+    with_these = "" if kept else f"; init_from={str(path)!r} (--init-from) begins it with these parameters"
+    return f"another run needs another directory{with_these}"
 
 
 def _changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type[Config]) -> list[str]:
@@ -518,7 +527,7 @@ def warm_start(state: TrainState, directory: Any, action_unit: str) -> TrainStat
         intrinsic = {}
     target = {"state": _without_sums(state.replace(opt_state=(), actor=(), clock=(), key=(), extra=intrinsic))}
     current = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(target)}
-    kept_paths = ("['state'].params", "['state'].statistics", *(("['state'].extra['intrinsic']",) if intrinsic else ()))
+    kept_paths = (*WARM, *(("['state'].extra['intrinsic']",) if intrinsic else ()))
     saved_arrays = {name: x for name, x in arrays.items() if name.startswith(kept_paths) and not name.endswith(".discounted")}
     found = [f"{name} is only {'there' if name in saved_arrays else 'here'}" for name in saved_arrays.keys() ^ current.keys()]
     for name in current.keys() & saved_arrays.keys():

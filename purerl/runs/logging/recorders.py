@@ -149,6 +149,8 @@ class Rows(abc.ABC):
     def __init__(self, path: str | os.PathLike, every: int = 0):
         if not (is_int(every) and every >= 0):
             raise ConfigError([Problem("every", every, "must be an int of at least 0")])
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError([Problem("path", path, "must be a path")])
         self.path = pathlib.Path(path)
         self.sink, self._every, self._pending, self._written = None, every, None, 0.0
 
@@ -290,6 +292,8 @@ class Wandb(Rows):
     """
 
     def __init__(self, every: int = 0, directory: str | os.PathLike | None = None, **init: Any):
+        if isinstance(every, str):
+            raise ConfigError([Problem("project", every, f"is given by its name: Wandb(project={every!r})")])
         super().__init__("." if directory is None else pathlib.Path(directory) / "wandb.id", every)
         try:
             import wandb
