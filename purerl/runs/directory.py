@@ -134,7 +134,7 @@ class Directory:
         leaves = {path: described for path, (described, _) in saved.record["leaves"].items() if path.startswith("['state']")}
         shapes = checkpoint.leaf_differences(leaves, wanted)
         if found := _differences(saved.record, self.identity, self._cls) or shapes:
-            raise CheckpointMismatch(self.path, found, _begin_anew(self.path, shapes))
+            raise CheckpointMismatch(self.path, found, _begin_anew(self.path, [*found, *shapes]))
         if saved.updates > plan.num_updates:
             text = f"the run is at update {saved.updates} already, and {plan.num_updates} are asked for"
             raise CheckpointMismatch(self.path, [f"total_timesteps: {text}; ask for more, or choose another directory"])
@@ -211,10 +211,10 @@ def _unit_differences(record: dict[str, Any], current: str) -> list[str]:
     return [f"action_unit: {saved!r} in the checkpoint, {current!r} here: {hint}"]
 
 
-def _begin_anew(path: Any, shapes: list[str]) -> str:
-    """Return a hint to begin another run, with the parameters of this one if their shapes are the same."""
-    kept = [text for text in shapes if text.startswith(WARM) and ".discounted" not in text]
-    with_these = "" if kept else f"; init_from={str(path)!r} (--init-from) begins it with these parameters"
+def _begin_anew(path: Any, differences: list[str]) -> str:
+    """Return a hint to begin another run, with the parameters of this one if they mean the same there."""
+    fit = not any(text.startswith((*WARM, "action_unit")) and ".discounted" not in text for text in differences)
+    with_these = "" if not fit else f"; init_from={str(path)!r} (--init-from) begins it with these parameters"
     return f"another run needs another directory{with_these}"
 
 
