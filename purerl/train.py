@@ -39,7 +39,7 @@ from purerl.core.numbers import is_count
 from purerl.core.plan import PhasePlan, Plan
 from purerl.core.platform import with_matmul_precision
 from purerl.core.reductions import Axis, key_here, on_axis, shapes_on, share
-from purerl.core.types import Algorithm, Box, Environment, Episodes, Network, Phase, TrainResult, TrainState
+from purerl.core.types import Algorithm, Box, Clock, Environment, Episodes, Network, Phase, TrainResult, TrainState
 from purerl.envs import make_env
 from purerl.envs.levels import with_levels
 from purerl.envs.previous import with_previous
@@ -259,8 +259,8 @@ class Train:
         # Traced once, however often: what asks for shapes, and every program that the two become a part of.
         self._traced = lambda function: on_axis(with_matmul_precision(function, cfg.matmul_precision), axis)
         init = lambda key: strong(algorithm.init(key))  # a user's part of a state may be weakly typed, and its update is not
-        self._init, update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
-        self.update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
+        update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
+        self._init, self.update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
 
     def init(self, key: jax.Array) -> TrainState:
         """The state before the first update. `key`: one key, typed or raw."""
@@ -404,13 +404,21 @@ class Train:
 
 
 def _with_one_clock(update: Callable) -> Callable:
-    """An update that refuses a clock with an axis: a phase that is due in some updates would be computed in all of them."""
+    """Return an update that refuses a clock with an axis: a phase due in some updates would be computed in all of them."""
 
+    @jax.custom_batching.custom_vmap
+    def one(clock: Clock) -> Clock:
+        return clock
+
+    @one.def_vmap
+    def refuse(axis_size: int, is_batched: list[Clock], clock: Clock) -> Any:
+        """Refuse an axis. Only `vmap` over a clock that has one calls this, also through `jit` and loops."""
+        hint = "all runs share one: jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
+        raise ConfigError([Problem("state", "its clock has an axis of runs", hint)])
+
+    @functools.wraps(update)
     def checked(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        if type(state.clock.low).__name__ == "BatchTracer":  # JAX exports no other sign of a vmap
-            hint = "all runs share one: jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
-            raise ConfigError([Problem("state", "its clock has an axis of runs", hint)])
-        return update(state)
+        return update(state.replace(clock=one(state.clock)))
 
     return checked
 

@@ -244,6 +244,30 @@ def test_seeds_run_the_phase_only_when_it_is_due():
     assert count(train) == count(made(PPG.replace(n_pi=1, e_aux=0, aux_columns=1))) + 1
 
 
+def scanned(train):
+    return lambda state: jax.lax.scan(lambda state, _: train.update(state), state, length=2)
+
+
+def test_refuses_a_clock_for_each_seed():
+    train = made()
+    states = jax.eval_shape(jax.vmap(train.init), jax.random.split(KEY, 2))
+    for run in (train.update, jax.jit(train.update), scanned(train)):
+        with pytest.raises(purerl.ConfigError, match="its clock has an axis of runs"):
+            jax.eval_shape(jax.vmap(run), states)
+
+
+@pytest.mark.slow
+def test_takes_one_clock_for_all_seeds():
+    """Also in loops; a program without `vmap` has no trace of the check."""
+    train, state = made(), jax.eval_shape(made().init, KEY)
+    axes = train.seed_axes
+    states = jax.eval_shape(jax.vmap(train.init, out_axes=axes), jax.random.split(KEY, 2))
+    looped = lambda state: (jax.lax.fori_loop(0, 2, lambda _, state: train.update(state)[0], state), {})
+    for run in (jax.jit(train.update), scanned(train), looped):
+        assert jax.eval_shape(jax.vmap(run, in_axes=(axes,), out_axes=(axes, 0)), states)
+    assert "custom_vmap" not in jax.jit(train.update).lower(state).as_text()
+
+
 @pytest.mark.slow
 def test_sweeps_and_seeds():
     sweep = jax.vmap(lambda beta: PPG.replace(beta_clone=beta, aux_lr=10 * beta))(jnp.array([1e-4, 1e-3]))
