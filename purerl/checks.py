@@ -17,7 +17,8 @@ import numpy as np
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import MEMORY, OnPolicyConfig
 from purerl.config.documentation import default_of
-from purerl.config.fields import Config, is_float_leaf, is_off, not_scalar, problems, undecorated
+from purerl.config.fields import Config, is_float_leaf, not_scalar, problems, undecorated
+from purerl.config.rules import surely_holds
 from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any, would_work
 from purerl.core.numbers import divisors, neighbours
@@ -385,7 +386,7 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     found = []
     if not isinstance(params, dict):
         found.append(Problem("network", type(params).__name__, "init must return a dict from a group's name to its parameters"))
-    elif "value" not in params and not is_off(cfg.critic_lr_scale, 1):
+    elif "value" not in params and surely_holds(cfg.critic_lr_scale, lambda x: x != 1):
         hint = f"no group of the network's parameters is called 'value', so nothing would learn at it; there are {sorted(params)}"
         found.append(Problem("critic_lr_scale", cfg.critic_lr_scale, hint))
     for name in cfg.heads:

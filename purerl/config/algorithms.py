@@ -4,11 +4,10 @@ import math
 from typing import Any, Self
 
 import jax
-import numpy as np
 
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config, configclass, leaf, static
-from purerl.config.rules import SWITCH, above, at_least, between, finite, is_above, one_of, or_auto, when
+from purerl.config.rules import SWITCH, above, at_least, between, finite, is_above, may_hold, one_of, or_auto, when
 from purerl.core.errors import Problem, would_work
 from purerl.core.numbers import divisors, neighbours
 from purerl.core.types import Environment
@@ -112,7 +111,7 @@ class APPOConfig(PPOConfig):
         always = self.lag > 0 or self.publish_every > 1 or self.replay > 1 or (corrected and self.target_update_freq > 1)
         if always or not corrected:
             return always
-        return self.tau != 1 if isinstance(self.tau, jax.core.Tracer) else bool(np.any(self.tau != 1))
+        return self.tau != 1 if isinstance(self.tau, jax.core.Tracer) else may_hold(self.tau, lambda x: x != 1)
 
     def cross_field_errors(self) -> list[Problem]:
         found = super().cross_field_errors()

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from typing import Any, Self
 
-import jax
 import numpy as np
 
 from purerl.config.fields import Config, configclass, count, leaf, nested, or_default, static
@@ -25,6 +24,7 @@ from purerl.config.rules import (
     one_of,
     or_auto,
     some_of,
+    surely_holds,
     up_to,
     when,
 )
@@ -367,7 +367,7 @@ class OnPolicyConfig(Config):
             choices = neighbours(self.sequence_length, divisors(self.num_steps)) if recurrent else [0]
             hint = f"must divide num_steps = {self.num_steps}{'' if recurrent else ', and needs a memory'}{would_work(choices)}"
             found.append(Problem("sequence_length", self.sequence_length, hint))
-        if self.clip_schedule == "linear" and not isinstance(self.clip_eps, jax.core.Tracer) and np.any(self.clip_eps == np.inf):
+        if self.clip_schedule == "linear" and surely_holds(self.clip_eps, lambda x: x == math.inf):
             found.append(Problem("clip_schedule", self.clip_schedule, "from an infinite clip_eps there is no way down"))
         if self.training_size < 2**31 <= self.metrics_every * self.training_size:
             hint = f"a row would count 2**31 steps or more; at most {(2**31 - 1) // self.training_size} would work"
@@ -451,7 +451,7 @@ class OnPolicyConfig(Config):
 
     def warnings_of(self) -> list[Problem]:
         found = []
-        if not isinstance(self.clip_eps, jax.core.Tracer) and 1 <= self.clip_eps < math.inf:
+        if surely_holds(self.clip_eps, lambda x: (x >= 1) & (x < math.inf)):
             hint = "from 1 on no decrease of a probability is clipped; 0.1 to 0.3 is usual"
             found.append(Problem("clip_eps", self.clip_eps, hint))
         adapts = self.lr_schedule == "kl_adaptive" and self.learns_from_others is False
@@ -459,8 +459,7 @@ class OnPolicyConfig(Config):
             then = "stays" if self.lr_kl_every == "minibatch" else "only rises"
             hint = f"an update has one minibatch, which is measured before it moves the policy: the rate {then}"
             found.append(Problem("lr_schedule", self.lr_schedule, hint))
-        stops = not isinstance(self.target_kl, jax.core.Tracer) and self.target_kl < math.inf
-        if self.learning_starts < self.warmup_steps and stops:
+        if self.learning_starts < self.warmup_steps and surely_holds(self.target_kl, np.isfinite):
             hint = "random actions are far from the policy, and stop its learning; learning_starts = warmup_steps avoids it"
             found.append(Problem("target_kl", self.target_kl, hint))
         return found

@@ -265,22 +265,18 @@ def kind_of(field: dataclasses.Field) -> Any:
     return int if field.metadata.get("whole_float") else field.type
 
 
-def is_off(value: Any, neutral: float) -> bool:
-    """Whether a leaf is known to have its neutral value, so that nothing is computed for it. A tracer never is."""
-    return not isinstance(value, jax.core.Tracer) and bool(np.asarray(value) == neutral)  # not an operation of a program
-
-
 def or_default(value: Any, default: float) -> Any:
     """A leaf's value, or this default where it is `AUTO`, elementwise."""
-    if isinstance(value, jax.Array):
+    if isinstance(value, jax.core.Tracer):
         return jax.numpy.where(value == AUTO, default, value)
-    return np.where(value == AUTO, np.float32(default), value) if np.ndim(value) else default if value == AUTO else value
+    is_auto = np.asarray(value) == AUTO  # of an array of JAX's too, which would become a tracer inside a trace
+    return np.where(is_auto, np.float32(default), value) if np.ndim(value) else default if is_auto else value
 
 
 def single_precision(cfg: Config) -> Config:
     """The config with its float leaves as float32, whatever their width, so that no default width leaks into a program."""
     floats = [f.name for f in dataclasses.fields(cfg) if is_float_leaf(f)]
-    cast = lambda x: x.astype(np.float32) if isinstance(x, jax.Array) else np.float32(x)
+    cast = lambda x: x.astype(np.float32) if isinstance(x, jax.core.Tracer) else np.float32(x)
     inner = {name: single_precision(part) for name, part in _parts(cfg).items()}
     return dataclasses.replace(cfg, **{name: cast(getattr(cfg, name)) for name in floats}, **inner)
 

@@ -97,7 +97,7 @@ def either(*needs: Need) -> Need:
 
 def is_finite(name: str) -> Need:
     """That a float is not infinite."""
-    return Need(f"a finite {name}", lambda cfg, space: _untraced(getattr(cfg, name), lambda x: bool(np.isfinite(x).any())))
+    return Need(f"a finite {name}", lambda cfg, space: may_hold(getattr(cfg, name), np.isfinite))
 
 
 def is_above(name: str, bound: int) -> Need:
@@ -105,6 +105,14 @@ def is_above(name: str, bound: int) -> Need:
     return Need(f"{name} above {bound}", lambda cfg, space: getattr(cfg, name) > bound)
 
 
-def _untraced(value: Any, holds: Callable[[Any], bool]) -> bool:
-    """Whether something may hold of a value: of a tracer nothing is known."""
-    return isinstance(value, jax.core.Tracer) or holds(np.asarray(value))
+# --- leaves that may be tracers ---------------------------------------------------------------------------------------
+
+
+def may_hold(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:
+    """Return True unless a leaf is known to break a condition. Code that the condition needs is emitted for a tracer."""
+    return isinstance(value, jax.core.Tracer) or bool(np.any(condition(np.asarray(value))))  # not operations of a program
+
+
+def surely_holds(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:
+    """Return True if a leaf is known to meet a condition. Where the condition is refused or warned of, a tracer passes."""
+    return not isinstance(value, jax.core.Tracer) and may_hold(value, condition)

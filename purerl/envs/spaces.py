@@ -94,13 +94,17 @@ def _fits(space: Indices, obs: Any) -> bool:
 
 
 def _box(space: Any) -> Box:
-    low, high = (jnp.asarray(bound) for bound in (space.low, space.high))
+    """Return a space with bounds as a Box. Bounds are NumPy's, which a trace does not make unknown, unless they are tracers."""
+    known = not any(isinstance(bound, jax.core.Tracer) for bound in (space.low, space.high))
+    numpy = np if known else jnp
+    low, high = (numpy.asarray(bound) for bound in (space.low, space.high))
     if not jnp.issubdtype(getattr(space, "dtype", low.dtype), jnp.floating):
         raise ConfigError([Problem("env", space, "its action space is a Box of integers; use Discrete, or a Box of floats")])
     shape = getattr(space, "shape", low.shape)
-    low, high = (jnp.broadcast_to(bound.astype(jnp.float32), shape) for bound in (low, high))
+    with np.errstate(over="ignore"):  # of the largest doubles, which are bounds where there are none
+        low, high = (numpy.broadcast_to(bound.astype(np.float32), shape) for bound in (low, high))
     if not low.size:
         raise ConfigError([Problem("env", space, "its action space has no dimension")])
-    if not isinstance(low, jax.core.Tracer) and not isinstance(high, jax.core.Tracer) and not (low < high).all():
+    if known and not (low < high).all():
         raise ConfigError([Problem("env", space, "its action space needs low < high in every dimension")])
     return Box(low, high)

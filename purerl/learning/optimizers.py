@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from flax import struct
 
-from purerl.config.fields import is_off
+from purerl.config.rules import may_hold
 from purerl.core.clock import gradient_steps, progress, updates_in_float32, updates_since
 from purerl.core.errors import Problem
 from purerl.core.types import Clock, PhaseOptimizer, TrainState
@@ -118,15 +118,15 @@ def phase_optimizer(
     else:
         lr = learning_rate(clock, cfg.num_updates, cfg.lr, cfg.lr_final, cfg.lr_schedule) if clock else cfg.lr
         optimizer = constant_lr(base_optimizer, lr, multipliers)
-    if is_off(cfg.target_kl, np.inf):
+    if not may_hold(cfg.target_kl, lambda x: x != np.inf):
         return optimizer
     return with_target_kl(optimizer, cfg.target_kl, steps if cfg.kl_stop == "update" else cfg.num_minibatches)
 
 
 def lr_multipliers(cfg: Any) -> dict[str, jax.Array]:
     """The groups whose learning rate is a multiple of the others'."""
-    multipliers = {} if is_off(cfg.critic_lr_scale, 1) else {"value": cfg.critic_lr_scale}
-    return multipliers if cfg.rnd is None or is_off(cfg.rnd.lr_scale, 1) else {**multipliers, "predictor": cfg.rnd.lr_scale}
+    scales = {"value": cfg.critic_lr_scale} | ({} if cfg.rnd is None else {"predictor": cfg.rnd.lr_scale})
+    return {group: scale for group, scale in scales.items() if may_hold(scale, lambda x: x != 1)}
 
 
 def without_kl_control(cfg: Any) -> Any:
