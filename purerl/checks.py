@@ -377,6 +377,7 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     if found := _output_problems(result):
         return found
     outputs, carry_after = result
+    _warn_of_rounding(outputs)
     space = env.action_space
 
     def act(policy):
@@ -424,6 +425,15 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     elif cfg.sequence_length:
         found.append(Problem("sequence_length", cfg.sequence_length, "the network has no memory; see the config's `memory`"))
     return found
+
+
+def _warn_of_rounding(outputs: Outputs) -> None:
+    """Warn of outputs with fewer bits than float32. The warning points to the caller of `make_train`."""
+    floats = {x.dtype for x in jax.tree.leaves(outputs) if jax.numpy.issubdtype(x.dtype, np.floating)}
+    for kind in sorted(dtype.name for dtype in floats if dtype.itemsize < 4):
+        step = float(jax.numpy.finfo(kind).eps) * 256
+        hint = f"were rounded before they become float32, values near 300 to steps of {step:g}; end in layers of float32"
+        warnings.warn(str(Problem("network", f"outputs of {kind}", f"{hint}: nn.Dense(1, dtype=jnp.float32)")), stacklevel=5)
 
 
 def _output_problems(result: Any) -> list[Problem]:

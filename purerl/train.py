@@ -54,7 +54,7 @@ from purerl.learning.optimizers import base_optimizer
 from purerl.learning.rewards import reward_stage
 from purerl.networks.actor_critic import actor_critic
 from purerl.networks.distributions import action_unit
-from purerl.networks.modules import with_finite_logits
+from purerl.networks.modules import with_finite_logits, with_float32_outputs
 
 PyTree = Any
 
@@ -166,6 +166,7 @@ def make_train(
     network = network or actor_critic(cfg, environment.observation_space, environment.action_space, torso, memory)
     network = with_action_mask(network, cfg.action_mask) if cfg.action_mask else network
     check_network(cfg, environment, network, optimizer, axis.size if axis else 1)
+    network = with_float32_outputs(network)
     network = with_finite_logits(network) if "network" in given else network
     if axis is not None:
         check_devices(cfg, environment, network, axis.size)

@@ -8,7 +8,10 @@ import numpy as np
 
 import purerl
 from purerl import Advantages, Network, Outputs, PPOConfig
+from purerl.learning.custom import checked_loss
 from purerl.networks.distributions import Categorical
+from tests import probes
+from tests.ideas import simulator
 
 CFG = PPOConfig(total_timesteps=20_000, num_envs=16, num_steps=16, lr=5e-3, hidden=(32,), gamma=0.9, ent_coef=0.0)
 KEY = jax.random.key(0)
@@ -122,3 +125,31 @@ def test_they_sweep_like_everything_else():
 def test_each_is_short():
     for part in (clipped_gae, drift_loss, Corridor, bilinear):
         assert len(inspect.getsource(part).splitlines()) < 30, part
+
+
+# --- numbers of low precision -----------------------------------------------------------------------------------------
+
+
+def test_numbers_of_low_precision_become_float32():
+    """Rewards, advantages and losses of a user's functions, whatever these compute in."""
+    half, seen = lambda x: x.astype(jnp.bfloat16), {}
+
+    def advantage(steps, cfg):
+        seen["reward"] = steps.reward.dtype
+        return jax.tree.map(half, purerl.advantages.gae(steps, cfg.gamma, cfg.gae_lambda))
+
+    def measure(state, batch):
+        seen.update(advantage=batch.steps.advantage.dtype, target=batch.steps.target.dtype)
+        return {}
+
+    objects = {
+        "reward_shaper": lambda reward, steps: half(reward),
+        "intrinsic": (lambda key, obs: jnp.float32(0), lambda state, steps: (half(steps.reward), state)),
+    }
+    train = purerl.make_train(CFG, env=probes.Varied(), advantage=advantage, measure=measure, **objects)
+    jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
+    loss = checked_loss(lambda log_prob, old_log_prob, advantage, cfg: half(advantage))
+    seen["loss"] = jax.eval_shape(loss, *(jax.ShapeDtypeStruct((2, 3), jnp.float32),) * 3, CFG).dtype
+    doubles = simulator.simulator._replace(action_space=purerl.Box(np.full(2, -1.0), np.full(2, 1.0)))
+    seen["bounds"] = purerl.make_train(CFG, env=doubles).env.action_space.high.dtype
+    assert seen == dict.fromkeys(("reward", "advantage", "target", "loss", "bounds"), np.dtype(np.float32))

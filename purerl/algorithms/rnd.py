@@ -210,6 +210,7 @@ def intrinsic_of_pair(init: Callable, reward: Callable) -> Intrinsic:
             raise ConfigError(
                 [Problem("intrinsic", shapes(after), f"must return a state like the one it was given: {shapes(state)}")]
             )
+        reward_ = jnp.asarray(reward_).astype(jnp.float32)
         return reward_, strong(after), {"intrinsic_reward": mean_of(reward_)}
 
     return Intrinsic(lambda key, obs: ({}, init(key, obs)), paid)

@@ -26,7 +26,7 @@ def checked(env: Environment) -> Environment:
     if not isinstance(env.action_space, Discrete | MultiDiscrete | MultiBinary | Box):
         hint = "must be purerl.Discrete, MultiDiscrete, MultiBinary or Box"
         raise ConfigError([Problem("env.action_space", env.action_space, hint)])
-    action_space_of(env.action_space)
+    action_space = action_space_of(env.action_space)
     limit = env.max_steps
     if limit is not None and not (is_count(limit) and limit < 2**31):
         raise ConfigError([Problem("env.max_steps", limit, "must be an int from 1 to 2**31 - 1, or None")])
@@ -48,7 +48,8 @@ def checked(env: Environment) -> Environment:
         found += differences(obs, getattr(after, name), "observation")
     if found:
         raise ConfigError(found)
-    return env._replace(reset=reset, step=env.step if isinstance(env.step, AutoReset) else step)
+    step = env.step if isinstance(env.step, AutoReset) else step
+    return env._replace(reset=reset, step=step, action_space=action_space)
 
 
 def _problems(env: Environment, obs: Any, after: TimeStep) -> list[Problem]:

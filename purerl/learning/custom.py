@@ -56,7 +56,7 @@ def checked_loss(function: Callable) -> Callable:
         if getattr(found, "shape", None) != log_prob.shape:
             shape = list(found.shape) if hasattr(found, "shape") else type(found).__name__
             raise ConfigError([Problem("policy_loss", shape, f"must give one number for each step, {list(log_prob.shape)}")])
-        return found
+        return found.astype(jnp.float32)
 
     return loss
 
@@ -73,7 +73,7 @@ def checked_advantage(function: Callable) -> Callable:
         hint = f"the advantage and the target must have the shape of the values, {list(steps.value.shape)}"
         wrong = [np.shape(x) for x in (found.advantage, found.target) if np.shape(x) != steps.value.shape]
         raise_if_any([Problem("advantage", list(shape), hint) for shape in wrong[:1]])
-        return found
+        return jax.tree.map(lambda x: jnp.asarray(x).astype(jnp.float32), found)
 
     return advantage
 

@@ -49,7 +49,8 @@ def reward_stage(cfg: Any, shaper: Shaper | None = None, intrinsic: Intrinsic | 
     def process(state: TrainState, rollout: Rollout) -> tuple[TrainState, Rollout, dict[str, Any]]:
         steps, metrics = rollout.steps, {}
         if shaper is not None:
-            steps = steps.replace(reward=shaper(steps.reward, step_counts(state.clock, cfg.num_steps, cfg.num_envs)))
+            shaped = shaper(steps.reward, step_counts(state.clock, cfg.num_steps, cfg.num_envs))
+            steps = steps.replace(reward=shaped.astype(jnp.float32))
         state = state.replace(statistics=merge_rewards(cfg, state.statistics, steps))
         if intrinsic is not None:
             reward, intrinsic_state, metrics = intrinsic.reward(state.params, state.extra["intrinsic"], steps)

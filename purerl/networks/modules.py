@@ -113,6 +113,17 @@ def check_memory(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> None:
     raise_if_any(problems)
 
 
+def with_float32_outputs(network: Network) -> Network:
+    """Return a network whose outputs are float32 where they are floats, whatever dtype the network computes in."""
+    is_float = lambda x: hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+
+    def apply(params, carry, obs, first):
+        outputs, carry = network.apply(params, carry, obs, first)
+        return jax.tree.map(lambda x: x.astype(jnp.float32) if is_float(x) else x, outputs), carry
+
+    return network._replace(apply=apply)
+
+
 def with_finite_logits(network: Network) -> Network:
     """A network whose logits of minus infinity are `ILLEGAL`: then entropy and divergences are numbers."""
 
