@@ -14,9 +14,11 @@ from purerl import APPOConfig, ConfigError, DAACConfig, PPGConfig, PPOConfig, RN
 from purerl.acting import rollout
 from purerl.acting.normalize import RewardScale
 from purerl.algorithms import ppo, rnd
-from purerl.core.reductions import num_devices
+from purerl.core.reductions import num_devices, total
 from purerl.envs import make_env
 from purerl.learning import phases
+from purerl.runs.data_parallel import check_replicas
+from purerl.runs.storage.checkpoint import saved_updates
 from tests.probes import Varied, boxed
 from tests.tiny import digest
 
@@ -363,3 +365,57 @@ print(len(jax.devices()) == _cores(), len(one.run.labels))
 """
     for _ in range(2):
         assert fresh_python(code) == "True 2\n"
+
+
+# --- what all devices should have alike -------------------------------------------------------------------------------
+
+
+def copies(*values):
+    """An array that each device has a copy of, which the devices were given one by one."""
+    devices = jax.local_devices()[: len(values)]
+    everywhere = jax.sharding.NamedSharding(Mesh(np.array(devices), ("data",)), PartitionSpec())
+    parts = [jax.device_put(x, device) for x, device in zip(values, devices, strict=True)]
+    return jax.make_array_from_single_device_arrays(parts[0].shape, everywhere, parts)
+
+
+def test_copies_that_differ_are_named():
+    spread = jax.device_put(jnp.arange(4), jax.sharding.NamedSharding(mesh(), PartitionSpec("data")))
+    equal = {"params": copies(*[jnp.ones(3)] * 2), "key": copies(*[KEY] * 2), "env": spread}
+    check_replicas(equal)
+    apart = {"nan": copies(*[jnp.full(2, jnp.nan)] * 2), "counts": copies(jnp.zeros(5), jnp.zeros(5).at[3].set(1))}
+    with pytest.raises(ConfigError, match=r"1 problem:\n  state\['counts'\] .*axis_name = 'data'"):
+        check_replicas(equal | apart)
+    with pytest.raises(ConfigError, match=r"state\['key'\]"):
+        check_replicas({"key": copies(KEY, jax.random.key(1))})
+
+
+def visits(reduced):
+    """Rewards for kinds of observations that were seen seldom; `reduced` counts those of all devices."""
+
+    def reward(counts, steps):
+        kinds = steps.next_obs[..., :3]
+        new = kinds.sum((0, 1))
+        new = on_all(new) if reduced else new
+        return (kinds @ jax.lax.rsqrt(counts + 1)[:, None])[..., 0], counts + new
+
+    on_all = lambda x: jnp.stack([total(x[i]) for i in range(3)])
+    return (lambda key, obs: jnp.zeros(3)), reward
+
+
+@pytest.mark.slow
+def test_counts_of_one_device_are_not_saved(tmp_path):
+    cfg = SHORT.replace(num_epochs=1, num_minibatches=1, total_timesteps=256, normalize_obs=False)
+    options = {"env": Varied(), "devices_per_run": 2, "chunk_seconds": 1e-6}
+    with pytest.raises(ConfigError, match=r"state\.extra\['intrinsic'\] .*axis_name = 'data'"):
+        purerl.fit(cfg, directory=tmp_path / "apart", intrinsic=visits(False), **options)
+    assert saved_updates(tmp_path / "apart" / "checkpoints") == []
+    purerl.fit(cfg, directory=tmp_path / "equal", intrinsic=visits(True), **options)
+    assert saved_updates(tmp_path / "equal" / "checkpoints")[-1] == 2
+
+
+@pytest.mark.slow
+def test_states_of_unequal_devices_are_not_saved(tmp_path):
+    spread = purerl.data_parallel(purerl.make_train(PPO, env=Varied()), mesh(name="here"), "here")
+    state = jax.jit(spread.init)(KEY)
+    with pytest.raises(ConfigError, match=r"state\.extra\['counts'\] .*axis_name = 'here'"):
+        purerl.save(tmp_path, spread, state.replace(extra={"counts": copies(jnp.zeros(2), jnp.ones(2))}))

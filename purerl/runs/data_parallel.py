@@ -5,18 +5,22 @@ devices (`purerl.core.reductions`), so parameters, optimizer states and statisti
 exchanged does not grow with the number of environments.
 """
 
+import collections
 import dataclasses
+import zlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from purerl.acting.policy import Policy
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.keys import typed_key
 from purerl.core.reductions import shapes_on
 from purerl.core.types import Episodes, TrainResult, TrainState
-from purerl.runs.processes import placed
+from purerl.runs.processes import agreed, placed
 from purerl.train import Train
 
 PyTree = Any
@@ -129,3 +133,32 @@ def state_specs(whole: Train, here: Train) -> TrainState:
             hint = "of the environments' state has no axis of environments, and cannot be spread over devices"
             raise ConfigError([Problem("env", jax.tree_util.keystr(path), hint)])
     return specs
+
+
+def check_replicas(state: TrainState, axis_name: str = DATA) -> None:
+    """Compare the copies that several devices hold of one part of a state, in this process and between processes.
+
+    Raises:
+        ConfigError: the copies of an array differ, so that a checkpoint would keep one of them.
+    """
+    found = [(f"state{jax.tree_util.keystr(path)}", _checksums(x)) for path, x in jax.tree_util.tree_leaves_with_path(state)]
+    parts = [(name, sums) for name, by_place in found for sums in by_place]
+    own = [max(sums, default=-1) for _, sums in parts]
+    _, largest = agreed(*own)
+    differ = [len(sums) > 1 or -1 < x < y for (_, sums), x, y in zip(parts, own, largest, strict=True)]
+    _, differ = agreed(*differ)
+    hint = "belongs to no environment, and must be reduced over axis_name = "
+    hint += f"{axis_name!r}: by jax.lax.psum, or the functions of purerl.core.reductions"
+    names = dict.fromkeys(name for (name, _), different in zip(parts, differ, strict=True) if different)
+    raise_if_any([Problem(name, "another array on each device", hint) for name in names])
+
+
+def _checksums(x: jax.Array) -> list[set[int]]:
+    """Return the checksums, of 31 bits, of each part of an array that several devices hold, as this process sees them."""
+    x = jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+    copies = collections.Counter(map(str, x.sharding.devices_indices_map(x.shape).values()))
+    sums = {place: set() for place in sorted(copies) if copies[place] > 1}
+    for shard in x.addressable_shards:
+        if str(shard.index) in sums:
+            sums[str(shard.index)].add(zlib.crc32(np.asarray(shard.data).tobytes()) >> 1)
+    return list(sums.values())

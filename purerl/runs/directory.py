@@ -33,7 +33,7 @@ from purerl.core.reductions import gathered, on_axis
 from purerl.core.types import Episodes, TrainState
 from purerl.envs.host import host_errors
 from purerl.runs.batch import Batch, differences_of, pairs_of, settled, state_at
-from purerl.runs.data_parallel import DataParallel
+from purerl.runs.data_parallel import DataParallel, check_replicas
 from purerl.runs.devices import use_cores
 from purerl.runs.evaluations import best_updates
 from purerl.runs.processes import by_first, is_first, on_host
@@ -456,13 +456,15 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
         state: of it.
 
     Raises:
-        ConfigError: the directory cannot be written to, or has a run of `fit`.
+        ConfigError: the directory cannot be written to, or has a run of `fit`; or devices differ where they should not.
         CheckpointError: the state could not be written.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig())
         >>> purerl.save("saved", train, train.init(jax.random.key(0)))
     """
+    if isinstance(train, DataParallel):
+        check_replicas(state, train.train.axis.name)
     path, train = by_first(lambda: checkpoint.run_directory(directory)) or _absolute(directory), _whole(train)
     if (path / "curves.bin").exists():
         raise ConfigError([Problem("directory", str(path), "has a run of fit, which saves its states itself; name another one")])

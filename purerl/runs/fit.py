@@ -32,6 +32,7 @@ from purerl.learning.nonfinite import LEARNT, first_bad_leaf
 from purerl.runs import host_environments
 from purerl.runs.analysis.rendering import check_drawing
 from purerl.runs.compile_cache import compile_cache
+from purerl.runs.data_parallel import check_replicas
 from purerl.runs.directory import Directory, Run, identity, require_checkpoint, saved_layout, warm_start
 from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.logging.progress import Progress
@@ -157,7 +158,8 @@ def fit(
         `FitResult`: state, metrics, evaluations, progress, the signal that stopped it, and the `Run`.
 
     Raises:
-        ConfigError: as `make_train`, for the arguments, and for a directory that cannot be written to.
+        ConfigError: as `make_train`, for the arguments, for a directory that cannot be written to, and, before the first save,
+          where what all devices of a run should have alike differs.
         CheckpointMismatch: the directory's run is another one.
         CheckpointError: a file of the directory could not be written or read.
         DirectoryLocked: another process trains there.
@@ -252,6 +254,8 @@ def fit(
             """Saves what a checkpoint depends on, and then the checkpoint."""
             nonlocal saved_updates
             report.flush()
+            if devices_per_run > 1 and saved_updates == began[0]:  # the first time
+                check_replicas(state)
             for write in (curves.flush, evaluations.flush, best.settle):
                 with save_errors():
                     write()
