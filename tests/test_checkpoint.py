@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import pathlib
+import re
 import shutil
 import warnings
 
@@ -155,6 +156,20 @@ def test_a_record_that_promises_too_much_is_refused_before_anything_is_allocated
     metadata["custom_metadata"] = {"record": text, "sha256": checkpoint._sha256(text.encode())}
     path.write_text(json.dumps(metadata))
     with pytest.raises(purerl.CheckpointCorrupt, match=r"kernel.* has the shape"):
+        purerl.load(copy, updates=6, env=Varied())
+
+
+def test_a_changed_record_beside_its_old_checksum_is_refused(run, tmp_path):
+    """Another `lr` than the run had; the error names the file."""
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    path = copy / "checkpoints" / "6" / "_CHECKPOINT_METADATA"
+    text = path.read_text()
+    changed = re.sub(r'(\\"lr\\": )[0-9.e-]+', r"\g<1>0.5", text)
+    assert changed != text
+    assert json.loads(json.loads(changed)["custom_metadata"]["record"])["config"]["lr"] == 0.5
+    path.write_text(changed)
+    with pytest.raises(purerl.CheckpointCorrupt, match=f"the record of {re.escape(str(path.parent))} is not what was written"):
         purerl.load(copy, updates=6, env=Varied())
 
 

@@ -14,11 +14,14 @@ from purerl import APPOConfig, ConfigError, DAACConfig, PPGConfig, PPOConfig, RN
 from purerl.acting import rollout
 from purerl.acting.normalize import RewardScale
 from purerl.algorithms import ppo, rnd
+from purerl.core.keys import named_key
 from purerl.core.reductions import num_devices, total
 from purerl.envs import make_env
 from purerl.learning import phases
 from purerl.runs.data_parallel import check_replicas
+from purerl.runs.directory import Run
 from purerl.runs.storage.checkpoint import saved_updates
+from purerl.runs.training import Runs
 from tests.probes import Varied, boxed
 from tests.tiny import digest
 
@@ -201,6 +204,43 @@ def test_devices_stay_equal_and_exchange_sums_alone(spread):
 def test_devices_are_equal_after_twenty_updates(count, fresh_python):
     lines = fresh_python(TWENTY, JAX_NUM_CPU_DEVICES=str(count)).splitlines()
     assert lines == [f"{name} [] True" for name in CASES]
+
+
+def episodes_of(train, state, key, count, devices):
+    """Each device's share of the episodes, computed on one device with the key of that device."""
+    share = jax.jit(lambda device: train.evaluate(state, jax.random.fold_in(key, device), count // devices))
+    return jax.tree.map(lambda *x: np.concatenate(x), *map(share, np.arange(devices)))
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_devices_evaluate_episodes_of_their_own(count):
+    """Episode by episode those of one device with the same keys."""
+    train = purerl.make_train(PPO, env=Varied())
+    here, state = train.on_axis("data", count), train.init(KEY)
+    one = lambda state: here.evaluate(state, KEY, 16)
+    of_each = jax.jit(jax.vmap(one, in_axes=None, out_axes=0, axis_name="data", axis_size=count))(state)
+    wanted = episodes_of(train, state, KEY, 16, count)
+    for name in ("returns", "lengths"):
+        found = getattr(of_each, name)
+        assert found.shape == (count, 16 // count)
+        np.testing.assert_allclose(found.reshape(-1), getattr(wanted, name), rtol=1e-6)
+    assert len(set(map(tuple, of_each.returns.tolist()))) == count
+
+
+@pytest.mark.slow
+def test_evaluations_are_over_the_episodes_of_all_devices():
+    """Those of `data_parallel`, of a run, and the means that `fit` reports."""
+    runs = Runs(PPO, 0, 1, False, {"env": Varied()}, 2)
+    state = runs.init()
+    spread, whole = purerl.data_parallel(runs.train, mesh()), jax.device_put(state, jax.local_devices()[0])
+    wanted = episodes_of(runs.train, whole, KEY, 16, 2)
+    for found in (jax.jit(lambda state: spread.evaluate(state, KEY, 16))(state), Run(runs, state, (0,)).evaluate(16)):
+        np.testing.assert_allclose(found.returns, wanted.returns, rtol=1e-6)
+        np.testing.assert_array_equal(found.lengths, wanted.lengths)
+    found = runs.evaluation(16)(state)
+    wanted = episodes_of(runs.train, whole, named_key(whole.key, "evaluation", whole.clock), 16, 2)
+    np.testing.assert_allclose(found["episode_return"], wanted.returns.mean(), rtol=1e-6)
+    np.testing.assert_allclose(found["episode_length"], wanted.lengths.mean(), rtol=1e-6)
 
 
 @pytest.mark.slow

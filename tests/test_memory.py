@@ -86,30 +86,58 @@ def test_the_gradient_of_a_cell_is_that_of_its_steps_one_by_one(cell, count, dty
     jax.tree.map(lambda a, b: close(a[0], b), rows, want)
 
 
-def test_the_gru_is_that_of_flax():
-    h = jax.random.normal(jax.random.key(1), (4, 5))
-    params, x, first = drawn(GRU(5), h)
+def gru_of_flax(params):
+    """Parameters of a GRU as flax's cell has them."""
     bias = params["bias"].reshape(3, 5)
     gate = lambda name, i: {"kernel": params["input"][name]["kernel"], "bias": bias[i]}
     recurrent = {name: {"kernel": params["recurrent"][full]["kernel"]} for name, full in (("hr", "reset"), ("hz", "update"))}
     theirs = {"ir": gate("reset", 0), "iz": gate("update", 1), "in": gate("candidate", 2), **recurrent}
-    theirs["hn"] = {"kernel": params["recurrent"]["candidate"]["kernel"], "bias": params["recurrent_bias"]}
+    return theirs | {"hn": {"kernel": params["recurrent"]["candidate"]["kernel"], "bias": params["recurrent_bias"]}}
+
+
+def lstm_of_flax(params):
+    """Parameters of an LSTM as flax's cell has them."""
+    bias = params["bias"].reshape(4, 5)
+    gates = {"i": "input", "f": "forget", "o": "output", "g": "candidate"}
+    theirs = {f"i{short}": {"kernel": params["input"][name]["kernel"]} for short, name in gates.items()}
+    for i, (short, name) in enumerate(gates.items()):
+        theirs[f"h{short}"] = {"kernel": params["recurrent"][name]["kernel"], "bias": bias[i]}
+    return theirs
+
+
+def test_the_gru_is_that_of_flax():
+    h = jax.random.normal(jax.random.key(1), (4, 5))
+    params, x, first = drawn(GRU(5), h)
     got, after = GRU(5).apply({"params": params}, h, x, first)
-    np.testing.assert_allclose(got, flax_steps(nn.GRUCell(5), theirs, h, x, first), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got, flax_steps(nn.GRUCell(5), gru_of_flax(params), h, x, first), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(after, got[-1])
 
 
 def test_the_lstm_is_that_of_flax():
     c, h = jax.random.normal(jax.random.key(1), (2, 4, 5))
     params, x, first = drawn(LSTM(5), (c, h))
-    bias = params["bias"].reshape(4, 5)
-    gates = {"i": "input", "f": "forget", "o": "output", "g": "candidate"}
-    theirs = {f"i{short}": {"kernel": params["input"][name]["kernel"]} for short, name in gates.items()}
-    for i, (short, name) in enumerate(gates.items()):
-        theirs[f"h{short}"] = {"kernel": params["recurrent"][name]["kernel"], "bias": bias[i]}
     got, after = LSTM(5).apply({"params": params}, (c, h), x, first)
-    np.testing.assert_allclose(got, flax_steps(nn.LSTMCell(5), theirs, (c, h), x, first), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got, flax_steps(nn.LSTMCell(5), lstm_of_flax(params), (c, h), x, first), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(after[1], got[-1])
+
+
+CELLS_OF_FLAX = {"gru": (GRU(5), nn.GRUCell(5), gru_of_flax), "lstm": (LSTM(5), nn.LSTMCell(5), lstm_of_flax)}
+
+
+@pytest.mark.parametrize("kind", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
+def test_the_gradient_is_that_of_flax_by_plain_differentiation(kind):
+    """Of parameters, carry and inputs, over steps at which episodes begin."""
+    cell, theirs, as_theirs = CELLS_OF_FLAX[kind]
+    carry = jax.random.normal(jax.random.key(1), (4, 5))
+    carry = (carry, 2 * carry) if kind == "lstm" else carry
+    params, x, first = drawn(cell, carry)
+    x, first, weight = x[:4], first[:4].at[0, 2:].set(False), jax.random.normal(jax.random.key(2), (4, 4, 5))
+    ours = lambda params, carry, x: (cell.apply({"params": params}, carry, x, first)[0] * weight).sum()
+    plain = lambda params, carry, x: (flax_steps(theirs, as_theirs(params), carry, x, first) * weight).sum()
+    got, want = jax.jit(lambda *x: [jax.grad(f, argnums=(0, 1, 2))(*x) for f in (ours, plain)])(params, carry, x)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, want)
+    for h in jax.tree.leaves(got[1]):
+        assert np.asarray(h).any(-1).tolist() == [False, False, True, True]  # none of an episode that is over
 
 
 def test_the_minimal_gru_is_its_recurrence():

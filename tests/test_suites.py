@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import struct
 
 import purerl
 from purerl import ConfigError, PPOConfig
@@ -14,6 +15,7 @@ from purerl.acting.rollout import collect, start
 from purerl.core.keys import named_key, split_keys
 from purerl.envs import make_env
 from purerl.envs.auto_reset import auto_reset
+from purerl.envs.one_state import OneState
 from purerl.envs.suites import SUITES
 from purerl.networks.distributions import Categorical, DiagGaussian
 from tests.test_platform import CONFIGS, on_accelerator
@@ -209,6 +211,50 @@ def test_the_flags_of_craftax():
     late = lambda state: state.replace(timestep=jnp.full_like(state.timestep, 6))
     flags = [tuple(bool(flag) for flag in step(x)) for x in (state, dead, late(state), late(dead))]
     assert flags == [(False, False), (True, False), (False, True), (True, True)]
+
+
+@pytest.mark.slow
+def test_rewards_of_repeated_actions_add_up():
+    """In brax, against single steps. An action that ends the episode is not repeated."""
+    installed("brax/")
+    repeated, single = (make_env("brax/fast", (("action_repeat", count),), {}) for count in (3, 1))
+    keys, action = jax.random.split(KEY, (2, 2)), jnp.array([[1.0], [-1.0]])
+    state, _ = single.reset(keys[0])
+    rewards = []
+    for _ in range(3):
+        after = single.step(keys, state, action)
+        state = after.env_state
+        rewards.append(np.asarray(after.reward))
+    once = repeated.step(keys, repeated.reset(keys[0])[0], action)
+    np.testing.assert_allclose(once.reward, sum(rewards), rtol=1e-5)
+    assert rewards[2][0] > rewards[0][0] > 0
+    np.testing.assert_array_equal(once.next_obs, after.next_obs)
+
+
+@struct.dataclass
+class Countdown:
+    """A state that pays what is left, and ends at 0."""
+
+    obs: jax.Array
+    reward: jax.Array
+    done: jax.Array
+    metrics: dict
+    info: dict
+
+
+class Counter:
+    action_size = 1
+
+    def step(self, state, action):
+        obs = state.obs - 1
+        return state.replace(obs=obs, reward=obs.sum(), done=(obs.sum() <= 0).astype(jnp.float32))
+
+
+@pytest.mark.parametrize(("left", "paid", "after"), [(9.0, 8 + 7 + 6, 6.0), (3.0, 2 + 1 + 0, 0.0), (2.0, 1 + 0, 0.0)])
+def test_an_action_is_repeated_until_the_episode_ends(left, paid, after):
+    before = Countdown(jnp.array([left]), jnp.float32(0), jnp.float32(0), {}, {})
+    _, obs, reward, terminated, *_ = OneState(Counter(), action_repeat=3).step(KEY, before, jnp.zeros(1))
+    assert (obs.tolist(), float(reward), bool(terminated)) == ([after], paid, after == 0)
 
 
 @pytest.mark.slow

@@ -10,8 +10,10 @@ import pytest
 
 import purerl
 from purerl import ConfigError, PPOConfig
+from purerl.acting.normalize import Statistics
 from purerl.config.fields import is_float_leaf
 from purerl.core.clock import clock_at, updates_at
+from purerl.core.types import TrainState
 from tests import probes
 from tests.tiny import CFG, at, digest, tiny
 
@@ -249,6 +251,29 @@ def test_evaluation_changes_nothing_and_has_its_own_key(run):
     assert digest(state) == before
     np.testing.assert_array_equal(scores[0], scores[1])
     assert (scores[0] != scores[2]).any()
+
+
+def leaning():
+    """A network that prefers the right action of `ActionDependent` by 0.5, whatever it sees."""
+    init = lambda key, obs: {"policy": jnp.array([0.0, 0.5]), "value": jnp.zeros(1)}
+
+    def apply(params, carry, obs, first):
+        logits = jnp.broadcast_to(params["policy"], (*first.shape, 2))
+        return purerl.Outputs(purerl.distributions.Categorical(logits), jnp.zeros(first.shape)), carry
+
+    return purerl.Network(init, apply)
+
+
+def test_deterministic_evaluation_takes_the_mode():
+    """Its return is 1; that of a random action is 1 / (1 + exp(-0.5)) = 0.62 on average."""
+    train = purerl.make_train(CFG, env=probes.ActionDependent(), network=leaning())
+    state = TrainState(train.network.init(KEY, None), (), (), clock_at(0), KEY, Statistics(), {})
+    options = ({"deterministic": True}, {"deterministic": False}, {})
+    run = lambda state: [train.evaluate(state, KEY, 400, max_steps=1, **chosen).returns for chosen in options]
+    mode, sampled, default = jax.jit(run)(state)
+    np.testing.assert_array_equal(mode, np.ones(400))
+    assert abs(sampled.mean() - 0.62) < 0.1
+    np.testing.assert_array_equal(default, sampled)
 
 
 def test_evaluation_in_other_settings():
