@@ -214,6 +214,14 @@ def test_the_flags_of_craftax():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("env_id", [env_id for env_id in IDS if env_id.startswith("jumanji/")])
+def test_specs_that_are_computed_are_known_inside_a_trace(env_id):
+    installed(env_id)
+    reset = lambda key: make_env(env_id, (), {}).reset(jax.random.split(key, 2))[1]
+    assert jax.tree.leaves(jax.eval_shape(reset, KEY))
+
+
+@pytest.mark.slow
 def test_rewards_of_repeated_actions_add_up():
     """In brax, against single steps. An action that ends the episode is not repeated."""
     installed("brax/")

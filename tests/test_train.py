@@ -14,6 +14,9 @@ from purerl.acting.normalize import Statistics
 from purerl.config.fields import is_float_leaf
 from purerl.core.clock import clock_at, updates_at
 from purerl.core.types import TrainState
+from purerl.runs.directory import Run
+from purerl.runs.fit import evaluation_of
+from purerl.runs.training import Runs
 from tests import probes
 from tests.tiny import CFG, at, digest, tiny
 
@@ -274,6 +277,16 @@ def test_deterministic_evaluation_takes_the_mode():
     np.testing.assert_array_equal(mode, np.ones(400))
     assert abs(sampled.mean() - 0.62) < 0.1
     np.testing.assert_array_equal(default, sampled)
+
+
+@pytest.mark.slow
+def test_runs_and_fit_pass_deterministic_on():
+    runs = Runs(CFG, 0, 1, False, {"env": probes.ActionDependent(), "network": leaning()}, 1)
+    state, options = runs.init(), {"eval_every": 1, "eval_episodes": 400, "eval_max_steps": 1}
+    for deterministic in (True, False):
+        found = Run(runs, state, (0,)).evaluate(400, 0, deterministic, max_steps=1).returns.mean()
+        reported = evaluation_of(runs, options | {"eval_deterministic": deterministic})(state)["episode_return"]
+        assert [found == 1, reported[0] == 1] == [deterministic, deterministic]
 
 
 def test_evaluation_in_other_settings():

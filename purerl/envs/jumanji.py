@@ -143,7 +143,8 @@ def default_params(env: Any) -> None:
 
 def adapt(env: Any, params: None) -> Environment:
     """The environment as a `purerl.Environment`."""
-    bare = _Bare(env)
+    with jax.ensure_compile_time_eval():  # some specs compute their bounds, which a trace would make unknown
+        bare = _Bare(env)
     limit = getattr(env, "time_limit", None)
     limit = None if limit is None else int(limit)
     mask = "action_mask" if bare.masked else ""
