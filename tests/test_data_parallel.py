@@ -212,7 +212,8 @@ def episodes_of(train, state, key, count, devices):
     return jax.tree.map(lambda *x: np.concatenate(x), *map(share, np.arange(devices)))
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
 def test_devices_evaluate_episodes_of_their_own(count):
     """Episode by episode those of one device with the same keys."""
     train = purerl.make_train(PPO, env=Varied())

@@ -175,16 +175,17 @@ def in_an_evaluation(cfg, make, run):
     return jax.eval_shape(lambda state: train.evaluate(state, KEY, 2), jax.eval_shape(train.init, KEY))
 
 
-CONTEXTS = {
-    in_jit: (KINDS, acted),
-    in_vmap: (OTHERS, trained),
-    in_a_sweep: (ENVIRONMENTS, None),
-    in_an_evaluation: (ENVIRONMENTS, None),
-}
 NEAR = ("wrapped, box", "wrapped, box of JAX", "gymnax, bounds from its parameters", "batch, box", "network of linen")
+OFTEN = ("wrapped, box", "network of linen")  # in the tests of every commit
+CASES = [
+    *((in_jit, kind, acted) for kind in KINDS),
+    *((in_vmap, kind, acted if kind in ENVIRONMENTS else trained) for kind in KINDS),
+    *((in_a_sweep, kind, None) for kind in NEAR),
+    *((in_an_evaluation, kind, None) for kind in ENVIRONMENTS),
+]
 
 
-@pytest.mark.parametrize("kind", NEAR)
+@pytest.mark.parametrize("kind", [pytest.param(x, marks=() if x in OFTEN else pytest.mark.slow) for x in NEAR])
 def test_episodes_of_an_unknown_config_are_traced(kind):
     changes, make = KINDS[kind]
     episodes = as_an_argument(CFG.replace(**changes), make, acted)
@@ -192,12 +193,13 @@ def test_episodes_of_an_unknown_config_are_traced(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("context", "kind"), [(context, kind) for context, (kinds, _) in CONTEXTS.items() for kind in kinds])
-def test_make_train_works_inside_traces(context, kind):
+@pytest.mark.parametrize(("context", "kind", "run"), CASES)
+def test_make_train_works_inside_traces(context, kind, run):
     changes, make = KINDS[kind]
-    context(CFG.replace(**changes), make, CONTEXTS[context][1])
+    context(CFG.replace(**changes), make, run)
 
 
+@pytest.mark.slow
 def test_swept_bounds_are_not_checked():
     """Bounds that a swept parameter gives are tracers."""
     cfg = CFG.replace(env="Pendulum-v1")
