@@ -179,3 +179,10 @@ def test_a_batch_of_configs_is_trained_side_by_side(tmp_path):
         np.testing.assert_allclose(got[3], want, rtol=1e-3, atol=1e-4)
     with pytest.raises(purerl.ConfigError, match=r"lr.*at least 0; wrong: -1\.0"):
         purerl.fit(jax.vmap(lambda lr: SMALL.replace(lr=lr))(np.float32([1e-3, -1])), env=Varied())
+
+
+@pytest.mark.parametrize("name", ["policy.onnx", "policy.PT", "policy.tflite"])
+def test_policies_are_not_exported_under_names_of_other_formats(name, tmp_path):
+    with pytest.raises(purerl.ConfigError, match=r"a file of jax.export is no \.\w+ file; name it \*.jaxexport"):
+        export(None, None, tmp_path / name)
+    assert not list(tmp_path.iterdir())

@@ -8,11 +8,13 @@ import jax
 import jax.export
 import jax.numpy as jnp
 
+from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import TrainState
 from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.train import Train
 
 PyTree = Any
+OTHER_FORMATS = {".onnx", ".pt", ".pth", ".tflite", ".pb", ".h5", ".keras", ".safetensors", ".pkl", ".npz", ".mlmodel", ".engine"}
 
 
 def export(
@@ -35,6 +37,9 @@ def export(
         path: file to write; None writes none.
         platforms: that it must run on.
 
+    Raises:
+        ConfigError: the name of the file is one of another format, such as ONNX.
+
     Example:
         >>> run = purerl.load("runs/a").select(seed=0)
         >>> data = purerl.export(run.train, run.state, "policy.jaxexport")
@@ -44,6 +49,9 @@ def export(
         >>> action.shape
         (3,)
     """
+    if path is not None and (suffix := pathlib.Path(path).suffix.lower()) in OTHER_FORMATS:
+        hint = f"a file of jax.export is no {suffix} file; name it *.jaxexport"
+        raise ConfigError([Problem("path", str(path), hint)])
     policy, env = train.policy(state), train.env
 
     def act(carry, obs, first, key_data, deterministic):
@@ -53,7 +61,7 @@ def export(
 
     B = jax.export.symbolic_shape("B")[0]
     shaped = lambda x: jax.ShapeDtypeStruct((B, *x.shape[1:]), x.dtype)
-    _, obs = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), 1))
+    _, obs = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), train.cfg.num_envs))
     carry = jax.eval_shape(lambda: policy.initial_carry(1))
     arguments = (
         *jax.tree.map(shaped, (carry, obs, jax.ShapeDtypeStruct((1,), bool))),
