@@ -610,3 +610,26 @@ def test_bad_settings_of_a_suite(changes, says):
     installed(changes["env"])
     with pytest.raises(ConfigError, match=says):
         purerl.make_train(PPOConfig(**changes))
+
+
+@pytest.mark.slow
+def test_privileged_entries_of_playground_are_for_the_value_alone():
+    """Its robots need models that are downloaded, so that this is one of the same shape."""
+    pytest.importorskip("mujoco_playground")
+    from ml_collections import ConfigDict
+    from mujoco_playground._src.mjx_env import State
+
+    from purerl.envs.playground import adapt
+
+    class Robot:
+        _config, action_size, dt = ConfigDict({"episode_length": 5, "action_repeat": 1}), 2, 0.02
+
+        def reset(self, key):
+            obs = {"state": jnp.ones(2), "privileged_state": jnp.ones(5)}
+            return State(None, obs, jnp.float32(0), jnp.float32(0), {}, {})
+
+        def step(self, state, action):
+            return state.replace(reward=action.sum())
+
+    assert purerl.make_train(PPOConfig(), env=adapt(Robot(), None)).cfg.critic_obs == "privileged_state"
+    assert make_env("playground/CartpoleBalance", (), {}).critic_obs == ""

@@ -93,11 +93,12 @@ class OnPolicyConfig(Config):
           navix/Navix-DoorKey-5x5-v0, pgx/minatar-breakout, playground/CartpoleBalance, xminigrid/MiniGrid-DoorKey-5x5.
         env_kwargs: Arguments of its constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
         env_params: Overrides of its parameters by name: `{"max_steps_in_episode": 200}`. They can be swept.
-        action_mask: The entry of a dict of observations that marks the legal actions; "" for none.
-          `auto`: the one that the suite has, if any.
+        action_mask: The entry of a dict of observations that marks the valid actions with 1, or True, and the others with 0; ""
+          for none. `auto`: the suite's, and of your own environments the entry `action_mask`, if there is one.
         num_levels: Training episodes begin in one of this many levels: layouts, maps, rule sets, whatever a reset draws.
           Evaluation begins in others, so that the two scores show how far what was learnt carries over. 0: episodes begin in any.
-        critic_obs: The entry of a dict of observations that only the value network sees; "" for none.
+        critic_obs: The entry of a dict of observations that only the value network sees; "" for none: the policy sees all.
+          `auto`: the suite's, as `privileged_state` in MuJoCo Playground.
         info: Entries of the environment's info, numbers, that are averaged over all steps in the metrics, and summed over
           evaluated episodes.
         episode_info: Entries of its info, numbers or vectors, that are read at the last step of each episode: success,
@@ -286,7 +287,7 @@ class OnPolicyConfig(Config):
     action_distribution: str = static("auto", one_of("auto", "gaussian", "tanh"), BOX)
     action_mask: str = static("auto")
     num_levels: int = static(0, between(0, 2**31 - 1))
-    critic_obs: str = static("")
+    critic_obs: str = static("auto")
 
     info: tuple = static((), NAMES)
     episode_info: tuple = static((), NAMES)
@@ -426,7 +427,8 @@ class OnPolicyConfig(Config):
         box = isinstance(env.action_space, Box)
         entries = entries_of(env.observation_space).values()
         quantities = not all(map(is_index, entries))  # an index is none
-        auto = {"normalize_obs": box and quantities, "normalize_reward": box, "action_mask": env.action_mask}
+        auto = {"normalize_obs": box and quantities, "normalize_reward": box}
+        auto |= {"action_mask": env.action_mask, "critic_obs": env.critic_obs}
         static = {name: value for name, value in auto.items() if getattr(self, name) == "auto"}
         ent_coef = or_default(self.ent_coef, 0.0 if box else 0.01)
         reward_clip = or_default(self.reward_clip, 10.0 if box else math.inf)

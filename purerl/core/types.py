@@ -160,6 +160,7 @@ class Environment(NamedTuple):
     draw: `(env_states, returns, path)` draws single environments' states, a frame each, into a file; None where nothing can.
     name: what it is called in messages and records.
     action_mask: the entry of a dict of observations that marks the legal actions; "" for none.
+    critic_obs: the entry of a dict of observations that is meant for the value network alone; "" for none.
     host: what opens and closes environments that live outside of `env_state`; None for pure ones. See `purerl.envs.host`.
     resets_itself: whether its resets have random numbers of their own, and not the second row of keys.
 
@@ -188,6 +189,7 @@ class Environment(NamedTuple):
     name: str = ""
     truncates_after: int | None = None
     action_mask: str = ""
+    critic_obs: str = ""
     host: Any = None
     resets_itself: bool = False
 

@@ -2,7 +2,8 @@
 
 The time limit of Playground is its training wrapper's; here it is `purerl.wrap_env`'s, of the `episode_length` in the
 environment's config. `done` of the bare environment is a terminal state. `env_kwargs` override the config: `episode_length`,
-`action_repeat`, `impl`, ... `impl` is `jax` unless they say otherwise.
+`action_repeat`, `impl`, ... `impl` is `jax` unless they say otherwise. The entry `privileged_state` of an observation is for the
+value network alone.
 
 On GPUs that round products of matrices to TF32 its authors ask for more: `matmul_precision="highest"`.
 """
@@ -23,6 +24,7 @@ draws_without_a_screen()
 from mujoco_playground import dm_control_suite, registry  # noqa: E402
 from mujoco_playground._src import mjx_env  # noqa: E402
 
+PRIVILEGED = "privileged_state"  # what a robot's sensors do not tell, for the value network
 DOWNLOAD = "python -c 'from mujoco_playground._src.mjx_env import ensure_menagerie_exists as get; get()'"
 
 
@@ -56,6 +58,8 @@ def adapt(env: Any, params: None) -> Environment:
     wrong = {name: x for name, x in counts.items() if not is_count(x)}
     raise_if_any([Problem("env_kwargs", {name: x}, "must be an int of at least 1") for name, x in wrong.items()])
     wrapped = wrap_env(OneState(env, repeat), max_steps=-(-config.episode_length // repeat))
+    entries = wrapped.observation_space if isinstance(wrapped.observation_space, dict) else {}
+    wrapped = wrapped._replace(critic_obs=PRIVILEGED if PRIVILEGED in entries else "")
     return wrapped._replace(draw=drawn(lambda states: _rendered(env, states), seconds=float(env.dt) * repeat))
 
 

@@ -51,6 +51,7 @@ def actor_critic(cfg: Any, observation_space: PyTree, action_space: Space, torso
     Raises:
         ConfigError: the torso does not fit the observations, or the distribution the actions.
     """
+    cfg = cfg.replace(critic_obs="") if cfg.critic_obs == "auto" else cfg  # of a config without an environment
     previous = tuple(f"previous_{name}" for name in cfg.memory_inputs)
     hidden = {"policy": (cfg.action_mask, cfg.critic_obs, *previous), "value": (cfg.action_mask, *previous)}
     spaces = {group: without(observation_space, names) for group, names in hidden.items()}
@@ -94,7 +95,8 @@ def _problems(cfg: Any, spaces: dict[str, PyTree], action_space: Space, torso: A
     if cfg.memory == "none" and not own_memory and cfg.memory_inputs:
         found.append(Problem("memory_inputs", cfg.memory_inputs, "nothing reads them with memory = 'none'"))
     if cfg.arch not in ("separate", "dual") and cfg.critic_obs:
-        found.append(Problem("arch", cfg.arch, "one torso would show the policy what only the value may see; use two"))
+        hint = f"one torso would show the policy {cfg.critic_obs!r}, which only the value may see; use two, or critic_obs=''"
+        found.append(Problem("arch", cfg.arch, hint))
     if not jax.tree.leaves(spaces["policy"]):
         return [*found, Problem("critic_obs", cfg.critic_obs, "leaves the policy nothing to see")]
     for space in [spaces["value"]] if isinstance(torso, dict) else spaces.values():
