@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import math
 import os
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from purerl.config.fields import Config, is_float_leaf, not_scalar, problems, un
 from purerl.config.rules import surely_holds
 from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any, would_work
+from purerl.core.masks import choices_of
 from purerl.core.numbers import divisors, neighbours
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.spaces import bounds_map, entries_of, is_index, step_shapes
@@ -30,7 +32,6 @@ from purerl.core.types import (
     Discrete,
     Environment,
     MultiBinary,
-    MultiDiscrete,
     Network,
     Outputs,
     Phase,
@@ -43,8 +44,10 @@ from purerl.learning.optimizers import optimizer_problems
 from purerl.learning.phases import moving_groups
 from purerl.networks.actor_critic import bounded
 from purerl.networks.distributions import Bernoulli
+from purerl.networks.encoding import without
 
 PyTree = Any
+MASK = re.compile(r"action_?mask|(legal|valid|avail\w*)_?action")  # the name of an entry that is probably an action mask
 
 
 def check_type(cfg: Any) -> None:
@@ -112,7 +115,7 @@ def check_config(
         recurrent: an object of the user's gives the network a memory, which proposals must suit.
     """
     found = problems(cfg.replace(memory="gru") if recurrent and cfg.memory == "none" else cfg) + not_scalar(cfg)
-    if not any(problem.field.startswith(("env", "info", "episode_info", "memory")) for problem in found):
+    if not any(problem.field.startswith(("env", "info", "episode_info", "memory", "num_envs")) for problem in found):
         try:
             environment = make_environment(cfg.env_params)
         except ConfigError as error:
@@ -126,23 +129,25 @@ def has_own_carry(network: Any) -> bool:
     return getattr(network, "initial_carry", None) not in (None, Network._field_defaults["initial_carry"])
 
 
-def warn_about(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> None:
+def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> None:
     """Warns of settings that are valid but probably a mistake. The warnings point to the caller of `make_train`.
 
     Args:
+        asked: the config as the user wrote it, with `auto`.
         cfg: the config, resolved.
         env: environments.
         given: the objects that `make_train` was given, by argument.
     """
-    for problem in cfg.warnings_of() + _environment_warnings(env, given):
+    unmasked = _unused_masks(cfg, env) if asked.action_mask == "auto" else []
+    for problem in cfg.warnings_of() + _environment_warnings(cfg, env, given) + unmasked:
         warnings.warn(str(problem), stacklevel=3)
     if found := without_effect(cfg, env, given):
         warnings.warn("\n  ".join(["settings without effect:", *map(str, found)]), stacklevel=3)
 
 
-def warn_of_idle_groups(network: Network, env: Environment, phases: tuple[Phase, ...]) -> None:
+def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment, phases: tuple[Phase, ...]) -> None:
     """Warns of groups of a user's network that no phase trains. The warning points to the caller of `make_train`."""
-    params = _shapes_of(network, env)[0]
+    params = _shapes_of(cfg, network, env)[0]
     if idle := sorted(params.keys() - {group for phase in phases for group in moving_groups(phase, params)}):
         hint = f"no phase trains them; those of this algorithm train {', '.join(_trained(phases)) or 'all'}"
         warnings.warn(str(Problem("network", f"groups {', '.join(idle)}", hint)), stacklevel=3)
@@ -182,7 +187,7 @@ def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: b
 def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any, devices: int) -> None:
     """A network, and a user's optimizer or None, against config and environment."""
     raise_if_any(_size_problems(cfg, env, devices) + _network_problems(network, env, cfg))
-    raise_if_any(optimizer_problems(optimizer, _shapes_of(network, env)[0]))
+    raise_if_any(optimizer_problems(optimizer, _shapes_of(cfg, network, env)[0]))
 
 
 def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState], axis: Axis | None) -> None:
@@ -215,7 +220,7 @@ def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count
 
 # What is not read where an argument of `make_train` takes its place.
 REPLACED = {
-    "env": ("env_kwargs",),
+    "env": ("env",),
     "network": (
         *("torso", "hidden", "activation", "init", "compute_dtype", "arch", "log_std_init", "action_distribution"),
         *("memory", "memory_size", "memory_layers"),
@@ -243,6 +248,7 @@ def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any])
                 found[name] = Problem(name, value, f"is not read; it needs {needs.text}")
             for argument, x in given.items():
                 partly = (argument == "torso" and isinstance(x, dict)) or (argument == "lr_schedule" and _has_own_rate(cfg, name))
+                partly |= argument == "env" and ":" in cfg.env  # the command line made it of this import path
                 if name in REPLACED.get(argument, ()) and not partly:
                     found[name] = Problem(name, value, f"is not read; {argument}= takes its place")
     return list(found.values())
@@ -309,8 +315,8 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) 
         if name and name not in there:
             has = f"has {', '.join(map(repr, there))}" if there else "is no dict"
             found.append(Problem(field, name, f"no entry of the environment's observation, which {has}"))
-    if not found and cfg.action_mask:
-        found += _mask_problems(cfg, there[cfg.action_mask], env.action_space)
+    if not found and cfg.action_mask and (hint := _mask_problem(there[cfg.action_mask].shape, env.action_space)):
+        found.append(Problem("action_mask", cfg.action_mask, hint))
     asked = {"warmup_steps": cfg.warmup_steps} | ({"rnd.init_steps": cfg.rnd.init_steps} if distils else {})
     for field, steps in asked.items():
         if steps and not bounded(env.action_space):
@@ -322,20 +328,32 @@ def _info_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     """Entries of the environment's info that are no number for each environment, or no vector."""
     if not env.info:
         return []
-    shapes = {name: x.shape[1:] for name, x in step_shapes(env, 1).info.items()}
+    shapes = {name: x.shape[1:] for name, x in step_shapes(env, cfg.num_envs).info.items()}
     found = [Problem("info", name, f"must be a number, not {list(shapes[name])}") for name in cfg.info if shapes[name]]
     vectors = [name for name in cfg.episode_info if len(shapes[name]) > 1]
     return found + [Problem("episode_info", name, f"must be a number or a vector, not {list(shapes[name])}") for name in vectors]
 
 
-def _mask_problems(cfg: OnPolicyConfig, mask: Any, actions: Any) -> list[Problem]:
-    if not isinstance(actions, Discrete | MultiDiscrete):
-        hint = f"only choices can be masked, and the action space is {type(actions).__name__}"
-        return [Problem("action_mask", cfg.action_mask, hint)]
-    size = sum(actions.sizes) if isinstance(actions, MultiDiscrete) else actions.n
-    if mask.shape == (size,):
+def _mask_problem(shape: tuple[int, ...], actions: Space) -> str:
+    """Say why an entry of this shape cannot be the mask of these actions; "" if it can."""
+    if not (sizes := choices_of(actions)):
+        return f"only choices can be masked, and the action space is {type(actions).__name__}"
+    return "" if shape == (sum(sizes),) else f"must be one flag for each of {sum(sizes)} actions, not {list(shape)}"
+
+
+def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
+    """Report what looks like an action mask of the environment and is not used as one."""
+    if cfg.action_mask:
         return []
-    return [Problem("action_mask", cfg.action_mask, f"must be one flag for each of {size} actions, not {list(mask.shape)}")]
+    found = [Problem("action_mask", "auto", hint) for hint in env.host.recipe.masks] if env.host else []
+    space = env.observation_space
+    for name, x in space.items() if isinstance(space, dict) else ():
+        wrong = _mask_problem(x.shape, env.action_space) if hasattr(x, "shape") else "must be an array"
+        if MASK.search(name) or ("mask" in name and not wrong):
+            use = f"as a mask it {wrong}" if wrong.startswith("must") else wrong or f"action_mask={name!r} uses it"
+            hint = f"the policy reads {name!r} as an observation; {use}; action_mask='' says that it is no action mask"
+            found.append(Problem("action_mask", "auto", hint))
+    return found
 
 
 def _memory() -> int | None:
@@ -346,11 +364,12 @@ def _memory() -> int | None:
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
-def _environment_warnings(env: Environment, given: dict[str, Any]) -> list[Problem]:
-    found = []
+def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> list[Problem]:
+    found = list(env.host.recipe.warnings) if env.host else []
+    spaces = entries_of(without(env.observation_space, (cfg.action_mask,)))
     hints = {"float64": "cast to float32", "uint8": "cast to float32, not scaled, since they are no image"}
     order = "read as [height, width, channels]; an image whose channels come first must be transposed"
-    for space in entries_of(env.observation_space).values() if "network" not in given else []:
+    for space in spaces.values() if "network" not in given else []:
         is_image = space.dtype == np.uint8 and len(space.shape) == 3
         if space.dtype.name in hints and not is_image and not is_index(space):
             found.append(Problem("env", f"observations of {space.dtype.name}", hints[space.dtype.name]))
@@ -367,7 +386,7 @@ def _looks_channel_first(shape: tuple[int, ...]) -> bool:
 def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -> list[Problem]:
     """Where a network does not fit the environment or the config. Nothing is compiled."""
     key, num_envs = jax.random.key(0), 2
-    params, obs = _shapes_of(network, env, num_envs)
+    params, obs = _shapes_of(cfg, network, env, num_envs)
     first = jax.ShapeDtypeStruct((1, num_envs), bool)
     with code_of("network", f"initial_carry({num_envs})"):
         carry = jax.eval_shape(lambda: strong(network.initial_carry(num_envs)))
@@ -408,9 +427,9 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
         action, log_prob = jax.eval_shape(act, outputs.policy)
     expected = (1, num_envs, *space.shape)
     if action.shape != expected or log_prob.shape != (1, num_envs):
-        found.append(
-            Problem("network", list(action.shape), f"actions must be {list(expected)}, and have one log-probability each")
-        )
+        hint = f"actions must be {list(expected)}, and have one log-probability each"
+        hint += "; for a Box use DiagGaussian, of a module (mean, log_std)" if isinstance(space, Box) else ""
+        found.append(Problem("network", list(action.shape), hint))
     elif np.issubdtype(action.dtype, np.floating) != isinstance(space, Box):
         found.append(Problem("network", action.dtype.name, f"actions must be of dtype {space.dtype.name}"))
     choices = (2,) * space.n if isinstance(space, MultiBinary) else getattr(space, "sizes", None)
@@ -452,11 +471,11 @@ def _output_problems(result: Any) -> list[Problem]:
     return []
 
 
-def _shapes_of(network: Network, env: Environment, num_envs: int = 1) -> tuple[PyTree, PyTree]:
+def _shapes_of(cfg: OnPolicyConfig, network: Network, env: Environment, num_envs: int = 1) -> tuple[PyTree, PyTree]:
     """The shapes of a network's parameters, and of the observations `[1, num_envs, ...]` it is made for."""
     key = jax.random.key(0)
-    _, obs = jax.eval_shape(lambda key: env.reset(jax.random.split(key, num_envs)), key)
-    obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), obs)
+    _, obs = jax.eval_shape(lambda key: env.reset(jax.random.split(key, cfg.num_envs)), key)
+    obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, num_envs, *x.shape[1:]), x.dtype), obs)
     with code_of("network", f"init(key, obs {jax.tree.map(lambda x: list(x.shape), obs)})"):
         return jax.eval_shape(network.init, key, obs), obs
 

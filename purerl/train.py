@@ -155,8 +155,8 @@ def make_train(
 
     # Check.
     environment = check_config(cfg, make_environment, recurrent=memory is not None or has_own_carry(network))
-    cfg = cfg.resolved(environment)
-    warn_about(cfg, environment, given)
+    asked, cfg = cfg, cfg.resolved(environment)
+    warn_about(asked, cfg, environment, given)
     cfg = single_precision(cfg)
     check_parts(given | ({} if measure is None else {"measure": measure}), cfg)
     check_spaces(cfg, environment, network, distils)
@@ -187,7 +187,7 @@ def make_train(
     made = algorithm_made(algorithm or MAKERS[algorithm_of(cfg)], cfg, environment, network, parts)
     check_state_size(cfg, made.init, axis)
     if "network" in given:
-        warn_of_idle_groups(network, environment, made.phases)
+        warn_of_idle_groups(cfg, network, environment, made.phases)
     remake = lambda overrides, levels: with_levels(make_environment({**cfg.env_params, **overrides}), levels)
     train = Train(cfg, environment, network, made, remake, given, axis)
     if "network" in given and isinstance(environment.action_space, Box):
@@ -208,7 +208,8 @@ def _axis(name: str | None, size: int | None) -> Axis | None:
 def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict[str, Any]) -> Environment:
     """The environment of a config, with these overrides of its parameters."""
     names = tuple(dict.fromkeys((*cfg.info, *cfg.episode_info)))
-    made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, names, cfg.nonfinite == "reset")
+    finite = cfg.nonfinite == "reset"
+    made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, names, cfg.num_envs, finite)
     return with_previous(made, cfg.memory_inputs)
 
 

@@ -11,6 +11,8 @@ from purerl import ConfigError, PPOConfig
 from purerl.core.types import Box, Discrete
 from purerl.envs import make_env, suites
 from tests import probes
+from tests.ideas.games import games
+from tests.probes import Varied
 
 RUNNABLE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite"]  # which downloads its data
 
@@ -282,3 +284,66 @@ def test_what_is_imported_under_a_trace_outlives_it(monkeypatch):
 
     jax.jit(imports).trace(0.0)
     assert not isinstance(made[0], jax.core.Tracer)
+
+
+def test_agents_of_one_game_are_environments_side_by_side():
+    cfg = PPOConfig(num_envs=12, num_steps=8, num_minibatches=2, total_timesteps=192, hidden=(8,), info=("shared",))
+    train = purerl.make_train(cfg, env=games)
+    state = jax.eval_shape(train, jax.random.key(0)).state
+    assert state.actor.obs.shape == (12, 2)
+    evaluate = lambda count: jax.eval_shape(lambda key: train.evaluate(train.init(key), key, count), jax.random.key(0))
+    assert evaluate(9).returns.shape == (9,)
+    with pytest.raises(purerl.ConfigError, match=r"env = 'reset\(keys \[8\]\)': raised TypeError"):
+        evaluate(8)
+    with pytest.raises(purerl.ConfigError, match=r"env = 'reset\(keys \[4\]\)': raised TypeError"):
+        purerl.make_train(cfg.replace(num_envs=4), env=games)
+
+
+@pytest.mark.slow
+def test_check_env_and_export_know_agents_of_one_game():
+    report = purerl.check_env(games, num_envs=12, num_steps=20)
+    assert ["Only the agents of one game may" in problem for problem in report.problems] == [True]
+    assert any("share parts of the state" in note for note in report.notes)
+    train = purerl.make_train(PPOConfig(num_envs=6, num_steps=8, num_minibatches=2, hidden=(8,)), env=games)
+    purerl.export(train, jax.jit(train.init)(jax.random.key(0)))
+
+
+def test_settings_that_an_object_replaces():
+    kwargs = PPOConfig(env_kwargs=(("size", 12),))
+    says = r"env_kwargs = \(\('size', 12\),\): are for the environment that an id names"
+    for env in (Varied(), games):
+        with pytest.raises(purerl.ConfigError, match=says):
+            purerl.make_train(kwargs.replace(num_envs=6), env=env)
+    assert "env_kwargs" in purerl.check_env(Varied(), env_kwargs=(("size", 12),)).problems[0]
+    with pytest.warns(UserWarning, match="env = 'Pendulum-v1': is not read; env= takes its place"):
+        purerl.make_train(PPOConfig(env="Pendulum-v1"), env=Varied())
+    from_command = PPOConfig(env="tests.probes:Varied", env_kwargs=(("size", 12),))  # of which the command line has made it
+    assert purerl.make_train(from_command, env=Varied()).cfg.env_kwargs
+
+
+class Privileged:
+    """Two numbers that a robot's sensors tell, and five that a simulator knows besides."""
+
+    action_space, max_steps = purerl.Discrete(2), 5
+
+    def reset(self, key):
+        return jnp.int32(0), {"state": jnp.ones(2), "privileged_state": jnp.ones(5)}
+
+    def step(self, key, state, action):
+        return *self.reset(key), jnp.float32(1), False, False, {}
+
+
+def read_by(cfg, env):
+    """How many numbers of an observation each network reads."""
+    params = jax.eval_shape(purerl.make_train(cfg, env=env).init, jax.random.key(0)).params
+    return {group: max(x.shape[0] for x in jax.tree.leaves(params[group]) if x.ndim == 2) for group in ("policy", "value")}
+
+
+def test_privileged_observations_go_to_the_value_alone():
+    env = purerl.wrap_env(Privileged())._replace(critic_obs="privileged_state")
+    cfg = PPOConfig(hidden=())
+    assert read_by(cfg, env) == {"policy": 2, "value": 7}
+    assert read_by(cfg.replace(critic_obs=""), env) == {"policy": 7, "value": 7}
+    assert read_by(cfg, env._replace(critic_obs="")) == {"policy": 7, "value": 7}
+    with pytest.raises(purerl.ConfigError, match="show the policy 'privileged_state', which only the value may see"):
+        purerl.make_train(cfg.replace(arch="shared"), env=env)

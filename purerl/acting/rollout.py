@@ -13,6 +13,7 @@ from purerl.acting.wrappers import acting_network
 from purerl.core.clock import updates_in_float32
 from purerl.core.finite import any_of
 from purerl.core.keys import named_key, split_keys
+from purerl.core.masks import mask_metrics
 from purerl.core.metrics import Max, Sum, mean_of, mean_where
 from purerl.core.packing import pack, unpack
 from purerl.core.platform import by_platform, where_any
@@ -68,6 +69,7 @@ def collect_rollout(
     defaults |= {"info": cfg.info, "episode_info": cfg.episode_info, "keep_next_obs": cfg.keeps_next_obs}
     defaults |= {"episodic": EPISODIC} if cfg.streams > 1 else {}
     actor, rollout, metrics = collect(env, acting, behaviour.params, state.actor, key, cfg.num_steps, **defaults | options)
+    metrics |= mask_metrics(rollout.steps.obs[cfg.action_mask], env.action_space) if cfg.action_mask else {}
     return state.replace(actor=actor), rollout, metrics
 
 

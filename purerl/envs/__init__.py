@@ -3,6 +3,7 @@
 from typing import Any
 
 from purerl.core.errors import ConfigError, Problem
+from purerl.core.masks import with_named_mask
 from purerl.core.types import Environment
 from purerl.envs.finite import with_finite
 from purerl.envs.functions import check_not_gymnasium
@@ -19,24 +20,30 @@ def make_env(
     env: Any = None,
     params: Any = None,
     info: tuple[str, ...] = (),
+    num_envs: int = 2,
     finite: bool = False,
 ) -> Environment:
     """The environment of an id, or of an object, behind purerl's protocol.
 
     Args:
         env_id: id of a registered gymnax environment, or of another suite's, such as `brax/ant`; not used when `env` is given.
-        env_kwargs: pairs of constructor arguments; not used when `env` is given.
+        env_kwargs: pairs of constructor arguments. An `env` is already made and takes none, unless `env_id` is the import path
+          that the command line made it from.
         env_params: overrides of single parameters, numbers or tracers.
         env: an `Environment`, which `purerl.wrap_env` makes of a bare one; an object with gymnax 1.0's methods; or None.
         params: the parameters of the latter, or of the suite's environment; None for its defaults.
         info: names of entries of its `info` to pass on.
+        num_envs: environments that an `Environment` is traced with.
         finite: reset environments whose observation or reward is not finite.
 
     Raises:
         ConfigError: there is no such environment, or it does not keep the protocol.
     """
+    if env is not None and env_kwargs and ":" not in env_id:
+        hint = "are for the environment that an id names; one that is passed as env= was made with its arguments already"
+        raise ConfigError([Problem("env_kwargs", env_kwargs, hint)])
     if isinstance(env, Environment):
-        return _own(env, env_params, params, info, finite)
+        return _own(env, env_params, params, info, num_envs, finite)
     if env is None and "/" in env_id:
         suite, name = adapter(env_id)
         env = suite.make(name, env_kwargs)
@@ -65,16 +72,18 @@ def make_env(
     if missing:
         hint = f"has no method {' or '.join(missing)}; gymnax 1.0's are needed, or purerl.wrap_env(env) of a bare environment"
         raise ConfigError([Problem("env", env, hint)])
-    made = gymnax.adapt(env, env_params, params, info)
+    made = with_named_mask(gymnax.adapt(env, env_params, params, info))
     return with_finite(made) if finite else made
 
 
-def _own(env: Environment, env_params: dict[str, Any], params: Any, info: tuple[str, ...], finite: bool) -> Environment:
+def _own(
+    env: Environment, env_params: dict[str, Any], params: Any, info: tuple[str, ...], num_envs: int, finite: bool
+) -> Environment:
     """An `Environment` as it is, with these entries of its info."""
     given = {"env_params": env_params or params}
     if found := [Problem(name, x, "a purerl.Environment has no parameters to set") for name, x in given.items() if x]:
         raise ConfigError(found)
-    return _informed(env if env.host else checked(env), info, finite)
+    return with_named_mask(_informed(env if env.host else checked(env, num_envs), info, finite, num_envs))
 
 
 def lives_on_host(env_id: str, env: Any = None) -> bool:
@@ -82,11 +91,11 @@ def lives_on_host(env_id: str, env: Any = None) -> bool:
     return env.host is not None if isinstance(env, Environment) else env is None and env_id.startswith("gymnasium/")
 
 
-def _informed(env: Environment, info: tuple[str, ...], finite: bool) -> Environment:
+def _informed(env: Environment, info: tuple[str, ...], finite: bool, num_envs: int = 2) -> Environment:
     """With these entries of its info alone; on the host, environments that nobody else steps."""
     if env.host:
         return env.host.anew(info, finite)
-    return with_info(with_finite(env) if finite else env, info)
+    return with_info(with_finite(env, num_envs) if finite else env, info)
 
 
 def swept_problems(

@@ -11,6 +11,7 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, raise_if_any
 from purerl.core.keys import named_key, split_keys
+from purerl.core.masks import VALUES, choices_of, is_empty, is_malformed
 from purerl.core.numbers import is_int
 from purerl.core.spaces import entries_of, is_index
 from purerl.core.types import NEVER, Box, Discrete, Environment, MultiDiscrete, PyTree
@@ -19,7 +20,7 @@ from purerl.envs.functions import wrapped_if_bare
 from purerl.envs.host import host_errors
 
 SHORT = 32  # steps of the rollouts that are compared
-TIMED = 256  # environments of the timing
+TIMED = 256  # environments of the timing, about
 
 
 class EnvReport(NamedTuple):
@@ -65,7 +66,7 @@ def check_env(
     wrong = [(name, x, least, why) for name, x, least, why in counts if not (is_int(x) and x >= least)]
     raise_if_any([Problem(name, x, f"must be an int of at least {least}, {why}") for name, x, least, why in wrong])
     try:
-        made = _made(env, env_params, env_kwargs)
+        made = _made(env, env_params, env_kwargs, num_envs)
     except ConfigError as error:
         return EnvReport(tuple(map(str, error.problems)), ())
     space, key = made.action_space, jax.random.key(seed)
@@ -89,17 +90,19 @@ def check_env(
         problems.append(DIFFERENT_RUNS)
     elif not made.host:
         problems += _row_problems(made, key, num_envs)
-        problems += [] if not ends or _forgets(made, key, trial.last_state, trial.last_action, trial.ended) else [REMEMBERS]
+        looked_at = ends and trial.last_state is not None
+        problems += [] if not looked_at or _forgets(made, key, trial.last_state, trial.last_action, trial.ended) else [REMEMBERS]
     notes = [
         f"observations: {_text(made.observation_space)}; actions: {_action_text(space)}; "
         f"time limit: {'not known' if made.max_steps is None else f'{made.max_steps} steps'}",
         f"in {num_envs} x {num_steps} random steps: {trial.terminated.sum()} terminated, {trial.truncated.sum()} truncated, "
         f"{(trial.terminated & trial.truncated).sum()} of them both",
         *([] if ends else ["no episode ended, so that resets were not looked at; raise num_steps"]),
+        *([SHARED] if trial.last_state is None else []),
         *start_notes,
         *(missing if start_notes else []),
         *limit_notes,
-        *([] if made.host else _cost_notes(made, key, compiled)),
+        *(_host_notes(made) if made.host else _cost_notes(made, key, compiled, num_envs)),
     ]
     return EnvReport(tuple(problems), tuple(notes))
 
@@ -109,7 +112,11 @@ DIFFERENT_RUNS = (
     "Python; use the key, and keep everything in the state, or in gymnasium self.np_random"
 )
 REMEMBERS = "a reset does not forget: what follows it depends on the episode before. Reset every part of the state"
-ROWS = "environments of a batch influence each other: in another order, or beside others, they give other results"
+ROWS = (
+    "environments of a batch influence each other: in another order, or beside others, they give other results. Only the agents "
+    "of one game may"
+)
+SHARED = "environments share parts of the state, as the agents of one game do, so that resets were not looked at"
 
 
 class Trial(NamedTuple):
@@ -117,8 +124,9 @@ class Trial(NamedTuple):
 
     terminated, truncated: `[T, B]`. length: `[T, B]`, of the episode so far. stale: a running episode's `next_obs` is not
     its `obs`. fresh: of each end, whether `next_obs` is the observation after the reset. varies: the observations are not all
-    alike. obs_finite, reward_finite, in_range: all of them. last_state, last_action: of each environment, from which and by
-    which its last episode ended. ended: `[B]`, whether any did. state: after the last step.
+    alike. obs_finite, reward_finite, in_range: all of them. malformed_mask, empty_mask: `[T, B]`, of the action mask, if any.
+    last_state, last_action: of each environment, from which and by which its last episode ended; no state where environments
+    share parts of it. ended: `[B]`, whether any did. state: after the last step.
     reward: `[T, B]`. obs_sum: `[T, B]`, of all numbers of an observation.
     """
 
@@ -131,6 +139,8 @@ class Trial(NamedTuple):
     obs_finite: Any
     reward_finite: Any
     in_range: Any
+    malformed_mask: Any
+    empty_mask: Any
     last_state: PyTree
     last_action: Any
     ended: Any
@@ -139,15 +149,19 @@ class Trial(NamedTuple):
     obs_sum: Any
 
 
-def _made(env: Any, env_params: Any, env_kwargs: tuple) -> Environment:
+def _made(env: Any, env_params: Any, env_kwargs: tuple, num_envs: int) -> Environment:
     if isinstance(env, str):
         return make_env(env, env_kwargs, {}, params=env_params)
-    return make_env("", (), {}, wrapped_if_bare(env), env_params)
+    return make_env("", env_kwargs, {}, wrapped_if_bare(env), env_params, num_envs=num_envs)
 
 
-def _actions(space: Any, key: jax.Array, count: int) -> jax.Array:
-    """Random actions `[count, ...]`; of an unbounded Box normal ones."""
+def _actions(space: Any, key: jax.Array, count: int, mask: jax.Array | None = None) -> jax.Array:
+    """Draw random actions `[count, ...]`, valid ones where there is an action mask; of an unbounded Box normal ones."""
     shape = (count, *space.shape)
+    if mask is not None:
+        scores = jax.random.uniform(key, mask.shape) + mask.astype(bool)
+        chosen = [x.argmax(-1) for x in jnp.split(scores, np.cumsum(choices_of(space))[:-1], axis=-1)]
+        return jnp.stack(chosen, -1).astype(jnp.int32).reshape(shape)
     if isinstance(space, Discrete):
         return jax.random.randint(key, shape, 0, space.n, jnp.int32)
     if isinstance(space, MultiDiscrete):
@@ -165,13 +179,16 @@ def _trial(env: Environment, key: jax.Array, B: int, T: int) -> Trial:
     """A rollout of random actions, without its observations."""
     env_state, obs = env.reset(jax.random.split(named_key(key, "start"), B))
     first_obs, no = obs, jnp.zeros(B, bool)
+    by_row = all(x.shape[:1] == (B,) for x in jax.tree.leaves(env_state))
 
     def step(carry, index):
-        env_state, length, last_state, last_action, ended = carry
-        action = _actions(env.action_space, named_key(key, "action", index), B)
+        env_state, obs, length, last_state, last_action, ended = carry
+        mask = obs[env.action_mask] if env.action_mask else None
+        action = _actions(env.action_space, named_key(key, "action", index), B, mask)
         after = env.step(split_keys(named_key(key, "environment", index), 2, B), env_state, action)
         done, length = after.terminated | after.truncated, length + 1
         keep = functools.partial(jax.tree.map, lambda new, old: jax.vmap(jnp.where)(done, new, old))
+        row = env_state if by_row else None
         same = _alike(after.next_obs, after.obs, B)
         seen = {
             "terminated": after.terminated,
@@ -180,17 +197,19 @@ def _trial(env: Environment, key: jax.Array, B: int, T: int) -> Trial:
             "stale": ~done & ~same,
             "fresh": done & same,
             "varies": ~_alike(after.next_obs, first_obs, B),
-            "obs_finite": _finite((after.obs, after.next_obs)),
+            "obs_finite": _finite(_quantities(env, (after.obs, after.next_obs))),
             "reward_finite": jnp.isfinite(after.reward).all(),
             "in_range": _in_range(env, after.next_obs),
+            "malformed_mask": () if mask is None else is_malformed(mask),
+            "empty_mask": () if mask is None else is_empty(mask, env.action_space),
             "reward": after.reward,
             "obs_sum": _sums(after.obs, B),
         }
-        last = keep(env_state, last_state), keep(action, last_action)
-        return (after.env_state, jnp.where(done, 0, length), *last, ended | done), seen
+        last = keep(row, last_state), keep(action, last_action)
+        return (after.env_state, after.obs, jnp.where(done, 0, length), *last, ended | done), seen
 
-    start = env_state, jnp.zeros(B, jnp.int32), env_state, _actions(env.action_space, key, B), no
-    (env_state, _, last_state, last_action, ended), seen = jax.lax.scan(step, start, jnp.arange(T, dtype=jnp.uint32))
+    start = env_state, obs, jnp.zeros(B, jnp.int32), env_state if by_row else None, _actions(env.action_space, key, B), no
+    (env_state, *_, last_state, last_action, ended), seen = jax.lax.scan(step, start, jnp.arange(T, dtype=jnp.uint32))
     data = lambda tree: jax.tree.map(_numbers, tree)
     return Trial(**seen, last_state=data(last_state), last_action=last_action, ended=ended, state=data(env_state))
 
@@ -209,6 +228,13 @@ def _alike(a: PyTree, b: PyTree, B: int) -> jax.Array:
 def _sums(tree: PyTree, B: int) -> jax.Array:
     """The sum of all numbers of each row of a tree `[B, ...]`: `[B]`."""
     return sum(x.reshape(B, -1).astype(jnp.float32).sum(1) for x in jax.tree.leaves(tree))
+
+
+def _quantities(env: Environment, obs: PyTree) -> PyTree:
+    """Leave an action mask out of observations: what is wrong with its values is said of it."""
+    is_dict = lambda x: isinstance(x, dict)
+    inside = lambda x: {name: y for name, y in x.items() if name != env.action_mask} if is_dict(x) else x
+    return jax.tree.map(inside, obs, is_leaf=is_dict)
 
 
 def _finite(tree: PyTree) -> jax.Array:
@@ -230,6 +256,9 @@ def _signal_problems(env: Environment, trial: Trial) -> list[str]:
         found.append(f"rewards that are not finite, the first after {np.argmin(trial.reward_finite) + 1} random steps")
     if not trial.in_range.all():
         found.append(f"an observation outside of its declared space, {_text(env.observation_space)}")
+    for faulty, what in ((trial.malformed_mask, f"values other than 0 and 1; {VALUES}"), (trial.empty_mask, "no valid action")):
+        if np.any(faulty):
+            found.append(f"an action mask with {what}: {np.mean(faulty):.1%} of {env.action_mask!r} in random steps")
     if trial.stale.any():
         found.append("within an episode, `obs` is not `next_obs`: the observation to act on must be the one the step led to")
     return found
@@ -348,7 +377,7 @@ def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended
 def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[str]]:
     """Problems and notes of first observations."""
     obs = jax.jit(env.reset)(jax.random.split(named_key(key, "start"), B))[1]
-    finite, in_range = bool(_finite(obs)), bool(_in_range(env, obs))
+    finite, in_range = bool(_finite(_quantities(env, obs))), bool(_in_range(env, obs))
     leaves = jax.tree.leaves(jax.device_get(obs))
     problems = [] if finite else ["first observations that are not finite"]
     problems += [] if in_range else [f"a first observation outside of its declared space, {_text(env.observation_space)}"]
@@ -364,14 +393,19 @@ def _in_range(env: Environment, obs: PyTree) -> jax.Array:
     return jnp.stack(found or [jnp.bool_(True)]).all()
 
 
-def _cost_notes(env: Environment, key: jax.Array, compiled: float) -> list[str]:
-    keys = jax.random.split(key, (2, TIMED))
+def _host_notes(env: Environment) -> list[str]:
+    return [*map(str, env.host.recipe.warnings), *env.host.recipe.masks]
+
+
+def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int) -> list[str]:
+    count = num_envs * max(1, TIMED // num_envs)
+    keys = jax.random.split(key, (2, count))
     reset, step = jax.jit(env.reset), jax.jit(env.step)
     env_state, _ = reset(keys[0])
-    action = _actions(env.action_space, key, TIMED)
+    action = _actions(env.action_space, key, count)
     seconds = {"step": _best(lambda: step(keys, env_state, action)), "reset": _best(lambda: reset(keys[0]))}
     text = ", ".join(f"a {name} {1e3 * x:.2g} ms" for name, x in seconds.items())
-    notes = [f"cost: {text}, each of {TIMED} environments; compiling and running the check {compiled:.1f} s"]
+    notes = [f"cost: {text}, each of {count} environments; compiling and running the check {compiled:.1f} s"]
     if seconds["reset"] > 5 * seconds["step"]:
         notes.append(
             f"a reset costs {seconds['reset'] / seconds['step']:.0f} steps. Without `slow_reset` of purerl.wrap_env it is "

@@ -7,22 +7,25 @@ from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
 from purerl.core.types import Environment, PyTree, TimeStep
 from purerl.envs.auto_reset import AutoReset, restart
 
-COUNTS = (2, 4)  # environments of two traces, which an axis of environments tells apart
 OBSERVATION, REWARD = "observation", "reward"
 
 
-def with_finite(env: Environment) -> Environment:
+def with_finite(env: Environment, num_envs: int = 2) -> Environment:
     """Return environments that are reset where an observation or a reward is not finite.
 
     Such a step is terminal and its reward is 0. Numbers that are not finite are 0 in its observation. An episode whose first
     observation is not finite ends with its first step. `TimeStep.nonfinite` marks these steps.
+
+    Args:
+        env: any environments.
+        num_envs: how many of them a custom environment is traced with.
 
     Raises:
         ConfigError: the state has an array without an axis of environments, so that one of them cannot be reset.
     """
     resets = isinstance(env.step, AutoReset)
     if not resets:
-        _check_rows(env)
+        _check_rows(env, num_envs)
 
     def reset(keys: jax.Array) -> tuple[PyTree, PyTree]:
         return checked(*env.reset(keys))
@@ -48,12 +51,13 @@ def with_finite(env: Environment) -> Environment:
     return env._replace(reset=reset, step=step, draw=draw)
 
 
-def _check_rows(env: Environment) -> None:
+def _check_rows(env: Environment, num_envs: int) -> None:
     """Raise a ConfigError unless every array of the state has a row for each environment."""
-    keys = [jax.eval_shape(lambda count=count: jax.random.split(jax.random.key(0), count)) for count in COUNTS]
+    counts = (num_envs, 2 * num_envs)  # an axis of environments differs between the two
+    keys = [jax.eval_shape(lambda count=count: jax.random.split(jax.random.key(0), count)) for count in counts]
     few, many = (jax.eval_shape(lambda keys: env.reset(keys)[0], x) for x in keys)
     pairs = zip(jax.tree_util.tree_leaves_with_path(few), jax.tree.leaves(many), strict=True)
-    shared = [jax.tree_util.keystr(path) for (path, x), y in pairs if (x.shape[:1], y.shape[:1]) != ((COUNTS[0],), (COUNTS[1],))]
+    shared = [jax.tree_util.keystr(path) for (path, x), y in pairs if (x.shape[:1], y.shape[:1]) != ((counts[0],), (counts[1],))]
     if shared:
         hint = f"resets single environments, but the environments share a part of their state ({shared[0] or 'all'}); "
         raise ConfigError([Problem("nonfinite", "reset", hint + "give it an axis of environments, or use nonfinite='ignore'")])

@@ -54,6 +54,8 @@ class Recipe(NamedTuple):
     info_shapes: `() -> shape of each entry of info, by name`.
     drawn: `() -> HostEnvironments` of one environment that has a method `frame() -> image`; None where nothing can be drawn.
     frame_seconds: that an image is shown.
+    warnings: what is probably a mistake.
+    masks: where there are action masks that are not read, and what to do.
     """
 
     make: Callable[[int, dict[str, tuple[int, ...]]], HostEnvironments]
@@ -61,6 +63,8 @@ class Recipe(NamedTuple):
     info_shapes: Callable[[], dict[str, tuple[int, ...]]]
     drawn: Callable[[], Any] | None = None
     frame_seconds: float = 1 / 30
+    warnings: tuple[Problem, ...] = ()
+    masks: tuple[str, ...] = ()
 
 
 @struct.dataclass

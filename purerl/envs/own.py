@@ -14,11 +14,9 @@ from purerl.envs.auto_reset import AutoReset
 from purerl.envs.signals import check_names, differences, strong
 from purerl.envs.spaces import action_space_of
 
-COUNT = 2  # environments of a trace
 
-
-def checked(env: Environment) -> Environment:
-    """An `Environment` of the user's, whose arrays are strongly typed.
+def checked(env: Environment, num_envs: int) -> Environment:
+    """Check a custom `Environment` by tracing `num_envs` of them, and make its arrays strongly typed.
 
     Raises:
         ConfigError: it does not keep the protocol. Nothing is compiled.
@@ -33,17 +31,23 @@ def checked(env: Environment) -> Environment:
     least = env.truncates_after
     if least is not None and not is_count(least):
         raise ConfigError([Problem("env.truncates_after", least, "must be an int of at least 1, or None")])
-    reset = lambda keys: strong(env.reset(keys))
-    step = lambda keys, env_state, action: strong(env.step(keys, env_state, action))
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, COUNT)))
-    with code_of("env", f"reset(keys [{COUNT}])"):
-        env_state, obs = jax.eval_shape(reset, jax.ShapeDtypeStruct((COUNT,), keys.dtype))
-    action = jax.ShapeDtypeStruct((COUNT, *env.action_space.shape), env.action_space.dtype)
-    with code_of("env", f"step(keys [2, {COUNT}], env_state, action {list(action.shape)})"):
-        after = jax.eval_shape(step, keys, env_state, action)
+
+    def reset(keys):
+        with code_of("env", f"reset(keys [{keys.shape[0]}])"):
+            return strong(env.reset(keys))
+
+    def step(keys, env_state, action):
+        with code_of("env", f"step(keys [2, {keys.shape[1]}], env_state, action {list(action.shape)})"):
+            return strong(env.step(keys, env_state, action))
+
+    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, num_envs)))
+    with code_of("env", f"reset(keys [{num_envs}])"):
+        env_state, obs = jax.eval_shape(reset, jax.ShapeDtypeStruct((num_envs,), keys.dtype))
+    action = jax.ShapeDtypeStruct((num_envs, *env.action_space.shape), env.action_space.dtype)
+    after = jax.eval_shape(step, keys, env_state, action)
     if not isinstance(after, TimeStep):
         raise ConfigError([Problem("env", type(after).__name__, "its step must return a purerl.TimeStep")])
-    found = _problems(env, obs, after) + differences(env_state, after.env_state, "state")
+    found = _problems(env, obs, after, num_envs) + differences(env_state, after.env_state, "state")
     for name in ("obs", "next_obs"):
         found += differences(obs, getattr(after, name), "observation")
     if found:
@@ -52,15 +56,15 @@ def checked(env: Environment) -> Environment:
     return env._replace(reset=reset, step=step, action_space=action_space)
 
 
-def _problems(env: Environment, obs: Any, after: TimeStep) -> list[Problem]:
+def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> list[Problem]:
     """What of a batch's observations and signals has another shape or dtype than the protocol."""
     found = []
     is_space = lambda x: hasattr(x, "dtype") and hasattr(x, "shape")
     spaces = entries_of(env.observation_space)
     alike = jax.tree.structure(env.observation_space, is_leaf=is_space) == jax.tree.structure(obs)
-    if not alike or [(COUNT, *x.shape) for x in spaces.values()] != [x.shape for x in jax.tree.leaves(obs)]:
+    if not alike or [(num_envs, *x.shape) for x in spaces.values()] != [x.shape for x in jax.tree.leaves(obs)]:
         shapes = jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", obs)
-        hint = f"observations of {COUNT} environments are {shapes}, and not like it"
+        hint = f"observations of {num_envs} environments are {shapes}, and not like it"
         found.append(Problem("env.observation_space", env.observation_space, hint))
     else:
         for (name, space), x in zip(spaces.items(), jax.tree.leaves(obs), strict=True):
@@ -69,10 +73,10 @@ def _problems(env: Environment, obs: Any, after: TimeStep) -> list[Problem]:
     kinds = {"reward": np.dtype(np.float32), "terminated": np.dtype(bool), "truncated": np.dtype(bool)}
     for name, kind in kinds.items():
         x = getattr(after, name)
-        if x.shape != (COUNT,) or x.dtype != kind:
+        if x.shape != (num_envs,) or x.dtype != kind:
             found.append(Problem(f"env: {name}", f"{x.dtype}{list(x.shape)}", f"must be {kind}, one for each environment"))
     for name in env.info:
-        if name not in after.info or after.info[name].shape[:1] != (COUNT,):
+        if name not in after.info or after.info[name].shape[:1] != (num_envs,):
             found.append(Problem("env.info", name, "each must be an entry of TimeStep.info, [environments, ...]"))
     return found
 

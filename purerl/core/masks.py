@@ -1,0 +1,44 @@
+"""Action masks: which entry of an observation is one, and what is wrong with its values."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from purerl.core.metrics import Sum
+from purerl.core.reductions import total
+from purerl.core.types import Discrete, Environment, MultiDiscrete, Space
+
+ENTRY = "action_mask"
+VALUES = "an action mask has 1 (or True) for each valid action and 0 for each other one, no logarithms such as 0 and -inf"
+
+
+def choices_of(space: Space) -> tuple[int, ...]:
+    """Return how many values each choice of an action has, or () for actions that cannot be masked."""
+    return (space.n,) if isinstance(space, Discrete) else space.sizes if isinstance(space, MultiDiscrete) else ()
+
+
+def with_named_mask(env: Environment) -> Environment:
+    """Use the entry `action_mask` of a custom environment's observation as its action mask, if its shape is right."""
+    space = env.observation_space
+    entry = space.get(ENTRY) if isinstance(space, dict) and not env.action_mask else None
+    sizes = choices_of(env.action_space)
+    return env._replace(action_mask=ENTRY) if sizes and getattr(entry, "shape", None) == (sum(sizes),) else env
+
+
+def is_empty(mask: jax.Array, space: Space) -> jax.Array:
+    """Return True for each row of a mask `[..., n]` in which a choice has no valid action."""
+    parts = jnp.split(mask.astype(bool), np.cumsum(choices_of(space))[:-1], axis=-1)
+    return ~jnp.stack([part.any(-1) for part in parts]).all(0)
+
+
+def is_malformed(mask: jax.Array) -> jax.Array:
+    """Return True for each row of a mask `[..., n]` with values other than 0 and 1."""
+    return ((mask != 0) & (mask != 1)).any(-1)
+
+
+def mask_metrics(mask: jax.Array, space: Space) -> dict[str, Any]:
+    """Count the masks of a rollout, `[T, B, n]`, that cannot be right."""
+    count = lambda rows: Sum(total(rows.astype(jnp.int32)))
+    return {"empty_masks": count(is_empty(mask, space)), "malformed_masks": count(is_malformed(mask))}
