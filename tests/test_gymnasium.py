@@ -411,7 +411,7 @@ def test_vector_environments_that_would_be_reset_wrongly():
     with pytest.raises(purerl.ConfigError, match="resets twice after an episode"):
         purerl.from_gymnasium(asynchronous, "vector")
     normalised = lambda count: gymnasium.wrappers.vector.NormalizeReward(vector.SyncVectorEnv([Ends] * count))
-    with pytest.raises(purerl.ConfigError, match="'NormalizeReward': forgets all environments"):
+    with pytest.raises(purerl.ConfigError, match="'NormalizeReward': has running statistics"):
         purerl.from_gymnasium(normalised, "vector")
 
 
@@ -565,3 +565,86 @@ def test_an_error_of_an_environment_is_named_outside_of_training_too():
     run = purerl.fit(CFG.replace(num_steps=1, num_minibatches=1, total_timesteps=4), env=env).run
     with pytest.raises(purerl.EnvironmentFailed, match=r"step 2 of its episode.*boom"):
         run.evaluate(2, max_steps=4)
+
+
+NORMALIZED = gymnasium.wrappers.NormalizeObservation
+SCALED = gymnasium.wrappers.NormalizeReward
+
+
+class RunningMean:
+    """As those of several libraries; a column of a table has methods by these names."""
+
+    mean, var, count = 0.0, 1.0, 1e-4
+
+    def update(self, x):
+        pass
+
+
+class OwnStatistics(gymnasium.ObservationWrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        self.obs_statistics = RunningMean()
+
+    def observation(self, observation):
+        return observation
+
+
+def around(wrapper, vectorization="sync", inside=False, mode=AutoresetMode.SAME_STEP):
+    """`make` of environments with this wrapper: around each, or around the vector environment."""
+    if vectorization == "sync":
+        return lambda: gymnasium.wrappers.TimeLimit(wrapper(Ends()), 9)
+    if inside:
+        return lambda count: SyncVectorEnv([around(wrapper)] * count, autoreset_mode=mode)
+    return lambda count: wrapper(SyncVectorEnv([Ends] * count, autoreset_mode=mode))
+
+
+@pytest.mark.parametrize(
+    ("make", "vectorization", "field"),
+    [
+        (around(NORMALIZED), "sync", "normalize_obs"),
+        (around(SCALED), "async", "normalize_reward"),
+        (around(OwnStatistics), "sync", "normalize_obs"),
+        (around(SCALED, "vector", inside=True), "vector", "normalize_reward"),
+        (around(gymnasium.wrappers.vector.NormalizeReward, "vector"), "vector", "normalize_reward"),
+        (
+            around(gymnasium.wrappers.vector.NormalizeObservation, "vector", mode=AutoresetMode.NEXT_STEP),
+            "vector",
+            "normalize_obs",
+        ),
+        pytest.param(
+            lambda count: AsyncVectorEnv([lambda: SCALED(Ends())] * count, autoreset_mode=AutoresetMode.SAME_STEP),
+            "vector",
+            "normalize_reward",
+            marks=[pytest.mark.slow, FORKS],
+        ),
+    ],
+)
+def test_wrappers_with_running_statistics_are_refused_wherever_they_stand(make, vectorization, field):
+    with pytest.raises(purerl.ConfigError, match=f"running statistics .* set {field}=True in the config"):
+        purerl.from_gymnasium(make, vectorization)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "vector"])
+def test_wrappers_that_change_rewards_are_warned_of(vectorization):
+    clip = gymnasium.wrappers.vector.ClipReward if vectorization == "vector" else gymnasium.wrappers.ClipReward
+    env = purerl.from_gymnasium(around(lambda env: clip(env, 0, 1), vectorization), vectorization)
+    with pytest.warns(UserWarning, match="'ClipReward': changes rewards: returns and evaluations are in its units"):
+        purerl.make_train(CFG, env=env)
+
+
+class WithoutFinalObs(SyncVectorEnv):
+    """Its last observations are missing, or all in one array without a row for each environment."""
+
+    given = None
+
+    def step(self, actions):
+        *after, info = super().step(actions)
+        info.pop("final_obs", None)
+        return *after, info | ({"final_obs": self.given} if self.given is not None else {})
+
+
+@pytest.mark.parametrize("given", [None, {"obs": np.zeros((1, 2))}, np.array([None], object)])
+def test_same_step_resets_without_the_last_observations_are_refused(given):
+    kind = type("Vector", (WithoutFinalObs,), {"given": given})
+    with pytest.raises(purerl.ConfigError, match=r"info\['final_obs'\] must have the last observation of each environment"):
+        purerl.from_gymnasium(lambda count: kind([Ends] * count, autoreset_mode=AutoresetMode.SAME_STEP), "vector")

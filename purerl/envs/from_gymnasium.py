@@ -19,6 +19,10 @@ def from_gymnasium(make: Callable[..., Any], vectorization: str = "sync") -> Env
     Nothing is known of what changes elsewhere: in closures, in attributes of a class, in `__slots__`. An environment that raises
     an error, or whose process dies, ends the run with `purerl.EnvironmentFailed`, saved.
 
+    Wrappers that normalise by running statistics are refused: evaluations would not share them, and `normalize_obs` and
+    `normalize_reward` of the config do the same. Wrappers that change rewards are warned of. An action mask is read if it is the
+    entry `action_mask` of a dict of observations; masks in info, or given by a method, are warned of.
+
     Args:
         make: `() -> gymnasium.Env`; or with `vectorization="vector"`, `(num_envs) -> gymnasium.vector.VectorEnv`,
           whose `reset` takes a list of seeds, as gymnasium's own do.

@@ -22,16 +22,18 @@ from typing import Any, NamedTuple
 import gymnasium
 import jax
 import numpy as np
-from gymnasium import spaces, wrappers
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, code_of, nearest
+from purerl.core.masks import choices_of
 from purerl.core.spaces import entries_of
 from purerl.core.types import Box, Discrete, Environment, Indices, MultiBinary, MultiDiscrete
 from purerl.envs.gif import draw_in_memory
 from purerl.envs.host import Host, Recipe
 from purerl.envs.importing import quietly
+from purerl.envs.layers import check_statistics, layers_of, reward_warnings, unread_masks
 from purerl.envs.one_state import draws_without_a_screen
 from purerl.envs.parameters import constructing
 from purerl.envs.snapshots import Keeper
@@ -123,10 +125,11 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
     own = vectorization == VECTOR
     first = functools.partial(make, 1) if own else make
     with code_of("make", "make(1)" if own else "make()"):
-        env = first()
-    kind = VectorEnv if own else gymnasium.Env
-    if not isinstance(env, kind):
+        env, kind = first(), VectorEnv if own else gymnasium.Env
+        layers = layers_of(env) if isinstance(env, kind) else []
+    if not layers:
         raise ConfigError([Problem("make", type(env).__name__, f"must make a {kind.__module__}.{kind.__name__}")])
+    check_statistics(layers)
     if own:
         _mode(env)
     else:
@@ -144,12 +147,14 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
     with code_of("make", "reset and step of what it makes"):
         if not own:  # gymnasium's vector environments say less clearly what is wrong
             _check_shapes(_converter(env.observation_space)(env.reset(seed=0)[0]), made)
-        _try(_Environments((lambda count: env) if own else lambda: env, VECTOR if own else SYNC, 1, {}), made)
+        told = _try(_Environments((lambda count: env) if own else lambda: env, VECTOR if own else SYNC, 1, {}), made)
     info_shapes = functools.cache(lambda: _info_shapes(first(), own))
     drawn = make if drawn is None and not own and env.render_mode == IMAGES else drawn
     film = drawn and functools.partial(_Environments, drawn, SYNC, 1, {})
     seconds = 1 / env.metadata.get("render_fps", 30)
-    return Host.environment(Recipe(functools.partial(_Environments, make, vectorization), made, info_shapes, film, seconds))
+    masks = unread_masks(layers, told) if choices_of(made.action_space) else ()
+    several = functools.partial(_Environments, make, vectorization)
+    return Host.environment(Recipe(several, made, info_shapes, film, seconds, reward_warnings(layers), masks))
 
 
 def _check_anew(make: Callable, env: gymnasium.Env) -> None:
@@ -166,8 +171,11 @@ def _check_anew(make: Callable, env: gymnasium.Env) -> None:
         again.close()
 
 
-def _try(environments: "_Environments", env: Environment) -> None:
-    """Resets one environment, takes a step and closes it.
+def _try(environments: "_Environments", env: Environment) -> set[str]:
+    """Reset one environment, take a step, or where it resets in the same step a whole episode, and close it.
+
+    Returns:
+        The names of the entries of info.
 
     Raises:
         ConfigError: an observation is not of its space.
@@ -175,9 +183,14 @@ def _try(environments: "_Environments", env: Environment) -> None:
     bounds = [env.action_space.low, env.action_space.high] if isinstance(env.action_space, Box) else [0, 0]
     action = np.zeros((1, *env.action_space.shape), env.action_space.dtype)
     with contextlib.closing(environments):
-        seen = environments.reset(np.zeros(1, np.uint32)), environments.step(np.clip(action, *map(np.asarray, bounds)))[0]
+        seen, told = [environments.reset(np.zeros(1, np.uint32))], set(environments.told)
+        seen.append(environments.step(np.clip(action, *map(np.asarray, bounds)))[0])
+        told |= set(environments.told)
+        if environments.same_step:
+            environments.play(PROBED)
     for obs in seen:
         _check_shapes(jax.tree.map(lambda x: x[0], obs), env)
+    return told
 
 
 def _check_shapes(obs: PyTree, env: Environment) -> None:
@@ -220,19 +233,7 @@ def _mode(env: VectorEnv) -> AutoresetMode:
     if mode is AutoresetMode.NEXT_STEP and not getattr(env.unwrapped, "shared_memory", True):
         hint = "resets twice after an episode; make it with shared_memory=True, or autoreset_mode=AutoresetMode.SAME_STEP"
         raise ConfigError([Problem("make", "AsyncVectorEnv(shared_memory=False)", hint)])
-    if mode is not AutoresetMode.SAME_STEP and (name := _normalizer(env)):
-        hint = "forgets all environments where one is reset; the config's normalize_obs and normalize_reward do it"
-        raise ConfigError([Problem("make", name, hint)])
     return mode
-
-
-def _normalizer(env: VectorEnv) -> str:
-    """The name of a wrapper that normalises, if one is around a vector environment."""
-    while isinstance(env, VectorWrapper):
-        if isinstance(env, wrappers.vector.NormalizeObservation | wrappers.vector.NormalizeReward):
-            return type(env).__name__
-        env = env.env
-    return ""
 
 
 # --- spaces -----------------------------------------------------------------------------------------------------------
@@ -324,6 +325,20 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, bool | int | float | np.ndarray | np.generic) and np.ndim(x) <= 1 and np.asarray(x).dtype.kind in "biuf"
 
 
+def _final_obs(info: dict[str, Any], done: np.ndarray) -> Any:
+    """Return the last observations of the environments that ended, for each environment one.
+
+    Raises:
+        EnvironmentFailed: they are missing, though the environments reset in the same step.
+    """
+    found = info.get("final_obs")
+    rows = isinstance(found, np.ndarray | list | tuple) and len(found) == len(done)
+    if not rows or any(found[i] is None for i in np.flatnonzero(done)):
+        hint = "info['final_obs'] must have the last observation of each environment whose episode ended, which values need"
+        raise EnvironmentFailed(f"resets in the same step (AutoresetMode.SAME_STEP), where {hint}; info has {sorted(info)}")
+    return found
+
+
 # --- environments that are open -----------------------------------------------------------------------------------------
 
 
@@ -386,13 +401,13 @@ class _Environments:
                 self._envs = AsyncVectorEnv(functions, context="forkserver" if os.name == "posix" else "spawn", **mode)
             else:
                 self._envs = SyncVectorEnv(functions, **mode)
-        self._same_step = _mode(self._envs) is AutoresetMode.SAME_STEP
+        self.same_step = _mode(self._envs) is AutoresetMode.SAME_STEP
         self._space = self._envs.single_observation_space
         self._converted, self._action = _converter(self._space), _action_converter(self._envs.single_action_space)
-        self._taken = 0
+        self._taken, self.told = 0, {}
 
     def reset(self, seeds: np.ndarray) -> PyTree:
-        obs, _ = self._call(lambda: "reset", lambda: self._begin([int(seed) for seed in seeds]))
+        obs, self.told = self._call(lambda: "reset", lambda: self._begin([int(seed) for seed in seeds]))
         return self._converted(obs)
 
     def _begin(self, seeds: list[int]) -> tuple:
@@ -407,14 +422,25 @@ class _Environments:
             raise
 
     def step(self, action: np.ndarray) -> tuple:
-        action, self._taken = self._action(action), self._taken + 1
+        return self._step(self._action(action))
+
+    def play(self, most: int) -> None:
+        """Take random steps until an episode ends, or this many."""
+        self._envs.action_space.seed(0)
+        ends = (any(map(np.any, self._step(self._envs.action_space.sample())[3:5])) for _ in range(most))
+        next(filter(None, ends), None)
+
+    def _step(self, action: np.ndarray) -> tuple:
+        self._taken += 1
         where = lambda: f"step {self._taken}, actions {_text(action)}"
         obs, reward, terminated, truncated, info = self._call(where, lambda: self._envs.step(action))
+        self.told = info
         terminated, truncated = (np.array(x, np.bool_) for x in (terminated, truncated))
         done, following = terminated | truncated, self._converted(obs)
         last, named = following, {name: self._entry(info, name, done) for name in self._info}
-        if done.any() and self._same_step:
-            rows = zip(done, info["final_obs"], iterate(self._envs.observation_space, obs), strict=True)
+        if done.any() and self.same_step:
+            final_obs = _final_obs(info, done)
+            rows = zip(done, final_obs, iterate(self._envs.observation_space, obs), strict=True)
             rows = [final if ended else row for ended, final, row in rows]
             last = self._converted(concatenate(self._space, rows, create_empty_array(self._space, len(rows))))
         elif done.any():
@@ -453,7 +479,7 @@ class _Environments:
 
     def _entry(self, info: dict[str, Any], name: str, done: np.ndarray) -> np.ndarray:
         """An entry of info of each environment, 0 where it has none in this step."""
-        last = info.get("final_info", {}) if self._same_step else {}
+        last = info.get("final_info", {}) if self.same_step else {}
         found = [(info, ~done), (last, done)] if last else [(info, np.ones_like(done))]
         entry = np.zeros((len(done), *self._info[name]), np.float32)
         for values, where in found:
