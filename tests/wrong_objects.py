@@ -3,6 +3,8 @@
 Mostly what a review found to end in somebody else's traceback (row F6), and what is like it.
 """
 
+from collections.abc import Callable
+
 import gymnax
 import jax
 import jax.numpy as jnp
@@ -268,6 +270,19 @@ def own_class(**fields):
     return purerl.configclass(type("Mine", (purerl.PPOConfig,), plain | {"__annotations__": notes}))
 
 
+class Returning(nn.Module):
+    outputs: Callable
+
+    @nn.compact
+    def __call__(self, x):
+        return self.outputs(nn.Dense(4)(x))
+
+
+def returning(outputs, env="CartPole-v1"):
+    """A module that returns this of its features `[L, N, 4]`."""
+    return lambda: purerl.make_train(purerl.PPOConfig(env=env), network=purerl.from_linen(Returning(outputs)))
+
+
 def own_env(**changes):
     """A `purerl.Environment` of which parts are changed, and values of its steps."""
     parts = {name: changes.pop(name) for name in list(changes) if name in purerl.Environment._fields}
@@ -347,6 +362,11 @@ DOORS = {
     "bare space": (bare(action_space=5), "action space must be"),
     "number from_linen": (lambda: purerl.from_linen(5), "from_linen takes"),
     "linen of one value": (train(network=purerl.from_linen(Plain)), "must return (policy, value)"),
+    "linen of three arrays": (returning(lambda x: (x, x[..., 0], x[..., 0])), "of a Box policy = (mean, log_std)"),
+    "linen of a list": (returning(lambda x: [x, x[..., 0]]), "network = 'list': the module must return (policy, value)"),
+    "linen of lists": (returning(lambda x: ([x, x], x[..., 0])), "network = ('list', [1, 2]): the module must return"),
+    "linen without a value": (returning(lambda x: (x, None)), "network = ([1, 2, 4], 'NoneType'): the module must return"),
+    "linen of a mean alone": (returning(lambda x: (x, x[..., 0]), "Pendulum-v1"), "of a module (mean, log_std)"),
     "object from_nnx": (lambda: purerl.from_nnx(Dropping(nnx.Rngs(0))), "function of nnx.Rngs"),
     "nnx with dropout": (lambda: purerl.from_nnx(Dropping), "nnx.Param alone"),
 }

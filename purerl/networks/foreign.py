@@ -1,10 +1,11 @@
 """Modules of flax as networks: `from_linen` and `from_nnx`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from purerl.core.errors import ConfigError, Problem, code_of
@@ -126,16 +127,23 @@ def _network(init: Callable, apply: Callable, initial_carry: Callable | None) ->
 
 
 def _outputs(found: Any) -> Outputs:
-    """What a module returned, as `Outputs`."""
+    """Make `Outputs` of what a module returned.
+
+    Raises:
+        ConfigError: it returned something else.
+    """
     if isinstance(found, Outputs):
         return found
-    if not (isinstance(found, tuple) and len(found) in (2, 3)):
-        hint = "the module must return (policy, value) or (policy, value, heads); see help(purerl.from_linen)"
-        raise ConfigError([Problem("network", type(found).__name__, hint)])
-    policy, value, heads = (*found, {})[:3]
-    if isinstance(policy, jax.Array):
+    policy, value, heads = (*found, {})[:3] if isinstance(found, tuple) and len(found) in (2, 3) else (None, None, None)
+    gaussian = isinstance(policy, tuple) and len(policy) == 2 and all(map(_is_array, policy))
+    policies = _is_array(policy) or gaussian or hasattr(policy, "log_prob")
+    if not (policies and _is_array(value) and isinstance(heads, Mapping | None)):
+        returns = "(policy, value) or (policy, value, heads)"
+        hint = f"the module must return {returns}, heads a dict; of a Box policy = (mean, log_std); see help(purerl.from_linen)"
+        raise ConfigError([Problem("network", _kind(found), hint)])
+    if _is_array(policy):
         policy = Categorical(policy)
-    elif isinstance(policy, tuple) and len(policy) == 2:
+    elif gaussian:
         mean, log_std = policy
         policy = DiagGaussian(
             mean, jnp.broadcast_to(log_std.reshape((1,) * (mean.ndim - log_std.ndim) + log_std.shape), mean.shape)
@@ -143,3 +151,12 @@ def _outputs(found: Any) -> Outputs:
     value = value.squeeze(-1) if value.ndim == 3 and value.shape[-1] == 1 else value
     as_head = lambda x: OfAction(*x) if isinstance(x, tuple) and len(x) == 2 else x
     return Outputs(policy, value, {name: as_head(x) for name, x in heads.items()} if heads else ())
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray)
+
+
+def _kind(x: Any) -> Any:
+    """Describe the shapes of arrays, and the types of other things, in the tuples of a module's outputs."""
+    return tuple(map(_kind, x)) if type(x) is tuple else list(x.shape) if _is_array(x) else type(x).__name__
