@@ -8,6 +8,8 @@ import jax
 import numpy as np
 import pytest
 
+from purerl.runs.devices import add_xla_flags
+
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -25,8 +27,7 @@ def pytest_configure(config):
         os.environ["PURERL_TESTS_CACHE"] = tempfile.mkdtemp()
     if "not slow" in config.option.markexpr or "not as_users" in config.option.markexpr:
         # Compiling takes most of the time of these tests, and a quarter of it with these flags.
-        flags = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
-        os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
+        add_xla_flags("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false")
     jax.config.update("jax_compilation_cache_dir", os.environ["PURERL_TESTS_CACHE"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 

@@ -1,11 +1,15 @@
 """Seeds over devices. The tests run with two CPU devices (`conftest.py`)."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import purerl
+from purerl.runs import processes
+from purerl.runs.devices import add_xla_flags
 from tests.tiny import CFG, at, tiny
 
 train = tiny(CFG)
@@ -106,3 +110,17 @@ with warnings.catch_warnings(record=True) as caught:
 print(len(caught), "purerl.use_cores()" in str(caught[0].message), len(jax.local_devices()))
 """
     assert fresh_python(code) == "1 True 1\n"
+
+
+def test_xla_flags_of_other_versions_are_left_out(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_given=1")
+    add_xla_flags("--xla_backend_optimization_level=0", "--xla_of_another_version=1", "--xla_given=1")
+    assert os.environ["XLA_FLAGS"] == "--xla_given=1 --xla_backend_optimization_level=0"
+
+
+def test_a_job_starts_without_xla_flags_of_other_versions(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_given=1")
+    monkeypatch.setattr(processes, "IN_ONE_ORDER", "--xla_of_another_version=1")
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **options: None)
+    processes.join("127.0.0.1:1", num_processes=1, process_id=0)
+    assert os.environ["XLA_FLAGS"] == "--xla_given=1"

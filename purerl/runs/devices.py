@@ -1,6 +1,8 @@
 """Rows of a batch, such as seeds, spread over the devices of this process: an outer `vmap` without communication."""
 
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -135,6 +137,22 @@ def use_cores(count: int | None = None) -> None:
                 "call purerl.use_cores() before JAX computes anything (in a notebook: in its first cell, after a restart)",
                 stacklevel=3,
             )
+
+
+def add_xla_flags(*flags: str) -> None:
+    """Add flags to `XLA_FLAGS`, before JAX computes anything, except flags that this version of XLA does not have.
+
+    XLA ends the process at a flag that it does not know, so that another process is asked first.
+    """
+    given = os.environ.get("XLA_FLAGS", "").split()
+    known = [flag for flag in flags if flag not in given and _is_xla_flag(flag)]
+    os.environ["XLA_FLAGS"] = " ".join([*given, *known])
+
+
+def _is_xla_flag(flag: str) -> bool:
+    """Return True if a process with this flag lives to make XLA's options."""
+    command = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]
+    return not subprocess.run(command, env={**os.environ, "XLA_FLAGS": flag}, capture_output=True).returncode
 
 
 def available_bytes() -> int:

@@ -5,7 +5,6 @@ follows are collectives: every process must call them, in the same order. With o
 """
 
 import json
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
 from purerl.core.errors import CheckpointError, ConfigError, Problem
+from purerl.runs.devices import add_xla_flags
 
 PyTree = Any
 Arrays = dict[str, np.ndarray]
@@ -42,7 +42,7 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
     if any(given.values()) and not all(given.values()):
         missing = next(name for name, there in given.items() if not there)
         raise ConfigError([Problem(missing, "not given", f"the three of {', '.join(given)} belong together")])
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {IN_ONE_ORDER}".strip()
+    add_xla_flags(IN_ONE_ORDER)
     named = {"coordinator_address": coordinator, "num_processes": num_processes, "process_id": process_id} if coordinator else {}
     try:
         jax.distributed.initialize(**named, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
