@@ -16,13 +16,13 @@ from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.numbers import is_count
 from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
-from purerl.envs.one_state import OneState, drawn, draws_without_a_screen
+from purerl.envs.importing import importing_mujoco
+from purerl.envs.one_state import OneState, drawn
 from purerl.envs.parameters import constructing
 
-draws_without_a_screen()
-
-from brax import envs  # noqa: E402
-from brax.io import image  # noqa: E402
+with importing_mujoco():
+    from brax import envs
+    from brax.io import image
 
 WITHOUT_BACKEND = ("fast",)
 

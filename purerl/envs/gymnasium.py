@@ -32,14 +32,11 @@ from purerl.core.spaces import entries_of
 from purerl.core.types import Box, Discrete, Environment, Indices, MultiBinary, MultiDiscrete
 from purerl.envs.gif import draw_in_memory
 from purerl.envs.host import Host, Recipe
-from purerl.envs.importing import quietly
+from purerl.envs.importing import importing_mujoco, opengl_hint, quietly
 from purerl.envs.layers import check_statistics, layers_of, reward_warnings, unread_masks
-from purerl.envs.one_state import draws_without_a_screen
 from purerl.envs.parameters import constructing
 from purerl.envs.snapshots import Keeper
 from purerl.envs.spaces import action_space_of
-
-draws_without_a_screen()  # MuJoCo is imported when one of its environments is made
 
 PyTree = Any
 SYNC, ASYNC, VECTOR = "sync", "async", "vector"
@@ -105,7 +102,8 @@ def _register(name: str) -> None:
 
 def _made(name: str, **kwargs: Any) -> gymnasium.Env:
     _register(name.rpartition(":")[2])
-    return gymnasium.make(name, **kwargs)
+    with importing_mujoco():  # if it is an environment of MuJoCo's, and the first one in this process
+        return gymnasium.make(name, **kwargs)
 
 
 def default_params(made: Made) -> None:
@@ -456,7 +454,13 @@ class _Environments:
 
     def frame(self) -> np.ndarray:
         draw_in_memory()
-        return self._envs.call("render")[0]
+        try:
+            with importing_mujoco():
+                return self._envs.call("render")[0]
+        except Exception as error:
+            if hasattr(self._envs.envs[0].unwrapped, "mujoco_renderer"):
+                raise EnvironmentFailed(opengl_hint(error)) from error
+            raise
 
     def snapshot(self) -> str:
         if self._own:

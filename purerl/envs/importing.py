@@ -1,8 +1,10 @@
-"""How other libraries are imported: some of their modules when they are first used, and quietly."""
+"""How other libraries are imported: some of their modules when they are first used, quietly, and without OpenGL."""
 
 import builtins
 import contextlib
+import functools
 import importlib
+import os
 import sys
 import types
 import warnings
@@ -41,3 +43,55 @@ def quietly() -> Iterator[None]:
     finally:
         if notebook is not None:
             builtins.__IPYTHON__ = notebook
+
+
+LOADED = {"egl": ["OpenGL.EGL"], "osmesa": ["OpenGL.GL", "OpenGL.osmesa"]}  # by MuJoCo's import, for each value of MUJOCO_GL
+
+
+@contextlib.contextmanager
+def importing_mujoco() -> Iterator[None]:
+    """Let the block import MuJoCo on any machine. Without a screen MuJoCo draws by EGL, unless `MUJOCO_GL` names another way.
+
+    MuJoCo's import loads OpenGL, and fails without it. If OpenGL is missing, the block imports MuJoCo without its drawing.
+    """
+    given = os.environ.get("MUJOCO_GL", "")
+    way = given or ("egl" if sys.platform == "linux" and not os.environ.get("DISPLAY") else "")
+    loads = _loads_opengl(way.strip().lower())
+    _set_variable("MUJOCO_GL", way if loads else "disable")
+    try:
+        yield
+    finally:
+        if not loads:
+            _set_variable("MUJOCO_GL", given)
+
+
+def _set_variable(name: str, value: str) -> None:
+    os.environ.pop(name, None)
+    if value:
+        os.environ[name] = value
+
+
+@functools.cache
+def _loads_opengl(way: str) -> bool:
+    """Return True if MuJoCo can load what it needs to draw in this way."""
+    platform = os.environ.get("PYOPENGL_PLATFORM", "")
+    if way not in LOADED or platform not in ("", way):
+        return way not in LOADED
+    os.environ["PYOPENGL_PLATFORM"] = way
+    try:
+        for module in LOADED[way]:
+            importlib.import_module(module)
+    except Exception:  # a missing library shows as any error: of the attributes of None, for example
+        _set_variable("PYOPENGL_PLATFORM", platform)
+        return False
+    return True
+
+
+def opengl_hint(error: Exception) -> str:
+    """Return what to do about an error of MuJoCo's drawing."""
+    way = f" with MUJOCO_GL={way}" if (way := os.environ.get("MUJOCO_GL")) else ""
+    reason = f" ({error})" if hasattr(sys.modules.get("mujoco"), "GLContext") else ""  # else the error is that it is missing
+    return (
+        f"MuJoCo draws with OpenGL, which does not work here{way}{reason}. To draw, install OpenGL (Debian, Ubuntu: apt-get "
+        "install libegl1 libgl1), set MUJOCO_GL to egl (or osmesa, or glfw with a screen), and start a new process"
+    )

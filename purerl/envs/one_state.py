@@ -1,7 +1,5 @@
 """What the adapters of brax and MuJoCo Playground share: environments whose step takes one state and gives one."""
 
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +10,7 @@ import numpy as np
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import Box
 from purerl.envs.gif import save_gif
+from purerl.envs.importing import opengl_hint
 
 
 class OneState:
@@ -59,14 +58,7 @@ def drawn(render: Callable[[list], list], seconds: float) -> Callable:
         try:
             images = render([state for state, _ in env_states])
         except Exception as error:  # whichever library of OpenGL is missing, and however it says so
-            hint = f"MuJoCo cannot draw here, which needs OpenGL; the variable MUJOCO_GL names a way, egl or osmesa: {error}"
-            raise ConfigError([Problem("env", str(path), hint)]) from error
+            raise ConfigError([Problem("env", str(path), opengl_hint(error))]) from error
         save_gif(images, path, seconds)
 
     return draw
-
-
-def draws_without_a_screen() -> None:
-    """To be called before MuJoCo is imported, which then decides how it draws."""
-    if sys.platform == "linux" and not os.environ.get("DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")

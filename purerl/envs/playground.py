@@ -16,13 +16,13 @@ from purerl.core.errors import ConfigError, Problem, nearest, raise_if_any
 from purerl.core.numbers import is_count
 from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
-from purerl.envs.one_state import OneState, drawn, draws_without_a_screen
+from purerl.envs.importing import importing_mujoco
+from purerl.envs.one_state import OneState, drawn
 from purerl.envs.parameters import constructing
 
-draws_without_a_screen()
-
-from mujoco_playground import dm_control_suite, registry  # noqa: E402
-from mujoco_playground._src import mjx_env  # noqa: E402
+with importing_mujoco():
+    from mujoco_playground import dm_control_suite, registry
+    from mujoco_playground._src import mjx_env
 
 PRIVILEGED = "privileged_state"  # what a robot's sensors do not tell, for the value network
 DOWNLOAD = "python -c 'from mujoco_playground._src.mjx_env import ensure_menagerie_exists as get; get()'"
