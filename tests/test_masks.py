@@ -11,7 +11,7 @@ import purerl
 from purerl.core.masks import mask_metrics
 from purerl.core.metrics import Sum
 from purerl.core.types import Discrete, MultiDiscrete
-from purerl.runs.logging.counted import warn_of_faults
+from purerl.runs.watch import Watch
 from tests.probes import Varied
 from tests.test_gymnasium import Ends
 
@@ -109,11 +109,12 @@ def test_without_a_mask_nothing_is_counted():
     assert not {"empty_masks", "malformed_masks"} & set(metrics)
 
 
-def test_faults_are_warned_of_once():
-    rows, told = {"empty_masks": Sum(np.array([[0, 2], [0, 3]])), "malformed_masks": Sum(np.zeros((2, 2), np.int32))}, set()
+def test_wrong_masks_are_warned_of_once():
+    rows = {"empty_masks": Sum(np.array([[0, 2], [0, 3]])), "malformed_masks": Sum(np.zeros((2, 2), np.int32))}
+    watch = Watch(("seed 0", "seed 1"), batch_size=64, updates=0)
     with pytest.warns(UserWarning, match="empty_masks: 5 observations have an action mask without a valid action"):
-        warn_of_faults(rows, told)
-    warn_of_faults(rows, told)  # a second warning would be an error here
+        watch(rows, 2, False, True)
+    watch(rows, 4, False, True)  # a second warning would be an error here
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from purerl.core.metrics import Sum
 from purerl.envs import make_env
 from purerl.envs.auto_reset import AutoReset
 from purerl.networks.actor_critic import actor_critic
-from purerl.runs.nonfinite import Watch
+from purerl.runs.watch import Watch
 from tests.tiny import CFG, at, digest
 
 RESET = CFG.replace(nonfinite="reset")

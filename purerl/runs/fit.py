@@ -35,10 +35,8 @@ from purerl.runs.compile_cache import compile_cache
 from purerl.runs.data_parallel import check_replicas
 from purerl.runs.directory import Directory, Run, identity, require_checkpoint, saved_layout, warm_start
 from purerl.runs.evaluations import Best, Evaluations
-from purerl.runs.logging.counted import warn_of_faults
 from purerl.runs.logging.progress import Progress
 from purerl.runs.logging.recorders import Reports
-from purerl.runs.nonfinite import Watch
 from purerl.runs.processes import agreed, by_first, from_first, is_first, on_host, placed, process_count
 from purerl.runs.signals import Stop
 from purerl.runs.stopping import STOPPED, Rule, Stopping
@@ -46,6 +44,7 @@ from purerl.runs.storage.checkpoint import Checkpoint, describe, run_directory, 
 from purerl.runs.storage.curves import Curves, Header, pending_of
 from purerl.runs.storage.files import write_errors
 from purerl.runs.training import MAX_CHUNK, Runs
+from purerl.runs.watch import Watch
 from purerl.train import make_train
 
 PyTree = Any
@@ -278,7 +277,7 @@ def fit(
             runs.compile(state)
         if eval_every and updates == 0:
             evaluate()
-        chunk, saved_at, start, told = 1, time.monotonic(), time.perf_counter(), set()
+        chunk, saved_at, start = 1, time.monotonic(), time.perf_counter()
         watch = Watch(runs.labels, plan.batch_size, updates)
         with Stop() as stop:
             while not done:
@@ -300,7 +299,6 @@ def fit(
                 if is_first():
                     curves.append(rows)
                     stopping.append(rows)
-                    warn_of_faults(rows, told)
                 report(Progress(plan, runs.labels, updates, seconds, rows, began))
                 chunk = max(1, round(chunk * min(4.0, min(chunk_seconds, MAX_SECONDS) / (time.perf_counter() - before))))
                 if eval_every and updates % eval_every == 0:

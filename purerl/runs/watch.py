@@ -1,4 +1,4 @@
-"""Warnings and errors of runs whose environments or updates were not finite."""
+"""Warnings and errors for what the metrics of a run count as wrong: numbers that are not finite, and action masks."""
 
 import warnings
 from typing import Any
@@ -6,15 +6,20 @@ from typing import Any
 import numpy as np
 
 from purerl.core.errors import NotFiniteError
+from purerl.core.masks import VALUES
 from purerl.runs.processes import is_first
 
 ENOUGH = 10  # updates after which a share of them is judged
 RESETS, SKIPS = "resets", "skips"
 SHARE = 0.1  # of updates, that may be skipped without a warning
+MASKS = {  # metrics that are 0 unless the environment is wrong
+    "empty_masks": "observations have an action mask without a valid action, and any action was taken; purerl.check_env tells",
+    "malformed_masks": f"observations have an action mask with values other than 0 and 1. {VALUES[:1].upper()}{VALUES[1:]}",
+}
 
 
 class Watch:
-    """Reads the metrics of each chunk, and warns once of environments that were reset and once of skipped updates.
+    """Read the metrics of each chunk, and warn once of each kind: environments that were reset, skipped updates, wrong masks.
 
     Args:
         labels: of the runs.
@@ -25,7 +30,7 @@ class Watch:
     def __init__(self, labels: tuple[str, ...], batch_size: int, updates: int):
         self._labels, self._batch_size, self._began = labels, batch_size, updates
         self._skipped = np.zeros(len(labels), np.int64)
-        self._warned = set() if is_first() else {RESETS, SKIPS}  # the other processes have the same to say
+        self._warned = set() if is_first() else {RESETS, SKIPS, *MASKS}  # the other processes have the same to say
 
     def __call__(self, rows: dict[str, Any], updates: int, last: bool, raises: bool) -> None:
         """Judge a chunk.
@@ -39,6 +44,10 @@ class Watch:
         Raises:
             NotFiniteError: every step of an update was not finite.
         """
+        for name in MASKS.keys() & rows.keys() - self._warned:
+            if count := int(np.sum(rows[name].total)):
+                self._warned.add(name)
+                warnings.warn(f"{name}: {count:,} {MASKS[name]}", stacklevel=3)
         counts = {name: np.atleast_2d(x.total) for name, x in rows.items() if name.startswith("nonfinite")}
         if any(x.any() for name, x in counts.items() if name.startswith("nonfinite/")):
             self._judge_resets(counts, updates, raises)
