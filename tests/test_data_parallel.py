@@ -294,7 +294,7 @@ def test_seeds_and_configs_under_vmap(spread):
 
 
 def test_what_each_device_holds():
-    cfg = PPGConfig(num_envs=64, n_pi=4)
+    cfg = PPGConfig(num_envs=128, n_pi=4)
     alone, here = purerl.make_train(cfg).plan, purerl.make_train(cfg, axis_name="data", axis_size=8).plan
     assert (here.devices, here.num_updates, here.batch_size) == (8, alone.num_updates, alone.batch_size)
     assert here.rollout_bytes * 8 == alone.rollout_bytes

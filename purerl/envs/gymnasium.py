@@ -446,7 +446,7 @@ class _Environments:
         return following, last, np.array(reward, np.float32), terminated, truncated, named
 
     def restart(self, which: np.ndarray) -> PyTree:
-        if self._same_step and not isinstance(self._envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+        if self.same_step and not isinstance(self._envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
             hint = "a number that is not finite, and this vector environment cannot reset one alone; use nonfinite='ignore'"
             raise EnvironmentFailed(f"environment {which.argmax()}, step {self._taken}: {hint}")
         obs, _ = self._call(lambda: "reset", lambda: self._envs.reset(options={"reset_mask": which}))
