@@ -14,13 +14,14 @@ phase. Rewards are scaled by default, as in the paper's code, though by returns 
 `adam_eps` is 1e-5 (there 1e-8).
 
 **Defaults** are the paper's for Procgen: one epoch each, no clip of gradients, the whole weight on half the squared error,
-`n_pi = 32`, `e_aux = 6`, a learning rate of 5e-4, `gamma = 0.999`.
+`n_pi = 32`, `e_aux = 6`, 16 auxiliary minibatches for each rollout, a learning rate of 5e-4, `gamma = 0.999`.
 
 **When to choose it.** For procedurally generated levels: trained in 200 mazes it solved 0.41 of others (0.38 to 0.44), PPO 0.34
 (0.31 to 0.38), though PPO solved more of the 200. In a quarter of a million steps of MinAtar it was better than PPO on Asterix
 and SpaceInvaders, and worse on Breakout unless the policy has six epochs; after five million it was worse on SpaceInvaders (137
 against 156) and not better on Breakout, nor after one million with as much noise in the observation
-(`tests/benchmarks/RESULTS.md`). It takes about twice the time of PPO (`tests/benchmarks/speed.md`).
+(`tests/benchmarks/RESULTS.md`). These results have auxiliary minibatches of a quarter of the environments. With auxiliary
+minibatches of all environments PPG takes about twice the time of PPO (`tests/benchmarks/speed.md`).
 
 **Metrics** beside PPO's, in updates with an auxiliary phase:
 

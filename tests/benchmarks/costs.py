@@ -21,7 +21,7 @@ from tests.benchmarks import recording
 PPO = purerl.PPOConfig(total_timesteps=400_000)
 WIDE = PPO.replace(hidden=(128, 128), total_timesteps=100_000)
 SAME = {name: value for name, value in vars(PPO).items() if name not in ("num_epochs", "arch")}
-PHASES = purerl.PPGConfig(**SAME, e_pi=4, e_v=4)
+PHASES = purerl.PPGConfig(**SAME, e_pi=4, e_v=4, aux_columns=4)
 
 # Two configs, the least share of the first's speed, and the most times its compile time.
 COSTS = {

@@ -38,7 +38,7 @@ WORKLOADS = {
     "D, 16 seeds": ("ppo", SMALL, 16, (2800, 0, 7)),
     "GRU": ("ppo", LARGE | GRU, 1, (63400, 0, 24)),
     "GRU, 4 x 128": ("ppo", SMALL | GRU, 1, (30300, 0, 2.3)),
-    "PPG": ("ppg", {"num_envs": 2048}, 1, (15000, 1, 650)),
+    "PPG": ("ppg", {"num_envs": 2048, "aux_columns": 2048}, 1, (15000, 1, 650)),
     "PPG, no auxiliary epochs": ("ppg", {"num_envs": 2048, "e_aux": 0}, 1, (3600, 1, 480)),
     "APPO": ("appo", LARGE, 1, (6600, 1, 150)),
     "RND": ("ppo", LARGE | {"rnd": True}, 1, (10600, 0, 145)),
