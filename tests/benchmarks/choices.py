@@ -154,7 +154,7 @@ CHOICES = {
     ),
     "PointRobot-misc": Choice(
         TASKS.replace(env="PointRobot-misc", normalize_reward=False, ent_schedule="constant"),
-        {"deviation of 1.35": {"log_std_init": 0.3}, "deviation of 1": {}},
+        {"deviation of 0.14": {"log_std_init": 0.3}, "deviation of 1": {"log_std_init": 2.3}},  # actions are within 0.1
     ),
     "BernoulliBandit-misc": Choice(
         EPISODES.replace(env="BernoulliBandit-misc"),
