@@ -314,7 +314,7 @@ def test_a_warm_start_takes_the_parameters_alone(tmp_path):
     assert digest(warm.state.params) == digest(source.state.params)
     assert updates_at(warm.state.clock) == 1
     several = jax.vmap(tiny().init, out_axes=purerl.Train.seed_axes)(jax.random.split(jax.random.key(0), 2))
-    several = warm_start(several, tmp_path / "a")
+    several = warm_start(several, tmp_path / "a", "either")
     assert digest(jax.tree.map(lambda x: x[1], several.params)) == digest(source.state.params)
 
 
@@ -322,9 +322,9 @@ def test_a_warm_start_needs_the_same_shapes(tmp_path):
     purerl.save(tmp_path / "a", tiny(), tiny().init(jax.random.key(0)))
     other = tiny(CFG.replace(hidden=(8, 8))).init(jax.random.key(0))
     with pytest.raises(purerl.ConfigError, match=r"init_from.*is \[16, 2\] there, \[8, 2\] here"):
-        warm_start(other, tmp_path / "a")
+        warm_start(other, tmp_path / "a", "either")
     with pytest.raises(purerl.CheckpointError, match="no checkpoint"):
-        warm_start(other, tmp_path / "b")
+        warm_start(other, tmp_path / "b", "either")
 
 
 def test_resuming_compiles_what_a_run_compiles(tmp_path):

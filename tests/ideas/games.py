@@ -1,4 +1,4 @@
-"""Games of three agents each, who move together: the environments of a batch are the agents of all games, side by side."""
+"""Train agents of games side by side: the environments of a batch are the agents of all games."""
 
 import jax
 import jax.numpy as jnp
