@@ -79,7 +79,7 @@ def test_environment_receives_actions_in_its_own_unit():
 def test_rollouts_keep_samples_and_evaluation_uses_environment_actions():
     train = make(log_std_init=-1.0)
     state = train.init(KEY)
-    _, rollout, _ = collect_rollout(train.cfg, train.env, train.network, state)
+    _, rollout, _ = jax.jit(lambda state: collect_rollout(train.cfg, train.env, train.network, state))(state)
     steps = rollout.steps
     assert jnp.abs(steps.action).max() < 3
     received = jnp.clip(20 + 15 * steps.action[..., 0], 5, 35)

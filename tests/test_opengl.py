@@ -41,7 +41,7 @@ print(os.environ.get("MUJOCO_GL"))
 """
 
 
-@pytest.mark.parametrize("way", ["egl", "osmesa"])
+@pytest.mark.parametrize("way", ["egl", pytest.param("osmesa", marks=pytest.mark.slow)])
 def test_mujoco_is_imported_without_opengl_and_keeps_the_users_way(way, fresh_python):
     pytest.importorskip("mujoco")
     assert fresh_python(WITHOUT_OPENGL + IMPORT_MUJOCO, MUJOCO_GL=way, DISPLAY="").split() == [way, "False"]
