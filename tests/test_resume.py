@@ -173,7 +173,8 @@ def test_evaluations_of_before_are_still_said_to_be_what_they_are(tmp_path):
     constant = CFG.replace(lr_schedule="constant")
     fitted(4, constant, directory=tmp_path, eval_every=2, eval_episodes=3)
     fitted(6, constant, directory=tmp_path)
-    assert checkpoint.newest_readable(tmp_path / "checkpoints").record["evaluated"] == {"episodes": 3, "deterministic": False}
+    evaluated = {"episodes": 3, "deterministic": False, "max_steps": None, "env_params": {}}
+    assert checkpoint.newest_readable(tmp_path / "checkpoints").record["evaluated"] == evaluated
 
 
 def test_fit_keeps_its_directory_to_itself(tmp_path):

@@ -760,6 +760,7 @@ def test_of_more_programs_than_batches_not_the_first_are_tried(values, monkeypat
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:an episode may take 1,000 steps:UserWarning")  # and takes fewer
 def test_a_study_of_other_objects_is_another_one(tmp_path):
     purerl.tune(TUNED, {"lr": [1e-3]}, trials=1, directory=tmp_path, **QUICK)
     with pytest.raises(purerl.CheckpointMismatch, match="objects"):
@@ -777,7 +778,8 @@ def test_a_study_with_a_damaged_line_goes_on(tmp_path):
     journal.write_bytes(b"".join([*lines[:later], lines[later].replace(b'"rung"', b'"rong"'), *lines[later + 1 :]]))
     with pytest.warns(UserWarning, match="a line is damaged"):
         again = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=4, **options)
-    assert (again.point, again.summary) == (whole.point, whole.summary)
+    assert again.point == whole.point
+    assert str(again.summary) == str(whole.summary)  # one seed has no interval: its bounds are NaN
 
 
 @pytest.mark.slow
