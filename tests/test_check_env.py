@@ -20,7 +20,7 @@ def test_a_defect_is_found_and_no_other(name):
     assert says in report.problems[0]
 
 
-@pytest.mark.parametrize("env", [broken.Line(), broken.batch(), simulator, hopper, walk])
+@pytest.mark.parametrize("env", [broken.Line(), broken.batch(), broken.batch(broken.rounded_once_more), simulator, hopper, walk])
 def test_what_works_passes(env):
     report = purerl.check_env(env, num_steps=120)
     assert not report.problems, report

@@ -200,6 +200,6 @@ def test_an_adaptive_penalty_is_no_obstacle_to_a_warm_start(tmp_path):
 
     cfg = CFG.replace(kl_penalty="adaptive")
     result = fitted(cfg=cfg, directory=tmp_path)
-    warm = warm_start(tiny(cfg).init(KEY), tmp_path)
+    warm = warm_start(tiny(cfg).init(KEY), tmp_path, "either")
     assert digest(warm.params) == digest(result.state.params)
     assert warm.extra["kl_coef"] == 1

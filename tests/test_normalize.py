@@ -203,7 +203,7 @@ def test_every_form_of_running(tmp_path):
     whole = fitted(cfg=ON)
     stopped(tmp_path, 6, cfg=ON)
     assert digest(fitted(cfg=ON, directory=tmp_path).state) == digest(whole.state)
-    warm = warm_start(tiny(ON).init(jax.random.key(5)), tmp_path)
+    warm = warm_start(tiny(ON).init(jax.random.key(5)), tmp_path, "either")
     reward = whole.state.statistics.reward
     begun = reward.replace(discounted=jnp.zeros_like(reward.discounted))  # the sums are of the other run's episodes
     assert digest(warm.statistics) == digest(whole.state.statistics.replace(reward=begun))

@@ -35,7 +35,7 @@ def is_empty(mask: jax.Array, space: Space) -> jax.Array:
 
 def is_malformed(mask: jax.Array) -> jax.Array:
     """Return True for each row of a mask `[..., n]` with values other than 0 and 1."""
-    return ((mask != 0) & (mask != 1)).any(-1)
+    return (mask != mask.astype(bool).astype(mask.dtype)).any(-1)
 
 
 def mask_metrics(mask: jax.Array, space: Space) -> dict[str, Any]:
