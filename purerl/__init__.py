@@ -16,7 +16,6 @@ from purerl.core.errors import (
 from purerl.core.metrics import summarize
 from purerl.core.types import (
     Advantages,
-    Algorithm,
     Box,
     Discrete,
     Environment,
@@ -32,6 +31,7 @@ from purerl.envs.conformance import check_env
 from purerl.envs.from_gymnasium import from_gymnasium
 from purerl.envs.functions import wrap_env
 from purerl.learning import advantages, losses
+from purerl.learning.update import Algorithm
 from purerl.networks import distributions
 from purerl.networks.foreign import from_linen, from_nnx
 from purerl.runs.analysis.export import export

@@ -4,7 +4,6 @@ Each `check_...` raises a ConfigError with every problem it finds.
 """
 
 import dataclasses
-import functools
 import math
 import os
 import re
@@ -20,28 +19,27 @@ from purerl.config.base import MEMORY, OnPolicyConfig
 from purerl.config.documentation import default_of
 from purerl.config.fields import Config, is_float_leaf, not_scalar, problems, undecorated
 from purerl.config.rules import surely_holds
-from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any, would_work
 from purerl.core.masks import choices_of
 from purerl.core.numbers import divisors, neighbours
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.spaces import bounds_map, entries_of, is_index, step_shapes
 from purerl.core.types import (
-    Algorithm,
     Box,
     Discrete,
     Environment,
     MultiBinary,
     Network,
     Outputs,
-    Phase,
     Space,
     TrainState,
 )
 from purerl.envs.signals import strong
-from purerl.learning.components import Components
+from purerl.learning.batch import loss_reads_policy
+from purerl.learning.learner import Components, Learner
 from purerl.learning.optimizers import optimizer_problems
-from purerl.learning.phases import moving_groups
+from purerl.learning.phases import Phase, moving_groups
+from purerl.learning.update import Algorithm
 from purerl.networks.actor_critic import bounded
 from purerl.networks.distributions import Bernoulli
 from purerl.networks.encoding import without
@@ -57,7 +55,7 @@ def check_type(cfg: Any) -> None:
     raise_if_any(undecorated(cfg))
 
 
-def check_parts(given: dict[str, Any], cfg: OnPolicyConfig) -> None:
+def check_parts(given: dict[str, Any]) -> None:
     """The functions that `make_train` was given: that they are functions, and take and give what is documented.
 
     Those whose arguments are arrays of any shape are traced here; the others where an update is.
@@ -77,22 +75,29 @@ def check_parts(given: dict[str, Any], cfg: OnPolicyConfig) -> None:
     calls = {
         "lr_schedule": ((jax.ShapeDtypeStruct((), np.int32),), ()),
         "reward_shaper": ((array(3, 2), array(3, 1)), (3, 2)),
-        "policy_loss": ((array(3, 2),) * 3, (3, 2)),
     }
-    sees_policies = accepted(given.get("policy_loss"), policy=None, old_policy=None)
     for name, (args, expected) in calls.items():
-        if name in given and not (name == "policy_loss" and sees_policies):
-            function = functools.partial(_with_config, given[name], cfg) if name == "policy_loss" else given[name]
+        if name in given:
             with code_of(name, f"{name}({', '.join(str(list(x.shape)) for x in args)})"):
-                result = jax.eval_shape(function, *args)
+                result = jax.eval_shape(given[name], *args)
             if getattr(result, "shape", None) != expected:
                 shape = list(result.shape) if hasattr(result, "shape") else type(result).__name__
                 found.append(Problem(name, shape, f"must give an array {list(expected)} for arguments of that shape"))
     raise_if_any(found)
 
 
-def _with_config(function: Callable, cfg: OnPolicyConfig, *args: jax.Array) -> Any:
-    return function(*args, cfg)
+def check_policy_loss(learner: Learner, env: Environment) -> None:
+    """Raise unless a custom policy loss can be computed for two steps. Nothing is compiled."""
+    cfg, network, _ = learner
+    num_envs, first = 2, jax.ShapeDtypeStruct((1, 2), bool)
+    params, obs = _shapes_of(cfg, network, env, num_envs)
+    carry = jax.eval_shape(lambda: strong(network.initial_carry(num_envs)))
+
+    def act(*args):
+        policy = network.apply(*args)[0].policy
+        return policy.sample(policy.noise(jax.random.key(0))), policy
+
+    loss_reads_policy(learner, params, carry, obs, first, *jax.eval_shape(act, params, carry, obs, first))
 
 
 def algorithm_made(maker: Callable, cfg: OnPolicyConfig, env: Environment, network: Network, parts: Components) -> Algorithm:

@@ -12,6 +12,7 @@ from purerl.acting.evaluate import evaluate
 from purerl.acting.policy import Policy
 from purerl.acting.rollout import collect, one_step
 from purerl.acting.wrappers import with_action_mask, with_statistics
+from purerl.algorithms.ppo import surrogate
 from purerl.algorithms.registry import MAKERS
 from purerl.algorithms.rnd import intrinsic_of_pair, rnd
 from purerl.checks import (
@@ -20,6 +21,7 @@ from purerl.checks import (
     check_devices,
     check_network,
     check_parts,
+    check_policy_loss,
     check_spaces,
     check_state_size,
     check_type,
@@ -38,20 +40,21 @@ from purerl.core.metrics import accumulate
 from purerl.core.numbers import is_count
 from purerl.core.plan import PhasePlan, Plan
 from purerl.core.platform import with_matmul_precision
-from purerl.core.reductions import Axis, key_here, on_axis, shapes_on, share
-from purerl.core.types import Algorithm, Box, Clock, Environment, Episodes, Network, Phase, TrainResult, TrainState
+from purerl.core.reductions import Axis, fold_in_device, local_batch, on_axis, shapes_on
+from purerl.core.types import Box, Clock, Environment, Episodes, Network, TrainResult, TrainState
 from purerl.envs import make_env
 from purerl.envs.levels import with_levels
 from purerl.envs.previous import with_previous
 from purerl.envs.signals import strong
 from purerl.learning.advantages import estimate
-from purerl.learning.components import Components
 from purerl.learning.custom import checked_advantage, checked_loss, extra_term, measurement
 from purerl.learning.kl_penalty import kl_loss
-from purerl.learning.losses import surrogate
+from purerl.learning.learner import Components, Learner
 from purerl.learning.nonfinite import freeze
 from purerl.learning.optimizers import base_optimizer
+from purerl.learning.phases import Phase
 from purerl.learning.rewards import reward_stage
+from purerl.learning.update import Algorithm
 from purerl.networks.actor_critic import actor_critic
 from purerl.networks.distributions import action_unit
 from purerl.networks.modules import with_finite_logits, with_float32_outputs
@@ -104,9 +107,10 @@ def make_train(
           `purerl.algorithms.ppo.ppo` with other phases. `cfg` may be of a class of your own: see `purerl.configclass`.
         advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`. In APPO it may have the
           parameter `log_ratio`: that of the target policy to the one that acted, `[T, B]`.
-        policy_loss: `(log_prob, old_log_prob, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate. It may
-          have the parameters `policy` and `old_policy`, the distributions; under `warmup_steps` the latter has nothing but
-          `log_prob` and `kl`.
+        policy_loss: `(outputs: Outputs, old: Sample, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate,
+          which is `purerl.losses.clipped_surrogate(outputs.policy.log_prob(old.action), old.log_prob, advantage, cfg.clip_eps)`.
+          `advantage` is standardised as configured. `old.policy` is the distribution that acted, kept if the loss reads it;
+          under `warmup_steps` it has nothing but `log_prob` and `kl`.
         extra_loss: `(params, outputs: Outputs, batch: Sample [L, N], cfg) -> (scalar, metrics)`, added to the loss of the
           policy's phase. Only the groups of parameters that this phase trains move. `params` are those of all groups. The
           metrics, a dict of scalars, are recorded as `extra_loss/name`.
@@ -158,7 +162,7 @@ def make_train(
     asked, cfg = cfg, cfg.resolved(environment)
     warn_about(asked, cfg, environment, given)
     cfg = single_precision(cfg)
-    check_parts(given | ({} if measure is None else {"measure": measure}), cfg)
+    check_parts(given | ({} if measure is None else {"measure": measure}))
     check_spaces(cfg, environment, network, distils)
 
     # Build.
@@ -179,11 +183,13 @@ def make_train(
         advantage=advantage if advantage is estimate else checked_advantage(advantage),
         policy_loss=policy_loss if policy_loss is surrogate else checked_loss(policy_loss),
         extra_losses=_extra_losses(cfg, extra_loss),
-        base_optimizer=base_optimizer(cfg, optimizer),
+        optimizer=base_optimizer(cfg, optimizer),
         lr_schedule=lr_schedule,
         rewards=reward_stage(cfg, reward_shaper, intrinsic),
         **({} if measure is None else {"measure": measurement(measure)}),
     )
+    if "policy_loss" in given:
+        check_policy_loss(Learner(cfg, network, parts), environment)
     made = algorithm_made(algorithm or MAKERS[algorithm_of(cfg)], cfg, environment, network, parts)
     check_state_size(cfg, made.init, axis)
     if "network" in given:
@@ -345,7 +351,8 @@ class Train:
         if not is_count(limit):
             raise ConfigError([Problem("max_steps", limit, "must be an int of at least 1")])
         options = {"info": self.cfg.info, "episode_info": self.cfg.episode_info}
-        run = lambda policy, key: evaluate(env, policy, key_here(key), share(num_episodes), limit, deterministic, **options)
+        here = local_batch(num_episodes)
+        run = lambda policy, key: evaluate(env, policy, fold_in_device(key), here, limit, deterministic, **options)
         return self._traced(run)(self.policy(state), typed_key(key))
 
     def environments_apart(self, env_params: dict[str, Any] | None = None, num_levels: int = 0) -> Environment:

@@ -9,7 +9,7 @@ import purerl
 from purerl import APPOConfig, RNDConfig, losses
 from purerl.acting.rollout import collect
 from purerl.acting.wrappers import with_statistics as as_actors_see
-from purerl.algorithms.appo import corrected, moved_towards, publish
+from purerl.algorithms.appo import correct, moved_towards, publish
 from purerl.core.clock import increment
 from purerl.learning.replay import (
     empty_ring,
@@ -176,7 +176,7 @@ def test_targets_of_stale_data_are_the_double_sum_and_need_the_final_observation
     train, states = updates(cfg, 6)
     state, network = states[-1], as_actors_see(train.cfg, train.network, states[-1])
     data = ring_take(state.extra["ring"], jnp.arange(3))
-    steps, advantages, staleness = jax.jit(lambda s: corrected(train.cfg, network, s, data, 16))(state)
+    steps, advantages, staleness = jax.jit(lambda s: correct(train.cfg, network, s, data, 16))(state)
     target, _ = recompute_outputs(network, state.extra["target"], data, 16)
     rho = np.exp(target.policy.log_prob(data.rollout.steps.action) - data.rollout.steps.log_prob)
     assert rho.std() > 0.1
@@ -240,7 +240,7 @@ def test_no_gradient_reaches_the_target():
     data = ring_take(state.extra["ring"], jnp.arange(3))
 
     def learnt_from(target):
-        _, advantages, _ = corrected(train.cfg, network, state.replace(extra={"target": target}), data, 16)
+        _, advantages, _ = correct(train.cfg, network, state.replace(extra={"target": target}), data, 16)
         return advantages.advantage.sum() + advantages.target.sum()
 
     gradient = jax.grad(learnt_from)(state.extra["target"])

@@ -33,9 +33,9 @@ def clipped_gae(steps, cfg):
 # --- a policy loss ----------------------------------------------------------------------------------------------------
 
 
-def drift_loss(log_prob, old_log_prob, advantage, cfg):
+def drift_loss(outputs, old, advantage, cfg):
     """Discovered Policy Optimisation (Lu et al. 2022, arXiv:2210.05639): a drift in place of the clip."""
-    d = log_prob - old_log_prob
+    d = outputs.policy.log_prob(old.action) - old.log_prob
     ratio = jnp.exp(d)
     gain = jax.nn.relu((ratio - 1) * advantage - 2 * jnp.tanh((ratio - 1) * advantage / 2))
     loss = jax.nn.relu(d * advantage - 0.6 * jnp.tanh(d * advantage / 0.6))
@@ -148,7 +148,7 @@ def test_numbers_of_low_precision_become_float32():
     }
     train = purerl.make_train(CFG, env=probes.Varied(), advantage=advantage, measure=measure, **objects)
     jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
-    loss = checked_loss(lambda log_prob, old_log_prob, advantage, cfg: half(advantage))
+    loss = checked_loss(lambda outputs, old, advantage, cfg: half(advantage))
     seen["loss"] = jax.eval_shape(loss, *(jax.ShapeDtypeStruct((2, 3), jnp.float32),) * 3, CFG).dtype
     doubles = simulator.simulator._replace(action_space=purerl.Box(np.full(2, -1.0), np.full(2, 1.0)))
     seen["bounds"] = purerl.make_train(CFG, env=doubles).env.action_space.high.dtype

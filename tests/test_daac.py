@@ -16,7 +16,7 @@ from tests.probes import Probe, Rich, Varied, acting
 from tests.test_full_ppo import NORMALISED, RICH
 from tests.test_resume import fitted, stopped
 from tests.test_scale import equations
-from tests.tiny import CFG, digest, parts
+from tests.tiny import CFG, digest, learner
 
 KEY = jax.random.key(0)
 SIZES = {name: getattr(CFG, name) for name in ("num_envs", "num_steps", "num_minibatches", "hidden", "lr")}
@@ -50,7 +50,7 @@ def test_the_policys_loss_is_the_reference_vector(vectors):
     network = Network(None, lambda *_: (Outputs(Given(given), jnp.zeros((1, 8)), head), ()))
     cfg = DAACConfig(clip_eps=given["clip"], ent_coef=given["entropy_coef"], adv_coef=given["adv_coef"])
     old = Sample((), (), (), given["logp_old"], (), given["advantages"], ())
-    total, metrics = ppo_loss(cfg, network, terms=(advantage_term,))({}, Sequences(old, ()))
+    total, metrics = ppo_loss(learner(cfg, network), advantage_term)({}, Sequences(old, ()))
     np.testing.assert_allclose(metrics["advantage_loss"], expected["adv_loss_mean"], rtol=1e-5)
     np.testing.assert_allclose(total, expected["total"], rtol=1e-5)
 
@@ -61,8 +61,8 @@ def test_the_networks_share_nothing():
     assert set(params) == {"policy", "advantage", "value"}
     obs, first, row = train.init(KEY).actor.obs[None], jnp.ones((1, 4), bool), jnp.arange(1.0, 5.0)[None]
     batch = Sequences(Sample(obs, first, jnp.zeros((1, 4), jnp.int32), -row, row, row, row), ())
-    value_loss = value_phase(train.cfg, train.network, parts(train.cfg), None).loss
-    losses = (value_loss, ppo_loss(train.cfg, train.network, terms=(advantage_term,)))
+    value_loss = value_phase(learner(train.cfg, train.network)).loss
+    losses = (value_loss, ppo_loss(learner(train.cfg, train.network), advantage_term))
     moves = []
     for loss in losses:
         gradient = jax.grad(loss, has_aux=True)(params, batch)[0]

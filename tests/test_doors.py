@@ -46,8 +46,9 @@ def as_own_class(cfg):
     return cls(**vars(cfg))
 
 
-def kl_penalised(log_prob, old_log_prob, advantage, cfg, policy, old_policy):
-    return -jnp.exp(log_prob - old_log_prob) * advantage + cfg.strength * old_policy.kl(policy)
+def kl_penalised(outputs, old, advantage, cfg):
+    ratio = jnp.exp(outputs.policy.log_prob(old.action) - old.log_prob)
+    return -ratio * advantage + cfg.strength * old.policy.kl(outputs.policy)
 
 
 def weighted(cfg, env, network, parts):

@@ -7,11 +7,11 @@ import pytest
 from flax import linen as nn
 
 import purerl
-from purerl.acting.rollout import collect, start
+from purerl.acting.rollout import collect, reset_actor
 from purerl.core.types import Discrete
 from purerl.envs import make_env
 from purerl.envs.previous import with_previous
-from purerl.learning.training_set import sequences
+from purerl.learning.batch import sequences
 from purerl.networks.actor_critic import actor_critic
 from purerl.networks.recurrent import GRU, LSTM, MinGRU
 from tests.probes import Probe, Rich, Varied, acting
@@ -199,7 +199,7 @@ def rolled_out(kind, num_steps, length=None, rollouts=1):
     cfg = REMEMBERS.replace(memory=kind)
     env = make_env("", (), {}, Counting())
     network = actor_critic(cfg, env.observation_space, env.action_space)
-    actor = start(env, network, 3, KEY)
+    actor = reset_actor(env, network, 3, KEY)
     params, found = network.init(KEY, actor.obs[None]), []
     for i in range(rollouts):
         actor, rollout, _ = collect(env, network, params, actor, jax.random.fold_in(KEY, i), num_steps, length=length)

@@ -7,24 +7,23 @@ import pytest
 import purerl
 from purerl import PPOConfig
 from purerl.core.clock import clock_at, gradient_steps
-from purerl.core.types import Phase, Sequences
+from purerl.core.types import Sequences
 from purerl.learning.kl_penalty import adapted_kl_coef
+from purerl.learning.learner import scheduled_config
 from purerl.learning.optimizers import (
-    BaseOptimizer,
+    Optimizer,
     base_optimizer,
     clip_scale,
-    constant_lr,
     kl_adapted_lr,
     learning_rate,
     phase_optimizer,
     polynomial_lr,
-    scheduled_config,
-    with_target_kl,
 )
-from purerl.learning.phases import init_phase, run_phase
+from purerl.learning.phases import Phase, init_phase, run_phase
 from tests.tiny import CFG, PLAIN, digest, tiny
 
 KEY = jax.random.key(0)
+DESCENT = Optimizer(optax.identity(), True, rate=lambda clock, step: jnp.float32(1))
 
 
 def test_clipping_matches_the_reference_vector(vectors):
@@ -61,11 +60,8 @@ def test_polynomial_schedule_matches_the_reference_vector(vectors):
     cfg = cfg.replace(num_epochs=1, num_minibatches=2)  # step s is the (s % 2)-th of update s // 2
     got = []
     for step in map(int, given["steps"]):
-        moving = phase_optimizer(cfg, BaseOptimizer(optax.identity(), True), None, clock_at(step // 2), cfg.num_epochs)
-        opt_carry = moving.begin(moving.init({"policy": jnp.zeros(1)}))
-        for _ in range(step % 2 + 1):
-            taken, opt_carry = moving.step({"policy": jnp.ones(1)}, opt_carry, {"policy": jnp.zeros(1)}, {})
-        got.append(taken["policy"][0])
+        moving = phase_optimizer(cfg, Optimizer(optax.identity(), True), None, cfg.num_epochs)
+        got.append(moving.rate(clock_at(step // 2), jnp.uint32(step % 2)))
     np.testing.assert_allclose(got, expected, rtol=1e-5)
     np.testing.assert_allclose(polynomial_lr(jnp.float32(0.5), jnp.float32(1), jnp.float32(0), jnp.float32(2)), 0.25)
 
@@ -116,15 +112,14 @@ def test_kl_coefficients_match_the_reference_vector(vectors, system, tolerance, 
 def test_stopping_matches_the_reference_vector(vectors, key, threshold, stop):
     given, expected = vectors["kl_early_stop"]
     kl = jnp.asarray(given["kl"], jnp.float32)
-    moving = with_target_kl(
-        constant_lr(BaseOptimizer(optax.identity(), True), jnp.float32(1), {}),
-        jnp.float32(threshold),
-        kl.size if stop == "update" else 4,
-    )
-    opt_carry, applied = moving.begin(moving.init({"policy": jnp.zeros(1)})), []
-    for reading in kl.ravel():
-        taken, opt_carry = moving.step({"policy": jnp.ones(1)}, opt_carry, {"policy": jnp.zeros(1)}, {"approx_kl": reading})
-        applied.append(taken["policy"][0])
+    period = kl.size if stop == "update" else 4
+    moving = DESCENT._replace(target_kl=jnp.float32(threshold), period=period)
+    params, applied = {"policy": jnp.zeros(1)}, []
+    state = moving.begin(moving.init(params))
+    for i, reading in enumerate(kl.ravel()):
+        now = {"clock": clock_at(0), "step": jnp.uint32(i), "metrics": {"approx_kl": reading}}
+        updates, state = moving.update({"policy": jnp.ones(1)}, state, params, **now)
+        applied.append(-updates["policy"][0])
     np.testing.assert_array_equal(np.reshape(applied, kl.shape), expected[key])
 
 
@@ -133,8 +128,7 @@ def test_each_network_may_be_clipped_by_itself(vectors):
     gradients = dict(zip(("policy", "value"), (jnp.asarray(g, jnp.float32) for g in given["grads"]), strict=True))
     params = jax.tree.map(jnp.zeros_like, gradients)
     loss = lambda params, batch: (sum((params[g] * gradients[g]).sum() for g in gradients), {})
-    moving = constant_lr(BaseOptimizer(optax.identity(), True), jnp.float32(1), {})
-    phase = Phase("p", loss, moving, None, 1, 1, jnp.float32(given["max_norm"]), joint=False)
+    phase = Phase("p", loss, DESCENT, None, 1, 1, jnp.float32(given["max_norm"]), joint=False)
     moved, _, metrics = run_phase(phase, clock_at(0), KEY, params, init_phase(phase, params), Sequences(jnp.zeros((1, 4)), ()))
     for group, want in zip(("policy", "value"), expected["per_group"], strict=True):
         np.testing.assert_allclose(moved[group], -np.asarray(want), rtol=1e-5)

@@ -3,8 +3,6 @@
 import ast
 import graphlib
 import pathlib
-import pkgutil
-import re
 import sys
 
 import purerl
@@ -150,12 +148,3 @@ def test_the_command_is_installed_under_its_name():
     project = (ROOT.parent / "pyproject.toml").read_text()
     assert 'purerl = "purerl.cli:main"' in project
     assert sys.version_info >= (3, 11)
-
-
-def test_what_moved_since_02_is_where_the_changelog_says():
-    text = (ROOT.parent / "CHANGELOG.md").read_text()
-    table = re.search(r"<!-- moved -->\n(.*?)<!-- end -->", text, re.DOTALL)[1]
-    paths = [path for row in table.splitlines()[2:] for path in re.findall(r"`(purerl\.[\w.]+)`", row.split("|")[2])]
-    assert len(paths) > 60
-    for path in paths:
-        assert pkgutil.resolve_name(path) is not None

@@ -5,18 +5,18 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from purerl.algorithms.ppo import ppo_loss
+from purerl.algorithms.ppo import ppo_loss, value_term
 from purerl.config.algorithms import PPOConfig
 from purerl.core.clock import clock_at
-from purerl.core.reductions import Axis, largest, mean, moments, on_axis, quantile, total
-from purerl.core.types import Phase, Sample, Sequences
+from purerl.core.reductions import Axis, mean, moments, on_axis, pmax, quantile, total
+from purerl.core.types import Sample, Sequences
 from purerl.envs import make_env
-from purerl.learning.optimizers import BaseOptimizer, constant_lr
-from purerl.learning.phases import init_phase, run_phase
-from purerl.learning.training_set import sequences
+from purerl.learning.batch import sequences
+from purerl.learning.optimizers import Optimizer
+from purerl.learning.phases import Phase, init_phase, run_phase
 from purerl.networks.actor_critic import actor_critic
 from tests.test_scale import branches
-from tests.tiny import PLAIN
+from tests.tiny import PLAIN, learner
 
 KEY = jax.random.key(0)
 
@@ -27,7 +27,7 @@ def seen(params, batch):
 
 
 def phase_of(loss, lr=1.0, optimizer=None, **changes):
-    moving = constant_lr(BaseOptimizer(optimizer or optax.identity(), True), jnp.float32(lr), {})
+    moving = Optimizer(optimizer or optax.identity(), True, rate=lambda clock, step: jnp.float32(lr))
     default = {"name": "p", "loss": loss, "optimizer": moving, "groups": None, "epochs": 1, "minibatches": 1}
     return Phase(**default | {"max_grad_norm": jnp.float32(jnp.inf)} | changes)
 
@@ -87,7 +87,7 @@ def test_layouts_match_the_reference_vector(vectors, monkeypatch, layout, key, c
         raise Seen(batch.steps.T.ravel())
 
     monkeypatch.setattr("purerl.learning.phases.permutation", lambda key, n: jnp.arange(n))
-    phase, params = phase_of(loss, minibatches=count, length=length, block=block), {"policy": jnp.zeros(1)}
+    phase, params = phase_of(loss, minibatches=count, block=block), {"policy": jnp.zeros(1)}
     data = sequences(jnp.arange(T * B).reshape(T, B), (), length)
     with jax.disable_jit(), pytest.raises(Seen) as seen:
         run_phase(phase, clock_at(0), KEY, params, init_phase(phase, params), data)
@@ -182,7 +182,7 @@ def test_minibatch_steps_add_up_to_the_full_gradient():
     draw = lambda *shape: jnp.asarray(rng.normal(size=(1, 64, *shape)), jnp.float32)
     steps = Sample(draw(4), jnp.zeros((1, 64), bool), jnp.int32(draw() > 0), draw() * 0.1 - 0.7, draw(), draw(), draw())
     params = network.init(KEY, steps.obs)
-    loss = ppo_loss(cfg, network)
+    loss = ppo_loss(learner(cfg, network), value_term)
     # Steps of 1e-6 are below what float32 parameters resolve, so the optimizer's state adds them up.
     adding_up = optax.GradientTransformation(
         lambda params: jax.tree.map(jnp.zeros_like, params), lambda g, total, _: (g, jax.tree.map(jnp.add, total, g))
@@ -199,7 +199,7 @@ def test_minibatch_steps_add_up_to_the_full_gradient():
 
 def test_reductions_pool_over_an_axis():
     x = jnp.float32(np.random.default_rng(0).normal(size=(4, 8)) + np.arange(4)[:, None] * 10)  # unequal shards
-    reduced = lambda x: (mean(x), *moments(x), total(x), largest(x), quantile(x, 0.7))
+    reduced = lambda x: (mean(x), *moments(x), total(x), pmax(x), quantile(x, 0.7))
     pooled, whole = jax.vmap(on_axis(reduced, Axis("d", 4)), axis_name="d")(x), reduced(x)
     for got, want in zip(pooled, whole, strict=True):
         np.testing.assert_allclose(got, np.full(4, want), rtol=1e-6)

@@ -3,21 +3,23 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import purerl
 from purerl import Outputs, PPGConfig
 from purerl.algorithms.ppg import AuxBatch, aux_loss, aux_phase_optimizer, value_phase
 from purerl.core.clock import clock_at
-from purerl.core.types import Network, Phase, PhaseOptimizer, Sample, Sequences
-from purerl.learning.phases import run_phase
+from purerl.core.types import Network, Sample, Sequences
+from purerl.learning.optimizers import Optimizer, base_optimizer
+from purerl.learning.phases import Phase, run_phase
 from purerl.networks.distributions import Categorical
 from tests.probes import Rich, Varied
 from tests.recurrent import running_sum
 from tests.test_full_ppo import NORMALISED, RICH
 from tests.test_resume import fitted, stopped
 from tests.test_scale import branches, equations
-from tests.tiny import CFG, at, digest, parts
+from tests.tiny import CFG, at, digest, learner
 
 KEY = jax.random.key(0)
 SIZES = {name: getattr(CFG, name) for name in ("num_envs", "num_steps", "num_minibatches", "hidden", "lr")}
@@ -63,11 +65,11 @@ def test_the_joint_loss_is_the_reference_vector(vectors):
 
 def one_step(accumulate, columns):
     """Parameters after one epoch of plain descent on the squared distance to the data, in minibatches of `columns`."""
-    sgd = PhaseOptimizer(lambda params: (), lambda g, course, *_: (jax.tree.map(lambda x: 0.1 * x, g), course), lambda state: 0.1)
+    sgd = Optimizer(optax.identity(), True, rate=lambda clock, step: jnp.float32(0.1))
     loss = lambda params, batch: (jnp.square(params["policy"]["x"] - batch.steps).mean(), {})
     phase = Phase("aux", loss, sgd, None, 1, 8 // (columns * accumulate), jnp.inf, accumulate=accumulate)
     data = Sequences(jax.random.normal(KEY, (3, 8)), ())
-    return run_phase(phase, clock_at(0), KEY, {"policy": {"x": jnp.float32(0)}}, (), data)[0]["policy"]["x"]
+    return run_phase(phase, clock_at(0), KEY, {"policy": {"x": jnp.float32(0)}}, optax.EmptyState(), data)[0]["policy"]["x"]
 
 
 def test_accumulation_is_one_step_on_a_larger_minibatch():
@@ -115,7 +117,7 @@ def test_the_clone_holds_the_policy():
 
 def test_the_last_auxiliary_phase_learns_although_the_rate_falls_to_zero():
     cfg = PPG.replace(total_timesteps=64 * 8, lr_schedule="linear", aux_lr=1e-3)
-    rate = lambda updates: aux_phase_optimizer(cfg, parts(cfg), clock_at(updates)).lr(None)
+    rate = lambda updates: aux_phase_optimizer(cfg, base_optimizer(cfg)).lr(None, clock_at(updates))
     np.testing.assert_allclose([rate(3), rate(7)], [1e-3, 0.5e-3], rtol=1e-6)  # of when their policy phases began
 
 
@@ -126,7 +128,7 @@ def test_what_the_value_moves(arch):
     state = train.init(KEY)
     first, target = jnp.ones((1, 4), bool), jnp.arange(4.0)[None]
     batch = Sequences(Sample(state.actor.obs[None], first, target, target, target, target, target), ())
-    loss = value_phase(train.cfg, train.network, parts(train.cfg), None).loss
+    loss = value_phase(learner(train.cfg, train.network)).loss
     gradient = jax.grad(loss, has_aux=True)(state.params, batch)[0]
     moved = {group for group in gradient if any(jnp.abs(x).max() > 0 for x in jax.tree.leaves(gradient[group]))}
     assert moved == ({"torso", "value"} if arch == "shared" else {"value"})

@@ -187,15 +187,17 @@ def test_review_5_rounding_does_not_raise_an_adaptive_rate():
 
 def _rates(cfg, divergences):
     """The rates of the steps of one update, whose minibatches have these divergences."""
+    from purerl.core.clock import clock_at
     from purerl.learning.optimizers import base_optimizer, phase_optimizer
 
     cfg = purerl.config.fields.single_precision(cfg)
-    moving = phase_optimizer(cfg, base_optimizer(cfg.replace(optimizer="sgd")), None, None, 1)
+    moving = phase_optimizer(cfg, base_optimizer(cfg.replace(optimizer="sgd")), None, 1)
     params, rates = {"policy": jnp.zeros(1)}, []
     course = moving.begin(moving.init(params))
     for kl in divergences:
-        step, course = moving.step({"policy": jnp.ones(1)}, course, params, {"kl": jnp.float32(kl)})
-        rates.append(float(step["policy"][0]))
+        now = {"clock": clock_at(0), "step": jnp.uint32(len(rates)), "metrics": {"kl": jnp.float32(kl)}}
+        updates, course = moving.update({"policy": jnp.ones(1)}, course, params, **now)
+        rates.append(-float(updates["policy"][0]))
     return rates
 
 
@@ -396,8 +398,8 @@ class Limit:
     max_steps_in_episode: int = 5
 
 
-def own_loss(log_prob, old_log_prob, advantage, cfg):
-    return losses.clipped_surrogate(log_prob, old_log_prob, advantage, cfg.clip_eps)
+def own_loss(outputs, old, advantage, cfg):
+    return losses.clipped_surrogate(outputs.policy.log_prob(old.action), old.log_prob, advantage, cfg.clip_eps)
 
 
 @pytest.mark.slow

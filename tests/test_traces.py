@@ -63,6 +63,10 @@ class ByNnx(nnx.Module):
         return self.policy(obs), self.value(obs)
 
 
+def unclipped(outputs, old, advantage, cfg):
+    return -jnp.exp(outputs.policy.log_prob(old.action) - old.log_prob) * advantage
+
+
 def weights():
     """A network of two plain functions."""
     init = lambda key, obs: {"policy": jax.random.normal(key, (4, 2)), "value": jnp.zeros(4)}
@@ -83,7 +87,9 @@ def functions():
     return {
         "env": Varied(),
         "advantage": halved,
-        "policy_loss": lambda log_prob, old_log_prob, advantage, cfg: -jnp.exp(log_prob - old_log_prob) * advantage,
+        "policy_loss": lambda outputs, old, advantage, cfg: (
+            -jnp.exp(outputs.policy.log_prob(old.action) - old.log_prob) * advantage
+        ),
         "extra_loss": lambda params, outputs, batch, cfg: (jnp.square(outputs.value).mean(), {}),
         "optimizer": optax.chain(optax.clip_by_global_norm(0.5), optax.scale_by_adam()),
         "lr_schedule": optax.linear_schedule(1e-3, 0.0, 10),

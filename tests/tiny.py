@@ -7,9 +7,10 @@ import jax
 import numpy as np
 
 import purerl
-from purerl import PPOConfig, losses
+from purerl import PPOConfig
+from purerl.algorithms.ppo import surrogate
 from purerl.learning.advantages import estimate
-from purerl.learning.components import Components
+from purerl.learning.learner import Components, Learner
 from purerl.learning.optimizers import base_optimizer
 from purerl.learning.rewards import reward_stage
 from tests.probes import Varied, boxed
@@ -24,9 +25,9 @@ def tiny(cfg=CFG, box=False, **objects):
     return purerl.make_train(cfg, env=boxed(Varied)() if box else Varied(), **objects)
 
 
-def parts(cfg):
-    """The components of an algorithm with nothing replaced."""
-    return Components(estimate, losses.surrogate, (), base_optimizer(cfg), None, reward_stage(cfg))
+def learner(cfg, network=None):
+    """Return a learner with nothing replaced."""
+    return Learner(cfg, network, Components(estimate, surrogate, (), base_optimizer(cfg), None, reward_stage(cfg)))
 
 
 def at(tree, index):

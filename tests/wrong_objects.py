@@ -191,7 +191,11 @@ OBJECTS = {
         "must be of dtype float32",
     ),
     "number policy_loss": (train(policy_loss=5), "policy_loss"),
-    "policy_loss that means": (train(policy_loss=lambda new, old, advantage, cfg: (new - old).mean()), "policy_loss"),
+    "policy_loss that means": (train(policy_loss=lambda new, old, advantage, cfg: advantage.mean()), "policy_loss"),
+    "policy_loss of before": (
+        train(policy_loss=lambda log_prob, old_log_prob, advantage, cfg: -log_prob * advantage),
+        "parameters log_prob, old_log_prob: the signature is policy_loss(outputs, old, advantage, cfg)",
+    ),
     "policy_loss without a config": (train(policy_loss=lambda new, old, advantage: new), "policy_loss"),
     "text env": (train(env="CartPole-v1"), "PPOConfig(env='CartPole-v1')"),
     "env with its parameters": (train(env=gymnax.make("CartPole-v1")), "env_params=params"),
@@ -322,7 +326,7 @@ DOORS = {
     "extra_loss with a vector": (fit(extra_loss=lambda params, outputs, batch, cfg: (0.0, {"a": Y})), "must be a scalar"),
     "extra_loss with None": (fit(extra_loss=lambda params, outputs, batch, cfg: (0.0, {"a": None})), "must be a scalar"),
     "policy_loss of the mean": (
-        fit(policy_loss=lambda new, old, advantage, cfg, policy: new.mean()),
+        fit(policy_loss=lambda outputs, old, advantage, cfg: outputs.value.mean()),
         "must give one number for each step",
     ),
     "advantage of an array": (fit(advantage=lambda steps, cfg: steps.reward), "purerl.Advantages(advantage, target)"),

@@ -61,8 +61,8 @@ def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) 
         x = jnp.where(jnp.isfinite(x), jnp.clip(x, -LARGEST, LARGEST), x)
     x = x.astype(jnp.float32)
     n = x.shape[0] * x.shape[1] * reductions.num_devices()
-    batch_mean = reductions.pooled(x.mean((0, 1)))
-    batch_variance = reductions.pooled(jnp.square(x - batch_mean[None, None]).mean((0, 1))) * np.float32(n / (n - ddof))
+    batch_mean = reductions.pmean(x.mean((0, 1)))
+    batch_variance = reductions.pmean(jnp.square(x - batch_mean[None, None]).mean((0, 1))) * np.float32(n / (n - ddof))
     before = moments.count.high.astype(jnp.float32) * np.float32(WORD) + moments.count.low.astype(jnp.float32) + np.float32(prior)
     new = np.float32(n) / (before + np.float32(n))
     old, difference = 1 - new, batch_mean - moments.mean
@@ -117,7 +117,7 @@ class Statistics:
 
 def initial_statistics(cfg: Any, space: PyTree) -> Statistics:
     """The initial statistics, in environments of this observation space."""
-    sums = jnp.zeros(reductions.share(cfg.num_envs), jnp.float32)
+    sums = jnp.zeros(reductions.local_batch(cfg.num_envs), jnp.float32)
     return Statistics(
         obs=_quantities(cfg, space) if cfg.normalize_obs else (),
         reward=RewardScale(sums, initial_moments(())) if cfg.normalize_reward else (),

@@ -12,12 +12,12 @@ from purerl.acting.final_obs import at_truncations, final_obs_of, most_truncatio
 from purerl.acting.wrappers import acting_network
 from purerl.core.clock import updates_in_float32
 from purerl.core.finite import any_of
-from purerl.core.keys import named_key, split_keys
+from purerl.core.keys import local_key, named_key, split_keys
 from purerl.core.masks import mask_metrics
 from purerl.core.metrics import Max, Sum, mean_of, mean_where
 from purerl.core.packing import pack, unpack
 from purerl.core.platform import by_platform, where_any
-from purerl.core.reductions import key_here, largest, num_devices, total
+from purerl.core.reductions import local_batch, num_devices, pmax, total
 from purerl.core.streams import EPISODIC, extrinsic
 from purerl.core.types import Actor, Clock, Environment, Network, Outputs, Rollout, TimeStep, TrainState, Transition
 
@@ -30,9 +30,10 @@ def one_step(network: Network, params: PyTree, carry: PyTree, obs: PyTree, first
     return jax.tree.map(lambda x: x[0], outputs), carry
 
 
-def start(env: Environment, network: Network, num_envs: int, key: jax.Array) -> Actor:
-    """Actors at the beginning of an episode in each of `num_envs` environments. The key is consumed."""
-    env_state, obs = env.reset(jax.random.split(key, num_envs))
+def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Array) -> Actor:
+    """Reset this device's share of `num_envs` environments; return the actor at their first step."""
+    num_envs = local_batch(num_envs)
+    env_state, obs = env.reset(jax.random.split(local_key(key, "start"), num_envs))
     return Actor(
         env_state=env_state,
         obs=obs,
@@ -64,7 +65,7 @@ def collect_rollout(
     """
     behaviour = state if behaviour is None else behaviour
     acting = acting_network(cfg, network, behaviour, state, env.action_space)
-    key = key_here(named_key(state.key, "rollout", state.clock))
+    key = local_key(state.key, "rollout", state.clock)
     defaults = {"length": cfg.training_length if network.is_recurrent else None, "truncation": cfg.truncation}
     defaults |= {"info": cfg.info, "episode_info": cfg.episode_info, "keep_next_obs": cfg.keeps_next_obs}
     defaults |= {"episodic": EPISODIC} if cfg.streams > 1 else {}
@@ -345,7 +346,7 @@ def _rollout_metrics(steps: _Step, transition: Transition) -> dict[str, Any]:
         "episode_return": mean_where(steps.episode_return, done),
         "episode_length": mean_where(steps.episode_length, done),
         "reward": mean_of(transition.reward),
-        "reward_max": Max(largest(transition.reward)),
+        "reward_max": Max(pmax(transition.reward)),
         "log_prob": mean_of(transition.log_prob),
         **({"value": mean_of(extrinsic(transition.value, done))} if isinstance(transition.value, jax.Array) else {}),
         **steps.policy.metrics(),

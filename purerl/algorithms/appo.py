@@ -35,30 +35,27 @@ and no better on CartPole. An update takes longer than PPO's: by return a second
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from purerl.acting.final_obs import most_truncations
-from purerl.acting.normalize import merge_statistics
 from purerl.acting.rollout import collect_rollout
-from purerl.acting.wrappers import with_obs_normalization, with_statistics
+from purerl.acting.wrappers import with_statistics
 from purerl.algorithms.ppo import ppo, ppo_phases
 from purerl.config.algorithms import APPOConfig
 from purerl.core.arguments import accepted
-from purerl.core.clock import increment, is_before, is_due, remainder, updates_since
+from purerl.core.clock import is_before, is_due, remainder, updates_since
 from purerl.core.keys import named_key
 from purerl.core.metrics import Sum, mean_of
-from purerl.core.reductions import at_once, largest, num_devices, quantile, total
+from purerl.core.reductions import num_devices, pmax, quantile, total
 from purerl.core.streams import EPISODIC, extrinsic
-from purerl.core.types import Actor, Advantages, Algorithm, Environment, Network, Rollout, TrainState, Transition
+from purerl.core.types import Actor, Advantages, Environment, Network, PyTree, Rollout, TrainState, Transition
 from purerl.learning import losses
-from purerl.learning.advantages import advantage_estimator, estimate, value_metrics, vtrace
-from purerl.learning.components import Components
-from purerl.learning.kl_penalty import adapt_kl_coef
-from purerl.learning.optimizers import scheduled_config
+from purerl.learning.advantages import advantage_estimator, estimate, vtrace
+from purerl.learning.batch import make_batch, reads_old_policy
+from purerl.learning.learner import Components, Learner, Metrics
 from purerl.learning.phases import run_phases
 from purerl.learning.replay import (
     RingBatch,
@@ -71,29 +68,26 @@ from purerl.learning.replay import (
     ring_select,
     ring_take,
 )
-from purerl.learning.training_set import training_set
-
-PyTree = Any
+from purerl.learning.update import Algorithm, finish_update
 
 
 def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """APPO as two pure functions; the arguments are the first four of `ppo`. A user's estimator takes the place of V-trace."""
-    base = ppo(cfg, env, network, parts)
+    """Return APPO as two pure functions; the arguments are the first four of `ppo`. A custom estimator replaces V-trace."""
+    base, learner = ppo(cfg, env, network, parts), Learner(cfg, network, parts)
     length = cfg.training_length if network.is_recurrent else cfg.num_steps
     count = most_truncations(env, cfg.num_steps)
-    keeps_policy = cfg.correction == "none" and (cfg.measures_kl or parts.sees_old_policy)  # V-trace has the target's
 
-    def act(state: TrainState, published: dict[str, PyTree]) -> tuple[TrainState, Rollout, dict[str, Any]]:
-        """A rollout of the published policy."""
+    def act(state: TrainState, published: dict[str, PyTree]) -> tuple[TrainState, Rollout, Metrics]:
+        """Collect a rollout of the published policy."""
         behaviour, valued = state.replace(**published), cfg.correction == "none"
         state, rollout, rollout_metrics = collect_rollout(cfg, env, network, state, behaviour, valued=valued)
-        if not keeps_policy:
+        if cfg.correction != "none" or not reads_old_policy(learner, state, rollout):  # V-trace has the target's policy
             rollout = rollout.replace(steps=rollout.steps.replace(policy=()))
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)
         return state, rollout, rollout_metrics | reward_metrics
 
     def kept(rollout: Rollout, after: Actor) -> RingBatch:
-        """What the ring keeps of a rollout: intrinsic rewards are learnt from all observations that steps led to."""
+        """Return what the ring keeps of a rollout. Intrinsic rewards are learnt from all observations that steps led to."""
         return ring_batch(rollout, after, count, keep_next_obs=cfg.streams > 1)
 
     def first_kept(state: TrainState, snapshot: dict[str, PyTree]) -> RingBatch:
@@ -110,42 +104,31 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         }
         return state.replace(extra=state.extra | extra)
 
-    def update(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        cfg_now, target_params = scheduled_config(cfg, state), state.extra["target"]
+    def update(state: TrainState) -> tuple[TrainState, Metrics]:
+        # Collect with older parameters, and store the rollout.
         published, snapshot, behind = publish(cfg, state)
-        state, newest, rollout_metrics = act(state, snapshot)
-
+        state, newest, metrics = act(state, snapshot)
         ring = ring_push(state.extra["ring"], state.clock, kept(newest, state.actor), behind)
-        learns = ~is_before(state.clock, cfg.skipped_updates)
-        key = named_key(state.key, "replay", state.clock)
+        # Take rollouts from the ring.
+        learns, key = ~is_before(state.clock, cfg.skipped_updates), named_key(state.key, "replay", state.clock)
         ring, places = ring_select(ring, cfg.max_uses or cfg.replay, cfg.replay_order, key, learns)
-        batch = ring_take(ring, places)
-        batch = batch.replace(rollout=batch.rollout.replace(steps=parts.rewards.prepare(state, batch.rollout.steps)))
-
-        steps, advantages, staleness_metrics = estimated(cfg, network, parts, state, batch, length)
-        rollout = batch.rollout.replace(steps=steps)
-        data = training_set(cfg, state.statistics, rollout, advantages, base.phases[0].length, parts.sees_old_policy)
-        learner = with_obs_normalization(cfg, network, state.statistics)
-        metrics = rollout_metrics | staleness_metrics | value_metrics(steps, advantages)
-        metrics["value"] = mean_of(extrinsic(steps.value, steps.first))
-        metrics, key, data = at_once(metrics, state.key, data)
-        phases = ppo_phases(cfg_now, learner, parts.given(state), state.clock)
-        state, train_metrics = run_phases(phases, state.replace(key=key), data)
-        state, penalty_metrics = adapt_kl_coef(cfg_now, learner, state, data)
-
+        taken = ring_take(ring, places)
+        taken = taken.replace(rollout=taken.rollout.replace(steps=parts.rewards.prepare(state, taken.rollout.steps)))
+        # Estimate advantages and value targets, corrected for staleness.
+        steps, advantages, value_metrics = estimate_stale(cfg, network, parts, state, taken, length)
+        batch = make_batch(learner, state, taken.rollout.replace(steps=steps), advantages)
+        metrics |= value_metrics | {"value": mean_of(extrinsic(steps.value, steps.first))}
+        # Learn, and move the target.
+        current, target_params = learner.at(state), state.extra["target"]
+        state, metrics = run_phases(ppo_phases(current), state, batch, metrics)
         moves = is_due(state.clock, cfg.target_update_freq)
-        moved = lambda: moved_towards(target_params, state.params, cfg.tau)
+        moved = lambda: move_towards(target_params, state.params, cfg.tau)
         target_params = jax.lax.cond(moves, moved, lambda: target_params)
-        target = advantages.target[:, : newest.steps.first.shape[1]]  # of the newest
-        statistics = merge_statistics(cfg, state.statistics, newest.steps.obs, target)
-        extra = {**state.extra, "published": published, "ring": ring, "target": target_params}
-        state = state.replace(clock=increment(state.clock), statistics=statistics, extra=extra)
-        metrics |= train_metrics | penalty_metrics
-        metrics |= {
-            "data_age": mean_of((ring.age + ring.lag)[places].astype(jnp.float32)),
-            "target_updates": Sum(moves.astype(jnp.int32)),
-        }
-        return state, metrics | parts.measure(state, data, metrics)
+        state = state.replace(extra={**state.extra, "published": published, "ring": ring, "target": target_params})
+        metrics["data_age"] = mean_of((ring.age + ring.lag)[places].astype(jnp.float32))
+        metrics["target_updates"] = Sum(moves.astype(jnp.int32))
+        of_newest = jax.tree.map(lambda x: x[:, : newest.steps.first.shape[1]], advantages)
+        return finish_update(current, state, newest, of_newest, batch, metrics)
 
     def restart(state: TrainState) -> TrainState:
         snapshot = {"params": state.params, "statistics": state.statistics}
@@ -153,7 +136,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         return state.replace(extra={**state.extra, "published": snapshots(cfg, snapshot), "target": target})
 
     def skipped(state: TrainState, after: TrainState) -> dict[str, PyTree]:
-        """The rollout of an update that is not learnt from is dropped. Actors, and the ages of the other rollouts, advance."""
+        """Drop the rollout of a skipped update. Actors, and the ages of the other rollouts, advance."""
         ring = ring_drop_newest(after.extra["ring"], state.clock, state.extra["ring"])
         return {**state.extra, "published": after.extra["published"], "ring": ring}
 
@@ -164,17 +147,17 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
 
 
 def num_snapshots(cfg: APPOConfig) -> int:
-    """How many snapshots of the parameters must be kept for actors that lag."""
+    """Return how many snapshots of the parameters must be kept for actors that lag."""
     return -(-cfg.lag // cfg.publish_every) + 1
 
 
 def snapshots(cfg: APPOConfig, snapshot: PyTree) -> PyTree:
-    """One snapshot in the place of all."""
+    """Repeat one snapshot in the place of all."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_snapshots(cfg), *x.shape)), snapshot)
 
 
 def publish(cfg: APPOConfig, state: TrainState) -> tuple[PyTree, PyTree, jax.Array]:
-    """The snapshots with the newest if it is published now, the one that acts now, and how many updates that one is behind.
+    """Return the snapshots with the newest if it is published now, the one that acts, and by how many updates that is behind.
 
     A snapshot is the pair of parameters and statistics. In update i that of `j = max(i - lag, 0)`, rounded down to a multiple of
     `publish_every`, acts.
@@ -189,33 +172,33 @@ def publish(cfg: APPOConfig, state: TrainState) -> tuple[PyTree, PyTree, jax.Arr
     return kept, jax.tree.map(lambda x: x[slot(source)], kept), behind.astype(jnp.int32)
 
 
-def moved_towards(target: PyTree, params: PyTree, tau: jax.Array) -> PyTree:
-    """`(1 - tau) * target + tau * params`; with tau = 1 exactly the parameters."""
+def move_towards(target: PyTree, params: PyTree, tau: jax.Array) -> PyTree:
+    """Return `(1 - tau) * target + tau * params`; with tau = 1 exactly the parameters."""
     return jax.tree.map(lambda old, new: jnp.where(tau == 1, new, old + tau * (new - old)), target, params)
 
 
 # --- off-policy correction --------------------------------------------------------------------------------------------
 
 
-def estimated(
+def estimate_stale(
     cfg: APPOConfig, network: Network, parts: Components, state: TrainState, batch: RingBatch, length: int
-) -> tuple[Transition, Advantages, dict[str, Any]]:
-    """Steps and advantages to learn from, corrected for staleness if `correction` is on; metrics of staleness."""
+) -> tuple[Transition, Advantages, Metrics]:
+    """Return steps and advantages to learn from, corrected for staleness if `correction` is on; and metrics."""
     if cfg.correction == "none":
         steps = batch.rollout.steps
-        return steps, advantage_estimator(cfg, parts.advantage)(steps, cfg), {}
-    return corrected(cfg, with_statistics(cfg, network, state), state, batch, length, parts.advantage)
+        return steps, *advantage_estimator(cfg, parts.advantage)(steps)
+    return correct(cfg, with_statistics(cfg, network, state), state, batch, length, parts.advantage)
 
 
-def corrected(
+def correct(
     cfg: APPOConfig,
     network: Network,
     state: TrainState,
     batch: RingBatch,
     length: int,
     advantage: Callable = estimate,
-) -> tuple[Transition, Advantages, dict[str, Any]]:
-    """Steps with the learner's values and the log-probabilities in the denominator of the ratio; advantages; metrics.
+) -> tuple[Transition, Advantages, Metrics]:
+    """Return steps with the learner's values and the log-probabilities in the ratio's denominator; advantages; metrics.
 
     Args:
         cfg: clips.
@@ -235,9 +218,9 @@ def corrected(
         clips = (cfg.vtrace_rho_clip, cfg.vtrace_c_clip, cfg.vtrace_pg_clip)
         advantage = lambda steps, cfg: vtrace(steps, log_ratio, cfg.gamma, cfg.gae_lambda, *clips)
     advantage = functools.partial(advantage, **accepted(advantage, log_ratio=log_ratio))
-    advantages = advantage_estimator(cfg, advantage)(steps, cfg)
+    advantages, value_metrics = advantage_estimator(cfg, advantage)(steps)
     old_log_prob = jnp.maximum(target_log_prob, behaviour_log_prob - jnp.log(cfg.target_ratio_clip))
-    rho, scaled = jnp.exp(log_ratio), jnp.exp(log_ratio - largest(log_ratio))  # sums of the latter cannot overflow
+    rho, scaled = jnp.exp(log_ratio), jnp.exp(log_ratio - pmax(log_ratio))  # sums of the latter cannot overflow
     effective = jnp.square(total(scaled)) / (rho.size * num_devices() * total(jnp.square(scaled)))
     staleness_metrics = {
         "rho_clip_fraction": mean_of((rho > cfg.vtrace_rho_clip).astype(jnp.float32)),
@@ -245,4 +228,4 @@ def corrected(
         "behaviour_kl": mean_of(losses.approximate_kl(outputs.policy.log_prob(steps.action), behaviour_log_prob)),
         "effective_sample_size": mean_of(effective),
     }
-    return steps.replace(log_prob=old_log_prob, policy=target), advantages, staleness_metrics
+    return steps.replace(log_prob=old_log_prob, policy=target), advantages, staleness_metrics | value_metrics

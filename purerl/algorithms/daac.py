@@ -21,40 +21,37 @@ could not be told from PPO on Breakout and SpaceInvaders, and was better on Aste
 nothing; `value/grad_norm`, of the value's phase.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from purerl.algorithms.ppg import value_phase
 from purerl.algorithms.ppo import ppo, ppo_loss
 from purerl.config.algorithms import DAACConfig
-from purerl.core.types import Algorithm, Clock, Environment, Network, Outputs, Phase, Sample
-from purerl.learning.components import Components
-from purerl.learning.optimizers import phase_optimizer
-from purerl.learning.phases import make_phase
+from purerl.core.types import Environment, Network, Outputs, PyTree, Sample
+from purerl.learning.learner import Components, Learner
+from purerl.learning.phases import Phase, make_phase
+from purerl.learning.update import Algorithm
 
 
 def daac(cfg: DAACConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """DAAC as two pure functions; the arguments are the first four of `ppo`. The network has the head `advantage`.
+    """Return DAAC as two pure functions; the arguments are the first four of `ppo`. The network has the head `advantage`.
 
     A learning-rate schedule in gradient steps counts those of the value's phase in every update, whether it is due or not.
     """
     return ppo(cfg, env, network, parts, daac_phases)
 
 
-def daac_phases(cfg: DAACConfig, network: Network, parts: Components, clock: Clock | None) -> list[Phase]:
-    """The value's phase, in every `value_freq`-th update, and the policy's phase."""
-    optimizer = phase_optimizer(cfg, parts.base_optimizer, parts.lr_schedule, clock, cfg.e_pi)
-    loss = ppo_loss(cfg, network, parts.policy_loss, (advantage_term, *parts.extra_losses))
+def daac_phases(learner: Learner) -> list[Phase]:
+    """Learn the value in every `value_freq`-th update, and the policy in each."""
+    cfg, loss = learner.cfg, ppo_loss(learner, advantage_term)
     return [
-        value_phase(cfg, network, parts, clock, groups=("value",), every=cfg.value_freq),
-        make_phase(cfg, network, "policy", loss, optimizer, cfg.e_pi, groups=("policy", "advantage")),
+        value_phase(learner, groups=("value",), every=cfg.value_freq),
+        make_phase(learner, "policy", loss, cfg.e_pi, groups=("policy", "advantage")),
     ]
 
 
-def advantage_term(params: Any, outputs: Outputs, old: Sample, cfg: DAACConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The advantage head's share of the policy's loss, and its metric: the whole squared error, as in the paper."""
+def advantage_term(params: PyTree, outputs: Outputs, old: Sample, cfg: DAACConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Compute the advantage head's term of the policy's loss, the whole squared error as in the paper, and its metric."""
     predicted = outputs.heads["advantage"](outputs.policy.encoded(old.action))
     error = jnp.square(predicted - old.advantage).mean()
     return cfg.adv_coef * error, {"advantage_loss": error}

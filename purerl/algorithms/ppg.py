@@ -38,35 +38,23 @@ import jax.numpy as jnp
 from flax import struct
 
 from purerl.acting.normalize import standardize_values
-from purerl.acting.wrappers import with_obs_normalization
 from purerl.algorithms.ppo import ppo, ppo_loss, ppo_phases, value_term
 from purerl.config.algorithms import PPGConfig
-from purerl.config.base import OnPolicyConfig
 from purerl.core.clock import advance, remainder, updates_since
 from purerl.core.metrics import mean_of
-from purerl.core.reductions import at_once
+from purerl.core.reductions import reduce_before
 from purerl.core.streams import sum_over_streams
-from purerl.core.types import (
-    Advantages,
-    Algorithm,
-    Clock,
-    Environment,
-    Network,
-    Phase,
-    PhaseOptimizer,
-    Rollout,
-    Sequences,
-    TrainState,
-)
+from purerl.core.types import Advantages, Environment, Network, Rollout, Sequences, TrainState
 from purerl.learning import losses
-from purerl.learning.components import Components
-from purerl.learning.optimizers import constant_lr, lr_multipliers, phase_optimizer, without_kl_control
-from purerl.learning.phases import epochs, if_due, init_phase, make_phase
+from purerl.learning.learner import Components, Learner, Metrics
+from purerl.learning.optimizers import Optimizer, learning_rates, lr_multipliers, without_kl_control
+from purerl.learning.phases import Groups, Loss, Phase, if_due, init_phase, make_phase, run_epochs
+from purerl.learning.update import Algorithm
 
 
 @struct.dataclass
 class AuxBatch:
-    """What the auxiliary phase reads of one step.
+    """The part of one step that the auxiliary phase reads.
 
     obs, first: as in `Transition`, in their own dtypes.
     target: the value target of when this was collected, in units of reward.
@@ -80,36 +68,36 @@ class AuxBatch:
 
 
 def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """PPG as two pure functions; the arguments are the first four of `ppo`. The network has the head `aux_value`.
+    """Return PPG as two pure functions; the arguments are the first four of `ppo`. The network has the head `aux_value`.
 
     The buffer has the last `n_pi` rollouts, `[T, n_pi, B, ...]`; side by side they are one wide rollout.
     A user's learning-rate schedule is the policy phase's. The auxiliary phase follows the config's schedule, from `aux_lr` on.
     """
-    aux_optimizer = "ppo" if cfg.aux_optimizer == "shared" else "aux"
+    learner, aux_optimizer = Learner(cfg, network, parts), "ppo" if cfg.aux_optimizer == "shared" else "aux"
 
     def buffer_write(state: TrainState, steps: AuxBatch, carry: Any) -> Sequences:
-        """The buffer with this rollout in the place of that of `n_pi` updates ago."""
+        """Write a rollout in the place of that of `n_pi` updates ago."""
         at = remainder(state.clock, cfg.n_pi).astype(jnp.int32)
         write = lambda axis: lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, at, axis)
         buffer = state.extra["buffer"]
         return Sequences(jax.tree.map(write(1), buffer.steps, steps), jax.tree.map(write(0), buffer.carry, carry))
 
-    def auxiliary_phase(state: TrainState, rollout: Rollout, advantages: Advantages) -> tuple[TrainState, dict[str, Any]]:
-        """Keeps the rollout, and runs the auxiliary phase if it is due."""
+    def auxiliary_phase(state: TrainState, rollout: Rollout, advantages: Advantages) -> tuple[TrainState, Metrics]:
+        """Keep the rollout, and run the auxiliary phase if it is due."""
         steps = AuxBatch(rollout.steps.obs, rollout.steps.first, advantages.target)
         buffer = buffer_write(state, steps, jax.tree.map(lambda x: x[0], rollout.carry))
         state, width = state.replace(extra={**state.extra, "buffer": buffer}), rollout.steps.first.shape[1]
-        learner, opt_state = with_obs_normalization(cfg, network, state.statistics), state.opt_state[aux_optimizer]
-        phase = aux_phase(cfg, learner, parts, state.clock)
+        current, opt_state = learner.at(state), state.opt_state[aux_optimizer]
+        phase, evaluate = aux_phase(current), lambda params: policy_and_value_error(current.network, params)
 
         def run():
             wide = side_by_side(buffer)
             steps = wide.steps.replace(target=standardize_values(state.statistics, wide.steps.target))
-            clone, error_before = in_chunks(policy_and_value_error(learner, state.params), wide.replace(steps=steps), width)
-            data = wide.replace(steps=steps.replace(clone=clone))
-            before, key, data = at_once({"aux/error_before": mean_of(error_before)}, state.key, data)
-            params, opt_state_after, metrics = epochs(phase, state.clock, key, state.params, opt_state, data)
-            policy, error_after = in_chunks(policy_and_value_error(learner, params), data, width)
+            clone, error_before = in_chunks(evaluate(state.params), wide.replace(steps=steps), width)
+            batch = wide.replace(steps=steps.replace(clone=clone))
+            before, key, batch = reduce_before({"aux/error_before": mean_of(error_before)}, state.key, batch)
+            params, opt_state_after, metrics = run_epochs(phase, state.clock, key, state.params, opt_state, batch)
+            policy, error_after = in_chunks(evaluate(params), batch, width)
             after = {"aux/error_after": mean_of(error_after), "aux/kl_after": mean_of(clone.kl(policy))}
             return params, opt_state_after, metrics | before | after
 
@@ -117,7 +105,7 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
         return state.replace(params=params, opt_state={**state.opt_state, aux_optimizer: opt_state}), metrics
 
     def skipped(state: TrainState, after: TrainState) -> dict[str, Any]:
-        """In place of a rollout that is not learnt from, the buffer has the one before it twice; in that of the first, zeros."""
+        """After a skipped update, store the previous rollout again (zeros if there is none)."""
         at = remainder(advance(state.clock, cfg.n_pi - 1), cfg.n_pi).astype(jnp.int32)
         read = lambda axis: lambda x: jax.lax.dynamic_index_in_dim(x, at, axis, keepdims=False)
         buffer = state.extra["buffer"]
@@ -125,7 +113,7 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
         return {**state.extra, "buffer": buffer_write(state, *before)}
 
     base = ppo(cfg, env, network, parts, ppg_phases, auxiliary_phase)
-    template = aux_phase(cfg, network, parts, None)
+    auxiliary = aux_phase(learner)
 
     def init(key: jax.Array) -> TrainState:
         state = base.init(key)
@@ -135,14 +123,14 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
         steps = AuxBatch(*jax.tree.map(rollouts, (state.actor.obs, first, target)))
         carry = jax.tree.map(lambda x: jnp.zeros((cfg.n_pi, *x.shape), x.dtype), state.actor.carry)
         buffer = Sequences(steps, carry)
-        opt_state = {"aux": init_phase(template, state.params)} if aux_optimizer == "aux" else {}
+        opt_state = {"aux": init_phase(auxiliary, state.params)} if aux_optimizer == "aux" else {}
         return state.replace(opt_state={**state.opt_state, **opt_state}, extra={**state.extra, "buffer": buffer})
 
-    return base._replace(init=init, phases=(*base.phases, template), skipped=skipped)
+    return base._replace(init=init, phases=(*base.phases, auxiliary), skipped=skipped)
 
 
 def side_by_side(buffer: Sequences) -> Sequences:
-    """The rollouts of a buffer `[T, n_pi, B, ...]` as one, `[T, n_pi * B, ...]`."""
+    """Return the rollouts of a buffer `[T, n_pi, B, ...]` as one, `[T, n_pi * B, ...]`."""
     steps = jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), buffer.steps)
     return Sequences(steps, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), buffer.carry))
 
@@ -150,43 +138,42 @@ def side_by_side(buffer: Sequences) -> Sequences:
 # --- phases -----------------------------------------------------------------------------------------------------------
 
 
-def ppg_phases(cfg: PPGConfig, network: Network, parts: Components, clock: Clock | None) -> list[Phase]:
-    """The policy phase: one pass for policy and value where they have equally many, else one phase for each."""
+def ppg_phases(learner: Learner) -> list[Phase]:
+    """Learn policy and value together if they have equally many epochs, else one after the other."""
+    cfg = learner.cfg
     if cfg.e_pi == cfg.e_v:
-        joint = ppo_phases(cfg, network, parts, clock)
+        joint = ppo_phases(learner)
         return joint if cfg.aux_optimizer == "shared" else [phase._replace(frozen=("aux_value",)) for phase in joint]
-    optimizer = phase_optimizer(cfg, parts.base_optimizer, parts.lr_schedule, clock, cfg.e_pi)
-    loss = ppo_loss(cfg, network, parts.policy_loss, parts.extra_losses)
     return [
-        value_phase(cfg, network, parts, clock, frozen=("policy", "aux_value", "predictor")),
-        make_phase(cfg, network, "policy", loss, optimizer, cfg.e_pi, frozen=("value", "aux_value")),
+        value_phase(learner, frozen=("policy", "aux_value", "predictor")),
+        make_phase(learner, "policy", ppo_loss(learner), cfg.e_pi, frozen=("value", "aux_value")),
     ]
 
 
-def value_phase(cfg: OnPolicyConfig, network: Network, parts: Components, clock: Clock | None, **options) -> Phase:
-    """A phase in which the value function learns alone, `e_v` passes over the rollout; options are those of `Phase`."""
+def value_phase(learner: Learner, **options: Any) -> Phase:
+    """Learn the value function alone, in `e_v` passes over the rollout; options are those of `Phase`."""
+    cfg, network, _ = learner
 
-    def loss(params, batch):
-        outputs, _ = network.apply(params, batch.carry, batch.steps.obs, batch.steps.first)
-        return value_term(params, outputs, batch.steps, cfg)
+    def loss(params, minibatch):
+        outputs, _ = network.apply(params, minibatch.carry, minibatch.steps.obs, minibatch.steps.first)
+        return value_term(params, outputs, minibatch.steps, cfg)
 
-    optimizer = phase_optimizer(without_kl_control(cfg), parts.base_optimizer, parts.lr_schedule, clock, cfg.e_v)
-    return make_phase(cfg, network, "value", loss, optimizer, cfg.e_v, prefix="value/", **options)
+    return make_phase(learner, "value", loss, cfg.e_v, follows_kl=False, prefix="value/", **options)
 
 
-def aux_phase(cfg: PPGConfig, network: Network, parts: Components, clock: Clock | None) -> Phase:
-    """The auxiliary phase, in every `n_pi`-th update."""
+def aux_phase(learner: Learner) -> Phase:
+    """Return the auxiliary phase, in every `n_pi`-th update."""
+    cfg, network, parts = learner
     return Phase(
         name="aux",
         loss=aux_loss(cfg, network),
-        optimizer=aux_phase_optimizer(cfg, parts, clock),
+        optimizer=aux_phase_optimizer(cfg, parts.optimizer),
         groups=None,
         epochs=cfg.e_aux,
         minibatches=cfg.n_pi * cfg.num_envs // (cfg.aux_columns * cfg.aux_accumulation),
         accumulate=cfg.aux_accumulation,
         max_grad_norm=cfg.max_grad_norm,
         joint=cfg.grad_clip == "joint",
-        length=cfg.num_steps,
         every=cfg.n_pi,
         start=cfg.skipped_updates,
         prefix="aux/",
@@ -194,10 +181,10 @@ def aux_phase(cfg: PPGConfig, network: Network, parts: Components, clock: Clock 
     )
 
 
-def aux_loss(cfg: PPGConfig, network: Network) -> Callable:
-    """The joint loss of the auxiliary phase, `(params, minibatch of AuxBatch) -> (loss, metrics)`.
+def aux_loss(cfg: PPGConfig, network: Network) -> Loss:
+    """Return the joint loss of the auxiliary phase, `(params, minibatch of AuxBatch) -> (loss, metrics)`.
 
-    Where the value's gradient does not reach the torso (`arch = "detach"`), neither does that of its term here.
+    If the value's gradient does not reach the torso (`arch = "detach"`), neither does that of its term here.
     """
 
     def loss(params, batch):
@@ -212,17 +199,15 @@ def aux_loss(cfg: PPGConfig, network: Network) -> Callable:
     return loss
 
 
-def aux_phase_optimizer(cfg: PPGConfig, parts: Components, clock: Clock | None) -> PhaseOptimizer:
-    """One learning rate for the whole phase: the schedule's at the start of the policy phase, so that the last one learns too."""
-    plain = without_kl_control(cfg).replace(lr=cfg.aux_lr)
-    lr = cfg.aux_lr
-    if clock is not None:
-        lr = phase_optimizer(plain, parts.base_optimizer, None, updates_since(clock, cfg.n_pi - 1), cfg.e_pi).lr(None)
-    return constant_lr(parts.base_optimizer, lr, lr_multipliers(cfg))
+def aux_phase_optimizer(cfg: PPGConfig, optimizer: Optimizer) -> Optimizer:
+    """Return an optimizer with one rate for the phase: the schedule's at the first policy phase, so that the last one learns."""
+    rates = learning_rates(without_kl_control(cfg).replace(lr=cfg.aux_lr), None, cfg.e_pi * cfg.num_minibatches)
+    at_first = lambda clock, step: rates(updates_since(clock, cfg.n_pi - 1), jnp.uint32(0))
+    return optimizer._replace(rate=at_first, multipliers=lr_multipliers(cfg))
 
 
-def policy_and_value_error(network: Network, params: Any) -> Callable[[Sequences], tuple[Any, jax.Array]]:
-    """From sequences of `AuxBatch` to the policy, and half the squared error of the auxiliary value."""
+def policy_and_value_error(network: Network, params: Groups) -> Callable[[Sequences], tuple[Any, jax.Array]]:
+    """Return a function of `AuxBatch` sequences: the policy, and half the squared error of the auxiliary value."""
 
     def outputs_of(data):
         outputs, _ = network.apply(params, data.carry, data.steps.obs, data.steps.first)
@@ -233,7 +218,7 @@ def policy_and_value_error(network: Network, params: Any) -> Callable[[Sequences
 
 
 def in_chunks(function: Callable[[Sequences], Any], data: Sequences, size: int) -> Any:
-    """`function` of `size` of N sequences at a time, N a multiple of it; leaves `[L, N, ...]`."""
+    """Apply a function to `size` of N sequences at a time, N a multiple of it; leaves `[L, N, ...]`."""
 
     def one(i):
         cut = lambda axis: lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size, axis)

@@ -21,41 +21,24 @@ here, with the fewest settings; no other here is better on all environments meas
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 
-from purerl.acting.normalize import initial_statistics, merge_statistics
-from purerl.acting.rollout import collect_rollout, start
-from purerl.acting.wrappers import with_obs_normalization
+from purerl.acting.rollout import collect_rollout
 from purerl.config.base import OnPolicyConfig
-from purerl.core.arguments import accepted
-from purerl.core.clock import clock_at, increment
-from purerl.core.keys import named_key
-from purerl.core.reductions import at_once, key_here, share
 from purerl.core.streams import sum_over_streams
-from purerl.core.types import Advantages, Algorithm, Clock, Environment, Network, Outputs, Phase, Rollout, Sample, TrainState
-from purerl.learning import losses
-from purerl.learning.advantages import advantage_estimator, standardize, value_metrics
-from purerl.learning.components import Components
-from purerl.learning.kl_penalty import adapt_kl_coef, initial_kl_coef
-from purerl.learning.optimizers import phase_optimizer, scheduled_config
-from purerl.learning.phases import init_phase, make_phase, run_phases
-from purerl.learning.training_set import training_set
-
-Metrics = dict[str, Any]
+from purerl.core.types import Environment, Network, Outputs, Sample, Sequences, TrainState
+from purerl.learning.advantages import advantage_estimator, standardize
+from purerl.learning.batch import make_batch
+from purerl.learning.learner import Components, Learner, Metrics
+from purerl.learning.losses import approximate_kl, clip_fraction, clipped_surrogate, value_loss
+from purerl.learning.phases import Groups, Loss, Phase, make_phase, run_phases
+from purerl.learning.update import AfterLearning, Algorithm, finish_update, initial_state
 
 
-def ppo_phases(cfg: OnPolicyConfig, network: Network, parts: Components, clock: Clock | None) -> list[Phase]:
-    """What an update of PPO learns: policy and value in one loss. The clock is None where only the shapes are wanted."""
-    optimizer = phase_optimizer(cfg, parts.base_optimizer, parts.lr_schedule, clock, cfg.policy_epochs)
-    loss = ppo_loss(cfg, network, parts.policy_loss, (value_term, *parts.extra_losses))
-    return [make_phase(cfg, network, "ppo", loss, optimizer, cfg.policy_epochs)]
-
-
-def nothing_more(state: TrainState, rollout: Rollout, advantages: Advantages) -> tuple[TrainState, Metrics]:
-    """PPO does nothing more with a rollout."""
-    return state, {}
+def ppo_phases(learner: Learner) -> list[Phase]:
+    """Learn policy and value together."""
+    return [make_phase(learner, "ppo", ppo_loss(learner, value_term), learner.cfg.policy_epochs)]
 
 
 def ppo(
@@ -63,90 +46,76 @@ def ppo(
     env: Environment,
     network: Network,
     parts: Components,
-    phases: Callable[[OnPolicyConfig, Network, Components, Clock | None], list[Phase]] = ppo_phases,
-    after_learning: Callable[[TrainState, Rollout, Advantages], tuple[TrainState, Metrics]] = nothing_more,
+    phases: Callable[[Learner], list[Phase]] = ppo_phases,
+    after_learning: AfterLearning | None = None,
 ) -> Algorithm:
-    """PPO as two pure functions.
+    """Return PPO as two pure functions.
 
     Args:
         cfg, env, network: the config, environments, policy and value function.
-        parts: estimator, losses, optimizer and reward stage.
-        phases: what an update learns from its rollout, in this order. The policy's phase is the last.
-        after_learning: `(state, rollout, advantages) -> (state, metrics)`, what an algorithm adds to an update, after the
-          statistics were updated and before the clock is.
+        parts: estimator, losses, optimizer and rewards.
+        phases: from the learner of an update to what is learnt, in this order. The policy's phase is the last.
+        after_learning: `(state, rollout, advantages) -> (state, metrics)`, what an algorithm adds to an update.
     """
-    templates = tuple(phases(cfg, network, parts, None))
-    advantage = advantage_estimator(cfg, parts.advantage)
+    learner, estimate = Learner(cfg, network, parts), advantage_estimator(cfg, parts.advantage)
 
     def init(key: jax.Array) -> TrainState:
-        actor = start(env, network, share(cfg.num_envs), key_here(named_key(key, "start")))
-        params = network.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
-        reward_params, reward_state = parts.rewards.init(key, actor.obs)
-        params, extra = params | reward_params, initial_kl_coef(cfg) | reward_state
-        opt_state = {phase.name: init_phase(phase, params) for phase in templates}
-        return TrainState(params, opt_state, actor, clock_at(0), key, initial_statistics(cfg, env.observation_space), extra)
+        return initial_state(learner, env, phases(learner), key)
 
     def update(state: TrainState) -> tuple[TrainState, Metrics]:
-        cfg_now = scheduled_config(cfg, state)
-        state, rollout, rollout_metrics = collect_rollout(cfg, env, network, state)
-        state, rollout, reward_metrics = parts.rewards.process(state, rollout)
-        rollout = rollout.replace(steps=parts.rewards.prepare(state, rollout.steps))
-        advantages = advantage(rollout.steps, cfg)
-        data = training_set(cfg, state.statistics, rollout, advantages, templates[0].length, parts.sees_old_policy)
-        learner = with_obs_normalization(cfg, network, state.statistics)
-        metrics = rollout_metrics | reward_metrics | value_metrics(rollout.steps, advantages)
-        metrics, key, data = at_once(metrics, state.key, data)
-        state, train_metrics = run_phases(phases(cfg_now, learner, parts.given(state), state.clock), state.replace(key=key), data)
-        state, penalty_metrics = adapt_kl_coef(cfg_now, learner, state, data)
-        state = state.replace(statistics=merge_statistics(cfg, state.statistics, rollout.steps.obs, advantages.target))
-        state, more_metrics = after_learning(state, rollout, advantages)
-        state = state.replace(clock=increment(state.clock))
-        metrics |= train_metrics | penalty_metrics | more_metrics
-        return state, metrics | parts.measure(state, data, metrics)
+        # Collect a rollout; shape and scale its rewards.
+        state, rollout, metrics = collect_rollout(cfg, env, network, state)
+        state, rollout, reward_metrics = parts.rewards(state, rollout)
+        # Estimate advantages and value targets.
+        advantages, value_metrics = estimate(rollout.steps)
+        batch = make_batch(learner, state, rollout, advantages)
+        # Learn, with the coefficients and statistics of this update.
+        current = learner.at(state)
+        state, metrics = run_phases(phases(current), state, batch, metrics | reward_metrics | value_metrics)
+        return finish_update(current, state, rollout, advantages, batch, metrics, after_learning)
 
-    return Algorithm(init, update, templates)
+    return Algorithm(init, update, tuple(phases(learner)))
 
 
 # --- the loss ---------------------------------------------------------------------------------------------------------
 
 
-def value_term(params: Any, outputs: Outputs, old: Sample, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """The value's share of PPO's loss, `vf_coef * value loss`, and its metric."""
-    loss = losses.value_loss(outputs.value, old.value, old.target, cfg.value_clip, cfg.value_clip_eps)
+def surrogate(outputs: Outputs, old: Sample, advantage: jax.Array, cfg: OnPolicyConfig) -> jax.Array:
+    """Compute PPO's policy loss of each step, `[L, N]`. A custom `policy_loss` takes its place."""
+    return clipped_surrogate(outputs.policy.log_prob(old.action), old.log_prob, advantage, cfg.clip_eps)
+
+
+def value_term(params: Groups, outputs: Outputs, old: Sample, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Compute the value's term of the loss, `vf_coef * value loss`, and its metric."""
+    loss = value_loss(outputs.value, old.value, old.target, cfg.value_clip, cfg.value_clip_eps)
     value = sum_over_streams(loss, old.advantage).mean()
     return cfg.vf_coef * value, {"value_loss": value}
 
 
-def ppo_loss(
-    cfg: OnPolicyConfig, network: Network, policy_loss: Callable = losses.surrogate, terms: tuple[Callable, ...] = (value_term,)
-) -> Callable:
-    """`(params, minibatch) -> (loss, metrics)`, means over this device's share of it; see `run_phase`.
+def ppo_loss(learner: Learner, *terms: Callable) -> Loss:
+    """Return `(params, minibatch) -> (loss, metrics)`: the policy's loss, less the entropy bonus, and further terms.
 
-    Args:
-        cfg: its coefficients.
-        network: as learning sees it.
-        policy_loss: of each step.
-        terms: each `(params, Outputs, Sample, cfg) -> (scalar, metrics)`, added to the policy's loss.
+    Each term is `(params, Outputs, Sample, cfg) -> (scalar, metrics)`. The learner's extra losses are added to them.
     """
+    cfg, network, parts = learner
 
-    def loss(params, batch):
-        old = batch.steps
-        outputs, _ = network.apply(params, batch.carry, old.obs, old.first)
-        log_prob, entropy = outputs.policy.log_prob(old.action), outputs.policy.entropy().mean()
+    def loss(params: Groups, minibatch: Sequences) -> tuple[jax.Array, dict[str, jax.Array]]:
+        old = minibatch.steps
+        outputs, _ = network.apply(params, minibatch.carry, old.obs, old.first)
         by_minibatch = cfg.advantage_norm == "minibatch"
         advantage = standardize(old.advantage, old.advantage_moments) if by_minibatch else old.advantage
-        seen = accepted(policy_loss, policy=outputs.policy, old_policy=old.policy)
-        policy = policy_loss(log_prob, old.log_prob, advantage, cfg, **seen).mean()
+        policy = parts.policy_loss(outputs, old, advantage, cfg).mean()
+        log_prob, entropy = outputs.policy.log_prob(old.action), outputs.policy.entropy().mean()
         total, metrics = policy - cfg.ent_coef * entropy, {}
-        for term in terms:
+        for term in (*terms, *parts.extra_losses):
             added, term_metrics = term(params, outputs, old, cfg)
             total, metrics = total + added, metrics | term_metrics
         return total, metrics | {
             "loss": total,
             "policy_loss": policy,
             "entropy": entropy,
-            "approx_kl": losses.approximate_kl(log_prob, old.log_prob).mean(),
-            "clip_fraction": losses.clip_fraction(log_prob, old.log_prob, cfg.clip_eps).mean(),
+            "approx_kl": approximate_kl(log_prob, old.log_prob).mean(),
+            "clip_fraction": clip_fraction(log_prob, old.log_prob, cfg.clip_eps).mean(),
         }
 
     return loss

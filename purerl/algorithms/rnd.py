@@ -40,13 +40,13 @@ from flax import linen as nn
 from flax import struct
 
 from purerl.acting.normalize import EPSILON, Moments, RewardScale, initial_moments, merge, reward_sums, standardized
-from purerl.acting.rollout import collect, start
+from purerl.acting.rollout import collect, reset_actor
 from purerl.acting.wrappers import with_uniform_policy
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import ConfigError, Problem
-from purerl.core.keys import named_key
+from purerl.core.keys import local_key, named_key
 from purerl.core.metrics import mean_of
-from purerl.core.reductions import key_here, pooled, share
+from purerl.core.reductions import pmean
 from purerl.core.types import Environment, Intrinsic, Network, Transition
 from purerl.envs.signals import strong
 from purerl.networks.encoding import encode, without
@@ -166,7 +166,7 @@ def predictor_loss(prediction: jax.Array, features: jax.Array, counts: jax.Array
         counts: `[...]`, 1 or 0.
     """
     error = jnp.square(prediction - features).mean(-1)
-    counted = pooled(counts.sum())  # by each of several devices on average, so that the mean of their losses is the loss
+    counted = pmean(counts.sum())  # by each of several devices on average, so that the mean of their losses is the loss
     return (counts * error).sum() / jnp.where(counted > 0, counted, jnp.ones_like(counted))
 
 
@@ -175,12 +175,12 @@ def random_moments(
 ) -> Moments:
     """The moments updated with the observations that random actions lead to. The key is consumed."""
     acting = with_uniform_policy(network, env.action_space, jnp.bool_(True))
-    actor = start(env, acting, share(cfg.num_envs), key_here(named_key(key, "start")))
+    actor = reset_actor(env, acting, cfg.num_envs, key)
     params = acting.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
 
     def one(carry, i):
         actor, moments = carry
-        key_i = key_here(named_key(key, "rollout", i))
+        key_i = local_key(key, "rollout", i)
         actor, rollout, _ = collect(env, acting, params, actor, key_i, cfg.num_steps, valued=False, keep_next_obs=True)
         return (actor, merge(moments, read(rollout.steps.next_obs))), None
 

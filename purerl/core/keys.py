@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem
+from purerl.core.reductions import fold_in_device
 from purerl.core.types import Clock
 
 
@@ -24,6 +25,11 @@ def named_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> 
         for word in words:
             key = jax.random.fold_in(key, word)
     return key
+
+
+def local_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax.Array:
+    """Return this device's own key for a named use of randomness; see `named_key`."""
+    return fold_in_device(named_key(key, name, *counters))
 
 
 def flat_draw(draw: Callable, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -68,13 +68,13 @@ def num_devices() -> int:
     return 1 if axis is None else axis.size
 
 
-def share(count: int) -> int:
-    """How many of so many environments, or columns of a training set, this device has."""
+def local_batch(count: int) -> int:
+    """Return this device's share of `count` environments."""
     return count // num_devices()
 
 
-def key_here(key: jax.Array) -> jax.Array:
-    """A key of this device's own, from one that all have."""
+def fold_in_device(key: jax.Array) -> jax.Array:
+    """Return this device's own key, from a key that all devices hold."""
     axis = _AXIS.get()
     return key if axis is None else jax.random.fold_in(key, jax.lax.axis_index(axis.name))
 
@@ -83,34 +83,37 @@ def key_here(key: jax.Array) -> jax.Array:
 
 
 def mean(x: jax.Array) -> jax.Array:
-    """The mean over all of `x`, on all devices. Every device holds equally many."""
-    return pooled(x.mean())
+    """Return the mean over all of `x`, on all devices. Every device holds equally many."""
+    return pmean(x.mean())
 
 
 def total(x: jax.Array) -> jax.Array:
-    """The sum over all of `x`, on all devices."""
+    """Return the sum over all of `x`, on all devices."""
     return _over(jax.lax.psum, x.sum())
 
 
-def largest(x: jax.Array) -> jax.Array:
-    """The maximum over all of `x`, on all devices."""
+def pmax(x: jax.Array) -> jax.Array:
+    """Return the maximum over all of `x`, on all devices."""
     return _over(jax.lax.pmax, x.max())
 
 
-def everywhere(flag: jax.Array) -> jax.Array:
-    """Whether a flag is set on all devices. Bool scalar."""
+def pall(flag: jax.Array) -> jax.Array:
+    """Return True if a flag is set on all devices. Bool scalar."""
     return _over(jax.lax.pmin, flag.astype(jnp.int32)) == 1 if num_devices() > 1 else flag
 
 
 def moments(x: jax.Array, axis: tuple[int, ...] | None = None) -> tuple[jax.Array, jax.Array]:
-    """Mean and population variance over these axes of `x`, or all, on all devices. Two passes: exact also far from 0."""
-    center = pooled(x.mean(axis))
+    """Return the mean and the population variance over some axes of `x`, or all, on all devices.
+
+    Two passes: exact also far from 0.
+    """
+    center = pmean(x.mean(axis))
     spread = x - (center if axis is None else jnp.expand_dims(center, axis))
-    return center, pooled(jnp.square(spread).mean(axis))
+    return center, pmean(jnp.square(spread).mean(axis))
 
 
-def pooled(tree: Any) -> Any:
-    """The mean over devices of what each holds, such as its gradients. One exchange for all arrays of one dtype."""
+def pmean(tree: Any) -> Any:
+    """Return the mean over devices of what each holds, such as its gradients. One exchange for all arrays of one dtype."""
     axis, (leaves, structure) = _AXIS.get(), jax.tree.flatten(tree)
     if axis is None or not leaves:
         return tree
@@ -121,17 +124,17 @@ def pooled(tree: Any) -> Any:
     return structure.unflatten([part.reshape(x.shape) for part, x in zip(parts, leaves, strict=True)])
 
 
-def at_once(metrics: Any, key: jax.Array, data: Any) -> tuple[Any, jax.Array, Any]:
-    """Metrics that several devices exchange before an epoch begins, its key, and its data.
+def reduce_before(metrics: Any, key: jax.Array, batch: Any) -> tuple[Any, jax.Array, Any]:
+    """Place an optimisation barrier: devices reduce metrics before the epochs, so that the metrics' inputs can be freed.
 
-    Put off to the end of an update, the exchange would keep in memory what the metrics are made of. A TPU would lay out the data
-    for the epoch while it still has those, and so is made to wait with that too; a GPU would need a copy for it.
+    A TPU would lay out the batch while it still holds those inputs, so there the batch waits, too. A GPU would need a copy for
+    that.
     """
     if _AXIS.get() is None:
-        return metrics, key, data
+        return metrics, key, batch
     before_key = lambda *args: (*jax.lax.optimization_barrier(args[:2]), args[2])
-    before_data = lambda *args: jax.lax.optimization_barrier(args)
-    return by_platform(metrics, key, data, cpu=before_key, accelerator=before_key, tpu=before_data)
+    before_batch = lambda *args: jax.lax.optimization_barrier(args)
+    return by_platform(metrics, key, batch, cpu=before_key, accelerator=before_key, tpu=before_batch)
 
 
 def gathered(tree: Any) -> Any:
@@ -151,7 +154,7 @@ def quantile(x: jax.Array, q: float) -> jax.Array:
         enough = mean((x <= middle).astype(jnp.float32)) >= q
         return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
 
-    return jax.lax.fori_loop(0, 24, halve, (-largest(-x), largest(x)))[1]
+    return jax.lax.fori_loop(0, 24, halve, (-pmax(-x), pmax(x)))[1]
 
 
 def _over(collective: Callable, x: Any) -> Any:

@@ -373,68 +373,6 @@ class Intrinsic(NamedTuple):
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-class PhaseOptimizer(NamedTuple):
-    """The optimizer of a phase: from gradients to steps, with the learning rate applied.
-
-    init: `(params) -> opt_state`, what persists from one update to the next.
-    step: `(gradient, opt_carry, params, metrics, stopped=None) -> (step, opt_carry)`. The step is to be subtracted from the
-      parameters. The metrics are those of the loss on this minibatch. The carry is the optimizer state with what is counted
-      within one update. Where `stopped` is set the step is 0, and the gradient does not enter the optimizer state.
-    lr: `(opt_state) -> float32`, the current learning rate.
-    begin, end: from the optimizer state to the carry of an update, and back.
-    report: `(opt_carry) -> metrics` of the last step.
-    elementwise: a step does not depend on the shapes of parameters, so that a group may be given as one vector.
-    uniform: nor does a step depend on which group a parameter is in, so that all groups may be given as one vector.
-    """
-
-    init: Callable
-    step: Callable
-    lr: Callable
-    begin: Callable = lambda opt_state: opt_state
-    end: Callable = lambda opt_carry: opt_carry
-    report: Callable = lambda opt_carry: {}
-    elementwise: bool = False
-    uniform: bool = False
-
-
-class Phase(NamedTuple):
-    """One way of moving parameters: a loss, what it moves, how often.
-
-    name: prefix of the names of its random keys.
-    loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`.
-    optimizer: from its gradients to steps.
-    groups: the names of the parameter groups that move; None for all.
-    epochs, minibatches: passes over the data, and gradient steps in each pass.
-    accumulate: equal parts of a minibatch, one after the other, whose mean gradient makes the step.
-    max_grad_norm: of all groups together, or of each if `joint` is False; inf disables.
-    length: steps of a training sequence. 1 gives minibatches of single steps, T of whole environment columns.
-    block: sequences in a row that stay together in one minibatch. With length 1, B of them are one time step of all environments.
-    every: run it in every k-th update only.
-    start: updates before the first.
-    prefix: of the names of its gradient norms.
-    beforehand: `(steps [L, M, n]) -> {name: [M, ...]}`, what the loss needs to know of each of the M minibatches from all
-      devices, computed once an epoch, so that gradient steps need not exchange it. None if there is nothing.
-    frozen: groups that do not move, where `groups` is None.
-    """
-
-    name: str
-    loss: Callable
-    optimizer: PhaseOptimizer
-    groups: tuple[str, ...] | None
-    epochs: int
-    minibatches: int
-    max_grad_norm: Any
-    joint: bool = True
-    length: int = 1
-    block: int = 1
-    every: int = 1
-    start: int = 0
-    accumulate: int = 1
-    prefix: str = ""
-    beforehand: Callable | None = None
-    frozen: tuple[str, ...] = ()
-
-
 @struct.dataclass
 class Actor:
     """What interacts with the environments and outlives a rollout. Leaves `[B, ...]`."""
@@ -475,33 +413,6 @@ class TrainState:
     key: jax.Array
     statistics: PyTree
     extra: dict[str, PyTree] = struct.field(default_factory=dict)
-
-
-class Algorithm(NamedTuple):
-    """A training algorithm as pure functions.
-
-    init: `(key) -> TrainState`.
-    update: `(TrainState) -> (TrainState, metrics)`.
-    phases: what an update learns, in this order; without their losses.
-    restart: `(TrainState) -> TrainState`, with all that follows from parameters and statistics which were put into it.
-    skipped: `(before, after) -> extra`, what `extra` becomes when `nonfinite="freeze"` throws an update away.
-
-    Example:
-        >>> from purerl.algorithms.ppo import ppo
-        >>> def with_decay(cfg, env, network, parts):
-        ...     base = ppo(cfg, env, network, parts)
-        ...     def update(state):
-        ...         state, metrics = base.update(state)
-        ...         return state.replace(params=jax.tree.map(lambda x: 0.999 * x, state.params)), metrics
-        ...     return base._replace(update=update)
-        >>> train = purerl.make_train(purerl.PPOConfig(), algorithm=with_decay)
-    """
-
-    init: Callable
-    update: Callable
-    phases: tuple[Phase, ...]
-    restart: Callable = lambda state: state
-    skipped: Callable = lambda before, after: before.extra
 
 
 @struct.dataclass

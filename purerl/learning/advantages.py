@@ -19,18 +19,18 @@ Example:
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import chex
 import jax
 import jax.numpy as jnp
 
-from purerl.core.metrics import explained_variance
+from purerl.config.base import OnPolicyConfig
+from purerl.core.metrics import Mean, explained_variance
 from purerl.core.platform import scan
 from purerl.core.reductions import moments
 from purerl.core.streams import extrinsic
 from purerl.core.types import Advantages, Transition
-from purerl.learning.intrinsic import over_streams
+from purerl.learning.intrinsic import Estimator, over_streams
 
 
 def gae(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Advantages:
@@ -130,28 +130,28 @@ def n_step(steps: Transition, gamma: jax.Array, n: int) -> Advantages:
     return _gradient_free(target - steps.value, target)
 
 
-def estimate(steps: Transition, cfg: Any) -> Advantages:
-    """The estimator that a config names, with the config's discount and trade-off."""
+def estimate(steps: Transition, cfg: OnPolicyConfig) -> Advantages:
+    """Estimate advantages by the estimator, the discount and the trade-off of a config."""
     if cfg.estimator == "n_step":
         return n_step(steps, cfg.gamma, cfg.return_steps)
     return {"gae": gae, "td_lambda": td_lambda}[cfg.estimator](steps, cfg.gamma, cfg.gae_lambda)
 
 
-def advantage_estimator(cfg: Any, estimator: Callable) -> Callable[[Transition, Any], Advantages]:
-    """An estimator as an algorithm uses it: over both reward streams and standardised over the batch, if the config says so."""
+def advantage_estimator(cfg: OnPolicyConfig, estimator: Estimator) -> Callable[[Transition], tuple[Advantages, dict[str, Mean]]]:
+    """Return `(steps) -> (advantages, metrics)`, with both reward streams and standardised over the batch as configured.
+
+    The metric is the share of the targets' variance that the values of the rollout predicted.
+    """
     estimator = estimator if cfg.streams == 1 else over_streams(estimator)
 
-    def advantages(steps: Transition, cfg: Any) -> Advantages:
+    def advantages(steps: Transition) -> tuple[Advantages, dict[str, Mean]]:
         found = estimator(steps, cfg)
-        return found.replace(advantage=standardize(found.advantage)) if cfg.advantage_norm == "batch" else found
+        if cfg.advantage_norm == "batch":
+            found = found.replace(advantage=standardize(found.advantage))
+        value, target = (extrinsic(x, steps.first) for x in (steps.value, found.target))
+        return found, {"explained_variance": explained_variance(value, target)}
 
     return advantages
-
-
-def value_metrics(steps: Transition, advantages: Advantages) -> dict[str, Any]:
-    """How well the values of a rollout predicted their targets."""
-    value, target = (extrinsic(x, steps.first) for x in (steps.value, advantages.target))
-    return {"explained_variance": explained_variance(value, target)}
 
 
 def standardize(advantage: jax.Array, known: tuple[jax.Array, jax.Array] | tuple[()] = ()) -> jax.Array:

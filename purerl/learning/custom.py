@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.config.base import OnPolicyConfig
 from purerl.core.arguments import accepted
-from purerl.core.errors import ConfigError, Problem, guarded, raise_if_any
+from purerl.core.errors import ConfigError, Problem, code_of, guarded, raise_if_any
 from purerl.core.metrics import Mean, mean_of, values
-from purerl.core.types import Advantages, Transition
+from purerl.core.types import Advantages, Outputs, Sample, Transition
 
 COLUMNS = ("update", "steps", "seconds", "steps_per_second")  # what recorders write beside the metrics
 
@@ -46,16 +47,34 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
     return measure
 
 
+SIGNATURE = "policy_loss(outputs, old, advantage, cfg) -> loss of each step [L, N]"
+FORMER = {
+    "log_prob": "outputs.policy.log_prob(old.action)",
+    "old_log_prob": "old.log_prob",
+    "policy": "outputs.policy",
+    "old_policy": "old.policy",
+}
+
+
 def checked_loss(function: Callable) -> Callable:
-    """A user's `policy_loss`, which must give one number for each step."""
-    call = guarded("policy_loss", function)
+    """Return a custom `policy_loss` that is refused unless it gives one number for each step.
+
+    Raises:
+        ConfigError: the function has parameters of the signature before 0.4.
+    """
+    former = list(accepted(function, **FORMER))
+    if former:
+        hint = f"the signature is {SIGNATURE}, where " + ", ".join(f"{name} is {FORMER[name]}" for name in former)
+        raise ConfigError([Problem("policy_loss", f"parameters {', '.join(former)}", hint)])
 
     @functools.wraps(function)
-    def loss(log_prob: jax.Array, *args: Any, **distributions: Any) -> jax.Array:
-        found = call(log_prob, *args, **distributions)
-        if getattr(found, "shape", None) != log_prob.shape:
+    def loss(outputs: Outputs, old: Sample, advantage: jax.Array, cfg: OnPolicyConfig) -> jax.Array:
+        with code_of("policy_loss", SIGNATURE):
+            found = function(outputs, old, advantage, cfg)
+        if getattr(found, "shape", None) != advantage.shape:
             shape = list(found.shape) if hasattr(found, "shape") else type(found).__name__
-            raise ConfigError([Problem("policy_loss", shape, f"must give one number for each step, {list(log_prob.shape)}")])
+            hint = f"must give one number for each step, {list(advantage.shape)}: {SIGNATURE}"
+            raise ConfigError([Problem("policy_loss", shape, hint)])
         return found.astype(jnp.float32)
 
     return loss

@@ -6,13 +6,13 @@ observation that is acted on next.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 
+from purerl.config.base import OnPolicyConfig
 from purerl.core.types import Advantages, Transition
 
-Estimator = Callable[[Transition, Any], Advantages]
+Estimator = Callable[[Transition, OnPolicyConfig], Advantages]
 
 
 def with_flags_per_stream(steps: Transition) -> Transition:
@@ -22,12 +22,12 @@ def with_flags_per_stream(steps: Transition) -> Transition:
     return steps.replace(**dict(zip(("terminated", "truncated"), flags, strict=True)))
 
 
-def with_gamma_per_stream(cfg: Any) -> Any:
+def with_gamma_per_stream(cfg: OnPolicyConfig) -> OnPolicyConfig:
     """The config with a discount for each stream, `[2]`."""
     return cfg.replace(gamma=jnp.stack([jnp.float32(cfg.gamma), jnp.float32(cfg.rnd.gamma_int)]))
 
 
-def combined(cfg: Any, advantages: Advantages) -> Advantages:
+def combined(cfg: OnPolicyConfig, advantages: Advantages) -> Advantages:
     """One advantage for the policy, `ext_coef * A_ext + int_coef * A_int`. The targets stay separate."""
     ext, intrinsic = advantages.advantage[..., 0], advantages.advantage[..., 1]
     return advantages.replace(advantage=cfg.rnd.ext_coef * ext + cfg.rnd.int_coef * intrinsic)

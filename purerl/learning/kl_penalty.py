@@ -5,31 +5,32 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from purerl.config.base import OnPolicyConfig
 from purerl.core.clock import is_before
 from purerl.core.metrics import mean_of
 from purerl.core.reductions import mean
-from purerl.core.types import Network, Outputs, Sample, Sequences, TrainState
+from purerl.core.types import Network, Outputs, PyTree, Sample, Sequences, TrainState
 
 
-def initial_kl_coef(cfg: Any) -> dict[str, jax.Array]:
-    """The entry of `TrainState.extra` that an adaptive penalty starts from."""
+def initial_kl_coef(cfg: OnPolicyConfig) -> dict[str, jax.Array]:
+    """Return the entry of `TrainState.extra` that an adaptive penalty starts from."""
     return {"kl_coef": jnp.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
 
 
-def kl_loss(params: Any, outputs: Outputs, batch: Sample, cfg: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """`kl_coef * KL(old || new)`, or 0 where the divergence is only measured, with the metric `kl`."""
+def kl_loss(params: PyTree, outputs: Outputs, batch: Sample, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Compute `kl_coef * KL(old || new)`, or 0 if the divergence is only measured, with the metric `kl`."""
     kl = batch.policy.kl(outputs.policy).mean()
     return 0.0 if cfg.kl_penalty == "none" else cfg.kl_coef * kl, {"kl": kl}
 
 
-def adapt_kl_coef(cfg: Any, network: Network, state: TrainState, data: Sequences) -> tuple[TrainState, dict[str, Any]]:
-    """The state with the coefficient for the next update, after this one moved the policy; and metrics.
+def adapt_kl_coef(cfg: OnPolicyConfig, network: Network, state: TrainState, data: Sequences) -> tuple[TrainState, dict[str, Any]]:
+    """Return the state with the coefficient of the next update, after this one moved the policy; and metrics.
 
     Args:
-        cfg: the config of this update, see `scheduled_config`.
+        cfg: the config of this update, see `Learner.at`.
         network: as learning sees it.
         state: after learning.
-        data: the training set of the update.
+        data: the batch of the update.
     """
     if cfg.kl_penalty != "adaptive":
         return state, {}
@@ -40,8 +41,8 @@ def adapt_kl_coef(cfg: Any, network: Network, state: TrainState, data: Sequences
     return state.replace(extra={**state.extra, "kl_coef": coef}), metrics
 
 
-def adapted_kl_coef(cfg: Any, coef: jax.Array, kl: jax.Array) -> jax.Array:
-    """The coefficient after an update that moved the policy by `kl`: raised if it moved too far, lowered if too little.
+def adapted_kl_coef(cfg: OnPolicyConfig, coef: jax.Array, kl: jax.Array) -> jax.Array:
+    """Return the coefficient after an update that moved the policy by `kl`: raised if too far, lowered if too little.
 
     It stays within 1e-10 and 1e10. A coefficient of 0 or infinity could never change again.
     """

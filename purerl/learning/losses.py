@@ -6,8 +6,6 @@ Example:
     [-1.25, -1.0]
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,11 +32,6 @@ def clipped_surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: j
     """
     ratio = probability_ratio(log_prob, old_log_prob)
     return -jnp.minimum(ratio * advantage, jnp.clip(ratio, 1 - clip_eps, 1 + clip_eps) * advantage)
-
-
-def surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, cfg: Any) -> jax.Array:
-    """PPO's policy loss of each step, with the config's `clip_eps`. It is what `policy_loss` replaces."""
-    return clipped_surrogate(log_prob, old_log_prob, advantage, cfg.clip_eps)
 
 
 def half_squared_error(prediction: jax.Array, target: jax.Array) -> jax.Array:

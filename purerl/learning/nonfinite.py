@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.metrics import Mean, Sum
-from purerl.core.reductions import everywhere
+from purerl.core.reductions import pall
 from purerl.core.types import TrainState
 
 PyTree = Any
@@ -26,7 +26,7 @@ def freeze(update: Callable, skipped: Callable) -> Callable:
     def frozen(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
         after, metrics = update(state)
         learnt, before = ({name: getattr(s, name) for name in (*LEARNT, "extra")} for s in (after, state))
-        finite = everywhere(jnp.stack(finite_leaves(learnt)).all())
+        finite = pall(jnp.stack(finite_leaves(learnt)).all())
         before["extra"] = skipped(state, after)
         kept = jax.tree.map(lambda new, old: jnp.where(finite, new, old), learnt, before)
         counted = {name: _counted(metric) for name, metric in metrics.items()}

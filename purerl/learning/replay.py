@@ -11,10 +11,8 @@ from purerl.acting.final_obs import at_truncations, final_obs_of, rows_of_trunca
 from purerl.acting.rollout import edge_values, next_values, one_step
 from purerl.core.clock import remainder
 from purerl.core.platform import where_any
-from purerl.core.types import Actor, Clock, Network, Outputs, Rollout
-from purerl.learning.training_set import sequences
-
-PyTree = Any
+from purerl.core.types import Actor, Clock, Network, Outputs, PyTree, Rollout
+from purerl.learning.batch import sequences
 
 EMPTY = 2**30  # uses of a place in the ring that no rollout was written to
 

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 
 from purerl.acting.normalize import merge_rewards, scaled_rewards
 from purerl.acting.rollout import step_counts
-from purerl.core.keys import named_key
-from purerl.core.reductions import key_here
+from purerl.core.keys import local_key, named_key
 from purerl.core.types import Intrinsic, Rollout, TrainState, Transition
 
 PyTree = Any
@@ -29,6 +28,11 @@ class RewardStage(NamedTuple):
     process: Callable
     prepare: Callable
     losses: Callable
+
+    def __call__(self, state: TrainState, rollout: Rollout) -> tuple[TrainState, Rollout, dict[str, Any]]:
+        """Process a rollout, and prepare its steps to be learnt from at once."""
+        state, rollout, metrics = self.process(state, rollout)
+        return state, rollout.replace(steps=self.prepare(state, rollout.steps)), metrics
 
 
 def reward_stage(cfg: Any, shaper: Shaper | None = None, intrinsic: Intrinsic | None = None) -> RewardStage:
@@ -62,7 +66,7 @@ def reward_stage(cfg: Any, shaper: Shaper | None = None, intrinsic: Intrinsic | 
         steps = steps.replace(reward=scaled_rewards(cfg, state.statistics, steps.reward))
         if intrinsic is None or intrinsic.training is None:
             return steps
-        key = key_here(named_key(state.key, "intrinsic/training", state.clock))
+        key = local_key(state.key, "intrinsic/training", state.clock)
         return steps.replace(intrinsic=intrinsic.training(state.extra["intrinsic"], steps, key))
 
     def losses(state: TrainState) -> tuple[Callable, ...]:

@@ -13,7 +13,7 @@ from purerl.core import reductions
 from purerl.core.clock import clock_at
 from purerl.core.keys import named_key
 from purerl.core.plan import needed_bytes
-from purerl.core.reductions import everywhere, on_axis
+from purerl.core.reductions import on_axis, pall
 from purerl.core.types import TrainState
 from purerl.learning.nonfinite import LEARNT, finite_leaves
 from purerl.runs.analysis.rendering import render
@@ -145,4 +145,4 @@ class Runs(Batch):
         buffer = jax.tree.map(lambda x: jnp.zeros((MAX_CHUNK, *x.shape), x.dtype), self._row)
         state, buffer = jax.lax.fori_loop(0, length, body, (state, buffer))
         finite = jnp.stack(finite_leaves({name: getattr(state, name) for name in LEARNT})).all()
-        return state, buffer, on_axis(everywhere, train.axis)(finite)
+        return state, buffer, on_axis(pall, train.axis)(finite)

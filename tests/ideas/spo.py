@@ -20,8 +20,8 @@ class SPOConfig(purerl.PPOConfig):
     spo_eps: float = purerl.leaf(0.2)
 
 
-def spo_loss(log_prob, old_log_prob, advantage, cfg):
-    ratio = purerl.losses.probability_ratio(log_prob, old_log_prob)
+def spo_loss(outputs, old, advantage, cfg):
+    ratio = purerl.losses.probability_ratio(outputs.policy.log_prob(old.action), old.log_prob)
     return -(ratio * advantage - jnp.abs(advantage) / (2 * cfg.spo_eps) * jnp.square(ratio - 1))
 
 

@@ -21,10 +21,11 @@ class VMPOConfig(purerl.PPOConfig):
     alpha: float = purerl.leaf(1.0)
 
 
-def vmpo_loss(log_prob, old_log_prob, advantage, cfg, policy, old_policy):
+def vmpo_loss(outputs, old, advantage, cfg):
     better = advantage >= jnp.median(advantage)
     weight = jax.nn.softmax(jnp.where(better, advantage / cfg.eta, -jnp.inf), axis=(0, 1))
-    return -weight * weight.size * log_prob + cfg.alpha * old_policy.kl(policy)
+    log_prob = outputs.policy.log_prob(old.action)
+    return -weight * weight.size * log_prob + cfg.alpha * old.policy.kl(outputs.policy)
 
 
 def vmpo(cfg, env, network, parts):

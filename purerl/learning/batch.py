@@ -1,0 +1,75 @@
+"""Batches: a rollout with its advantages, cut into training sequences."""
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Literal
+
+from purerl.acting.normalize import standardize_values
+from purerl.core.types import Advantages, PyTree, Rollout, Sample, Sequences, TrainState
+from purerl.learning.learner import Learner
+from purerl.learning.phases import sequence_length
+
+
+def make_batch(learner: Learner, state: TrainState, rollout: Rollout, advantages: Advantages) -> Sequences:
+    """Return what the losses read of a rollout and its advantages, as `Sequences` of `Sample`.
+
+    Values and targets are standardised as the network's outputs are. The policy that acted is part of the batch if a loss
+    reads it.
+
+    Args:
+        learner: its config, network and losses.
+        state: its statistics standardise values; its parameters have the shapes that losses are traced for.
+        rollout: `[T, B]`.
+        advantages: `[T, B]`.
+    """
+    steps = rollout.steps
+    kept = {name: getattr(steps, name) for name in ("obs", "first", "action", "log_prob", "intrinsic")}
+    policy = steps.policy if reads_old_policy(learner, state, rollout) else ()
+    value, target = (standardize_values(state.statistics, x) for x in (steps.value, advantages.target))
+    samples = Sample(**kept, policy=policy, value=value, advantage=advantages.advantage, target=target)
+    return sequences(samples, rollout.carry, sequence_length(learner.cfg, learner.network))
+
+
+def sequences(steps: PyTree, carry: PyTree, length: int) -> Sequences:
+    """Cut a rollout into training sequences.
+
+    Args:
+        steps: leaves `[T, B, ...]`.
+        carry: leaves `[T / L, B, ...]`, the hidden state before each sequence.
+        length: L, a divisor of T.
+
+    Returns:
+        `Sequences` of L contiguous steps each, `N = T * B / L` of them.
+    """
+
+    def cut(x):  # [T, B, ...] -> [T/L, L, B, ...] -> [L, T/L, B, ...] -> [L, N, ...]
+        return x.reshape(-1, length, *x.shape[1:]).swapaxes(0, 1).reshape(length, -1, *x.shape[2:])
+
+    return Sequences(jax.tree.map(cut, steps), jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), carry))
+
+
+def reads_old_policy(learner: Learner, state: TrainState, rollout: Rollout) -> bool:
+    """Return True if a loss reads the policy that acted, by tracing the policy's loss for one step of a rollout."""
+    if learner.cfg.measures_kl:
+        return True
+    row = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), rollout.steps)
+    carry = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rollout.carry)
+    return loss_reads_policy(learner, state.params, carry, row.obs, row.first, row.action, row.policy)
+
+
+def loss_reads_policy(
+    learner: Learner, params: PyTree, carry: PyTree, obs: PyTree, first: PyTree, action: PyTree, policy: PyTree
+) -> bool:
+    """Trace the policy's loss, for shapes `[L, N, ...]` and `[N, ...]` of the carry; return True if it reads `old.policy`."""
+    cfg, network, parts = learner
+    number = jax.ShapeDtypeStruct(first.shape, jnp.float32)
+
+    def loss(policy, outputs, obs, first, action, number):
+        value = outputs.value
+        old = Sample(obs, first, action, number, value, number, value, policy=policy)
+        return parts.policy_loss(outputs, old, number, cfg)
+
+    outputs = jax.eval_shape(lambda *args: network.apply(*args)[0], params, carry, obs, first)
+    traced = jax.make_jaxpr(loss)(policy, outputs, obs, first, action, number).jaxpr
+    read = {x for equation in traced.eqns for x in equation.invars if not isinstance(x, Literal)}
+    return not read.isdisjoint(traced.invars[: len(jax.tree.leaves(policy))])

@@ -1,0 +1,65 @@
+"""The learner of an update: the config, the network and the replaceable parts that its phases are made of."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+
+from purerl.acting.wrappers import with_obs_normalization
+from purerl.config.base import OnPolicyConfig
+from purerl.core.clock import progress
+from purerl.core.types import Advantages, Network, TrainState, Transition
+from purerl.learning.optimizers import Optimizer
+from purerl.learning.rewards import RewardStage
+
+Metrics = dict[str, Any]
+
+
+class Components(NamedTuple):
+    """The parts of an algorithm that a user can replace.
+
+    advantage: `(steps [T, B], cfg) -> Advantages [T, B]`.
+    policy_loss: `(Outputs, Sample, advantage, cfg) -> loss`, of each step `[L, N]`.
+    extra_losses: each `(params, Outputs, Sample, cfg) -> (scalar, metrics)`, added to the policy's loss.
+    optimizer: from gradients to steps, without the learning rate.
+    lr_schedule: `(gradient steps so far) -> learning rate`; None for the config's.
+    rewards: shaping, scaling and intrinsic rewards.
+    measure: `(state, batch, metrics) -> metrics`, called at the end of an update with the state after it, its batch as
+      `Sequences` of `Sample`, and its metrics.
+    """
+
+    advantage: Callable[[Transition, OnPolicyConfig], Advantages]
+    policy_loss: Callable[..., jax.Array]
+    extra_losses: tuple[Callable, ...]
+    optimizer: Optimizer
+    lr_schedule: Callable[[jax.Array], jax.Array] | None
+    rewards: RewardStage
+    measure: Callable[..., Metrics] = lambda state, batch, metrics: {}
+
+
+class Learner(NamedTuple):
+    """The config, the network and the parts that phases are made of.
+
+    cfg: the config; of an update, with the coefficients of that update.
+    network: policy and value function; of an update, on standardised observations.
+    parts: the replaceable parts; of an update, with the loss of intrinsic rewards.
+    """
+
+    cfg: OnPolicyConfig
+    network: Network
+    parts: Components
+
+    def at(self, state: TrainState) -> "Learner":
+        """Return the learner of the update that comes next for a state."""
+        losses = (*self.parts.extra_losses, *self.parts.rewards.losses(state))
+        network = with_obs_normalization(self.cfg, self.network, state.statistics)
+        return Learner(scheduled_config(self.cfg, state), network, self.parts._replace(extra_losses=losses))
+
+
+def scheduled_config(cfg: OnPolicyConfig, state: TrainState) -> OnPolicyConfig:
+    """Return the config with the coefficients that follow a schedule, or the policy, at their values for the next update."""
+    at = lambda start, end: start + (end - start) * progress(state.clock, cfg.num_updates)
+    changes = {"clip_eps": at(cfg.clip_eps, cfg.clip_eps_final)} if cfg.clip_schedule == "linear" else {}
+    changes |= {"ent_coef": at(cfg.ent_coef, cfg.ent_coef_final)} if cfg.ent_schedule == "linear" else {}
+    changes |= {"kl_coef": state.extra["kl_coef"]} if cfg.kl_penalty == "adaptive" else {}
+    return cfg.replace(**changes)
