@@ -31,6 +31,7 @@ from purerl.core.types import (
     MultiBinary,
     Network,
     Outputs,
+    PyTree,
     Space,
     TrainState,
 )
@@ -44,7 +45,6 @@ from purerl.networks.actor_critic import bounded
 from purerl.networks.distributions import Bernoulli
 from purerl.networks.encoding import without
 
-PyTree = Any
 MASK = re.compile(r"action_?mask|(legal|valid|avail\w*)_?action")  # the name of an entry that is probably an action mask
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from purerl.acting.bootstrap import one_step
 from purerl.acting.evaluate import evaluate
 from purerl.acting.policy import Policy
-from purerl.acting.rollout import collect, one_step
+from purerl.acting.rollout import collect
 from purerl.acting.wrappers import with_action_mask, with_statistics
 from purerl.algorithms.ppo import surrogate
 from purerl.algorithms.registry import MAKERS
@@ -58,8 +59,6 @@ from purerl.learning.update import Algorithm
 from purerl.networks.actor_critic import actor_critic
 from purerl.networks.distributions import action_unit
 from purerl.networks.modules import with_finite_logits, with_float32_outputs
-
-PyTree = Any
 
 
 def make_train(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.acting.final_obs import final_obs_of
+from purerl.acting.bootstrap import final_obs_of
 from purerl.runs.storage.migrations import RING, described, fitted
 from purerl.studies.listing import listed
 from tests.old_runs import CASES, HERE, STOPPED, UPDATES, arguments, digest, values

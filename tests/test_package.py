@@ -13,7 +13,8 @@ MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix("
 # A room imports from rooms on lower floors, and not from those beside it.
 FLOORS = """
 core
-config envs networks acting
+config
+envs networks acting
 learning
 algorithms checks
 train

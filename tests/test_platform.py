@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.acting.rollout import collect, start
+from purerl.acting.rollout import collect, reset_actor
 from purerl.core.packing import pack, unpack
 from purerl.core.platform import by_platform, scan, where_any
 from purerl.envs import make_env
@@ -94,7 +94,7 @@ def test_networks_and_their_gradients(both, arch, changes):
 def test_rollouts_with_the_final_observations_kept_apart_or_with_all(both, memory, length, count):
     known = make_env("", (), {}, Varied())._replace(truncates_after=5)
     network = actor_critic(CFG.replace(memory=memory, memory_size=8), known.observation_space, known.action_space)
-    actor = start(known, network, 4, KEY)
+    actor = reset_actor(known, network, 4, KEY)
     params = network.init(KEY, actor.obs[None])
     found = []
     for env in (known, known._replace(truncates_after=None)):

@@ -10,7 +10,7 @@ import pytest
 
 import purerl
 from purerl.acting.normalize import initial_moments, merge
-from purerl.acting.rollout import collect, start
+from purerl.acting.rollout import collect, reset_actor
 from purerl.core.finite import nonfinite_rows
 from purerl.core.metrics import Sum
 from purerl.envs import make_env
@@ -62,7 +62,7 @@ def rolled_out(finite):
     network = actor_critic(CFG.replace(hidden=(4,)), env.observation_space, env.action_space)
 
     def run(key):
-        actor = start(env, network, 32, key)
+        actor = reset_actor(env, network, 32, key)
         params = network.init(KEY, jax.tree.map(lambda x: x[None], actor.obs))
         _, rollout, metrics = collect(env, network, params, actor, key, 12, keep_next_obs=True, info=("x",))
         kinds = (actor.env_state[0] if finite else actor.env_state)[0][1]

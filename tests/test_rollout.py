@@ -5,7 +5,7 @@ import pytest
 
 import purerl
 from purerl import Network, Outputs, PPOConfig
-from purerl.acting.rollout import collect, start
+from purerl.acting.rollout import collect, reset_actor
 from purerl.envs import make_env
 from purerl.learning.advantages import gae
 from purerl.networks.actor_critic import actor_critic
@@ -19,7 +19,7 @@ CFG = PPOConfig(hidden=(8,))
 
 def rolled_out(env, network, num_envs=3, num_steps=20, rollouts=1):
     """Consecutive rollouts with the same parameters: each `(actor before, actor after, Rollout, metrics)`."""
-    actor = start(env, network, num_envs, KEY)
+    actor = reset_actor(env, network, num_envs, KEY)
     params = network.init(KEY, actor.obs[None])
     step = jax.jit(lambda actor, key: collect(env, network, params, actor, key, num_steps))
     found = []
@@ -197,7 +197,7 @@ def test_what_follows_a_time_limit_is_a_choice(vectors, mode):
             return Outputs(Categorical(jnp.zeros((*first.shape, 2))), value), carry
 
         env, network = make_env("", (), {"at": column}, Scripted(given)), Network(lambda key, obs: {}, apply)
-        _, rollout, metrics = collect(env, network, {}, start(env, network, 1, KEY), KEY, 6, mode)
+        _, rollout, metrics = collect(env, network, {}, reset_actor(env, network, 1, KEY), KEY, 6, mode)
         return gae(rollout.steps, jnp.float32(given["gamma"]), jnp.float32(given["lam"])).advantage[:, 0], metrics["episodes"]
 
     got, episodes = jax.vmap(advantages)(jnp.arange(3))

@@ -11,7 +11,7 @@ from flax import struct
 
 import purerl
 from purerl import ConfigError, PPOConfig
-from purerl.acting.rollout import collect, start
+from purerl.acting.rollout import collect, reset_actor
 from purerl.core.keys import named_key, split_keys
 from purerl.envs import make_env
 from purerl.envs.auto_reset import auto_reset
@@ -108,7 +108,7 @@ def test_a_time_limit_is_worth_the_true_last_observation(env_id):
     env = make_env(env_id, *limits)
     network = linear(env.action_space)
     params = network.init(KEY, jnp.zeros((1, 1, *env.observation_space.shape)))
-    actor = start(env, network, B, KEY)
+    actor = reset_actor(env, network, B, KEY)
     _, rollout, _ = jax.jit(lambda actor: collect(env, network, params, actor, KEY, T))(actor)
     steps = jax.device_get(rollout.steps)
     assert steps.truncated[limit - 1].all()

@@ -6,19 +6,18 @@ the first gradient step, and `policy` and `evaluate` never change them.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from purerl.config.base import OnPolicyConfig
 from purerl.core import reductions
 from purerl.core.clock import WORD, advance, clock_at
 from purerl.core.spaces import is_index
-from purerl.core.types import Clock, Transition
+from purerl.core.types import Clock, PyTree, Transition
 
-PyTree = Any
 EPSILON = 1e-8  # added to a variance
 LARGEST = 1e15  # of a number in a batch: the squares of 2**28 of them add up in float32
 
@@ -115,7 +114,7 @@ class Statistics:
     value: PyTree = ()
 
 
-def initial_statistics(cfg: Any, space: PyTree) -> Statistics:
+def initial_statistics(cfg: OnPolicyConfig, space: PyTree) -> Statistics:
     """The initial statistics, in environments of this observation space."""
     sums = jnp.zeros(reductions.local_batch(cfg.num_envs), jnp.float32)
     return Statistics(
@@ -125,7 +124,7 @@ def initial_statistics(cfg: Any, space: PyTree) -> Statistics:
     )
 
 
-def _quantities(cfg: Any, space: PyTree) -> PyTree:
+def _quantities(cfg: OnPolicyConfig, space: PyTree) -> PyTree:
     """Moments for every entry of an observation but indices and the action mask."""
     if isinstance(space, dict):
         return {name: () if name == cfg.action_mask else _quantities(cfg, inside) for name, inside in space.items()}
@@ -137,13 +136,13 @@ def _per_entry(function: Callable, moments: PyTree, obs: PyTree) -> PyTree:
     return jax.tree.map(function, moments, obs, is_leaf=lambda m: isinstance(m, Moments) or m == ())
 
 
-def standardize_observations(cfg: Any, statistics: Statistics, obs: PyTree) -> PyTree:
+def standardize_observations(cfg: OnPolicyConfig, statistics: Statistics, obs: PyTree) -> PyTree:
     """Standardised observations, `[L, N, ...]`, the input of the network."""
     see = lambda moments, x: standardized(moments, x, cfg.obs_clip) if isinstance(moments, Moments) else x
     return _per_entry(see, statistics.obs, obs) if cfg.normalize_obs else obs
 
 
-def merge_rewards(cfg: Any, statistics: Statistics, steps: Transition) -> Statistics:
+def merge_rewards(cfg: OnPolicyConfig, statistics: Statistics, steps: Transition) -> Statistics:
     """The statistics updated with the discounted sums `G_t = gamma G_{t-1} (1 - first_t) + r_t` of a rollout's raw rewards.
 
     They are updated before they are used. A terminal reward counts for its own episode. The sum restarts after the end of any
@@ -155,7 +154,7 @@ def merge_rewards(cfg: Any, statistics: Statistics, steps: Transition) -> Statis
     return statistics.replace(reward=scale)
 
 
-def scaled_rewards(cfg: Any, statistics: Statistics, reward: jax.Array) -> jax.Array:
+def scaled_rewards(cfg: OnPolicyConfig, statistics: Statistics, reward: jax.Array) -> jax.Array:
     """Rewards `[T, B(, K)]` divided by the running standard deviation of the discounted return; of several streams the first.
 
     `r / sqrt(var + 1e-8)`, clipped to `+- reward_clip` and never centred, which would change what is optimal.
@@ -191,7 +190,7 @@ def restore_values(statistics: Statistics, z: jax.Array) -> jax.Array:
     return restored(statistics.value, z) if isinstance(statistics.value, Moments) else z
 
 
-def merge_statistics(cfg: Any, statistics: Statistics, obs: PyTree, target: jax.Array) -> Statistics:
+def merge_statistics(cfg: OnPolicyConfig, statistics: Statistics, obs: PyTree, target: jax.Array) -> Statistics:
     """The statistics after an update, with its raw observations and value targets, `[T, B, ...]`."""
     entry = lambda moments, x: merge(moments, x) if isinstance(moments, Moments) else ()
     return statistics.replace(

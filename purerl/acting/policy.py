@@ -1,15 +1,12 @@
 """A trained policy, ready to act."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from purerl.acting.rollout import one_step
-from purerl.core.types import Network, Space
-
-PyTree = Any
+from purerl.core.types import Network, PyTree, Space
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

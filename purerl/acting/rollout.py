@@ -8,26 +8,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.acting.final_obs import at_truncations, final_obs_of, most_truncations, no_final_obs, with_final_obs
+from purerl.acting.bootstrap import Bootstrap, most_truncations, one_step, values_of
+from purerl.acting.measures import info_metrics, nonfinite_metrics, rollout_metrics
 from purerl.acting.wrappers import acting_network
+from purerl.config.base import OnPolicyConfig
 from purerl.core.clock import updates_in_float32
-from purerl.core.finite import any_of
 from purerl.core.keys import local_key, named_key, split_keys
 from purerl.core.masks import mask_metrics
-from purerl.core.metrics import Max, Sum, mean_of, mean_where
 from purerl.core.packing import pack, unpack
-from purerl.core.platform import by_platform, where_any
-from purerl.core.reductions import local_batch, num_devices, pmax, total
-from purerl.core.streams import EPISODIC, extrinsic
-from purerl.core.types import Actor, Clock, Environment, Network, Outputs, Rollout, TimeStep, TrainState, Transition
-
-PyTree = Any
-
-
-def one_step(network: Network, params: PyTree, carry: PyTree, obs: PyTree, first: jax.Array) -> tuple[Outputs, PyTree]:
-    """The network on one step of `B` environments: `obs [B, ...]`, `first [B]`, outputs `[B, ...]`, and the carry after it."""
-    outputs, carry = network.apply(params, carry, jax.tree.map(lambda x: x[None], obs), first[None])
-    return jax.tree.map(lambda x: x[0], outputs), carry
+from purerl.core.platform import by_platform
+from purerl.core.reductions import local_batch
+from purerl.core.streams import EPISODIC
+from purerl.core.types import Actor, Clock, Environment, Network, PyTree, Rollout, TimeStep, TrainState, Transition
 
 
 def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Array) -> Actor:
@@ -45,15 +37,20 @@ def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Arra
 
 
 def step_counts(clock: Clock, num_steps: int, num_envs: int) -> jax.Array:
-    """Environment steps, of all environments, before each row of the rollout after this clock: `[T, 1]` float32, rounded."""
+    """Return the environment steps before each row of the next rollout: `[T, 1]` float32, rounded."""
     rows = jnp.arange(num_steps, dtype=jnp.float32)[:, None]
     return np.float32(num_envs) * (updates_in_float32(clock) * np.float32(num_steps) + rows)
 
 
 def collect_rollout(
-    cfg: Any, env: Environment, network: Network, state: TrainState, behaviour: TrainState | None = None, **options: Any
+    cfg: OnPolicyConfig,
+    env: Environment,
+    network: Network,
+    state: TrainState,
+    behaviour: TrainState | None = None,
+    **options: Any,
 ) -> tuple[TrainState, Rollout, dict[str, Any]]:
-    """The rollout of an update: the state with the environments after it, the rollout, and metrics.
+    """Collect the rollout of an update; return the state with the environments after it, the rollout, and metrics.
 
     Args:
         cfg: the config.
@@ -75,7 +72,7 @@ def collect_rollout(
 
 
 class _Step(NamedTuple):
-    """What the scan over time keeps of each step, `[T, B, ...]`; `final_value` only with a memory."""
+    """The parts of each step that the loop over time keeps, `[T, B, ...]`."""
 
     obs: PyTree
     first: jax.Array
@@ -103,7 +100,7 @@ def collect(
     info: tuple[str, ...] = (),
     episode_info: tuple[str, ...] = (),
 ) -> tuple[Actor, Rollout, dict[str, Any]]:
-    """Acts for `T = num_steps` steps in every environment.
+    """Act for `T = num_steps` steps in every environment.
 
     All random numbers are drawn before the loop: drawing them in each step takes half as long again. Log-probabilities are
     computed after it, in batches. So are values on a CPU without a memory, which takes 5 to 12 % less time; on an accelerator,
@@ -135,82 +132,80 @@ def collect(
         The actor after the rollout; the rollout, with the memory from before the first step of each sequence; and metrics of
         steps, rewards and finished episodes.
     """
-    recurrent = bool(jax.tree.leaves(actor.carry))
-    forward = functools.partial(one_step, network)
-    outputs, _ = jax.eval_shape(forward, params, actor.carry, actor.obs, actor.first)
-    draws = random_draws(outputs.policy, key, num_steps, actor.first.shape[0])
-    count = most_truncations(env, num_steps)
-    apart = truncation == "final_obs" and valued and not (recurrent or keep_next_obs) and count < min(num_steps, 5)
-
-    def bootstrap(params, carry, obs):
-        """The value of an observation that continues an episode."""
-        return forward(params, carry, obs, jnp.zeros_like(actor.first))[0].value
+    recurrent, (T, B) = bool(jax.tree.leaves(actor.carry)), (num_steps, actor.first.shape[0])
+    policy = jax.eval_shape(functools.partial(one_step, network), params, actor.carry, actor.obs, actor.first)[0].policy
+    draws, count = random_draws(policy, key, T, B), most_truncations(env, T)
+    apart = truncation == "final_obs" and valued and not (recurrent or keep_next_obs) and count < min(T, 5)
+    bootstrap = Bootstrap(network, truncation, count, recurrent and valued, apart, episodic)
 
     def step(params, state, draw):
-        actor, final_obs, so_far = state
-        outputs, carry = forward(params, actor.carry, actor.obs, actor.first)
-        action = outputs.policy.sample(draw[0])
-        after = env.step(draw[1], actor.env_state, outputs.policy.env_action(action, env.action_space))
-        value, final_value = outputs.value if valued else (), ()
-        if recurrent and valued and truncation == "final_obs":
-            final_value = where_any(after.truncated, lambda: bootstrap(params, carry, after.next_obs), jnp.zeros_like(value))
-        if apart:
-            write = functools.partial(with_final_obs, final_obs, so_far, after.next_obs, after.truncated)
-            final_obs, so_far = where_any(after.truncated, write, final_obs), so_far + after.truncated
-        episode_return, episode_length = actor.episode_return + after.reward, actor.episode_length + 1
-        done = after.terminated | after.truncated
-        following = Actor(
-            env_state=after.env_state,
-            obs=after.obs,
-            first=done,
-            carry=carry,
-            episode_return=jnp.where(done, jnp.float32(0), episode_return),
-            episode_length=jnp.where(done, jnp.int32(0), episode_length),
-        )
+        actor, kept = state
+        noise, keys = draw
+        outputs, carry = one_step(network, params, actor.carry, actor.obs, actor.first)
+        action = outputs.policy.sample(noise)
+        after = env.step(keys, actor.env_state, outputs.policy.env_action(action, env.action_space))
+        value = outputs.value if valued else ()
+        kept, final_value = bootstrap.after_step(params, kept, carry, after, value)
+        following, episode = _next_actor(actor, after, carry)
         next_obs = () if apart else _rows(after.next_obs)
-        kept = after.replace(env_state=(), obs=(), next_obs=next_obs)  # without what the next step keeps
-        episode = (episode_return, episode_length)
-        row = _Step(_rows(actor.obs), actor.first, outputs.policy, action, kept, *episode, value, final_value)
-        return (following, final_obs, so_far), row
+        after = after.replace(env_state=(), obs=(), next_obs=next_obs)  # without what the next step keeps
+        row = _Step(_rows(actor.obs), actor.first, outputs.policy, action, after, *episode, value, final_value)
+        return (following, kept), row
 
-    start = actor, no_final_obs(actor.obs, count) if apart else (), jnp.zeros_like(actor.episode_length)
-    sequences = num_steps // (length or num_steps)
+    begin, sequences = (actor, bootstrap.begin(actor)), T // (length or T)
 
-    def on_cpu(start, draws):
+    (last, kept), steps, carries = _scan_time(network, params, step, begin, draws, sequences, valued and not recurrent)
+    obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
+    transition, after = _transition(steps._replace(obs=obs), truncation), steps.after
+    if valued:
+        following = bootstrap.following(params, kept, last, steps.value, steps.final_value, next_obs, after)
+        transition = transition.replace(value=steps.value, next_value=following)
+    transition = transition.replace(next_obs=next_obs) if keep_next_obs else transition
+    done = after.terminated | after.truncated
+    metrics = rollout_metrics(transition, steps.policy, steps.episode_return, steps.episode_length, done)
+    metrics |= info_metrics(after, info, episode_info) | nonfinite_metrics(after, info, episode_info)
+    return last, Rollout(transition, carries), metrics
+
+
+def _scan_time(
+    network: Network, params: PyTree, step: Callable, begin: tuple[Actor, PyTree], draws: PyTree, sequences: int, late: bool
+) -> tuple[tuple[Actor, PyTree], _Step, PyTree]:
+    """Scan `step(params, state, draw)` over time; return the last state, all steps, and the carry before each sequence.
+
+    If `late`, a CPU computes values after the loop.
+    """
+    actor, _ = begin
+
+    def on_cpu(begin, draws):
         one = functools.partial(step, params)
-        state, steps, carries = _scan_sequences(one, start, draws, sequences, lambda state: state[0].carry)
-        if valued and not recurrent:
+        state, steps, carries = _scan_sequences(one, begin, draws, sequences, lambda state: state[0].carry)
+        if late:
             steps = steps._replace(value=values_of(network, params, _unrows(steps.obs, actor.obs), steps.first))
         return state, steps, carries
 
-    def on_accelerator(start, draws):
-        one = functools.partial(step, network.prepare(params))
-        return _scan_packed(one, start, draws, sequences, actor.first.shape)
+    def on_accelerator(begin, draws):
+        return _scan_packed(functools.partial(step, network.prepare(params)), begin, draws, sequences, actor.first.shape)
 
-    (last, final_obs, _), steps, carries = by_platform(start, draws, cpu=on_cpu, accelerator=on_accelerator)
-    obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
-    steps = steps._replace(obs=obs, after=steps.after.replace(next_obs=next_obs))
-    transition = _transition(steps, truncation)
-    if valued:
-        value, final_value = steps.value, steps.final_value
-        if truncation != "final_obs":
-            final_value = value if truncation == "current_obs" else jnp.zeros_like(value)
-        if recurrent or truncation != "final_obs":
-            last_value = forward(params, last.carry, last.obs, last.first)[0].value
-        else:
-            truncated = steps.after.truncated
-            final_obs = final_obs if apart else final_obs_of(next_obs, truncated, count)
-            final_value, last_value = edge_values(network, params, final_obs, last.obs, last.first)
-            final_value = at_truncations(final_value, truncated)
-        following = next_values(value, transition.truncated, final_value, last_value, episodic)
-        transition = transition.replace(value=value, next_value=following)
-    metrics = _rollout_metrics(steps, transition) | _info_metrics(steps.after, info, episode_info)
-    metrics |= _nonfinite_metrics(steps.after, info, episode_info)
-    return last, Rollout(transition.replace(next_obs=next_obs) if keep_next_obs else transition, carries), metrics
+    return by_platform(begin, draws, cpu=on_cpu, accelerator=on_accelerator)
+
+
+def _next_actor(actor: Actor, after: TimeStep, carry: PyTree) -> tuple[Actor, tuple[jax.Array, jax.Array]]:
+    """Return the actor after a step, and the return and length of each episode so far, `[B]`."""
+    episode_return, episode_length = actor.episode_return + after.reward, actor.episode_length + 1
+    done = after.terminated | after.truncated
+    following = Actor(
+        env_state=after.env_state,
+        obs=after.obs,
+        first=done,
+        carry=carry,
+        episode_return=jnp.where(done, jnp.float32(0), episode_return),
+        episode_length=jnp.where(done, jnp.int32(0), episode_length),
+    )
+    return following, (episode_return, episode_length)
 
 
 def random_draws(policy: Any, key: jax.Array, num_steps: int, num_envs: int) -> tuple[PyTree, jax.Array]:
-    """All randomness of a rollout: the noise of actions, `[T, B, ...]`, and the keys of the environments, `[T, 2, B]`.
+    """Draw all randomness of a rollout: the noise of actions, `[T, B, ...]`, and the keys of the environments, `[T, 2, B]`.
 
     `policy` is a distribution over the actions of one step, or its shapes. The key is consumed.
     """
@@ -221,7 +216,7 @@ def random_draws(policy: Any, key: jax.Array, num_steps: int, num_envs: int) -> 
 def _scan_sequences(
     step: Callable, start: PyTree, draws: PyTree, count: int, carry_of: Callable[[PyTree], PyTree]
 ) -> tuple[PyTree, PyTree, PyTree]:
-    """A scan over time in `count` sequences: what the last step leaves, all steps `[T, ...]`, the memory before each sequence."""
+    """Scan over time in `count` sequences; return the last state, all steps `[T, ...]`, and the carry before each sequence."""
     if count == 1:
         last, steps = jax.lax.scan(step, start, draws)
         return last, steps, jax.tree.map(lambda x: x[None], carry_of(start))
@@ -238,7 +233,7 @@ def _scan_sequences(
 def _scan_packed(
     step: Callable, start: tuple, draws: PyTree, sequences: int, lead: tuple[int, ...]
 ) -> tuple[tuple, PyTree, PyTree]:
-    """`_scan_sequences` with one array for the carry and one for the rows; `start` begins with the actor, `[*lead, ...]`."""
+    """Scan as `_scan_sequences`, with one array for the state and one for the rows; `start` begins with the actor."""
     small = lambda tree: pack(tree, lead)
 
     def packed_step(state, draw):
@@ -251,17 +246,17 @@ def _scan_packed(
 
 
 def _rows(obs: PyTree) -> PyTree:
-    """Observations `[B, ...]` as one row each: XLA takes a third less time to keep 400 numbers than 10 x 10 x 4 on a CPU."""
+    """Flatten observations `[B, ...]` to one row each: a CPU takes a third less time to keep 400 numbers than 10 x 10 x 4."""
     return jax.tree.map(lambda x: x.reshape(x.shape[0], -1), obs)
 
 
 def _unrows(rows: PyTree, obs: PyTree) -> PyTree:
-    """Rows `[T, B, size]` in the shape of the observations `[B, ...]` they were made of."""
+    """Return rows `[T, B, size]` in the shape of the observations `[B, ...]` they were made of."""
     return jax.tree.map(lambda x, like: x.reshape(*x.shape[:2], *like.shape[1:]), rows, obs) if jax.tree.leaves(rows) else ()
 
 
 def _transition(steps: _Step, truncation: str) -> Transition:
-    """The rows of a rollout, without values."""
+    """Return the rows of a rollout, without values."""
     after = steps.after
     if truncation == "ignore":
         after = after.replace(truncated=jnp.zeros_like(after.truncated))
@@ -279,103 +274,3 @@ def _transition(steps: _Step, truncation: str) -> Transition:
         next_value=(),
         policy=steps.policy,
     )
-
-
-def next_values(
-    value: jax.Array, truncated: jax.Array, final_value: jax.Array, last_value: jax.Array, episodic: tuple[bool, ...] = ()
-) -> jax.Array:
-    """`Transition.next_value`: of the next row's observation, or of the last one before a reset where a time limit ended it.
-
-    Args:
-        value: `[T, B(, K)]`.
-        truncated: `[T, B]`.
-        final_value: `[T, B(, K)]`, read where `truncated`.
-        last_value: `[B(, K)]`, of the observation after the last step.
-        episodic: of K streams, whether each ends with an episode: the value of one that does not is that of the next row.
-    """
-    truncated = truncated.reshape(truncated.shape + (1,) * (value.ndim - truncated.ndim))
-    truncated = truncated & np.array(episodic).reshape((1,) * (value.ndim - 1) + (-1,)) if episodic else truncated
-    return jnp.where(truncated, final_value, jnp.concatenate([value[1:], last_value[None]]))
-
-
-def edge_values(
-    network: Network, params: PyTree, final_obs: PyTree, last_obs: PyTree, first: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Values at the edges of a rollout, without a memory.
-
-    Args:
-        network: the value function.
-        params: its parameters.
-        final_obs: `[C, B, ...]`, observations before the resets that time limits caused.
-        last_obs: `[B, ...]`, after the last step.
-        first: `[B]`, of the last.
-
-    Returns:
-        Values of the former `[C, B(, K)]`, and of the latter `[B(, K)]`.
-    """
-    obs = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), final_obs, last_obs)
-    count = jax.tree.leaves(obs)[0].shape[0]
-    flags = jnp.concatenate([jnp.zeros((count - 1, *first.shape), bool), first[None]])
-    value = values_of(network, params, obs, flags)
-    return value[:-1], value[-1]
-
-
-CHUNK = 2**22  # numbers of observations that go through the network at once
-
-
-def values_of(network: Network, params: PyTree, obs: PyTree, first: jax.Array) -> jax.Array:
-    """Values of all observations of a rollout `[T, B, ...]`, without a memory, `[T, B(, K)]`.
-
-    Large observations go through the network some rows at a time, so that its activations take no more memory than the rollout.
-    """
-    T = first.shape[0]
-    row = sum(x[0].size for x in jax.tree.leaves(obs))
-    count = next(n for n in range(1, T + 1) if T % n == 0 and (n == T or row * (T // n) <= CHUNK))
-    one = lambda chunk: network.apply(params, (), *chunk)[0].value
-    if count == 1:
-        return one((obs, first))
-    values = jax.lax.map(one, jax.tree.map(lambda x: x.reshape(count, T // count, *x.shape[1:]), (obs, first)))
-    return values.reshape(T, *values.shape[2:])
-
-
-def _rollout_metrics(steps: _Step, transition: Transition) -> dict[str, Any]:
-    done = steps.after.terminated | steps.after.truncated
-    return {
-        "steps": Sum(jnp.int32(done.size * num_devices())),
-        "episodes": Sum(total(done.astype(jnp.int32))),
-        "episode_return": mean_where(steps.episode_return, done),
-        "episode_length": mean_where(steps.episode_length, done),
-        "reward": mean_of(transition.reward),
-        "reward_max": Max(pmax(transition.reward)),
-        "log_prob": mean_of(transition.log_prob),
-        **({"value": mean_of(extrinsic(transition.value, done))} if isinstance(transition.value, jax.Array) else {}),
-        **steps.policy.metrics(),
-    }
-
-
-def _info_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
-    """Means of entries of the environment's info, over all steps and over the ends of episodes."""
-    done = after.terminated | after.truncated
-
-    def mean(x, where=None):
-        if after.nonfinite:  # numbers that are not finite are left out
-            where = jnp.isfinite(x) if where is None else where & jnp.isfinite(x)
-        return mean_of(x) if where is None else mean_where(x, where)
-
-    metrics = {f"info/{name}": mean(after.info[name]) for name in info}
-    for name in episode_info:
-        x = after.info[name]  # [T, B], or [T, B, n]
-        parts = {name: x} if x.ndim == done.ndim else {f"{name}/{i}": x[..., i] for i in range(x.shape[-1])}
-        metrics |= {f"episode_info/{part}": mean(x, done) for part, x in parts.items()}
-    return metrics
-
-
-def _nonfinite_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
-    """Counts of steps that were not finite, and of each entry; nothing where none is checked."""
-    if not after.nonfinite:
-        return {}
-    bad = lambda name: ~jnp.isfinite(after.info[name]).reshape(*after.reward.shape, -1).all(-1)
-    of_ends = {name: bad(name) & (after.terminated | after.truncated) for name in episode_info}
-    entries = after.nonfinite | {f"info/{name}": rows for name, rows in (of_ends | {name: bad(name) for name in info}).items()}
-    count = lambda rows: Sum(total(rows.astype(jnp.int32)))
-    return {"nonfinite_resets": count(any_of(after.nonfinite)), **{f"nonfinite/{name}": count(x) for name, x in entries.items()}}

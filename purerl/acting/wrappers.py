@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from purerl.acting.normalize import Statistics, restore_values, standardize_observations
+from purerl.config.base import OnPolicyConfig
 from purerl.core.clock import is_before
 from purerl.core.types import Box, Network, Space, TrainState
 
@@ -24,7 +25,7 @@ def with_action_mask(network: Network, name: str) -> Network:
     return network._replace(apply=apply)
 
 
-def with_obs_normalization(cfg: Any, network: Network, statistics: Statistics) -> Network:
+def with_obs_normalization(cfg: OnPolicyConfig, network: Network, statistics: Statistics) -> Network:
     """A network that sees standardised observations, if the config has `normalize_obs`."""
 
     def apply(params, carry, obs, first):
@@ -33,7 +34,7 @@ def with_obs_normalization(cfg: Any, network: Network, statistics: Statistics) -
     return network._replace(apply=apply) if cfg.normalize_obs else network
 
 
-def with_statistics(cfg: Any, network: Network, state: TrainState) -> Network:
+def with_statistics(cfg: OnPolicyConfig, network: Network, state: TrainState) -> Network:
     """The network for acting, evaluation and values: normalises observations, and undoes `normalize_value`."""
     network = with_obs_normalization(cfg, network, state.statistics)
 
@@ -44,13 +45,13 @@ def with_statistics(cfg: Any, network: Network, state: TrainState) -> Network:
     return network._replace(apply=apply) if cfg.normalize_value else network
 
 
-def with_random_warmup(cfg: Any, network: Network, state: TrainState, space: Space) -> Network:
+def with_random_warmup(cfg: OnPolicyConfig, network: Network, state: TrainState, space: Space) -> Network:
     """A network that acts uniformly at random for the first `warmup_steps` environment steps."""
     updates = -(-cfg.warmup_steps // cfg.batch_size)
     return with_uniform_policy(network, space, is_before(state.clock, updates)) if updates else network
 
 
-def acting_network(cfg: Any, network: Network, behaviour: TrainState, state: TrainState, space: Space) -> Network:
+def acting_network(cfg: OnPolicyConfig, network: Network, behaviour: TrainState, state: TrainState, space: Space) -> Network:
     """The network that acts in training: with the statistics of `behaviour`, and at random during the warm-up of `state`."""
     return with_random_warmup(cfg, with_statistics(cfg, network, behaviour), state, space)
 

@@ -40,7 +40,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.acting.final_obs import most_truncations
+from purerl.acting.bootstrap import most_truncations
 from purerl.acting.rollout import collect_rollout
 from purerl.acting.wrappers import with_statistics
 from purerl.algorithms.ppo import ppo, ppo_phases

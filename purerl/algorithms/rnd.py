@@ -47,14 +47,13 @@ from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import local_key, named_key
 from purerl.core.metrics import mean_of
 from purerl.core.reductions import pmean
-from purerl.core.types import Environment, Intrinsic, Network, Transition
+from purerl.core.types import Environment, Intrinsic, Network, PyTree, Transition
 from purerl.envs.signals import strong
 from purerl.networks.encoding import encode, without
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import CNN, MLP, Linear
 from purerl.networks.torsos import convolutions
 
-PyTree = Any
 PRIOR = 1e-4  # how many sums of bonuses the initial variance 1 counts for, as in OpenAI's code
 
 

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-PyTree = Any
+from purerl.core.types import PyTree
+
 LARGEST = np.float32(1e18)  # the square of 1.8e19 is infinite in float32
 
 

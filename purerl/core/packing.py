@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-PyTree = Any
+from purerl.core.types import PyTree
+
 LARGEST = 64  # numbers in a row; larger rows are worth an operation of their own
 
 

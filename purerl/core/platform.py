@@ -27,7 +27,7 @@ from typing import Any
 
 import jax
 
-PyTree = Any
+from purerl.core.types import PyTree
 
 
 def by_platform(*args: PyTree, cpu: Callable, accelerator: Callable, tpu: Callable | None = None) -> PyTree:

@@ -2,15 +2,13 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from purerl.core.platform import by_platform, where_any
-from purerl.core.types import TimeStep
+from purerl.core.types import PyTree, TimeStep
 
-PyTree = Any
 LANES = 8  # environments that are reset at once on an accelerator at least, where a reset is slow
 
 

@@ -29,7 +29,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, code_of, nearest
 from purerl.core.masks import choices_of
 from purerl.core.spaces import entries_of
-from purerl.core.types import Box, Discrete, Environment, Indices, MultiBinary, MultiDiscrete
+from purerl.core.types import Box, Discrete, Environment, Indices, MultiBinary, MultiDiscrete, PyTree
 from purerl.envs.gif import draw_in_memory
 from purerl.envs.host import Host, Recipe
 from purerl.envs.importing import importing_mujoco, opengl_hint, quietly
@@ -38,7 +38,6 @@ from purerl.envs.parameters import constructing
 from purerl.envs.snapshots import Keeper
 from purerl.envs.spaces import action_space_of
 
-PyTree = Any
 SYNC, ASYNC, VECTOR = "sync", "async", "vector"
 MODES = (SYNC, ASYNC)
 IMAGES = "rgb_array"

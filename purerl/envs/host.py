@@ -20,12 +20,10 @@ from jax.experimental import io_callback
 
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
 from purerl.core.finite import any_of, finite_or_zero, float_entries, nonfinite_rows
-from purerl.core.types import Environment, TimeStep
+from purerl.core.types import Environment, PyTree, TimeStep
 from purerl.envs.finite import OBSERVATION, REWARD
 from purerl.envs.gif import save_gif
 from purerl.envs.signals import check_names
-
-PyTree = Any
 
 
 class HostEnvironments(Protocol):

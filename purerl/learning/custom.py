@@ -21,7 +21,7 @@ def extra_term(function: Callable) -> Callable:
     """A user's `extra_loss` as a term of the policy's loss, its metrics named `extra_loss/name`."""
     call = guarded("extra_loss", function)
 
-    def term(params: Any, outputs: Any, batch: Any, cfg: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def term(params: Any, outputs: Any, batch: Any, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
         found = call(params, outputs, batch, cfg)
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
             hint = "must return two things: a scalar, and a dict from a name to a scalar"

@@ -9,9 +9,8 @@ import numpy as np
 
 from purerl.core.metrics import Mean, Sum
 from purerl.core.reductions import pall
-from purerl.core.types import TrainState
+from purerl.core.types import PyTree, TrainState
 
-PyTree = Any
 LEARNT = ("params", "opt_state", "statistics")  # the parts of a state that learning changes
 
 

@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from purerl.acting.final_obs import at_truncations, final_obs_of, rows_of_truncations
-from purerl.acting.rollout import edge_values, next_values, one_step
+from purerl.acting.bootstrap import at_truncations, edge_values, final_obs_of, next_values, one_step, rows_of_truncations
 from purerl.core.clock import remainder
 from purerl.core.platform import where_any
 from purerl.core.types import Actor, Clock, Network, Outputs, PyTree, Rollout
@@ -22,7 +21,7 @@ class RingBatch:
     """Rollouts side by side, as one of more columns.
 
     rollout: leaves `[T, B, ...]`.
-    final_obs: `[C, B, ...]`, the observations before the resets that time limits caused; see `purerl.acting.final_obs`.
+    final_obs: `[C, B, ...]`, the observations before the resets that time limits caused; see `purerl.acting.bootstrap`.
     last_obs, last_first: `[B, ...]`, what would have been acted on next.
     """
 

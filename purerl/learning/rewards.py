@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from purerl.acting.normalize import merge_rewards, scaled_rewards
 from purerl.acting.rollout import step_counts
+from purerl.config.base import OnPolicyConfig
 from purerl.core.keys import local_key, named_key
-from purerl.core.types import Intrinsic, Rollout, TrainState, Transition
+from purerl.core.types import Intrinsic, PyTree, Rollout, TrainState, Transition
 
-PyTree = Any
 Shaper = Callable[[jax.Array, jax.Array], jax.Array]
 
 
@@ -35,7 +35,7 @@ class RewardStage(NamedTuple):
         return state, rollout.replace(steps=self.prepare(state, rollout.steps)), metrics
 
 
-def reward_stage(cfg: Any, shaper: Shaper | None = None, intrinsic: Intrinsic | None = None) -> RewardStage:
+def reward_stage(cfg: OnPolicyConfig, shaper: Shaper | None = None, intrinsic: Intrinsic | None = None) -> RewardStage:
     """The reward stage of a config.
 
     Args:

@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import Problem, raise_if_any
 from purerl.core.keys import named_key
 from purerl.core.platform import by_platform
 from purerl.core.spaces import is_index
-from purerl.core.types import Box, MultiBinary, MultiDiscrete, Network, Outputs, Space
+from purerl.core.types import Box, MultiBinary, MultiDiscrete, Network, Outputs, PyTree, Space
 from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.networks.encoding import encode, encode_entries, without
 from purerl.networks.initializers import initialize
@@ -23,14 +24,14 @@ from purerl.networks.modules import OWN, check_memory, check_torso, memory_modul
 from purerl.networks.recurrent import Memory
 from purerl.networks.torsos import by_entry, torso_of, torso_problems
 
-PyTree = Any
-
 STACKED = "trunks of policy and value, stacked"  # beside the groups, where `prepare` puts it
 # A policy that starts near uniform ("37 details", number 2); predictions of values and advantages as large as they come.
 HEAD_GAINS = {"policy": 0.01, "value": 1.0, "aux_value": 1.0, "advantage": 1.0}
 
 
-def actor_critic(cfg: Any, observation_space: PyTree, action_space: Space, torso: Any = None, memory: Any = None) -> Network:
+def actor_critic(
+    cfg: OnPolicyConfig, observation_space: PyTree, action_space: Space, torso: Any = None, memory: Any = None
+) -> Network:
     """The network a config describes. Groups of parameters:
 
         arch            groups                           the value's gradient reaches
@@ -89,7 +90,7 @@ def actor_critic(cfg: Any, observation_space: PyTree, action_space: Space, torso
     return _shared(cfg, Trunk(torsos["policy"], memory, None), heads, further, views, gain)
 
 
-def _problems(cfg: Any, spaces: dict[str, PyTree], action_space: Space, torso: Any, own_memory: bool) -> list[Problem]:
+def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Space, torso: Any, own_memory: bool) -> list[Problem]:
     """Where the config does not fit what policy and value see, or the actions."""
     found = _distribution_problems(cfg, action_space)
     if cfg.memory == "none" and not own_memory and cfg.memory_inputs:
@@ -114,7 +115,9 @@ def _check_own(views: Callable, observation_space: PyTree, torsos: dict[str, nn.
         check_memory(memory, jax.ShapeDtypeStruct((2, 3, size), jax.tree.leaves(seen)[0].dtype))
 
 
-def _separate(cfg: Any, trunks: dict[str, Trunk], further: dict[str, nn.Module], views: Callable, gain: Callable) -> Network:
+def _separate(
+    cfg: OnPolicyConfig, trunks: dict[str, Trunk], further: dict[str, nn.Module], views: Callable, gain: Callable
+) -> Network:
     """A trunk with a head for each of policy and value, and further heads on the policy's; the carry is a dict of the trunks'.
 
     Two trunks of one shape, without convolutions, are computed at once on an accelerator: each layer is one batched product and
@@ -176,7 +179,7 @@ def _with_heads(outputs: Outputs, further: dict[str, nn.Module], params: PyTree,
 
 
 def _shared(
-    cfg: Any, trunk: Trunk, heads: dict[str, nn.Module], further: dict[str, nn.Module], views: Callable, gain: Callable
+    cfg: OnPolicyConfig, trunk: Trunk, heads: dict[str, nn.Module], further: dict[str, nn.Module], views: Callable, gain: Callable
 ) -> Network:
     """One trunk and all heads; the carry is the trunk's."""
 
@@ -214,7 +217,7 @@ def _steps(outputs: Outputs, first: jax.Array) -> Outputs:
     return jax.tree.map(lambda y: y.reshape(*first.shape, *y.shape[1:]), outputs)
 
 
-def _gain(cfg: Any, own_memory: bool) -> Callable[[str], float | None]:
+def _gain(cfg: OnPolicyConfig, own_memory: bool) -> Callable[[str], float | None]:
     """The factor of each kernel as it begins, by its path; the schemes but `orthogonal` have a scale of their own.
 
     None for those that begin as the user made them: in a memory, and in a torso of two functions.
@@ -233,7 +236,7 @@ def _gain(cfg: Any, own_memory: bool) -> Callable[[str], float | None]:
     return gain
 
 
-def _policy_head(cfg: Any, space: Space) -> nn.Module:
+def _policy_head(cfg: OnPolicyConfig, space: Space) -> nn.Module:
     if isinstance(space, Box):
         distribution = TanhGaussian if cfg.action_distribution == "tanh" else functools.partial(DiagGaussian, unit="bounds")
         return GaussianHead(math.prod(space.shape), distribution, cfg.log_std_init)
@@ -242,7 +245,7 @@ def _policy_head(cfg: Any, space: Space) -> nn.Module:
     return LogitsHead(space.n, Bernoulli if isinstance(space, MultiBinary) else Categorical)
 
 
-def _distribution_problems(cfg: Any, space: Space) -> list[Problem]:
+def _distribution_problems(cfg: OnPolicyConfig, space: Space) -> list[Problem]:
     chosen = cfg.action_distribution
     if chosen != "auto" and not isinstance(space, Box):
         return [Problem("action_distribution", chosen, f"is for Box actions, not {type(space).__name__}; use 'auto'")]

@@ -1,14 +1,10 @@
 """Observations as arrays that a network can read."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
 from purerl.core.spaces import entries_of
-from purerl.core.types import Discrete, Indices
-
-PyTree = Any
+from purerl.core.types import Discrete, Indices, PyTree
 
 
 def encode(obs: PyTree, space: PyTree) -> jax.Array:

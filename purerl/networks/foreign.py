@@ -14,8 +14,6 @@ from purerl.networks.distributions import Categorical, DiagGaussian
 from purerl.networks.layers import OfAction
 from purerl.networks.modules import linen_module, only_parameters
 
-PyTree = Any
-
 
 def from_linen(module: Any) -> Network:
     """A flax linen module as a network.

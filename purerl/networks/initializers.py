@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-PyTree = Any
+from purerl.core.types import PyTree
 
 
 def initialize(

@@ -9,8 +9,7 @@ from flax import linen as nn
 from flax import struct
 
 from purerl.core.platform import by_platform
-
-PyTree = Any
+from purerl.core.types import PyTree
 
 
 class MLP(nn.Module):

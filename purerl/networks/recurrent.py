@@ -19,8 +19,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from purerl.core.platform import scan
-
-PyTree = Any
+from purerl.core.types import PyTree
 
 
 class Kernel(nn.Module):

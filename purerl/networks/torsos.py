@@ -4,17 +4,17 @@ from typing import Any
 
 from flax import linen as nn
 
+from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import Problem, nearest
 from purerl.core.spaces import encoded_shape, entries_of, is_index
+from purerl.core.types import PyTree
 from purerl.networks.layers import CNN, CONVOLUTIONS, MLP, Encoders
 from purerl.networks.modules import torso_module
-
-PyTree = Any
 
 ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "gelu": nn.gelu, "elu": nn.elu}
 
 
-def by_entry(cfg: Any, space: PyTree, given: Any) -> bool:
+def by_entry(cfg: OnPolicyConfig, space: PyTree, given: Any) -> bool:
     """Whether the torso reads the entries of an observation as a dict, and not as one array: an image is not flattened.
 
     Args:
@@ -27,7 +27,7 @@ def by_entry(cfg: Any, space: PyTree, given: Any) -> bool:
     return several or isinstance(given, dict)
 
 
-def torso_of(cfg: Any, space: PyTree, given: Any = None) -> nn.Module:
+def torso_of(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> nn.Module:
     """The torso for observations of this space; arguments as those of `by_entry`.
 
     Raises:
@@ -43,7 +43,7 @@ def torso_of(cfg: Any, space: PyTree, given: Any = None) -> nn.Module:
     return Encoders(encoders | _own_encoders(given or {}, encoders), cfg.hidden, activation)
 
 
-def _encoder(cfg: Any, entry: Any) -> nn.Module:
+def _encoder(cfg: OnPolicyConfig, entry: Any) -> nn.Module:
     """The encoder of one entry: convolutions for an image, an embedding for an index, a dense layer for a vector."""
     activation = ACTIVATIONS[cfg.activation]
     if _is_image(entry):
@@ -88,7 +88,7 @@ def convolutions(space: PyTree) -> tuple | None:
     return layers if layers and min(shape[:2]) >= size else None
 
 
-def torso_problems(cfg: Any, space: PyTree, given: Any = None) -> list[Problem]:
+def torso_problems(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> list[Problem]:
     """Where the config's torso, or the names of the user's encoders, do not fit the observations."""
     if given is not None:
         return _encoder_problems(given, space)
@@ -96,7 +96,7 @@ def torso_problems(cfg: Any, space: PyTree, given: Any = None) -> list[Problem]:
     return [problem for image in images for problem in _size_problems(cfg, image)]
 
 
-def _size_problems(cfg: Any, space: PyTree) -> list[Problem]:
+def _size_problems(cfg: OnPolicyConfig, space: PyTree) -> list[Problem]:
     kind, shape = torso_kind(cfg.torso, space)
     if kind == "mlp" or (len(shape) == 3 and min(shape[:2]) >= CONVOLUTIONS[kind][1]):
         return []

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import problems
 from purerl.config.rules import AUTO
 from purerl.core.errors import ConfigError, Problem
@@ -21,7 +22,6 @@ from purerl.runs.devices import ROWS, over_devices, over_rows, use_cores
 from purerl.runs.processes import process_count
 from purerl.train import Train, make_train
 
-PyTree = Any
 NOT_SPREAD = PartitionSpec()
 
 
@@ -54,7 +54,7 @@ class Batch:
 
     def __init__(
         self,
-        cfg: Any,
+        cfg: OnPolicyConfig,
         seed: int | None,
         num_seeds: int,
         objects: dict[str, Any],
@@ -191,7 +191,7 @@ class Batch:
         raise ConfigError([Problem(", ".join(asked) or "run", next(iter(asked.values()), None), hint)])
 
 
-def settled(cfg: Any) -> Any:
+def settled(cfg: OnPolicyConfig) -> Any:
     """A batch of configs whose environment parameters are one number where they do not differ.
 
     `jax.vmap` makes arrays of all fields, and a time limit that is an argument of the program would not be known.
@@ -200,21 +200,21 @@ def settled(cfg: Any) -> Any:
     return cfg.replace(env_params={name: one(x) for name, x in cfg.env_params.items()}) if _is_vmapped(cfg) else cfg
 
 
-def pairs_of(cfg: Any, seed: int | None, num_seeds: int) -> tuple[tuple[int | None, int | None], ...]:
+def pairs_of(cfg: OnPolicyConfig, seed: int | None, num_seeds: int) -> tuple[tuple[int | None, int | None], ...]:
     """`Batch.pairs` of a config, or a batch of them."""
     sizes = [np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)]
     configs = range(sizes[0]) if sizes else (None,)
     return tuple((i, None if seed is None else seed + j) for i in configs for j in range(num_seeds))
 
 
-def differences_of(cfg: Any) -> tuple[str, ...]:
+def differences_of(cfg: OnPolicyConfig) -> tuple[str, ...]:
     """`Batch.differ` of a config, or a batch of them."""
     sizes = [len(x) for x in jax.tree.leaves(cfg) if np.ndim(x)]
     text = lambda i: ", ".join(f"{name} = {_number(x[i])}" for name, x in swept(cfg).items()) or f"config {i}"
     return tuple(map(text, range(sizes[0]))) if sizes else ()
 
 
-def swept(cfg: Any) -> dict[str, np.ndarray]:
+def swept(cfg: OnPolicyConfig) -> dict[str, np.ndarray]:
     """The fields of a batch of configs that are arrays, `[configs]`: "lr", "env_params.g".
 
     Of a batch as `jax.vmap` makes it, where all are, those that differ.
@@ -224,7 +224,7 @@ def swept(cfg: Any) -> dict[str, np.ndarray]:
     return {name: x for name, x in batched.items() if not _is_vmapped(cfg) or len(np.unique(x)) > 1}
 
 
-def _is_vmapped(cfg: Any) -> bool:
+def _is_vmapped(cfg: OnPolicyConfig) -> bool:
     return all(np.ndim(x) for x in jax.tree.leaves(cfg.replace(env_params={})))  # of which `settled` makes numbers
 
 

@@ -23,7 +23,6 @@ from purerl.core.types import Episodes, TrainResult, TrainState
 from purerl.runs.processes import agreed, placed
 from purerl.train import Train
 
-PyTree = Any
 DATA = "data"  # the axis of devices of one agent
 
 

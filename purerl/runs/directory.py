@@ -30,7 +30,7 @@ from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError,
 from purerl.core.numbers import is_int
 from purerl.core.plan import Plan
 from purerl.core.reductions import gathered, on_axis
-from purerl.core.types import Episodes, TrainState
+from purerl.core.types import Episodes, PyTree, TrainState
 from purerl.envs.host import host_errors
 from purerl.runs.batch import Batch, differences_of, pairs_of, settled, state_at
 from purerl.runs.data_parallel import DataParallel, check_replicas
@@ -51,7 +51,6 @@ from purerl.runs.storage.curves import read_header
 from purerl.runs.storage.files import read_errors
 from purerl.train import Train
 
-PyTree = Any
 WARM = ("['state'].params", "['state'].statistics")  # what a run that begins with another's parameters takes from it
 
 

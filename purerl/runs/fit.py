@@ -47,7 +47,6 @@ from purerl.runs.training import MAX_CHUNK, Runs
 from purerl.runs.watch import Watch
 from purerl.train import make_train
 
-PyTree = Any
 MAX_SECONDS = 15.0  # of a chunk: a signal is answered after it
 MANY_ROWS = 1_000_000  # of metrics: hundreds of megabytes
 TIME_IS_UP, RULE_SAYS_SO = 1000, 1001  # outside the range of signal numbers

@@ -15,9 +15,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding
 
 from purerl.core.errors import CheckpointError, ConfigError, Problem
+from purerl.core.types import PyTree
 from purerl.runs.devices import add_xla_flags
 
-PyTree = Any
 Arrays = dict[str, np.ndarray]
 # On CPUs XLA begins what does not depend on each other in any order, exchanges too. Several devices of a process would each take
 # their own, and gloo's exchanges would not match.

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.config.base import OnPolicyConfig
 from purerl.core import reductions
 from purerl.core.clock import clock_at
 from purerl.core.keys import named_key
@@ -21,7 +22,6 @@ from purerl.runs.batch import Batch, state_at, swept
 from purerl.runs.processes import on_host
 from purerl.train import Train
 
-PyTree = Any
 MAX_CHUNK = 1024  # updates in one chunk, at most: the size of the buffer for their metrics
 
 
@@ -34,7 +34,7 @@ class Runs(Batch):
 
     def __init__(
         self,
-        cfg: Any,
+        cfg: OnPolicyConfig,
         seed: int,
         num_seeds: int,
         exact: bool,
@@ -64,7 +64,7 @@ class Runs(Batch):
     def _first_of_data(self, cfgs: dict[str, Any], data: jax.Array) -> TrainState:
         return self._first(cfgs, jax.random.wrap_key_data(data, impl=jax.random.key_impl(self._keys())))
 
-    def with_configs(self, cfg: Any) -> Self:
+    def with_configs(self, cfg: OnPolicyConfig) -> Self:
         """These runs with other values of what is an argument, as many configs as before. What is compiled stays so.
 
         Args:

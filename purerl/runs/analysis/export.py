@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-from typing import Any
 
 import jax
 import jax.export
@@ -13,7 +12,6 @@ from purerl.core.types import TrainState
 from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.train import Train
 
-PyTree = Any
 OTHER_FORMATS = {".onnx", ".pt", ".pth", ".tflite", ".pb", ".h5", ".keras", ".safetensors", ".pkl", ".npz", ".mlmodel", ".engine"}
 
 

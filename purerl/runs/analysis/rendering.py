@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +14,6 @@ from purerl.core.types import Environment, TrainState
 from purerl.envs.host import host_errors
 from purerl.runs.storage.files import write_errors
 from purerl.train import Train
-
-PyTree = Any
 
 
 def render(

@@ -28,11 +28,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem
+from purerl.core.types import PyTree
 from purerl.runs.processes import agreed, is_first, process_count
 from purerl.runs.storage.files import read_errors
 from purerl.runs.storage.migrations import FORMAT, fitted, migrated
 
-PyTree = Any
 CLOCK = "['state'].clock"  # how the paths of a state's clock begin: of all of a state it alone has no axis of runs
 UNFINISHED = ".orbax-checkpoint-tmp"  # what Orbax adds to the name of a checkpoint until it is whole
 KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # dtypes of keys, and their names

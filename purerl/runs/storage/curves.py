@@ -19,7 +19,6 @@ from purerl.core.metrics import add_up
 from purerl.runs.storage.checkpoint import read_arrays, read_record, saved_updates
 from purerl.runs.storage.files import AppendOnlyFile, checksum, read_file
 
-PyTree = Any
 FORMAT = 2
 KINDS = {kind.__name__: kind for kind in (kinds.Sum, kinds.Mean, kinds.Max)}
 

@@ -1,0 +1,57 @@
+"""Metrics of a rollout."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purerl.core.finite import any_of
+from purerl.core.metrics import Max, Sum, mean_of, mean_where
+from purerl.core.reductions import num_devices, pmax, total
+from purerl.core.streams import extrinsic
+from purerl.core.types import TimeStep, Transition
+
+
+def rollout_metrics(
+    transition: Transition, policy: Any, episode_return: jax.Array, episode_length: jax.Array, done: jax.Array
+) -> dict[str, Any]:
+    """Measure steps, rewards and finished episodes of a rollout; all arguments are of each row, `[T, B]`."""
+    return {
+        "steps": Sum(jnp.int32(done.size * num_devices())),
+        "episodes": Sum(total(done.astype(jnp.int32))),
+        "episode_return": mean_where(episode_return, done),
+        "episode_length": mean_where(episode_length, done),
+        "reward": mean_of(transition.reward),
+        "reward_max": Max(pmax(transition.reward)),
+        "log_prob": mean_of(transition.log_prob),
+        **({"value": mean_of(extrinsic(transition.value, done))} if isinstance(transition.value, jax.Array) else {}),
+        **policy.metrics(),
+    }
+
+
+def info_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
+    """Average entries of the environment's info over all steps, and over the ends of episodes."""
+    done = after.terminated | after.truncated
+
+    def mean(x, where=None):
+        if after.nonfinite:  # numbers that are not finite are left out
+            where = jnp.isfinite(x) if where is None else where & jnp.isfinite(x)
+        return mean_of(x) if where is None else mean_where(x, where)
+
+    metrics = {f"info/{name}": mean(after.info[name]) for name in info}
+    for name in episode_info:
+        x = after.info[name]  # [T, B], or [T, B, n]
+        parts = {name: x} if x.ndim == done.ndim else {f"{name}/{i}": x[..., i] for i in range(x.shape[-1])}
+        metrics |= {f"episode_info/{part}": mean(x, done) for part, x in parts.items()}
+    return metrics
+
+
+def nonfinite_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
+    """Count the steps that were not finite, by entry; nothing if none is checked."""
+    if not after.nonfinite:
+        return {}
+    bad = lambda name: ~jnp.isfinite(after.info[name]).reshape(*after.reward.shape, -1).all(-1)
+    of_ends = {name: bad(name) & (after.terminated | after.truncated) for name in episode_info}
+    entries = after.nonfinite | {f"info/{name}": rows for name, rows in (of_ends | {name: bad(name) for name in info}).items()}
+    count = lambda rows: Sum(total(rows.astype(jnp.int32)))
+    return {"nonfinite_resets": count(any_of(after.nonfinite)), **{f"nonfinite/{name}": count(x) for name, x in entries.items()}}
