@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import MEMORY, OnPolicyConfig
@@ -160,7 +161,7 @@ def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment,
 
 def warn_of_unsuited_unit(unit: str, space: Space) -> None:
     """Warn of a user's policy in the environment's unit if a deviation of about 1 around about 0 covers no range of actions."""
-    if unit != "environment" or isinstance(space.low, jax.core.Tracer) or isinstance(space.high, jax.core.Tracer):
+    if unit != "environment" or isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
         return
     centre, half_width = (np.asarray(x) for x in bounds_map(space.low, space.high))
     if (np.abs(centre) > 1 + half_width).any() or (half_width < 0.1).any() or (half_width > 10).any():
@@ -267,7 +268,7 @@ def _has_own_rate(cfg: OnPolicyConfig, name: str) -> bool:
 def _is_default(cfg: Config, field: dataclasses.Field, env: Environment) -> bool:
     """Whether a field of a resolved config may have its default, or is off. A tracer may."""
     value, default = getattr(cfg, field.name), default_of(field)
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return True
     if is_float_leaf(field):
         value = np.asarray(value, np.float32)

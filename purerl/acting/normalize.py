@@ -25,8 +25,7 @@ LARGEST = 1e15  # of a number in a batch: the squares of 2**28 of them add up in
 # --- moments ----------------------------------------------------------------------------------------------------------
 
 
-@struct.dataclass
-class Moments:
+class Moments(struct.PyTreeNode):
     """Running mean and variance.
 
     mean, variance: `[...]` float32; 0 and 1 before the first merge.
@@ -88,8 +87,7 @@ def restored(moments: Moments, z: jax.Array) -> jax.Array:
 # --- what PPO keeps ---------------------------------------------------------------------------------------------------
 
 
-@struct.dataclass
-class RewardScale:
+class RewardScale(struct.PyTreeNode):
     """The scale of rewards.
 
     discounted: `[B]` float32, the discounted sum of each environment's rewards since its episode began.
@@ -100,8 +98,7 @@ class RewardScale:
     moments: Moments
 
 
-@struct.dataclass
-class Statistics:
+class Statistics(struct.PyTreeNode):
     """Running statistics of a run; each is the empty tuple where it is switched off, and then has no overhead.
 
     obs: `Moments` of each entry `[...]` of an observation, and the empty tuple for an entry that is no quantity.

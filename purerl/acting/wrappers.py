@@ -69,8 +69,7 @@ def with_uniform_policy(network: Network, space: Space, when: jax.Array) -> Netw
     return network._replace(apply=apply)
 
 
-@struct.dataclass
-class UniformOverride:
+class UniformOverride(struct.PyTreeNode):
     """A distribution over actions, replaced by the uniform one where `random` is set.
 
     policy: the distribution.

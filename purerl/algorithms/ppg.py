@@ -52,8 +52,7 @@ from purerl.learning.phases import Groups, Loss, Phase, if_due, init_phase, make
 from purerl.learning.update import Algorithm
 
 
-@struct.dataclass
-class AuxBatch:
+class AuxBatch(struct.PyTreeNode):
     """The part of one step that the auxiliary phase reads.
 
     obs, first: as in `Transition`, in their own dtypes.

@@ -57,8 +57,7 @@ from purerl.networks.torsos import convolutions
 PRIOR = 1e-4  # how many sums of bonuses the initial variance 1 counts for, as in OpenAI's code
 
 
-@struct.dataclass
-class RNDState:
+class RNDState(struct.PyTreeNode):
     """The state of random network distillation.
 
     target: parameters of the random network.
@@ -71,8 +70,7 @@ class RNDState:
     scale: RewardScale
 
 
-@struct.dataclass
-class RNDBatch:
+class RNDBatch(struct.PyTreeNode):
     """What the predictor learns from one step.
 
     obs: the observation that the step led to, as the environment gives it: standardised, an image would take four times as much.

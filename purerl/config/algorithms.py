@@ -3,7 +3,7 @@
 import math
 from typing import Any, Self
 
-import jax
+from jax.core import Tracer
 
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config, configclass, leaf, static
@@ -111,7 +111,7 @@ class APPOConfig(PPOConfig):
         always = self.lag > 0 or self.publish_every > 1 or self.replay > 1 or (corrected and self.target_update_freq > 1)
         if always or not corrected:
             return always
-        return self.tau != 1 if isinstance(self.tau, jax.core.Tracer) else may_hold(self.tau, lambda x: x != 1)
+        return self.tau != 1 if isinstance(self.tau, Tracer) else may_hold(self.tau, lambda x: x != 1)
 
     def cross_field_errors(self) -> list[Problem]:
         found = super().cross_field_errors()

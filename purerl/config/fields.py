@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self, dataclass_transform
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from purerl.config.documentation import GROUPS, FieldDoc, documented, parse_docs, shown
 from purerl.config.other_names import unknown_names
@@ -267,7 +268,7 @@ def kind_of(field: dataclasses.Field) -> Any:
 
 def or_default(value: Any, default: float) -> Any:
     """A leaf's value, or this default where it is `AUTO`, elementwise."""
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return jax.numpy.where(value == AUTO, default, value)
     is_auto = np.asarray(value) == AUTO  # of an array of JAX's too, which would become a tracer inside a trace
     return np.where(is_auto, np.float32(default), value) if np.ndim(value) else default if is_auto else value
@@ -276,7 +277,7 @@ def or_default(value: Any, default: float) -> Any:
 def single_precision(cfg: Config) -> Config:
     """The config with its float leaves as float32, whatever their width, so that no default width leaks into a program."""
     floats = [f.name for f in dataclasses.fields(cfg) if is_float_leaf(f)]
-    cast = lambda x: x.astype(np.float32) if isinstance(x, jax.core.Tracer) else np.float32(x)
+    cast = lambda x: x.astype(np.float32) if isinstance(x, Tracer) else np.float32(x)
     inner = {name: single_precision(part) for name, part in _parts(cfg).items()}
     return dataclasses.replace(cfg, **{name: cast(getattr(cfg, name)) for name in floats}, **inner)
 
@@ -350,7 +351,7 @@ def not_scalar(cfg: Config) -> list[Problem]:
 
 def _is_numeric(value: Any) -> bool:
     """Whether a value is a finite number, an array of them, or a tracer; lists are left to the environment to judge."""
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return True
     if isinstance(value, str | bool | dict) or value is None:
         return False
@@ -361,7 +362,7 @@ def _is_numeric(value: Any) -> bool:
 
 
 def _static_problem(value: Any, kind: type, rule: Rule) -> str | None:
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return "static: it shapes the program, so it cannot be traced or swept by vmap, as floats can; loop over it instead"
     fits = is_int(value) if kind is int else _is_of(value, kind)
     if not fits:
@@ -383,7 +384,7 @@ def _leaf_problem(value: Any, kind: type, rule: Rule) -> str | None:
     if kind is dict:
         right = isinstance(value, dict) and all(isinstance(name, str) and _is_numeric(x) for name, x in value.items())
         return None if right else "must be a dict from the name of a parameter to a finite number"
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return None
     if not (is_number(value) or isinstance(value, np.ndarray | jax.Array)) or isinstance(value, np.complexfloating):
         return f"must be a number, not {type(value).__name__}"

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
+from jax.core import Tracer
 
 from purerl.core.numbers import is_int
 
@@ -110,9 +110,9 @@ def is_above(name: str, bound: int) -> Need:
 
 def may_hold(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:
     """Return True unless a leaf is known to break a condition. Code that the condition needs is emitted for a tracer."""
-    return isinstance(value, jax.core.Tracer) or bool(np.any(condition(np.asarray(value))))  # not operations of a program
+    return isinstance(value, Tracer) or bool(np.any(condition(np.asarray(value))))  # not operations of a program
 
 
 def surely_holds(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:
     """Return True if a leaf is known to meet a condition. Where the condition is refused or warned of, a tracer passes."""
-    return not isinstance(value, jax.core.Tracer) and may_hold(value, condition)
+    return not isinstance(value, Tracer) and may_hold(value, condition)

@@ -17,8 +17,7 @@ from purerl.core import reductions
 LAST = 0.1  # of training, whose episodes are the final ones
 
 
-@struct.dataclass
-class Sum:
+class Sum(struct.PyTreeNode):
     """A quantity that adds up: steps, episodes."""
 
     total: jax.Array
@@ -29,8 +28,7 @@ class Sum:
         return np.asarray(self.total)
 
 
-@struct.dataclass
-class Mean:
+class Mean(struct.PyTreeNode):
     """A quantity to be averaged: `total / count`, and NaN where nothing was counted."""
 
     total: jax.Array
@@ -43,8 +41,7 @@ class Mean:
         return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
 
 
-@struct.dataclass
-class Max:
+class Max(struct.PyTreeNode):
     """A quantity whose largest value counts."""
 
     value: jax.Array

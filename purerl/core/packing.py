@@ -13,8 +13,7 @@ from purerl.core.types import PyTree
 LARGEST = 64  # numbers in a row; larger rows are worth an operation of their own
 
 
-@struct.dataclass
-class Packed:
+class Packed(struct.PyTreeNode):
     """A tree of arrays `[*lead, ...]` whose rows are packed bit for bit.
 
     arrays: the words of all small rows side by side, `[*lead, words]`, float32 if all are, else int32; then the other leaves.

@@ -111,8 +111,7 @@ Space = Discrete | MultiDiscrete | MultiBinary | Box
 # --- environments -----------------------------------------------------------------------------------------------------
 
 
-@struct.dataclass
-class TimeStep:
+class TimeStep(struct.PyTreeNode):
     """What one step of `B` auto-resetting environments gives.
 
     env_state: the environments' own state, after the reset where an episode ended.
@@ -251,8 +250,7 @@ class Network(NamedTuple):
 # --- experience -------------------------------------------------------------------------------------------------------
 
 
-@struct.dataclass
-class Transition:
+class Transition(struct.PyTreeNode):
     """Everything about one step t, and about no other: estimators never shift an array. Leaves `[T, B, ...]`.
 
     obs: the observation that `action` was chosen for.
@@ -292,8 +290,7 @@ class Transition:
     intrinsic: Any = ()
 
 
-@struct.dataclass
-class Rollout:
+class Rollout(struct.PyTreeNode):
     """One rollout of every environment.
 
     steps: `Transition`, leaves `[T, B, ...]`.
@@ -304,8 +301,7 @@ class Rollout:
     carry: PyTree
 
 
-@struct.dataclass
-class Advantages:
+class Advantages(struct.PyTreeNode):
     """What an estimator gives for each step, gradient-free.
 
     advantage: `[T, B(, K)]` float32.
@@ -322,8 +318,7 @@ class Advantages:
     target: jax.Array
 
 
-@struct.dataclass
-class Sample:
+class Sample(struct.PyTreeNode):
     """What PPO's loss reads of one step; the names are those of `Transition` and `Advantages`.
 
     policy: `()` where the loss does not ask for it.
@@ -343,8 +338,7 @@ class Sample:
     advantage_moments: Any = ()
 
 
-@struct.dataclass
-class Sequences:
+class Sequences(struct.PyTreeNode):
     """A training set, or a minibatch of one: `N` sequences of `L` steps.
 
     steps: leaves `[L, N, ...]`.
@@ -373,8 +367,7 @@ class Intrinsic(NamedTuple):
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-@struct.dataclass
-class Actor:
+class Actor(struct.PyTreeNode):
     """What interacts with the environments and outlives a rollout. Leaves `[B, ...]`."""
 
     env_state: PyTree
@@ -385,16 +378,14 @@ class Actor:
     episode_length: jax.Array
 
 
-@struct.dataclass
-class Clock:
+class Clock(struct.PyTreeNode):
     """Finished updates, `high * 2**32 + low`: two uint32 words, exact to 2**64 without 64-bit JAX."""
 
     high: jax.Array
     low: jax.Array
 
 
-@struct.dataclass
-class TrainState:
+class TrainState(struct.PyTreeNode):
     """Everything that persists from one update to the next; arrays only.
 
     params: a dict from group to parameters.
@@ -415,8 +406,7 @@ class TrainState:
     extra: dict[str, PyTree] = struct.field(default_factory=dict)
 
 
-@struct.dataclass
-class TrainResult:
+class TrainResult(struct.PyTreeNode):
     """What a whole run gives.
 
     state: the `TrainState` after the last update.
@@ -427,8 +417,7 @@ class TrainResult:
     metrics: dict[str, Any]
 
 
-@struct.dataclass
-class Episodes:
+class Episodes(struct.PyTreeNode):
     """The outcome of an evaluation, leaves `[num_episodes]`.
 
     returns: float32, undiscounted sum of rewards.

@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 from craftax.craftax_env import make_craftax_env_from_name
+from jax.core import Tracer
 
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.platform import by_platform
@@ -65,7 +66,7 @@ def default_params(env: Any) -> Any:
 
 def adapt(env: Any, params: Any) -> Environment:
     """The environment with these parameters as a `purerl.Environment`."""
-    limit = None if isinstance(params.max_timesteps, jax.core.Tracer) else int(params.max_timesteps)
+    limit = None if isinstance(params.max_timesteps, Tracer) else int(params.max_timesteps)
     wrapped = wrap_env(_Bare(env, params), slow_reset=True)
     return wrapped._replace(max_steps=limit, truncates_after=limit, draw=_draw(env))
 

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.numbers import is_count
@@ -91,7 +92,7 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
     def step(key, env_state, action):
         inner, count = env_state
         inner, obs, reward, terminated, truncated, info = unpacked(env.step(key, inner, action), 6, "step", PROTOCOL)
-        own_limits.append(isinstance(truncated, jax.core.Tracer) or bool(truncated))
+        own_limits.append(isinstance(truncated, Tracer) or bool(truncated))
         truncated = truncated if limit is None else jnp.asarray(truncated) | (count + 1 >= limit)
         arrays = {name: x for name, x in info.items() if _is_array(x)}
         return (*typed_signals(obs, (inner, count + 1), reward, terminated, truncated), chosen(arrays, tuple(arrays)))

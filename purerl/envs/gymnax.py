@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.types import Environment, TimeStep
@@ -152,7 +153,7 @@ def _draw(env: Any, params: Any):
 
 def _max_steps(params: Any) -> int | None:
     limit = getattr(params, "max_steps_in_episode", None)
-    known = limit is not None and not isinstance(limit, jax.core.Tracer) and np.isfinite(limit)
+    known = limit is not None and not isinstance(limit, Tracer) and np.isfinite(limit)
     return math.ceil(limit) if known else None
 
 

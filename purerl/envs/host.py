@@ -65,8 +65,7 @@ class Recipe(NamedTuple):
     masks: tuple[str, ...] = ()
 
 
-@struct.dataclass
-class Ticket:
+class Ticket(struct.PyTreeNode):
     """Which environments, and after how many of their steps. Leaves `[B]`, all alike, uint32."""
 
     number: jax.Array

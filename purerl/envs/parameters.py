@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from purerl.core.errors import ConfigError, Problem, nearest
 
@@ -65,7 +66,7 @@ def _misfit(params: Any, name: str, value: Any) -> str | None:
     if np.shape(value) != shape:
         sweep = f'must be one number; to sweep it, jax.vmap(lambda x: cfg.replace(env_params={{"{name}": x}}))(values)'
         return f"must have the shape {list(shape)}" if shape else sweep
-    return None if isinstance(value, jax.core.Tracer) else _out_of_range(params, name, np.asarray(value))
+    return None if isinstance(value, Tracer) else _out_of_range(params, name, np.asarray(value))
 
 
 def _out_of_range(params: Any, name: str, values: np.ndarray) -> str | None:

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.numbers import is_count
@@ -95,7 +96,7 @@ def _fits(space: Indices, obs: Any) -> bool:
 
 def _box(space: Any) -> Box:
     """Return a space with bounds as a Box. Bounds are NumPy's, which a trace does not make unknown, unless they are tracers."""
-    known = not any(isinstance(bound, jax.core.Tracer) for bound in (space.low, space.high))
+    known = not any(isinstance(bound, Tracer) for bound in (space.low, space.high))
     numpy = np if known else jnp
     low, high = (numpy.asarray(bound) for bound in (space.low, space.high))
     if not jnp.issubdtype(getattr(space, "dtype", low.dtype), jnp.floating):

@@ -24,16 +24,14 @@ Groups = dict[str, PyTree]  # by the name of a group of parameters
 Rate = Callable[[Clock, jax.Array], jax.Array]  # (finished updates, gradient steps in this update so far) -> learning rate
 
 
-@struct.dataclass
-class KLAdaptiveState:
+class KLAdaptiveState(struct.PyTreeNode):
     """The state of a transformation, and the learning rate that follows the KL divergence, float32."""
 
     inner: PyTree
     lr: jax.Array
 
 
-@struct.dataclass
-class UpdateState:
+class UpdateState(struct.PyTreeNode):
     """The state of an optimizer within one update; `()` stands for what it does not need.
 
     kept: the state that persists from one update to the next.

@@ -16,8 +16,7 @@ from purerl.learning.batch import sequences
 EMPTY = 2**30  # uses of a place in the ring that no rollout was written to
 
 
-@struct.dataclass
-class RingBatch:
+class RingBatch(struct.PyTreeNode):
     """Rollouts side by side, as one of more columns.
 
     rollout: leaves `[T, B, ...]`.
@@ -31,8 +30,7 @@ class RingBatch:
     last_first: jax.Array
 
 
-@struct.dataclass
-class Ring:
+class Ring(struct.PyTreeNode):
     """The last R rollouts, each in the place of the one R updates before it.
 
     batch: `[T, R, B, ...]` and `[R, B, ...]`, an axis more than a `RingBatch` of one rollout has.

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
+from jax.core import Tracer
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import Problem, raise_if_any
@@ -256,7 +257,7 @@ def _distribution_problems(cfg: OnPolicyConfig, space: Space) -> list[Problem]:
 
 def bounded(space: Space) -> bool:
     """Whether an action's range is finite, as far as is known under a trace."""
-    if not isinstance(space, Box) or isinstance(space.low, jax.core.Tracer) or isinstance(space.high, jax.core.Tracer):
+    if not isinstance(space, Box) or isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
         return True
     with np.errstate(over="ignore"):  # of the largest floats, which are bounds where there are none
         return bool(np.isfinite(np.asarray(space.high) - np.asarray(space.low)).all())

@@ -36,6 +36,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
+from jax.core import Tracer
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import flat_draw
@@ -51,8 +52,7 @@ _HALF_LOG_2PI = np.float32(0.5 * np.log(2 * np.pi))
 # --- choices ----------------------------------------------------------------------------------------------------------
 
 
-@struct.dataclass
-class Categorical:
+class Categorical(struct.PyTreeNode):
     """One of `n` choices, with probabilities `softmax(logits)`.
 
     logits: `[*batch, n]` float32, unnormalised.
@@ -106,8 +106,7 @@ class Categorical:
         return Categorical(jnp.zeros_like(self.logits)).masked(self.logits > 0.5 * ILLEGAL)
 
 
-@struct.dataclass
-class MultiCategorical:
+class MultiCategorical(struct.PyTreeNode):
     """Several independent choices; probabilities multiply, entropies and divergences add up ("37 details", number 37).
 
     logits: `[*batch, sum(sizes)]` float32, those of one choice after those of another.
@@ -166,8 +165,7 @@ class MultiCategorical:
         return jnp.split(x, np.cumsum(self.sizes)[:-1], axis=-1)
 
 
-@struct.dataclass
-class Bernoulli:
+class Bernoulli(struct.PyTreeNode):
     """Independent switches, each on with probability `sigmoid(logit)`.
 
     logits: `[*batch, n]` float32.
@@ -217,8 +215,7 @@ class Bernoulli:
 # --- real numbers -----------------------------------------------------------------------------------------------------
 
 
-@struct.dataclass
-class DiagGaussian:
+class DiagGaussian(struct.PyTreeNode):
     """Independent normals, one for each dimension of a Box action.
 
     The environment receives the sample in its own unit, clipped to its bounds. Rollouts, losses and entropies use the sample
@@ -300,8 +297,7 @@ class DiagGaussian:
         return (low - centre) / half_width, (high - centre) / half_width
 
 
-@struct.dataclass
-class TanhGaussian:
+class TanhGaussian(struct.PyTreeNode):
     """Independent normals squashed between the bounds of a Box action by `tanh`.
 
     An action is the normal's sample u itself, from before the tanh, which is never inverted: so `log_prob` is finite for every
@@ -365,7 +361,7 @@ def action_unit(policy: Any, space: Space) -> str:
     """Return the unit of a policy's samples: `environment`, `bounds`, or `either` if the two are the same."""
     if not isinstance(policy, DiagGaussian):
         return "either"
-    if isinstance(space.low, jax.core.Tracer) or isinstance(space.high, jax.core.Tracer):
+    if isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
         return policy.unit
     centre, half_width = bounds_map(space.low, space.high)
     return policy.unit if bool((centre != 0).any() | (half_width != 1).any()) else "either"

@@ -148,8 +148,7 @@ class ValueHead(nn.Module):
         return value.squeeze(-1) if self.streams == 1 else value
 
 
-@struct.dataclass
-class OfAction:
+class OfAction(struct.PyTreeNode):
     """A number for each step that depends on the action taken: `constant + weight . action`.
 
     constant: `[*batch]`.
