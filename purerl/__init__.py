@@ -50,7 +50,7 @@ from purerl.studies.sweep import sweep
 from purerl.studies.tune import Tuned, tune
 from purerl.train import Train, make_train
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 __docformat__ = "google"
 __all__ = [
     "APPOConfig",

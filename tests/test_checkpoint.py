@@ -18,9 +18,7 @@ from purerl.runs.storage import checkpoint
 from purerl.runs.storage.checkpoint import Store, run_directory
 from tests.probes import Varied
 from tests.test_resume import StopAt, fitted
-from tests.tiny import CFG, digest
-
-GOLDEN = pathlib.Path(__file__).parent / "data" / "golden"
+from tests.tiny import digest
 
 
 def test_every_kind_of_array_comes_back_bit_for_bit(tmp_path):
@@ -219,14 +217,3 @@ def test_wrong_options_are_refused(options, says):
 def test_other_floats_than_32_bits_are_a_mismatch(run):
     with jax.enable_x64(True), pytest.raises(purerl.CheckpointMismatch, match="x64: False in the checkpoint, True here"):
         fitted(directory=run)
-
-
-def test_the_golden_checkpoint_still_loads():
-    """Written by purerl 0.2.0 and never again: what users have on their disks."""
-    loaded = purerl.load(GOLDEN, env=Varied())
-    assert loaded.cfg.replace(total_timesteps=256) == CFG.replace(action_mask="", critic_obs="")  # what `auto` is there
-    assert loaded.updates == 4
-    expected = json.loads((GOLDEN / "expected.json").read_text())
-    assert digest(loaded.state) == expected["digest"]
-    goes_on = jax.jit(loaded.train.update)(loaded.state)[1]
-    assert np.isfinite(purerl.summarize(goes_on)["loss"])

@@ -28,7 +28,6 @@ from purerl.studies.listing import listed
 from purerl.studies.rungs import check_rungs, going_on
 from purerl.studies.tasks import names_of, task_of
 from tests.benchmarks import pruning
-from tests.old_runs import HERE
 from tests.probes import ObsDependent, Varied
 from tests.tiny import CFG, digest
 
@@ -486,12 +485,6 @@ def test_parameters_of_an_environment_are_tasks_of_their_own(tmp_path):
     first, second = sorted((tmp_path / "s").glob("[01]-*"))
     with pytest.raises(purerl.ConfigError, match=r"has no run of CartPole-v1 \(.* = 50\), which others have"):
         purerl.compare({"a": [first], "b": [second]})
-
-
-def test_swept_parameters_of_an_environment_are_tasks_of_their_own():
-    found = purerl.compare([HERE / "0.2.0" / "batch"], episodes="evaluation")
-    assert list(found.entries) == ["batch"]
-    assert found.tasks == ("Pendulum-v1 (env_params.g = 0)", "Pendulum-v1 (env_params.g = 10)")
 
 
 def test_a_task_is_all_that_makes_the_environment():

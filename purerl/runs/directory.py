@@ -32,7 +32,7 @@ from purerl.core.plan import Plan
 from purerl.core.reductions import gathered, on_axis
 from purerl.core.types import Episodes, PyTree, TrainState
 from purerl.envs.host import host_errors
-from purerl.runs.batch import Batch, differences_of, pairs_of, settled, state_at
+from purerl.runs.batch import Batch, pairs_of, settled, state_at
 from purerl.runs.data_parallel import DataParallel, check_replicas
 from purerl.runs.devices import use_cores
 from purerl.runs.evaluations import best_updates
@@ -125,7 +125,6 @@ class Directory:
                 raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to resume from")])
             return None
         saved = self._checkpoints.load(there[-1]) if resume == "must" else first_readable(there, self._checkpoints.load)
-        saved = saved.fitted(wanted)
         self._check(saved, plan, wanted)
         return saved
 
@@ -196,8 +195,7 @@ def _differences(saved: dict[str, Any], current: dict[str, Any], cls: type[Confi
     if saved["algorithm"] == current["algorithm"] and not _object_differences(saved, current["objects"], ("config_class",)):
         then, now = (json.loads(settled(_config_of(record, cls)).to_json()) for record in (saved, current))
         changed = [name for name in now if name != "total_timesteps" and not _same(then[name], now[name])]
-        why = saved.get("changed", {})
-        found += [text(name, then[name], now[name]) + (f"; {why[name]}" if name in why else "") for name in changed]
+        found += [text(name, then[name], now[name]) for name in changed]
     return found + _unit_differences(saved, current["action_unit"]) + _object_differences(saved, current["objects"])
 
 
@@ -231,9 +229,9 @@ def _changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: typ
 
 
 def _object_differences(record: dict[str, Any], current: dict[str, Any], names: tuple[str, ...] = objects.ARGUMENTS) -> list[str]:
-    """Checkpoints of purerl 0.2 do not say which objects they were made with."""
+    """Describe how the objects of these names differ between two runs."""
     of = lambda described: {name: x for name, x in described.items() if name in names}
-    return objects.object_differences(of(record["objects"]), of(current)) if "objects" in record else []
+    return objects.object_differences(of(record["objects"]), of(current))
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -396,7 +394,7 @@ def load(
             [Problem("config_class", config_class, "must be the class of a config, as purerl.configclass makes it")]
         )
     own = {} if config_class is None else _own_class(config_class)
-    missing = {name: x for name, x in record.get("objects", {}).items() if name not in given | own}
+    missing = {name: x for name, x in record["objects"].items() if name not in given | own}
     if missing:
         raise CheckpointMismatch(directory, objects.object_differences(missing, {}))
     if found := _object_differences(
@@ -411,7 +409,7 @@ def load(
     if found := _unit_differences(record, batch.train.action_unit) + _object_differences(record, described):
         raise CheckpointMismatch(directory, found)
     runs = len(batch.labels)
-    finished = best_updates(saved, runs) if best else [saved.updates] * runs
+    finished = best_updates(saved) if best else [saved.updates] * runs
     return Run(batch, _state(saved, batch.train, directory), tuple(finished), home)
 
 
@@ -434,16 +432,9 @@ def saved_layout(directory: pathlib.Path | None) -> int:
     return header.devices_per_run if header.devices_per_run <= len(jax.devices()) else 1
 
 
-def runs_of(directory: pathlib.Path, count: int) -> tuple[tuple[tuple[int | None, int | None], ...], tuple[str, ...]]:
-    """The config and seed of each of so many runs, and what the configs differ in, from the newest checkpoint; see `Batch`.
-
-    Curves of purerl 0.2 do not say it themselves. Without a checkpoint they are of one config.
-    """
-    try:
-        record = newest_readable(directory / "checkpoints").record
-    except CheckpointError:
-        return tuple((None, seed) for seed in range(count)), ()
-    return pairs_of(_config_of(record), record["seed"], record["num_seeds"]), differences_of(_config_of(record))
+def num_runs(record: dict[str, Any]) -> int:
+    """Return how many runs a checkpoint's record is of."""
+    return len(pairs_of(_config_of(record), record["seed"], record["num_seeds"] or 1))
 
 
 def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None:
@@ -579,7 +570,6 @@ def _state(saved: Checkpoint, train: Train, directory: Any) -> TrainState:
     is_clock = lambda path: jax.tree_util.keystr(path).startswith(checkpoint.CLOCK)
     batched = lambda path, x: x if is_clock(path) else jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype)
     template = structure.unflatten([batched(path, x) for path, x in leaves])
-    saved = saved.fitted(checkpoint.describe(template))
     states = {name: x for name, (x, _) in saved.record["leaves"].items() if name.startswith("['state']")}
     if found := checkpoint.leaf_differences(states, checkpoint.describe(template)):
         raise CheckpointMismatch(directory, found)

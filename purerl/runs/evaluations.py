@@ -101,14 +101,14 @@ def _line_of(row: dict[str, Any]) -> bytes:
 
 
 def _row_of(line: bytes, runs: int) -> dict[str, Any] | None:
-    """A line of the file; None if it is not what was written. Those of purerl 0.2 have no check."""
+    """Parse a line of the file; return None if it is not what was written."""
     try:
         row = json.loads(line)
-        mark = row.pop("check", None)
-        right = mark is None or checksum(json.dumps(row).encode()).hex() == mark
+        mark = row.pop("check")
+        right = checksum(json.dumps(row).encode()).hex() == mark
         right = right and row.keys() == {"update", *COLUMNS} and isinstance(row["update"], int)
         return row if right and all(np.shape(row[name]) == (runs,) for name in COLUMNS) else None
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
@@ -129,9 +129,9 @@ class Best:
         self._arrays, self._leaves, self._behind = {}, {}, False
         self._updates, self._returns = [0] * runs, [-math.inf] * runs
 
-    def restore(self, evaluations: Evaluations, wanted: dict[str, str]) -> None:
+    def restore(self, wanted: dict[str, str]) -> None:
         """Restores the best states, unless they are damaged or have other arrays than those wanted (`checkpoint.describe`)."""
-        self._restore(evaluations, wanted)
+        self._restore(wanted)
         record = {"leaves": self._leaves, "updates": self._updates, "returns": self._returns}
         self._arrays, record = from_first(self._arrays, record)
         self._leaves, self._updates, self._returns = record["leaves"], record["updates"], record["returns"]
@@ -141,20 +141,18 @@ class Best:
         if self._store is not None:
             self._store.clear()
 
-    def _restore(self, evaluations: Evaluations, wanted: dict[str, str]) -> None:
+    def _restore(self, wanted: dict[str, str]) -> None:
         try:
             there = self._store.updates() if self._store is not None else []  # in all processes: see `Directory.saved`
             saved = first_readable(there, self._store.load) if there else None
         except CheckpointError as error:
             warnings.warn(f"{error}; the best states begin anew", stacklevel=3)
             return
-        saved = saved.fitted(wanted) if saved is not None else None
         if saved is None or leaf_differences({path: x for path, (x, _) in saved.record["leaves"].items()}, wanted):
             return
         self._arrays, self._leaves = saved.arrays, wanted
-        self._updates = best_updates(saved, len(self._updates))
-        # Without returns it is of purerl 0.2: of one evaluation, the best on average.
-        self._returns = saved.record.get("best", {}).get("returns") or evaluations.returns(saved.updates).tolist()
+        self._updates = best_updates(saved)
+        self._returns = saved.record["best"]["returns"]
 
     def update(self, updates: int, returns: np.ndarray, state: Any) -> None:
         """Keeps the state of each run whose return improved, and begins to save it.
@@ -198,6 +196,6 @@ class Best:
             raise
 
 
-def best_updates(saved: Checkpoint, runs: int) -> list[int]:
+def best_updates(saved: Checkpoint) -> list[int]:
     """The update of each run's best state, in a checkpoint of best states."""
-    return saved.record.get("best", {}).get("updates") or [saved.updates] * runs
+    return saved.record["best"]["updates"]

@@ -231,7 +231,7 @@ def fit(
         if saved is None:
             best.begin()
         else:
-            best.restore(evaluations, describe({"state": template}))
+            best.restore(describe({"state": template}))
         save_errors = functools.partial(_save_errors, on_save_error)
         for write in (curves.flush, evaluations.flush):  # what was damaged is mended now
             with save_errors():

@@ -9,7 +9,7 @@ import numpy as np
 
 from purerl.core.errors import CheckpointError
 from purerl.core.metrics import LAST, over_the_last
-from purerl.runs.directory import runs_of
+from purerl.runs.directory import num_runs
 from purerl.runs.evaluations import read_evaluations
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage import curves
@@ -62,7 +62,7 @@ def _listed(directory: pathlib.Path) -> Listed:
     except CheckpointError as error:
         return Listed(directory, "", "", 0, 0, 0, np.nan, "running" if running else str(error).split(" in ")[0], size)
     header = curves.read_header(directory / "curves.bin")
-    runs = len(header.runs if header is not None and header.runs else runs_of(directory, record["num_seeds"] or 1)[0])
+    runs = len(header.runs) if header is not None else num_runs(record)
     values = record["config"]
     steps, total = record["updates"] * values["num_envs"] * values["num_steps"], int(values["total_timesteps"])
     ended = "finished" if steps >= total else STOPPED if record.get("stopped_by") == STOPPED else "stopped"

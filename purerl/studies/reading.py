@@ -12,7 +12,6 @@ import numpy as np
 from purerl.core.errors import CheckpointError
 from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.analysis.plots import curves_in
-from purerl.runs.directory import runs_of
 from purerl.runs.evaluations import read_evaluations
 from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import first_readable, read_record, saved_updates
@@ -115,7 +114,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
     metrics, header = curves.read(directory)
     lines = curves_in(directory, metrics, header, "episode_return")
     values = np.concatenate([line.values for line in lines])
-    pairs, differ = (header.runs, header.configs) if header.runs else runs_of(directory, len(values))
+    pairs, differ = header.runs, header.configs
     steps, final = lines[0].steps, over_the_last(metrics["episode_return"], LAST)
     if episodes == "evaluation":
         table = read_evaluations(directory / "evaluations.jsonl", len(pairs))

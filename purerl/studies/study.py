@@ -172,7 +172,6 @@ class Study:
         journal = home / "trials.jsonl"
         wanted = json.loads(json.dumps(who))
         if (saved := _saved(home)) is not None:
-            saved = {"objects": wanted["objects"], **saved}  # studies of before do not say theirs
             if changed := [name for name in wanted if saved.get(name) != wanted[name]]:
                 raise CheckpointMismatch(
                     home, [f"{name}: {saved.get(name)} in the study, {wanted[name]} here" for name in changed]
@@ -582,19 +581,18 @@ def _line_of(step: Step, drawn: list[dict[str, Any]]) -> bytes:
 
 
 def _step_of(line: bytes) -> tuple[Step, list[dict[str, Any]]] | None:
-    """A step as it was written, and what Optuna drew for it, which studies of before do not have; None if it is not."""
+    """Parse a journal line into (step, sampled parameters), or None if it is corrupt."""
     try:
         found = json.loads(line)
         mark = found.pop("check")
         if checksum(json.dumps(found).encode()).hex() != mark:
             return None
-        drawn = found.pop("drawn", [])
+        drawn = found.pop("drawn")
         tuples = lambda x: tuple(map(tuples, x)) if isinstance(x, list) else x
         points = [{path: tuples(x) for path, x in point.items()} for point in found["points"]]
         scores = [tuple(math.nan if x is None else x for x in row) for row in found["scores"]]
         lists = {"trials": tuple(found["trials"]), "kept": tuple(found["kept"])}
-        without = [n for n, row in zip(lists["trials"], scores, strict=True) if not np.isfinite(row).all()]
-        lists["diverged"] = tuple(found.get("diverged", without))  # older studies stopped every trial without a score
+        lists["diverged"] = tuple(found["diverged"])
         return Step(**{**found, **lists, "points": tuple(points), "scores": tuple(scores)}), drawn
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -10,7 +10,6 @@ import numpy as np
 from purerl.core.errors import CheckpointError, ConfigError, Problem, nearest
 from purerl.core.metrics import add_up, summarize
 from purerl.runs.analysis import statistics
-from purerl.runs.directory import runs_of
 from purerl.runs.storage import curves
 from purerl.runs.storage.files import read_errors, write_errors
 
@@ -57,7 +56,7 @@ def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.H
     part = lambda begin, end: type(chosen)(**{name: x[..., begin:end] for name, x in vars(chosen).items()})
     rows = [np.atleast_1d(summarize(add_up({metric: part(max(0, end - each), end)}))[metric]) for end in ends]
     values = np.stack(rows, axis=-1) if rows else np.zeros((max(1, len(header.runs)), 0), np.float32)
-    pairs, differ = (header.runs, header.configs) if header.runs else runs_of(directory, len(values))
+    pairs, differ = header.runs, header.configs
     configs = [config for config, _ in pairs]
     label = lambda config: directory.name if config is None else f"{directory.name}: {differ[config]}"
     of = lambda config: values[[i for i, other in enumerate(configs) if other == config]]

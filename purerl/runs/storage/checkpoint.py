@@ -31,9 +31,9 @@ from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMis
 from purerl.core.types import PyTree
 from purerl.runs.processes import agreed, is_first, process_count
 from purerl.runs.storage.files import read_errors
-from purerl.runs.storage.migrations import FORMAT, fitted, migrated
 
-CLOCK = "['state'].clock"  # how the paths of a state's clock begin: of all of a state it alone has no axis of runs
+FORMAT = 2
+CLOCK = "['state'].clock"  # the only state leaf without a run axis
 UNFINISHED = ".orbax-checkpoint-tmp"  # what Orbax adds to the name of a checkpoint until it is whole
 KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # dtypes of keys, and their names
 NETWORKS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "fuse.glusterfs", "9p", "afs"}
@@ -52,11 +52,6 @@ class Checkpoint(NamedTuple):
     updates: int
     record: dict[str, Any]
     arrays: dict[str, np.ndarray]
-
-    def fitted(self, wanted: dict[str, str]) -> "Checkpoint":
-        """For a state that is described like this: what an old format keeps and the state need not have is left out."""
-        leaves, arrays = fitted(self.record["leaves"], self.arrays, wanted)
-        return self._replace(record={**self.record, "leaves": leaves}, arrays=arrays)
 
 
 # --- trees and arrays -------------------------------------------------------------------------------------------------
@@ -291,15 +286,15 @@ def read_record(path: pathlib.Path) -> dict[str, Any]:
         if not text or _sha256(text.encode()) != metadata.get("sha256"):
             raise CheckpointCorrupt(f"the record of {path} is not what was written")
         record = json.loads(text)
-    if not 1 <= record["format"] <= FORMAT:
-        raise CheckpointMismatch(path, [f"format {record['format']}; this version of purerl reads 1 to {FORMAT}"])
+    if record["format"] != FORMAT:
+        raise CheckpointMismatch(path, [f"format {record['format']}; this version of purerl reads format {FORMAT}"])
     return record
 
 
 def read(path: pathlib.Path) -> Checkpoint:
-    """The checkpoint in a directory, verified and migrated to the current format."""
+    """Read and verify the checkpoint in a directory."""
     record = read_record(path)
-    return Checkpoint(record["updates"], *migrated(record, read_arrays(path, record["leaves"])))
+    return Checkpoint(record["updates"], record, read_arrays(path, record["leaves"]))
 
 
 def read_arrays(path: pathlib.Path, leaves: dict[str, list[str]]) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from purerl.core.metrics import add_up
 from purerl.runs.storage.checkpoint import read_arrays, read_record, saved_updates
 from purerl.runs.storage.files import AppendOnlyFile, checksum, read_file
 
-FORMAT = 2
+CHECK = 8  # bytes of a checksum
 KINDS = {kind.__name__: kind for kind in (kinds.Sum, kinds.Mean, kinds.Max)}
 
 
@@ -29,10 +29,9 @@ class Header(NamedTuple):
     row: the metrics of one update, as shapes `[...]`.
     every: updates in a row.
     steps: environment steps in a row, of one run.
-    runs: of each run the index of its config, None where there is one config only, and its seed; () where it is not known.
+    runs: the config index and the seed of each run; the index is None if there is one config only.
     configs: what the configs differ in, in words; () where there is one only.
     devices_per_run: what the run resumes with, if it is not told otherwise.
-    format: 1 is that of purerl 0.2, without checksums.
     """
 
     row: dict[str, Any]
@@ -41,7 +40,6 @@ class Header(NamedTuple):
     runs: tuple[tuple[int | None, int], ...] = ()
     configs: tuple[str, ...] = ()
     devices_per_run: int = 1
-    format: int = FORMAT
 
 
 class Curves:
@@ -215,8 +213,7 @@ def _split(data: bytes) -> tuple[Header | None, bytes]:
             header = json.loads(text)
             runs = tuple(tuple(run) for run in header["runs"])
             return Header(**{**header, "row": _row_of(header["row"]), "runs": runs, "configs": tuple(header["configs"])}), body
-        header = json.loads(line)
-        return (Header(_row_of(header["row"]), header["every"], 0, format=1) if header.keys() == {"every", "row"} else None), body
+        return None, body
     except (ValueError, TypeError, KeyError, AttributeError):
         return None, body
 
@@ -246,11 +243,11 @@ def _rows(body: bytes, header: Header, count: int | None) -> tuple[dict[str, Any
         count: how many rows there should be; None for as many as there are.
     """
     dtype = _dtype(header.row)
-    size, checked = dtype.itemsize, 8 if header.format > 1 else 0
-    there = len(body) // (size + checked)
+    size = dtype.itemsize
+    there = len(body) // (size + CHECK)
     count = there if count is None else count
-    pieces = [body[i * (size + checked) : (i + 1) * (size + checked)] for i in range(min(there, count))]
-    right = [not checked or checksum(piece[:size], i) == piece[size:] for i, piece in enumerate(pieces)]
+    pieces = [body[i * (size + CHECK) : (i + 1) * (size + CHECK)] for i in range(min(there, count))]
+    right = [checksum(piece[:size], i) == piece[size:] for i, piece in enumerate(pieces)]
     records = np.frombuffer(b"".join(piece[:size] for piece in pieces), dtype)
     rows = _blank(header, count)
     where = np.flatnonzero(right)
@@ -260,7 +257,7 @@ def _rows(body: bytes, header: Header, count: int | None) -> tuple[dict[str, Any
 
 
 def _adopted(data: bytes, header: Header, count: int) -> tuple[dict[str, Any], int]:
-    """The first `count` rows of a file that may be of another version, or damaged, as rows of this header.
+    """Return the first `count` rows of a file that may be damaged, or have other metrics, as rows of this header.
 
     A metric that the file does not have counts nothing.
     """
