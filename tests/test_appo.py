@@ -9,7 +9,7 @@ import purerl
 from purerl import APPOConfig, RNDConfig, losses
 from purerl.acting.rollout import collect
 from purerl.acting.wrappers import with_statistics as as_actors_see
-from purerl.algorithms.appo import correct, moved_towards, publish
+from purerl.algorithms.appo import correct, move_towards, publish
 from purerl.core.clock import increment
 from purerl.learning.replay import (
     empty_ring,
@@ -213,7 +213,7 @@ def test_the_target_moves_by_the_reference_vector(vectors):
     given, expected = vectors["soft_update"]
     target, current = (jnp.asarray(given[name], jnp.float32) for name in ("target", "current"))
     for tau, want in expected.items():
-        np.testing.assert_allclose(moved_towards(target, current, jnp.float32(tau)), want, rtol=1e-6)
+        np.testing.assert_allclose(move_towards(target, current, jnp.float32(tau)), want, rtol=1e-6)
 
 
 @pytest.mark.slow

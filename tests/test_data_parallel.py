@@ -13,11 +13,11 @@ import purerl
 from purerl import APPOConfig, ConfigError, DAACConfig, PPGConfig, PPOConfig, RNDConfig
 from purerl.acting import rollout
 from purerl.acting.normalize import RewardScale
-from purerl.algorithms import ppo, rnd
+from purerl.algorithms import rnd
 from purerl.core.keys import named_key
 from purerl.core.reductions import num_devices, total
 from purerl.envs import make_env
-from purerl.learning import phases
+from purerl.learning import phases, update
 from purerl.runs.data_parallel import check_replicas
 from purerl.runs.directory import Run
 from purerl.runs.storage.checkpoint import saved_updates
@@ -57,11 +57,12 @@ def trap(count):
 
 def side_by_side(monkeypatch, count):
     """Draws for one device what so many would draw, in the order of its own environments."""
-    start, draws, permutation, bernoulli = rollout.start, rollout.random_draws, phases.permutation, jax.random.bernoulli
+    reset, draws, permutation, bernoulli = rollout.reset_actor, rollout.random_draws, phases.permutation, jax.random.bernoulli
 
-    def start_all(env, network, num_envs, key):
-        keys = jnp.concatenate([jax.random.split(jax.random.fold_in(key, d), num_envs // count) for d in range(count)])
-        return start(env._replace(reset=lambda _: env.reset(keys)), network, num_envs, key)
+    def reset_all(env, network, num_envs, key):
+        own = [jax.random.fold_in(named_key(key, "start"), d) for d in range(count)]
+        keys = jnp.concatenate([jax.random.split(one, num_envs // count) for one in own])
+        return reset(env._replace(reset=lambda _: env.reset(keys)), network, num_envs, key)
 
     def draws_of_all(policy, key, num_steps, num_envs):
         each = num_envs // count
@@ -83,8 +84,8 @@ def side_by_side(monkeypatch, count):
         own = [bernoulli(jax.random.fold_in(key, d), p, (shape[0], shape[1] // count)) for d in range(count)]
         return jnp.concatenate([x.reshape(shape[0], -1, each) for x in own], 2).reshape(shape)
 
-    for module in (ppo, rnd):
-        monkeypatch.setattr(module, "start", start_all)
+    for module in (update, rnd):
+        monkeypatch.setattr(module, "reset_actor", reset_all)
     monkeypatch.setattr(rollout, "random_draws", draws_of_all)
     monkeypatch.setattr(phases, "permutation", union)
     monkeypatch.setattr(jax.random, "bernoulli", counted)

@@ -195,18 +195,25 @@ def trained(tmp_path_factory):
     return home, purerl.sweep(SHORT, GRID).fit(3, home, num_seeds=2, exact=True, env=Varied())
 
 
-def test_every_row_has_the_bits_of_its_run_alone(trained):
+def test_results_are_ranked_by_their_returns(trained):
     _, result = trained
     assert result.returns.shape == (8, 2)
     assert np.isfinite(result.returns).all()
-    cfg, row = result.sweep.configs[5], result.results[1].run.select(config=2, seed=4)
-    assert result.programs[1].places[2] == 5
-    alone = purerl.sweep(cfg, [{"lr": cfg.lr, "ent_coef": cfg.ent_coef}]).fit(4, exact=True, env=Varied())
-    assert digest(row.state.params) == digest(alone.results[0].run.select(0).state.params)
     ranked = result.summary()
     assert [row.iqm for row in ranked] == sorted((row.iqm for row in ranked), reverse=True)
     assert result.sweep.labels[result.returns.mean(1).argmax()] == ranked[0].label
     assert space.in_words({path: getattr(result.best, path) for path in GRID}) == ranked[0].label
+
+
+@pytest.mark.slow
+@pytest.mark.as_users
+def test_every_row_has_the_bits_of_its_run_alone(trained):
+    """As users compile: without optimisation XLA sums in another order where a program has more in it."""
+    _, result = trained
+    cfg, row = result.sweep.configs[5], result.results[1].run.select(config=2, seed=4)
+    assert result.programs[1].places[2] == 5
+    alone = purerl.sweep(cfg, [{"lr": cfg.lr, "ent_coef": cfg.ent_coef}]).fit(4, exact=True, env=Varied())
+    assert digest(row.state.params) == digest(alone.results[0].run.select(0).state.params)
 
 
 @pytest.mark.slow
