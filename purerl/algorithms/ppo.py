@@ -1,23 +1,28 @@
-"""Proximal Policy Optimization (Schulman et al. 2017, arXiv:1707.06347), whole on one page.
+"""Proximal Policy Optimization (Schulman et al. 2017, arXiv:1707.06347), on one page.
 
 Collect a rollout, estimate advantages, and take a few epochs of minibatch gradient steps on
 
     L = -mean(min(r * A, clip(r, 1 - clip_eps, 1 + clip_eps) * A)) + vf_coef * value loss - ent_coef * entropy
-    r = pi(a | s) / pi_old(a | s),    A = sum_k (gamma * gae_lambda)^k * (r_{t+k} + gamma * V(s_{t+k+1}) - V(s_{t+k}))
+    r = pi(a | s) / pi_old(a | s),    A_t = sum_k (gamma * gae_lambda)^k * (R_{t+k} + gamma * V(s_{t+k+1}) - V(s_{t+k}))
 
-**Decided where papers and codes differ.** An episode that a time limit ends is bootstrapped with the value of the observation
-before the reset. Advantages are standardised over each minibatch. The value loss is half a squared error, and its clip takes the
-larger of the clipped and unclipped errors (OpenAI's baselines). Every epoch shuffles the whole batch. **Defaults** are those of
-"The 37 Implementation Details" (Huang et al. 2022) for classic control. **When to choose it**: first. It is the fastest algorithm
-here, with the fewest settings; no other here is better on all environments measured (`tests/benchmarks/RESULTS.md`). **Metrics**:
+where R are rewards, and the sum ends with the episode or the rollout.
 
-- `approx_kl`: how far the policy moved, in nats; 0.002 to 0.02 is usual. Above: lower `lr` or `num_epochs`, or set `target_kl`.
-- `clip_fraction`: the share of ratios outside the clip. 0: the clip does nothing. Above 0.3: the steps are too large.
-- `entropy`: of the policy, in nats. If it falls to 0 within a few updates, the policy does not explore: raise `ent_coef`.
-- `explained_variance`: of the value targets. 1 is perfect, 0 no better than a constant; below 0 the value function misleads.
-- `episode_return`, `episode_length`: means over the episodes that ended in an update, NaN where none did.
-- `grad_norm`: before the clip. `stopped`: the share of minibatches that `target_kl` left out. `lr`: at the start of the update,
-  that of `kl_adaptive` after it.
+**Decided where papers and codes differ.** When a time limit ends an episode, the value of its last observation, the one before
+the reset, continues it. Advantages are standardised over each minibatch by default. The value loss is half a squared error; when
+clipped, it is the larger of the clipped and unclipped errors (OpenAI's baselines). Every epoch shuffles the whole batch.
+**Defaults** are those of "The 37 Implementation Details" (Huang et al. 2022) for classic control. **When to choose it**: first.
+It is the fastest algorithm here by the clock, with the fewest settings; no other one beats it on every environment measured
+(`tests/benchmarks/RESULTS.md`). **Metrics**, means over all gradient steps of an update where they are of the loss:
+
+- `approx_kl`: how far the policy moved, in nats; 0.002 to 0.02 is usual. If it is higher, lower `lr` or `num_epochs`, or set
+  `target_kl`.
+- `clip_fraction`: the fraction of ratios outside the clip. At 0 the clip does nothing; above 0.3 the steps are too large.
+- `entropy`: the policy's mean entropy, in nats. If it falls to 0 within a few updates, raise `ent_coef`.
+- `explained_variance`: the fraction of the value targets' variance that the values predict. 1 is perfect; below 0 they are worse
+  than a constant.
+- `episode_return`, `episode_length`: means over the episodes that ended in an update, NaN if none did.
+- `grad_norm`: the gradient's norm before it is clipped. `stopped`: the fraction of minibatches skipped because of `target_kl`.
+  `lr`: the learning rate at the start of the update; with `kl_adaptive`, the rate after it.
 """
 
 from collections.abc import Callable
@@ -49,13 +54,13 @@ def ppo(
     phases: Callable[[Learner], list[Phase]] = ppo_phases,
     after_learning: AfterLearning | None = None,
 ) -> Algorithm:
-    """Return PPO as two pure functions.
+    """Return PPO as two pure functions, `init` and `update`.
 
     Args:
         cfg, env, network: the config, environments, policy and value function.
-        parts: estimator, losses, optimizer and rewards.
-        phases: from the learner of an update to what is learnt, in this order. The policy's phase is the last.
-        after_learning: `(state, rollout, advantages) -> (state, metrics)`, what an algorithm adds to an update.
+        parts: the replaceable parts: advantage estimator, losses, optimizer, rewards.
+        phases: from the learner of an update to its phases, in the order in which they run. The policy's phase is the last.
+        after_learning: `(state, rollout, advantages) -> (state, metrics)`, called after the phases; or None.
     """
     learner, estimate = Learner(cfg, network, parts), advantage_estimator(cfg, parts.advantage)
 
@@ -68,9 +73,9 @@ def ppo(
         state, rollout, reward_metrics = parts.rewards(state, rollout)
         # Estimate advantages and value targets.
         advantages, value_metrics = estimate(rollout.steps)
-        batch = make_batch(learner, state, rollout, advantages)
-        # Learn, with the coefficients and statistics of this update.
+        # Learn, with this update's coefficients and the statistics that the rollout was collected with.
         current = learner.at(state)
+        batch = make_batch(current, state, rollout, advantages)
         state, metrics = run_phases(phases(current), state, batch, metrics | reward_metrics | value_metrics)
         return finish_update(current, state, rollout, advantages, batch, metrics, after_learning)
 
@@ -81,38 +86,39 @@ def ppo(
 
 
 def surrogate(outputs: Outputs, old: Sample, advantage: jax.Array, cfg: OnPolicyConfig) -> jax.Array:
-    """Compute PPO's policy loss of each step, `[L, N]`. A custom `policy_loss` takes its place."""
+    """Compute PPO's policy loss of each step, `[L, N]`: the default of `parts.policy_loss`."""
     return clipped_surrogate(outputs.policy.log_prob(old.action), old.log_prob, advantage, cfg.clip_eps)
 
 
 def value_term(params: Groups, outputs: Outputs, old: Sample, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Compute the value's term of the loss, `vf_coef * value loss`, and its metric."""
-    loss = value_loss(outputs.value, old.value, old.target, cfg.value_clip, cfg.value_clip_eps)
-    value = sum_over_streams(loss, old.advantage).mean()
-    return cfg.vf_coef * value, {"value_loss": value}
+    """Compute the value term of the loss, `vf_coef * value loss`, and its metric."""
+    per_stream = value_loss(outputs.value, old.value, old.target, cfg.value_clip, cfg.value_clip_eps)
+    loss = sum_over_streams(per_stream, like=old.advantage).mean()  # intrinsic rewards are a second stream
+    return cfg.vf_coef * loss, {"value_loss": loss}
 
 
 def ppo_loss(learner: Learner, *terms: Callable) -> Loss:
-    """Return `(params, minibatch) -> (loss, metrics)`: the policy's loss, less the entropy bonus, and further terms.
+    """Return `(params, minibatch) -> (loss, metrics)`: the policy loss, less the entropy bonus, and further terms.
 
-    Each term is `(params, Outputs, Sample, cfg) -> (scalar, metrics)`. The learner's extra losses are added to them.
+    A minibatch has N sequences of L steps, leaves `[L, N]`. Each term is `(params, Outputs, Sample, cfg) -> (scalar, metrics)`.
+    The learner's extra losses are added after these terms.
     """
     cfg, network, parts = learner
 
     def loss(params: Groups, minibatch: Sequences) -> tuple[jax.Array, dict[str, jax.Array]]:
-        old = minibatch.steps
+        old = minibatch.steps  # what was observed, done and estimated when the rollout was collected
         outputs, _ = network.apply(params, minibatch.carry, old.obs, old.first)
-        by_minibatch = cfg.advantage_norm == "minibatch"
+        by_minibatch = cfg.advantage_norm == "minibatch"  # of several devices the moments were taken over all
         advantage = standardize(old.advantage, old.advantage_moments) if by_minibatch else old.advantage
-        policy = parts.policy_loss(outputs, old, advantage, cfg).mean()
+        policy_loss = parts.policy_loss(outputs, old, advantage, cfg).mean()
         log_prob, entropy = outputs.policy.log_prob(old.action), outputs.policy.entropy().mean()
-        total, metrics = policy - cfg.ent_coef * entropy, {}
+        total, metrics = policy_loss - cfg.ent_coef * entropy, {}
         for term in (*terms, *parts.extra_losses):
             added, term_metrics = term(params, outputs, old, cfg)
             total, metrics = total + added, metrics | term_metrics
         return total, metrics | {
             "loss": total,
-            "policy_loss": policy,
+            "policy_loss": policy_loss,
             "entropy": entropy,
             "approx_kl": approximate_kl(log_prob, old.log_prob).mean(),
             "clip_fraction": clip_fraction(log_prob, old.log_prob, cfg.clip_eps).mean(),
