@@ -3,7 +3,10 @@
 import ast
 import graphlib
 import pathlib
+import re
 import sys
+
+import yaml
 
 import purerl
 
@@ -138,6 +141,8 @@ import time
 start = time.process_time()
 import jax, flax.linen, optax
 base = time.process_time()
+import yaml
+
 import purerl
 print((time.process_time() - start) / (base - start))
 """
@@ -149,3 +154,24 @@ def test_the_command_is_installed_under_its_name():
     project = (ROOT.parent / "pyproject.toml").read_text()
     assert 'purerl = "purerl.cli:main"' in project
     assert sys.version_info >= (3, 11)
+
+
+def test_workflows_call_the_test_commands():
+    folder = ROOT.parent / ".github" / "workflows"
+    for name, command in (("ci", ".ci/test"), ("slow", ".ci/run")):
+        workflow = yaml.safe_load((folder / f"{name}.yml").read_text())
+        (job,) = workflow["jobs"].values()
+        assert [step["run"] for step in job["steps"] if "run" in step] == [command]
+        assert workflow[True]  # YAML's name for `on`
+    forms = list((ROOT.parent / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+    assert all(yaml.safe_load(form.read_text())["body"] for form in forms)
+    hooks = yaml.safe_load((ROOT.parent / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [repo["repo"] for repo in hooks] == ["local"]
+
+
+def test_the_index_of_notebooks_names_each():
+    folder = ROOT.parent / "notebooks"
+    index = (folder / "README.md").read_text()
+    assert sorted(re.findall(r"\((\w+\.ipynb)\)", index)) == sorted(path.name for path in folder.glob("*.ipynb"))
+    for link in re.findall(r"\((\.\./[^)]+)\)", index):
+        assert (folder / link).exists(), link
