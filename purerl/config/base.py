@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -296,6 +296,10 @@ class OnPolicyConfig(Config):
     nonfinite: str = static("ignore", one_of("ignore", "reset", "freeze"))
     metrics_every: int = static(1, at_least(1))
     rnd: RNDConfig | None = nested(RNDConfig)
+
+    # A field or a property each, of every algorithm's config.
+    arch: ClassVar[str]
+    policy_epochs: ClassVar[int]
 
     @property
     def streams(self) -> int:
