@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -297,9 +297,15 @@ class OnPolicyConfig(Config):
     metrics_every: int = static(1, at_least(1))
     rnd: RNDConfig | None = nested(RNDConfig)
 
-    # A field or a property each, of every algorithm's config.
-    arch: ClassVar[str]
-    policy_epochs: ClassVar[int]
+    @property
+    def arch(self) -> str:
+        """Which torsos there are; of each algorithm's config a field, or a property."""
+        raise NotImplementedError
+
+    @property
+    def policy_epochs(self) -> int:
+        """Epochs of the policy over a rollout."""
+        raise NotImplementedError
 
     @property
     def streams(self) -> int:
