@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from purerl.config.algorithms import algorithm_of
+from purerl.config.algorithms import PPGConfig, algorithm_of
 from purerl.config.base import MEMORY, OnPolicyConfig
 from purerl.config.documentation import default_of
 from purerl.config.fields import Config, is_float_leaf, not_scalar, problems, undecorated
@@ -87,7 +87,7 @@ def check_parts(given: dict[str, Any]) -> None:
     raise_if_any(found)
 
 
-def check_policy_loss(learner: Learner, env: Environment) -> None:
+def check_policy_loss(learner: Learner[OnPolicyConfig], env: Environment) -> None:
     """Raise unless a custom policy loss can be computed for two steps. Nothing is compiled."""
     cfg, network, _ = learner
     num_envs, first = 2, jax.ShapeDtypeStruct((1, 2), bool)
@@ -121,11 +121,12 @@ def check_config(
         recurrent: an object of the user's gives the network a memory, which proposals must suit.
     """
     found = problems(cfg.replace(memory="gru") if recurrent and cfg.memory == "none" else cfg) + not_scalar(cfg)
-    if not any(problem.field.startswith(("env", "info", "episode_info", "memory", "num_envs")) for problem in found):
-        try:
-            environment = make_environment(cfg.env_params)
-        except ConfigError as error:
-            found += error.problems
+    if any(problem.field.startswith(("env", "info", "episode_info", "memory", "num_envs")) for problem in found):
+        raise ConfigError(found)
+    try:
+        environment = make_environment(cfg.env_params)
+    except ConfigError as error:
+        raise ConfigError(found + error.problems) from None
     raise_if_any(found)
     return environment
 
@@ -159,7 +160,7 @@ def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment,
         warnings.warn(str(Problem("network", f"groups {', '.join(idle)}", hint)), stacklevel=3)
 
 
-def warn_of_unsuited_unit(unit: str, space: Space) -> None:
+def warn_of_unsuited_unit(unit: str, space: Box) -> None:
     """Warn of a user's policy in the environment's unit if a deviation of about 1 around about 0 covers no range of actions."""
     if unit != "environment" or isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
         return
@@ -210,12 +211,13 @@ def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count
         hint = f"must be divisible by the number of devices, {count}{would_work(near)}"
         raise ConfigError([Problem("num_envs", cfg.num_envs, hint)])
     found, here = [], cfg.replace(num_envs=cfg.num_envs // count, advantage_norm="batch")
-    if (columns := getattr(cfg, "aux_columns", 0)) % count:
-        each = divisors(cfg.n_pi * here.num_envs // cfg.aux_accumulation)
-        hint = f"must be divisible by the number of devices, {count}"
-        found.append(Problem("aux_columns", columns, hint + would_work(neighbours(columns, [count * x for x in each]))))
-    elif columns:
-        here = here.replace(aux_columns=columns // count)
+    if isinstance(cfg, PPGConfig):
+        if (columns := cfg.aux_columns) % count:
+            each = divisors(cfg.n_pi * here.num_envs // cfg.aux_accumulation)
+            hint = f"must be divisible by the number of devices, {count}"
+            found.append(Problem("aux_columns", columns, hint + would_work(neighbours(columns, [count * x for x in each]))))
+        else:
+            here = here.replace(aux_columns=columns // count)
     of_minibatches = ("num_minibatches", "minibatches", "aux_columns")
     wrong = here.cross_field_errors() + (_sequence_problems(here) if network.is_recurrent else [])
     each = f", for the {here.num_envs} environments of each of {count} devices"
@@ -243,9 +245,9 @@ REPLACED = {
 
 def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> list[Problem]:
     """The fields that do not have their default and that nothing reads, each with what would read it."""
-    found = {}
-    for prefix, part in {"": cfg, "rnd.": cfg.rnd}.items():
-        for field in dataclasses.fields(part) if part is not None else ():
+    found, parts = {}, {"": cfg} | ({} if cfg.rnd is None else {"rnd.": cfg.rnd})
+    for prefix, part in parts.items():
+        for field in dataclasses.fields(part):
             name, value, needs = f"{prefix}{field.name}", getattr(part, field.name), field.metadata.get("needs")
             if _is_default(part, field, env):
                 continue
@@ -305,7 +307,7 @@ def _kept_problems(cfg: OnPolicyConfig, init: Callable, axis: Axis | None) -> li
     sizes = {field: num_bytes(kept[name]) for field, name in cfg.keeps.items()}
     if sum(sizes.values()) <= there:
         return []
-    field = max(sizes, key=sizes.get)
+    field = max(sizes, key=sizes.__getitem__)
     hint = f"{sizes[field] / 1e9:,.1f} GB are kept for it, of {there / 1e9:,.0f} GB of memory"
     return [Problem(field, getattr(cfg, field), hint)]
 
@@ -323,7 +325,8 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) 
             found.append(Problem(field, name, f"no entry of the environment's observation, which {has}"))
     if not found and cfg.action_mask and (hint := _mask_problem(there[cfg.action_mask].shape, env.action_space)):
         found.append(Problem("action_mask", cfg.action_mask, hint))
-    asked = {"warmup_steps": cfg.warmup_steps} | ({"rnd.init_steps": cfg.rnd.init_steps} if distils else {})
+    random_steps = {} if cfg.rnd is None or not distils else {"rnd.init_steps": cfg.rnd.init_steps}
+    asked = {"warmup_steps": cfg.warmup_steps} | random_steps
     for field, steps in asked.items():
         if steps and not bounded(env.action_space):
             found.append(Problem(field, steps, "actions without bounds cannot all be drawn alike; use 0"))
@@ -439,7 +442,9 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     elif np.issubdtype(action.dtype, np.floating) != isinstance(space, Box):
         found.append(Problem("network", action.dtype.name, f"actions must be of dtype {space.dtype.name}"))
     choices = (2,) * space.n if isinstance(space, MultiBinary) else getattr(space, "sizes", None)
-    offered = getattr(outputs.policy, "sizes", None) or (isinstance(outputs.policy, Bernoulli) and (2,) * space.shape[0])
+    offered = getattr(outputs.policy, "sizes", None) or (
+        isinstance(outputs.policy, Bernoulli) and (2,) * outputs.policy.logits.shape[-1]
+    )
     if choices and offered and tuple(offered) != tuple(choices):
         found.append(Problem("network", offered, f"the environment has {choices} actions; the policy must have as many"))
     logits = getattr(outputs.policy, "logits", None)

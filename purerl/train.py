@@ -173,9 +173,9 @@ def make_train(
     network = with_finite_logits(network) if "network" in given else network
     if axis is not None:
         check_devices(cfg, environment, network, axis.size)
-    if cfg.rnd is not None:
-        pair = () if distils else (guarded("intrinsic", function) for function in intrinsic)
-        intrinsic = rnd(cfg, environment, network) if distils else intrinsic_of_pair(*pair)
+    stream = rnd(cfg, environment, network) if distils else None
+    if intrinsic is not None:
+        stream = intrinsic_of_pair(*(guarded("intrinsic", function) for function in intrinsic))
 
     # Compose.
     parts = Components(
@@ -184,7 +184,7 @@ def make_train(
         extra_losses=_extra_losses(cfg, extra_loss),
         optimizer=base_optimizer(cfg, optimizer),
         lr_schedule=lr_schedule,
-        rewards=reward_stage(cfg, reward_shaper, intrinsic),
+        rewards=reward_stage(cfg, reward_shaper, stream),
         **({} if measure is None else {"measure": measurement(measure)}),
     )
     if "policy_loss" in given:
@@ -224,6 +224,9 @@ def _extra_losses(cfg: OnPolicyConfig, extra_loss: Callable | None) -> tuple[Cal
     return losses if extra_loss is None else (*losses, extra_term(extra_loss))
 
 
+SEED_AXES: dict[str, Any] = {"params": 0, "opt_state": 0, "actor": 0, "clock": None, "key": 0, "statistics": 0, "extra": 0}
+
+
 class Train:
     """A training run as pure functions; what `make_train` returns.
 
@@ -248,7 +251,7 @@ class Train:
         (1,)
     """
 
-    seed_axes = TrainState(params=0, opt_state=0, actor=0, clock=None, key=0, statistics=0, extra=0)
+    seed_axes = TrainState(**SEED_AXES)
 
     def __init__(
         self,

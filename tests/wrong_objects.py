@@ -186,6 +186,10 @@ OBJECTS = {
         choosing(purerl.MultiDiscrete((3, 3)), lambda shape: purerl.distributions.Bernoulli(jnp.zeros((*shape, 2)))),
         "network = (2, 2)",
     ),
+    "switches for one choice": (
+        choosing(purerl.Discrete(2), lambda shape: purerl.distributions.Bernoulli(jnp.zeros((*shape, 2)))),
+        "actions must be [1, 2]",
+    ),
     "switches for a Box": (
         choosing(spaces.Box(-1.0, 1.0, (3,)), lambda shape: purerl.distributions.Bernoulli(jnp.zeros((*shape, 3)))),
         "must be of dtype float32",

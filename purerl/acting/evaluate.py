@@ -38,8 +38,8 @@ def evaluate(
     env_state, obs = env.reset(jax.random.split(named_key(key, "evaluation/start"), num_episodes))
     shapes = step_shapes(env, num_episodes).info
     nothing = lambda names: {name: jnp.zeros(shapes[name].shape, jnp.float32) for name in names}
-    counts = (jnp.zeros(num_episodes, dtype) for dtype in (jnp.float32, jnp.int32, bool))
-    episodes = Episodes(*counts, nothing(info), nothing(episode_info))
+    returns, lengths, finished = (jnp.zeros(num_episodes, dtype) for dtype in (jnp.float32, jnp.int32, bool))
+    episodes = Episodes(returns, lengths, finished, nothing(info), nothing(episode_info))
     flags = jnp.ones(num_episodes, bool)
     initial = (env_state, obs, flags, policy.initial_carry(num_episodes), flags, episodes)
 

@@ -16,7 +16,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core import reductions
 from purerl.core.clock import WORD, advance, clock_at
 from purerl.core.spaces import is_index
-from purerl.core.types import Clock, PyTree, Transition
+from purerl.core.types import Clock, PyTree, Scalar, Transition
 
 EPSILON = 1e-8  # added to a variance
 LARGEST = 1e15  # of a number in a batch: the squares of 2**28 of them add up in float32
@@ -71,7 +71,7 @@ def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) 
     )
 
 
-def standardized(moments: Moments, x: jax.Array, clip: jax.Array) -> jax.Array:
+def standardized(moments: Moments, x: jax.Array, clip: Scalar) -> jax.Array:
     """`(x - mean) / sqrt(variance + 1e-8)`, clipped to `+- clip`. `[L, N, ...]` float32."""
     lead = (None,) * (x.ndim - moments.mean.ndim)
     z = (x.astype(jnp.float32) - moments.mean[lead]) * jax.lax.rsqrt(moments.variance + EPSILON)[lead]
@@ -164,7 +164,7 @@ def scaled_rewards(cfg: OnPolicyConfig, statistics: Statistics, reward: jax.Arra
 
 
 def reward_sums(
-    scale: RewardScale, reward: jax.Array, first: jax.Array, gamma: jax.Array, *, prior: float = 0.0
+    scale: RewardScale, reward: jax.Array, first: jax.Array, gamma: Scalar, *, prior: float = 0.0
 ) -> tuple[RewardScale, jax.Array]:
     """The updated scale, and the discounted sums of a rollout's raw rewards, `[T, B]`."""
 

@@ -159,7 +159,7 @@ def collect(
     transition, after = _transition(steps._replace(obs=obs), truncation), steps.after
     if valued:
         following = bootstrap.following(params, kept, last, steps.value, steps.final_value, next_obs, after)
-        transition = transition.replace(value=steps.value, next_value=following)
+        transition = transition.replace(next_value=following)
     transition = transition.replace(next_obs=next_obs) if keep_next_obs else transition
     done = after.terminated | after.truncated
     metrics = rollout_metrics(transition, steps.policy, steps.episode_return, steps.episode_length, done)
@@ -256,7 +256,7 @@ def _unrows(rows: PyTree, obs: PyTree) -> PyTree:
 
 
 def _transition(steps: _Step, truncation: str) -> Transition:
-    """Return the rows of a rollout, without values."""
+    """Return the rows of a rollout, their next values those before resets alone."""
     after = steps.after
     if truncation == "ignore":
         after = after.replace(truncated=jnp.zeros_like(after.truncated))
@@ -267,10 +267,10 @@ def _transition(steps: _Step, truncation: str) -> Transition:
         first=steps.first,
         action=steps.action,
         log_prob=steps.policy.log_prob(steps.action),
-        value=(),
+        value=steps.value,
         reward=after.reward,
         terminated=after.terminated,
         truncated=after.truncated,
-        next_value=(),
+        next_value=steps.final_value,
         policy=steps.policy,
     )

@@ -47,7 +47,7 @@ def with_statistics(cfg: OnPolicyConfig, network: Network, state: TrainState) ->
 
 def with_random_warmup(cfg: OnPolicyConfig, network: Network, state: TrainState, space: Space) -> Network:
     """A network that acts uniformly at random for the first `warmup_steps` environment steps."""
-    updates = -(-cfg.warmup_steps // cfg.batch_size)
+    updates = -(-int(cfg.warmup_steps) // cfg.batch_size)
     return with_uniform_policy(network, space, is_before(state.clock, updates)) if updates else network
 
 

@@ -51,7 +51,7 @@ from purerl.core.keys import named_key
 from purerl.core.metrics import Sum, mean_of
 from purerl.core.reductions import num_devices, pmax, quantile, total
 from purerl.core.streams import EPISODIC, extrinsic
-from purerl.core.types import Actor, Advantages, Environment, Network, PyTree, Rollout, TrainState, Transition
+from purerl.core.types import Actor, Advantages, Environment, Network, PyTree, Rollout, Scalar, TrainState, Transition
 from purerl.learning import losses
 from purerl.learning.advantages import advantage_estimator, estimate, vtrace
 from purerl.learning.batch import make_batch, reads_old_policy
@@ -172,7 +172,7 @@ def publish(cfg: APPOConfig, state: TrainState) -> tuple[PyTree, PyTree, jax.Arr
     return kept, jax.tree.map(lambda x: x[slot(source)], kept), behind.astype(jnp.int32)
 
 
-def move_towards(target: PyTree, params: PyTree, tau: jax.Array) -> PyTree:
+def move_towards(target: PyTree, params: PyTree, tau: Scalar) -> PyTree:
     """Return `(1 - tau) * target + tau * params`; with tau = 1 exactly the parameters."""
     return jax.tree.map(lambda old, new: jnp.where(tau == 1, new, old + tau * (new - old)), target, params)
 

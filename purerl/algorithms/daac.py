@@ -41,7 +41,7 @@ def daac(cfg: DAACConfig, env: Environment, network: Network, parts: Components)
     return ppo(cfg, env, network, parts, daac_phases)
 
 
-def daac_phases(learner: Learner) -> list[Phase]:
+def daac_phases(learner: Learner[DAACConfig]) -> list[Phase]:
     """Learn the value in every `value_freq`-th update, and the policy in each."""
     cfg, loss = learner.cfg, ppo_loss(learner, advantage_term)
     return [

@@ -39,7 +39,7 @@ from flax import struct
 
 from purerl.acting.normalize import standardize_values
 from purerl.algorithms.ppo import ppo, ppo_loss, ppo_phases, value_term
-from purerl.config.algorithms import PPGConfig
+from purerl.config.algorithms import DAACConfig, PPGConfig
 from purerl.core.clock import advance, remainder, updates_since
 from purerl.core.metrics import mean_of
 from purerl.core.reductions import reduce_before
@@ -137,7 +137,7 @@ def side_by_side(buffer: Sequences) -> Sequences:
 # --- phases -----------------------------------------------------------------------------------------------------------
 
 
-def ppg_phases(learner: Learner) -> list[Phase]:
+def ppg_phases(learner: Learner[PPGConfig]) -> list[Phase]:
     """Learn policy and value together if they have equally many epochs, else one after the other."""
     cfg = learner.cfg
     if cfg.e_pi == cfg.e_v:
@@ -149,7 +149,7 @@ def ppg_phases(learner: Learner) -> list[Phase]:
     ]
 
 
-def value_phase(learner: Learner, **options: Any) -> Phase:
+def value_phase(learner: Learner[PPGConfig | DAACConfig], **options: Any) -> Phase:
     """Learn the value function alone, in `e_v` passes over the rollout; options are those of `Phase`."""
     cfg, network, _ = learner
 
@@ -160,7 +160,7 @@ def value_phase(learner: Learner, **options: Any) -> Phase:
     return make_phase(learner, "value", loss, cfg.e_v, follows_kl=False, prefix="value/", **options)
 
 
-def aux_phase(learner: Learner) -> Phase:
+def aux_phase(learner: Learner[PPGConfig]) -> Phase:
     """Return the auxiliary phase, in every `n_pi`-th update."""
     cfg, network, parts = learner
     return Phase(

@@ -35,23 +35,23 @@ from purerl.core.streams import sum_over_streams
 from purerl.core.types import Environment, Network, Outputs, Sample, Sequences, TrainState
 from purerl.learning.advantages import advantage_estimator, standardize
 from purerl.learning.batch import make_batch
-from purerl.learning.learner import Components, Learner, Metrics
+from purerl.learning.learner import Cfg, Components, Learner, Metrics
 from purerl.learning.losses import approximate_kl, clip_fraction, clipped_surrogate, value_loss
 from purerl.learning.phases import Groups, Loss, Phase, make_phase, run_phases
 from purerl.learning.update import AfterLearning, Algorithm, finish_update, initial_state
 
 
-def ppo_phases(learner: Learner) -> list[Phase]:
+def ppo_phases(learner: Learner[OnPolicyConfig]) -> list[Phase]:
     """Learn policy and value together."""
     return [make_phase(learner, "ppo", ppo_loss(learner, value_term), learner.cfg.policy_epochs)]
 
 
 def ppo(
-    cfg: OnPolicyConfig,
+    cfg: Cfg,
     env: Environment,
     network: Network,
     parts: Components,
-    phases: Callable[[Learner], list[Phase]] = ppo_phases,
+    phases: Callable[[Learner[Cfg]], list[Phase]] = ppo_phases,
     after_learning: AfterLearning | None = None,
 ) -> Algorithm:
     """Return PPO as two pure functions, `init` and `update`.
@@ -97,7 +97,7 @@ def value_term(params: Groups, outputs: Outputs, old: Sample, cfg: OnPolicyConfi
     return cfg.vf_coef * loss, {"value_loss": loss}
 
 
-def ppo_loss(learner: Learner, *terms: Callable) -> Loss:
+def ppo_loss(learner: Learner[OnPolicyConfig], *terms: Callable) -> Loss:
     """Return `(params, minibatch) -> (loss, metrics)`: the policy loss, less the entropy bonus, and further terms.
 
     A minibatch has N sequences of L steps, leaves `[L, N]`. Each term is `(params, Outputs, Sample, cfg) -> (scalar, metrics)`.

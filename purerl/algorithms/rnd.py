@@ -42,7 +42,7 @@ from flax import struct
 from purerl.acting.normalize import EPSILON, Moments, RewardScale, initial_moments, merge, reward_sums, standardized
 from purerl.acting.rollout import collect, reset_actor
 from purerl.acting.wrappers import with_uniform_policy
-from purerl.config.base import OnPolicyConfig
+from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import local_key, named_key
 from purerl.core.metrics import mean_of
@@ -52,6 +52,7 @@ from purerl.envs.signals import strong
 from purerl.networks.encoding import encode, without
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import CNN, MLP, Linear
+from purerl.networks.modules import applied
 from purerl.networks.torsos import convolutions
 
 PRIOR = 1e-4  # how many sums of bonuses the initial variance 1 counts for, as in OpenAI's code
@@ -107,21 +108,22 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
         network: for the shape of those actions.
     """
     previous = (f"previous_{name}" for name in cfg.memory_inputs)
-    hidden, unseen = cfg.rnd.hidden, (cfg.action_mask, cfg.critic_obs, *previous)
+    settings = cfg.rnd or RNDConfig()
+    hidden, unseen = settings.hidden, (cfg.action_mask, cfg.critic_obs, *previous)
     space = without(env.observation_space, unseen)
     layers = convolutions(space)
     torso = lambda: MLP(hidden, nn.relu) if layers is None else CNN(layers, hidden, nn.relu)
-    random_net = RNDNetwork(torso(), (), cfg.rnd.features)
-    predictor = RNDNetwork(torso(), (hidden[-1],) * 2, cfg.rnd.features)
+    random_net = RNDNetwork(torso(), (), settings.features)
+    predictor = RNDNetwork(torso(), (hidden[-1],) * 2, settings.features)
     seen_of = lambda obs: without(obs, unseen)
     read = lambda obs: encode(seen_of(obs), space)
 
     def apply(net: RNDNetwork, params: PyTree, z: jax.Array) -> jax.Array:
         """`z [L, N, ...]` to features `[L, N, F]`."""
-        return net.apply({"params": params}, z.reshape(-1, *z.shape[2:])).reshape(*z.shape[:2], -1)
+        return applied(net, params, z.reshape(-1, *z.shape[2:])).reshape(*z.shape[:2], -1)
 
     def standardise(obs: Moments, seen: PyTree) -> jax.Array:
-        return standardized(obs, encode(seen, space), cfg.rnd.obs_clip)
+        return standardized(obs, encode(seen, space), settings.obs_clip)
 
     def init(key: jax.Array, obs: PyTree) -> tuple[dict[str, PyTree], RNDState]:
         z = read(jax.tree.map(lambda x: x[None], obs))[0]
@@ -136,7 +138,7 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
         z = standardise(state.obs, seen_of(steps.next_obs))
         error = apply(predictor, params["predictor"], z) - apply(random_net, state.target, z)
         bonus = jnp.square(error).mean(-1)
-        scale, _ = reward_sums(state.scale, bonus, jnp.zeros_like(steps.first), cfg.rnd.gamma_int, prior=PRIOR)
+        scale, _ = reward_sums(state.scale, bonus, jnp.zeros_like(steps.first), settings.gamma_int, prior=PRIOR)
         paid = bonus * jax.lax.rsqrt(scale.moments.variance + EPSILON)
         after = state.replace(obs=merge(state.obs, read(steps.next_obs)), scale=scale)
         return paid, after, {"bonus": mean_of(bonus), "intrinsic_reward": mean_of(paid)}
@@ -144,7 +146,7 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
     def training(state: RNDState, steps: Transition, key: jax.Array) -> RNDBatch:
         seen = seen_of(steps.next_obs)
         features = apply(random_net, state.target, standardise(state.obs, seen))
-        counts = jax.random.bernoulli(key, cfg.rnd.predictor_fraction, steps.first.shape)
+        counts = jax.random.bernoulli(key, settings.predictor_fraction, steps.first.shape)
         return RNDBatch(seen, features, counts.astype(jnp.float32))
 
     def loss(params: PyTree, state: RNDState, seen: RNDBatch) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -181,7 +183,7 @@ def random_moments(
         actor, rollout, _ = collect(env, acting, params, actor, key_i, cfg.num_steps, valued=False, keep_next_obs=True)
         return (actor, merge(moments, read(rollout.steps.next_obs))), None
 
-    rollouts = -(-int(cfg.rnd.init_steps) // cfg.batch_size)
+    rollouts = -(-int((cfg.rnd or RNDConfig()).init_steps) // cfg.batch_size)
     (_, moments), _ = jax.lax.scan(one, (actor, moments), jnp.arange(rollouts, dtype=jnp.uint32))
     return moments
 

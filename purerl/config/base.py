@@ -298,6 +298,16 @@ class OnPolicyConfig(Config):
     rnd: RNDConfig | None = nested(RNDConfig)
 
     @property
+    def arch(self) -> str:
+        """Which torsos there are; of each algorithm's config a field, or a property."""
+        raise NotImplementedError
+
+    @property
+    def policy_epochs(self) -> int:
+        """Epochs of the policy over a rollout."""
+        raise NotImplementedError
+
+    @property
     def streams(self) -> int:
         """Number of reward streams, each with its own value."""
         return 1 if self.rnd is None else 2

@@ -59,7 +59,7 @@ def _filled(name: str, default: str, text: str) -> str:
 
 def default_of(field: dataclasses.Field) -> Any:
     """The default of a field."""
-    return field.default_factory() if field.default is dataclasses.MISSING else field.default
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def shown(field: dataclasses.Field, value: Any) -> Any:

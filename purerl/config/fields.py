@@ -16,7 +16,7 @@ import math
 import types
 import typing
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 import jax
 import numpy as np
@@ -135,6 +135,7 @@ def count(default: int, rule: Rule, needs: Need | None = None) -> Any:
 class Config:
     """The base class of configs."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
     field_docs: ClassVar[dict[str, FieldDoc]] = {}
 
     def __post_init__(self) -> None:
@@ -224,6 +225,9 @@ class Config:
         return []
 
 
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
 def _to_json(value: Any) -> Any:
     if isinstance(value, Config):
         return {f.name: _auto_to_json(f, _to_json(getattr(value, f.name))) for f in dataclasses.fields(value)}
@@ -274,7 +278,7 @@ def or_default(value: Any, default: float) -> Any:
     return np.where(is_auto, np.float32(default), value) if np.ndim(value) else default if is_auto else value
 
 
-def single_precision(cfg: Config) -> Config:
+def single_precision(cfg: AnyConfig) -> AnyConfig:
     """The config with its float leaves as float32, whatever their width, so that no default width leaks into a program."""
     floats = [f.name for f in dataclasses.fields(cfg) if is_float_leaf(f)]
     cast = lambda x: x.astype(np.float32) if isinstance(x, Tracer) else np.float32(x)

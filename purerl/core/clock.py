@@ -64,8 +64,8 @@ def gradient_steps(clock: Clock, per_update: int, step: jax.Array) -> jax.Array:
 
 def remainder(clock: Clock, k: int) -> jax.Array:
     """Finished updates modulo k, at most 2**16 so that the remainders of both words multiply within 32 bits. uint32 scalar."""
-    k, word = np.uint32(k), np.uint32(WORD % k)
-    return ((clock.high % k) * word + clock.low % k) % k
+    modulus, word = np.uint32(k), np.uint32(WORD % k)
+    return ((clock.high % modulus) * word + clock.low % modulus) % modulus
 
 
 def is_due(clock: Clock, every: int) -> jax.Array:

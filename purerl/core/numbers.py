@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 
-def is_int(value: Any) -> bool:
+def is_int(value: Any) -> TypeGuard[int]:
     """Whether it is a whole number, and no bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
-def is_count(value: Any) -> bool:
+def is_count(value: Any) -> TypeGuard[int]:
     """Whether it is a whole number of at least 1."""
     return is_int(value) and value >= 1
 

@@ -33,7 +33,7 @@ def pack(tree: PyTree, lead: tuple[int, ...] | None) -> Packed:
     dtypes = {row.dtype for row in rows if row is not None}
     # Signed: of unsigned words XLA makes kernels for a GPU that Triton refuses (jaxlib 0.10.2).
     dtype = jnp.float32 if dtypes == {np.dtype(np.float32)} else jnp.int32
-    words = [_words(x, dtype).reshape(*lead, -1) for x, row in zip(leaves, rows, strict=True) if row is not None]
+    words = [_words(x, dtype).reshape(*(lead or ()), -1) for x, row in zip(leaves, rows, strict=True) if row is not None]
     others = [x for x, row in zip(leaves, rows, strict=True) if row is None]
     return Packed(([jnp.concatenate(words, axis=-1)] if words else []) + others, structure, rows)
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from purerl.core.types import Discrete, Environment, Indices, PyTree, TimeStep
 
@@ -29,7 +30,7 @@ def entries_of(space: PyTree) -> dict[str, Any]:
 WIDEST = 1e6  # half widths from here on are no scale of an action, but stand for a missing bound
 
 
-def bounds_map(low: jax.Array, high: jax.Array) -> tuple[jax.Array, jax.Array]:
+def bounds_map(low: np.ndarray | jax.Array, high: np.ndarray | jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return centre and half width of each dimension of an action, `action = centre + half_width * x` for x from -1 to 1.
 
     A dimension with an infinite bound, or a half width of 1e6 and more, has centre 0 and half width 1: it keeps its unit.

@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 
 PyTree = Any
+Scalar = float | jax.Array  # a hyperparameter: of a config, or traced
 
 
 # --- spaces -----------------------------------------------------------------------------------------------------------
@@ -27,8 +28,11 @@ class Discrete(NamedTuple):
     """
 
     n: int
-    shape = ()
     dtype = np.dtype(np.int32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return ()
 
 
 class MultiDiscrete(NamedTuple):
@@ -96,8 +100,8 @@ class Box(NamedTuple):
         (3,)
     """
 
-    low: np.ndarray
-    high: np.ndarray
+    low: np.ndarray | jax.Array
+    high: np.ndarray | jax.Array
     dtype = np.dtype(np.float32)
 
     @property

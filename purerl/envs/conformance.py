@@ -243,7 +243,8 @@ def _rounded_alike(a: PyTree, b: PyTree, B: int) -> jax.Array:
 
 def _sums(tree: PyTree, B: int) -> jax.Array:
     """The sum of all numbers of each row of a tree `[B, ...]`: `[B]`."""
-    return sum(x.reshape(B, -1).astype(jnp.float32).sum(1) for x in jax.tree.leaves(tree))
+    rows: list[jax.Array] = [x.reshape(B, -1).astype(jnp.float32).sum(1) for x in jax.tree.leaves(tree)]
+    return jnp.asarray(sum(rows))
 
 
 def _quantities(env: Environment, obs: PyTree) -> PyTree:

@@ -56,7 +56,8 @@ def make(name: str, env_kwargs: tuple) -> Any:
         raise ConfigError([Problem("env", f"craftax/{name}", f"no environment of Craftax; {nearest(name, NAMES)}")])
     with constructing(f"craftax/{name}", env_kwargs):
         env = make_craftax_env_from_name(name, auto_reset=False)
-        return type(env)(env.default_static_params().replace(**dict(env_kwargs)))
+        static_params = env.default_static_params().replace(**dict(env_kwargs))  # pyright: ignore[reportAttributeAccessIssue]
+        return type(env)(static_params)
 
 
 def default_params(env: Any) -> Any:

@@ -23,8 +23,8 @@ def with_finite(env: Environment, num_envs: int = 2) -> Environment:
     Raises:
         ConfigError: the state has an array without an axis of environments, so that one of them cannot be reset.
     """
-    resets = isinstance(env.step, AutoReset)
-    if not resets:
+    resets = env.step if isinstance(env.step, AutoReset) else None
+    if resets is None:
         _check_rows(env, num_envs)
 
     def reset(keys: jax.Array) -> tuple[PyTree, PyTree]:
@@ -35,20 +35,21 @@ def with_finite(env: Environment, num_envs: int = 2) -> Environment:
 
     def step(keys: jax.Array, env_state: PyTree, action: jax.Array) -> TimeStep:
         env_state, began = env_state
-        after = env.step.advance(keys[0], env_state, action) if resets else env.step(keys, env_state, action)
+        after = resets.advance(keys[0], env_state, action) if resets else env.step(keys, env_state, action)
         found = nonfinite_rows(after.next_obs, OBSERVATION)
         found = {name: began[name] | rows for name, rows in found.items()} | nonfinite_rows(after.reward, REWARD)
         bad = any_of(found)
         terminated, truncated = after.terminated | bad, after.truncated & ~bad
         ended = terminated | truncated if resets else bad
-        slow = resets and env.step.slow_reset
+        slow = resets is not None and resets.slow_reset
         env_state, obs = restart(reset, keys[1], ended, checked(after.env_state, after.obs), slow)
         reward = jax.numpy.where(bad, jax.numpy.zeros_like(after.reward), after.reward)
         signals = {"reward": reward, "terminated": terminated, "truncated": truncated, "nonfinite": found}
         return after.replace(env_state=env_state, obs=obs, next_obs=finite_or_zero(after.next_obs), **signals)
 
-    draw = env.draw and (lambda env_states, *args: env.draw([inner for inner, _ in env_states], *args))
-    return env._replace(reset=reset, step=step, draw=draw)
+    draw = env.draw
+    of_inner = draw and (lambda env_states, *args: draw([inner for inner, _ in env_states], *args))
+    return env._replace(reset=reset, step=step, draw=of_inner)
 
 
 def _check_rows(env: Environment, num_envs: int) -> None:

@@ -1,6 +1,7 @@
 """Images as an animation."""
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,7 +14,7 @@ def draw_in_memory() -> None:
         os.environ.setdefault(driver, "dummy")
 
 
-def save_gif(images: list[np.ndarray], path: str | os.PathLike, seconds: float) -> None:
+def save_gif(images: Sequence[np.ndarray] | np.ndarray, path: str | os.PathLike, seconds: float) -> None:
     """Images `[height, width, 3]` uint8 as a GIF of so many seconds an image; where that is too fast, some are left out."""
     from PIL import Image
 

@@ -127,15 +127,16 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
     if not layers:
         raise ConfigError([Problem("make", type(env).__name__, f"must make a {kind.__module__}.{kind.__name__}")])
     check_statistics(layers)
-    if own:
+    if isinstance(env, VectorEnv):
         _mode(env)
     else:
         _check_anew(make, env)
     space_of = lambda name: getattr(env, f"single_{name}" if own else name)
     spec = getattr(env, "spec", None)
+    not_used = lambda *args: None
     made = Environment(
-        reset=None,
-        step=None,
+        reset=not_used,
+        step=not_used,
         observation_space=_observation_space(space_of("observation_space")),
         action_space=_action_space(space_of("action_space")),
         max_steps=getattr(spec, "max_episode_steps", None) or _limit(env),
@@ -292,7 +293,7 @@ def _action_space(space: spaces.Space) -> Any:
 def _action_converter(space: spaces.Space) -> Callable[[np.ndarray], np.ndarray]:
     """From actions `[B, ...]` of purerl's to gymnasium's."""
     start = getattr(space, "start", 0)
-    plain = lambda action: action.reshape(len(action), *space.shape).astype(space.dtype)
+    plain = lambda action: action.reshape(len(action), *(space.shape or ())).astype(space.dtype)
     if isinstance(space, spaces.Box):  # a bound of 0.1 is a larger number in float32 than in float64
         return lambda action: np.clip(plain(action), space.low, space.high)
     return (lambda action: plain(action) + start) if np.any(start) else plain
@@ -329,8 +330,8 @@ def _final_obs(info: dict[str, Any], done: np.ndarray) -> Any:
         EnvironmentFailed: they are missing, though the environments reset in the same step.
     """
     found = info.get("final_obs")
-    rows = isinstance(found, np.ndarray | list | tuple) and len(found) == len(done)
-    if not rows or any(found[i] is None for i in np.flatnonzero(done)):
+    rows = found if isinstance(found, np.ndarray | list | tuple) and len(found) == len(done) else None
+    if rows is None or any(rows[i] is None for i in np.flatnonzero(done)):
         hint = "info['final_obs'] must have the last observation of each environment whose episode ended, which values need"
         raise EnvironmentFailed(f"resets in the same step (AutoresetMode.SAME_STEP), where {hint}; info has {sorted(info)}")
     return found
@@ -407,7 +408,7 @@ class _Environments:
         obs, self.told = self._call(lambda: "reset", lambda: self._begin([int(seed) for seed in seeds]))
         return self._converted(obs)
 
-    def _begin(self, seeds: list[int]) -> tuple:
+    def _begin(self, seeds: list[int | None]) -> tuple:
         try:
             return self._envs.reset(seed=seeds)
         except Exception as error:
@@ -457,7 +458,7 @@ class _Environments:
             with importing_mujoco():
                 return self._envs.call("render")[0]
         except Exception as error:
-            if hasattr(self._envs.envs[0].unwrapped, "mujoco_renderer"):
+            if isinstance(self._envs, SyncVectorEnv) and hasattr(self._envs.envs[0].unwrapped, "mujoco_renderer"):
                 raise EnvironmentFailed(opengl_hint(error)) from error
             raise
 

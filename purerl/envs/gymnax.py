@@ -153,8 +153,7 @@ def _draw(env: Any, params: Any):
 
 def _max_steps(params: Any) -> int | None:
     limit = getattr(params, "max_steps_in_episode", None)
-    known = limit is not None and not isinstance(limit, Tracer) and np.isfinite(limit)
-    return math.ceil(limit) if known else None
+    return None if limit is None or isinstance(limit, Tracer) or not np.isfinite(limit) else math.ceil(limit)
 
 
 def _truncates_at_limit(env: Any) -> bool:

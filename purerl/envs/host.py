@@ -109,6 +109,7 @@ class Host:
         check_names(info, shapes)
         self.recipe, self.runs, self.info, self.finite = recipe, 1, {name: shapes[name] for name in info}, finite
         self.frames: list[np.ndarray] | None = None
+        self._drawn: Callable[[], Any] = recipe.drawn or (lambda: recipe.make(1, {}))
         self._mine: list[int] = []
         weakref.finalize(self, _close, self._mine)
 
@@ -130,7 +131,7 @@ class Host:
             ConfigError: its own way of drawing fails here.
         """
         try:
-            with contextlib.closing(self.recipe.drawn()) as environments:
+            with contextlib.closing(self._drawn()) as environments:
                 environments.reset(np.zeros(1, np.uint32))
                 environments.frame()
         except Exception as error:  # whichever library is missing, and however it says so
@@ -139,7 +140,7 @@ class Host:
 
     def draw(self, env_states: list, returns: np.ndarray, path: Any) -> None:
         """As in `Environment`, of what was drawn since `film`."""
-        save_gif(self.frames[: len(env_states)], path, self.recipe.frame_seconds)
+        save_gif((self.frames or [])[: len(env_states)], path, self.recipe.frame_seconds)
 
     def reset(self, keys: jax.Array) -> tuple[Ticket, PyTree]:
         """As in `Environment`; the seeds are the last words of the keys."""
@@ -174,9 +175,9 @@ class Host:
             oldest = _open.pop(self._mine.pop(0)) if len(self._mine) >= SETS * self.runs else None
             if oldest is not None and oldest.count != count:
                 oldest.environments.close()
-            alike = oldest is not None and oldest.count == count
-            make = (lambda: self.recipe.make(count, self.info)) if self.frames is None else self.recipe.drawn
-            environments = oldest.environments if alike else make()
+                oldest = None
+            make = (lambda: self.recipe.make(count, self.info)) if self.frames is None else self._drawn
+            environments = make() if oldest is None else oldest.environments
             opened = _open[number] = _Set(environments, count, [0], {})
             self._mine.append(number)
             obs = self._begun(opened, environments.reset(np.asarray(seeds)))
@@ -185,13 +186,13 @@ class Host:
 
     def _step(self, handed: jax.Array) -> tuple:
         with _noted(self.recipe.env.name):
-            handed, space = np.asarray(handed), self.recipe.env.action_space
-            number, before = handed[:2].view(np.uint32).tolist()
+            words, space = np.asarray(handed), self.recipe.env.action_space
+            number, before = words[:2].view(np.uint32).tolist()
             opened = self._opened(number)
             if opened.steps[0] % 2**32 != before:
                 at = f"it is of step {before} of its environments, which are at step {opened.steps[0]}"
                 raise EnvironmentFailed(f"{self.recipe.env.name}: this state is not the newest; {at}")
-            after = opened.environments.step(handed[2:].view(space.dtype).reshape(opened.count, *space.shape))
+            after = opened.environments.step(words[2:].view(space.dtype).reshape(opened.count, *space.shape))
             after = self._checked(opened, *after) if self.finite else (*after, {})
             opened.steps[0] += 1
             self._draw(opened.environments)

@@ -35,14 +35,14 @@ def lazily(*names: str) -> Iterator[None]:
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Within it a library is imported without its warnings, and as if outside of a notebook, whose pictures it would change."""
-    notebook = vars(builtins).pop("__IPYTHON__", None)
+    notebook = builtins.__dict__.pop("__IPYTHON__", None)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         if notebook is not None:
-            builtins.__IPYTHON__ = notebook
+            builtins.__dict__["__IPYTHON__"] = notebook
 
 
 LOADED = {"egl": ["OpenGL.EGL"], "osmesa": ["OpenGL.GL", "OpenGL.osmesa"]}  # by MuJoCo's import, for each value of MUJOCO_GL

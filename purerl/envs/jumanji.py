@@ -28,7 +28,7 @@ from purerl.envs.importing import quietly
 from purerl.envs.parameters import constructing
 
 with quietly():
-    import jumanji as suite
+    from jumanji import registration as suite
 
 CODES = ("board", "cube", "puzzle", "grid", "node_types", "colors")  # entries whose whole numbers are no quantities
 MOST_VALUES = 64  # of a single whole number, such as a row, that is an index and no quantity
@@ -133,7 +133,7 @@ def make(name: str, env_kwargs: tuple) -> Any:
 
 def _generator(name: str, kind: str, arguments: tuple) -> Any:
     """A generator of instances, of the module beside the environment's."""
-    package = suite.registration.load(suite.registration._REGISTRY[name].entry_point).__module__.rpartition(".")[0]
+    package = suite.load(suite._REGISTRY[name].entry_point).__module__.rpartition(".")[0]
     return getattr(importlib.import_module(f"{package}.generator"), kind)(**dict(arguments))
 
 

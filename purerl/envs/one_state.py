@@ -1,6 +1,6 @@
 """What the adapters of brax and MuJoCo Playground share: environments whose step takes one state and gives one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -51,7 +51,7 @@ def _is_number(x: Any) -> bool:
     return hasattr(x, "dtype") and x.ndim <= 1 and jnp.issubdtype(x.dtype, jnp.number)
 
 
-def drawn(render: Callable[[list], list], seconds: float) -> Callable:
+def drawn(render: Callable[[list], Sequence[np.ndarray] | np.ndarray], seconds: float) -> Callable:
     """A function that draws states with MuJoCo's renderer, `(states) -> images`, a step of so many seconds each."""
 
     def draw(env_states: list, returns: np.ndarray, path: Any) -> None:

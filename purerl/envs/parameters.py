@@ -36,7 +36,7 @@ def overridden(params: Any, overrides: dict[str, Any]) -> Any:
     Raises:
         ConfigError: there is no such parameter, or a value is out of range.
     """
-    names = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
+    names = [field.name for x in [params] if dataclasses.is_dataclass(x) for field in dataclasses.fields(x)]
     unknown = [name for name in overrides if name not in names]
     if unknown:
         hint = "the environment has no parameters" if not names else None

@@ -20,7 +20,7 @@ from purerl.envs.functions import wrap_env
 from purerl.envs.gif import save_gif
 from purerl.envs.parameters import constructing
 
-NAMES = ("2048", *(name for name in suite.available_envs() if name.startswith("minatar-")))
+NAMES: tuple[suite.EnvId, ...] = ("2048", *(name for name in suite.available_envs() if name.startswith("minatar-")))
 
 
 class Made(NamedTuple):

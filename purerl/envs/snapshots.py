@@ -40,7 +40,7 @@ def encoded(x: Any) -> Any:
         return {"space": [encoded(space._np_random) for space in _spaces(x)]}
     if type(x) is collections.deque:
         return {"deque": [encoded(value) for value in x], "maxlen": x.maxlen}
-    if type(x) in (list, tuple):
+    if type(x) is list or type(x) is tuple:
         return {type(x).__name__: [encoded(value) for value in x]}
     if type(x) is dict:
         return {"dict": [[encoded(key), encoded(value)] for key, value in x.items()]}

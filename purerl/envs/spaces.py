@@ -1,6 +1,6 @@
 """Spaces of other libraries as purerl's."""
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def action_space_of(space: Any) -> Space:
     return space
 
 
-def is_discrete(space: Any) -> bool:
+def is_discrete(space: Any) -> TypeGuard[Discrete]:
     """Whether a space, of any library, is the integers below a number."""
     return hasattr(space, "n") and not isinstance(space, MultiBinary) and not getattr(space, "shape", ())
 
@@ -75,7 +75,7 @@ def declared_problems(declared: Any, obs: Any, name: str = "") -> list[Problem]:
     if is_discrete(declared):
         if not is_count(declared.n):
             return [Problem("observation_space", declared, "must have a whole number of values, at least 1")]
-        if getattr(obs, "shape", None) != () or not jax.numpy.issubdtype(obs.dtype, jax.numpy.integer):
+        if getattr(obs, "shape", None) != () or not jax.numpy.issubdtype(getattr(obs, "dtype", object), jax.numpy.integer):
             return [Problem("observation_space", declared, f"the observation {name} is no index, a whole number: {obs}")]
         if getattr(declared, "start", 0):
             return [Problem("observation_space", declared, f"the observation {name}, an index, must begin at 0; shift it")]
@@ -89,9 +89,9 @@ def declared_problems(declared: Any, obs: Any, name: str = "") -> list[Problem]:
 
 def _fits(space: Indices, obs: Any) -> bool:
     """Whether an observation of this shape and dtype can be such an array."""
-    several = isinstance(space.sizes, tuple)
     alike = tuple(space.shape) == getattr(obs, "shape", None) and np.dtype(space.dtype) == obs.dtype
-    return alike and jnp.issubdtype(obs.dtype, jnp.integer) and (not several or space.shape[-1:] == (len(space.sizes),))
+    last = (len(space.sizes),) if isinstance(space.sizes, tuple) else space.shape[-1:]
+    return alike and jnp.issubdtype(obs.dtype, jnp.integer) and space.shape[-1:] == last
 
 
 def _box(space: Any) -> Box:

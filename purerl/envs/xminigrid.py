@@ -22,8 +22,8 @@ from purerl.envs.importing import quietly
 from purerl.envs.parameters import constructing
 
 with quietly():
-    import xminigrid as suite
-    from xminigrid.benchmarks import DATA_PATH, NAME2HFFILENAME
+    from xminigrid import registration as suite
+    from xminigrid.benchmarks import DATA_PATH, NAME2HFFILENAME, load_benchmark
     from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 
 
@@ -90,7 +90,7 @@ def _rulesets(made: Made, name: str, part: tuple[int, int] | None) -> Any:
     if not os.path.exists(os.path.join(DATA_PATH, NAME2HFFILENAME[name])):
         hint = f"is not on this machine; this downloads it: python -c 'import xminigrid; xminigrid.load_benchmark(\"{name}\")'"
         raise ConfigError([Problem("env_kwargs", {"benchmark": name}, hint)])
-    every = suite.load_benchmark(name)
+    every = load_benchmark(name)
     first, end = part or (0, every.num_rulesets())
     if not 0 <= first < end <= every.num_rulesets():
         hint = f"must be two whole numbers, the first rule set and the one after the last, of {every.num_rulesets()}"

@@ -29,11 +29,11 @@ from purerl.core.metrics import Mean, explained_variance
 from purerl.core.platform import scan
 from purerl.core.reductions import moments
 from purerl.core.streams import extrinsic
-from purerl.core.types import Advantages, Transition
+from purerl.core.types import Advantages, Scalar, Transition
 from purerl.learning.intrinsic import Estimator, over_streams
 
 
-def gae(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Advantages:
+def gae(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantages:
     """Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, equations 11 and 16).
 
         delta_t = r_t + gamma * V'_t - V_t,    V'_t = 0 where terminated, else the value before the reset
@@ -55,11 +55,11 @@ def gae(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Advantage
 def vtrace(
     steps: Transition,
     log_ratio: jax.Array,
-    gamma: jax.Array,
-    gae_lambda: jax.Array,
-    rho_clip: jax.Array,
-    c_clip: jax.Array,
-    pg_clip: jax.Array,
+    gamma: Scalar,
+    gae_lambda: Scalar,
+    rho_clip: Scalar,
+    c_clip: Scalar,
+    pg_clip: Scalar,
 ) -> Advantages:
     """V-trace (Espeholt et al. 2018, arXiv:1802.01561, section 4.1): GAE for data that another policy gathered.
 
@@ -91,7 +91,7 @@ def vtrace(
     return _gradient_free(jnp.minimum(pg_clip, rho) * (ahead - steps.value), steps.value + error)
 
 
-def td_lambda(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Advantages:
+def td_lambda(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantages:
     """TD(lambda) returns (Sutton & Barto 2018, section 12.1), and their difference to the values as advantages.
 
         target_t = r_t + gamma * ((1 - lambda) * V'_t + lambda * target_{t+1})
@@ -105,7 +105,7 @@ def td_lambda(steps: Transition, gamma: jax.Array, gae_lambda: jax.Array) -> Adv
     return _gradient_free(target - steps.value, target)
 
 
-def n_step(steps: Transition, gamma: jax.Array, n: int) -> Advantages:
+def n_step(steps: Transition, gamma: Scalar, n: int) -> Advantages:
     """n-step returns (Sutton & Barto 2018, section 7.1), and their difference to the values as advantages.
 
         target_t = r_t + gamma * r_{t+1} + ... + gamma^{n-1} * r_{t+n-1} + gamma^n * V'_{t+n-1}
@@ -178,7 +178,7 @@ def _continuation(steps: Transition) -> tuple[jax.Array, jax.Array]:
     return continues, jnp.where(terminated, jnp.zeros_like(steps.next_value), steps.next_value)
 
 
-def _per_step(hyperparameter: jax.Array, steps: Transition) -> jax.Array:
+def _per_step(hyperparameter: Scalar, steps: Transition) -> Scalar:
     """A scalar, or `[K]` for as many streams, for every step and stream."""
     scalar = jnp.ndim(hyperparameter) == 0
     return hyperparameter if scalar else jnp.broadcast_to(hyperparameter, steps.value.shape)

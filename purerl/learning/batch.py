@@ -5,12 +5,13 @@ import jax.numpy as jnp
 from jax.extend.core import Literal
 
 from purerl.acting.normalize import standardize_values
+from purerl.config.base import OnPolicyConfig
 from purerl.core.types import Advantages, PyTree, Rollout, Sample, Sequences, TrainState
 from purerl.learning.learner import Learner
 from purerl.learning.phases import sequence_length
 
 
-def make_batch(learner: Learner, state: TrainState, rollout: Rollout, advantages: Advantages) -> Sequences:
+def make_batch(learner: Learner[OnPolicyConfig], state: TrainState, rollout: Rollout, advantages: Advantages) -> Sequences:
     """Return what the losses read of a rollout and its advantages, as `Sequences` of `Sample`.
 
     Values and targets are standardised as the network's outputs are. The policy that acted is part of the batch if a loss
@@ -48,7 +49,7 @@ def sequences(steps: PyTree, carry: PyTree, length: int) -> Sequences:
     return Sequences(jax.tree.map(cut, steps), jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), carry))
 
 
-def reads_old_policy(learner: Learner, state: TrainState, rollout: Rollout) -> bool:
+def reads_old_policy(learner: Learner[OnPolicyConfig], state: TrainState, rollout: Rollout) -> bool:
     """Return True if a loss reads the policy that acted, by tracing the policy's loss for one step of a rollout."""
     if learner.cfg.measures_kl:
         return True
@@ -58,7 +59,7 @@ def reads_old_policy(learner: Learner, state: TrainState, rollout: Rollout) -> b
 
 
 def loss_reads_policy(
-    learner: Learner, params: PyTree, carry: PyTree, obs: PyTree, first: PyTree, action: PyTree, policy: PyTree
+    learner: Learner[OnPolicyConfig], params: PyTree, carry: PyTree, obs: PyTree, first: PyTree, action: PyTree, policy: PyTree
 ) -> bool:
     """Trace the policy's loss, for shapes `[L, N, ...]` and `[N, ...]` of the carry; return True if it reads `old.policy`."""
     cfg, network, parts = learner

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from purerl.config.base import OnPolicyConfig
+from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.core.types import Advantages, Transition
 
 Estimator = Callable[[Transition, OnPolicyConfig], Advantages]
@@ -24,13 +24,14 @@ def with_flags_per_stream(steps: Transition) -> Transition:
 
 def with_gamma_per_stream(cfg: OnPolicyConfig) -> OnPolicyConfig:
     """The config with a discount for each stream, `[2]`."""
-    return cfg.replace(gamma=jnp.stack([jnp.float32(cfg.gamma), jnp.float32(cfg.rnd.gamma_int)]))
+    rnd = cfg.rnd or RNDConfig()
+    return cfg.replace(gamma=jnp.stack([jnp.float32(cfg.gamma), jnp.float32(rnd.gamma_int)]))
 
 
 def combined(cfg: OnPolicyConfig, advantages: Advantages) -> Advantages:
     """One advantage for the policy, `ext_coef * A_ext + int_coef * A_int`. The targets stay separate."""
-    ext, intrinsic = advantages.advantage[..., 0], advantages.advantage[..., 1]
-    return advantages.replace(advantage=cfg.rnd.ext_coef * ext + cfg.rnd.int_coef * intrinsic)
+    ext, intrinsic, rnd = advantages.advantage[..., 0], advantages.advantage[..., 1], cfg.rnd or RNDConfig()
+    return advantages.replace(advantage=rnd.ext_coef * ext + rnd.int_coef * intrinsic)
 
 
 def over_streams(estimate: Estimator) -> Estimator:

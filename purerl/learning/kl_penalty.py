@@ -9,7 +9,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.clock import is_before
 from purerl.core.metrics import mean_of
 from purerl.core.reductions import mean
-from purerl.core.types import Network, Outputs, PyTree, Sample, Sequences, TrainState
+from purerl.core.types import Network, Outputs, PyTree, Sample, Scalar, Sequences, TrainState
 
 
 def initial_kl_coef(cfg: OnPolicyConfig) -> dict[str, jax.Array]:
@@ -17,7 +17,7 @@ def initial_kl_coef(cfg: OnPolicyConfig) -> dict[str, jax.Array]:
     return {"kl_coef": jnp.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
 
 
-def kl_loss(params: PyTree, outputs: Outputs, batch: Sample, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
+def kl_loss(params: PyTree, outputs: Outputs, batch: Sample, cfg: OnPolicyConfig) -> tuple[Scalar, dict[str, jax.Array]]:
     """Compute `kl_coef * KL(old || new)`, or 0 if the divergence is only measured, with the metric `kl`."""
     kl = batch.policy.kl(outputs.policy).mean()
     return 0.0 if cfg.kl_penalty == "none" else cfg.kl_coef * kl, {"kl": kl}
@@ -37,11 +37,11 @@ def adapt_kl_coef(cfg: OnPolicyConfig, network: Network, state: TrainState, data
     outputs, _ = network.apply(state.params, data.carry, data.steps.obs, data.steps.first)
     kl = mean(data.steps.policy.kl(outputs.policy))
     coef = jnp.where(is_before(state.clock, cfg.skipped_updates), cfg.kl_coef, adapted_kl_coef(cfg, cfg.kl_coef, kl))
-    metrics = {"kl_coef": mean_of(cfg.kl_coef), "kl_after": mean_of(kl)}
+    metrics = {"kl_coef": mean_of(jnp.float32(cfg.kl_coef)), "kl_after": mean_of(kl)}
     return state.replace(extra={**state.extra, "kl_coef": coef}), metrics
 
 
-def adapted_kl_coef(cfg: OnPolicyConfig, coef: jax.Array, kl: jax.Array) -> jax.Array:
+def adapted_kl_coef(cfg: OnPolicyConfig, coef: Scalar, kl: jax.Array) -> jax.Array:
     """Return the coefficient after an update that moved the policy by `kl`: raised if too far, lowered if too little.
 
     It stays within 1e-10 and 1e10. A coefficient of 0 or infinity could never change again.

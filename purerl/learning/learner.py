@@ -1,7 +1,7 @@
 """The learner of an update: the config, the network and the replaceable parts that its phases are made of."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 
@@ -13,6 +13,7 @@ from purerl.learning.optimizers import Optimizer
 from purerl.learning.rewards import RewardStage
 
 Metrics = dict[str, Any]
+Cfg = TypeVar("Cfg", bound=OnPolicyConfig, covariant=True)
 
 
 class Components(NamedTuple):
@@ -37,7 +38,7 @@ class Components(NamedTuple):
     measure: Callable[..., Metrics] = lambda state, batch, metrics: {}
 
 
-class Learner(NamedTuple):
+class Learner(NamedTuple, Generic[Cfg]):
     """The config, the network and the parts that phases are made of.
 
     cfg: the config; of an update, with the coefficients of that update.
@@ -45,18 +46,18 @@ class Learner(NamedTuple):
     parts: the replaceable parts; of an update, with the loss of intrinsic rewards.
     """
 
-    cfg: OnPolicyConfig
+    cfg: Cfg
     network: Network
     parts: Components
 
-    def at(self, state: TrainState) -> "Learner":
+    def at(self, state: TrainState) -> "Learner[Cfg]":
         """Return the learner of the update that comes next for a state."""
         losses = (*self.parts.extra_losses, *self.parts.rewards.losses(state))
         network = with_obs_normalization(self.cfg, self.network, state.statistics)
         return Learner(scheduled_config(self.cfg, state), network, self.parts._replace(extra_losses=losses))
 
 
-def scheduled_config(cfg: OnPolicyConfig, state: TrainState) -> OnPolicyConfig:
+def scheduled_config(cfg: Cfg, state: TrainState) -> Cfg:
     """Return the config with the coefficients that follow a schedule, or the policy, at their values for the next update."""
     at = lambda start, end: start + (end - start) * progress(state.clock, cfg.num_updates)
     changes = {"clip_eps": at(cfg.clip_eps, cfg.clip_eps_final)} if cfg.clip_schedule == "linear" else {}

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.types import Scalar
+
 MAX_LOG_RATIO = np.float32(20)  # a ratio of 5e8: far beyond any clip, and its square and products stay finite
 
 
@@ -19,7 +21,7 @@ def probability_ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array
     return jnp.exp(jnp.where(d > MAX_LOG_RATIO, MAX_LOG_RATIO + (d - jax.lax.stop_gradient(d)), d))
 
 
-def clipped_surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, clip_eps: jax.Array) -> jax.Array:
+def clipped_surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, clip_eps: Scalar) -> jax.Array:
     """PPO's policy loss (Schulman et al. 2017, arXiv:1707.06347, equation 7), to be minimised.
 
         loss = -min(r * A, clip(r, 1 - eps, 1 + eps) * A),    r = exp(log_prob - old_log_prob), at most exp(20)
@@ -39,7 +41,7 @@ def half_squared_error(prediction: jax.Array, target: jax.Array) -> jax.Array:
     return 0.5 * jnp.square(prediction - target)
 
 
-def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: str, clip_eps: jax.Array) -> jax.Array:
+def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: str, clip_eps: Scalar) -> jax.Array:
     """Half the squared error of a value, with its step limited in one of the ways in use.
 
         none     (V - target)^2 / 2
@@ -70,6 +72,6 @@ def approximate_kl(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
     return jnp.expm1(jnp.minimum(d, MAX_LOG_RATIO)) - d  # a ratio less 1 would leave nothing but rounding of a small d
 
 
-def clip_fraction(log_prob: jax.Array, old_log_prob: jax.Array, clip_eps: jax.Array) -> jax.Array:
+def clip_fraction(log_prob: jax.Array, old_log_prob: jax.Array, clip_eps: Scalar) -> jax.Array:
     """1 where the ratio of probabilities lies outside `1 +- clip_eps`, else 0."""
     return (jnp.abs(probability_ratio(log_prob, old_log_prob) - 1) > clip_eps).astype(jnp.float32)

@@ -6,7 +6,7 @@ schedules.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,10 @@ from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import may_hold
 from purerl.core.clock import gradient_steps, progress, updates_in_float32, updates_since
 from purerl.core.errors import Problem
-from purerl.core.types import Clock, PyTree
+from purerl.core.types import Clock, PyTree, Scalar
 
 Groups = dict[str, PyTree]  # by the name of a group of parameters
-Rate = Callable[[Clock, jax.Array], jax.Array]  # (finished updates, gradient steps in this update so far) -> learning rate
+Rate = Callable[[Clock, jax.Array], Scalar]  # (finished updates, gradient steps in this update so far) -> learning rate
 
 
 class KLAdaptiveState(struct.PyTreeNode):
@@ -52,7 +52,7 @@ class Optimizer(NamedTuple):
 
     transformation: from gradients to directions, without a learning rate.
     elementwise: the transformation treats every number alike, so that a group of parameters may be given as one vector.
-    rate: the learning rate of a step; None if the rate follows the KL divergence.
+    rate: the learning rate of a step; not read if the rate follows the KL divergence.
     adapts: the config whose `desired_kl` the rate follows; None if the rate is given.
     multipliers: factors of the learning rate, by group; 1 for groups without one.
     target_kl: steps are left out while `approx_kl` is above; None for no early stop.
@@ -61,10 +61,10 @@ class Optimizer(NamedTuple):
 
     transformation: optax.GradientTransformation
     elementwise: bool
-    rate: Rate | None = None
+    rate: Rate = lambda clock, step: 1.0
     adapts: OnPolicyConfig | None = None
-    multipliers: dict[str, jax.Array] = {}
-    target_kl: jax.Array | None = None
+    multipliers: dict[str, Scalar] = {}
+    target_kl: Scalar | None = None
     period: int = 1
 
     @property
@@ -113,7 +113,7 @@ class Optimizer(NamedTuple):
             inner = state.kept.inner
             lr, following, kl_sum = kl_adapted_lrs(self.adapts, state.kept.lr, state.kl_sum, step, metrics["kl"])
         with jax.numpy_dtype_promotion("standard"):  # optax relies on it
-            direction, after = self.transformation.update(gradient, inner, params)
+            direction, after = cast(tuple[Groups, PyTree], self.transformation.update(gradient, inner, params))
         rates = {group: -lr * self.multipliers[group] if group in self.multipliers else -lr for group in direction}
         updates = {group: jax.tree.map(lambda d, rate=rates[group]: rate * d, tree) for group, tree in direction.items()}
         stopped = ()
@@ -124,7 +124,7 @@ class Optimizer(NamedTuple):
         kept = after if following is None else KLAdaptiveState(after, following)
         return updates, UpdateState(kept, kl_sum, stopped)
 
-    def lr(self, kept: PyTree, clock: Clock) -> jax.Array:
+    def lr(self, kept: PyTree, clock: Clock) -> Scalar:
         """Return the learning rate of an update's first step; one that follows the KL divergence as it is now. Float32."""
         return self.rate(clock, jnp.uint32(0)) if self.adapts is None else kept.lr
 
@@ -161,14 +161,14 @@ def phase_optimizer(cfg: OnPolicyConfig, optimizer: Optimizer, schedule: Callabl
     """
     steps = epochs * cfg.num_minibatches
     adapts = schedule is None and cfg.lr_schedule == "kl_adaptive"
-    rate = None if adapts else learning_rates(cfg, schedule, steps)
+    rate = learning_rates(cfg, schedule, steps)
     optimizer = optimizer._replace(rate=rate, adapts=cfg if adapts else None, multipliers=lr_multipliers(cfg))
     if not may_hold(cfg.target_kl, lambda x: x != np.inf):
         return optimizer
     return optimizer._replace(target_kl=cfg.target_kl, period=steps if cfg.kl_stop == "update" else cfg.num_minibatches)
 
 
-def lr_multipliers(cfg: OnPolicyConfig) -> dict[str, jax.Array]:
+def lr_multipliers(cfg: OnPolicyConfig) -> dict[str, Scalar]:
     """Return the factors of the learning rate, by group, where they may differ from 1."""
     scales = {"value": cfg.critic_lr_scale} | ({} if cfg.rnd is None else {"predictor": cfg.rnd.lr_scale})
     return {group: scale for group, scale in scales.items() if may_hold(scale, lambda x: x != 1)}
@@ -188,7 +188,7 @@ def learning_rates(cfg: OnPolicyConfig, schedule: Callable | None, steps: int) -
     """Return the learning rate of each step, by a schedule in gradient steps or by the config.
 
     Args:
-        cfg: its `lr_schedule`, which is not `kl_adaptive`.
+        cfg: its `lr_schedule`; with `kl_adaptive` there is nothing to be read.
         schedule: `(gradient steps so far, int32) -> learning rate`, in place of the config's; or None.
         steps: gradient steps in each update.
     """
@@ -206,7 +206,7 @@ def learning_rates(cfg: OnPolicyConfig, schedule: Callable | None, steps: int) -
     return rate
 
 
-def learning_rate(clock: Clock, num_updates: int, lr: jax.Array, lr_final: jax.Array, schedule: str) -> jax.Array:
+def learning_rate(clock: Clock, num_updates: int, lr: Scalar, lr_final: Scalar, schedule: str) -> Scalar:
     """Return the learning rate of the next update, constant within it. Float32 scalar.
 
     constant  lr
@@ -215,7 +215,7 @@ def learning_rate(clock: Clock, num_updates: int, lr: jax.Array, lr_final: jax.A
     return {"constant": lr, "linear": lr + (lr_final - lr) * progress(clock, num_updates)}[schedule]
 
 
-def polynomial_lr(share: jax.Array, lr: jax.Array, lr_final: jax.Array, power: jax.Array) -> jax.Array:
+def polynomial_lr(share: jax.Array, lr: Scalar, lr_final: Scalar, power: Scalar) -> jax.Array:
     """Return `(lr - lr_final) * (1 - share)**power + lr_final`, and `lr_final` from a share of 1 on."""
     return (lr - lr_final) * (1 - jnp.minimum(share, 1)) ** power + lr_final
 
@@ -250,7 +250,7 @@ def kl_adapted_lr(cfg: OnPolicyConfig, lr: jax.Array, kl: jax.Array) -> jax.Arra
     return jnp.where(too_far, lower, jnp.where(too_near, higher, lr))
 
 
-def clip_scale(norm: jax.Array, max_norm: jax.Array) -> jax.Array:
+def clip_scale(norm: jax.Array, max_norm: Scalar) -> jax.Array:
     """Return the factor that brings a gradient of this norm to `max_norm` at most: `min(1, max_norm / norm)`.
 
     Infinity disables it. Unlike optax's clipping it makes no NaN of a gradient of 0, so that `jax.debug_nans` stays usable.
@@ -270,7 +270,10 @@ def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
         return []
     if not isinstance(optimizer, optax.GradientTransformation):
         return [Problem("optimizer", optimizer, "must be an optax transformation, such as optax.scale_by_adam()")]
-    step = lambda params: optimizer.update(params, optimizer.init(params), params)[0]
+
+    def step(params: PyTree) -> PyTree:
+        return optimizer.update(params, optimizer.init(params), params)[0]
+
     with jax.numpy_dtype_promotion("standard"):
         taken, refusal = _call(lambda: jax.eval_shape(step, params))
         if not refusal and jax.tree.map(np.shape, taken) != jax.tree.map(np.shape, params):

@@ -60,7 +60,9 @@ class Phase(NamedTuple):
     frozen: tuple[str, ...] = ()
 
 
-def make_phase(learner: Learner, name: str, loss: Loss, epochs: int, follows_kl: bool = True, **options: Any) -> Phase:
+def make_phase(
+    learner: Learner[OnPolicyConfig], name: str, loss: Loss, epochs: int, follows_kl: bool = True, **options: Any
+) -> Phase:
     """Return a phase that learns from one rollout, as configured.
 
     Args:
@@ -113,7 +115,8 @@ def run_phases(phases: list[Phase], state: TrainState, batch: Sequences, metrics
         params, opt_state[phase.name], phase_metrics = run_phase(phase, state.clock, key, params, opt_state[phase.name], batch)
         found |= phase_metrics
     stopped = Mean(jnp.float32(0), found["loss"].count)  # where nothing stops a phase
-    lr = mean_of(phase.optimizer.lr(opt_state[phase.name], state.clock))
+    last = phases[-1]
+    lr = mean_of(jnp.float32(last.optimizer.lr(opt_state[last.name], state.clock)))
     return state.replace(params=params, opt_state=opt_state, key=key), metrics | {"stopped": stopped, **found, "lr": lr}
 
 

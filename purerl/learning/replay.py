@@ -119,7 +119,7 @@ def recompute_policy(network: Network, params: PyTree, data: RingBatch, length: 
     return _joined(outputs.policy, data.rollout.steps.first.shape)
 
 
-def _joined(tree: PyTree, shape: tuple[int, int]) -> PyTree:
+def _joined(tree: PyTree, shape: tuple[int, ...]) -> PyTree:
     """The inverse of `sequences`: `[L, N, ...]` as `[T, B, ...]`."""
     T, B = shape
     return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, B, *x.shape[2:]).swapaxes(0, 1).reshape(T, B, *x.shape[2:]), tree)

@@ -70,8 +70,9 @@ def reward_stage(cfg: OnPolicyConfig, shaper: Shaper | None = None, intrinsic: I
         return steps.replace(intrinsic=intrinsic.training(state.extra["intrinsic"], steps, key))
 
     def losses(state: TrainState) -> tuple[Callable, ...]:
-        if intrinsic is None or intrinsic.loss is None:
+        loss = None if intrinsic is None else intrinsic.loss
+        if loss is None:
             return ()
-        return (lambda params, outputs, batch, cfg: intrinsic.loss(params, state.extra["intrinsic"], batch.intrinsic),)
+        return (lambda params, outputs, batch, cfg: loss(params, state.extra["intrinsic"], batch.intrinsic),)
 
     return RewardStage(init, process, prepare, losses)

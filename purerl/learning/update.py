@@ -7,6 +7,7 @@ import jax
 
 from purerl.acting.normalize import initial_statistics, merge_statistics
 from purerl.acting.rollout import reset_actor
+from purerl.config.base import OnPolicyConfig
 from purerl.core.clock import clock_at, increment
 from purerl.core.keys import named_key
 from purerl.core.types import Advantages, Environment, PyTree, Rollout, Sequences, TrainState
@@ -44,7 +45,7 @@ class Algorithm(NamedTuple):
     skipped: Callable[[TrainState, TrainState], dict[str, PyTree]] = lambda before, after: before.extra
 
 
-def initial_state(learner: Learner, env: Environment, phases: list[Phase], key: jax.Array) -> TrainState:
+def initial_state(learner: Learner[OnPolicyConfig], env: Environment, phases: list[Phase], key: jax.Array) -> TrainState:
     """Return the state before the first update: environments at a first step, initial parameters and optimizer states."""
     cfg, network, parts = learner
     actor = reset_actor(env, network, cfg.num_envs, key)
@@ -56,7 +57,7 @@ def initial_state(learner: Learner, env: Environment, phases: list[Phase], key: 
 
 
 def finish_update(
-    learner: Learner,
+    learner: Learner[OnPolicyConfig],
     state: TrainState,
     rollout: Rollout,
     advantages: Advantages,

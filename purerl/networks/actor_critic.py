@@ -21,7 +21,7 @@ from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, 
 from purerl.networks.encoding import encode, encode_entries, without
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import MLP, ActionHead, GaussianHead, LogitsHead, Trunk, ValueHead
-from purerl.networks.modules import OWN, check_memory, check_torso, memory_module
+from purerl.networks.modules import OWN, applied, check_memory, check_torso, memory_module, only_parameters
 from purerl.networks.recurrent import Memory
 from purerl.networks.torsos import by_entry, torso_of, torso_problems
 
@@ -124,7 +124,8 @@ def _separate(
     Two trunks of one shape, without convolutions, are computed at once on an accelerator: each layer is one batched product and
     not two, which takes 7 of 58 kernels from a minibatch of 64-64 networks. On a CPU batched products take a tenth longer.
     """
-    recurrent = next(iter(trunks.values())).memory is not None
+    memory = trunks["policy"].memory
+    recurrent = memory is not None
     bodies = {group: trunk.clone(head=None) for group, trunk in trunks.items()}
     alike = bodies["policy"] == bodies["value"] and isinstance(bodies["policy"].torso, MLP) and not cfg.critic_obs
     carry_of = lambda carry, group: carry[group] if recurrent else ()
@@ -132,7 +133,7 @@ def _separate(
     parts = lambda params: {group: {name: y for name, y in params[group].items() if name != "head"} for group in trunks}
 
     def initial_carry(num_envs):
-        return {group: trunk.memory.initial_carry(num_envs) for group, trunk in trunks.items()} if recurrent else ()
+        return () if memory is None else {group: memory.initial_carry(num_envs) for group in trunks}
 
     def init(key, obs):
         (x, past), (first, carry) = views(obs), _initial_inputs(obs, initial_carry, recurrent)
@@ -162,7 +163,8 @@ def _separate(
         else:
             stacking = lambda params, carries: at_once(both(params), carries)
             found = by_platform(parts(params), carries, cpu=one_by_one, accelerator=stacking if alike else one_by_one)
-        made = {group: trunk.head.apply({"params": params[group]["head"]}, found[group][0]) for group, trunk in trunks.items()}
+        heads = {group: trunk.head for group, trunk in trunks.items() if trunk.head is not None}
+        made = {group: applied(head, params[group]["head"], found[group][0]) for group, head in heads.items()}
         outputs = _with_heads(Outputs(**made), further, params, found["policy"][0])
         return _steps(outputs, first), {group: after for group, (_, after) in found.items()} if recurrent else ()
 
@@ -176,7 +178,7 @@ def _with_heads(outputs: Outputs, further: dict[str, nn.Module], params: PyTree,
     """Outputs with what further heads make of the policy's features."""
     if not further:
         return outputs
-    return outputs._replace(heads={name: head.apply({"params": params[name]}, features) for name, head in further.items()})
+    return outputs._replace(heads={name: applied(head, params[name], features) for name, head in further.items()})
 
 
 def _shared(
@@ -191,15 +193,14 @@ def _shared(
         (x, past), (first, carry) = views(obs), _initial_inputs(obs, initial_carry, trunk.memory is not None)
         (features, *_), params = trunk.init_with_output(key, x["policy"], past, carry, first)
         made = {group: head.init(key, features)["params"] for group, head in (heads | further).items()}
-        params = params.get("params", {}) | made
-        return initialize(key, params, cfg.init, gain, last=tuple(further))
+        return initialize(key, only_parameters("network", params) | made, cfg.init, gain, last=tuple(further))
 
     def apply(params, carry, obs, first):
         x, past = views(obs)
         trunk_params = {name: params[name] for name in ("torso", "memory") if name in params}
-        features, _, carry = trunk.apply({"params": trunk_params}, x["policy"], past, carry, first)
+        features, _, carry = applied(trunk, trunk_params, x["policy"], past, carry, first)
         seen = {"policy": features, "value": jax.lax.stop_gradient(features) if cfg.arch == "detach" else features}
-        outputs = Outputs(**{group: head.apply({"params": params[group]}, seen[group]) for group, head in heads.items()})
+        outputs = Outputs(**{group: applied(head, params[group], seen[group]) for group, head in heads.items()})
         return _steps(_with_heads(outputs, further, params, features), first), carry
 
     return Network(init, apply, initial_carry)

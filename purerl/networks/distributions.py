@@ -131,13 +131,13 @@ class MultiCategorical(struct.PyTreeNode):
         return jnp.stack([choice.mode() for choice in self.choices], axis=-1)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        return sum(choice.log_prob(action[..., i]) for i, choice in enumerate(self.choices))
+        return jnp.asarray(sum(choice.log_prob(action[..., i]) for i, choice in enumerate(self.choices)))
 
     def entropy(self) -> jax.Array:
-        return sum(choice.entropy() for choice in self.choices)
+        return jnp.asarray(sum(choice.entropy() for choice in self.choices))
 
     def kl(self, other: "MultiCategorical") -> jax.Array:
-        return sum(choice.kl(other_choice) for choice, other_choice in zip(self.choices, other.choices, strict=True))
+        return jnp.asarray(sum(x.kl(y) for x, y in zip(self.choices, other.choices, strict=True)))
 
     def env_action(self, action: jax.Array, space: MultiDiscrete) -> jax.Array:
         return action
@@ -359,7 +359,7 @@ class TanhGaussian(struct.PyTreeNode):
 
 def action_unit(policy: Any, space: Space) -> str:
     """Return the unit of a policy's samples: `environment`, `bounds`, or `either` if the two are the same."""
-    if not isinstance(policy, DiagGaussian):
+    if not (isinstance(policy, DiagGaussian) and isinstance(space, Box)):
         return "either"
     if isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
         return policy.unit

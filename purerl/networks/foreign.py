@@ -1,7 +1,8 @@
 """Modules of flax as networks: `from_linen` and `from_nnx`."""
 
+import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.types import Network, Outputs
 from purerl.networks.distributions import Categorical, DiagGaussian
 from purerl.networks.layers import OfAction
-from purerl.networks.modules import linen_module, only_parameters
+from purerl.networks.modules import applied, linen_module, only_parameters
 
 
 def from_linen(module: Any) -> Network:
@@ -55,7 +56,7 @@ def from_linen(module: Any) -> Network:
         raise ConfigError([Problem("network", module, "from_linen takes a flax linen module, or its class")])
 
     init = lambda key, *inputs: only_parameters("network", module.init(key, *inputs))
-    apply = lambda params, *inputs: module.apply({"params": params}, *inputs)
+    apply = functools.partial(applied, module)
     return _network(init, apply, getattr(module, "initial_carry", None))
 
 
@@ -132,7 +133,8 @@ def _outputs(found: Any) -> Outputs:
     """
     if isinstance(found, Outputs):
         return found
-    policy, value, heads = (*found, {})[:3] if isinstance(found, tuple) and len(found) in (2, 3) else (None, None, None)
+    parts = (*found, {})[:3] if isinstance(found, tuple) and len(found) in (2, 3) else (None, None, None)
+    policy, value, heads = cast(tuple[Any, Any, Any], parts)
     gaussian = isinstance(policy, tuple) and len(policy) == 2 and all(map(_is_array, policy))
     policies = _is_array(policy) or gaussian or hasattr(policy, "log_prob")
     if not (policies and _is_array(value) and isinstance(heads, Mapping | None)):
@@ -151,7 +153,7 @@ def _outputs(found: Any) -> Outputs:
     return Outputs(policy, value, {name: as_head(x) for name, x in heads.items()} if heads else ())
 
 
-def _is_array(x: Any) -> bool:
+def _is_array(x: Any) -> TypeGuard[jax.Array]:
     return isinstance(x, jax.Array | np.ndarray)
 
 

@@ -1,6 +1,6 @@
 """Torsos and memories of the user's, as flax linen modules."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
-from purerl.core.types import Network
+from purerl.core.types import Network, PyTree
 from purerl.networks.distributions import ILLEGAL, Categorical, MultiCategorical
 
 OWN = "own"  # the name of parameters that begin as the user's function makes them
@@ -35,7 +35,12 @@ def linen_module(module: Any, what: str) -> Any:
         return module()
 
 
-def only_parameters(what: str, made: dict[str, Any]) -> dict[str, Any]:
+def applied(module: nn.Module, params: PyTree, *inputs: Any) -> Any:
+    """What a module that has parameters only makes of its inputs."""
+    return module.apply({"params": params}, *inputs)
+
+
+def only_parameters(what: str, made: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of what a module's `init` made, if it made nothing else."""
     if others := sorted(made.keys() - {"params"}):
         raise ConfigError([Problem(what, others, "the module may have parameters only, no other collections")])

@@ -182,7 +182,7 @@ def unrolled(
         return outputs, carry
 
     def forward(kernel, carry, inputs, gates, first):
-        found, back = jax.vjp(lambda *x: run(kernel, *x, first), carry, inputs, gates)
+        found, back = jax.vjp(lambda carry, inputs, gates: run(kernel, carry, inputs, gates, first), carry, inputs, gates)
         before = jnp.concatenate([_hidden(carry)[None], found[0][:-1]])
         return found, (back, jnp.where(first[..., None], jnp.zeros_like(before), before).astype(dtype))
 
