@@ -442,9 +442,8 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     elif np.issubdtype(action.dtype, np.floating) != isinstance(space, Box):
         found.append(Problem("network", action.dtype.name, f"actions must be of dtype {space.dtype.name}"))
     choices = (2,) * space.n if isinstance(space, MultiBinary) else getattr(space, "sizes", None)
-    offered = getattr(outputs.policy, "sizes", None) or (
-        isinstance(outputs.policy, Bernoulli) and (2,) * outputs.policy.logits.shape[-1]
-    )
+    switches = outputs.policy.logits.shape[-1] if isinstance(outputs.policy, Bernoulli) else 0
+    offered = getattr(outputs.policy, "sizes", None) or (2,) * switches
     if choices and offered and tuple(offered) != tuple(choices):
         found.append(Problem("network", offered, f"the environment has {choices} actions; the policy must have as many"))
     logits = getattr(outputs.policy, "logits", None)
