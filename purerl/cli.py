@@ -14,7 +14,7 @@ import numpy as np
 import tyro
 
 from purerl import __version__
-from purerl.config.fields import Config
+from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import CheckpointError, ConfigError, EnvironmentFailed, NotFiniteError, Problem
 from purerl.flags import (
     Training,
@@ -234,7 +234,7 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
-    """What the arguments ask for, and the exit status."""
+    """Do what the arguments ask for, and return the exit status."""
     try:
         options_class = Training
         if args[:1] == ["tune"]:
@@ -249,7 +249,7 @@ def _run(args: list[str]) -> int:
         commands |= {"render": Render, "export": Export, "cache": Cache}
         prog, about = ("purerl", DESCRIPTION)
         if options_class is Tuning:
-            commands, prog, about = flags, "purerl tune", inspect.cleandoc(Tune.__doc__)
+            commands, prog, about = flags, "purerl tune", inspect.getdoc(Tune)
         options = {"prog": prog, "description": about, "args": args, "config": (tyro.conf.OmitArgPrefixes,)}
         chosen = tyro.extras.subcommand_cli_from_dict(commands, **options)
         name = type(chosen).__name__
@@ -257,8 +257,8 @@ def _run(args: list[str]) -> int:
             return ACTIONS[type(chosen)](chosen)
         values = values_of(chosen)
         asked = options_class(**{f.name: values[f.name] for f in dataclasses.fields(options_class)})
-        run = _tune if options_class is Tuning else _train
-        return run(config_of(algorithms[name], values), asked)
+        cfg = config_of(algorithms[name], values)
+        return _tune(cfg, asked) if isinstance(asked, Tuning) else _train(cfg, asked)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -272,7 +272,7 @@ def _run(args: list[str]) -> int:
         os._exit(1)  # an orderly end would wait for the others
 
 
-def _train(cfg: Config, asked: Training) -> int:
+def _train(cfg: OnPolicyConfig, asked: Training) -> int:
     options = {name: getattr(asked, name) for name in TO_FIT}
     options |= {name: getattr(asked, name) or None for name in ("directory", "init_from", "devices_per_run")}
     options |= _objects(cfg.env, asked.algorithm, cfg.env_kwargs)
@@ -298,15 +298,15 @@ def _train(cfg: Config, asked: Training) -> int:
 
 
 def _status(stopped_by: signal.Signals | str | None) -> int:
-    """The exit status of a training that this ended."""
+    """Return the exit status of a training that this ended."""
     if stopped_by == STOPPED:
         return 0
     if stopped_by == "max_hours":
         return EXIT_TIME_IS_UP
-    return 128 + stopped_by if stopped_by and stopped_by != signal.SIGINT else 0
+    return 128 + stopped_by if isinstance(stopped_by, signal.Signals) and stopped_by != signal.SIGINT else 0
 
 
-def _train_sweep(cfg: Config, asked: Training, options: dict[str, Any]) -> int:
+def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) -> int:
     made = sweep(cfg, space.parsed(cfg, asked.sweep, "sweep"), draws=asked.draws, seed=asked.seed)
     recorders_of = lambda path, cfgs: (LiveLine(), *_recorders(asked, cfgs, path))
     result = made.fit(asked.seed, at_once=asked.at_once or None, recorders=recorders_of, **options)
@@ -354,7 +354,7 @@ def _stopped(progress: Progress, stopped_by: signal.Signals | str, asked: Traini
     return f"{text}. Nothing was saved: with --directory DIR the same command could go on."
 
 
-def _tune(cfg: Config, asked: Tuning) -> int:
+def _tune(cfg: OnPolicyConfig, asked: Tuning) -> int:
     values = space.parsed(cfg, asked.param, "param") if asked.param else space.default_ranges(cfg)
     names = ("trials", "num_seeds", "rungs", "finalists", "final_seeds", "seed", "search_hours", "max_hours")
     options = {name: getattr(asked, name) for name in names}
@@ -370,14 +370,13 @@ def _tune(cfg: Config, asked: Tuning) -> int:
         console.print(f"{line}; {step.seconds:.1f} s", highlight=False, markup=False)
 
     found = tune(cfg, values, watch=watch, **options, **_objects(cfg.env, asked.algorithm, cfg.env_kwargs))
-    if found.stopped_by:
+    if (score := found.summary) is None:  # it was stopped
         saved = "the same command goes on" if asked.directory else "nothing was saved; with --directory DIR it could go on"
         console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials: {saved}.", highlight=False)
         return _status(found.stopped_by)
     rows = [[str(x.number), space.in_words(x.point), f"{x.score:.1f}"] for x in found.trials[: asked.finalists]]
     title = f"the best of {len(found.trials)} trials: mean return over {asked.num_seeds} seeds"
     console.print(table_of(title, ("trial", "settings", "return"), rows, left=2))
-    score = found.summary
     texts = [
         f"With {score.seeds} seeds that no choice has seen: "
         f"{with_interval((score.iqm, score.low, score.high), '{:.1f}'.format)}, interquartile mean and 95 % interval.",
@@ -393,12 +392,12 @@ def _tune(cfg: Config, asked: Tuning) -> int:
     return 0
 
 
-def _recorders(asked: Training, cfg: Config, directory: Any) -> list[recorders.Rows]:
+def _recorders(asked: Training, cfg: OnPolicyConfig, directory: Any) -> list[recorders.Rows]:
     home = pathlib.Path(directory or "").expanduser()
     if asked.write_every < 0:
         raise ConfigError([Problem("write_every", asked.write_every, "must be an int of at least 0")])
     kinds = (("metrics.jsonl", recorders.JsonLines), ("metrics.csv", recorders.Csv), ("tensorboard", recorders.TensorBoard))
-    made = [kind(home / name, asked.write_every) for name, kind in kinds] if directory else []
+    made: list[recorders.Rows] = [kind(home / name, asked.write_every) for name, kind in kinds] if directory else []
     if asked.wandb:
         try:
             init = {"project": asked.wandb, "config": json.loads(cfg.to_json())}

@@ -19,7 +19,7 @@ import tyro
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.config.documentation import GROUPS, parse_docs
-from purerl.config.fields import Config, field_problems
+from purerl.config.fields import field_problems
 from purerl.config.other_names import unknown_names
 from purerl.config.presets import PRESETS, preset
 from purerl.config.rules import ANY, AUTO, SWITCH
@@ -205,8 +205,8 @@ def imported_env(path: str, env_kwargs: tuple) -> Any:
     return wrapped_if_bare(found)
 
 
-def algorithms_of(args: list[str]) -> tuple[dict[str, type[Config]], list[str]]:
-    """The classes of configs by subcommand, and the arguments, in which an import path of a class is its name."""
+def algorithms_of(args: list[str]) -> tuple[dict[str, type[OnPolicyConfig]], list[str]]:
+    """Return the classes of configs by subcommand, and the arguments, in which an import path of a class is its name."""
     path = args[0] if args and ":" in args[0] and not args[0].startswith("-") else ""
     if not path:
         return ALGORITHMS, args
@@ -232,8 +232,8 @@ def job_of(args: list[str]) -> dict[str, Any] | None:
     return found if found.pop("distributed") or named else None
 
 
-def base_of(args: list[str], algorithms: dict[str, type[Config]], options: type = Training) -> dict[str, Any]:
-    """What the flags start from, by name: a preset, and a file on top. They have to be known before the flags are made."""
+def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type = Training) -> dict[str, Any]:
+    """Return what the flags start from, by name: a preset, and a file on top. They have to be known before the flags are made."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset")
     parser.add_argument("--config")
@@ -252,7 +252,7 @@ OF_TYRO = ("help", "tyro_print_completion", "tyro_write_completion")
 ONLY_FLAGS = ("config", "distributed", "coordinator", "num_processes", "process_id")  # read before any file is
 
 
-def _from_file(path: str, algorithm: str, cls: type[Config], options: type) -> dict[str, Any]:
+def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: type) -> dict[str, Any]:
     try:
         values = tomllib.loads(pathlib.Path(path).read_text())
     except OSError as error:
@@ -289,8 +289,8 @@ def _value_texts(values: Any) -> tuple[str, ...]:
     return tuple(map(str, values)) if isinstance(values, tuple) else (str(values),)
 
 
-def _file_problems(values: dict[str, Any], cls: type[Config], options: type) -> list[Problem]:
-    """What is wrong with the values of a file, each by itself."""
+def _file_problems(values: dict[str, Any], cls: type[OnPolicyConfig], options: type) -> list[Problem]:
+    """Return what is wrong with the values of a file, each by itself."""
     of = lambda cls, prefix="": {f.name: values[prefix + f.name] for f in dataclasses.fields(cls) if prefix + f.name in values}
     found = field_problems(cls(**{name: x for name, x in of(cls).items() if name != "rnd"}))
     inner = field_problems(RNDConfig(**of(RNDConfig, "rnd_")))
@@ -303,8 +303,8 @@ def _file_problems(values: dict[str, Any], cls: type[Config], options: type) -> 
     return found
 
 
-def with_values(args: list[str], algorithms: dict[str, type[Config]]) -> list[str]:
-    """Arguments in which a switch without a value has one: `--normalize-obs` is `--normalize-obs True`, with `no-` False."""
+def with_values(args: list[str], algorithms: dict[str, type[OnPolicyConfig]]) -> list[str]:
+    """Return arguments in which a switch without a value has one: `--normalize-obs` is `--normalize-obs True`, `no-` is False."""
     switches = {f.name for cls in algorithms.values() for f in dataclasses.fields(cls) if f.metadata["rule"] is SWITCH}
     found = []
     for arg, following in zip(args, [*args, "--"][1:], strict=True):
@@ -315,7 +315,7 @@ def with_values(args: list[str], algorithms: dict[str, type[Config]]) -> list[st
     return found
 
 
-def refuse_unknown(args: list[str], algorithms: dict[str, type[Config]], options: type = Training) -> None:
+def refuse_unknown(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type = Training) -> None:
     """Refuse all flags that a command does not have, each with the one to use."""
     if not (args and args[0] in algorithms):
         return
@@ -333,18 +333,20 @@ def refuse_unknown(args: list[str], algorithms: dict[str, type[Config]], options
     raise_if_any([Problem(flags[name], value, as_flags(hint)) for name, value, hint in found])
 
 
-def _names(cls: type[Config], options: type) -> list[str]:
+def _names(cls: type[OnPolicyConfig], options: type) -> list[str]:
     """Return the names of all flags of a command, with underscores."""
     own = [f.name for part in (cls, options) for f in dataclasses.fields(part)]
     return [*own, *(f"rnd_{f.name}" for f in dataclasses.fields(RNDConfig))]
 
 
-def flags_of(name: str, base: dict[str, Any], cls: type[Config], examples: bool = False, options: type = Training) -> type:
-    """A dataclass that tyro turns into flags, a dataclass for each group of fields inside.
+def flags_of(
+    name: str, base: dict[str, Any], cls: type[OnPolicyConfig], examples: bool = False, options: type = Training
+) -> type:
+    """Return a dataclass that tyro turns into flags, a dataclass for each group of fields inside.
 
     The fields are those of the config, of its `rnd` and of the options, their defaults replaced by `base`.
     """
-    docs = cls.field_docs | parse_docs(inspect.cleandoc(options.__doc__))[1]
+    docs = cls.field_docs | parse_docs(inspect.cleandoc(options.__doc__ or ""))[1]
     parts = [(part, f) for part in (cls(), options()) for f in dataclasses.fields(part)]
     fields = {f.name: (_flag_type(f), _default(f, base.get(f.name, getattr(part, f.name)))) for part, f in parts}
     fields["rnd"] = (bool, dataclasses.field(default=bool(base.get("rnd"))))
@@ -362,7 +364,7 @@ def flags_of(name: str, base: dict[str, Any], cls: type[Config], examples: bool 
             group, [(flag, *fields[flag]) for flag in inside], namespace={"__doc__": "\n".join(["", "Attributes:", *texts, ""])}
         )
         groups.append((group.lower().replace(" ", "_"), made, dataclasses.field(default_factory=made)))
-    documentation = cls.__doc__.split("\n\n")[0] + (
+    documentation = (cls.__doc__ or "").split("\n\n")[0] + (
         f"\n{(EXAMPLES if options is Training else TUNING_EXAMPLES).format(name)}" if examples else ""
     )
     return dataclasses.make_dataclass(name, groups, namespace={"__doc__": documentation})
@@ -373,14 +375,14 @@ def values_of(flags: Any) -> dict[str, Any]:
     return {flag: value for group in vars(flags).values() for flag, value in vars(group).items()}
 
 
-def _as_flags(text: str, names: Collection[str], cls: type[Config] = OnPolicyConfig) -> str:
+def _as_flags(text: str, names: Collection[str], cls: type[OnPolicyConfig] = OnPolicyConfig) -> str:
     """Return a text without backticks, in which the fields and the arguments of `fit` that are flags are written as such."""
     place = re.compile(rf"(?:{cls.__name__}\.|fit\()?(rnd_)?(\w+)(?:=\))?")
 
     def written(code: re.Match) -> str:
         found = place.fullmatch(code[1].replace("RNDConfig.", "rnd_"))
         name = found and f"{found[1] or ''}{found[2]}"
-        return f"--{name.replace('_', '-')}" if name in names else code[1]
+        return f"--{name.replace('_', '-')}" if name and name in names else code[1]
 
     return re.sub(r"`([^`]*)`", written, text)
 
@@ -403,8 +405,8 @@ def _default(field: dataclasses.Field, value: Any) -> Any:
     return dataclasses.field(default_factory=value.copy) if isinstance(value, dict) else dataclasses.field(default=value)
 
 
-def config_of(cls: type[Config], flags: dict[str, Any]) -> Config:
-    """The config that flags ask for."""
+def config_of(cls: type[OnPolicyConfig], flags: dict[str, Any]) -> OnPolicyConfig:
+    """Return the config that flags ask for."""
     inner = {f.name: flags[f"rnd_{f.name}"] for f in dataclasses.fields(RNDConfig)}
     changed = [name for name, value in inner.items() if value != getattr(RNDConfig(), name)]
     if changed and not flags["rnd"]:

@@ -160,7 +160,7 @@ class Batch:
             return of_run
         if on_mesh:
             return over_rows(of_run, in_axes, out_axes, self.mesh, self._specs, exact)
-        options = {"devices": jax.local_devices()[:1], "exact": True} if self.on_host else {"exact": exact}
+        options: dict[str, Any] = {"devices": jax.local_devices()[:1], "exact": True} if self.on_host else {"exact": exact}
         return over_devices(of_run, in_axes=in_axes, out_axes=out_axes, **options)
 
     def one(self, run: int) -> "Batch":

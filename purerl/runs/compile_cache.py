@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import filelock
 import jax
-import jaxlib
+import jaxlib.version
 import platformdirs
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
@@ -24,24 +24,25 @@ MAX_BYTES = 2**30  # then the programs that were not used for longest are remove
 
 
 def cache_directory() -> pathlib.Path | None:
-    """Where compiled programs are kept; None if that is switched off."""
+    """Return where compiled programs are kept; None if that is switched off."""
     chosen = os.environ.get(VARIABLE, "")
     if chosen.lower() == "off":
         return None
     home = pathlib.Path(chosen).expanduser() if chosen else pathlib.Path(platformdirs.user_cache_dir("purerl", appauthor=False))
-    return home / f"jaxlib-{jaxlib.__version__}-{platform.machine()}-{kind_of_processor()}"
+    return home / f"jaxlib-{jaxlib.version.__version__}-{platform.machine()}-{kind_of_processor()}"
 
 
 @contextlib.contextmanager
 def compile_cache() -> Iterator[None]:
-    """Compiled programs are read from the directory, and kept there, until the block ends.
+    """Read compiled programs from the directory, and keep them there, until the block ends.
 
     Nothing happens where the user has a cache of his own or has switched JAX's off, and where the directory cannot be made or
     belongs to others: what it holds is executed. Programs that call back to the host are never kept, by JAX's own rule. A program
     that cannot be read or written, since the disk is full or the file damaged, is compiled, and nothing is said.
     """
     directory = cache_directory()
-    own = jax.config.jax_compilation_cache_dir or not jax.config.jax_enable_compilation_cache
+    now = jax.config.values
+    own = now["jax_compilation_cache_dir"] or not now["jax_enable_compilation_cache"]
     if directory is None or own or not _is_private(directory):
         yield
         return
@@ -51,7 +52,7 @@ def compile_cache() -> Iterator[None]:
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": -1,
     }
-    before = {name: getattr(jax.config, name) for name in values}
+    before = {name: now[name] for name in values}
     _remove_unfinished(directory)
     _set(values)
     try:

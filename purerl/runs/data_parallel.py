@@ -8,7 +8,7 @@ exchanged does not grow with the number of environments.
 import collections
 import dataclasses
 import zlib
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -64,12 +64,13 @@ class DataParallel:
     Attributes:
         train: the run as one device computes its share of it.
         whole: the run without devices, as `make_train` gave it.
+        axis_name: of the axis of the mesh that environments are spread over.
         mesh: the devices.
         specs: a `TrainState` of `PartitionSpec`: environments and rollouts are spread, everything else is on all devices.
     """
 
     def __init__(self, train: Train, mesh: Mesh, axis_name: str):
-        self.train, self.whole = train.on_axis(axis_name, mesh.shape[axis_name]), train
+        self.train, self.whole, self.axis_name = train.on_axis(axis_name, mesh.shape[axis_name]), train, axis_name
         # `jax.make_mesh` makes axes explicit, and a `shard_map` over those refuses what was not placed.
         self.mesh = Mesh(mesh.devices, mesh.axis_names)
         self.cfg, self.env, self.network = train.cfg, train.env, train.network
@@ -85,8 +86,9 @@ class DataParallel:
         return self._mapped(self.train.update, (self.specs,), (self.specs, PartitionSpec()))(state)
 
     def __call__(self, key: jax.Array) -> TrainResult:
-        """The whole run, as `Train.__call__`."""
-        return self._mapped(self.train, (PartitionSpec(),), TrainResult(self.specs, PartitionSpec()))(typed_key(key))
+        """Return the result of the whole run, as `Train.__call__`."""
+        specs = TrainResult(self.specs, cast(Any, PartitionSpec()))  # one for all metrics
+        return self._mapped(self.train, (PartitionSpec(),), specs)(typed_key(key))
 
     def place(self, state: TrainState) -> TrainState:
         """A state, of one run or of several under `vmap`, that every process has whole, on the devices of the mesh."""
@@ -114,7 +116,7 @@ class DataParallel:
 
 
 def state_specs(whole: Train, here: Train) -> TrainState:
-    """How a state is spread: along the axis of each array that is shorter on one device than it is without an axis.
+    """Return how a state is spread: along the axis of each array that is shorter on one device than it is without an axis.
 
     Raises:
         ConfigError: an array of the environments' state has no axis of environments.
@@ -124,7 +126,7 @@ def state_specs(whole: Train, here: Train) -> TrainState:
 
     def spec(x, x_here):
         differ = [i for i, (n, n_here) in enumerate(zip(x.shape, x_here.shape, strict=True)) if n != n_here]
-        return PartitionSpec(*[None] * differ[0], here.axis.name) if differ else PartitionSpec()
+        return PartitionSpec(*[None] * differ[0], here.axis.name) if differ and here.axis is not None else PartitionSpec()
 
     specs = jax.tree.map(spec, shapes, shapes_here)
     for path, found in jax.tree_util.tree_leaves_with_path(specs.actor):

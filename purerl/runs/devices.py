@@ -12,10 +12,11 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 ROWS = "rows"
+Devices = Sequence[jax.Device]  # pyright: ignore[reportInvalidTypeForm]
 
 
 def over_devices(
-    function: Callable, in_axes: Any = 0, out_axes: Any = 0, *, devices: Sequence[jax.Device] | None = None, exact: bool = False
+    function: Callable, in_axes: Any = 0, out_axes: Any = 0, *, devices: Devices | None = None, exact: bool = False
 ) -> Callable:
     """`jax.vmap(function)` with its rows spread over devices: each takes an equal share of them.
 
@@ -113,7 +114,7 @@ def _specs(axes: Any) -> Any:
 
 
 def use_cores(count: int | None = None) -> None:
-    """Makes each CPU core a JAX device, so that `over_devices` can use it.
+    """Make each CPU core a JAX device, so that `over_devices` can use it.
 
     Must come before JAX computes anything; afterwards it changes nothing, and warns if JAX has started with one device.
     A number of CPU devices that was configured before (`jax_num_cpu_devices`, or `XLA_FLAGS`) is kept.
@@ -125,7 +126,8 @@ def use_cores(count: int | None = None) -> None:
         >>> purerl.use_cores()
     """
     count = count or _cores()
-    configured = jax.config.jax_num_cpu_devices > 0 or "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    flags = os.environ.get("XLA_FLAGS", "")
+    configured = jax.config.values["jax_num_cpu_devices"] > 0 or "xla_force_host_platform_device_count" in flags
     if configured or count == 1:
         return
     try:

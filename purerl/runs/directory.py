@@ -66,24 +66,26 @@ class Directory:
         keep, keep_every: as `Store` takes them.
     """
 
-    def __init__(self, path: pathlib.Path | None, identity: dict[str, Any], cls: type[Config], keep: int, keep_every: int):
+    def __init__(
+        self, path: pathlib.Path | None, identity: dict[str, Any], cls: type[OnPolicyConfig], keep: int, keep_every: int
+    ):
         self.path, self.identity, self._cls, self._keep, self._keep_every = path, identity, cls, keep, keep_every
         self._checkpoints = self.best = None
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        if self.path is None:
+        if (path := self.path) is None:
             return self
         with read_errors(), contextlib.ExitStack() as entered:
-            if lock := by_first(read_errors()(lambda: Lock(self.path))):
+            if lock := by_first(read_errors()(lambda: Lock(path))):
                 entered.callback(lock.release)
             for name in ("checkpoints", "best"):
-                by_first(functools.partial(prepare, self.path / name))
-            self._checkpoints = Store(self.path / "checkpoints", self._keep, self._keep_every)
-            self.best = Store(self.path / "best", keep=2)
+                by_first(functools.partial(prepare, path / name))
+            self._checkpoints = Store(path / "checkpoints", self._keep, self._keep_every)
+            self.best = Store(path / "best", keep=2)
             for name in ("curves.bin", "evaluations.jsonl"):
-                if (self.path / name).is_dir():
-                    raise ConfigError([Problem("directory", str(self.path), f"{name} in it is a directory")])
+                if (path / name).is_dir():
+                    raise ConfigError([Problem("directory", str(path), f"{name} in it is a directory")])
             self._open = entered.pop_all()
         return self
 
@@ -103,7 +105,7 @@ class Directory:
         return self.path / name if self.path is not None and is_first() else None
 
     def saved(self, resume: str, plan: Plan, wanted: dict[str, str]) -> Checkpoint | None:
-        """The checkpoint to resume from, if any, read and verified. Nothing is compiled.
+        """Return the checkpoint to resume from, if any, read and verified. Nothing is compiled.
 
         Args:
             resume: `auto`, `must` or `never`.
@@ -116,15 +118,16 @@ class Directory:
             CheckpointCorrupt: it cannot be read; with `auto` none of them can.
         """
         # All processes read, and not the first alone: Orbax counts what each does, and waits for ever where the counts differ.
-        there = self._checkpoints.updates() if self._checkpoints is not None else []
+        store = self._checkpoints
+        there = store.updates() if store is not None else []
         if there and resume == "never":
             hint = f"has checkpoints, up to update {there[-1]}; resume='auto' resumes from them"
             raise ConfigError([Problem("directory", str(self.path), hint)])
-        if not there:
+        if store is None or not there:
             if resume == "must":
                 raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to resume from")])
             return None
-        saved = self._checkpoints.load(there[-1]) if resume == "must" else first_readable(there, self._checkpoints.load)
+        saved = store.load(there[-1]) if resume == "must" else first_readable(there, store.load)
         self._check(saved, plan, wanted)
         return saved
 
@@ -178,7 +181,7 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
         **more,
         "objects": objects.describe_objects(train.given | _own_class(type(cfg)), train.env),
         "action_unit": train.action_unit,
-        "x64": bool(jax.config.jax_enable_x64),
+        "x64": bool(jax.config.values["jax_enable_x64"]),
         "versions": checkpoint.versions(),
     }
 
@@ -188,7 +191,7 @@ def _own_class(cls: type[Config]) -> dict[str, type[Config]]:
     return {} if cls in ALGORITHMS.values() else {"config_class": cls}
 
 
-def _differences(saved: dict[str, Any], current: dict[str, Any], cls: type[Config]) -> list[str]:
+def _differences(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPolicyConfig]) -> list[str]:
     """The fields and objects in which two runs differ, in words; both have configs of this class, or that is the difference."""
     text = lambda name, then, now: f"{name}: {then!r} in the checkpoint, {now!r} here"
     found = [text(n, saved[n], current[n]) for n in ("algorithm", "seed", "num_seeds", "exact", "x64") if saved[n] != current[n]]
@@ -215,7 +218,7 @@ def _begin_anew(path: Any, differences: list[str]) -> str:
     return f"another run needs another directory{with_these}"
 
 
-def _changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type[Config]) -> list[str]:
+def _changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPolicyConfig]) -> list[str]:
     """What may change the numbers of a run that resumes, in words."""
     found, (then, now) = [], (_config_of(record, cls) for record in (saved, current))
     schedules = [name for name in now.follows_progress if name not in current["objects"]]
@@ -235,17 +238,18 @@ def _object_differences(record: dict[str, Any], current: dict[str, Any], names: 
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether two values of a config are the same int, or the same number in single precision, or else equal."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    """Return True if two values of a config are the same int, or the same number in single precision, or else equal."""
     if is_int(a) and is_int(b):
         return a == b
-    numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b))
-    return np.float32(a) == np.float32(b) if numbers else a == b
+    if all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b)):
+        return np.float32(a) == np.float32(b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    return a == b
 
 
-def _config_of(record: dict[str, Any], cls: type[Config] | None = None) -> Config:
-    """The config of a checkpoint, of the user's class if it is of one."""
+def _config_of(record: dict[str, Any], cls: type[OnPolicyConfig] | None = None) -> OnPolicyConfig:
+    """Return the config of a checkpoint, of the user's class if it is of one."""
     return (cls or ALGORITHMS[record["algorithm"]]).from_json(json.dumps(record["config"]))
 
 
@@ -278,7 +282,7 @@ class Run:
     place: int | None = None
 
     @property
-    def cfg(self) -> Config:
+    def cfg(self) -> OnPolicyConfig:
         """The config; of a batch of configs all of them, with leaves `[configs]`."""
         return self.batch.cfg
 
@@ -423,9 +427,10 @@ def saved_values(directory: Any) -> dict[str, Any]:
 
 
 def saved_layout(directory: pathlib.Path | None) -> int:
-    """How many devices each run of a directory had; 1 without a checkpoint, and where there are no longer so many."""
-    there = saved_updates(directory / "checkpoints") if directory is not None else []
-    header = read_header(directory / "curves.bin") if there else None  # which does not start JAX, as Orbax does
+    """Return how many devices each run of a directory had; 1 without a checkpoint, and where there are no longer so many."""
+    if directory is None or not saved_updates(directory / "checkpoints"):
+        return 1
+    header = read_header(directory / "curves.bin")  # which does not start JAX, as Orbax does
     if header is None or header.devices_per_run == 1:
         return 1
     use_cores()
@@ -454,7 +459,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
         >>> purerl.save("saved", train, train.init(jax.random.key(0)))
     """
     if isinstance(train, DataParallel):
-        check_replicas(state, train.train.axis.name)
+        check_replicas(state, train.axis_name)
     path, train = by_first(lambda: checkpoint.run_directory(directory)) or _absolute(directory), _whole(train)
     if (path / "curves.bin").exists():
         raise ConfigError([Problem("directory", str(path), "has a run of fit, which saves its states itself; name another one")])

@@ -144,7 +144,7 @@ class Best:
     def _restore(self, wanted: dict[str, str]) -> None:
         try:
             there = self._store.updates() if self._store is not None else []  # in all processes: see `Directory.saved`
-            saved = first_readable(there, self._store.load) if there else None
+            saved = first_readable(there, self._store.load) if self._store is not None and there else None
         except CheckpointError as error:
             warnings.warn(f"{error}; the best states begin anew", stacklevel=3)
             return
@@ -172,11 +172,11 @@ class Best:
         self._arrays, self._behind = arrays, True
         self._updates = chosen([updates] * len(better), self._updates)
         self._returns = chosen(returns.tolist(), self._returns)
-        self._begin()
+        self._begin(self._store)
 
-    def _begin(self) -> None:
+    def _begin(self, store: Store) -> None:
         best = {"best": {"updates": self._updates, "returns": self._returns}}
-        self._store.write(max(self._updates), self._arrays, self._leaves, {**self._record, "seconds": 0.0, **best})
+        store.write(max(self._updates), self._arrays or {}, self._leaves, {**self._record, "seconds": 0.0, **best})
         self._behind = False
 
     def settle(self) -> None:
@@ -188,7 +188,7 @@ class Best:
         if self._store is None:
             return
         if self._behind:
-            self._begin()
+            self._begin(self._store)
         try:
             self._store.wait()
         except CheckpointError:

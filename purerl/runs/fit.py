@@ -225,7 +225,7 @@ def fit(
         began, saved_updates = (updates, seconds), updates
         report = stack.enter_context(Reports(recorders, Progress(plan, runs.labels, updates, seconds, {}, began)))
         expected = saved.record.get("evaluations", 0) if saved is not None else 0
-        evaluations = Evaluations(score, home.file("evaluations.jsonl"), updates, len(runs.labels), expected)
+        evaluations = Evaluations(score or (lambda _: {}), home.file("evaluations.jsonl"), updates, len(runs.labels), expected)
         stack.enter_context(contextlib.closing(evaluations))
         best = Best(home.best, who, len(runs.labels))
         if saved is None:
@@ -244,8 +244,8 @@ def fit(
             whole = on_host(state)
             with save_errors():
                 best.update(updates, np.where(finite, evaluations.returns(updates), -np.inf), whole)
-            if render_every and updates // eval_every % render_every == 0 and is_first():
-                drawing = home.file(f"renders/{updates}.gif")
+            is_drawn = render_every and updates // eval_every % render_every == 0
+            if is_drawn and (drawing := home.file(f"renders/{updates}.gif")):  # which only the first process has
                 with save_errors(), write_errors(drawing):
                     runs.render(whole, drawing)
 

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding
 
 from purerl.core.errors import CheckpointError, ConfigError, Problem
 from purerl.core.types import PyTree
@@ -70,7 +69,7 @@ def agreed(*values: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | None, dict[str, Any]]:
-    """Arrays by name, or None, and JSON, as the first process has them."""
+    """Return arrays by name, or None, and JSON, as the first process has them."""
     if process_count() == 1:
         return arrays, record
     shapes = None if arrays is None else {name: [str(x.dtype), list(x.shape)] for name, x in arrays.items()}
@@ -79,7 +78,7 @@ def from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | 
         return None, head[1]
     found = {}
     for name, (dtype, shape) in head[0].items():
-        data = _bytes_from_first(np.ascontiguousarray(arrays[name]).tobytes() if is_first() else b"")
+        data = _bytes_from_first(np.ascontiguousarray(arrays[name]).tobytes() if arrays and is_first() else b"")
         found[name] = np.frombuffer(data, jnp.dtype(dtype)).reshape(shape)
     return found, head[1]
 
@@ -136,5 +135,5 @@ def placed(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     return _placed(np.asarray(x), sharding)
 
 
-def _placed(x: np.ndarray, sharding: NamedSharding) -> jax.Array:
+def _placed(x: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
     return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])

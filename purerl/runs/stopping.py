@@ -56,7 +56,7 @@ class Stopping:
 
     def is_over(self, progress: Progress) -> bool:
         """Return True if the rule is due and ends the run. `progress` has the newest evaluation, and no metrics."""
-        if not any(progress.updates % every == 0 for every in self._every) or not is_first():
+        if self._rule is None or not any(progress.updates % every == 0 for every in self._every) or not is_first():
             return False
         rows = jax.tree.map(lambda x: np.asarray(x)[..., None], self._window.pending)
         if self._rule(progress._replace(metrics=rows)):

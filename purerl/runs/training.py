@@ -32,6 +32,8 @@ class Runs(Batch):
         exact: every run has the bits of its run alone.
     """
 
+    pairs: tuple[tuple[int | None, int], ...]  # whose seeds are known
+
     def __init__(
         self,
         cfg: OnPolicyConfig,
@@ -46,7 +48,6 @@ class Runs(Batch):
         self._first = self._over(lambda train, key: train.init(key), (0,), Train.seed_axes)
         self._jitted_first = jax.jit(self._first_of_data)
         self._row = jax.eval_shape(lambda: self.train.update(self.train.init(jax.random.key(seed)))[1])
-        self._chunk = None
 
     @property
     def share(self) -> int:

@@ -60,7 +60,7 @@ class Watch:
         resets = counts["nonfinite_resets"]  # [runs, length]
         entries = {name.removeprefix("nonfinite/"): x for name, x in counts.items() if name.startswith("nonfinite/")}
         stacked = np.stack(list(entries.values()))
-        bad = resets == self._batch_size if raises and (resets == self._batch_size).any() else stacked.any(0)
+        bad = resets == self._batch_size if raises and (resets == self._batch_size).any() else np.any(stacked, 0)
         place = int(np.argmax(bad.any(0)))
         run = int(np.argmax(bad[:, place]))
         name = list(entries)[int(np.argmax(stacked[:, run, place] > 0))]

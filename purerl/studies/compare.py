@@ -79,7 +79,7 @@ class Comparison:
         return (scores - low) / (high - low)
 
     def aggregate(self, entry: str) -> tuple[float, float, float]:
-        """The interquartile mean over seeds and tasks, and the ends of its 95 % stratified bootstrap interval.
+        """Return the interquartile mean over seeds and tasks, and the ends of its 95 % stratified bootstrap interval.
 
         Raises:
             ConfigError: scores of several tasks are not normalised.
@@ -87,12 +87,14 @@ class Comparison:
         if not self.can_pool:
             raise ConfigError([Problem("reference", None, "scores of several tasks can be pooled only if they are normalised")])
         scores = self.normalized(entry)
-        return float(iqm(np.concatenate(scores))), *map(float, stratified_interval(scores))
+        low, high = stratified_interval(scores)
+        return float(iqm(np.concatenate(scores))), float(low), float(high)
 
     def of_task(self, entry: str, task: str) -> tuple[float, float, float]:
-        """The interquartile mean over the seeds of one task, as measured, and the ends of its 95 % bootstrap interval."""
+        """Return the interquartile mean over the seeds of one task, as measured, and the ends of its 95 % bootstrap interval."""
         scores = self.scores(entry, task)
-        return float(iqm(scores)), *map(float, interval(scores))
+        low, high = interval(scores)
+        return float(iqm(scores)), float(low), float(high)
 
     def improvement(self, entry: str, other: str) -> tuple[float, float, float]:
         """The probability that a run of an entry scores above one of another, the mean over tasks, and its 95 % interval."""
@@ -373,9 +375,10 @@ def _protocol(read: dict[str, dict[str, Scored]], score: str, episodes: str, ref
     which = "training episodes, actions sampled from the policy as it learns"
     if episodes == "evaluation":
         what = {"final": "the last evaluation", "auc": "all evaluations"}[score]
-        modes = {x.evaluated.get("deterministic") for x in every}
-        mode = {(True,): "the most likely actions", (False,): "sampled actions"}.get(tuple(modes), "actions of either kind")
-        counts = sorted({x.evaluated.get("episodes") or 0 for x in every})
+        evaluated = [x.evaluated or {} for x in every]
+        seen = {x.get("deterministic") for x in evaluated}
+        mode = "the most likely actions" if seen == {True} else "sampled actions" if seen == {False} else "actions of either kind"
+        counts = sorted({x.get("episodes") or 0 for x in evaluated})
         which = f"{' or '.join(map(str, counts))} evaluation episodes, {mode}"
     steps = "; ".join(f"{task} {_steps(read, task)} steps" for task in next(iter(read.values())))
     note = few_seeds(len(x.scores) for x in every)

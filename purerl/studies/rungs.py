@@ -23,12 +23,12 @@ def going_on(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
         values: `[reported]` means over seeds, of everything reported so far; NaN if unknown, which stops no trial.
         rungs: `[reported]` at which they were reported.
     """
-    values, rungs = np.asarray(values, float), np.asarray(rungs)
-    kept = np.ones(len(values), bool)
-    for rung in np.unique(rungs):
-        here = (rungs == rung) & ~np.isnan(values)
+    reported, at = np.asarray(values, float), np.asarray(rungs)
+    kept = np.ones(len(reported), bool)
+    for rung in np.unique(at):
+        here = (at == rung) & ~np.isnan(reported)
         if here.any():
-            kept[here] = values[here] >= np.median(values[here])
+            kept[here] = reported[here] >= np.median(reported[here])
     return kept
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from purerl.config.base import RNDConfig
-from purerl.config.fields import Config, field_problems, is_float_leaf, kind_of
+from purerl.config.base import OnPolicyConfig, RNDConfig
+from purerl.config.fields import field_problems, is_float_leaf, kind_of
 from purerl.config.other_names import renamed
 from purerl.config.rules import AUTO, SWITCH
 from purerl.core.errors import ConfigError, Problem, nearest, raise_if_any
@@ -58,8 +58,8 @@ TIME_LIMITS = ("env_params.max_steps_in_episode", "env_params.max_timesteps")  #
 Values = Range | tuple  # what a field is to try
 
 
-def parsed(cfg: Config, texts: Sequence[str], flag: str) -> dict[str, Values]:
-    """The values of a flag of the command line: "lr=1e-4,3e-4", "hidden=64x64,256x256", "memory_inputs=action+reward"
+def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Values]:
+    """Return the values of a flag of the command line: "lr=1e-4,3e-4", "hidden=64x64,256x256", "memory_inputs=action+reward"
     or "lr=1e-5:1e-2:log".
 
     Raises:
@@ -85,8 +85,8 @@ def parsed(cfg: Config, texts: Sequence[str], flag: str) -> dict[str, Values]:
     return values
 
 
-def checked(cfg: Config, values: Any, flag: str) -> dict[str, Values]:
-    """Values to try as ranges and tuples, by the path of their field.
+def checked(cfg: OnPolicyConfig, values: Any, flag: str) -> dict[str, Values]:
+    """Return values to try as ranges and tuples, by the path of their field.
 
     Raises:
         ConfigError: a name that is no field, no values, or one that its field cannot have.
@@ -122,8 +122,8 @@ def checked(cfg: Config, values: Any, flag: str) -> dict[str, Values]:
     return right
 
 
-def default_ranges(cfg: Config) -> dict[str, Values]:
-    """What is tuned if nothing else is asked for: wide ranges of what matters most in the algorithms of the PPO family."""
+def default_ranges(cfg: OnPolicyConfig) -> dict[str, Values]:
+    """Return what is tuned if nothing else is asked for: wide ranges of what matters most in the algorithms of the PPO family."""
     return {
         "lr": Range(1e-4, 1e-2, log=True),
         "ent_coef": Range(1e-4, 0.1, log=True),
@@ -133,13 +133,13 @@ def default_ranges(cfg: Config) -> dict[str, Values]:
     }
 
 
-def with_values(cfg: Config, point: dict[str, Any]) -> Config:
-    """A config with other values of fields; "rnd.int_coef" and "env_params.g" are those of what is inside a field."""
+def with_values(cfg: OnPolicyConfig, point: dict[str, Any]) -> OnPolicyConfig:
+    """Return a config with other values of fields; "rnd.int_coef" and "env_params.g" are those of what is inside a field."""
     for path, value in point.items():
         name, _, inner = path.partition(".")
         if not inner:
             cfg = cfg.replace(**{name: value})
-        elif name == "rnd":
+        elif name == "rnd" and cfg.rnd is not None:
             cfg = cfg.replace(rnd=cfg.rnd.replace(**{inner: value}))
         elif name == "env_kwargs":
             cfg = cfg.replace(env_kwargs=tuple((dict(cfg.env_kwargs) | {inner: value}).items()))
@@ -148,13 +148,13 @@ def with_values(cfg: Config, point: dict[str, Any]) -> Config:
     return cfg
 
 
-def is_static(cfg: Config, path: str) -> bool:
-    """Whether another value makes another program."""
+def is_static(cfg: OnPolicyConfig, path: str) -> bool:
+    """Return True if another value makes another program."""
     return path in TIME_LIMITS or bool(_field(cfg, path).metadata.get("static"))
 
 
-def num_points(cfg: Config, values: dict[str, Values]) -> float:
-    """How many points there are: infinitely many with a range of a field that is no int."""
+def num_points(cfg: OnPolicyConfig, values: dict[str, Values]) -> float:
+    """Return how many points there are: infinitely many with a range of a field that is no int."""
     count = lambda path, x: len(x) if isinstance(x, tuple) else x.high - x.low + 1 if is_int_field(cfg, path) else math.inf
     return math.prod(count(path, x) for path, x in values.items())
 
@@ -165,8 +165,8 @@ def all_points(values: dict[str, Values]) -> list[dict[str, Any]]:
     return [dict(zip(values, point, strict=True)) for point in itertools.product(*each)]
 
 
-def is_int_field(cfg: Config, path: str) -> bool:
-    """Whether its values are whole numbers."""
+def is_int_field(cfg: OnPolicyConfig, path: str) -> bool:
+    """Return True if its values are whole numbers."""
     return not path.startswith("env_params.") and kind_of(_field(cfg, path)) is int
 
 
@@ -190,8 +190,8 @@ def to_json(value: Any) -> Any:
 # --- fields -----------------------------------------------------------------------------------------------------------
 
 
-def _path(cfg: Config, name: str) -> str:
-    """The path of a field by its name as a flag, in Python, or dotted.
+def _path(cfg: OnPolicyConfig, name: str) -> str:
+    """Return the path of a field by its name as a flag, in Python, or dotted.
 
     Raises:
         ConfigError: there is none.
@@ -216,18 +216,23 @@ def _path(cfg: Config, name: str) -> str:
     return path
 
 
-def _field(cfg: Config, path: str) -> dataclasses.Field:
+def _place(cfg: OnPolicyConfig, path: str) -> tuple[OnPolicyConfig | RNDConfig, str]:
+    """Return the config that a path leads into, this one or its `rnd`, and the name of the field there."""
     outer, _, inner = path.partition(".")
-    part, name = (cfg.rnd, inner) if outer == "rnd" else (cfg, outer)
+    return (cfg.rnd, inner) if outer == "rnd" and cfg.rnd is not None else (cfg, outer)
+
+
+def _field(cfg: OnPolicyConfig, path: str) -> dataclasses.Field:
+    part, name = _place(cfg, path)
     return next(f for f in dataclasses.fields(part) if f.name == name)
 
 
-def _is_number_field(cfg: Config, path: str) -> bool:
+def _is_number_field(cfg: OnPolicyConfig, path: str) -> bool:
     field = _field(cfg, path)
     return path.startswith("env_params.") or is_float_leaf(field) or kind_of(field) is int
 
 
-def _kind(cfg: Config, path: str) -> str:
+def _kind(cfg: OnPolicyConfig, path: str) -> str:
     field = _field(cfg, path)
     return "whole number" if kind_of(field) is int else "number" if is_float_leaf(field) else f"value of {path}"
 
@@ -240,14 +245,14 @@ def _tuple_of(values: Any) -> tuple:
     return tuple({value_in_words(x, EXACT): x for x in plain}.values())  # each once
 
 
-def _value_problems(cfg: Config, path: str, values: Sequence[Any]) -> list[Problem]:
-    """What is wrong with values of a field, each by itself."""
-    outer, _, inner = path.partition(".")
+def _value_problems(cfg: OnPolicyConfig, path: str, values: Sequence[Any]) -> list[Problem]:
+    """Return what is wrong with values of a field, each by itself."""
+    outer = path.partition(".")[0]
     if outer == "env_kwargs":
         return []
     if outer == "env_params":
         return [Problem(path, x, "must be a finite number") for x in values if not (is_number(x) and math.isfinite(x))]
-    part, name = (cfg.rnd, inner) if outer == "rnd" else (cfg, outer)
+    part, name = _place(cfg, path)
     found = [problem for x in values for problem in field_problems(part.replace(**{name: x})) if problem.field == name]
     return [Problem(path, problem.value, problem.hint) for problem in found]
 
@@ -259,8 +264,8 @@ def _range_of(text: str) -> Range:
     return Range(float(low), float(high), bool(rest))
 
 
-def _value_of(cfg: Config, path: str, text: str) -> Any:
-    """A value of a field from its text."""
+def _value_of(cfg: OnPolicyConfig, path: str, text: str) -> Any:
+    """Return a value of a field from its text."""
     field, text = _field(cfg, path), text.strip()
     if path.startswith("env_kwargs."):
         try:

@@ -218,8 +218,8 @@ class Study:
         return all(number in self._states or self._where.get(number) in there for number in numbers)
 
     def _state_of(self, number: int) -> dict[str, np.ndarray]:
-        """The state of a trial that waits, by path."""
-        if number not in self._states:
+        """Return the state of a trial that waits, by path."""
+        if number not in self._states and self._store is not None:
             saved, begin = self._store.load(self._where[number]).arrays, len(str(number))
             self._states[number] = {path[begin:]: x for path, x in saved.items() if path.startswith(f"{number}.")}
         return self._states[number]
@@ -390,7 +390,7 @@ class Study:
 
         Return the state, the scores, and which trials are finite with every seed.
         """
-        rows, done, length, before = [], 0, 1, time.perf_counter()
+        rows, finite, done, length, before = [], np.ones(0, bool), 0, 1, time.perf_counter()
         while done < updates:
             length = min(length, MAX_CHUNK, updates - done)
             state, metrics, finite = runs.chunk(state, length)
@@ -401,7 +401,7 @@ class Study:
             if self._limit() is not None and done < updates:
                 return None
         episode_return, seeds = jax.tree.map(lambda *x: np.concatenate(x, -1), *rows), self._options["num_seeds"]
-        return state, _scores(episode_return, finite, seeds), finite.reshape(-1, seeds).all(1)
+        return state, _scores(episode_return, finite, seeds), np.all(finite.reshape(-1, seeds), 1)
 
     def _parts(self, state: PyTree, numbers: list[int], kept: tuple[int, ...]) -> tuple[dict[int, Any], dict[str, str]]:
         """The state of each trial that goes on, by path, and what is in each path."""

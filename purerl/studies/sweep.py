@@ -182,7 +182,7 @@ class Sweep:
     def _planned(
         self, home: pathlib.Path | None, at_once: int | None, seed: int, num_seeds: int, options: dict
     ) -> tuple[Program, ...]:
-        """The programs that were begun in a directory, or new ones."""
+        """Return the programs that were begun in a directory, or new ones."""
         record = {
             "algorithm": algorithm_of(self.cfg),
             "config": {**json.loads(self.cfg.to_json()), "total_timesteps": None},
@@ -200,13 +200,14 @@ class Sweep:
         (at_once,), _ = agreed(at_once or len(self.points))
         programs = self.programs(at_once)
 
-        def keep():
+        if home is not None:
             layout = {program.name: program.places for program in programs}
             whole = {**record, "at_once": at_once, "labels": self.labels, "programs": layout}
-            with write_errors(home / "sweep.json"):
-                atomic_write(home / "sweep.json", json.dumps(whole, indent=1).encode())
 
-        if home is not None:
+            def keep():
+                with write_errors(home / "sweep.json"):
+                    atomic_write(home / "sweep.json", json.dumps(whole, indent=1).encode())
+
             by_first(lambda: keep() if saved is None else None)
         return programs
 
@@ -241,9 +242,9 @@ def _planning(home: pathlib.Path | None) -> Iterator[None]:
     """
     locks = []
     try:
-        planned = home is not None and (home / "sweep.json").exists()
-        for folder in (home, *(path.parent for path in home.glob("*/.lock"))) if planned else ():
-            locks.append(Lock(folder))
+        if home is not None and (home / "sweep.json").exists():
+            for folder in (home, *(path.parent for path in home.glob("*/.lock"))):
+                locks.append(Lock(folder))
         yield
     finally:
         for lock in locks:
@@ -354,7 +355,7 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
     if isinstance(values, list | tuple):
         if draws or not values or not all(isinstance(point, dict) for point in values):
             raise ConfigError([Problem("values", values, "must be a list of dicts from fields to single values, without draws")])
-        points = [{name: x[0] for name, x in _checked_point(cfg, point).items()} for point in values]
+        points = [_checked_point(cfg, point) for point in values]
     else:
         values = space.checked(cfg, values, "values")
         ranges = [
@@ -391,8 +392,9 @@ def drawn(cfg: OnPolicyConfig, values: dict[str, space.Values], draws: int, meth
     return [{path: at(path, x, share) for (path, x), share in zip(values.items(), row, strict=True)} for row in shares]
 
 
-def _checked_point(cfg: OnPolicyConfig, point: dict[str, Any]) -> dict[str, tuple]:
-    return space.checked(cfg, {name: (x,) for name, x in point.items()}, "values")
+def _checked_point(cfg: OnPolicyConfig, point: dict[str, Any]) -> dict[str, Any]:
+    values = space.checked(cfg, {name: (x,) for name, x in point.items()}, "values")
+    return {path: x[0] for path, x in values.items() if isinstance(x, tuple)}
 
 
 def _name(number: int, static: dict[str, Any]) -> str:
@@ -407,14 +409,16 @@ def num_seeds_of(home: pathlib.Path | None) -> int | None:
 
 
 def _saved(home: pathlib.Path | None, wanted: dict[str, Any]) -> int | None:
-    """With how many configs at once the sweep that is `wanted` was begun in a directory; None if it was not.
+    """Return with how many configs at once the sweep that is `wanted` was begun in a directory; None if it was not.
 
     Raises:
         CheckpointMismatch: another one was.
     """
-    saved = None if home is None else _read(home / "sweep.json")
+    if home is None:
+        return None
+    saved = _read(home / "sweep.json")
     if saved is None:
-        if home is not None and saved_updates(home / "checkpoints"):
+        if saved_updates(home / "checkpoints"):
             raise CheckpointMismatch(home, ["it has a run, and no sweep"])
         return None
     if not _has_begun(home):  # it was killed before anything was kept

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from purerl.config.fields import Config
+from purerl.config.base import OnPolicyConfig
 from purerl.core.numbers import is_int
 
 FIELDS = ("env", "env_kwargs", "env_params", "num_levels")  # of a config
@@ -45,7 +45,7 @@ def task_of(record: dict[str, Any], config: int | None = None, evaluated: dict[s
     return Task(f"{name} ({changed})" if changed else name, tuple(sorted(own.items())))
 
 
-def task_of_config(cfg: Config) -> Task:
+def task_of_config(cfg: OnPolicyConfig) -> Task:
     """Return the task of a config without an own environment."""
     return task_of({"config": json.loads(cfg.to_json())})
 

@@ -78,8 +78,9 @@ class Tuned(NamedTuple):
         return as_toml(self._chosen())
 
     def preset_line(self) -> str:
-        """The best config as a line of Python."""
-        return f'"{self._chosen().env}": {as_code(self.cfg)},'
+        """Return the best config as a line of Python."""
+        cfg = self._chosen()
+        return f'"{cfg.env}": {as_code(cfg)},'
 
     def _chosen(self) -> OnPolicyConfig:
         if self.cfg is None:
@@ -235,7 +236,7 @@ def _finals(
     if home is not None:
         atomic_write(home / WINNER, name.encode())
         atomic_write(home / "best.toml", found.toml().encode())
-        atomic_write(home / "best.json", found.cfg.to_json().encode())
+        atomic_write(home / "best.json", found._chosen().to_json().encode())
     return found
 
 

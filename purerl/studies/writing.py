@@ -11,8 +11,8 @@ from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.config.documentation import default_of, shown
 
 
-def changed_values(cfg: OnPolicyConfig) -> dict[str, Any]:
-    """What a config has in place of its class's defaults, by field; those of `rnd` as `rnd_int_coef`."""
+def changed_values(cfg: OnPolicyConfig | RNDConfig) -> dict[str, Any]:
+    """Return what a config has in place of its class's defaults, by field; those of `rnd` as `rnd_int_coef`."""
     found = {}
     for field in dataclasses.fields(cfg):
         value = getattr(cfg, field.name)

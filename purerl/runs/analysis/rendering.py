@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -43,14 +44,14 @@ def render(
         >>> episode_return = purerl.render(run.train, run.state, "agent.gif", max_steps=3)
     """
     env, policy = train.env, train.policy(state)
-    limit = env.max_steps if max_steps is None else max_steps
     if pathlib.Path(path).suffix != ".gif":
         raise ConfigError([Problem("path", str(path), "must end in .gif")])
-    check_drawing(env, limit)
+    draw, limit = check_drawing(env, env.max_steps if max_steps is None else max_steps)
     key = jax.random.key(seed)
     if env.host:
         env = train.environments_apart()
         env.host.film()
+        draw, limit = check_drawing(env, limit)
 
     def step(carry, index):
         env_state, obs, first, memory = carry
@@ -71,18 +72,19 @@ def render(
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_errors(path):
-        env.draw(frames, np.cumsum(reward[:steps]), path)
+        draw(frames, np.cumsum(reward[:steps]), path)
     return float(reward[:steps].sum())
 
 
-def check_drawing(env: Environment, max_steps: int | None) -> None:
-    """Raises a ConfigError where an environment cannot be drawn, or nothing says when its episodes end."""
+def check_drawing(env: Environment, max_steps: int | None) -> tuple[Callable, int]:
+    """Return `draw` and `max_steps`, or raise a ConfigError: nothing draws an environment, or says when its episodes end."""
     if env.draw is None:
         raise ConfigError([Problem("env", env.name, "its suite has no way of drawing it")])
     if max_steps is None:
         raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
     if not is_count(max_steps):
         raise ConfigError([Problem("max_steps", max_steps, "must be an int of at least 1")])
+    return env.draw, max_steps
 
 
 def _is_key(x: jax.Array) -> bool:

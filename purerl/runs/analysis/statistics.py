@@ -42,7 +42,8 @@ def interval(scores: np.ndarray, statistic: Callable = iqm, resamples: int = 10_
     """
     rng, scores = np.random.default_rng(0), np.asarray(scores)
     if len(scores) < 2:
-        return (np.full(scores.shape[1:], np.nan)[()],) * 2
+        unknown = np.full(scores.shape[1:], np.nan)[()]
+        return unknown, unknown
     draws = scores[rng.integers(len(scores), size=(resamples, len(scores)))]  # [resamples, seeds, ...]
     low, high = np.percentile(statistic(draws.swapaxes(0, 1)), [2.5, 97.5], axis=0)
     return low, high
@@ -85,7 +86,8 @@ def stratified_interval(
         resamples: of the bootstrap.
     """
     if min(map(len, scores)) < 2:
-        return (np.full(np.shape(scores[0])[1:], np.nan)[()],) * 2
+        unknown = np.full(np.shape(scores[0])[1:], np.nan)[()]
+        return unknown, unknown
     rng = np.random.default_rng(0)
     drawn = [x[rng.integers(len(x), size=(resamples, len(x)))].swapaxes(0, 1) for x in scores]
     low, high = np.percentile(statistic(np.concatenate(drawn)), [2.5, 97.5], axis=0)

@@ -268,8 +268,8 @@ class TensorBoard(Rows):
         self.sink = EventsWriter(str(self.path / "events"))
 
     def write(self, row: dict[str, Any]) -> None:
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.summary import Summary, scalar
+        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboardX.summary import Summary, scalar  # pyright: ignore[reportAttributeAccessIssue]
 
         values = []
         for name, value in row.items():
@@ -296,7 +296,7 @@ class Wandb(Rows):
             raise ConfigError([Problem("project", every, f"is given by its name: Wandb(project={every!r})")])
         super().__init__("." if directory is None else pathlib.Path(directory) / "wandb.id", every)
         try:
-            import wandb
+            import wandb  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ImportError("Weights & Biases needs its package: pip install 'purerl[wandb]'") from error
         self._start, self._run = functools.partial(wandb.init, **{"resume": "allow", **init}), None
@@ -314,7 +314,8 @@ class Wandb(Rows):
         self._run = self._start(id=self.path.read_text())
 
     def write(self, row: dict[str, Any]) -> None:
-        self._run.log({TAGS.get(name, name): x for name, x in row.items() if not math.isnan(x)}, step=row["steps"])
+        if self._run is not None:
+            self._run.log({TAGS.get(name, name): x for name, x in row.items() if not math.isnan(x)}, step=row["steps"])
 
     def close(self) -> None:
         super().close()
@@ -333,12 +334,12 @@ def _update_of(line: bytes) -> int | None:
 
 
 def _cut_events(path: pathlib.Path, steps: int) -> None:
-    """Cuts an event file before the first event of a later step.
+    """Cut an event file before the first event of a later step.
 
     A record is its length in 8 bytes, 4 bytes of checksum, the event, and 4 bytes of checksum.
     """
     from google.protobuf.message import DecodeError
-    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
 
     data, end = path.read_bytes(), 0
     while end + 12 <= len(data):

@@ -100,17 +100,18 @@ def _sha256(data: bytes | np.ndarray) -> str:
 
 
 def versions() -> dict[str, str]:
-    """The versions that the bits of a run depend on. Checkpoints record them and do not require them."""
+    """Return the versions that the bits of a run depend on. Checkpoints record them and do not require them."""
     found = {}
     for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
+    values = jax.config.values
     return {
         **found,
         "platform": jax.default_backend(),
-        "prng": f"{jax.config.jax_default_prng_impl}, partitionable {jax.config.jax_threefry_partitionable}",
+        "prng": f"{values['jax_default_prng_impl']}, partitionable {values['jax_threefry_partitionable']}",
     }
 
 
@@ -204,7 +205,7 @@ class Store:
     def _reported(self):
         return _Translated(self._failed)
 
-    def _failed(self, error: Exception) -> CheckpointError:
+    def _failed(self, error: BaseException) -> CheckpointError:
         self._saving = None
         for unfinished in self.directory.glob(f"{self._saving_updates}{UNFINISHED}*"):
             shutil.rmtree(unfinished, ignore_errors=True)  # on a full disk nothing else would fit
@@ -337,7 +338,7 @@ def _stored_size(described: str) -> int:
 class _Translated:
     """Turns any error within into a checkpoint's, whose message has what a user can act on."""
 
-    def __init__(self, translate: Callable[[Exception], CheckpointError]):
+    def __init__(self, translate: Callable[[BaseException], CheckpointError]):
         self._translate = translate
 
     def __enter__(self) -> None:

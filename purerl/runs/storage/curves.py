@@ -20,7 +20,7 @@ from purerl.runs.storage.checkpoint import read_arrays, read_record, saved_updat
 from purerl.runs.storage.files import AppendOnlyFile, checksum, read_file
 
 CHECK = 8  # bytes of a checksum
-KINDS = {kind.__name__: kind for kind in (kinds.Sum, kinds.Mean, kinds.Max)}
+KINDS: dict[str, Callable[..., kinds.Sum | kinds.Mean | kinds.Max]] = {k.__name__: k for k in (kinds.Sum, kinds.Mean, kinds.Max)}
 
 
 class Header(NamedTuple):
@@ -61,15 +61,16 @@ class Curves:
         self._path, self._file = path, AppendOnlyFile(path, _packed_header(header))
 
     def begin(self, finished: int) -> None:
-        """Resumes after `finished` updates, with the rows of the file up to then.
+        """Resume after `finished` updates, with the rows of the file up to then.
 
         Of rows that are damaged or missing it warns; they count nothing but their steps.
         """
         self.finished = finished
-        if self._path is None or not finished:
+        path = self._path
+        if path is None or not finished:
             return
-        rows = self._adopt(lambda: read_file(self._path))
-        self._file = AppendOnlyFile(self._path, _packed_header(self._header) + _packed(rows, self._row, 0))
+        rows = self._adopt(lambda: read_file(path))
+        self._file = AppendOnlyFile(path, _packed_header(self._header) + _packed(rows, self._row, 0))
 
     def append(self, rows: dict[str, Any]) -> None:
         """Adds the metrics of some updates, leaves `[..., updates]`."""
@@ -156,7 +157,7 @@ def pending_of(arrays: dict[str, np.ndarray], row: dict[str, Any], name: str = "
     `pending` is the row of the updates after the last whole row.
     """
 
-    def leaf(path, x):
+    def leaf(path: Any, x: np.ndarray) -> np.ndarray:
         saved = arrays.get(jax.tree_util.keystr(path), x)
         return saved if (saved.shape, saved.dtype) == (x.shape, x.dtype) else x
 
@@ -187,7 +188,7 @@ def read_header(path: pathlib.Path) -> Header | None:
         return None
 
 
-def _tell(path: pathlib.Path, lost: int, count: int, every: int) -> None:
+def _tell(path: pathlib.Path | None, lost: int, count: int, every: int) -> None:
     counted = "they count nothing" if lost > 1 else "it counts nothing"
     each = "" if every == 1 else f" of {every} updates each"
     rows = "rows" if lost > 1 else "row"

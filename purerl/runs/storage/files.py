@@ -5,6 +5,7 @@ A checksum is a part of a SHA-256. A write that fails loses nothing: its data st
 
 import contextlib
 import hashlib
+import io
 import os
 import pathlib
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ class AppendOnlyFile:
 
     def __init__(self, path: pathlib.Path | None, content: bytes):
         self._path, self._file = path, None
-        self._content, self._new = content, []  # content is None once the file is open
+        self._content, self._new = content, []  # content is empty once the file is open
 
     def add(self, data: bytes) -> None:
         """Appends data, in memory until the next flush."""
@@ -54,7 +55,7 @@ class AppendOnlyFile:
             self._new.append(data)
 
     def flush(self) -> None:
-        """Writes everything so far to the file.
+        """Write everything so far to the file.
 
         Raises:
             CheckpointError: it could not be written; nothing is lost, and the next flush tries again.
@@ -62,23 +63,23 @@ class AppendOnlyFile:
         if self._path is None:
             return
         with write_errors(self._path):
-            if self._file is None:
-                self._open()
+            file = self._open(self._path) if self._file is None else self._file
             if self._new:
-                self._file.truncate(self._end)  # what a write that failed half-way left there
-                self._file.seek(self._end)
+                file.truncate(self._end)  # what a write that failed half-way left there
+                file.seek(self._end)
                 data = rest = memoryview(b"".join(self._new))
                 while rest:
-                    rest = rest[self._file.write(rest) :]
-                os.fsync(self._file.fileno())
+                    rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
                 self._end, self._new = self._end + len(data), []
 
-    def _open(self) -> None:
-        if not (self._path.is_file() and _begins(self._path, self._content)):
-            atomic_write(self._path, self._content)
-        self._file = open(self._path, "r+b", buffering=0)  # noqa: SIM115
-        self._end, self._content = len(self._content), None
-        self._file.truncate(self._end)
+    def _open(self, path: pathlib.Path) -> io.FileIO:
+        if not (path.is_file() and _begins(path, self._content)):
+            atomic_write(path, self._content)
+        file = self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
+        self._end, self._content = len(self._content), b""
+        file.truncate(self._end)
+        return file
 
     def read(self) -> bytes:
         """All its data, as the file has it now, or from memory if there is no file yet.
@@ -87,7 +88,7 @@ class AppendOnlyFile:
             CheckpointError: it cannot be read.
         """
         if self._file is None:
-            return b"".join([self._content or b"", *self._new])
+            return b"".join([self._content, *self._new])
         try:
             self._file.seek(0)
             return b"".join([self._file.readall()[: self._end], *self._new])

@@ -64,7 +64,7 @@ def object_differences(saved: dict[str, Any], current: dict[str, Any]) -> list[s
         elif now is None and then is not None:
             flag = f", or as --{name.replace('_', '-')} package.module:name to a command" if name in FLAGS else ""
             found.append(f"{name}: the run had a custom one, {then['is']}; in Python, pass it as `{name}=`{flag}")
-        elif then is not None:
+        elif then is not None and now is not None:
             changed = [what for what in sorted(then.keys() | now.keys()) if not _alike(what, then.get(what), now.get(what))]
             text = lambda what, described: f"{what} {described.get(what, 'nothing')}"
             hint = f"pass the same as `{name}=`"
