@@ -14,19 +14,8 @@ from purerl.core.errors import (
     NotFiniteError,
 )
 from purerl.core.metrics import summarize
-from purerl.core.types import (
-    Advantages,
-    Box,
-    Discrete,
-    Environment,
-    Indices,
-    MultiBinary,
-    MultiDiscrete,
-    Network,
-    Outputs,
-    TimeStep,
-    Transition,
-)
+from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete
+from purerl.core.types import Advantages, Environment, Network, Outputs, TimeStep, Transition
 from purerl.envs.conformance import check_env
 from purerl.envs.from_gymnasium import from_gymnasium
 from purerl.envs.functions import wrap_env

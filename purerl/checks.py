@@ -24,19 +24,9 @@ from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any, woul
 from purerl.core.masks import choices_of
 from purerl.core.numbers import divisors, neighbours
 from purerl.core.reductions import Axis, shapes_on
-from purerl.core.spaces import bounds_map, entries_of, is_index, step_shapes
-from purerl.core.types import (
-    Box,
-    Discrete,
-    Environment,
-    MultiBinary,
-    Network,
-    Outputs,
-    PyTree,
-    Space,
-    TrainState,
-)
-from purerl.envs.signals import strong
+from purerl.core.spaces import Box, Discrete, MultiBinary, Space, bounds_map, entries_of, is_index
+from purerl.core.types import Environment, Network, Outputs, PyTree, TrainState
+from purerl.envs.outputs import strong
 from purerl.learning.batch import loss_reads_policy
 from purerl.learning.learner import Components, Learner
 from purerl.learning.optimizers import optimizer_problems
@@ -50,14 +40,14 @@ MASK = re.compile(r"action_?mask|(legal|valid|avail\w*)_?action")  # the name of
 
 
 def check_type(cfg: Any) -> None:
-    """That a config is one, with the hint to make one."""
+    """Raise unless `cfg` is a config."""
     hint = "must be the config of an algorithm: purerl.PPOConfig(lr=1e-3)"
     raise_if_any([] if isinstance(cfg, OnPolicyConfig) else [Problem("cfg", cfg, hint)])
     raise_if_any(undecorated(cfg))
 
 
 def check_parts(given: dict[str, Any]) -> None:
-    """The functions that `make_train` was given: that they are functions, and take and give what is documented.
+    """Raise unless the functions given to `make_train` take and give what is documented.
 
     Those whose arguments are arrays of any shape are traced here; the others where an update is.
     """
@@ -102,7 +92,7 @@ def check_policy_loss(learner: Learner[OnPolicyConfig], env: Environment) -> Non
 
 
 def algorithm_made(maker: Callable, cfg: OnPolicyConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """The algorithm that a maker gives for these parts, if it is one."""
+    """Return the algorithm that a maker gives for these parts, if it is one."""
     with code_of("algorithm", "algorithm(cfg, env, network, parts)"):
         made = maker(cfg, env, network, parts)
     if not isinstance(made, Algorithm):
@@ -172,12 +162,12 @@ def warn_of_unsuited_unit(unit: str, space: Box) -> None:
 
 
 def _trained(phases: tuple[Phase, ...]) -> list[str]:
-    """The groups that phases name."""
+    """Return the groups that phases name."""
     return sorted({group for phase in phases for group in phase.groups or ()})
 
 
 def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: bool) -> None:
-    """The fields of a config that name entries of observations, or need actions of some kind; and what a user's network is.
+    """Raise if fields do not suit the observations or actions, or `network` is no network.
 
     Args:
         cfg: the config.
@@ -192,18 +182,18 @@ def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: b
 
 
 def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any, devices: int) -> None:
-    """A network, and a user's optimizer or None, against config and environment."""
+    """Raise unless a network, and a custom optimizer or None, suit config and environment."""
     raise_if_any(_size_problems(cfg, env, devices) + _network_problems(network, env, cfg))
     raise_if_any(optimizer_problems(optimizer, _shapes_of(cfg, network, env)[0]))
 
 
 def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState], axis: Axis | None) -> None:
-    """The size of an algorithm's buffers, of one of several devices its share, against the memory of the device."""
+    """Raise if an algorithm's buffers, of several devices one's share, exceed the memory of the device."""
     raise_if_any(_kept_problems(cfg, init, axis))
 
 
 def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count: int) -> None:
-    """That so many devices can have equal shares of the environments, and of every minibatch."""
+    """Raise unless so many devices can have equal shares of the environments, and of every minibatch."""
     if env.host:
         raise ConfigError([Problem("env", env.name, f"lives on the host, and cannot be spread over {count} devices")])
     if cfg.num_envs % count:
@@ -244,7 +234,7 @@ REPLACED = {
 
 
 def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> list[Problem]:
-    """The fields that do not have their default and that nothing reads, each with what would read it."""
+    """Return the fields that do not have their default and that nothing reads, each with what would read it."""
     found, parts = {}, {"": cfg} | ({} if cfg.rnd is None else {"rnd.": cfg.rnd})
     for prefix, part in parts.items():
         for field in dataclasses.fields(part):
@@ -263,12 +253,12 @@ def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any])
 
 
 def _has_own_rate(cfg: OnPolicyConfig, name: str) -> bool:
-    """Whether PPG's auxiliary phase reads this field of the schedule, whatever the policy's phase is given."""
+    """Return True if PPG's auxiliary phase reads this field of the schedule, whatever the policy's phase is given."""
     return "aux_lr" in {field.name for field in dataclasses.fields(cfg)} and name != "lr"
 
 
 def _is_default(cfg: Config, field: dataclasses.Field, env: Environment) -> bool:
-    """Whether a field of a resolved config may have its default, or is off. A tracer may."""
+    """Return True if a field of a resolved config may have its default, or is off. A tracer may."""
     value, default = getattr(cfg, field.name), default_of(field)
     if isinstance(value, Tracer):
         return True
@@ -284,12 +274,12 @@ def _is_default(cfg: Config, field: dataclasses.Field, env: Environment) -> bool
 
 
 def num_bytes(tree: PyTree) -> int:
-    """The size of all arrays of a tree."""
+    """Return the size of all arrays of a tree."""
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[Problem]:
-    """A rollout whose observations alone exceed the memory of so many devices. Nothing is allocated to find out."""
+    """Report a rollout whose observations alone exceed the memory of so many devices. Nothing is allocated."""
     each = sum(math.prod(space.shape) * space.dtype.itemsize for space in entries_of(env.observation_space).values())
     needed, there = 2 * each * cfg.batch_size // devices, _memory()  # those acted on, and those before a reset
     if there is None or needed <= there:
@@ -299,7 +289,7 @@ def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[
 
 
 def _kept_problems(cfg: OnPolicyConfig, init: Callable, axis: Axis | None) -> list[Problem]:
-    """An algorithm's buffers that exceed the memory, by the field with the largest share."""
+    """Report buffers that exceed the memory, by the field with the largest share."""
     there = _memory()
     if not cfg.keeps or there is None:
         return []
@@ -337,7 +327,7 @@ def _info_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     """Entries of the environment's info that are no number for each environment, or no vector."""
     if not env.info:
         return []
-    shapes = {name: x.shape[1:] for name, x in step_shapes(env, cfg.num_envs).info.items()}
+    shapes = {name: x.shape[1:] for name, x in env.step_shapes(cfg.num_envs).info.items()}
     found = [Problem("info", name, f"must be a number, not {list(shapes[name])}") for name in cfg.info if shapes[name]]
     vectors = [name for name in cfg.episode_info if len(shapes[name]) > 1]
     return found + [Problem("episode_info", name, f"must be a number or a vector, not {list(shapes[name])}") for name in vectors]
@@ -388,12 +378,12 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str
 
 
 def _looks_channel_first(shape: tuple[int, ...]) -> bool:
-    """Whether this is rather an image [channels, height, width], with up to four channels, than [height, width, channels]."""
+    """Return True if this is rather an image [channels, height, width] than [height, width, channels]."""
     return len(shape) == 3 and shape[0] <= 4 and min(shape[1:]) >= 16
 
 
 def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -> list[Problem]:
-    """Where a network does not fit the environment or the config. Nothing is compiled."""
+    """Report where a network does not fit the environment or the config. Nothing is compiled."""
     key, num_envs = jax.random.key(0), 2
     params, obs = _shapes_of(cfg, network, env, num_envs)
     first = jax.ShapeDtypeStruct((1, num_envs), bool)
@@ -466,7 +456,7 @@ def _warn_of_rounding(outputs: Outputs) -> None:
 
 
 def _output_problems(result: Any) -> list[Problem]:
-    """What `apply` returned, if that is no pair of `Outputs` and a carry."""
+    """Report what `apply` returned, unless it is a pair of `Outputs` and a carry."""
     if not (isinstance(result, tuple) and len(result) == 2):
         hint = "apply must return two things: purerl.Outputs(policy, value), and the carry"
         return [Problem("network", type(result).__name__, hint)]
@@ -482,7 +472,7 @@ def _output_problems(result: Any) -> list[Problem]:
 
 
 def _shapes_of(cfg: OnPolicyConfig, network: Network, env: Environment, num_envs: int = 1) -> tuple[PyTree, PyTree]:
-    """The shapes of a network's parameters, and of the observations `[1, num_envs, ...]` it is made for."""
+    """Return the shapes of a network's parameters, and of the observations `[1, num_envs, ...]` it is made for."""
     key = jax.random.key(0)
     _, obs = jax.eval_shape(lambda key: env.reset(jax.random.split(key, cfg.num_envs)), key)
     obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, num_envs, *x.shape[1:]), x.dtype), obs)

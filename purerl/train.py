@@ -35,6 +35,7 @@ from purerl.checks import (
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.config.fields import single_precision
+from purerl.core.clock import Clock
 from purerl.core.errors import ConfigError, Problem, guarded, would_work
 from purerl.core.keys import typed_key
 from purerl.core.metrics import accumulate
@@ -42,11 +43,12 @@ from purerl.core.numbers import is_count
 from purerl.core.plan import PhasePlan, Plan
 from purerl.core.platform import with_matmul_precision
 from purerl.core.reductions import Axis, fold_in_device, local_batch, on_axis, shapes_on
-from purerl.core.types import Box, Clock, Environment, Episodes, Network, TrainResult, TrainState
+from purerl.core.spaces import Box
+from purerl.core.types import Environment, Episodes, Network, TrainResult, TrainState
 from purerl.envs import make_env
 from purerl.envs.levels import with_levels
+from purerl.envs.outputs import strong
 from purerl.envs.previous import with_previous
-from purerl.envs.signals import strong
 from purerl.learning.advantages import estimate
 from purerl.learning.custom import checked_advantage, checked_loss, extra_term, measurement
 from purerl.learning.kl_penalty import kl_loss
@@ -81,7 +83,7 @@ def make_train(
     axis_name: str | None = None,
     axis_size: int | None = None,
 ) -> "Train":
-    """A training function for this config.
+    """Return a training function for this config.
 
     It checks the config against environment and network, and compiles nothing. The floats of the config may be tracers. So a
     config can be an argument of a jitted function, where a changed float does not recompile, and it can be swept by `jax.vmap`.
@@ -211,7 +213,7 @@ def _axis(name: str | None, size: int | None) -> Axis | None:
 
 
 def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict[str, Any]) -> Environment:
-    """The environment of a config, with these overrides of its parameters."""
+    """Return the environment of a config, with these overrides of its parameters."""
     names = tuple(dict.fromkeys((*cfg.info, *cfg.episode_info)))
     finite = cfg.nonfinite == "reset"
     made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, names, cfg.num_envs, finite)
@@ -219,7 +221,7 @@ def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict
 
 
 def _extra_losses(cfg: OnPolicyConfig, extra_loss: Callable | None) -> tuple[Callable, ...]:
-    """The losses that a config and the user add to the policy's loss."""
+    """Return the losses that a config and the user add to the policy's loss."""
     losses = (kl_loss,) if cfg.measures_kl else ()
     return losses if extra_loss is None else (*losses, extra_term(extra_loss))
 
@@ -273,11 +275,11 @@ class Train:
         self._init, self.update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
 
     def init(self, key: jax.Array) -> TrainState:
-        """The state before the first update. `key`: one key, typed or raw."""
+        """Return the state before the first update. `key`: one key, typed or raw."""
         return self._init(typed_key(key))
 
     def __call__(self, key: jax.Array) -> TrainResult:
-        """The whole run: `init`, then `plan.num_updates` times `update`. Pure: wrap it in `jax.jit`, `jax.vmap` or both."""
+        """Train: `init`, then `plan.num_updates` times `update`. Pure: wrap it in `jax.jit`, `jax.vmap` or both."""
         updates, every = self.cfg.num_updates, self.cfg.metrics_every
         if updates // every >= 2**31:
             hint = f"more than 2**31 rows of metrics; use fit, or metrics_every = {updates // 2**31 + 1} or more"
@@ -295,11 +297,11 @@ class Train:
         return Train(self.cfg, self.env, self.network, self._algorithm, self._remake_env, self.given, axis)
 
     def restart(self, state: TrainState) -> TrainState:
-        """A state with the parameters and statistics of another run, made consistent."""
+        """Return a state with the parameters and statistics of another run, made consistent."""
         return self._algorithm.restart(state)
 
     def policy(self, state: TrainState) -> Policy:
-        """The policy of a state of one run, ready to act.
+        """Return the policy of a state of one run, ready to act.
 
         Raises:
             ConfigError: the state is of several runs.
@@ -358,24 +360,24 @@ class Train:
         return self._traced(run)(self.policy(state), typed_key(key))
 
     def environments_apart(self, env_params: dict[str, Any] | None = None, num_levels: int = 0) -> Environment:
-        """The environments made anew, with these overrides of their parameters on top of the config's."""
+        """Return the environments made anew, with these overrides of their parameters on top of the config's."""
         return self._remake_env(env_params or {}, num_levels)
 
     @functools.cached_property
     def _evaluated(self) -> Environment:
-        """The environments of evaluations: on the host others than those of training, and the same each time."""
+        """Return the environments of evaluations: on the host others than those of training, and the same each time."""
         return self.environments_apart() if self.env.host else self.env
 
     @functools.cached_property
     def action_unit(self) -> str:
-        """The unit of actions in rollouts and losses: `bounds`, `environment` or `either`, see `purerl.distributions`."""
+        """Return the unit of actions in rollouts and losses: `bounds`, `environment` or `either`, see `purerl.distributions`."""
         state = shapes_on(self.axis, self.init, jax.random.key(0))
         of_actor = lambda params, actor: one_step(self.network, params, actor.carry, actor.obs, actor.first)[0].policy
         return action_unit(shapes_on(self.axis, of_actor, state.params, state.actor), self.env.action_space)
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """The size of the run, before anything is compiled. Its bytes are those of one device.
+        """Return the size of the run, before anything is compiled. Its bytes are those of one device.
 
         Example:
             >>> plan = purerl.make_train(purerl.PPOConfig()).plan
@@ -435,7 +437,7 @@ def _with_one_clock(update: Callable) -> Callable:
 
 
 def _phase_plan(phase: Phase, num_updates: int) -> PhasePlan:
-    """A phase is due in the last of each `every` updates, counted from the first of the run, once `start` are over."""
+    """Plan a phase that is due in the last of each `every` updates of a run, once `start` updates are over."""
     runs = max(0, num_updates // phase.every - phase.start // phase.every)
     left_over = num_updates - num_updates // phase.every * phase.every
     return PhasePlan(phase.name, runs, runs * phase.epochs * phase.minibatches, left_over)

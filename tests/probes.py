@@ -9,7 +9,7 @@ from flax import struct
 from gymnax.environments import spaces
 from gymnax.environments.environment import Environment
 
-from purerl.core.types import MultiBinary, MultiDiscrete
+from purerl.core.spaces import MultiBinary, MultiDiscrete
 
 
 @struct.dataclass

@@ -10,7 +10,6 @@ from purerl import APPOConfig, RNDConfig, losses
 from purerl.acting.rollout import collect
 from purerl.acting.wrappers import with_statistics as as_actors_see
 from purerl.algorithms.appo import correct, move_towards, publish
-from purerl.core.clock import increment
 from purerl.learning.replay import (
     empty_ring,
     recompute_outputs,
@@ -97,7 +96,7 @@ def test_an_update_that_is_thrown_away_is_no_use_of_a_rollout():
     state = train.init(KEY)
     actor, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 2))(state)
     one = ring_batch(rollout, actor, 2)
-    before, clock = ring_push(empty_ring(one, 3), state.clock, one, jnp.int32(0)), increment(state.clock)
+    before, clock = ring_push(empty_ring(one, 3), state.clock, one, jnp.int32(0)), state.clock + 1
     after, _ = ring_select(ring_push(before, clock, one, jnp.int32(0)), 4, "newest", KEY, jnp.bool_(True))
     assert after.uses[:2].tolist() == [1, 1]
     assert ring_drop_newest(after, clock, before).uses.tolist() == before.uses.tolist()

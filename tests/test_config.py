@@ -11,8 +11,8 @@ from purerl import ConfigError, PPOConfig
 from purerl.config.algorithms import ALGORITHMS
 from purerl.config.documentation import shown
 from purerl.config.fields import is_float_leaf
-from purerl.runs.batch import settled, swept
 from purerl.runs.directory import _same
+from purerl.runs.run_batch import settled, swept
 from purerl.studies.writing import as_code
 
 LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if is_float_leaf(f)]

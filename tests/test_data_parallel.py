@@ -21,7 +21,7 @@ from purerl.learning import phases, update
 from purerl.runs.data_parallel import check_replicas
 from purerl.runs.directory import Run
 from purerl.runs.storage.checkpoint import saved_updates
-from purerl.runs.training import Runs
+from purerl.runs.trainer import Trainer
 from tests.probes import Varied, boxed
 from tests.tiny import digest
 
@@ -232,7 +232,7 @@ def test_devices_evaluate_episodes_of_their_own(count):
 @pytest.mark.slow
 def test_evaluations_are_over_the_episodes_of_all_devices():
     """Those of `data_parallel`, of a run, and the means that `fit` reports."""
-    runs = Runs(PPO, 0, 1, False, {"env": Varied()}, 2)
+    runs = Trainer(PPO, 0, 1, False, {"env": Varied()}, 2)
     state = runs.init()
     spread, whole = purerl.data_parallel(runs.train, mesh()), jax.device_put(state, jax.local_devices()[0])
     wanted = episodes_of(runs.train, whole, KEY, 16, 2)

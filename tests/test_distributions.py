@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.core.types import Box
+from purerl.core.spaces import Box
 from purerl.networks.distributions import ILLEGAL, Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.networks.modules import with_finite_logits
 

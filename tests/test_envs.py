@@ -8,7 +8,7 @@ from gymnax.environments.environment import Environment as GymnaxEnvironment
 
 import purerl
 from purerl import ConfigError, PPOConfig
-from purerl.core.types import Box, Discrete
+from purerl.core.spaces import Box, Discrete
 from purerl.envs import make_env, suites
 from tests import probes
 from tests.ideas.games import games

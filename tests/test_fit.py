@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.core.clock import updates_at
-from purerl.runs.training import MAX_CHUNK
+from purerl.runs.trainer import MAX_CHUNK
 from tests.probes import Varied
 from tests.tiny import CFG, digest, tiny
 
@@ -69,7 +68,7 @@ def test_seeds_side_by_side():
     metrics = purerl.summarize(result.metrics)
     assert {x.shape for x in metrics.values()} == {(3, 10)}
     assert result.progress.steps == 3 * 640
-    assert updates_at(result.state.clock) == 10  # one clock for all seeds
+    assert int(result.state.clock) == 10  # one clock for all seeds
     exact = fitted(num_seeds=3, seed=5, exact=True)
     for together in (result, exact):
         for got, want in zip(jax.tree.leaves(together.state.params), jax.tree.leaves(alone.state.params), strict=True):
@@ -93,7 +92,7 @@ def test_an_interrupt_ends_the_run_with_what_was_reached():
 
     before = signal.getsignal(signal.SIGINT)
     result = fitted(chunk_seconds=1e-9, recorders=(interrupt,))
-    assert result.progress.updates == updates_at(result.state.clock) == 3
+    assert result.progress.updates == int(result.state.clock) == 3
     assert purerl.summarize(result.metrics)["lr"].shape == (3,)
     assert signal.getsignal(signal.SIGINT) is before
 

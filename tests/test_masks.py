@@ -10,7 +10,7 @@ from gymnasium import spaces
 import purerl
 from purerl.core.masks import mask_metrics
 from purerl.core.metrics import Sum
-from purerl.core.types import Discrete, MultiDiscrete
+from purerl.core.spaces import Discrete, MultiDiscrete
 from purerl.runs.watch import Watch
 from tests.probes import Varied
 from tests.test_gymnasium import Ends

@@ -8,7 +8,7 @@ from flax import linen as nn
 
 import purerl
 from purerl.acting.rollout import collect, reset_actor
-from purerl.core.types import Discrete
+from purerl.core.spaces import Discrete
 from purerl.envs import make_env
 from purerl.envs.previous import with_previous
 from purerl.learning.batch import sequences

@@ -15,7 +15,7 @@ from flax import nnx
 
 import purerl
 from purerl import Network, Outputs, PPOConfig
-from purerl.core.types import Box, Discrete, MultiBinary, MultiDiscrete
+from purerl.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from purerl.networks.actor_critic import actor_critic
 from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.networks.encoding import encode

@@ -175,3 +175,11 @@ def test_the_index_of_notebooks_names_each():
     assert sorted(re.findall(r"\((\w+\.ipynb)\)", index)) == sorted(path.name for path in folder.glob("*.ipynb"))
     for link in re.findall(r"\((\.\./[^)]+)\)", index):
         assert (folder / link).exists(), link
+
+
+def test_names_of_modules_and_classes_are_unique():
+    modules = [path.stem for path in MODULES.values() if path.stem != "__init__"]
+    assert not {name for name in modules if modules.count(name) > 1}
+    trees = [ast.parse(path.read_text()) for name, path in MODULES.items() if name != "cli"]  # its classes are commands
+    classes = [node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]
+    assert not {name for name in classes if classes.count(name) > 1}

@@ -16,7 +16,7 @@ from purerl.core.metrics import Sum
 from purerl.envs import make_env
 from purerl.envs.auto_reset import AutoReset
 from purerl.networks.actor_critic import actor_critic
-from purerl.runs.watch import Watch
+from purerl.runs.watch import MetricWatch
 from tests.tiny import CFG, at, digest
 
 RESET = CFG.replace(nonfinite="reset")
@@ -232,7 +232,7 @@ def chunk(resets, entries):
 
 
 def test_the_first_entry_is_warned_of_once():
-    watch = Watch(("seed 0", "seed 1"), batch_size=64, updates=0)
+    watch = MetricWatch(("seed 0", "seed 1"), batch_size=64, updates=0)
     nothing = [[0, 0], [0, 0]]
     watch(chunk(nothing, {"observation": nothing, "info/x": nothing}), 2, False, True)
     some = chunk([[0, 1], [0, 3]], {"observation": [[0, 1], [0, 0]], "reward": [[0, 0], [0, 3]], "info/x": nothing})
@@ -240,11 +240,11 @@ def test_the_first_entry_is_warned_of_once():
         watch(some, 4, False, True)
     watch(some, 6, False, True)
     with pytest.warns(UserWarning, match="seed 1, update 1: the environment's info/x is not finite.* its mean in 2 steps"):
-        Watch(("seed 0", "seed 1"), 64, 0)(chunk(nothing, {"reward": nothing, "info/x": [[0, 0], [2, 0]]}), 2, False, True)
+        MetricWatch(("seed 0", "seed 1"), 64, 0)(chunk(nothing, {"reward": nothing, "info/x": [[0, 0], [2, 0]]}), 2, False, True)
 
 
 def test_an_update_without_a_finite_step_is_an_error():
-    watch = Watch(("seed 0", "seed 1"), batch_size=64, updates=0)
+    watch = MetricWatch(("seed 0", "seed 1"), batch_size=64, updates=0)
     every = chunk([[1, 0], [0, 64]], {"observation": [[1, 0], [0, 0]], "reward": [[0, 0], [0, 64]]})
     with pytest.raises(purerl.NotFiniteError, match="seed 1, update 2: the environment's reward is not finite"):
         watch(every, 2, False, True)
@@ -254,7 +254,7 @@ def test_an_update_without_a_finite_step_is_an_error():
 
 def test_skipped_updates_are_warned_of_above_a_tenth():
     freeze = lambda *skipped: {"nonfinite": Sum(np.array(skipped))}
-    watch = Watch(("seed 0",), 64, 100)
+    watch = MetricWatch(("seed 0",), 64, 100)
     watch(freeze(1, 0, 0, 0, 0), 105, False, True)
     watch(freeze(0, 0, 0, 0, 0), 110, False, True)
     with pytest.warns(UserWarning, match="skipped 2 of 11 updates; .*nonfinite='reset'"):

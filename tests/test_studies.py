@@ -20,7 +20,7 @@ from scipy.stats import mannwhitneyu, trim_mean
 import purerl
 from purerl import Range, cli
 from purerl.runs.analysis import statistics
-from purerl.runs.training import Runs
+from purerl.runs.trainer import Trainer
 from purerl.studies import space
 from purerl.studies import study as studies
 from purerl.studies import sweep as sweeps
@@ -245,7 +245,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(trained, tmp_path):
 @pytest.mark.slow
 def test_configs_that_memory_cannot_hold_are_trained_in_batches(tmp_path, monkeypatch):
     made = purerl.sweep(SHORT, {"lr": [1e-3, 2e-3, 3e-3, 4e-3]})
-    runs = Runs(made.programs()[0].cfg, 0, 2, False, {"env": Varied()}, 1)
+    runs = Trainer(made.programs()[0].cfg, 0, 2, False, {"env": Varied()}, 1)
     runs.compile(runs.template())
     monkeypatch.setattr(sweeps, "available_bytes", lambda: 0.6 * runs.needed_bytes() / sweeps.MOST_OF_MEMORY)
     result = made.fit(0, tmp_path, num_seeds=2, env=Varied())
@@ -353,9 +353,9 @@ def test_two_sweeps_do_not_plan_in_one_directory(tmp_path):
 def test_what_is_not_swept_is_no_argument_of_the_program():
     """So that what is off costs nothing in a sweep either."""
     same = jax.vmap(lambda lr: SHORT.replace(lr=lr))(np.float32([1e-3, 1e-2]))  # with all leaves as arrays
-    assert Runs(same, 0, 1, False, {"env": Varied()}, 1).cfgs.keys() == {"lr"}
+    assert Trainer(same, 0, 1, False, {"env": Varied()}, 1).cfgs.keys() == {"lr"}
     made = SHORT.replace(lr=np.float32([1e-3, 1e-2]), gamma=np.float32([0.99, 0.99]))
-    again = Runs(made, 0, 2, False, {"env": Varied()}, 1)
+    again = Trainer(made, 0, 2, False, {"env": Varied()}, 1)
     assert again.cfgs.keys() == {"lr", "gamma"}
     other = again.with_configs(made.replace(gamma=np.float32([0.5, 0.9])))
     assert other.cfgs["gamma"].tolist() == np.float32([0.5, 0.5, 0.9, 0.9]).tolist()
@@ -853,8 +853,8 @@ def test_no_trial_begins_after_the_hours_of_the_search():
 
 @pytest.mark.slow
 def test_few_trials_are_not_trained_beside_many_copies(monkeypatch):
-    rows, chunk = set(), Runs.chunk
-    monkeypatch.setattr(Runs, "chunk", lambda runs, *args: (rows.add(len(runs.labels)), chunk(runs, *args))[1])
+    rows, chunk = set(), Trainer.chunk
+    monkeypatch.setattr(Trainer, "chunk", lambda runs, *args: (rows.add(len(runs.labels)), chunk(runs, *args))[1])
     options = OPTIONS | {"trials": 3, "at_once": 16, "num_seeds": 1, "finalists": 1, "final_seeds": 1}
     purerl.tune(TUNED, {"lr": SPACE["lr"]}, env=Varied(), **options)
     assert max(rows) == 4

@@ -10,7 +10,7 @@ from flax import linen as nn
 from flax import nnx
 
 import purerl
-from purerl.runs.training import Runs
+from purerl.runs.trainer import Trainer
 from tests.ideas import own_memory, own_network, residual_equinox, residual_linen, residual_nnx, simulator
 from tests.ideas.dm_env_like import Bare
 from tests.probes import Rich, Varied, acting
@@ -172,7 +172,7 @@ def in_vmap(cfg, make, run):
 def in_a_sweep(cfg, make, run):
     """As `purerl.sweep` and `purerl.tune` make their programs, up to what they compile."""
     (program,) = purerl.sweep(cfg, {"lr": [1e-3, 1e-2]}).programs()
-    Runs(program.cfg, 0, 1, False, make(), 1).evaluation(2)
+    Trainer(program.cfg, 0, 1, False, make(), 1).evaluation(2)
 
 
 def in_an_evaluation(cfg, make, run):

@@ -12,11 +12,11 @@ import purerl
 from purerl import ConfigError, PPOConfig
 from purerl.acting.normalize import Statistics
 from purerl.config.fields import is_float_leaf
-from purerl.core.clock import clock_at, updates_at
+from purerl.core.clock import clock_at
 from purerl.core.types import TrainState
 from purerl.runs.directory import Run
 from purerl.runs.fit import evaluation_of
-from purerl.runs.training import Runs
+from purerl.runs.trainer import Trainer
 from tests import probes
 from tests.tiny import CFG, at, digest, tiny
 
@@ -80,7 +80,7 @@ def test_update_by_update_is_the_whole_run(run):
         state, _ = update(state)
     for got, want in zip(jax.tree.leaves(state.params), jax.tree.leaves(run(KEY).state.params), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
-    assert updates_at(state.clock) == 4
+    assert int(state.clock) == 4
 
 
 def test_d4_rows_of_a_batch_do_not_see_each_other():
@@ -203,7 +203,7 @@ def test_counters_stay_exact_past_a_word(start):
     train = tiny(CFG.replace(total_timesteps=2 * 64 * start))
     state = train.init(KEY).replace(clock=clock_at(start))
     state, metrics = jax.jit(lambda state: jax.lax.scan(lambda s, _: train.update(s), state, length=200))(state)
-    assert updates_at(state.clock) == start + 200
+    assert int(state.clock) == start + 200
     assert purerl.summarize(metrics)["steps"].astype(int).sum() == 200 * 64
     np.testing.assert_allclose(purerl.summarize(metrics)["lr"], 5e-4, rtol=1e-5)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
@@ -281,7 +281,7 @@ def test_deterministic_evaluation_takes_the_mode():
 
 @pytest.mark.slow
 def test_runs_and_fit_pass_deterministic_on():
-    runs = Runs(CFG, 0, 1, False, {"env": probes.ActionDependent(), "network": leaning()}, 1)
+    runs = Trainer(CFG, 0, 1, False, {"env": probes.ActionDependent(), "network": leaning()}, 1)
     state, options = runs.init(), {"eval_every": 1, "eval_episodes": 400, "eval_max_steps": 1}
     for deterministic in (True, False):
         found = Run(runs, state, (0,)).evaluate(400, 0, deterministic, max_steps=1).returns.mean()

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 from purerl.acting.policy import Policy
 from purerl.core.finite import any_of
 from purerl.core.keys import named_key, split_keys
-from purerl.core.spaces import step_shapes
 from purerl.core.types import Environment, Episodes
 
 
@@ -20,7 +19,7 @@ def evaluate(
     info: tuple[str, ...] = (),
     episode_info: tuple[str, ...] = (),
 ) -> Episodes:
-    """The first episode of each of `num_episodes` fresh environments.
+    """Play the first episode of each of `num_episodes` fresh environments.
 
     The program has a fixed length: it takes `max_steps` steps, and does not count those after an episode's end. It draws
     from its own key and reads the policy without changing it.
@@ -36,7 +35,7 @@ def evaluate(
         episode_info: those to read at its last step.
     """
     env_state, obs = env.reset(jax.random.split(named_key(key, "evaluation/start"), num_episodes))
-    shapes = step_shapes(env, num_episodes).info
+    shapes = env.step_shapes(num_episodes).info
     nothing = lambda names: {name: jnp.zeros(shapes[name].shape, jnp.float32) for name in names}
     returns, lengths, finished = (jnp.zeros(num_episodes, dtype) for dtype in (jnp.float32, jnp.int32, bool))
     episodes = Episodes(returns, lengths, finished, nothing(info), nothing(episode_info))

@@ -14,9 +14,9 @@ from flax import struct
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core import reductions
-from purerl.core.clock import WORD, advance, clock_at
+from purerl.core.clock import Clock, clock_at
 from purerl.core.spaces import is_index
-from purerl.core.types import Clock, PyTree, Scalar, Transition
+from purerl.core.types import PyTree, Scalar, Transition
 
 EPSILON = 1e-8  # added to a variance
 LARGEST = 1e15  # of a number in a batch: the squares of 2**28 of them add up in float32
@@ -38,12 +38,12 @@ class Moments(struct.PyTreeNode):
 
 
 def initial_moments(shape: tuple[int, ...]) -> Moments:
-    """Moments of nothing: mean 0, variance 1."""
+    """Return moments before any data: mean 0, variance 1."""
     return Moments(jnp.zeros(shape, jnp.float32), jnp.ones(shape, jnp.float32), clock_at(0))
 
 
 def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) -> Moments:
-    """The moments of what was seen and of `x [T, B, ...]`, on all devices, together (Chan et al. 1979), over the first two axes.
+    """Merge `x [T, B, ...]` into moments, over its first two axes and all devices (Chan et al. 1979).
 
     With n0 seen, n new, d the difference of means, `mean + d n / (n0 + n)` and `(v0 n0 + v n + d^2 n0 n / (n0 + n)) / (n0 + n)`.
     Each batch's variance is of deviations from its own mean, so it is exact far from 0, where `E[x^2] - E[x]^2` is not.
@@ -61,25 +61,25 @@ def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) 
     n = x.shape[0] * x.shape[1] * reductions.num_devices()
     batch_mean = reductions.pmean(x.mean((0, 1)))
     batch_variance = reductions.pmean(jnp.square(x - batch_mean[None, None]).mean((0, 1))) * np.float32(n / (n - ddof))
-    before = moments.count.high.astype(jnp.float32) * np.float32(WORD) + moments.count.low.astype(jnp.float32) + np.float32(prior)
+    before = moments.count.as_float() + np.float32(prior)
     new = np.float32(n) / (before + np.float32(n))
     old, difference = 1 - new, batch_mean - moments.mean
     return Moments(
         mean=moments.mean + difference * new,
         variance=moments.variance * old + batch_variance * new + jnp.square(difference) * old * new,
-        count=advance(moments.count, n),
+        count=moments.count + n,
     )
 
 
 def standardized(moments: Moments, x: jax.Array, clip: Scalar) -> jax.Array:
-    """`(x - mean) / sqrt(variance + 1e-8)`, clipped to `+- clip`. `[L, N, ...]` float32."""
+    """Compute `(x - mean) / sqrt(variance + 1e-8)`, clipped to `+- clip`. `[L, N, ...]` float32."""
     lead = (None,) * (x.ndim - moments.mean.ndim)
     z = (x.astype(jnp.float32) - moments.mean[lead]) * jax.lax.rsqrt(moments.variance + EPSILON)[lead]
     return jnp.clip(z, -clip, clip)
 
 
 def restored(moments: Moments, z: jax.Array) -> jax.Array:
-    """The inverse of `standardized` without a clip: `mean + z sqrt(variance + 1e-8)`."""
+    """Invert `standardized` without its clip: `mean + z sqrt(variance + 1e-8)`."""
     lead = (None,) * (z.ndim - moments.mean.ndim)
     return moments.mean[lead] + z * jnp.sqrt(moments.variance + EPSILON)[lead]
 
@@ -112,7 +112,7 @@ class Statistics(struct.PyTreeNode):
 
 
 def initial_statistics(cfg: OnPolicyConfig, space: PyTree) -> Statistics:
-    """The initial statistics, in environments of this observation space."""
+    """Return the initial statistics, in environments of this observation space."""
     sums = jnp.zeros(reductions.local_batch(cfg.num_envs), jnp.float32)
     return Statistics(
         obs=_quantities(cfg, space) if cfg.normalize_obs else (),
@@ -122,14 +122,14 @@ def initial_statistics(cfg: OnPolicyConfig, space: PyTree) -> Statistics:
 
 
 def _quantities(cfg: OnPolicyConfig, space: PyTree) -> PyTree:
-    """Moments for every entry of an observation but indices and the action mask."""
+    """Return moments for every entry of an observation but indices and the action mask."""
     if isinstance(space, dict):
         return {name: () if name == cfg.action_mask else _quantities(cfg, inside) for name, inside in space.items()}
     return jax.tree.map(lambda x: () if is_index(x) else initial_moments(x.shape), space, is_leaf=is_index)
 
 
 def _per_entry(function: Callable, moments: PyTree, obs: PyTree) -> PyTree:
-    """`function` of the moments, or the empty tuple, and the value of each entry of an observation."""
+    """Apply a function to the moments, or the empty tuple, and the value of each entry of an observation."""
     return jax.tree.map(function, moments, obs, is_leaf=lambda m: isinstance(m, Moments) or m == ())
 
 
@@ -140,7 +140,7 @@ def standardize_observations(cfg: OnPolicyConfig, statistics: Statistics, obs: P
 
 
 def merge_rewards(cfg: OnPolicyConfig, statistics: Statistics, steps: Transition) -> Statistics:
-    """The statistics updated with the discounted sums `G_t = gamma G_{t-1} (1 - first_t) + r_t` of a rollout's raw rewards.
+    """Merge the discounted sums `G_t = gamma G_{t-1} (1 - first_t) + r_t` of a rollout's raw rewards into statistics.
 
     They are updated before they are used. A terminal reward counts for its own episode. The sum restarts after the end of any
     episode, by a terminal state or a time limit.
@@ -166,7 +166,7 @@ def scaled_rewards(cfg: OnPolicyConfig, statistics: Statistics, reward: jax.Arra
 def reward_sums(
     scale: RewardScale, reward: jax.Array, first: jax.Array, gamma: Scalar, *, prior: float = 0.0
 ) -> tuple[RewardScale, jax.Array]:
-    """The updated scale, and the discounted sums of a rollout's raw rewards, `[T, B]`."""
+    """Return the updated scale, and the discounted sums of a rollout's raw rewards, `[T, B]`."""
 
     def accumulate(discounted, step):
         reward, first = step
@@ -183,12 +183,12 @@ def standardize_values(statistics: Statistics, x: jax.Array) -> jax.Array:
 
 
 def restore_values(statistics: Statistics, z: jax.Array) -> jax.Array:
-    """The inverse: values in the units of the rewards learnt from."""
+    """Invert `standardize_values`: return values in the units of the rewards learnt from."""
     return restored(statistics.value, z) if isinstance(statistics.value, Moments) else z
 
 
 def merge_statistics(cfg: OnPolicyConfig, statistics: Statistics, obs: PyTree, target: jax.Array) -> Statistics:
-    """The statistics after an update, with its raw observations and value targets, `[T, B, ...]`."""
+    """Merge an update's raw observations and value targets, `[T, B, ...]`, into statistics."""
     entry = lambda moments, x: merge(moments, x) if isinstance(moments, Moments) else ()
     return statistics.replace(
         obs=_per_entry(entry, statistics.obs, obs) if cfg.normalize_obs else (),

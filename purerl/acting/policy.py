@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from purerl.acting.rollout import one_step
-from purerl.core.types import Network, PyTree, Space
+from purerl.core.spaces import Space
+from purerl.core.types import Network, PyTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -23,7 +24,7 @@ class Policy:
     action_space: Space
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """The memory to start from in `num_envs` environments; empty for a network without memory."""
+        """Return the hidden state to start from in `num_envs` environments; empty if the network has none."""
         return self.network.initial_carry(num_envs)
 
     def __call__(
@@ -46,7 +47,7 @@ class Policy:
         return outputs.policy.env_action(action, self.action_space), carry
 
     def value(self, carry: PyTree, obs: PyTree, first: jax.Array | None = None) -> jax.Array:
-        """The value of `obs`, `[B]`; with intrinsic rewards `[B, 2]`, theirs last.
+        """Return the value of `obs`, `[B]`; with intrinsic rewards `[B, 2]`, theirs last.
 
         It is the expected discounted sum of the rewards that were learnt from. With `normalize_reward` these are divided by
         `sqrt(state.statistics.reward.moments.variance)` and clipped, and so are not in the units of the environment.

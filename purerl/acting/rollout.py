@@ -12,14 +12,14 @@ from purerl.acting.bootstrap import Bootstrap, most_truncations, one_step, value
 from purerl.acting.measures import info_metrics, nonfinite_metrics, rollout_metrics
 from purerl.acting.wrappers import acting_network
 from purerl.config.base import OnPolicyConfig
-from purerl.core.clock import updates_in_float32
+from purerl.core.clock import Clock
 from purerl.core.keys import local_key, named_key, split_keys
 from purerl.core.masks import mask_metrics
 from purerl.core.packing import pack, unpack
 from purerl.core.platform import by_platform
 from purerl.core.reductions import local_batch
 from purerl.core.streams import EPISODIC
-from purerl.core.types import Actor, Clock, Environment, Network, PyTree, Rollout, TimeStep, TrainState, Transition
+from purerl.core.types import Actor, Environment, Network, PyTree, Rollout, TimeStep, TrainState, Transition
 
 
 def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Array) -> Actor:
@@ -39,7 +39,7 @@ def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Arra
 def step_counts(clock: Clock, num_steps: int, num_envs: int) -> jax.Array:
     """Return the environment steps before each row of the next rollout: `[T, 1]` float32, rounded."""
     rows = jnp.arange(num_steps, dtype=jnp.float32)[:, None]
-    return np.float32(num_envs) * (updates_in_float32(clock) * np.float32(num_steps) + rows)
+    return np.float32(num_envs) * (clock.as_float() * np.float32(num_steps) + rows)
 
 
 def collect_rollout(

@@ -11,12 +11,12 @@ from flax import struct
 
 from purerl.acting.normalize import Statistics, restore_values, standardize_observations
 from purerl.config.base import OnPolicyConfig
-from purerl.core.clock import is_before
-from purerl.core.types import Box, Network, Space, TrainState
+from purerl.core.spaces import Box, Space
+from purerl.core.types import Network, TrainState
 
 
 def with_action_mask(network: Network, name: str) -> Network:
-    """A network whose policy takes legal actions only: those that the entry `name` of the observation marks."""
+    """Return a network whose policy takes valid actions only: those that the entry `name` of the observation marks."""
 
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)
@@ -26,7 +26,7 @@ def with_action_mask(network: Network, name: str) -> Network:
 
 
 def with_obs_normalization(cfg: OnPolicyConfig, network: Network, statistics: Statistics) -> Network:
-    """A network that sees standardised observations, if the config has `normalize_obs`."""
+    """Return a network that sees standardised observations, if the config has `normalize_obs`."""
 
     def apply(params, carry, obs, first):
         return network.apply(params, carry, standardize_observations(cfg, statistics, obs), first)
@@ -35,7 +35,7 @@ def with_obs_normalization(cfg: OnPolicyConfig, network: Network, statistics: St
 
 
 def with_statistics(cfg: OnPolicyConfig, network: Network, state: TrainState) -> Network:
-    """The network for acting, evaluation and values: normalises observations, and undoes `normalize_value`."""
+    """Return the network for acting and values: it normalises observations, and undoes `normalize_value`."""
     network = with_obs_normalization(cfg, network, state.statistics)
 
     def apply(params, carry, obs, first):
@@ -46,18 +46,18 @@ def with_statistics(cfg: OnPolicyConfig, network: Network, state: TrainState) ->
 
 
 def with_random_warmup(cfg: OnPolicyConfig, network: Network, state: TrainState, space: Space) -> Network:
-    """A network that acts uniformly at random for the first `warmup_steps` environment steps."""
+    """Return a network that acts uniformly at random for the first `warmup_steps` environment steps."""
     updates = -(-int(cfg.warmup_steps) // cfg.batch_size)
-    return with_uniform_policy(network, space, is_before(state.clock, updates)) if updates else network
+    return with_uniform_policy(network, space, state.clock < updates) if updates else network
 
 
 def acting_network(cfg: OnPolicyConfig, network: Network, behaviour: TrainState, state: TrainState, space: Space) -> Network:
-    """The network that acts in training: with the statistics of `behaviour`, and at random during the warm-up of `state`."""
+    """Return the network that acts in training: with the statistics of `behaviour`, at random in the warm-up of `state`."""
     return with_random_warmup(cfg, with_statistics(cfg, network, behaviour), state, space)
 
 
 def with_uniform_policy(network: Network, space: Space, when: jax.Array) -> Network:
-    """A network that acts uniformly at random where `when []` is set. The action space must be bounded."""
+    """Return a network that acts uniformly at random if `when []` is set. The action space must be bounded."""
 
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)

@@ -46,7 +46,6 @@ from purerl.acting.wrappers import with_statistics
 from purerl.algorithms.ppo import ppo, ppo_phases
 from purerl.config.algorithms import APPOConfig
 from purerl.core.arguments import accepted
-from purerl.core.clock import is_before, is_due, remainder, updates_since
 from purerl.core.keys import named_key
 from purerl.core.metrics import Sum, mean_of
 from purerl.core.reductions import num_devices, pmax, quantile, total
@@ -110,7 +109,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         state, newest, metrics = act(state, snapshot)
         ring = ring_push(state.extra["ring"], state.clock, kept(newest, state.actor), behind)
         # Take rollouts from the ring.
-        learns, key = ~is_before(state.clock, cfg.skipped_updates), named_key(state.key, "replay", state.clock)
+        learns, key = ~(state.clock < cfg.skipped_updates), named_key(state.key, "replay", state.clock)
         ring, places = ring_select(ring, cfg.max_uses or cfg.replay, cfg.replay_order, key, learns)
         taken = ring_take(ring, places)
         taken = taken.replace(rollout=taken.rollout.replace(steps=parts.rewards.prepare(state, taken.rollout.steps)))
@@ -121,7 +120,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         # Learn, and move the target.
         current, target_params = learner.at(state), state.extra["target"]
         state, metrics = run_phases(ppo_phases(current), state, batch, metrics)
-        moves = is_due(state.clock, cfg.target_update_freq)
+        moves = state.clock.is_due(cfg.target_update_freq)
         moved = lambda: move_towards(target_params, state.params, cfg.tau)
         target_params = jax.lax.cond(moves, moved, lambda: target_params)
         state = state.replace(extra={**state.extra, "published": published, "ring": ring, "target": target_params})
@@ -163,12 +162,12 @@ def publish(cfg: APPOConfig, state: TrainState) -> tuple[PyTree, PyTree, jax.Arr
     `publish_every`, acts.
     """
     every, count = cfg.publish_every, num_snapshots(cfg)
-    slot = lambda clock: (remainder(clock, every * count) // np.uint32(every)).astype(jnp.int32)
+    slot = lambda clock: (clock % (every * count) // np.uint32(every)).astype(jnp.int32)
     newest, kept = {"params": state.params, "statistics": state.statistics}, state.extra["published"]
     write = lambda: jax.tree.map(lambda old, new: old.at[slot(state.clock)].set(new), kept, newest)
-    kept = jax.lax.cond(remainder(state.clock, every) == 0, write, lambda: kept)
-    source = updates_since(state.clock, cfg.lag)
-    behind = jnp.where(is_before(state.clock, cfg.lag), state.clock.low, np.uint32(cfg.lag)) + remainder(source, every)
+    kept = jax.lax.cond(state.clock % every == 0, write, lambda: kept)
+    source = state.clock - cfg.lag
+    behind = jnp.where(state.clock < cfg.lag, state.clock.low, np.uint32(cfg.lag)) + source % every
     return kept, jax.tree.map(lambda x: x[slot(source)], kept), behind.astype(jnp.int32)
 
 

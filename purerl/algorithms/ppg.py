@@ -40,7 +40,6 @@ from flax import struct
 from purerl.acting.normalize import standardize_values
 from purerl.algorithms.ppo import ppo, ppo_loss, ppo_phases, value_term
 from purerl.config.algorithms import DAACConfig, PPGConfig
-from purerl.core.clock import advance, remainder, updates_since
 from purerl.core.metrics import mean_of
 from purerl.core.reductions import reduce_before
 from purerl.core.streams import sum_over_streams
@@ -76,7 +75,7 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
 
     def buffer_write(state: TrainState, steps: AuxBatch, carry: Any) -> Sequences:
         """Write a rollout in the place of that of `n_pi` updates ago."""
-        at = remainder(state.clock, cfg.n_pi).astype(jnp.int32)
+        at = (state.clock % cfg.n_pi).astype(jnp.int32)
         write = lambda axis: lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, at, axis)
         buffer = state.extra["buffer"]
         return Sequences(jax.tree.map(write(1), buffer.steps, steps), jax.tree.map(write(0), buffer.carry, carry))
@@ -105,7 +104,7 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
 
     def skipped(state: TrainState, after: TrainState) -> dict[str, Any]:
         """After a skipped update, store the previous rollout again (zeros if there is none)."""
-        at = remainder(advance(state.clock, cfg.n_pi - 1), cfg.n_pi).astype(jnp.int32)
+        at = ((state.clock + (cfg.n_pi - 1)) % cfg.n_pi).astype(jnp.int32)
         read = lambda axis: lambda x: jax.lax.dynamic_index_in_dim(x, at, axis, keepdims=False)
         buffer = state.extra["buffer"]
         before = jax.tree.map(read(1), buffer.steps), jax.tree.map(read(0), buffer.carry)
@@ -201,7 +200,7 @@ def aux_loss(cfg: PPGConfig, network: Network) -> Loss:
 def aux_phase_optimizer(cfg: PPGConfig, optimizer: Optimizer) -> Optimizer:
     """Return an optimizer with one rate for the phase: the schedule's at the first policy phase, so that the last one learns."""
     rates = learning_rates(without_kl_control(cfg).replace(lr=cfg.aux_lr), None, cfg.e_pi * cfg.num_minibatches)
-    at_first = lambda clock, step: rates(updates_since(clock, cfg.n_pi - 1), jnp.uint32(0))
+    at_first = lambda clock, step: rates(clock - (cfg.n_pi - 1), jnp.uint32(0))
     return optimizer._replace(rate=at_first, multipliers=lr_multipliers(cfg))
 
 

@@ -48,7 +48,7 @@ from purerl.core.keys import local_key, named_key
 from purerl.core.metrics import mean_of
 from purerl.core.reductions import pmean
 from purerl.core.types import Environment, Intrinsic, Network, PyTree, Transition
-from purerl.envs.signals import strong
+from purerl.envs.outputs import strong
 from purerl.networks.encoding import encode, without
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import CNN, MLP, Linear
@@ -100,7 +100,7 @@ class RNDNetwork(nn.Module):
 
 
 def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
-    """The intrinsic reward of a config with `rnd`.
+    """Return the intrinsic reward of a config with `rnd`.
 
     Args:
         cfg: its `rnd`, and the sizes of rollouts.
@@ -119,7 +119,7 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
     read = lambda obs: encode(seen_of(obs), space)
 
     def apply(net: RNDNetwork, params: PyTree, z: jax.Array) -> jax.Array:
-        """`z [L, N, ...]` to features `[L, N, F]`."""
+        """Map `z [L, N, ...]` to features `[L, N, F]`."""
         return applied(net, params, z.reshape(-1, *z.shape[2:])).reshape(*z.shape[:2], -1)
 
     def standardise(obs: Moments, seen: PyTree) -> jax.Array:
@@ -158,7 +158,7 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
 
 
 def predictor_loss(prediction: jax.Array, features: jax.Array, counts: jax.Array) -> jax.Array:
-    """The mean squared error over features, averaged over the steps that count, on all devices; 0 if there are none.
+    """Compute the mean squared error over features, averaged over the steps that count, on all devices; 0 if none does.
 
     Args:
         prediction, features: `[..., F]`.
@@ -172,7 +172,7 @@ def predictor_loss(prediction: jax.Array, features: jax.Array, counts: jax.Array
 def random_moments(
     cfg: OnPolicyConfig, env: Environment, network: Network, read: Callable, moments: Moments, key: jax.Array
 ) -> Moments:
-    """The moments updated with the observations that random actions lead to. The key is consumed."""
+    """Merge the observations that random actions lead to into moments. Consumes the key."""
     acting = with_uniform_policy(network, env.action_space, jnp.bool_(True))
     actor = reset_actor(env, acting, cfg.num_envs, key)
     params = acting.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
@@ -189,7 +189,7 @@ def random_moments(
 
 
 def intrinsic_of_pair(init: Callable, reward: Callable) -> Intrinsic:
-    """An intrinsic reward from a user's pair of pure functions.
+    """Return an intrinsic reward from a custom pair of pure functions.
 
     Args:
         init: `(key, obs [B, ...]) -> state`.

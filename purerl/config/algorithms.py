@@ -282,6 +282,6 @@ ALGORITHMS: dict[str, type[OnPolicyConfig]] = {"ppo": PPOConfig, "ppg": PPGConfi
 
 
 def algorithm_of(cfg: Config) -> str:
-    """The name of the algorithm that a config configures, as on the command line; a subclass configures that of its base."""
+    """Return the name of a config's algorithm, as on the command line; a subclass has that of its base."""
     names = {cls: name for name, cls in ALGORITHMS.items()}
     return next(names[cls] for cls in type(cfg).__mro__ if cls in names)

@@ -30,8 +30,8 @@ from purerl.config.rules import (
 )
 from purerl.core.errors import Problem, would_work
 from purerl.core.numbers import divisors, neighbours
-from purerl.core.spaces import entries_of, is_index
-from purerl.core.types import Box, Environment
+from purerl.core.spaces import Box, entries_of, is_index
+from purerl.core.types import Environment
 
 
 @configclass
@@ -299,7 +299,7 @@ class OnPolicyConfig(Config):
 
     @property
     def arch(self) -> str:
-        """Which torsos there are; of each algorithm's config a field, or a property."""
+        """Return which torsos there are: a field or a property of each algorithm's config."""
         raise NotImplementedError
 
     @property
@@ -314,7 +314,7 @@ class OnPolicyConfig(Config):
 
     @property
     def keeps_next_obs(self) -> bool:
-        """Whether a rollout has the observations that its steps led to."""
+        """Return True if a rollout has the observations that its steps led to."""
         return self.streams > 1
 
     @property
@@ -344,7 +344,7 @@ class OnPolicyConfig(Config):
 
     @property
     def training_length(self) -> int:
-        """Steps of a training sequence of a network with a memory."""
+        """Return the steps of a training sequence of a recurrent network."""
         return self.sequence_length or self.num_steps
 
     @property
@@ -446,19 +446,19 @@ class OnPolicyConfig(Config):
 
     @property
     def follows_progress(self) -> tuple[str, ...]:
-        """The schedules that depend on `total_timesteps`."""
+        """Return the schedules that depend on `total_timesteps`."""
         rate = self.lr_schedule == "linear" or (self.lr_schedule == "polynomial" and not self.decay_steps)
         linear = [name for name in ("clip_schedule", "ent_schedule") if getattr(self, name) == "linear"]
         return (*(("lr_schedule",) if rate else ()), *linear)
 
     @property
     def learns_from_others(self) -> Any:
-        """Whether an update may learn from data of an older policy; traced, where that depends on a float that is."""
+        """Return True if an update may learn from data of an older policy; traced, where that depends on a float that is."""
         return False
 
     @property
     def measures_kl(self) -> bool:
-        """Whether the exact KL divergence of the old from the new policy is computed."""
+        """Return True if the exact KL divergence of the old from the new policy is computed."""
         return self.lr_schedule == "kl_adaptive" or self.kl_penalty != "none"
 
     def warnings_of(self) -> list[Problem]:

@@ -33,7 +33,7 @@ GROUPS = (
 
 
 def parse_docs(doc: str) -> tuple[str, dict[str, FieldDoc]]:
-    """A docstring's text above its groups, and what they say of each field."""
+    """Return a docstring's text above its groups, and what they say of each field."""
     summary, *sections = re.split(rf"^({'|'.join(GROUPS)}):$", doc, flags=re.MULTILINE)
     docs = {}
     for group, entries in zip(sections[::2], sections[1::2], strict=True):
@@ -43,7 +43,7 @@ def parse_docs(doc: str) -> tuple[str, dict[str, FieldDoc]]:
 
 
 def documented(cls: type) -> list[str]:
-    """The groups of a config's fields as text: name, default, meaning."""
+    """Return the groups of a config's fields as text: name, default, meaning."""
     defaults = {f.name: shown(f, default_of(f)) for f in dataclasses.fields(cls)}
     sections = []
     for group in GROUPS:
@@ -58,11 +58,11 @@ def _filled(name: str, default: str, text: str) -> str:
 
 
 def default_of(field: dataclasses.Field) -> Any:
-    """The default of a field."""
+    """Return the default of a field."""
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 def shown(field: dataclasses.Field, value: Any) -> Any:
-    """A field's value as a reader writes it."""
+    """Return a field's value as a reader writes it."""
     is_auto = field.metadata["rule"].auto and isinstance(value, int | float | np.number) and value == AUTO
     return "auto" if is_auto else value

@@ -32,7 +32,7 @@ from purerl.core.numbers import is_int, is_number
 
 
 def leaf(default: float, rule: Rule = ANY, needs: Need | None = None) -> Any:
-    """A float field, a leaf of the config's PyTree: it can be swept.
+    """Return a float field, a leaf of the config's PyTree: it can be swept.
 
     Args:
         default: its default.
@@ -54,7 +54,7 @@ def leaf(default: float, rule: Rule = ANY, needs: Need | None = None) -> Any:
 
 
 def static(default: Any, rule: Rule = ANY, needs: Need | None = None) -> Any:
-    """A static field: not traced, compared by value, and hashed. Arguments as those of `leaf`.
+    """Return a static field: not traced, compared by value, and hashed. Arguments as those of `leaf`.
 
     Example:
         >>> @purerl.configclass
@@ -67,7 +67,7 @@ def static(default: Any, rule: Rule = ANY, needs: Need | None = None) -> Any:
 
 
 def nested(kind: type) -> Any:
-    """A field that is a config of this class, or None."""
+    """Return a field that is a config of this class, or None."""
     return dataclasses.field(default=None, metadata={"rule": ANY, "nested": kind})
 
 
@@ -117,7 +117,7 @@ def configclass(cls: type) -> type:
 
 
 def _with_hints(init: Callable) -> Callable:
-    """A constructor that refuses unknown names with what they may have meant."""
+    """Return a constructor that refuses unknown names with what they may have meant."""
 
     @functools.wraps(init)
     def checked(self, *args, **values):
@@ -128,7 +128,7 @@ def _with_hints(init: Callable) -> Callable:
 
 
 def count(default: int, rule: Rule, needs: Need | None = None) -> Any:
-    """A static integer that may also be written as a float: `1e6`."""
+    """Return a static integer that may also be written as a float: `1e6`."""
     return dataclasses.field(default=default, metadata={"rule": rule, "needs": needs, "static": True, "whole_float": True})
 
 
@@ -166,7 +166,7 @@ class Config:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The config with these values and defaults elsewhere.
+        """Return the config with these values and defaults elsewhere.
 
         Raises:
             ConfigError: a name that is no field, with the nearest that is.
@@ -180,7 +180,7 @@ class Config:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The config that `to_json` wrote; fields left out keep their defaults.
+        """Return the config that `to_json` wrote; fields left out keep their defaults.
 
         Raises:
             ConfigError: a name that is no field, with the nearest that is.
@@ -241,7 +241,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _auto_to_json(field: dataclasses.Field, value: Any) -> Any:
-    """A field's value with "auto" for the number that stands for it."""
+    """Return a field's value with "auto" for the number that stands for it."""
     return [shown(field, x) for x in value] if isinstance(value, list) else shown(field, value)
 
 
@@ -261,17 +261,17 @@ def _tuples(value: Any) -> Any:
 
 
 def is_float_leaf(field: dataclasses.Field) -> bool:
-    """Whether a field is a leaf with one number, and no parameters of an environment or config of its own."""
+    """Return True if a field is a leaf with one number, and no parameters of an environment or config of its own."""
     return not field.metadata.get("static") and field.type is float
 
 
 def kind_of(field: dataclasses.Field) -> Any:
-    """The type of a field's values. That of a count is int, though `5e5` may be written."""
+    """Return the type of a field's values. That of a count is int, though `5e5` may be written."""
     return int if field.metadata.get("whole_float") else field.type
 
 
 def or_default(value: Any, default: float) -> Any:
-    """A leaf's value, or this default where it is `AUTO`, elementwise."""
+    """Return a leaf's value, or this default where it is `AUTO`, elementwise."""
     if isinstance(value, Tracer):
         return jax.numpy.where(value == AUTO, default, value)
     is_auto = np.asarray(value) == AUTO  # of an array of JAX's too, which would become a tracer inside a trace
@@ -279,7 +279,7 @@ def or_default(value: Any, default: float) -> Any:
 
 
 def single_precision(cfg: AnyConfig) -> AnyConfig:
-    """The config with its float leaves as float32, whatever their width, so that no default width leaks into a program."""
+    """Return the config with its float leaves as float32, whatever their width, so that no default width leaks into a program."""
     floats = [f.name for f in dataclasses.fields(cfg) if is_float_leaf(f)]
     cast = lambda x: x.astype(np.float32) if isinstance(x, Tracer) else np.float32(x)
     inner = {name: single_precision(part) for name, part in _parts(cfg).items()}
@@ -287,7 +287,7 @@ def single_precision(cfg: AnyConfig) -> AnyConfig:
 
 
 def _parts(cfg: Config) -> dict[str, Config]:
-    """The configs inside a config, by field."""
+    """Return the configs inside a config, by field."""
     return {f.name: part for f in dataclasses.fields(cfg) if isinstance(part := getattr(cfg, f.name), Config)}
 
 
@@ -315,7 +315,7 @@ def validate(cfg: Config) -> None:
 
 
 def undecorated(cfg: Config) -> list[Problem]:
-    """A config whose class is none, since it only extends one."""
+    """Return a config whose class is none, since it only extends one."""
     hint = "the class of a config must be decorated with @purerl.configclass"
     return [] if "__dataclass_params__" in vars(type(cfg)) else [Problem("cfg", type(cfg).__name__, hint)]
 
@@ -328,7 +328,7 @@ def problems(cfg: Config) -> list[Problem]:
 
 
 def field_problems(cfg: Config) -> list[Problem]:
-    """What is wrong with each field by itself."""
+    """Report what is wrong with each field by itself."""
     found = []
     for field in dataclasses.fields(cfg):
         value, rule = getattr(cfg, field.name), field.metadata["rule"]
@@ -347,14 +347,14 @@ def field_problems(cfg: Config) -> list[Problem]:
 
 
 def not_scalar(cfg: Config) -> list[Problem]:
-    """The leaves of a config that are arrays: a sweep that was not unwrapped by `jax.vmap`."""
+    """Return the leaves of a config that are arrays: a sweep that was not unwrapped by `jax.vmap`."""
     hint = "must be one number; to train a sweep, jax.vmap over make_train"
     leaves = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if not f.metadata.get("static")}
     return [Problem(name, value, hint) for name, value in leaves.items() if any(np.ndim(x) for x in jax.tree.leaves(value))]
 
 
 def _is_numeric(value: Any) -> bool:
-    """Whether a value is a finite number, an array of them, or a tracer; lists are left to the environment to judge."""
+    """Return True if a value is a finite number, an array of them, or a tracer; lists are left to the environment to judge."""
     if isinstance(value, Tracer):
         return True
     if isinstance(value, str | bool | dict) or value is None:
@@ -377,7 +377,7 @@ def _static_problem(value: Any, kind: type, rule: Rule) -> str | None:
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Whether a value has the type of a field, as far as its outer type says: of `tuple[int, ...]` a tuple."""
+    """Return True if a value has the type of a field, as far as its outer type says: of `tuple[int, ...]` a tuple."""
     origin = typing.get_origin(kind)
     if origin is typing.Literal:
         return value in typing.get_args(kind)

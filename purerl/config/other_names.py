@@ -11,7 +11,7 @@ from purerl.core.errors import Problem, nearest
 
 @functools.cache
 def rows() -> tuple[dict[str, str], ...]:
-    """The table: `system`, `name` there, `purerl` (where it is here; "" for nowhere), `note`."""
+    """Return the table: `system`, `name` there, `purerl` (where it is here; "" for nowhere), `note`."""
     text = importlib.resources.files("purerl.config").joinpath("names.csv").read_text()
     return tuple(csv.DictReader(text.splitlines()))
 

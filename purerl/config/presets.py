@@ -196,7 +196,7 @@ PRESETS = {
 
 
 def preset(name: str) -> PPOConfig:
-    """The config that was tuned for this environment; PPO.
+    """Return the config that was tuned for this environment; PPO.
 
     Raises:
         ConfigError: there is none, with the nearest name that has one.

@@ -26,7 +26,7 @@ AUTO = -math.inf  # "auto" as a number: a leaf must be one, so that a config can
 
 
 def or_auto(rule: Rule) -> Rule:
-    """A rule that "auto" passes too."""
+    """Return a rule that "auto" passes too."""
     return Rule(f"{rule.text}, or 'auto'", lambda x: (x == AUTO) | rule.holds(x), rule.choices, auto=True)
 
 
@@ -60,7 +60,7 @@ def each(rule: Rule) -> Rule:
 
 
 def up_to(high: float, rule: Rule) -> Rule:
-    """A rule with an upper bound on top."""
+    """Return a rule with an upper bound on top."""
     return Rule(f"{rule.text} and at most {high:.1e}", lambda x: rule.holds(x) & (x <= high))
 
 
@@ -84,24 +84,24 @@ class Need(NamedTuple):
 
 
 def when(**choices: Any) -> Need:
-    """That a field has one of these values: `when(optimizer=("adam", "adamw"))`, `when(normalize_obs=True)`."""
+    """Check that a field has one of these values: `when(optimizer=("adam", "adamw"))`, `when(normalize_obs=True)`."""
     ((name, values),) = choices.items()
     values = values if isinstance(values, tuple) else (values,)
     return Need(f"{name} = {' or '.join(map(repr, values))}", lambda cfg, space: getattr(cfg, name) in values)
 
 
 def either(*needs: Need) -> Need:
-    """That one of several holds."""
+    """Check that one of several holds."""
     return Need(" or ".join(need.text for need in needs), lambda cfg, space: any(need.holds(cfg, space) for need in needs))
 
 
 def is_finite(name: str) -> Need:
-    """That a float is not infinite."""
+    """Check that a float is not infinite."""
     return Need(f"a finite {name}", lambda cfg, space: may_hold(getattr(cfg, name), np.isfinite))
 
 
 def is_above(name: str, bound: int) -> Need:
-    """That a static number is above a bound."""
+    """Check that a static number is above a bound."""
     return Need(f"{name} above {bound}", lambda cfg, space: getattr(cfg, name) > bound)
 
 

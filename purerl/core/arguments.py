@@ -6,7 +6,7 @@ from typing import Any
 
 
 def accepted(function: Callable, **values: Any) -> dict[str, Any]:
-    """Those of the values that a function has a parameter for, by its name."""
+    """Return the keyword arguments that a function accepts."""
     try:
         names = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a function of C has none that can be read

@@ -1,73 +1,69 @@
-"""The counter of finished updates, and what follows from it. It is exact beyond 2**32 without 64-bit JAX."""
+"""The counter of finished updates. It is exact beyond 2**32 without 64-bit JAX."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-
-from purerl.core.types import Clock
+from flax import struct
 
 WORD = 2**32
 
 
+class Clock(struct.PyTreeNode):
+    """Finished updates, `high * 2**32 + low`: two uint32 words, exact to 2**64 without 64-bit JAX.
+
+    `clock + n`, `clock - n`, which stays at 0 until n updates are finished, `clock < n` and `clock % k` are for Python ints.
+    """
+
+    high: jax.Array
+    low: jax.Array
+
+    def __add__(self, n: int) -> "Clock":
+        """Return the clock n < 2**32 updates later."""
+        low = self.low + np.uint32(n)
+        return Clock(high=self.high + (low < np.uint32(n)).astype(jnp.uint32), low=low)
+
+    def __sub__(self, n: int) -> "Clock":
+        """Return the clock as if it had begun after n updates; it stands at 0 until then."""
+        high, low = (np.uint32(word) for word in divmod(n, WORD))
+        early, borrow = self < n, (self.low < low).astype(jnp.uint32)
+        zero = jnp.uint32(0)
+        return Clock(high=jnp.where(early, zero, self.high - high - borrow), low=jnp.where(early, zero, self.low - low))
+
+    def __lt__(self, n: int) -> jax.Array:
+        """Return True if fewer than n updates are finished. Bool scalar."""
+        high, low = (np.uint32(word) for word in divmod(n, WORD))
+        return (self.high < high) | ((self.high == high) & (self.low < low))
+
+    def __mod__(self, k: int) -> jax.Array:
+        """Return the remainder by k, at most 2**16 so that the words' remainders multiply within 32 bits. uint32 scalar."""
+        size, word = np.uint32(k), np.uint32(WORD % k)
+        return ((self.high % size) * word + self.low % size) % size
+
+    def __int__(self) -> int:
+        """Return the number of finished updates, exactly. Needs a concrete clock."""
+        return int(self.high) * WORD + int(self.low)
+
+    def as_float(self) -> jax.Array:
+        """Return the number of finished updates, rounded to float32."""
+        return self.high.astype(jnp.float32) * np.float32(WORD) + self.low.astype(jnp.float32)
+
+    def progress(self, num_updates: int) -> jax.Array:
+        """Return the finished share of a run of `num_updates`: float32 from 0 to 1."""
+        return jnp.minimum(self.as_float() / np.float32(num_updates), np.float32(1))
+
+    def is_due(self, every: int) -> jax.Array:
+        """Return True if the next update is the last of each `every`: the k-th, the 2k-th, ... Bool scalar."""
+        return self % every == np.uint32(every - 1)
+
+
 def clock_at(updates: int) -> Clock:
-    """The clock after so many updates."""
+    """Return the clock after so many updates."""
     high, low = divmod(updates, WORD)
     return Clock(high=jnp.uint32(high), low=jnp.uint32(low))
 
 
-def updates_at(clock: Clock) -> int:
-    """The number of finished updates, as an exact Python int. Needs a concrete clock."""
-    return int(clock.high) * WORD + int(clock.low)
-
-
-def advance(clock: Clock, by: int) -> Clock:
-    """The clock `by < 2**32` counts later."""
-    low = clock.low + np.uint32(by)
-    return Clock(high=clock.high + (low < np.uint32(by)).astype(jnp.uint32), low=low)
-
-
-def increment(clock: Clock) -> Clock:
-    """The clock one update later."""
-    return advance(clock, 1)
-
-
-def is_before(clock: Clock, updates: int) -> jax.Array:
-    """Whether fewer than so many updates are finished. Bool scalar."""
-    high, low = (np.uint32(word) for word in divmod(updates, WORD))
-    return (clock.high < high) | ((clock.high == high) & (clock.low < low))
-
-
-def updates_since(clock: Clock, updates: int) -> Clock:
-    """The clock as if it had begun after so many updates; it stands at 0 until then."""
-    high, low = (np.uint32(word) for word in divmod(updates, WORD))
-    early, borrow = is_before(clock, updates), (clock.low < low).astype(jnp.uint32)
-    zero = jnp.uint32(0)
-    return Clock(high=jnp.where(early, zero, clock.high - high - borrow), low=jnp.where(early, zero, clock.low - low))
-
-
-def updates_in_float32(clock: Clock) -> jax.Array:
-    """The number of finished updates, rounded: float32."""
-    return clock.high.astype(jnp.float32) * np.float32(WORD) + clock.low.astype(jnp.float32)
-
-
-def progress(clock: Clock, num_updates: int) -> jax.Array:
-    """Finished share of a run of `num_updates`: float32 from 0 to 1."""
-    return jnp.minimum(updates_in_float32(clock) / np.float32(num_updates), np.float32(1))
-
-
 def gradient_steps(clock: Clock, per_update: int, step: jax.Array) -> jax.Array:
-    """Gradient steps before the one of this index in its update: int32, which stays at its largest value once it is reached."""
+    """Return the gradient steps before the one of this index in its update: int32, which stays at its largest value."""
     largest = 2**31 - 1
     counted = clock.low * np.uint32(per_update) + step
-    return jnp.where(is_before(clock, largest // per_update), counted.astype(jnp.int32), jnp.int32(largest))
-
-
-def remainder(clock: Clock, k: int) -> jax.Array:
-    """Finished updates modulo k, at most 2**16 so that the remainders of both words multiply within 32 bits. uint32 scalar."""
-    modulus, word = np.uint32(k), np.uint32(WORD % k)
-    return ((clock.high % modulus) * word + clock.low % modulus) % modulus
-
-
-def is_due(clock: Clock, every: int) -> jax.Array:
-    """Whether the update that the clock stands before is one of each k-th: the k-th, the 2k-th, ... Bool scalar."""
-    return remainder(clock, every) == np.uint32(every - 1)
+    return jnp.where(clock < largest // per_update, counted.astype(jnp.int32), jnp.int32(largest))

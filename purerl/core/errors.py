@@ -22,7 +22,7 @@ class Problem(NamedTuple):
 
 
 def _in_a_line(value: Any) -> str:
-    """A value in one short line."""
+    """Show a value in one short line."""
     try:
         text = " ".join(repr(value).split())
     except Exception:  # a value of the user's may have any repr, and Python refuses to write integers of thousands of digits
@@ -49,7 +49,7 @@ def code_of(field: str, what: str) -> Iterator[None]:
 
 
 def guarded(field: str, function: Callable) -> Callable:
-    """A user's function whose errors are ConfigErrors that name the argument it came by."""
+    """Return a custom function whose errors are ConfigErrors that name its argument."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -83,7 +83,7 @@ def raise_if_any(found: list[Problem]) -> None:
 
 
 def nearest(name: str, names: Iterable[str], otherwise: str = "") -> str:
-    """A hint that names what `name` may have meant; or else this one, by default every choice."""
+    """Return a hint that names what `name` may have meant; or else the given hint, by default every choice."""
     names = list(names)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise or f"choose from {', '.join(names)}"

@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.clock import Clock
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.reductions import fold_in_device
-from purerl.core.types import Clock
 
 
 def named_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax.Array:
-    """The key for the use `name` of randomness at these counters, folded from the root `key`.
+    """Return the key for the use `name` of randomness at these counters, folded from the root `key`.
 
     Unlike splitting, this does not depend on which other names exist or on the order of the calls. The root key is not consumed,
     but each pair of a name and counters must be used only once.
@@ -33,17 +33,17 @@ def local_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> 
 
 
 def flat_draw(draw: Callable, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """`draw(key, shape)` float32, by way of one flat axis: the same numbers, for half the compile time. The key is consumed."""
+    """Return `draw(key, shape)` by way of one flat axis: the same numbers for half the compile time. Consumes the key."""
     return draw(key, (math.prod(shape),), jnp.float32).reshape(shape)
 
 
 def split_keys(key: jax.Array, *shape: int) -> jax.Array:
-    """`jax.random.split(key, shape)`, by way of one flat axis: the same keys, for half the compile time. The key is consumed."""
+    """Return `jax.random.split(key, shape)` by way of one flat axis: the same keys for half the compile time."""
     return jax.random.split(key, math.prod(shape)).reshape(shape)
 
 
 def typed_key(key: jax.Array) -> jax.Array:
-    """A single key, typed (`jax.random.key`) or raw (`jax.random.PRNGKey`), as a typed one.
+    """Return a single key, typed (`jax.random.key`) or raw (`jax.random.PRNGKey`), as a typed one.
 
     Raises:
         ConfigError: not a key, or more than one.

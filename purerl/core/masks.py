@@ -8,7 +8,8 @@ import numpy as np
 
 from purerl.core.metrics import Sum
 from purerl.core.reductions import total
-from purerl.core.types import Discrete, Environment, MultiDiscrete, Space
+from purerl.core.spaces import Discrete, MultiDiscrete, Space
+from purerl.core.types import Environment
 
 ENTRY = "action_mask"
 VALUES = "an action mask has 1 (or True) for each valid action and 0 for each other one, no logarithms such as 0 and -inf"

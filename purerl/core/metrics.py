@@ -53,18 +53,18 @@ class Max(struct.PyTreeNode):
 
 
 def mean_of(x: jax.Array) -> Mean:
-    """The mean over all of `x`, on all devices."""
+    """Return the mean over all of `x`, on all devices."""
     return Mean(reductions.total(x.astype(jnp.float32)), jnp.int32(x.size * reductions.num_devices()))
 
 
 def mean_where(x: jax.Array, where: jax.Array) -> Mean:
-    """The mean of those entries of `x`, on all devices, where the mask is set."""
+    """Return the mean of the entries of `x` where the mask is set, on all devices."""
     kept = jnp.where(where, x, jnp.zeros_like(x)).astype(jnp.float32)
     return Mean(reductions.total(kept), reductions.total(where.astype(jnp.int32)))
 
 
 def explained_variance(value: jax.Array, target: jax.Array) -> Mean:
-    """The share of the targets' variance that the values predict, `1 - var(target - value) / var(target)`.
+    """Return the share of the targets' variance that the values predict, `1 - var(target - value) / var(target)`.
 
     1 is perfect and 0 no better than the targets' mean. Not counted where all targets are equal.
     """
@@ -81,7 +81,7 @@ def values(metrics: dict[str, Any]) -> dict[str, jax.Array]:
 
 
 def accumulate(update: Callable, state: Any, count: jax.Array) -> tuple[Any, dict[str, Any]]:
-    """`count` times `(state) -> (state, metrics)`: the last state, and the metrics of all as one row."""
+    """Apply `(state) -> (state, metrics)` `count` times; return the last state, and the metrics as one row."""
     kinds = jax.eval_shape(update, state)[1]
     start = lambda metric: lambda x: jnp.full(x.shape, metric.start, x.dtype)
     nothing = {name: jax.tree.map(start(metric), metric) for name, metric in kinds.items()}
@@ -94,14 +94,14 @@ def accumulate(update: Callable, state: Any, count: jax.Array) -> tuple[Any, dic
 
 
 def add_up(metrics: dict[str, Any]) -> dict[str, Any]:
-    """All rows as one, on the host, `[..., rows] -> [...]`: one after the other, so that pieces do not matter."""
+    """Aggregate rows on the host, `[..., rows] -> [...]`: one after the other, so that pieces do not matter."""
     ufunc = {jnp.add: np.add, jnp.maximum: np.maximum}
     add = lambda metric: lambda x: ufunc[metric.add].accumulate(x, axis=-1)[..., -1]
     return {name: jax.tree.map(add(metric), metric) for name, metric in metrics.items()}
 
 
 def over_the_last(mean: Mean, share: float) -> np.ndarray:
-    """A mean over the last share of the rows of each run, `[rows]` or `[runs, rows]` on the host; `[runs]`.
+    """Average the last share of each run's rows, `[rows]` or `[runs, rows]` on the host; return `[runs]`.
 
     Where nothing was counted there, over all rows; NaN where nothing was counted at all.
     """

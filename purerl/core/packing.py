@@ -27,7 +27,7 @@ class Packed(struct.PyTreeNode):
 
 
 def pack(tree: PyTree, lead: tuple[int, ...] | None) -> Packed:
-    """A tree with those of its small arrays packed that have these leading axes; with None nothing is."""
+    """Pack the small arrays of a tree that have these leading axes; with None, pack nothing."""
     leaves, structure = jax.tree.flatten(tree)
     rows = tuple(_row(x, lead) for x in leaves)
     dtypes = {row.dtype for row in rows if row is not None}
@@ -39,7 +39,7 @@ def pack(tree: PyTree, lead: tuple[int, ...] | None) -> Packed:
 
 
 def unpack(packed: Packed) -> PyTree:
-    """What was packed, with whatever leading axes it has now."""
+    """Return the tree that was packed, with the leading axes that it has now."""
     sizes = [math.prod(row.shape) for row in packed.rows if row is not None]
     words = iter(jnp.split(packed.arrays[0], np.cumsum(sizes)[:-1], axis=-1) if sizes else [])
     others = iter(packed.arrays[1:] if sizes else packed.arrays)
@@ -48,7 +48,7 @@ def unpack(packed: Packed) -> PyTree:
 
 
 def _row(x: jax.Array, lead: tuple[int, ...] | None) -> jax.ShapeDtypeStruct | None:
-    """The shape and dtype of a row if it is to be packed."""
+    """Return the shape and dtype of a row that is packed, else None."""
     if lead is None:
         return None
     is_word = x.dtype == bool or (jnp.issubdtype(x.dtype, jnp.number) and x.dtype.itemsize == 4)

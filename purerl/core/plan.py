@@ -28,7 +28,7 @@ HOST = """environments on the host, outside of JAX:
 
 
 def needed_bytes(compiled: Any) -> int:
-    """What a program needs of the memory of each device, by its compiler: arguments, results, and what is between them."""
+    """Return the bytes a program needs on each device, by its compiler: arguments, results, temporaries."""
     needed = compiled.memory_analysis()
     bytes_of = needed.argument_size_in_bytes + needed.output_size_in_bytes - needed.alias_size_in_bytes
     return bytes_of + needed.temp_size_in_bytes
@@ -71,7 +71,7 @@ class Plan:
 
     @functools.cached_property
     def update_bytes(self) -> int:
-        """What an update needs of a device's memory at most, by the compiler. Compiles it."""
+        """Return the most bytes that an update needs on a device, by the compiler. Compiles it."""
         return needed_bytes(self.compile_update())
 
     def __str__(self) -> str:

@@ -31,7 +31,7 @@ from purerl.core.types import PyTree
 
 
 def by_platform(*args: PyTree, cpu: Callable, accelerator: Callable, tpu: Callable | None = None) -> PyTree:
-    """`cpu(*args)` in a program for a CPU, in one for a GPU or TPU `accelerator(*args)`; the results are shaped alike.
+    """Compute `cpu(*args)` in a program for a CPU, `accelerator(*args)` in one for a GPU or TPU; the shapes are alike.
 
     `tpu` is the way of a TPU where that has one of its own.
     """
@@ -39,7 +39,7 @@ def by_platform(*args: PyTree, cpu: Callable, accelerator: Callable, tpu: Callab
 
 
 def with_matmul_precision(function: Callable, precision: str) -> Callable:
-    """A function whose products of matrices are computed in this precision, their gradients too; `default` leaves them alone."""
+    """Return a function that multiplies matrices in this precision, its gradients too; `default` changes nothing."""
     if precision == "default":
         return function
 
@@ -54,7 +54,7 @@ def with_matmul_precision(function: Callable, precision: str) -> Callable:
 def scan(
     step: Callable, carry: PyTree, xs: PyTree, *, unroll: int = 1, reverse: bool = False, recomputes: bool = False
 ) -> tuple[PyTree, PyTree]:
-    """`jax.lax.scan`, with two changes on an accelerator, where each iteration costs as much as it has kernels.
+    """Scan as `jax.lax.scan`, with two changes on an accelerator, where an iteration costs as much as its kernels.
 
     Args:
         step, carry, xs, reverse: as there.
@@ -75,7 +75,7 @@ def scan(
 
 
 def where_any(flags: jax.Array, run: Callable, otherwise: PyTree) -> PyTree:
-    """`run()` if any of the flags is set. If none is, an accelerator gives `run()` and a CPU `otherwise`: do not read it then.
+    """Return `run()` if a flag is set. If none is, an accelerator gives `run()`, a CPU `otherwise`: do not read it then.
 
     On a CPU a branch: what is seldom needed is seldom computed. On an accelerator it is always computed: a GPU's host would wait
     for the flags, which takes longer than a few small kernels, and of thousands of environments some nearly always need it.

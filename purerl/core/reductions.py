@@ -36,7 +36,7 @@ _AXIS: contextvars.ContextVar[Axis | None] = contextvars.ContextVar("axis", defa
 
 
 def on_axis(function: Callable, axis: Axis | None) -> Callable:
-    """A function that is traced as one device's share of what is computed on this axis; with None as it is."""
+    """Return a function that is traced as one device's share of an axis; with None the function itself."""
     if axis is None:
         return function
 
@@ -52,7 +52,7 @@ def on_axis(function: Callable, axis: Axis | None) -> Callable:
 
 
 def shapes_on(axis: Axis | None, function: Callable, *args: Any) -> Any:
-    """The shapes of what a function gives on one device of an axis."""
+    """Return the shapes of a function's results on one device of an axis."""
     if axis is None:
         return jax.eval_shape(function, *args)
     on_all = jax.vmap(on_axis(function, axis), in_axes=None, axis_name=axis.name, axis_size=axis.size)
@@ -63,7 +63,7 @@ def shapes_on(axis: Axis | None, function: Callable, *args: Any) -> Any:
 
 
 def num_devices() -> int:
-    """How many devices an agent has."""
+    """Return the number of devices of an agent."""
     axis = _AXIS.get()
     return 1 if axis is None else axis.size
 
@@ -138,12 +138,12 @@ def reduce_before(metrics: Any, key: jax.Array, batch: Any) -> tuple[Any, jax.Ar
 
 
 def gathered(tree: Any) -> Any:
-    """What all devices hold, one after the other along the first axis."""
+    """Gather the arrays of all devices, one after the other along the first axis."""
     return _over(lambda x, name: jax.lax.all_gather(x, name, tiled=True), tree)
 
 
 def quantile(x: jax.Array, q: float) -> jax.Array:
-    """The value that a share `q` of all of `x`, on all devices, does not exceed; to 2**-24 of the range of `x`.
+    """Return the q-quantile of all of `x`, on all devices, to 2**-24 of the range of `x`.
 
     By bisection, since sorting takes longer than all else that is done with a large batch (see `purerl.learning.shuffle`).
     """

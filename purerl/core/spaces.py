@@ -1,28 +1,119 @@
-"""Observations and actions by their shapes."""
+"""Spaces of actions and observations, and what follows from their shapes."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.core.types import Discrete, Environment, Indices, PyTree, TimeStep
+
+class Discrete(NamedTuple):
+    """The integers `0 .. n - 1`.
+
+    Example:
+        >>> purerl.Discrete(4).dtype
+        dtype('int32')
+    """
+
+    n: int
+    dtype = np.dtype(np.int32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return ()
+
+
+class MultiDiscrete(NamedTuple):
+    """Several choices at once: `[len(sizes)]` int32, the i-th one of `0 .. sizes[i] - 1`.
+
+    Example:
+        >>> purerl.MultiDiscrete((3, 2)).shape
+        (2,)
+    """
+
+    sizes: tuple[int, ...]
+    dtype = np.dtype(np.int32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.sizes),)
+
+
+class MultiBinary(NamedTuple):
+    """Several switches at once: `[n]` int32 of 0 and 1.
+
+    Example:
+        >>> purerl.MultiBinary(5).shape
+        (5,)
+    """
+
+    n: int
+    dtype = np.dtype(np.int32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.n,)
+
+
+class Indices(NamedTuple):
+    """An array of indices in an observation, such as the tiles of a map or the pieces on a board. A network sees them one-hot.
+
+    sizes: how many values an index has, and the one-hot vectors become a new last axis; or a tuple of these numbers, one for each
+      place on the last axis, and their one-hot vectors follow one another on it.
+    shape: of the array.
+
+    Example:
+        >>> tiles = purerl.Indices((13, 12), shape=(7, 7, 2), dtype=np.dtype(np.uint8))  # what is there, and its colour
+        >>> tiles.encoded_shape
+        (7, 7, 25)
+    """
+
+    sizes: int | tuple[int, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype = np.dtype(np.int32)
+
+    @property
+    def encoded_shape(self) -> tuple[int, ...]:
+        """Return the shape that a network sees."""
+        return (*self.shape[:-1], sum(self.sizes)) if isinstance(self.sizes, tuple) else (*self.shape, self.sizes)
+
+
+class Box(NamedTuple):
+    """Real arrays between two bounds.
+
+    low, high: `[*shape]` float32, in the environment's own units; may be infinite.
+
+    Example:
+        >>> purerl.Box(low=-np.ones(3, np.float32), high=np.ones(3, np.float32)).shape
+        (3,)
+    """
+
+    low: np.ndarray | jax.Array
+    high: np.ndarray | jax.Array
+    dtype = np.dtype(np.float32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.low.shape
+
+
+Space = Discrete | MultiDiscrete | MultiBinary | Box
 
 
 def is_index(space: Any) -> bool:
-    """Whether it is the space of an index, or of an array of them, and not of quantities."""
+    """Return True for categorical spaces: an index, or an array of indices."""
     return isinstance(space, Discrete | Indices)
 
 
 def encoded_shape(space: Any) -> tuple[int, ...]:
-    """The shape that a network sees of an entry of an observation."""
+    """Return the shape that a network sees of an entry of an observation."""
     if isinstance(space, Discrete):
         return (space.n,)
     return space.encoded_shape if isinstance(space, Indices) else space.shape
 
 
-def entries_of(space: PyTree) -> dict[str, Any]:
-    """The spaces of the entries of an observation, by name; "" for one that is a single array."""
+def entries_of(space: Any) -> dict[str, Any]:
+    """Return the spaces of an observation's entries by name; the name of a single array is ""."""
     leaves = jax.tree_util.tree_leaves_with_path(space, is_leaf=is_index)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves}
 
@@ -41,11 +132,3 @@ def bounds_map(low: np.ndarray | jax.Array, high: np.ndarray | jax.Array) -> tup
     is_scale = jnp.isfinite(low) & jnp.isfinite(high) & (0.5 * high - 0.5 * low < WIDEST)
     low, high = jnp.where(is_scale, low, -jnp.ones_like(low)), jnp.where(is_scale, high, jnp.ones_like(high))
     return 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low  # halved first: the sum of two bounds may overflow
-
-
-def step_shapes(env: Environment, count: int) -> TimeStep:
-    """What a step of so many environments gives, by shapes alone."""
-    keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, count)))
-    env_state, _ = jax.eval_shape(env.reset, jax.ShapeDtypeStruct((count,), keys.dtype))
-    action = jax.ShapeDtypeStruct((count, *env.action_space.shape), env.action_space.dtype)
-    return jax.eval_shape(env.step, keys, env_state, action)

@@ -6,10 +6,10 @@ EPISODIC = (True, False)  # the environment's stream ends with an episode, the i
 
 
 def extrinsic(x: jax.Array, like: jax.Array) -> jax.Array:
-    """The environment's stream of `x [T, B(, K)]`: `[T, B]`, the shape of `like`."""
+    """Return the environment's stream of `x [T, B(, K)]`: `[T, B]`, the shape of `like`."""
     return x if x.ndim == like.ndim else x[..., 0]
 
 
 def sum_over_streams(x: jax.Array, like: jax.Array) -> jax.Array:
-    """The sum of `x [L, N(, K)]` over its streams: `[L, N]`, the shape of `like`."""
+    """Sum `x [L, N(, K)]` over its streams: `[L, N]`, the shape of `like`."""
     return x if x.ndim == like.ndim else x.sum(-1)

@@ -9,107 +9,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from flax import struct
+
+from purerl.core.clock import Clock
+from purerl.core.spaces import Space
 
 PyTree = Any
 Scalar = float | jax.Array  # a hyperparameter: of a config, or traced
-
-
-# --- spaces -----------------------------------------------------------------------------------------------------------
-
-
-class Discrete(NamedTuple):
-    """The integers `0 .. n - 1`.
-
-    Example:
-        >>> purerl.Discrete(4).dtype
-        dtype('int32')
-    """
-
-    n: int
-    dtype = np.dtype(np.int32)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return ()
-
-
-class MultiDiscrete(NamedTuple):
-    """Several choices at once: `[len(sizes)]` int32, the i-th one of `0 .. sizes[i] - 1`.
-
-    Example:
-        >>> purerl.MultiDiscrete((3, 2)).shape
-        (2,)
-    """
-
-    sizes: tuple[int, ...]
-    dtype = np.dtype(np.int32)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (len(self.sizes),)
-
-
-class MultiBinary(NamedTuple):
-    """Several switches at once: `[n]` int32 of 0 and 1.
-
-    Example:
-        >>> purerl.MultiBinary(5).shape
-        (5,)
-    """
-
-    n: int
-    dtype = np.dtype(np.int32)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return (self.n,)
-
-
-class Indices(NamedTuple):
-    """An array of indices in an observation, such as the tiles of a map or the pieces on a board. A network sees them one-hot.
-
-    sizes: how many values an index has, and the one-hot vectors become a new last axis; or a tuple of these numbers, one for each
-      place on the last axis, and their one-hot vectors follow one another on it.
-    shape: of the array.
-
-    Example:
-        >>> tiles = purerl.Indices((13, 12), shape=(7, 7, 2), dtype=np.dtype(np.uint8))  # what is there, and its colour
-        >>> tiles.encoded_shape
-        (7, 7, 25)
-    """
-
-    sizes: int | tuple[int, ...]
-    shape: tuple[int, ...]
-    dtype: np.dtype = np.dtype(np.int32)
-
-    @property
-    def encoded_shape(self) -> tuple[int, ...]:
-        """The shape that a network sees."""
-        return (*self.shape[:-1], sum(self.sizes)) if isinstance(self.sizes, tuple) else (*self.shape, self.sizes)
-
-
-class Box(NamedTuple):
-    """Real arrays between two bounds.
-
-    low, high: `[*shape]` float32, in the environment's own units; may be infinite.
-
-    Example:
-        >>> purerl.Box(low=-np.ones(3, np.float32), high=np.ones(3, np.float32)).shape
-        (3,)
-    """
-
-    low: np.ndarray | jax.Array
-    high: np.ndarray | jax.Array
-    dtype = np.dtype(np.float32)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.low.shape
-
-
-Space = Discrete | MultiDiscrete | MultiBinary | Box
 
 
 # --- environments -----------------------------------------------------------------------------------------------------
@@ -196,6 +102,13 @@ class Environment(NamedTuple):
     host: Any = None
     resets_itself: bool = False
 
+    def step_shapes(self, count: int) -> TimeStep:
+        """Return the shapes of the output of `step` for `count` environments."""
+        keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, count)))
+        env_state, _ = jax.eval_shape(self.reset, jax.ShapeDtypeStruct((count,), keys.dtype))
+        action = jax.ShapeDtypeStruct((count, *self.action_space.shape), self.action_space.dtype)
+        return jax.eval_shape(self.step, keys, env_state, action)
+
 
 # --- networks ---------------------------------------------------------------------------------------------------------
 
@@ -247,7 +160,7 @@ class Network(NamedTuple):
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether it has a memory."""
+        """Return True if the network has a hidden state."""
         return bool(jax.tree.leaves(jax.eval_shape(lambda: self.initial_carry(1))))
 
 
@@ -380,13 +293,6 @@ class Actor(struct.PyTreeNode):
     carry: PyTree
     episode_return: jax.Array
     episode_length: jax.Array
-
-
-class Clock(struct.PyTreeNode):
-    """Finished updates, `high * 2**32 + low`: two uint32 words, exact to 2**64 without 64-bit JAX."""
-
-    high: jax.Array
-    low: jax.Array
 
 
 class TrainState(struct.PyTreeNode):

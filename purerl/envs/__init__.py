@@ -5,7 +5,7 @@ from typing import Any
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.masks import with_named_mask
 from purerl.core.types import Environment
-from purerl.envs.finite import with_finite
+from purerl.envs.finite_resets import with_finite
 from purerl.envs.functions import check_not_gymnasium
 from purerl.envs.own import checked, with_info
 from purerl.envs.parameters import overridden
@@ -23,7 +23,7 @@ def make_env(
     num_envs: int = 2,
     finite: bool = False,
 ) -> Environment:
-    """The environment of an id, or of an object, behind purerl's protocol.
+    """Return the environment of an id, or of an object, behind purerl's protocol.
 
     Args:
         env_id: id of a registered gymnax environment, or of another suite's, such as `brax/ant`; not used when `env` is given.
@@ -79,7 +79,7 @@ def make_env(
 def _own(
     env: Environment, env_params: dict[str, Any], params: Any, info: tuple[str, ...], num_envs: int, finite: bool
 ) -> Environment:
-    """An `Environment` as it is, with these entries of its info."""
+    """Return an `Environment` as it is, with these entries of its info."""
     given = {"env_params": env_params or params}
     if found := [Problem(name, x, "a purerl.Environment has no parameters to set") for name, x in given.items() if x]:
         raise ConfigError(found)
@@ -87,7 +87,7 @@ def _own(
 
 
 def lives_on_host(env_id: str, env: Any = None) -> bool:
-    """Whether the environment of a config, or one in its place, lives outside of JAX. Nothing is made."""
+    """Return True if the environment of a config, or one in its place, lives outside of JAX. Nothing is made."""
     return env.host is not None if isinstance(env, Environment) else env is None and env_id.startswith("gymnasium/")
 
 
@@ -101,7 +101,7 @@ def _informed(env: Environment, info: tuple[str, ...], finite: bool, num_envs: i
 def swept_problems(
     env_id: str, env_kwargs: tuple, env_params: dict[str, Any], env: Any = None, params: Any = None
 ) -> list[Problem]:
-    """What is wrong with the environments of a batch of configs; the arguments are those of `make_env`, overrides `[configs]`."""
+    """Report what is wrong with the environments of a batch of configs; arguments as of `make_env`, overrides `[configs]`."""
     if isinstance(env, Environment):
         return []
     suite, name = adapter(env_id if env is None else "")

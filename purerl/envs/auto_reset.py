@@ -33,7 +33,7 @@ class AutoReset:
 
 
 def auto_reset(reset: Callable, step: Callable, slow_reset: bool = False) -> AutoReset:
-    """A batched step that starts a new episode wherever one ended.
+    """Return a batched step that starts a new episode wherever one ended.
 
     Args:
         reset: `(key) -> (obs, env_state)` of one environment.
@@ -71,7 +71,7 @@ def restart(reset: Callable, keys: jax.Array, ended: jax.Array, running: PyTree,
 
 
 def _reset_in_lanes(reset: Callable, keys: jax.Array, done: jax.Array, running: PyTree) -> PyTree:
-    """`restart` with a slow reset."""
+    """Return `restart` with a slow reset."""
     count = done.size
     ended_first, ended = jnp.argsort(~done), done.sum(dtype=jnp.int32)
 

@@ -27,7 +27,7 @@ with importing_mujoco():
 WITHOUT_BACKEND = ("fast",)
 
 
-class Made(NamedTuple):
+class BraxTask(NamedTuple):
     """An environment of brax with the limit of its wrapper."""
 
     env: Any
@@ -35,8 +35,8 @@ class Made(NamedTuple):
     action_repeat: int
 
 
-def make(name: str, env_kwargs: tuple) -> Made:
-    """The environment of this name.
+def make(name: str, env_kwargs: tuple) -> BraxTask:
+    """Return the environment of this name.
 
     Raises:
         ConfigError: no such name, or its constructor refused the arguments.
@@ -51,16 +51,16 @@ def make(name: str, env_kwargs: tuple) -> Made:
         kwargs = {"backend": "spring", **kwargs}
     with constructing(f"brax/{name}", env_kwargs), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Brax System, piplines and environments", UserWarning)
-        return Made(envs.get_environment(name, **kwargs), **sizes)
+        return BraxTask(envs.get_environment(name, **kwargs), **sizes)
 
 
-def default_params(made: Made) -> Any:
-    """The system that is simulated; None for `fast`, which has none."""
+def default_params(made: BraxTask) -> Any:
+    """Return the system that is simulated; None for `fast`, which has none."""
     return getattr(made.env, "sys", None)
 
 
-def adapt(made: Made, params: Any) -> Environment:
-    """The environment with this system as a `purerl.Environment`."""
+def adapt(made: BraxTask, params: Any) -> Environment:
+    """Return the environment with this system as a `purerl.Environment`."""
     env = made.env
     if params is not None and params is not env.sys:
         env = copy.copy(env)

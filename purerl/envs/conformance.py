@@ -13,8 +13,8 @@ from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, raise_if
 from purerl.core.keys import named_key, split_keys
 from purerl.core.masks import VALUES, choices_of, is_empty, is_malformed
 from purerl.core.numbers import is_int
-from purerl.core.spaces import entries_of, is_index
-from purerl.core.types import NEVER, Box, Discrete, Environment, MultiDiscrete, PyTree
+from purerl.core.spaces import Box, Discrete, MultiDiscrete, entries_of, is_index
+from purerl.core.types import NEVER, Environment, PyTree
 from purerl.envs import make_env
 from purerl.envs.functions import wrapped_if_bare
 from purerl.envs.host import host_errors
@@ -119,7 +119,7 @@ ROWS = (
 SHARED = "environments share parts of the state, as the agents of one game do, so that resets were not looked at"
 
 
-class Trial(NamedTuple):
+class RandomRollout(NamedTuple):
     """What a random rollout gave.
 
     terminated, truncated: `[T, B]`. length: `[T, B]`, of the episode so far. stale: a running episode's `next_obs` is not
@@ -175,8 +175,8 @@ def _actions(space: Any, key: jax.Array, count: int, mask: jax.Array | None = No
     return jax.random.bernoulli(key, 0.5, shape).astype(jnp.int32)
 
 
-def _trial(env: Environment, key: jax.Array, B: int, T: int) -> Trial:
-    """A rollout of random actions, without its observations."""
+def _trial(env: Environment, key: jax.Array, B: int, T: int) -> RandomRollout:
+    """Collect a rollout of random actions, without its observations."""
     env_state, obs = env.reset(jax.random.split(named_key(key, "start"), B))
     first_obs, no = obs, jnp.zeros(B, bool)
     by_row = all(x.shape[:1] == (B,) for x in jax.tree.leaves(env_state))
@@ -211,16 +211,16 @@ def _trial(env: Environment, key: jax.Array, B: int, T: int) -> Trial:
     start = env_state, obs, jnp.zeros(B, jnp.int32), env_state if by_row else None, _actions(env.action_space, key, B), no
     (env_state, *_, last_state, last_action, ended), seen = jax.lax.scan(step, start, jnp.arange(T, dtype=jnp.uint32))
     data = lambda tree: jax.tree.map(_numbers, tree)
-    return Trial(**seen, last_state=data(last_state), last_action=last_action, ended=ended, state=data(env_state))
+    return RandomRollout(**seen, last_state=data(last_state), last_action=last_action, ended=ended, state=data(env_state))
 
 
 def _numbers(x: jax.Array) -> jax.Array:
-    """An array that can be read on the host: of keys their words."""
+    """Return an array that can be read on the host: of keys their words."""
     return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
 def _alike(a: PyTree, b: PyTree, B: int) -> jax.Array:
-    """Whether two trees `[B, ...]` are equal, NaN to NaN: `[B]`."""
+    """Return True if two trees `[B, ...]` are equal, NaN to NaN: `[B]`."""
     equal = lambda x, y: ((x == y) | ((x != x) & (y != y))).reshape(B, -1).all(1)
     return jnp.stack(jax.tree.leaves(jax.tree.map(equal, a, b))).all(0)
 
@@ -242,7 +242,7 @@ def _rounded_alike(a: PyTree, b: PyTree, B: int) -> jax.Array:
 
 
 def _sums(tree: PyTree, B: int) -> jax.Array:
-    """The sum of all numbers of each row of a tree `[B, ...]`: `[B]`."""
+    """Return the sum of all numbers of each row of a tree `[B, ...]`: `[B]`."""
     rows: list[jax.Array] = [x.reshape(B, -1).astype(jnp.float32).sum(1) for x in jax.tree.leaves(tree)]
     return jnp.asarray(sum(rows))
 
@@ -260,12 +260,12 @@ def _finite(tree: PyTree) -> jax.Array:
 
 
 def _same(a: PyTree, b: PyTree) -> bool:
-    """Whether two trees of NumPy arrays are equal, NaN to NaN."""
+    """Return True if two trees of NumPy arrays are equal, NaN to NaN."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return all(np.array_equal(x, y, equal_nan=np.issubdtype(np.asarray(x).dtype, np.inexact)) for x, y in pairs)
 
 
-def _signal_problems(env: Environment, trial: Trial) -> list[str]:
+def _signal_problems(env: Environment, trial: RandomRollout) -> list[str]:
     found = []
     if not trial.obs_finite.all():
         found.append(f"observations that are not finite, the first after {np.argmin(trial.obs_finite) + 1} random steps")
@@ -281,7 +281,7 @@ def _signal_problems(env: Environment, trial: Trial) -> list[str]:
     return found
 
 
-def _final_observation(trial: Trial) -> list[str]:
+def _final_observation(trial: RandomRollout) -> list[str]:
     ends = (trial.terminated | trial.truncated).sum()
     if not (ends and trial.varies.any() and trial.fresh.sum() == ends):
         return []
@@ -291,7 +291,7 @@ def _final_observation(trial: Trial) -> list[str]:
     ]
 
 
-def _limit(env: Environment, trial: Trial) -> tuple[list[str], list[str]]:
+def _limit(env: Environment, trial: RandomRollout) -> tuple[list[str], list[str]]:
     """Problems and notes of the time limit."""
     early = trial.truncated & (trial.length < (env.truncates_after or 0))
     if early.any():
@@ -323,7 +323,7 @@ def _limit(env: Environment, trial: Trial) -> tuple[list[str], list[str]]:
 
 
 def _rollout(env: Environment, env_state: PyTree, keys: Callable, actions: Callable) -> PyTree:
-    """What a short rollout gives, with keys `[2, B]` and actions `[B, ...]` by step."""
+    """Collect a short rollout, with keys `[2, B]` and actions `[B, ...]` by step."""
 
     def step(env_state, index):
         after = env.step(keys(index), env_state, actions(index))
@@ -333,10 +333,10 @@ def _rollout(env: Environment, env_state: PyTree, keys: Callable, actions: Calla
 
 
 def _row_problems(env: Environment, key: jax.Array, B: int) -> list[str]:
-    """Whether environments give the same results, up to rounding, in another order and beside other ones."""
+    """Return True if environments give the same results, up to rounding, in another order and beside other ones."""
 
     def run(rows):
-        """A short rollout of these of 2 B environments."""
+        """Return a short rollout of these of 2 B environments."""
         start, _ = env.reset(jax.random.split(named_key(key, "rows"), 2 * B)[rows])
         keys = lambda i: split_keys(named_key(key, "rows/environment", i), 2, 2 * B)[:, rows]
         actions = lambda i: _actions(env.action_space, named_key(key, "rows/action", i), 2 * B)[rows]
@@ -352,13 +352,13 @@ def _row_problems(env: Environment, key: jax.Array, B: int) -> list[str]:
 
 
 def _close(a: PyTree, b: PyTree) -> bool:
-    """Whether two short rollouts agree, at their beginning up to rounding; small differences may grow later."""
+    """Return True if two short rollouts agree, at their beginning up to rounding; small differences may grow later."""
     begin = lambda tree: [np.asarray(x[:4], np.float64) for x in jax.tree.leaves(tree)]
     return all(np.allclose(x, y, rtol=1e-3, atol=1e-4, equal_nan=True) for x, y in zip(begin(a), begin(b), strict=True))
 
 
 def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended: Any) -> bool:
-    """Whether what follows the end of an episode is the same whatever was before it.
+    """Return True if what follows the end of an episode is the same whatever was before it.
 
     Each environment is brought to the end of its last episode, and goes on with the keys and actions of all others.
     """
@@ -403,7 +403,7 @@ def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[st
 
 
 def _in_range(env: Environment, obs: PyTree) -> jax.Array:
-    """Whether all indices are below their numbers."""
+    """Return True if all indices are below their numbers."""
     pairs = zip(jax.tree.leaves(obs), entries_of(env.observation_space).values(), strict=True)
     sizes = lambda space, x: space.n if isinstance(space, Discrete) else np.broadcast_to(space.sizes, x.shape)
     found = [((x >= 0) & (x < sizes(space, x))).all() for x, space in pairs if is_index(space)]
@@ -432,7 +432,7 @@ def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int
 
 
 def _best(run: Callable) -> float:
-    """The fastest of a few runs, in seconds."""
+    """Return the fastest of a few runs, in seconds."""
     jax.block_until_ready(run())
     times = []
     for _ in range(5):

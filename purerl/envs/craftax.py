@@ -19,7 +19,8 @@ from jax.core import Tracer
 
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.platform import by_platform
-from purerl.core.types import Discrete, Environment
+from purerl.core.spaces import Discrete
+from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.gif import save_gif
 from purerl.envs.parameters import constructing
@@ -28,7 +29,7 @@ NAMES = tuple(f"Craftax{game}-{seen}-v1" for game in ("-Classic", "") for seen i
 NO_LIMIT = np.int32(2**31 - 1)
 
 
-class _Bare:
+class _CraftaxEnv:
     """An environment of Craftax, as `purerl.wrap_env` takes it."""
 
     def __init__(self, env: Any, params: Any):
@@ -47,7 +48,7 @@ class _Bare:
 
 
 def make(name: str, env_kwargs: tuple) -> Any:
-    """The environment of this name.
+    """Return the environment of this name.
 
     Raises:
         ConfigError: no such name, or its constructor refused the arguments.
@@ -66,9 +67,9 @@ def default_params(env: Any) -> Any:
 
 
 def adapt(env: Any, params: Any) -> Environment:
-    """The environment with these parameters as a `purerl.Environment`."""
+    """Return the environment with these parameters as a `purerl.Environment`."""
     limit = None if isinstance(params.max_timesteps, Tracer) else int(params.max_timesteps)
-    wrapped = wrap_env(_Bare(env, params), slow_reset=True)
+    wrapped = wrap_env(_CraftaxEnv(env, params), slow_reset=True)
     return wrapped._replace(max_steps=limit, truncates_after=limit, draw=_draw(env))
 
 

@@ -11,14 +11,14 @@ from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.numbers import is_count
 from purerl.core.types import NEVER, Environment
 from purerl.envs.auto_reset import auto_reset
-from purerl.envs.signals import check_step, chosen, strong, typed_signals, unpacked
-from purerl.envs.spaces import action_space_of, declared_problems, observation_space_of
+from purerl.envs.converted_spaces import action_space_of, declared_problems, observation_space_of
+from purerl.envs.outputs import check_step, chosen, strong, typed_signals, unpacked
 
 PROTOCOL = "purerl.wrap_env"
 
 
 def _is_array(x: Any) -> bool:
-    """Whether an entry of info is a number, or an array of them; a typed key is none."""
+    """Return True if an entry of info is a number, or an array of them; a typed key is none."""
     is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
     return isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and not is_key
 
@@ -32,13 +32,13 @@ def check_not_gymnasium(env: Any) -> None:
 
 
 def wrapped_if_bare(env: Any) -> Any:
-    """A bare environment behind purerl's protocol, anything else as it is: gymnax's `action_space` is a method."""
+    """Return a bare environment behind purerl's protocol, anything else as it is: gymnax's `action_space` is a method."""
     bare = not isinstance(env, Environment | type) and hasattr(env, "action_space") and not callable(env.action_space)
     return wrap_env(env) if bare else env
 
 
 def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -> Environment:
-    """A bare environment behind purerl's protocol: a batch, with a time limit, auto-reset and the final observation.
+    """Return a bare environment behind purerl's protocol: a batch, with a time limit, auto-reset and the final observation.
 
     Args:
         env: any object with the members below; it needs no base class.

@@ -28,15 +28,15 @@ from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, code_of, nearest
 from purerl.core.masks import choices_of
-from purerl.core.spaces import entries_of
-from purerl.core.types import Box, Discrete, Environment, Indices, MultiBinary, MultiDiscrete, PyTree
+from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete, entries_of
+from purerl.core.types import Environment, PyTree
+from purerl.envs.converted_spaces import action_space_of
 from purerl.envs.gif import draw_in_memory
+from purerl.envs.gymnasium_wrappers import check_statistics, layers_of, reward_warnings, unread_masks
 from purerl.envs.host import Host, Recipe
 from purerl.envs.importing import importing_mujoco, opengl_hint, quietly
-from purerl.envs.layers import check_statistics, layers_of, reward_warnings, unread_masks
 from purerl.envs.parameters import constructing
 from purerl.envs.snapshots import Keeper
-from purerl.envs.spaces import action_space_of
 
 SYNC, ASYNC, VECTOR = "sync", "async", "vector"
 MODES = (SYNC, ASYNC)
@@ -45,7 +45,7 @@ REGISTERS = {"ALE": "ale_py"}  # the package whose import registers the ids that
 PROBED = 1000  # steps of a random episode, at most, that is looked at for the entries of info
 
 
-class Made(NamedTuple):
+class Opened(NamedTuple):
     """How one environment is made, and one that can be drawn, if it can; and how several of them are made."""
 
     make: Callable[[], gymnasium.Env]
@@ -54,8 +54,8 @@ class Made(NamedTuple):
     name: str
 
 
-def make(name: str, env_kwargs: tuple) -> Made:
-    """The environment of this id, or of `module:id` if the module, which registers the id, is imported.
+def make(name: str, env_kwargs: tuple) -> Opened:
+    """Return the environment of this id, or of `module:id` if the module, which registers the id, is imported.
 
     Raises:
         ConfigError: no such id, or its constructor refused the arguments.
@@ -85,7 +85,7 @@ def make(name: str, env_kwargs: tuple) -> Made:
             raise ConfigError([Problem("env", f"gymnasium/{name}", hint)]) from error
         raise
     drawn = functools.partial(one, **kwargs | {"render_mode": IMAGES}) if IMAGES in modes else None
-    return Made(one, drawn, vectorization, f"gymnasium/{name}")
+    return Opened(one, drawn, vectorization, f"gymnasium/{name}")
 
 
 def _namespace(name: str) -> str:
@@ -105,12 +105,12 @@ def _made(name: str, **kwargs: Any) -> gymnasium.Env:
         return gymnasium.make(name, **kwargs)
 
 
-def default_params(made: Made) -> None:
-    """None: what can be set is the constructor's."""
+def default_params(made: Opened) -> None:
+    """Return None: this suite is configured through `env_kwargs`."""
 
 
-def adapt(made: Made, params: None) -> Environment:
-    """The environment as a `purerl.Environment`."""
+def adapt(made: Opened, params: None) -> Environment:
+    """Return the environment as a `purerl.Environment`."""
     return environment(made.make, made.vectorization, made.drawn)
 
 
@@ -156,7 +156,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
 
 
 def _check_anew(make: Callable, env: gymnasium.Env) -> None:
-    """That a function makes another environment each time.
+    """Check that a function makes another environment each time.
 
     Raises:
         ConfigError: it gives this one again.
@@ -192,7 +192,7 @@ def _try(environments: "_Environments", env: Environment) -> set[str]:
 
 
 def _check_shapes(obs: PyTree, env: Environment) -> None:
-    """That an observation is of its space.
+    """Check that an observation is of its space.
 
     Raises:
         ConfigError: it is not.
@@ -213,7 +213,7 @@ def _name(make: Callable, spec: Any) -> str:
 
 
 def _limit(env: Any) -> int | None:
-    """The steps of gymnasium's wrapper for a time limit, if it is among an environment's wrappers."""
+    """Return the steps of gymnasium's wrapper for a time limit, if it is among an environment's wrappers."""
     while isinstance(env, gymnasium.Wrapper):
         if isinstance(env, gymnasium.wrappers.TimeLimit):
             return env._max_episode_steps
@@ -238,7 +238,7 @@ def _mode(env: VectorEnv) -> AutoresetMode:
 
 
 def _observation_space(space: spaces.Space) -> PyTree:
-    """The space of one observation as purerl's."""
+    """Return the space of one observation as purerl's."""
     if isinstance(space, spaces.Dict):
         return {name: _observation_space(x) for name, x in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -279,7 +279,7 @@ def _where(flags: np.ndarray, new: PyTree, old: PyTree) -> PyTree:
 
 
 def _action_space(space: spaces.Space) -> Any:
-    """The space of one action as purerl's."""
+    """Return the space of one action as purerl's."""
     if isinstance(space, spaces.MultiDiscrete):
         return MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
     if isinstance(space, spaces.MultiBinary):
@@ -303,7 +303,7 @@ def _action_converter(space: spaces.Space) -> Callable[[np.ndarray], np.ndarray]
 
 
 def _info_shapes(env: Any, vector: bool) -> dict[str, tuple[int, ...]]:
-    """The shapes of the entries of info that are numbers, or rows of them, in the steps of a random episode."""
+    """Return the shapes of the entries of info that are numbers, or rows of them, in the steps of a random episode."""
     found = {}
     with contextlib.closing(env):
         env.reset(seed=0)
@@ -482,7 +482,7 @@ class _Environments:
             worker.terminate()
 
     def _entry(self, info: dict[str, Any], name: str, done: np.ndarray) -> np.ndarray:
-        """An entry of info of each environment, 0 where it has none in this step."""
+        """Return an entry of info of each environment, 0 where it has none in this step."""
         last = info.get("final_info", {}) if self.same_step else {}
         found = [(info, ~done), (last, done)] if last else [(info, np.ones_like(done))]
         entry = np.zeros((len(done), *self._info[name]), np.float32)

@@ -15,11 +15,11 @@ from jax.core import Tracer
 from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.types import Environment, TimeStep
 from purerl.envs.auto_reset import auto_reset
+from purerl.envs.converted_spaces import action_space_of, observation_space_of
 from purerl.envs.gif import draw_in_memory
 from purerl.envs.importing import lazily
+from purerl.envs.outputs import check_step, chosen, strong, typed_signals, unpacked
 from purerl.envs.parameters import constructing, overridden
-from purerl.envs.signals import check_step, chosen, strong, typed_signals, unpacked
-from purerl.envs.spaces import action_space_of, observation_space_of
 from purerl.envs.suites import meant
 
 with lazily("seaborn", "matplotlib.pyplot"):  # half of the time that gymnax takes to import, for drawing alone
@@ -36,7 +36,7 @@ DRAWN = {
 
 
 def make(env_id: str, env_kwargs: tuple) -> Any:
-    """The registered environment of this id.
+    """Return the registered environment of this id.
 
     Raises:
         ConfigError: no such id, or its constructor refused the arguments.
@@ -52,7 +52,7 @@ def make(env_id: str, env_kwargs: tuple) -> Any:
 
 
 def adapt(env: Any, overrides: dict[str, Any], params: Any = None, info: tuple[str, ...] = ()) -> Environment:
-    """An environment object with gymnax 1.0's methods behind purerl's protocol.
+    """Return an environment object with gymnax 1.0's methods behind purerl's protocol.
 
     Where the public `step` is gymnax's own, the bare `reset_env`, `step_env` and `is_truncated` run under purerl's
     auto-reset. An object that replaces `step` (a wrapper, DeepSea) is stepped through it, and has to give the observation
@@ -120,7 +120,7 @@ def _batched(step):
 
 
 def default_params(env: Any) -> Any:
-    """An environment's own parameters; None where it has none.
+    """Return an environment's own parameters; None where it has none.
 
     Raises:
         ConfigError: it inherits gymnax's, which are a time limit of one step.
@@ -157,12 +157,12 @@ def _max_steps(params: Any) -> int | None:
 
 
 def _truncates_at_limit(env: Any) -> bool:
-    """Whether it is one of gymnax's own, which count each step once and truncate at the limit alone; others may not."""
+    """Return True if it is one of gymnax's own, which count each step once and truncate at the limit alone; others may not."""
     return type(env).__module__.startswith("gymnax.") and type(env).is_truncated is GymnaxEnvironment.is_truncated
 
 
 def _declared(env: Any, params: Any) -> Any:
-    """The space of observations as it is declared; it need not be."""
+    """Return the space of observations as it is declared; it need not be."""
     try:
         return env.observation_space(params)
     except (AttributeError, NotImplementedError):

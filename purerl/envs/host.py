@@ -21,9 +21,9 @@ from jax.experimental import io_callback
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
 from purerl.core.finite import any_of, finite_or_zero, float_entries, nonfinite_rows
 from purerl.core.types import Environment, PyTree, TimeStep
-from purerl.envs.finite import OBSERVATION, REWARD
+from purerl.envs.finite_resets import OBSERVATION, REWARD
 from purerl.envs.gif import save_gif
-from purerl.envs.signals import check_names
+from purerl.envs.outputs import check_names
 
 
 class HostEnvironments(Protocol):
@@ -121,11 +121,11 @@ class Host:
         return recipe.env._replace(reset=host.reset, step=host.step, info=info, host=host, draw=draw)
 
     def anew(self, info: tuple[str, ...], finite: bool = False) -> Environment:
-        """The same with a set of its own, these entries of info, and whether it resets what is not finite."""
+        """Return the same with a set of its own, these entries of info, and whether it resets what is not finite."""
         return self.environment(self.recipe, info, finite)
 
     def film(self) -> None:
-        """From now on one environment is drawn.
+        """Draw one environment from now on.
 
         Raises:
             ConfigError: its own way of drawing fails here.
@@ -206,7 +206,7 @@ class Host:
         return finite_or_zero(obs)
 
     def _checked(self, opened: _Set, obs: PyTree, next_obs: PyTree, reward: np.ndarray, *signals: Any) -> tuple:
-        """A step whose episodes also end where a number is not finite, as `purerl.envs.finite.with_finite` does it."""
+        """A step whose episodes also end where a number is not finite, as `purerl.envs.finite_resets.with_finite` does it."""
         terminated, truncated, info = signals
         found = {name: opened.began[name] | rows for name, rows in nonfinite_rows(next_obs, OBSERVATION).items()}
         found |= nonfinite_rows(reward, REWARD)
@@ -230,7 +230,7 @@ class Host:
 
 @jax.custom_batching.custom_vmap
 def not_vmapped(x: jax.Array) -> jax.Array:
-    """`x`, of one run.
+    """Return `x`, of one run.
 
     Raises:
         ConfigError: under `jax.vmap`, also of what was traced before.
@@ -282,7 +282,7 @@ def restore(ticket: Ticket, saved: dict[str, Any]) -> None:
 
 
 def take_failure() -> EnvironmentFailed | None:
-    """The error that ended the last call, if one did, once: JAX raises an error of its own in its place."""
+    """Return the error that ended the last call, if one did, once: JAX raises an error of its own in its place."""
     failure, _failures[:] = next(iter(_failures), None), []
     return failure
 

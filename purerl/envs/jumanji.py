@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, nearest
-from purerl.core.types import NEVER, Box, Discrete, Environment, Indices, MultiDiscrete
+from purerl.core.spaces import Box, Discrete, Indices, MultiDiscrete
+from purerl.core.types import NEVER, Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.importing import quietly
 from purerl.envs.parameters import constructing
@@ -35,7 +36,7 @@ MOST_VALUES = 64  # of a single whole number, such as a row, that is an index an
 HIGHEST_POWER = 17  # of two, on a board of 2048
 
 
-class _Bare:
+class _JumanjiEnv:
     """An environment of Jumanji, as `purerl.wrap_env` takes it."""
 
     def __init__(self, env: Any):
@@ -74,7 +75,7 @@ class _Bare:
 
 
 def _leaves(tree: Any) -> dict[str, Any]:
-    """The entries of an observation, or of its spec, by name, those of nested ones as `outer/inner`."""
+    """Return the entries of an observation, or of its spec, by name, those of nested ones as `outer/inner`."""
     parts = getattr(tree, "_specs", None) or (tree._asdict() if hasattr(tree, "_asdict") else vars(tree))
     nested = lambda x: bool(getattr(x, "_specs", None)) or not (hasattr(x, "dtype") or isinstance(x, int | float))
     return {
@@ -85,7 +86,7 @@ def _leaves(tree: Any) -> dict[str, Any]:
 
 
 def _sizes(spec: Any, mask: Any) -> tuple[int, ...]:
-    """How many values each choice of an action has; none for actions that are no choices. Bounds may be one too high."""
+    """Return how many values each choice of an action has; none for actions that are no choices. Bounds may be one too high."""
     if not jnp.issubdtype(spec.dtype, jnp.integer):
         return ()
     if mask is not None and len(mask.shape) == 2 and (mask.shape[0],) == spec.shape:
@@ -100,7 +101,7 @@ def _action_space(spec: Any, sizes: tuple[int, ...], joint: bool) -> Any:
 
 
 def _space(name: str, spec: Any) -> Any:
-    """The space of one entry where it is an index, or an array of them; else None."""
+    """Return the space of one entry where it is an index, or an array of them; else None."""
     if not jnp.issubdtype(spec.dtype, jnp.integer) or name == "step_count":
         return None
     if not spec.shape and hasattr(spec, "maximum"):
@@ -113,7 +114,7 @@ def _space(name: str, spec: Any) -> Any:
 
 
 def make(name: str, env_kwargs: tuple) -> Any:
-    """The environment of this name.
+    """Return the environment of this name.
 
     Raises:
         ConfigError: no such name, it is for several agents, or its constructor refused the arguments.
@@ -132,19 +133,19 @@ def make(name: str, env_kwargs: tuple) -> Any:
 
 
 def _generator(name: str, kind: str, arguments: tuple) -> Any:
-    """A generator of instances, of the module beside the environment's."""
+    """Return a generator of instances, of the module beside the environment's."""
     package = suite.load(suite._REGISTRY[name].entry_point).__module__.rpartition(".")[0]
     return getattr(importlib.import_module(f"{package}.generator"), kind)(**dict(arguments))
 
 
 def default_params(env: Any) -> None:
-    """None: what can be set is the constructor's."""
+    """Return None: this suite is configured through `env_kwargs`."""
 
 
 def adapt(env: Any, params: None) -> Environment:
-    """The environment as a `purerl.Environment`."""
+    """Return the environment as a `purerl.Environment`."""
     with jax.ensure_compile_time_eval():  # some specs compute their bounds, which a trace would make unknown
-        bare = _Bare(env)
+        bare = _JumanjiEnv(env)
     limit = getattr(env, "time_limit", None)
     limit = None if limit is None else int(limit)
     mask = "action_mask" if bare.masked else ""

@@ -14,7 +14,8 @@ import numpy as np
 from navix.environments.environment import StepType
 
 from purerl.core.errors import ConfigError, Problem, nearest
-from purerl.core.types import Discrete, Environment, Indices
+from purerl.core.spaces import Discrete, Indices
+from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.gif import save_gif
 from purerl.envs.parameters import constructing
@@ -24,7 +25,7 @@ SYMBOLS = (11, 6, 4)  # entities, colours, and states: of a door, or the directi
 SYMBOLIC = (suite.observations.symbolic, suite.observations.symbolic_first_person)
 
 
-class _Bare:
+class _NavixEnv:
     """An environment of Navix, as `purerl.wrap_env` takes it."""
 
     def __init__(self, env: Any):
@@ -45,7 +46,7 @@ class _Bare:
 
 
 def make(name: str, env_kwargs: tuple) -> Any:
-    """The environment of this name.
+    """Return the environment of this name.
 
     Raises:
         ConfigError: no such name, or its constructor refused the arguments.
@@ -67,13 +68,13 @@ def _function(key: str, name: Any) -> Any:
 
 
 def default_params(env: Any) -> None:
-    """None: what can be set is the constructor's."""
+    """Return None: this suite is configured through `env_kwargs`."""
 
 
 def adapt(env: Any, params: None) -> Environment:
-    """The environment as a `purerl.Environment`."""
+    """Return the environment as a `purerl.Environment`."""
     limit = int(env.max_steps)
-    return wrap_env(_Bare(env))._replace(max_steps=limit, truncates_after=limit, draw=_draw)
+    return wrap_env(_NavixEnv(env))._replace(max_steps=limit, truncates_after=limit, draw=_draw)
 
 
 def _draw(env_states: list, returns: np.ndarray, path: Any) -> None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem
-from purerl.core.types import Box
+from purerl.core.spaces import Box
 from purerl.envs.gif import save_gif
 from purerl.envs.importing import opengl_hint
 
@@ -52,7 +52,7 @@ def _is_number(x: Any) -> bool:
 
 
 def drawn(render: Callable[[list], Sequence[np.ndarray] | np.ndarray], seconds: float) -> Callable:
-    """A function that draws states with MuJoCo's renderer, `(states) -> images`, a step of so many seconds each."""
+    """Return a function that draws states with MuJoCo's renderer, `(states) -> images`, a step of so many seconds each."""
 
     def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
         try:

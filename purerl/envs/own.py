@@ -8,11 +8,11 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.numbers import is_count
-from purerl.core.spaces import entries_of, is_index
-from purerl.core.types import Box, Discrete, Environment, MultiBinary, MultiDiscrete, TimeStep
+from purerl.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete, entries_of, is_index
+from purerl.core.types import Environment, TimeStep
 from purerl.envs.auto_reset import AutoReset
-from purerl.envs.signals import check_names, differences, strong
-from purerl.envs.spaces import action_space_of
+from purerl.envs.converted_spaces import action_space_of
+from purerl.envs.outputs import check_names, differences, strong
 
 
 def checked(env: Environment, num_envs: int) -> Environment:
@@ -82,7 +82,7 @@ def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> lis
 
 
 def with_info(env: Environment, names: tuple[str, ...]) -> Environment:
-    """The environment with these entries of its info alone, as float32.
+    """Return the environment with these entries of its info alone, as float32.
 
     Raises:
         ConfigError: it has no such entry.

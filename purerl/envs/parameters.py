@@ -31,7 +31,7 @@ def constructing(env_id: str, env_kwargs: tuple) -> Iterator[None]:
 
 
 def overridden(params: Any, overrides: dict[str, Any]) -> Any:
-    """The parameters with some replaced, each cast to the type it had.
+    """Return the parameters with some replaced, each cast to the type it had.
 
     Raises:
         ConfigError: there is no such parameter, or a value is out of range.
@@ -51,7 +51,7 @@ def overridden(params: Any, overrides: dict[str, Any]) -> Any:
 
 
 def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:
-    """What is wrong with the values `[configs]` of parameters that a batch of configs sweeps."""
+    """Report what is wrong with the values `[configs]` of parameters that a batch of configs sweeps."""
     swept = {name: np.asarray(x) for name, x in overrides.items() if np.ndim(x)}
     return [Problem("env_params", {name: x}, hint) for name, x in swept.items() if (hint := _out_of_range(params, name, x))]
 
@@ -70,7 +70,7 @@ def _misfit(params: Any, name: str, value: Any) -> str | None:
 
 
 def _out_of_range(params: Any, name: str, values: np.ndarray) -> str | None:
-    """What is wrong with any of the values of a parameter."""
+    """Report what is wrong with any of the values of a parameter."""
     kind = _kind(params, name)
     whole = np.issubdtype(kind, np.integer)
     if whole and (values != np.floor(values)).any():
@@ -81,7 +81,7 @@ def _out_of_range(params: Any, name: str, values: np.ndarray) -> str | None:
 
 
 def _kind(params: Any, name: str) -> Any:
-    """The dtype of a parameter; None for one that is no number."""
+    """Return the dtype of a parameter; None for one that is no number."""
     value = getattr(params, name)
     try:
         return None if value is None else jnp.result_type(value)

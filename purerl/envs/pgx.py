@@ -15,7 +15,8 @@ import numpy as np
 import pgx as suite
 
 from purerl.core.errors import ConfigError, Problem, nearest
-from purerl.core.types import Discrete, Environment
+from purerl.core.spaces import Discrete
+from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.gif import save_gif
 from purerl.envs.parameters import constructing
@@ -23,14 +24,14 @@ from purerl.envs.parameters import constructing
 NAMES: tuple[suite.EnvId, ...] = ("2048", *(name for name in suite.available_envs() if name.startswith("minatar-")))
 
 
-class Made(NamedTuple):
+class PgxGame(NamedTuple):
     """A game, and after how many steps it is cut short."""
 
     env: Any
     episode_length: int | None
 
 
-class _Bare:
+class _PgxEnv:
     """A game, as `purerl.wrap_env` takes it."""
 
     def __init__(self, env: Any):
@@ -49,8 +50,8 @@ class _Bare:
         return state, self._obs(state), state.rewards[0], state.terminated, False, {}
 
 
-def make(name: str, env_kwargs: tuple) -> Made:
-    """The game of this name.
+def make(name: str, env_kwargs: tuple) -> PgxGame:
+    """Return the game of this name.
 
     Raises:
         ConfigError: no such game, one for several players, or its constructor refused the arguments.
@@ -63,16 +64,16 @@ def make(name: str, env_kwargs: tuple) -> Made:
     kwargs = dict(env_kwargs)
     limit = kwargs.pop("episode_length", None)
     with constructing(f"pgx/{name}", env_kwargs):
-        return Made(type(suite.make(name))(**kwargs), limit)
+        return PgxGame(type(suite.make(name))(**kwargs), limit)
 
 
-def default_params(made: Made) -> None:
-    """None: a game has no parameters."""
+def default_params(made: PgxGame) -> None:
+    """Return None: a game has no parameters."""
 
 
-def adapt(made: Made, params: None) -> Environment:
-    """The environment as a `purerl.Environment`."""
-    bare = _Bare(made.env)
+def adapt(made: PgxGame, params: None) -> Environment:
+    """Return the environment as a `purerl.Environment`."""
+    bare = _PgxEnv(made.env)
     return wrap_env(bare, max_steps=made.episode_length)._replace(draw=_draw, action_mask="action_mask" if bare._masked else "")
 
 

@@ -29,7 +29,7 @@ DOWNLOAD = "python -c 'from mujoco_playground._src.mjx_env import ensure_menager
 
 
 def make(name: str, env_kwargs: tuple) -> Any:
-    """The environment of this name.
+    """Return the environment of this name.
 
     Raises:
         ConfigError: no such name, its robot's model is not there, or its config refused the arguments.
@@ -47,11 +47,11 @@ def make(name: str, env_kwargs: tuple) -> Any:
 
 
 def default_params(env: Any) -> None:
-    """None: what can be set is the config, by `env_kwargs`."""
+    """Return None: this suite's config is set through `env_kwargs`."""
 
 
 def adapt(env: Any, params: None) -> Environment:
-    """The environment as a `purerl.Environment`."""
+    """Return the environment as a `purerl.Environment`."""
     config = env._config
     repeat = config.get("action_repeat", 1)
     counts = {"action_repeat": repeat, "episode_length": config.episode_length}

@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 
 from purerl.core.errors import ConfigError, Problem
-from purerl.core.types import Discrete, Environment, MultiDiscrete, PyTree, Space
+from purerl.core.spaces import Discrete, MultiDiscrete, Space
+from purerl.core.types import Environment, PyTree
 
 
 def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
-    """The environment with the entries `previous_action` and `previous_reward` in its observations, or one of them.
+    """Return the environment with the entries `previous_action` and `previous_reward` in its observations, or one of them.
 
     Zero at the beginning of an episode: an action that was a choice is then -1, which is one-hot nothing. An observation that is
     no dict becomes the entry `obs`.
@@ -50,7 +51,7 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
 
 
 def _entries(space: Space, action: jax.Array) -> PyTree:
-    """An action as what an observation may hold: a choice is an index, and several are a tuple of them."""
+    """Return an action as what an observation may hold: a choice is an index, and several are a tuple of them."""
     if isinstance(space, MultiDiscrete):
         return tuple(action[:, i] for i in range(len(space.sizes)))
     return action if isinstance(space, Discrete) else action.astype(jnp.float32)

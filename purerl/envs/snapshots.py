@@ -22,7 +22,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 def encoded(x: Any) -> Any:
-    """A value as JSON; of a space its generators.
+    """Return a value as JSON; of a space its generators.
 
     Raises:
         TypeError: it is none that can be.
@@ -110,7 +110,7 @@ class Keeper:
         self._names = [type(layer).__name__ for layer in self._layers]
 
     def _values(self) -> dict[str, Any]:
-        """All attributes as JSON, by the number of their layer and their name; what cannot be kept, in words."""
+        """Return all attributes as JSON, by the number of their layer and their name; what cannot be kept, in words."""
         values = {}
         for depth, layer in enumerate(self._layers):
             for name, x in vars(layer).items():
@@ -134,7 +134,7 @@ class Keeper:
         return [f"{' and '.join(place.split('.', 1)[1] for place in found)}, one object with two names" for found in twice]
 
     def snapshot(self) -> dict[str, Any]:
-        """All values, by place; or what cannot be kept, in words."""
+        """Return all values, by place; or what cannot be kept, in words."""
         values = self._values()
         unknown = [x["unknown"] for x in values.values() if isinstance(x, dict) and "unknown" in x]
         missing = unknown + self._shared(values)
@@ -155,7 +155,7 @@ class Keeper:
 
 
 def _layers(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
-    """An environment and what it wraps, outermost first."""
+    """Return an environment and what it wraps, outermost first."""
     while isinstance(env, gymnasium.Wrapper):
         yield env
         env = env.env
@@ -163,13 +163,13 @@ def _layers(env: gymnasium.Env) -> Iterator[gymnasium.Env]:
 
 
 def _stays_as_made(x: Any) -> bool:
-    """Whether it is made with the environment and does not change: code, MuJoCo's model, what draws it."""
+    """Return True if it is made with the environment and does not change: code, MuJoCo's model, what draws it."""
     is_code = inspect.isroutine(x) or isinstance(x, type | types.ModuleType | EnvSpec)
     return is_code or type(x).__name__ == "MjModel" or type(x).__module__ == "gymnasium.envs.mujoco.mujoco_rendering"
 
 
 def _spaces(space: gymnasium.Space) -> Iterator[gymnasium.Space]:
-    """A space and those in it: each has a generator, from which `sample` draws."""
+    """Return a space and those in it: each has a generator, from which `sample` draws."""
     yield space
     inside = getattr(space, "spaces", ())
     for x in inside.values() if isinstance(inside, dict) else inside:

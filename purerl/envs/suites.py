@@ -42,7 +42,7 @@ REFUSED = {
 
 
 def adapter(env_id: str) -> tuple[ModuleType, str]:
-    """The adapter of an id's suite, and what the suite calls the environment: `brax/ant`; without a prefix gymnax's.
+    """Return the adapter of an id's suite, and what the suite calls the environment: `brax/ant`; without a prefix gymnax's.
 
     Raises:
         ConfigError: there is no such suite, or it is not installed.

@@ -15,7 +15,8 @@ import jax
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, nearest
-from purerl.core.types import Discrete, Environment, Indices
+from purerl.core.spaces import Discrete, Indices
+from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.gif import save_gif
 from purerl.envs.importing import quietly
@@ -27,7 +28,7 @@ with quietly():
     from xminigrid.core.constants import NUM_COLORS, NUM_TILES
 
 
-class Made(NamedTuple):
+class GridWorld(NamedTuple):
     """An environment of the suite, its parameters, and rule sets to draw from."""
 
     env: Any
@@ -35,10 +36,10 @@ class Made(NamedTuple):
     rulesets: Any = None
 
 
-class _Bare:
+class _GridEnv:
     """An environment of XLand-MiniGrid, as `purerl.wrap_env` takes it."""
 
-    def __init__(self, made: Made):
+    def __init__(self, made: GridWorld):
         self._made = made
         self.action_space = Discrete(made.env.num_actions(made.params))
         shape = made.env.observation_shape(made.params)
@@ -59,8 +60,8 @@ class _Bare:
         return state, state.observation, state.reward, terminated, state.state.step_num >= params.max_steps, {}
 
 
-def make(name: str, env_kwargs: tuple) -> Made:
-    """The environment of this name.
+def make(name: str, env_kwargs: tuple) -> GridWorld:
+    """Return the environment of this name.
 
     Raises:
         ConfigError: no such name, its parameters refused the arguments, or the rule sets are not on this machine.
@@ -76,12 +77,12 @@ def make(name: str, env_kwargs: tuple) -> Made:
     if not (isinstance(steps, int) and steps >= 1):
         raise ConfigError([Problem("env_kwargs", {"max_steps": steps}, "must be an int of at least 1")])
     with constructing(f"xminigrid/{name}", env_kwargs):
-        made = Made(*suite.make(name, **kwargs))
+        made = GridWorld(*suite.make(name, **kwargs))
     return made if benchmark is None else made._replace(rulesets=_rulesets(made, benchmark, part))
 
 
-def _rulesets(made: Made, name: str, part: tuple[int, int] | None) -> Any:
-    """A collection of rule sets, or a part of one."""
+def _rulesets(made: GridWorld, name: str, part: tuple[int, int] | None) -> Any:
+    """Return a collection of rule sets, or a part of one."""
     if not hasattr(made.params, "ruleset"):
         raise ConfigError([Problem("env_kwargs", {"benchmark": name}, "only the XLand-MiniGrid environments have rule sets")])
     if name not in NAME2HFFILENAME:
@@ -98,17 +99,17 @@ def _rulesets(made: Made, name: str, part: tuple[int, int] | None) -> Any:
     return jax.tree.map(lambda x: x[first:end], every)
 
 
-def default_params(made: Made) -> None:
-    """None: its parameters are sizes of arrays, and set by `env_kwargs`."""
+def default_params(made: GridWorld) -> None:
+    """Return None: this suite's parameters are sizes of arrays, set through `env_kwargs`."""
 
 
-def adapt(made: Made, params: None) -> Environment:
-    """The environment as a `purerl.Environment`."""
+def adapt(made: GridWorld, params: None) -> Environment:
+    """Return the environment as a `purerl.Environment`."""
     limit = int(made.params.max_steps)
-    return wrap_env(_Bare(made))._replace(max_steps=limit, truncates_after=limit, draw=_draw(made))
+    return wrap_env(_GridEnv(made))._replace(max_steps=limit, truncates_after=limit, draw=_draw(made))
 
 
-def _draw(made: Made):
+def _draw(made: GridWorld):
     def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
         save_gif([made.env.render(made.params, state) for state, _ in env_states], path, seconds=0.2)
 

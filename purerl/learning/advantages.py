@@ -179,13 +179,13 @@ def _continuation(steps: Transition) -> tuple[jax.Array, jax.Array]:
 
 
 def _per_step(hyperparameter: Scalar, steps: Transition) -> Scalar:
-    """A scalar, or `[K]` for as many streams, for every step and stream."""
+    """Shape a scalar, or `[K]` for as many streams, for every step and stream."""
     scalar = jnp.ndim(hyperparameter) == 0
     return hyperparameter if scalar else jnp.broadcast_to(hyperparameter, steps.value.shape)
 
 
 def _backward(a: jax.Array, b: jax.Array, last: jax.Array) -> jax.Array:
-    """The solution of `x_t = a_t + b_t * x_{t+1}` with `x_T = last`. `a, b: [T, ...]`, `last: [...]`."""
+    """Solve `x_t = a_t + b_t * x_{t+1}` with `x_T = last`. `a, b: [T, ...]`, `last: [...]`."""
 
     def step(following, ab):
         x = ab[0] + ab[1] * following

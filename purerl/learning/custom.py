@@ -18,7 +18,7 @@ COLUMNS = ("update", "steps", "seconds", "steps_per_second")  # what recorders w
 
 
 def extra_term(function: Callable) -> Callable:
-    """A user's `extra_loss` as a term of the policy's loss, its metrics named `extra_loss/name`."""
+    """Return a custom `extra_loss` as a term of the policy's loss, its metrics named `extra_loss/name`."""
     call = guarded("extra_loss", function)
 
     def term(params: Any, outputs: Any, batch: Any, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -33,7 +33,7 @@ def extra_term(function: Callable) -> Callable:
 
 
 def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict[str, Mean]]:
-    """A user's `measure` as `Components.measure`."""
+    """Return a custom `measure` as `Components.measure`."""
     call = guarded("measure", function)
 
     def measure(state: Any, batch: Any, metrics: dict[str, Any]) -> dict[str, Mean]:
@@ -81,7 +81,7 @@ def checked_loss(function: Callable) -> Callable:
 
 
 def checked_advantage(function: Callable) -> Callable:
-    """A user's `advantage`, which must give `Advantages`."""
+    """Return a custom `advantage` that is refused unless it gives `Advantages`."""
     call = guarded("advantage", function)
 
     @functools.wraps(function)
@@ -98,7 +98,7 @@ def checked_advantage(function: Callable) -> Callable:
 
 
 def _scalars(field: str, found: dict[str, Any]) -> dict[str, jax.Array]:
-    """These values as float32 scalars."""
+    """Return values as float32 scalars."""
     numbers = (jax.Array, np.ndarray, np.generic, int, float)
     wrong = [name for name, x in found.items() if not isinstance(x, numbers) or np.shape(x)]
     raise_if_any([Problem(field, {name: found[name]}, "must be a scalar") for name in wrong])

@@ -16,24 +16,24 @@ Estimator = Callable[[Transition, OnPolicyConfig], Advantages]
 
 
 def with_flags_per_stream(steps: Transition) -> Transition:
-    """Steps with flags `[T, B, 2]` that end only the environment's stream."""
+    """Return steps with flags `[T, B, 2]` that end only the environment's stream."""
     never = jnp.zeros_like(steps.terminated)
     flags = (jnp.stack([flag, never], axis=-1) for flag in (steps.terminated, steps.truncated))
     return steps.replace(**dict(zip(("terminated", "truncated"), flags, strict=True)))
 
 
 def with_gamma_per_stream(cfg: OnPolicyConfig) -> OnPolicyConfig:
-    """The config with a discount for each stream, `[2]`."""
+    """Return the config with a discount for each stream, `[2]`."""
     rnd = cfg.rnd or RNDConfig()
     return cfg.replace(gamma=jnp.stack([jnp.float32(cfg.gamma), jnp.float32(rnd.gamma_int)]))
 
 
 def combined(cfg: OnPolicyConfig, advantages: Advantages) -> Advantages:
-    """One advantage for the policy, `ext_coef * A_ext + int_coef * A_int`. The targets stay separate."""
+    """Combine the advantages for the policy, `ext_coef * A_ext + int_coef * A_int`. The targets stay separate."""
     ext, intrinsic, rnd = advantages.advantage[..., 0], advantages.advantage[..., 1], cfg.rnd or RNDConfig()
     return advantages.replace(advantage=rnd.ext_coef * ext + rnd.int_coef * intrinsic)
 
 
 def over_streams(estimate: Estimator) -> Estimator:
-    """An estimator of one stream as an estimator of both: discounts and flags per stream, and one combined advantage."""
+    """Return an estimator of both streams from one of a single stream, with one combined advantage."""
     return lambda steps, cfg: combined(cfg, estimate(with_flags_per_stream(steps), with_gamma_per_stream(cfg)))

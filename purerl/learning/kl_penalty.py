@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.clock import is_before
 from purerl.core.metrics import mean_of
 from purerl.core.reductions import mean
 from purerl.core.types import Network, Outputs, PyTree, Sample, Scalar, Sequences, TrainState
@@ -36,7 +35,7 @@ def adapt_kl_coef(cfg: OnPolicyConfig, network: Network, state: TrainState, data
         return state, {}
     outputs, _ = network.apply(state.params, data.carry, data.steps.obs, data.steps.first)
     kl = mean(data.steps.policy.kl(outputs.policy))
-    coef = jnp.where(is_before(state.clock, cfg.skipped_updates), cfg.kl_coef, adapted_kl_coef(cfg, cfg.kl_coef, kl))
+    coef = jnp.where(state.clock < cfg.skipped_updates, cfg.kl_coef, adapted_kl_coef(cfg, cfg.kl_coef, kl))
     metrics = {"kl_coef": mean_of(jnp.float32(cfg.kl_coef)), "kl_after": mean_of(kl)}
     return state.replace(extra={**state.extra, "kl_coef": coef}), metrics
 

@@ -7,7 +7,6 @@ import jax
 
 from purerl.acting.wrappers import with_obs_normalization
 from purerl.config.base import OnPolicyConfig
-from purerl.core.clock import progress
 from purerl.core.types import Advantages, Network, TrainState, Transition
 from purerl.learning.optimizers import Optimizer
 from purerl.learning.rewards import RewardStage
@@ -59,7 +58,7 @@ class Learner(NamedTuple, Generic[Cfg]):
 
 def scheduled_config(cfg: Cfg, state: TrainState) -> Cfg:
     """Return the config with the coefficients that follow a schedule, or the policy, at their values for the next update."""
-    at = lambda start, end: start + (end - start) * progress(state.clock, cfg.num_updates)
+    at = lambda start, end: start + (end - start) * state.clock.progress(cfg.num_updates)
     changes = {"clip_eps": at(cfg.clip_eps, cfg.clip_eps_final)} if cfg.clip_schedule == "linear" else {}
     changes |= {"ent_coef": at(cfg.ent_coef, cfg.ent_coef_final)} if cfg.ent_schedule == "linear" else {}
     changes |= {"kl_coef": state.extra["kl_coef"]} if cfg.kl_penalty == "adaptive" else {}

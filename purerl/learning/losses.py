@@ -16,7 +16,7 @@ MAX_LOG_RATIO = np.float32(20)  # a ratio of 5e8: far beyond any clip, and its s
 
 
 def probability_ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
-    """`exp(log_prob - old_log_prob)`, at most `exp(20)`. Its gradient does not vanish beyond. `[...]`"""
+    """Compute `exp(log_prob - old_log_prob)`, at most `exp(20)`. Its gradient does not vanish beyond. `[...]`"""
     d = log_prob - old_log_prob
     return jnp.exp(jnp.where(d > MAX_LOG_RATIO, MAX_LOG_RATIO + (d - jax.lax.stop_gradient(d)), d))
 
@@ -37,7 +37,7 @@ def clipped_surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: j
 
 
 def half_squared_error(prediction: jax.Array, target: jax.Array) -> jax.Array:
-    """`(prediction - target)^2 / 2`, both `[...]`."""
+    """Compute `(prediction - target)^2 / 2`, both `[...]`."""
     return 0.5 * jnp.square(prediction - target)
 
 
@@ -64,7 +64,7 @@ def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: 
 
 
 def approximate_kl(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
-    """An unbiased, never negative estimate of KL(old || new) from actions of the old policy: `exp(d) - 1 - d`.
+    """Estimate KL(old || new) from actions of the old policy, unbiased and never negative: `exp(d) - 1 - d`.
 
     `d = log_prob - old_log_prob`; the estimator k3 of Schulman, "Approximating KL Divergence" (2020).
     """

@@ -15,7 +15,7 @@ LEARNT = ("params", "opt_state", "statistics")  # the parts of a state that lear
 
 
 def freeze(update: Callable, skipped: Callable) -> Callable:
-    """An update that learns nothing where it would leave a learnt array that is not finite.
+    """Return an update that learns nothing if a learnt array would not be finite.
 
     Parameters, optimizer states and statistics stay as they were, and the environments continue. What an algorithm keeps besides
     is `skipped(before, after)` of its `Algorithm`, which must be finite, too. Under `vmap` each seed is frozen by itself. The
@@ -40,7 +40,7 @@ def finite_leaves(tree: PyTree) -> list[jax.Array]:
 
 
 def first_bad_leaf(tree: PyTree) -> str | None:
-    """The path of the first leaf on the host that is not finite."""
+    """Return the path of the first leaf on the host that is not finite."""
     for path, x in jax.tree_util.tree_leaves_with_path(tree):
         if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
             return jax.tree_util.keystr(path)

@@ -16,9 +16,9 @@ from flax import struct
 
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import may_hold
-from purerl.core.clock import gradient_steps, progress, updates_in_float32, updates_since
+from purerl.core.clock import Clock, gradient_steps
 from purerl.core.errors import Problem
-from purerl.core.types import Clock, PyTree, Scalar
+from purerl.core.types import PyTree, Scalar
 
 Groups = dict[str, PyTree]  # by the name of a group of parameters
 Rate = Callable[[Clock, jax.Array], Scalar]  # (finished updates, gradient steps in this update so far) -> learning rate
@@ -192,7 +192,7 @@ def learning_rates(cfg: OnPolicyConfig, schedule: Callable | None, steps: int) -
         schedule: `(gradient steps so far, int32) -> learning rate`, in place of the config's; or None.
         steps: gradient steps in each update.
     """
-    learning = lambda clock: updates_since(clock, cfg.skipped_updates) if cfg.skipped_updates else clock
+    learning = lambda clock: clock - cfg.skipped_updates if cfg.skipped_updates else clock
     if schedule is not None:
         return lambda clock, step: jnp.float32(schedule(gradient_steps(learning(clock), steps, step)))
     if cfg.lr_schedule != "polynomial":
@@ -200,7 +200,7 @@ def learning_rates(cfg: OnPolicyConfig, schedule: Callable | None, steps: int) -
     decay_steps = cfg.decay_steps or max(1, cfg.num_updates - cfg.skipped_updates) * steps
 
     def rate(clock: Clock, step: jax.Array) -> jax.Array:
-        so_far = updates_in_float32(learning(clock)) * np.float32(steps) + step.astype(jnp.float32)
+        so_far = learning(clock).as_float() * np.float32(steps) + step.astype(jnp.float32)
         return polynomial_lr(so_far / np.float32(decay_steps), cfg.lr, cfg.lr_final, cfg.lr_power)
 
     return rate
@@ -212,7 +212,7 @@ def learning_rate(clock: Clock, num_updates: int, lr: Scalar, lr_final: Scalar, 
     constant  lr
     linear    lr + (lr_final - lr) * i / n    at update i = 0 .. n - 1
     """
-    return {"constant": lr, "linear": lr + (lr_final - lr) * progress(clock, num_updates)}[schedule]
+    return {"constant": lr, "linear": lr + (lr_final - lr) * clock.progress(num_updates)}[schedule]
 
 
 def polynomial_lr(share: jax.Array, lr: Scalar, lr_final: Scalar, power: Scalar) -> jax.Array:

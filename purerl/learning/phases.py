@@ -9,12 +9,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.clock import is_before, is_due
+from purerl.core.clock import Clock
 from purerl.core.keys import local_key
 from purerl.core.metrics import Mean, mean_of
 from purerl.core.packing import pack, unpack
 from purerl.core.reductions import local_batch, moments, num_devices, pmean, reduce_before
-from purerl.core.types import Clock, Network, PyTree, Sample, Sequences, TrainState
+from purerl.core.types import Network, PyTree, Sample, Sequences, TrainState
 from purerl.learning.learner import Learner, Metrics
 from purerl.learning.optimizers import Groups, Optimizer, clip_scale, phase_optimizer, without_kl_control
 from purerl.learning.shuffle import permutation
@@ -152,7 +152,7 @@ def if_due(phase: Phase, clock: Clock, run: Callable, otherwise: tuple[PyTree, P
     if phase.every == 1 and not phase.start:
         return run()
     nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run)[2])
-    runs = is_due(clock, phase.every) & ~is_before(clock, phase.start)
+    runs = clock.is_due(phase.every) & ~(clock < phase.start)
     return jax.lax.cond(runs, run, lambda: (*otherwise, nothing))
 
 

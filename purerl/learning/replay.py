@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from purerl.acting.bootstrap import at_truncations, edge_values, final_obs_of, next_values, one_step, rows_of_truncations
-from purerl.core.clock import remainder
+from purerl.core.clock import Clock
 from purerl.core.platform import where_any
-from purerl.core.types import Actor, Clock, Network, Outputs, PyTree, Rollout
+from purerl.core.types import Actor, Network, Outputs, PyTree, Rollout
 from purerl.learning.batch import sequences
 
 EMPTY = 2**30  # uses of a place in the ring that no rollout was written to
@@ -46,7 +46,7 @@ class Ring(struct.PyTreeNode):
 
 
 def ring_batch(rollout: Rollout, after: Actor, count: int, keep_next_obs: bool = False) -> RingBatch:
-    """A rollout with what comes next; `count` of its observations before resets are kept, or also all of `next_obs`."""
+    """Return a rollout with the next observation; keep `count` observations before resets, or all of `next_obs`."""
     steps = rollout.steps
     final_obs = final_obs_of(steps.next_obs, steps.truncated, count)
     rollout = rollout if keep_next_obs else rollout.replace(steps=steps.replace(next_obs=()))
@@ -54,15 +54,15 @@ def ring_batch(rollout: Rollout, after: Actor, count: int, keep_next_obs: bool =
 
 
 def empty_ring(one: RingBatch, size: int) -> Ring:
-    """A ring for rollouts of these shapes."""
+    """Return an empty ring for rollouts of these shapes."""
     wide = lambda axis: lambda x: jnp.zeros((*x.shape[:axis], size, *x.shape[axis:]), x.dtype)
     zeros = lambda: jnp.zeros(size, jnp.int32)
     return Ring(_by_place(wide, one), age=zeros(), uses=jnp.full(size, EMPTY, jnp.int32), lag=zeros())
 
 
 def ring_push(ring: Ring, clock: Clock, one: RingBatch, lag: jax.Array) -> Ring:
-    """The ring after one more update, with its rollout."""
-    slot = remainder(clock, ring.age.size).astype(jnp.int32)
+    """Push the rollout of an update."""
+    slot = (clock % ring.age.size).astype(jnp.int32)
     write = lambda axis: lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, slot, axis)
     return Ring(
         batch=_by_place(write, ring.batch, one),
@@ -73,7 +73,7 @@ def ring_push(ring: Ring, clock: Clock, one: RingBatch, lag: jax.Array) -> Ring:
 
 
 def ring_select(ring: Ring, max_uses: int, order: str, key: jax.Array, learns: jax.Array) -> tuple[Ring, jax.Array]:
-    """The places `[R]` of the rollouts to learn from, the newest first, and the ring with that counted as a use if `learns`.
+    """Select the rollouts to learn from, the newest first, and count their use if `learns`; return the ring and places `[R]`.
 
     Those used less than `max_uses` times can be: in the order of their age, again and again until there are R (`newest`), or each
     but the first drawn from all of them (`random`).
@@ -91,27 +91,27 @@ def ring_select(ring: Ring, max_uses: int, order: str, key: jax.Array, learns: j
 
 
 def ring_drop_newest(ring: Ring, clock: Clock, before: Ring) -> Ring:
-    """The ring as it was before the rollout of the update of this clock, which is lost; the others are older by an update."""
-    slot = remainder(clock, ring.age.size).astype(jnp.int32)
+    """Drop the rollout of the update of this clock; the others are older by an update."""
+    slot = (clock % ring.age.size).astype(jnp.int32)
     return ring.replace(batch=before.batch, uses=before.uses.at[slot].set(EMPTY))
 
 
 def ring_take(ring: Ring, places: jax.Array) -> RingBatch:
-    """The rollouts in these places, side by side."""
+    """Take the rollouts in these places, side by side."""
     taken = lambda x, axis: x if ring.age.size == 1 else jnp.take(x, places, axis)
     joined = lambda axis: lambda x: taken(x, axis).reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
     return _by_place(joined, ring.batch)
 
 
 def _by_place(function: Any, batch: RingBatch, *others: RingBatch) -> RingBatch:
-    """`function(axis)` of every leaf of the ring's, where `axis` is that of the places."""
+    """Apply `function(axis)` to every leaf of the ring, where `axis` is that of the places."""
     alike = lambda name, axis: jax.tree.map(function(axis), *(getattr(x, name) for x in (batch, *others)))
     axes = {"rollout": 1, "final_obs": 1, "last_obs": 0, "last_first": 0}
     return RingBatch(**{name: alike(name, axis) for name, axis in axes.items()})
 
 
 def recompute_policy(network: Network, params: PyTree, data: RingBatch, length: int) -> Any:
-    """The policy on rollouts of the ring, `[T, B]`, as in `recompute_outputs`."""
+    """Compute the policy on rollouts of the ring, `[T, B]`, as in `recompute_outputs`."""
     if not jax.tree.leaves(data.rollout.carry):
         return network.apply(params, (), data.rollout.steps.obs, data.rollout.steps.first)[0].policy
     cut = sequences(data.rollout.steps, data.rollout.carry, length)
@@ -120,7 +120,7 @@ def recompute_policy(network: Network, params: PyTree, data: RingBatch, length: 
 
 
 def _joined(tree: PyTree, shape: tuple[int, ...]) -> PyTree:
-    """The inverse of `sequences`: `[L, N, ...]` as `[T, B, ...]`."""
+    """Invert `sequences`: `[L, N, ...]` to `[T, B, ...]`."""
     T, B = shape
     return jax.tree.map(lambda x: x.reshape(x.shape[0], -1, B, *x.shape[2:]).swapaxes(0, 1).reshape(T, B, *x.shape[2:]), tree)
 
@@ -128,7 +128,7 @@ def _joined(tree: PyTree, shape: tuple[int, ...]) -> PyTree:
 def recompute_outputs(
     network: Network, params: PyTree, data: RingBatch, length: int, episodic: tuple[bool, ...] = ()
 ) -> tuple[Outputs, jax.Array]:
-    """The outputs of a network on rollouts of the ring, `[T, B, ...]`, and the value of each step's successor, as `next_value`.
+    """Compute a network's outputs on rollouts of the ring, `[T, B, ...]`, and the value that follows each step.
 
     A memory starts from the one stored before each sequence of `length` steps and is unrolled with these parameters, as in
     training. The observation before a reset is valued with the memory of that moment. `episodic`: as for `next_values`.

@@ -36,7 +36,7 @@ class RewardStage(NamedTuple):
 
 
 def reward_stage(cfg: OnPolicyConfig, shaper: Shaper | None = None, intrinsic: Intrinsic | None = None) -> RewardStage:
-    """The reward stage of a config.
+    """Return the reward stage of a config.
 
     Args:
         cfg: its `normalize_reward` and `reward_clip`.

@@ -16,7 +16,7 @@ ROUNDS = 12  # at 6, chi-square tests over many keys still tell n = 5 from rando
 
 
 def permutation(key: jax.Array, n: int) -> jax.Array:
-    """A random permutation of `0 .. n - 1`, for any n below 2**31; nothing is dropped or repeated. `[n]` int32.
+    """Draw a random permutation of `0 .. n - 1`, for any n below 2**31. `[n]` int32.
 
     A Feistel network: an index is written as `left * b + right` with left < a, right < b, and a * b barely above n. Each
     round adds a keyed hash of one half to the other, modulo its size, which is invertible. An index that lands outside the
@@ -57,12 +57,12 @@ def permutation(key: jax.Array, n: int) -> jax.Array:
 
 
 def _add(x: jax.Array, y: jax.Array, modulus: int) -> jax.Array:
-    """`(x + y) % modulus` for uint32 x, y below the modulus; too small a difference wraps around and loses."""
+    """Compute `(x + y) % modulus` for uint32 x, y below the modulus; too small a difference wraps around and loses."""
     return jnp.minimum(x + y, x + y - np.uint32(modulus))
 
 
 def _hash(x: jax.Array, key: jax.Array, size: int) -> jax.Array:
-    """A pseudo-random function from uint32 to `0 .. size - 1`, size at most 2**16: multiply, shift, multiply, shift, scale."""
+    """Hash uint32 to `0 .. size - 1`, size at most 2**16: multiply, shift, multiply, shift, scale."""
     x = (x ^ key) * np.uint32(0x9E3779B1)
     x = (x ^ (x >> 15)) * np.uint32(0x85EBCA77)
     x = x ^ (x >> 13)

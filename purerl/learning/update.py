@@ -8,7 +8,7 @@ import jax
 from purerl.acting.normalize import initial_statistics, merge_statistics
 from purerl.acting.rollout import reset_actor
 from purerl.config.base import OnPolicyConfig
-from purerl.core.clock import clock_at, increment
+from purerl.core.clock import clock_at
 from purerl.core.keys import named_key
 from purerl.core.types import Advantages, Environment, PyTree, Rollout, Sequences, TrainState
 from purerl.learning.kl_penalty import adapt_kl_coef, initial_kl_coef
@@ -82,6 +82,6 @@ def finish_update(
     state, more_metrics = state.replace(statistics=statistics), {}
     if after_learning is not None:
         state, more_metrics = after_learning(state, rollout, advantages)
-    state = state.replace(clock=increment(state.clock))
+    state = state.replace(clock=state.clock + 1)
     metrics = metrics | penalty_metrics | more_metrics
     return state, metrics | learner.parts.measure(state, batch, metrics)

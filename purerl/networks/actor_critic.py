@@ -15,8 +15,8 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import Problem, raise_if_any
 from purerl.core.keys import named_key
 from purerl.core.platform import by_platform
-from purerl.core.spaces import is_index
-from purerl.core.types import Box, MultiBinary, MultiDiscrete, Network, Outputs, PyTree, Space
+from purerl.core.spaces import Box, MultiBinary, MultiDiscrete, Space, is_index
+from purerl.core.types import Network, Outputs, PyTree
 from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.networks.encoding import encode, encode_entries, without
 from purerl.networks.initializers import initialize
@@ -33,7 +33,7 @@ HEAD_GAINS = {"policy": 0.01, "value": 1.0, "aux_value": 1.0, "advantage": 1.0}
 def actor_critic(
     cfg: OnPolicyConfig, observation_space: PyTree, action_space: Space, torso: Any = None, memory: Any = None
 ) -> Network:
-    """The network a config describes. Groups of parameters:
+    """Return the network a config describes. Groups of parameters:
 
         arch            groups                           the value's gradient reaches
         separate, dual  policy, value                    its own torso and memory ("37 details", number 13)
@@ -207,7 +207,7 @@ def _shared(
 
 
 def _initial_inputs(obs: PyTree, initial_carry: Callable, recurrent: bool) -> tuple[jax.Array | None, PyTree]:
-    """`first` and the initial carry for observations `[L, N, ...]`; neither without a memory."""
+    """Return `first` and the initial carry for observations `[L, N, ...]`; neither without a memory."""
     if not recurrent:
         return None, ()
     first = jnp.ones(jax.tree.leaves(obs)[0].shape[:2], bool)
@@ -220,7 +220,7 @@ def _steps(outputs: Outputs, first: jax.Array) -> Outputs:
 
 
 def _gain(cfg: OnPolicyConfig, own_memory: bool) -> Callable[[str], float | None]:
-    """The factor of each kernel as it begins, by its path; the schemes but `orthogonal` have a scale of their own.
+    """Return the factor of each kernel as it begins, by its path; the schemes but `orthogonal` have a scale of their own.
 
     None for those that begin as the user made them: in a memory, and in a torso of two functions.
     """
@@ -257,7 +257,7 @@ def _distribution_problems(cfg: OnPolicyConfig, space: Space) -> list[Problem]:
 
 
 def bounded(space: Space) -> bool:
-    """Whether an action's range is finite, as far as is known under a trace."""
+    """Return True if an action's range is finite, as far as is known under a trace."""
     if not isinstance(space, Box) or isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
         return True
     with np.errstate(over="ignore"):  # of the largest floats, which are bounds where there are none

@@ -41,8 +41,7 @@ from jax.core import Tracer
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import flat_draw
 from purerl.core.metrics import Mean, mean_of
-from purerl.core.spaces import bounds_map
-from purerl.core.types import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from purerl.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space, bounds_map
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 20.0  # beyond any box, and all that is computed from it stays finite
 ILLEGAL = -1e9  # a logit: its probability is exactly 0, and 0 times its logarithm is no NaN
@@ -93,7 +92,7 @@ class Categorical(struct.PyTreeNode):
         return {}
 
     def masked(self, legal: jax.Array) -> "Categorical":
-        """`legal: [*batch, n]`, of which one at least must be set."""
+        """Mask actions that are not `legal [*batch, n]`, of which one at least must be set."""
         return Categorical(jnp.where(legal.astype(bool), self.logits, jnp.float32(ILLEGAL)))
 
     def uniform_sample(self, noise: jax.Array) -> jax.Array:
@@ -149,7 +148,7 @@ class MultiCategorical(struct.PyTreeNode):
         return {}
 
     def masked(self, legal: jax.Array) -> "MultiCategorical":
-        """`legal: [*batch, sum(sizes)]`, of which one at least must be set in each choice."""
+        """Mask actions that are not `legal [*batch, sum(sizes)]`, of which one at least must be set in each choice."""
         return self.replace(logits=Categorical(self.logits).masked(legal).logits)
 
     def uniform_sample(self, noise: jax.Array) -> jax.Array:
@@ -207,7 +206,7 @@ class Bernoulli(struct.PyTreeNode):
         return jnp.full(self.logits.shape[:-1], -self.logits.shape[-1] * math.log(2), jnp.float32)
 
     def _expected(self, logits: jax.Array) -> jax.Array:
-        """The cross entropy with switches of other logits."""
+        """Return the cross entropy with switches of other logits."""
         p = jax.nn.sigmoid(self.logits)
         return -(p * jax.nn.log_sigmoid(logits) + (1 - p) * jax.nn.log_sigmoid(-logits)).sum(-1)
 
@@ -320,21 +319,21 @@ class TanhGaussian(struct.PyTreeNode):
         return self.gaussian.sample(noise)
 
     def mode(self) -> jax.Array:
-        """Of the normal: the median of the action."""
+        """Return the mode of the normal: the median of the action."""
         return self.mean
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         return self.gaussian.log_prob(action) - _log_slope(action).sum(-1)
 
     def entropy(self) -> jax.Array:
-        """The normal's entropy and the expected log-slope of the tanh, by Gauss-Hermite quadrature of 64 points."""
+        """Return the normal's entropy and the expected log-slope of the tanh, by Gauss-Hermite quadrature of 64 points."""
         points, weights = (x.astype(np.float32) for x in np.polynomial.hermite_e.hermegauss(64))
         points = points.reshape((1,) * self.mean.ndim + (-1,))
         u = self.mean[..., None] + jnp.exp(self.gaussian.clipped_log_std)[..., None] * points
         return self.gaussian.entropy() + (_log_slope(u) @ (weights / weights.sum())).sum(-1)
 
     def kl(self, other: "TanhGaussian") -> jax.Array:
-        """That of the normals, since one invertible function presses both."""
+        """Return the divergence of the normals, since one invertible function presses both."""
         return self.gaussian.kl(other.gaussian)
 
     def env_action(self, action: jax.Array, space: Box) -> jax.Array:
@@ -368,5 +367,5 @@ def action_unit(policy: Any, space: Space) -> str:
 
 
 def _log_slope(u: jax.Array) -> jax.Array:
-    """`log(1 - tanh(u)^2)`, exact also where the tanh rounds to 1."""
+    """Return `log(1 - tanh(u)^2)`, exact also where the tanh rounds to 1."""
     return 2 * (np.float32(np.log(2)) - u - jax.nn.softplus(-2 * u))

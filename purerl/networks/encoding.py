@@ -3,12 +3,12 @@
 import jax
 import jax.numpy as jnp
 
-from purerl.core.spaces import entries_of
-from purerl.core.types import Discrete, Indices, PyTree
+from purerl.core.spaces import Discrete, Indices, entries_of
+from purerl.core.types import PyTree
 
 
 def encode(obs: PyTree, space: PyTree) -> jax.Array:
-    """An observation as one array of float32, `[L, N, ...]` in and out.
+    """Return an observation as one array of float32, `[L, N, ...]` in and out.
 
     An index becomes one-hot, an array of indices as `Indices` says, an image of bytes (three dimensions, uint8) is divided by
     255, everything else is cast. Of several entries each is flattened, and they follow one another in the order of
@@ -19,7 +19,7 @@ def encode(obs: PyTree, space: PyTree) -> jax.Array:
 
 
 def encode_entries(obs: PyTree, space: PyTree) -> dict[str, jax.Array]:
-    """The entries of an observation by name, each encoded as `encode` does."""
+    """Return the entries of an observation by name, each encoded as `encode` does."""
     return {name: _encode_entry(x, kind) for (name, kind), x in zip(entries_of(space).items(), jax.tree.leaves(obs), strict=True)}
 
 
@@ -36,5 +36,5 @@ def _encode_entry(x: jax.Array, space: jax.ShapeDtypeStruct | Discrete | Indices
 
 
 def without(obs: PyTree, names: tuple[str, ...]) -> PyTree:
-    """A dict of observations without these entries; anything else as it is."""
+    """Return a dict of observations without these entries; anything else as it is."""
     return {name: x for name, x in obs.items() if name not in names} if isinstance(obs, dict) else obs

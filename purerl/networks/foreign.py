@@ -17,7 +17,7 @@ from purerl.networks.modules import applied, linen_module, only_parameters
 
 
 def from_linen(module: Any) -> Network:
-    """A flax linen module as a network.
+    """Return a flax linen module as a network.
 
     It is called with observations `[L, N, ...]` as the environment gives them, and returns
 
@@ -61,7 +61,7 @@ def from_linen(module: Any) -> Network:
 
 
 def from_nnx(make: Callable[[Any], Any]) -> Network:
-    """A flax nnx module as a network. It is called, and returns, as that of `from_linen`; its attributes are the groups.
+    """Return a flax nnx module as a network. It is called, and returns, as that of `from_linen`; its attributes are the groups.
 
     Args:
         make: `(rngs: nnx.Rngs) -> module`, such as the module's class. It is called for every seed, and must make all that is

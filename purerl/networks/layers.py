@@ -159,7 +159,7 @@ class OfAction(struct.PyTreeNode):
     weight: jax.Array
 
     def __call__(self, action: jax.Array) -> jax.Array:
-        """`action: [*batch, d]`, encoded as its distribution does. `[*batch]`"""
+        """Return `action: [*batch, d]`, encoded as its distribution does. `[*batch]`"""
         return self.constant + (self.weight * action).sum(-1)
 
 

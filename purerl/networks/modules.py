@@ -28,7 +28,7 @@ class Pair(nn.Module):
 
 
 def linen_module(module: Any, what: str) -> Any:
-    """A linen module of its class, anything else as it is. `what` is what it is called in messages."""
+    """Return a linen module of its class, anything else as it is. `what` is what it is called in messages."""
     if not (isinstance(module, type) and issubclass(module, nn.Module)):
         return module
     with code_of(what, f"{module.__name__}()"):
@@ -36,19 +36,19 @@ def linen_module(module: Any, what: str) -> Any:
 
 
 def applied(module: nn.Module, params: PyTree, *inputs: Any) -> Any:
-    """What a module that has parameters only makes of its inputs."""
+    """Apply a module that has parameters only."""
     return module.apply({"params": params}, *inputs)
 
 
 def only_parameters(what: str, made: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of what a module's `init` made, if it made nothing else."""
+    """Return the parameters of what a module's `init` made, if it made nothing else."""
     if others := sorted(made.keys() - {"params"}):
         raise ConfigError([Problem(what, others, "the module may have parameters only, no other collections")])
     return made.get("params", {})
 
 
 def torso_module(torso: Any, what: str = "torso") -> nn.Module:
-    """A torso of the user's as a module: `x [N, ...] -> features [N, size]`.
+    """Return a torso of the user's as a module: `x [N, ...] -> features [N, size]`.
 
     Args:
         torso: a flax linen module, its class, or a pair `(init, apply)` of pure functions.
@@ -67,7 +67,7 @@ def torso_module(torso: Any, what: str = "torso") -> nn.Module:
 
 
 def check_torso(module: nn.Module, x: Any, what: str = "torso") -> int:
-    """The size of a torso's features, one row for each row of `x [N, ...]`, by shapes alone."""
+    """Return the size of a torso's features, one row for each row of `x [N, ...]`, by shapes alone."""
     shapes = jax.tree.map(lambda x: list(x.shape), x)
     with code_of(what, f"{what}(x {shapes})"):
         features, made = jax.eval_shape(lambda x: module.init_with_output(jax.random.key(0), x), x)
@@ -80,7 +80,7 @@ def check_torso(module: nn.Module, x: Any, what: str = "torso") -> int:
 
 
 def memory_module(memory: Any) -> nn.Module:
-    """A memory of the user's: a linen module `(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`.
+    """Return a memory of the user's: a linen module `(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`.
 
     Raises:
         ConfigError: it is something else, or has no `initial_carry`.
@@ -93,7 +93,7 @@ def memory_module(memory: Any) -> nn.Module:
 
 
 def check_memory(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> None:
-    """That a memory reads `inputs [L, N, F]`, and gives as many outputs and a carry like the one it was given."""
+    """Check that a memory reads `inputs [L, N, F]`, and gives as many outputs and a carry like the one it was given."""
     envs = inputs.shape[1]
     first = jax.ShapeDtypeStruct(inputs.shape[:2], bool)
     with code_of("memory", f"initial_carry({envs})"):
@@ -130,7 +130,7 @@ def with_float32_outputs(network: Network) -> Network:
 
 
 def with_finite_logits(network: Network) -> Network:
-    """A network whose logits of minus infinity are `ILLEGAL`: then entropy and divergences are numbers."""
+    """Return a network whose logits of minus infinity are `ILLEGAL`: then entropy and divergences are numbers."""
 
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)

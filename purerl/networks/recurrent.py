@@ -45,7 +45,7 @@ class Gates(nn.Module):
 
 
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """`x W`, computed in the dtype of x and given in float32."""
+    """Return `x W`, computed in the dtype of x and given in float32."""
     return (x @ kernel.astype(x.dtype)).astype(jnp.float32)
 
 
@@ -153,7 +153,7 @@ CELLS = {"gru": GRU, "lstm": LSTM, "min_gru": MinGRU}
 def unrolled(
     step: Callable, dtype: Any, kernel: jax.Array, carry: PyTree, inputs: PyTree, gates: jax.Array, first: jax.Array
 ) -> tuple[jax.Array, PyTree]:
-    """A cell over L steps; its carry is emptied before each step that is a first.
+    """Return a cell over L steps; its carry is emptied before each step that is a first.
 
     Gates that read the output before are `a_t = x_t + h_(t-1) U`. The gradient of U is one product over all steps, once they have
     been gone through, `dU = sum_t h_(t-1)^T da_t`; that of `lax.scan` would be a small one, and a sum, in each step. A GRU in

@@ -15,7 +15,7 @@ ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "gelu": nn.g
 
 
 def by_entry(cfg: OnPolicyConfig, space: PyTree, given: Any) -> bool:
-    """Whether the torso reads the entries of an observation as a dict, and not as one array: an image is not flattened.
+    """Return True if the torso reads the entries of an observation as a dict, and not as one array: an image is not flattened.
 
     Args:
         cfg: the config; with `torso = "mlp"` all is flattened.
@@ -28,7 +28,7 @@ def by_entry(cfg: OnPolicyConfig, space: PyTree, given: Any) -> bool:
 
 
 def torso_of(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> nn.Module:
-    """The torso for observations of this space; arguments as those of `by_entry`.
+    """Return the torso for observations of this space; arguments as those of `by_entry`.
 
     Raises:
         ConfigError: the user's is no module.
@@ -44,7 +44,7 @@ def torso_of(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> nn.Module
 
 
 def _encoder(cfg: OnPolicyConfig, entry: Any) -> nn.Module:
-    """The encoder of one entry: convolutions for an image, an embedding for an index, a dense layer for a vector."""
+    """Return the encoder of one entry: convolutions for an image, an embedding for an index, a dense layer for a vector."""
     activation = ACTIVATIONS[cfg.activation]
     if _is_image(entry):
         kind = cfg.torso if cfg.torso in CONVOLUTIONS else torso_kind("auto", entry)[0]
@@ -53,25 +53,25 @@ def _encoder(cfg: OnPolicyConfig, entry: Any) -> nn.Module:
 
 
 def _own_encoders(given: dict[str, Any], encoders: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """The user's encoders, by entry. An entry that is hidden from this torso is left out."""
+    """Return the user's encoders, by entry. An entry that is hidden from this torso is left out."""
     return {name: torso_module(module, f"torso[{name!r}]") for name, module in given.items() if name in encoders}
 
 
 def _encoder_problems(given: Any, space: PyTree) -> list[Problem]:
-    """The names of encoders that are no entry of the observation."""
+    """Return the names of encoders that are no entry of the observation."""
     names = entries_of(space)
     unknown = [name for name in given if name not in names] if isinstance(given, dict) else []
     return [Problem(f"torso[{name!r}]", given[name], f"no such entry; {nearest(str(name), names)}") for name in unknown]
 
 
 def _is_image(space: Any) -> bool:
-    """Whether an entry is an image that convolutions can read."""
+    """Return True if an entry is an image that convolutions can read."""
     shape = encoded_shape(space)
     return len(shape) == 3 and min(shape[:2]) >= CONVOLUTIONS["cnn"][1]
 
 
 def torso_kind(chosen: str, space: PyTree) -> tuple[str, tuple[int, ...]]:
-    """The torso for such observations if the choice is `auto`, and their shape if they are one array."""
+    """Return the torso for such observations if the choice is `auto`, and their shape if they are one array."""
     entries = list(entries_of(space).values())
     shape = encoded_shape(entries[0]) if len(entries) == 1 else ()
     if chosen != "auto":
@@ -82,7 +82,7 @@ def torso_kind(chosen: str, space: PyTree) -> tuple[str, tuple[int, ...]]:
 
 
 def convolutions(space: PyTree) -> tuple | None:
-    """The convolutions for observations of this space, if they are images, and large enough."""
+    """Return the convolutions for observations of this space, if they are images, and large enough."""
     kind, shape = torso_kind("auto", space)
     layers, size = CONVOLUTIONS.get(kind, (None, 0))
     return layers if layers and min(shape[:2]) >= size else None

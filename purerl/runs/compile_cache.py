@@ -64,7 +64,7 @@ def compile_cache() -> Iterator[None]:
 
 
 def cached_programs() -> list[pathlib.Path]:
-    """The files of the programs that are kept, of this version and processor."""
+    """Return the files of the programs that are kept, of this version and processor."""
     directory = cache_directory()
     return sorted(directory.glob("*-cache")) if directory else []
 
@@ -85,7 +85,7 @@ def _remove_unfinished(directory: pathlib.Path) -> None:
 
 
 def _time_of(program: pathlib.Path) -> pathlib.Path:
-    """The file that holds when a kept program was last used."""
+    """Return the file that holds when a kept program was last used."""
     return program.with_name(program.name.removesuffix("cache") + "atime")
 
 
@@ -96,7 +96,7 @@ def _set(values: dict[str, object]) -> None:
 
 
 def _is_private(directory: pathlib.Path) -> bool:
-    """Whether the directory is there or could be made, and no other user may write to it."""
+    """Return True if the directory is there or could be made, and no other user may write to it."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = directory.stat()
@@ -108,7 +108,7 @@ def _is_private(directory: pathlib.Path) -> bool:
 
 
 def kind_of_processor() -> str:
-    """The kind of processor: a program for one may use instructions that another does not have."""
+    """Return the kind of processor: a program for one may use instructions that another does not have."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
         kind = "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))

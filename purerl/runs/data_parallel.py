@@ -27,7 +27,7 @@ DATA = "data"  # the axis of devices of one agent
 
 
 def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParallel":
-    """A training run with the environments of one agent spread over the devices of a mesh.
+    """Return a training run with the environments of one agent spread over the devices of a mesh.
 
     On GPUs XLA hides what devices exchange behind other work, and may need up to half as much memory again for it, where
     `XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false` needs none.
@@ -78,7 +78,7 @@ class DataParallel:
         self.specs, self._spread = state_specs(train, self.train), PartitionSpec(axis_name)
 
     def init(self, key: jax.Array) -> TrainState:
-        """The state before the first update. `key`: one key, typed or raw."""
+        """Return the state before the first update. `key`: one key, typed or raw."""
         return self._mapped(self.train.init, (PartitionSpec(),), self.specs)(typed_key(key))
 
     def update(self, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
@@ -91,18 +91,18 @@ class DataParallel:
         return self._mapped(self.train, (PartitionSpec(),), specs)(typed_key(key))
 
     def place(self, state: TrainState) -> TrainState:
-        """A state, of one run or of several under `vmap`, that every process has whole, on the devices of the mesh."""
+        """Return a state, of one run or of several under `vmap`, that every process has whole, on the devices of the mesh."""
         specs, lead = self.specs, [None] * state.key.ndim
         several = jax.tree.map(lambda spec: PartitionSpec(*lead, *spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
         specs = several.replace(clock=specs.clock)  # which has no axis of runs
         return jax.tree.map(lambda x, spec: placed(x, NamedSharding(self.mesh, spec)), state, specs)
 
     def policy(self, state: TrainState) -> Policy:
-        """The policy of a state, ready to act."""
+        """Return the policy of a state, ready to act."""
         return self.whole.policy(state)
 
     def evaluate(self, state: TrainState, key: jax.Array, num_episodes: int = 128, **options: Any) -> Episodes:
-        """`Train.evaluate`, with an equal share of the episodes on each device."""
+        """Return `Train.evaluate`, with an equal share of the episodes on each device."""
         run = lambda state, key: self.train.evaluate(state, key, num_episodes, **options)
         return self._mapped(run, (self.specs, PartitionSpec()), self._spread)(state, typed_key(key))
 

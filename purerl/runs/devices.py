@@ -18,7 +18,7 @@ Devices = Sequence[jax.Device]  # pyright: ignore[reportInvalidTypeForm]
 def over_devices(
     function: Callable, in_axes: Any = 0, out_axes: Any = 0, *, devices: Devices | None = None, exact: bool = False
 ) -> Callable:
-    """`jax.vmap(function)` with its rows spread over devices: each takes an equal share of them.
+    """Return `jax.vmap(function)` with its rows spread over devices: each takes an equal share of them.
 
     Rows do not communicate. Where they do not divide by the number of devices, the last row is computed more than once and
     the copies are dropped. With one device, or one row, this is `jax.vmap`.
@@ -57,7 +57,7 @@ def over_devices(
 def over_rows(
     function: Callable, in_axes: Any, out_axes: Any, mesh_for: Callable[[int], Mesh], specs_of: Callable[[Any], Any], exact: bool
 ) -> Callable:
-    """`over_devices` on any mesh that has an axis of rows.
+    """Return `over_devices` on any mesh that has an axis of rows.
 
     Args:
         function, in_axes, out_axes, exact: as there.
@@ -83,7 +83,7 @@ def over_rows(
 
 
 def _one_by_one(function: Callable, in_axes: tuple, out_axes: Any) -> Callable:
-    """`jax.vmap` by a loop over the rows."""
+    """Return `jax.vmap` by a loop over the rows."""
 
     def mapped(*args):
         leaves, structure = jax.tree.flatten(args)
@@ -100,7 +100,7 @@ def _one_by_one(function: Callable, in_axes: tuple, out_axes: Any) -> Callable:
 
 
 def _by_axis(axes: Any, tree: Any, batched: Callable, shared: Callable = lambda x: x) -> Any:
-    """`batched(x)` of the leaves that have an axis of rows, `shared(x)` of the others; `axes` is a prefix of the tree."""
+    """Return `batched(x)` of the leaves that have an axis of rows, `shared(x)` of the others; `axes` is a prefix of the tree."""
     # None is an axis here, and nothing at all inside a tree: as a number it is the one and not the other.
     axes = jax.tree.map(lambda axis: -1 if axis is None else axis, axes, is_leaf=lambda axis: axis is None)
     leaves, structure = jax.tree.flatten(tree)
@@ -158,7 +158,7 @@ def _is_xla_flag(flag: str) -> bool:
 
 
 def available_bytes() -> int:
-    """The free memory of each device; CPU devices have an equal part of the machine's."""
+    """Return the free memory of each device; CPU devices have an equal part of the machine's."""
     device = jax.local_devices()[0]
     if stats := device.memory_stats():
         return stats["bytes_limit"] - stats["bytes_in_use"]

@@ -25,18 +25,18 @@ from purerl.acting.normalize import RewardScale
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
-from purerl.core.clock import clock_at, updates_at
+from purerl.core.clock import clock_at
 from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem
 from purerl.core.numbers import is_int
 from purerl.core.plan import Plan
 from purerl.core.reductions import gathered, on_axis
 from purerl.core.types import Episodes, PyTree, TrainState
 from purerl.envs.host import host_errors
-from purerl.runs.batch import Batch, pairs_of, settled, state_at
 from purerl.runs.data_parallel import DataParallel, check_replicas
 from purerl.runs.devices import use_cores
 from purerl.runs.evaluations import best_updates
 from purerl.runs.processes import by_first, is_first, on_host
+from purerl.runs.run_batch import Batch, pairs_of, settled, state_at
 from purerl.runs.storage import checkpoint, objects
 from purerl.runs.storage.checkpoint import (
     Checkpoint,
@@ -187,7 +187,7 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
 
 
 def _own_class(cls: type[Config]) -> dict[str, type[Config]]:
-    """The class of a config as an object of the user's, if it is none of purerl's."""
+    """Return the class of a config as an object of the user's, if it is none of purerl's."""
     return {} if cls in ALGORITHMS.values() else {"config_class": cls}
 
 
@@ -283,7 +283,7 @@ class Run:
 
     @property
     def cfg(self) -> OnPolicyConfig:
-        """The config; of a batch of configs all of them, with leaves `[configs]`."""
+        """Return the config; of a batch of configs all of them, with leaves `[configs]`."""
         return self.batch.cfg
 
     @property
@@ -298,12 +298,12 @@ class Run:
 
     @property
     def num_runs(self) -> int | None:
-        """How many runs there are; None for one without a leading axis."""
+        """Return how many runs there are; None for one without a leading axis."""
         return len(self.labels) if self.batch.batched else None
 
     @property
     def train(self) -> Train:
-        """The training function of the run's config.
+        """Return the training function of the run's config.
 
         Raises:
             ConfigError: there are several configs; `select` one.
@@ -368,7 +368,7 @@ class Run:
 def load(
     directory: Any, *, updates: int | None = None, best: bool = False, config_class: type[Config] | None = None, **given: Any
 ) -> Run:
-    """The config, the state and a ready `Train` of a run. Reads only, also while another process writes.
+    """Return the config, the state and a ready `Train` of a run. Reads only, also while another process writes.
 
     It warns of a damaged checkpoint, and loads the one before.
 
@@ -418,7 +418,7 @@ def load(
 
 
 def saved_values(directory: Any) -> dict[str, Any]:
-    """The config of a run as it was saved, a value by field, whatever its class.
+    """Return the config of a run as it was saved, a value by field, whatever its class.
 
     Raises:
         CheckpointError: no checkpoint was found, or it cannot be read.
@@ -464,11 +464,11 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
     if (path / "curves.bin").exists():
         raise ConfigError([Problem("directory", str(path), "has a run of fit, which saves its states itself; name another one")])
     with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:
-        home.save(updates_at(state.clock), {"state": on_host(state)}, {"seconds": 0.0})
+        home.save(int(state.clock), {"state": on_host(state)}, {"seconds": 0.0})
 
 
 def restore(directory: Any, train: Train | DataParallel, *, updates: int | None = None) -> TrainState:
-    """The state that `save` or `fit` wrote, for this `train`. Of a damaged checkpoint it warns, and takes the one before.
+    """Return the state that `save` or `fit` wrote, for this `train`. Of a damaged checkpoint it warns, and takes the one before.
 
     Args:
         directory: that it was saved in.
@@ -506,7 +506,7 @@ def require_checkpoint(directory: Any) -> None:
 
 
 def warm_start(state: TrainState, directory: Any, action_unit: str) -> TrainState:
-    """A state with the parameters and statistics of another run. Those of one run are copied to each of several.
+    """Return a state with the parameters and statistics of another run. Those of one run are copied to each of several.
 
     What intrinsic rewards keep comes along, if both have them: a predictor is useless without its target. Running sums of the
     rewards of single environments do not: they are no statistics, and there may be more or fewer environments.
@@ -547,12 +547,12 @@ def _is_scale(x: Any) -> bool:
 
 
 def _without_sums(tree: PyTree) -> PyTree:
-    """A tree whose reward scales have no sums of single environments."""
+    """Return a tree whose reward scales have no sums of single environments."""
     return jax.tree.map(lambda x: x.replace(discounted=()) if _is_scale(x) else x, tree, is_leaf=_is_scale)
 
 
 def _with_sums(tree: PyTree, own: PyTree) -> PyTree:
-    """A tree whose reward scales have the sums of those of another one."""
+    """Return a tree whose reward scales have the sums of those of another one."""
     given = lambda x, other: x.replace(discounted=other.discounted) if _is_scale(x) else x
     return jax.tree.map(given, tree, own, is_leaf=_is_scale)
 
@@ -564,12 +564,12 @@ def _absolute(directory: Any) -> pathlib.Path:
 
 
 def _lead(saved: Checkpoint) -> tuple[int, ...]:
-    """The leading axes that a state was saved with."""
+    """Return the leading axes that a state was saved with."""
     return checkpoint.shape_of(saved.record["leaves"].get("['state'].key", ["[]"])[0])
 
 
 def _state(saved: Checkpoint, train: Train, directory: Any) -> TrainState:
-    """The state of a checkpoint, with the leading axes that it was saved with."""
+    """Return the state of a checkpoint, with the leading axes that it was saved with."""
     lead, one = _lead(saved), {"state": jax.eval_shape(train.init, jax.random.key(0))}
     leaves, structure = jax.tree_util.tree_flatten_with_path(one)
     is_clock = lambda path: jax.tree_util.keystr(path).startswith(checkpoint.CLOCK)

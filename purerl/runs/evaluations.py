@@ -56,7 +56,7 @@ class Evaluations:
         self._file.add(_line_of(row))
 
     def returns(self, updates: int) -> np.ndarray:
-        """The mean return of each run after so many updates, `[runs]`; minus infinity where it is not known, or NaN."""
+        """Return the mean return of each run after so many updates, `[runs]`; minus infinity where it is not known, or NaN."""
         known = [row["episode_return"] for row in self._rows if row["update"] == updates]
         scores = np.array(known[-1] if known else [-math.inf] * self._runs, np.float64)
         return np.where(np.isnan(scores), -math.inf, scores)
@@ -77,7 +77,7 @@ class Evaluations:
         self._file.flush()
 
     def table(self) -> dict[str, np.ndarray]:
-        """`update [n]` and the columns `[n, runs]`."""
+        """Return `update [n]` and the columns `[n, runs]`."""
         return _table(self._rows, self._runs)
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class Evaluations:
 
 @read_errors()
 def read_evaluations(path: pathlib.Path, runs: int) -> dict[str, np.ndarray]:
-    """The table of a file, as `Evaluations.table` gives it; empty where there is none. Damaged rows are left out."""
+    """Return the table of a file, as `Evaluations.table` gives it; empty where there is none. Damaged rows are left out."""
     lines = read_file(path).splitlines() if path.exists() else []
     return _table([row for row in (_row_of(line, runs) for line in lines) if row is not None], runs)
 
@@ -197,5 +197,5 @@ class Best:
 
 
 def best_updates(saved: Checkpoint) -> list[int]:
-    """The update of each run's best state, in a checkpoint of best states."""
+    """Return the update of each run's best state, in a checkpoint of best states."""
     return saved.record["best"]["updates"]

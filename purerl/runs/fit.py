@@ -35,16 +35,16 @@ from purerl.runs.compile_cache import compile_cache
 from purerl.runs.data_parallel import check_replicas
 from purerl.runs.directory import Directory, Run, identity, require_checkpoint, saved_layout, warm_start
 from purerl.runs.evaluations import Best, Evaluations
+from purerl.runs.interrupts import Stop
 from purerl.runs.logging.progress import Progress
 from purerl.runs.logging.recorders import Reports
 from purerl.runs.processes import agreed, by_first, from_first, is_first, on_host, placed, process_count
-from purerl.runs.signals import Stop
 from purerl.runs.stopping import STOPPED, Rule, Stopping
 from purerl.runs.storage.checkpoint import Checkpoint, describe, run_directory, to_tree
 from purerl.runs.storage.curves import Curves, Header, pending_of
 from purerl.runs.storage.files import write_errors
-from purerl.runs.training import MAX_CHUNK, Runs
-from purerl.runs.watch import Watch
+from purerl.runs.trainer import MAX_CHUNK, Trainer
+from purerl.runs.watch import MetricWatch
 from purerl.train import make_train
 
 MAX_SECONDS = 15.0  # of a chunk: a signal is answered after it
@@ -187,7 +187,7 @@ def fit(
     on_save_error = on_save_error if process_count() == 1 else "raise"  # the others would wait for ever
     if devices_per_run is None:
         (devices_per_run,), _ = agreed(by_first(lambda: saved_layout(path)) or 0)
-    runs = Runs(cfg, seed, num_seeds, exact, objects, devices_per_run)
+    runs = Trainer(cfg, seed, num_seeds, exact, objects, devices_per_run)
     plan = runs.here.plan
     if path is not None and (rows := plan.num_updates // cfg.metrics_every) > MANY_ROWS:
         fewer = -(-plan.num_updates // (MANY_ROWS // 10))
@@ -277,7 +277,7 @@ def fit(
         if eval_every and updates == 0:
             evaluate()
         chunk, saved_at, start = 1, time.monotonic(), time.perf_counter()
-        watch = Watch(runs.labels, plan.batch_size, updates)
+        watch = MetricWatch(runs.labels, plan.batch_size, updates)
         with Stop() as stop:
             while not done:
                 before = time.perf_counter()
@@ -317,8 +317,8 @@ def fit(
         return FitResult(state, curves.whole(), evaluations.table(), report.latest, stopped_by, run, finite)
 
 
-def evaluation_of(runs: Runs, options: dict[str, Any]) -> Callable | None:
-    """`Runs.evaluation` as these arguments of `fit`, by name, ask for it; None without evaluations. Nothing is compiled.
+def evaluation_of(runs: Trainer, options: dict[str, Any]) -> Callable | None:
+    """`Trainer.evaluation` as these arguments of `fit`, by name, ask for it; None without evaluations. Nothing is compiled.
 
     Raises:
         ConfigError: the runs cannot be evaluated or drawn like this.
@@ -403,7 +403,7 @@ def _wrong_stopping(options: dict[str, Any]) -> list[Problem]:
 
 
 def _unknown(cfg: OnPolicyConfig, name: str, value: Any) -> Problem:
-    """An argument that neither `fit` nor `make_train` has."""
+    """Return an argument that neither `fit` nor `make_train` has."""
     if name in cfg.field_docs:
         return Problem(name, value, f"no argument of fit; set it in the config: cfg.replace({name}=...)")
     known = [*inspect.signature(fit).parameters, *OBJECTS]
@@ -411,19 +411,19 @@ def _unknown(cfg: OnPolicyConfig, name: str, value: Any) -> Problem:
 
 
 def _restored(saved: Checkpoint, template: TrainState, fresh: TrainState) -> TrainState:
-    """The state of a checkpoint, on the devices of the fresh one."""
+    """Return the state of a checkpoint, on the devices of the fresh one."""
     return jax.tree.map(lambda x, like: placed(x, like.sharding), to_tree(saved.arrays, {"state": template})["state"], fresh)
 
 
 def shared(saved: Checkpoint | None) -> Checkpoint | None:
-    """A checkpoint that the first process has read, or None, in all of them."""
+    """Return a checkpoint that the first process has read, or None, in all of them."""
     record = {} if saved is None else {"updates": saved.updates, "record": saved.record}
     arrays, record = from_first(None if saved is None else saved.arrays, record)
     return None if arrays is None else Checkpoint(record["updates"], record["record"], arrays)
 
 
 def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updates: int, labels: tuple[str, ...]) -> Exception:
-    """The error that names the update, the run and the parameter that is not finite."""
+    """Return the error that names the update, the run and the parameter that is not finite."""
     run = int(np.argmin(finite))
     learned = on_host({name: getattr(state, name) for name in LEARNT})
     of_run = jax.tree.map(lambda x: x[run] if len(finite) > 1 else x, learned)
@@ -441,7 +441,7 @@ def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updat
 
 @contextlib.contextmanager
 def _save_errors(on_save_error: str) -> Iterator[None]:
-    """A failure to save is raised, or becomes a warning: the next save may succeed."""
+    """Return a failure to save is raised, or becomes a warning: the next save may succeed."""
     try:
         yield
     except CheckpointError as error:

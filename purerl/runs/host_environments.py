@@ -9,19 +9,19 @@ import numpy as np
 from purerl.core.types import TrainState
 from purerl.envs.host import Ticket, restore, snapshot
 from purerl.runs.storage.checkpoint import Checkpoint
-from purerl.runs.training import Runs
+from purerl.runs.trainer import Trainer
 
 FAILED = json.dumps({"missing": "they had failed when this was saved"})
 
 
 def saved(state: TrainState) -> dict[str, np.ndarray]:
-    """A snapshot of each run's environments, as bytes `[size]`, by the place of the run."""
+    """Return a snapshot of each run's environments, as bytes `[size]`, by the place of the run."""
     texts = (snapshot(ticket) or FAILED for ticket in _tickets(state))
     return {str(i): np.frombuffer(text.encode(), np.uint8) for i, text in enumerate(texts)}
 
 
-def restored(runs: Runs, state: TrainState, fresh: TrainState, saved: Checkpoint) -> TrainState:
-    """The state of a checkpoint with environments that stand where its own stood; where that cannot be, they begin anew.
+def restored(runs: Trainer, state: TrainState, fresh: TrainState, saved: Checkpoint) -> TrainState:
+    """Return the state of a checkpoint with environments that stand where its own stood; where that cannot be, they begin anew.
 
     Args:
         runs: that are resumed.

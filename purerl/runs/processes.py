@@ -51,12 +51,12 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
 
 
 def process_count() -> int:
-    """How many processes there are. It does not start JAX, whose devices can still be chosen after it."""
+    """Return how many processes there are. It does not start JAX, whose devices can still be chosen after it."""
     return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def is_first() -> bool:
-    """Whether this process reads, writes and decides."""
+    """Return True if this process reads, writes and decides."""
     return process_count() == 1 or jax.process_index() == 0
 
 
@@ -114,7 +114,7 @@ def _bytes_from_first(data: bytes) -> bytes:
 
 
 def on_host(tree: PyTree) -> PyTree:
-    """A tree whose arrays every process has whole; those that are on devices of other processes are fetched."""
+    """Return a tree whose arrays every process has whole; those that are on devices of other processes are fetched."""
 
     def whole(x):
         if not isinstance(x, jax.Array) or x.is_fully_addressable:
@@ -127,7 +127,7 @@ def on_host(tree: PyTree) -> PyTree:
 
 
 def placed(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
-    """An array that every process has whole, on devices of all of them."""
+    """Return an array that every process has whole, on devices of all of them."""
     if sharding.is_fully_addressable:
         return jax.device_put(x, sharding)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

@@ -42,7 +42,7 @@ class Stopping:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """The part of a checkpoint's tree that the rule needs to be asked again after the same updates."""
+        """Return the part of a checkpoint's tree that the rule needs to be asked again after the same updates."""
         return {"asked": self._window.pending} if self._rule else {}
 
     def until_due(self, updates: int) -> list[int]:

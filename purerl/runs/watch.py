@@ -18,7 +18,7 @@ MASKS = {  # metrics that are 0 unless the environment is wrong
 }
 
 
-class Watch:
+class MetricWatch:
     """Read the metrics of each chunk, and warn once of each kind: environments that were reset, skipped updates, wrong masks.
 
     Args:

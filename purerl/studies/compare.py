@@ -53,25 +53,25 @@ class Comparison:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The tasks, which every entry has."""
+        """Return the tasks, which every entry has."""
         return tuple(next(iter(self.entries.values())))
 
     @property
     def note(self) -> str:
-        """A note on intervals of few seeds; "" if every entry has enough."""
+        """Return a note on intervals of few seeds; "" if every entry has enough."""
         return few_seeds(len(x.scores) for of_tasks in self.entries.values() for x in of_tasks.values())
 
     @property
     def can_pool(self) -> bool:
-        """Whether scores of all tasks may be put together: there is one task, or they are normalised."""
+        """Return True if scores of all tasks may be put together: there is one task, or they are normalised."""
         return len(self.tasks) == 1 or self.reference is not None
 
     def scores(self, entry: str, task: str) -> np.ndarray:
-        """The scores of an entry on a task, `[seeds]`, as they were measured."""
+        """Return the scores of an entry on a task, `[seeds]`, as they were measured."""
         return self.entries[entry][task].scores
 
     def normalized(self, entry: str) -> list[np.ndarray]:
-        """The scores of an entry on each task, `[seeds]`: 0 and 1 are those of the reference; without one as measured."""
+        """Return the scores of an entry on each task, `[seeds]`: 0 and 1 are those of the reference; without one as measured."""
         return [self._normal(task, self.scores(entry, task)) for task in self.tasks]
 
     def _normal(self, task: str, scores: np.ndarray) -> np.ndarray:
@@ -102,11 +102,11 @@ class Comparison:
         return improvement(ours, theirs), *improvement_interval(ours, theirs)
 
     def profile(self, entry: str, thresholds: np.ndarray) -> np.ndarray:
-        """The share of runs whose normalised score is above each threshold, the mean over tasks, `[thresholds]`."""
+        """Return the share of runs whose normalised score is above each threshold, the mean over tasks, `[thresholds]`."""
         return profile(self.normalized(entry), thresholds)
 
     def efficiency(self, entry: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The interquartile mean after each share of training: shares, centre, low and high end, `[points]` each.
+        """Return the interquartile mean after each share of training: shares, centre, low and high end, `[points]` each.
 
         Before the first episode of a run ends, its first value stands.
         """
@@ -125,7 +125,7 @@ class Comparison:
     # --- as text and pictures -----------------------------------------------------------------------------------------
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
-        """The table of interquartile means: its columns, and a row for each entry."""
+        """Return the table of interquartile means: its columns, and a row for each entry."""
         words = lambda numbers: with_interval(numbers, _short)
         pooled = len(self.tasks) > 1 and self.can_pool
         columns = ["", "seeds", *self.tasks, *(["all, normalised"] if pooled else [])]
@@ -137,7 +137,7 @@ class Comparison:
         return columns, rows
 
     def pair_rows(self) -> tuple[list[str], list[list[str]]]:
-        """The table of probabilities of improvement: its columns, and a row for each pair."""
+        """Return the table of probabilities of improvement: its columns, and a row for each pair."""
         rows = []
         for ours, theirs in self.pairs():
             numbers = self.improvement(ours, theirs)
@@ -155,7 +155,7 @@ class Comparison:
     __str__ = markdown
 
     def latex(self) -> str:
-        """The first table for a paper, with booktabs, and the protocol as its caption."""
+        """Return the first table for a paper, with booktabs, and the protocol as its caption."""
         columns, rows = self.rows()
         body = "\n".join(" & ".join(map(_escaped, row)) + r" \\" for row in rows)
         head = " & ".join(map(_escaped, columns)) + r" \\"
@@ -166,7 +166,7 @@ class Comparison:
         )  # fmt: skip
 
     def to_json(self) -> str:
-        """Every score, with the protocol and what was computed of them."""
+        """Return every score, with the protocol and what was computed of them."""
         raw = {
             name: {task: {"seeds": x.seeds, "scores": x.scores.tolist()} for task, x in of_tasks.items()}
             for name, of_tasks in self.entries.items()
@@ -178,7 +178,7 @@ class Comparison:
         return json.dumps(_finite(found | {"improvement": pairs}), indent=1)
 
     def csv(self) -> str:
-        """Every score, one a line."""
+        """Return every score, one a line."""
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(["entry", "task", "seed", "score"])
@@ -343,7 +343,7 @@ def _same_tasks(read: dict[str, dict[str, Scored]]) -> None:
 
 @read_errors()
 def _reference_of(reference: Any, tasks: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """The pair of each task."""
+    """Return the pair of each task."""
     source = reference
     if not isinstance(reference, Mapping):
         if not isinstance(reference, str | os.PathLike):
@@ -396,7 +396,7 @@ def _steps(read: dict[str, dict[str, Scored]], task: str) -> str:
 
 
 def _at(one: Scored, shares: np.ndarray) -> np.ndarray:
-    """A learning curve at shares of training, `[seeds, points]`."""
+    """Return a learning curve at shares of training, `[seeds, points]`."""
     filled = []
     for row in one.curve:
         seen = ~np.isnan(row)
@@ -419,7 +419,7 @@ def _escaped(text: str) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """A value as JSON has it: NaN and infinity as null, tuples as lists."""
+    """Return a value as JSON has it: NaN and infinity as null, tuples as lists."""
     if isinstance(value, dict):
         return {name: _finite(x) for name, x in value.items()}
     if isinstance(value, list | tuple):

@@ -44,7 +44,7 @@ class Listed(NamedTuple):
 
 
 def listed(folder: str | os.PathLike) -> list[Listed]:
-    """The runs in a folder and the folders inside it.
+    """Return the runs in a folder and the folders inside it.
 
     Raises:
         CheckpointError: there is no such folder.
@@ -72,7 +72,7 @@ def _listed(directory: pathlib.Path) -> Listed:
 
 
 def _best(directory: pathlib.Path, finite: list[bool]) -> float:
-    """The highest mean return of any run that did not diverge; NaN if none is known."""
+    """Return the highest mean return of any run that did not diverge; NaN if none is known."""
     try:
         table = read_evaluations(directory / "evaluations.jsonl", len(finite))["episode_return"]
         if not table.size:
@@ -84,7 +84,7 @@ def _best(directory: pathlib.Path, finite: list[bool]) -> float:
 
 
 def _is_running(directory: pathlib.Path) -> bool:
-    """Whether the process that last wrote to a directory still runs, as far as this machine knows. Takes no lock."""
+    """Return True if the process that last wrote to a directory still runs, as far as this machine knows. Takes no lock."""
     try:
         _, pid, _, host = (directory / ".holder").read_text().split()
         if host != socket.gethostname():

@@ -49,7 +49,7 @@ class Scored(NamedTuple):
 
 @read_errors()
 def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
-    """The directories of runs in a folder and the folders inside it, in order; that folder alone if it is one itself."""
+    """Return the directories of runs in a folder and the folders inside it, in order; that folder alone if it is one itself."""
     top = pathlib.Path(folder).expanduser()
     if not top.is_dir():
         raise CheckpointError(f"there is no directory {folder}")
@@ -63,7 +63,7 @@ def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
 
 
 def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:
-    """`runs_below`, but of a study in it the winner alone: the choice among its finalists flatters their scores.
+    """Return `runs_below`, but of a study in it the winner alone: the choice among its finalists flatters their scores.
 
     Raises:
         CheckpointError: there are none.
@@ -85,7 +85,7 @@ def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:
 
 
 def newest_record(directory: pathlib.Path) -> dict[str, Any]:
-    """The record of the newest readable checkpoint of a run; its arrays are not read.
+    """Return the record of the newest readable checkpoint of a run; its arrays are not read.
 
     Raises:
         CheckpointError: there is none.
@@ -98,7 +98,7 @@ def newest_record(directory: pathlib.Path) -> dict[str, Any]:
 
 @read_errors()
 def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
-    """The scores of a run's directory, one for each of its configs. Runs that diverged are left out, with a warning.
+    """Return the scores of a run's directory, one for each of its configs. Runs that diverged are left out, with a warning.
 
     Args:
         directory: of the run.
@@ -142,7 +142,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
 
 
 def _mean_of_seen(values: np.ndarray) -> np.ndarray:
-    """The mean of each row without what is NaN; NaN where all is."""
+    """Return the mean of each row without what is NaN; NaN where all is."""
     count = (~np.isnan(values)).sum(1)
     return np.divide(np.nansum(values, axis=1), count, out=np.full(len(values), np.nan), where=count > 0)
 

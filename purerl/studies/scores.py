@@ -34,7 +34,7 @@ def summary_of(label: str, scores: np.ndarray) -> Summary:
 
 
 def final_returns(result: FitResult) -> np.ndarray:
-    """The score of each run, `[runs]`: the last evaluation's, or without one that of the last tenth of training.
+    """Return the score of each run, `[runs]`: the last evaluation's, or without one that of the last tenth of training.
 
     NaN where the run diverged or no episode ended.
     """

@@ -35,14 +35,14 @@ class Range:
     log: bool = False
 
     def at(self, share: float) -> float:
-        """The number below which this share of the range lies, by the uniform measure or that of the logarithm."""
+        """Return the number below which this share of the range lies, by the uniform measure or that of the logarithm."""
         if not self.log:
             return float(self.low + share * (self.high - self.low))
         return float(f"{math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low))):.12g}")
 
     @property
     def digits(self) -> int:
-        """How many significant digits tell a hundred steps of the range apart; at least 3."""
+        """Return how many significant digits tell a hundred steps of the range apart; at least 3."""
         wide = math.log(self.high / self.low) if self.log else self.high - self.low
         if wide <= 0:
             return EXACT
@@ -160,7 +160,7 @@ def num_points(cfg: OnPolicyConfig, values: dict[str, Values]) -> float:
 
 
 def all_points(values: dict[str, Values]) -> list[dict[str, Any]]:
-    """Every combination of lists and of ranges of whole numbers, the last field varying fastest."""
+    """Return every combination of lists and of ranges of whole numbers, the last field varying fastest."""
     each = [x if isinstance(x, tuple) else range(int(x.low), int(x.high) + 1) for x in values.values()]
     return [dict(zip(values, point, strict=True)) for point in itertools.product(*each)]
 
@@ -176,14 +176,14 @@ def in_words(point: dict[str, Any], digits: int = 6) -> str:
 
 
 def value_in_words(value: Any, digits: int = 6) -> str:
-    """A value as text; `EXACT` digits tell any two floats of single precision apart."""
+    """Return a value as text; `EXACT` digits tell any two floats of single precision apart."""
     if isinstance(value, float):
         return "auto" if value == AUTO else f"{value:.{digits}g}"
     return "x".join(map(str, value)) if isinstance(value, tuple) and all(map(is_int, value)) else str(value)
 
 
 def to_json(value: Any) -> Any:
-    """A value of a point as JSON; an infinite float and "auto" as strings."""
+    """Return a value of a point as JSON; an infinite float and "auto" as strings."""
     return value_in_words(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -24,7 +24,7 @@ from purerl.core.types import PyTree
 from purerl.runs.processes import placed
 from purerl.runs.storage.checkpoint import Store, describe, prepare, to_arrays, to_tree
 from purerl.runs.storage.files import AppendOnlyFile, atomic_write, checksum, read_file
-from purerl.runs.training import MAX_CHUNK, Runs
+from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.studies import space
 from purerl.studies.rungs import end_of_rung, going_on
 from purerl.studies.space import Range
@@ -64,12 +64,12 @@ class Step(NamedTuple):
 
     @property
     def values(self) -> list[float]:
-        """The mean of each trial over seeds; NaN if a seed has no score."""
+        """Return the mean of each trial over seeds; NaN if a seed has no score."""
         return [float(np.mean(scores)) for scores in self.scores]
 
     @property
     def unknown(self) -> list[int]:
-        """The numbers of trials that cannot be judged: with some seed no episode ended."""
+        """Return the numbers of trials that cannot be judged: with some seed no episode ended."""
         return [n for n, value in zip(self.trials, self.values, strict=True) if math.isnan(value) and n not in self.diverged]
 
 
@@ -96,13 +96,13 @@ class Trial(NamedTuple):
 
     @property
     def score(self) -> float:
-        """The mean over the seeds that have a score; NaN without any."""
+        """Return the mean over the seeds that have a score; NaN without any."""
         known = self.scores[np.isfinite(self.scores)]
         return float(np.mean(known)) if known.size else math.nan
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """The key to sort trials by, the best first: those with a score of every seed come before others."""
+        """Return the key to sort trials by, the best first: those with a score of every seed come before others."""
         return not np.isfinite(self.scores).all(), -np.nan_to_num(self.score, nan=-np.inf)
 
 
@@ -148,7 +148,7 @@ class Study:
         self._waiting: list[tuple[int, int, dict[str, Any]]] = []  # rung to train, trial, its static values
         self._states: dict[int, dict[str, np.ndarray]] = {}  # of trials that wait
         self._where: dict[int, int] = {}  # trial to the checkpoint that has its state
-        self._programs: dict[str, Runs] = {}
+        self._programs: dict[str, Trainer] = {}
         self._batches = 0
         self.env_steps, self.seconds, self.unjudged = 0, 0.0, 0
         self._file, self._store = AppendOnlyFile(None, b""), None
@@ -192,7 +192,7 @@ class Study:
         self._file = AppendOnlyFile(journal, b"".join(lines))
 
     def _adopt(self, step: Step, drawn: list[dict[str, Any]]) -> None:
-        """A step that was trained before, and what Optuna drew for its new trials: points are rounded."""
+        """Return a step that was trained before, and what Optuna drew for its new trials: points are rounded."""
         if step.rung == 0:
             for number, suggestion in zip(step.trials, drawn or map(self._suggestion, step.points), strict=True):
                 self._study.enqueue_trial(suggestion)
@@ -213,7 +213,7 @@ class Study:
         self._file.flush()
 
     def _has_states(self, numbers: list[int]) -> bool:
-        """Whether the states that a rung begins from are there."""
+        """Return True if the states that a rung begins from are there."""
         there = set() if self._store is None else set(self._store.updates())
         return all(number in self._states or self._where.get(number) in there for number in numbers)
 
@@ -237,7 +237,7 @@ class Study:
         return None if job is None else self._train(*job)
 
     def _full_batch(self) -> tuple | None:
-        """A batch of trials of one program that wait for the same rung, the latest one first."""
+        """Return a batch of trials of one program that wait for the same rung, the latest one first."""
         return self._batch_of(self._options["at_once"], latest=True)
 
     def _rest(self) -> tuple | None:
@@ -303,7 +303,7 @@ class Study:
         return 0, static, list(range(begun, begun + len(batch)))
 
     def _proposing(self) -> Any:
-        """A study of all trials so far, in which those that wait for their next rung have ended where they are.
+        """Return a study of all trials so far, in which those that wait for their next rung have ended where they are.
 
         To TPE a trial that has not ended is a bad one, and no reason to stop drawing at random. The better half of a rung waits.
         """
@@ -324,14 +324,14 @@ class Study:
         return study
 
     def _ask(self, number: int) -> dict[str, Any]:
-        """A point that Optuna proposes, as the next trial."""
+        """Return a point that Optuna proposes, as the next trial."""
         trial = self._live[number] = self._study.ask()
         point = self._drawn(trial)
         self._found[number] = Trial(number, point, -1, "waiting", np.array([]))
         return point
 
     def _drawn(self, trial: Any) -> dict[str, Any]:
-        """The point of a trial of Optuna's."""
+        """Return the point of a trial of Optuna's."""
         point = {}
         for path, values in self._values.items():
             if isinstance(values, tuple):
@@ -345,7 +345,7 @@ class Study:
         return point
 
     def _suggestion(self, point: dict[str, Any]) -> dict[str, Any]:
-        """A point as Optuna has it."""
+        """Return a point as Optuna has it."""
         word = lambda x: space.value_in_words(x, space.EXACT)
         return {path: word(x) if isinstance(self._values[path], tuple) else x for path, x in point.items()}
 
@@ -385,7 +385,7 @@ class Study:
         self._states |= states
         return step
 
-    def _advance(self, runs: Runs, state: PyTree, updates: int) -> tuple[PyTree, Scores, np.ndarray] | None:
+    def _advance(self, runs: Trainer, state: PyTree, updates: int) -> tuple[PyTree, Scores, np.ndarray] | None:
         """Train a batch for so many updates, a chunk at a time, unless something ends the study before.
 
         Return the state, the scores, and which trials are finite with every seed.
@@ -404,7 +404,7 @@ class Study:
         return state, _scores(episode_return, finite, seeds), np.all(finite.reshape(-1, seeds), 1)
 
     def _parts(self, state: PyTree, numbers: list[int], kept: tuple[int, ...]) -> tuple[dict[int, Any], dict[str, str]]:
-        """The state of each trial that goes on, by path, and what is in each path."""
+        """Return the state of each trial that goes on, by path, and what is in each path."""
         arrays, seeds = to_arrays(state), self._options["num_seeds"]
         part = lambda i: {path: x if _is_clock(path) else x[i * seeds : (i + 1) * seeds] for path, x in arrays.items()}
         fewer = lambda path, text: text if _is_clock(path) else re.sub(r"\[\d+", f"[{seeds}", text, count=1)
@@ -418,8 +418,8 @@ class Study:
         """
         return min(self._options["at_once"], 1 << (count - 1).bit_length())
 
-    def _runs(self, static: dict[str, Any], points: list[dict[str, Any]]) -> Runs:
-        """The runs of these points, with the program of their static values, and as many as it has rows."""
+    def _runs(self, static: dict[str, Any], points: list[dict[str, Any]]) -> Trainer:
+        """Return the runs of these points, with the program of their static values, and as many as it has rows."""
         points = points + [points[-1]] * (self._rows(len(points)) - len(points))
         configs = [space.with_values(self.cfg, point) for point in points]
         floats = tuple(path for path in self._values if not space.is_static(self.cfg, path))
@@ -435,7 +435,7 @@ class Study:
             seeds = self._options["num_seeds"]
             if not floats:  # so that it is a batch
                 batch = jax.tree.map(lambda x: np.full(len(points), x, np.float32), batch)
-            runs = Runs(batch, self._options["seed"], seeds, False, self._objects, 1)
+            runs = Trainer(batch, self._options["seed"], seeds, False, self._objects, 1)
             check_program(runs.train, self._options["rungs"])
             runs.compile(runs.init())
             self._programs[name] = runs
@@ -443,7 +443,7 @@ class Study:
         return self._programs[name].with_configs(batch)
 
     def _resumed(self, fresh: PyTree, template: PyTree, numbers: list[int]) -> PyTree:
-        """The states of trials side by side, where the fresh ones are."""
+        """Return the states of trials side by side, where the fresh ones are."""
         each = [self._state_of(number) for number in numbers]
         each += [each[-1]] * (self._rows(len(each)) - len(each))
         arrays = {path: x if _is_clock(path) else np.concatenate([one[path] for one in each]) for path, x in each[0].items()}
@@ -509,7 +509,7 @@ class Study:
         return sorted(different.values(), key=lambda x: x.rank)[:count]
 
     def trials(self) -> list[Trial]:
-        """All that finished a rung: completed ones first, then by the last rung and the score."""
+        """Return all that finished a rung: completed ones first, then by the last rung and the score."""
         tried = [x for x in self._found.values() if x.rung >= 0]
         return sorted(tried, key=lambda x: (-x.completed, -x.rung, x.rank))
 
@@ -533,7 +533,7 @@ def check_program(train: Train, rungs: int) -> None:
 
 
 def at_once_of(home: pathlib.Path | None) -> int | None:
-    """How many trials a program has in the study of a directory; None if it has none."""
+    """Return how many trials a program has in the study of a directory; None if it has none."""
     return None if home is None else (_saved(home) or {}).get("at_once")
 
 
@@ -563,13 +563,13 @@ def _optuna() -> Any:
 
 
 def _scores(episode_return: Mean, finite: np.ndarray, seeds: int) -> Scores:
-    """`[trials][seeds]`, NaN where a run diverged or no episode ended."""
+    """Return `[trials][seeds]`, NaN where a run diverged or no episode ended."""
     scores = np.where(finite, over_the_last(episode_return, SCORED), np.nan).reshape(-1, seeds)
     return tuple(tuple(map(float, row)) for row in scores)
 
 
 def _is_clock(path: str) -> bool:
-    """Whether a leaf of a state has no axis of runs."""
+    """Return True if a leaf of a state has no axis of runs."""
     return path.startswith(".clock")
 
 

@@ -29,7 +29,7 @@ from purerl.runs.processes import agreed, by_first, process_count
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage.checkpoint import Lock, run_directory, saved_updates
 from purerl.runs.storage.files import atomic_write, read_file, write_errors
-from purerl.runs.training import Runs
+from purerl.runs.trainer import Trainer
 from purerl.studies import space
 from purerl.studies.scores import Summary, final_returns, summary_of
 from purerl.studies.space import Range
@@ -87,7 +87,7 @@ class Sweep:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        """The task of each config."""
+        """Return the task of each config."""
         return tuple(map(task_of_config, self.configs))
 
     def programs(self, at_once: int | None = None) -> tuple[Program, ...]:
@@ -211,8 +211,8 @@ class Sweep:
             by_first(lambda: keep() if saved is None else None)
         return programs
 
-    def _that_fit(self, runs: Runs) -> int:
-        """How many configs memory holds at once, by what the compiler says of these runs of a program."""
+    def _that_fit(self, runs: Trainer) -> int:
+        """Return how many configs memory holds at once, by what the compiler says of these runs of a program."""
         available, plan = MOST_OF_MEMORY * available_bytes(), runs.here.plan
         if runs.share * MUCH_MORE * (plan.state_bytes + plan.rollout_bytes) < available:
             return len(self.points)
@@ -221,14 +221,14 @@ class Sweep:
         return len(self.points) if needed <= available else max(1, int(len(runs.configs) * available / needed))
 
 
-def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any]) -> Runs:
-    """The runs of a program. Nothing is compiled.
+def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any]) -> Trainer:
+    """Return the runs of a program. Nothing is compiled.
 
     Raises:
         ConfigError: as `make_train`, and where they cannot be evaluated.
     """
     objects = {name: x for name, x in options.items() if name in OBJECTS}
-    runs = Runs(program.cfg, seed, num_seeds, options.get("exact") or False, objects, options.get("devices_per_run") or 1)
+    runs = Trainer(program.cfg, seed, num_seeds, options.get("exact") or False, objects, options.get("devices_per_run") or 1)
     evaluation_of(runs, options)
     return runs
 
@@ -252,7 +252,7 @@ def _planning(home: pathlib.Path | None) -> Iterator[None]:
 
 
 def _has_begun(home: pathlib.Path) -> bool:
-    """Whether the directory of a sweep has a checkpoint."""
+    """Return True if the directory of a sweep has a checkpoint."""
     return any(saved_updates(folder / "checkpoints") for folder in (home, *home.iterdir()))
 
 
@@ -277,7 +277,7 @@ class SweepResult(NamedTuple):
 
     @property
     def returns(self) -> np.ndarray:
-        """The score of each run, `[configs, seeds]`; NaN where nothing was trained, or it diverged.
+        """Return the score of each run, `[configs, seeds]`; NaN where nothing was trained, or it diverged.
 
         It is the last evaluation's mean return, or without evaluations the mean over the episodes of the last tenth of training.
         """
@@ -300,7 +300,7 @@ class SweepResult(NamedTuple):
 
     @property
     def diverged(self) -> int:
-        """How many runs diverged."""
+        """Return how many runs diverged."""
         return sum(int((~result.finite).sum()) for result in self.results)
 
     @property
@@ -403,7 +403,7 @@ def _name(number: int, static: dict[str, Any]) -> str:
 
 
 def num_seeds_of(home: pathlib.Path | None) -> int | None:
-    """How many seeds the sweep in a directory has; None if there is none."""
+    """Return how many seeds the sweep in a directory has; None if there is none."""
     saved = None if home is None else _read(home / "sweep.json")
     return None if saved is None else saved.get("num_seeds")
 

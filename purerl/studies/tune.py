@@ -22,8 +22,8 @@ from purerl.core.numbers import is_int, is_number
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import identity
 from purerl.runs.fit import OBJECTS
+from purerl.runs.interrupts import Stop
 from purerl.runs.processes import process_count
-from purerl.runs.signals import Stop
 from purerl.runs.storage.checkpoint import Lock, run_directory
 from purerl.runs.storage.files import atomic_write
 from purerl.studies import space
@@ -74,7 +74,7 @@ class Tuned(NamedTuple):
     stopped_by: Any
 
     def toml(self) -> str:
-        """The best config as a file for `purerl ... --config`."""
+        """Return the best config as a file for `purerl ... --config`."""
         return as_toml(self._chosen())
 
     def preset_line(self) -> str:
@@ -189,7 +189,7 @@ def tune(
 
 
 def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rungs: int, objects: dict[str, Any]) -> Any:
-    """The objects in words, after every program was made, or of very many the first.
+    """Return the objects in words, after every program was made, or of very many the first.
 
     Raises:
         ConfigError: as `make_train`, and where a study cannot train it.

@@ -24,7 +24,7 @@ def changed_values(cfg: OnPolicyConfig | RNDConfig) -> dict[str, Any]:
 
 
 def as_toml(cfg: OnPolicyConfig) -> str:
-    """A config as a file of flags, for `--config`."""
+    """Return a config as a file of flags, for `--config`."""
 
     def text(value):
         if isinstance(value, dict):
@@ -41,7 +41,7 @@ def as_toml(cfg: OnPolicyConfig) -> str:
 
 
 def as_code(cfg: OnPolicyConfig) -> str:
-    """A config as Python."""
+    """Return a config as Python."""
     values = changed_values(cfg)
     inner = {name.removeprefix("rnd_"): values.pop(name) for name in list(values) if name.startswith("rnd_")}
     code = lambda x: "math.inf" if x == math.inf else repr(x)

@@ -15,7 +15,7 @@ import numpy as np
 
 import purerl
 from purerl.config.presets import PRESETS
-from purerl.runs.training import Runs
+from purerl.runs.trainer import Trainer
 from purerl.studies.space import default_ranges
 from tests.benchmarks import recording
 from tests.benchmarks.scores import score
@@ -36,7 +36,7 @@ def speed(total_timesteps=100_000):
     purerl.use_cores()
     cfg = purerl.PPOConfig(env="CartPole-v1", total_timesteps=total_timesteps)
     made = purerl.sweep(cfg, GRID)
-    runs = Runs(made.programs()[0].cfg, 0, SEEDS, False, {}, 1)
+    runs = Trainer(made.programs()[0].cfg, 0, SEEDS, False, {}, 1)
     runs.compile(runs.init())
     updates = runs.here.plan.num_updates
 

@@ -18,7 +18,7 @@ OTHER_FORMATS = {".onnx", ".pt", ".pth", ".tflite", ".pb", ".h5", ".keras", ".sa
 def export(
     train: Train, state: TrainState, path: str | os.PathLike | None = None, platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
 ) -> bytes:
-    """The policy of a state, its parameters included, as a serialized `jax.export` program.
+    """Return the policy of a state, its parameters included, as a serialized `jax.export` program.
 
     It is read by
 

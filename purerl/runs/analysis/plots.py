@@ -32,7 +32,7 @@ class Curve(NamedTuple):
 
 @read_errors()
 def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[Curve]:
-    """A metric of a run over environment steps, a curve for each of its configs.
+    """Return a metric of a run over environment steps, a curve for each of its configs.
 
     Rows are added up to at most 60 points, each the mean over everything counted in it; NaN where nothing was.
 
@@ -47,7 +47,7 @@ def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[C
 
 
 def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.Header, metric: str) -> list[Curve]:
-    """`curves_of` a directory whose metrics were read."""
+    """Return `curves_of` a directory whose metrics were read."""
     if metric not in metrics:
         raise ConfigError([Problem("metric", metric, nearest(metric, metrics))])
     steps, chosen = np.cumsum(np.atleast_2d(metrics["steps"].total)[0], dtype=np.int64), metrics[metric]

@@ -14,7 +14,7 @@ def mean(scores: np.ndarray) -> np.ndarray:
 
 
 def iqm(scores: np.ndarray) -> np.ndarray:
-    """The interquartile mean over the first axis, `[seeds, ...] -> [...]`.
+    """Return the interquartile mean over the first axis, `[seeds, ...] -> [...]`.
 
     Of `n` scores the `n // 4` lowest and the `n // 4` highest are left out, as by `scipy.stats.trim_mean` and rliable. NaN where
     a score is.
@@ -69,7 +69,7 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 
 
 def pooled(scores: Sequence[np.ndarray], statistic: Statistic = iqm) -> np.ndarray:
-    """A statistic over the scores of all tasks together, each `[seeds, ...]`."""
+    """Return a statistic over the scores of all tasks together, each `[seeds, ...]`."""
     return statistic(np.concatenate(list(scores)))
 
 
@@ -95,12 +95,12 @@ def stratified_interval(
 
 
 def profile(scores: Sequence[np.ndarray], thresholds: np.ndarray) -> np.ndarray:
-    """A performance profile, `[thresholds]`: the share of runs whose score is above each, the mean over tasks."""
+    """Return a performance profile, `[thresholds]`: the share of runs whose score is above each, the mean over tasks."""
     return np.mean([(x[:, None] > thresholds).mean(0) for x in scores], axis=0)
 
 
 def improvement(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
-    """The probability that a run of ours scores above one of theirs, the mean over tasks; a draw counts as half.
+    """Return the probability that a run of ours scores above one of theirs, the mean over tasks; a draw counts as half.
 
     Args:
         ours, theirs: of the same tasks in the same order, each `[seeds]`.

@@ -64,7 +64,7 @@ class LiveLine:
 
 
 def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
-    """The result of each run: its episodes, and their mean return and length over the last tenth of `metrics`."""
+    """Return the result of each run: its episodes, and their mean return and length over the last tenth of `metrics`."""
     rate = progress.steps_per_second or progress.steps / max(progress.seconds, 1e-9)
     table = Table(title=f"{progress.steps:,} steps in {_clock(progress.seconds)}, {rate:,.0f} steps/s")
     for column in ("run", "episodes", "return", "length", "entropy"):
@@ -78,7 +78,7 @@ def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
 
 
 def evaluation_table(episodes: Episodes, labels: tuple[str, ...], finished: tuple[int, ...]) -> Table:
-    """The scores of each run, leaves `[runs, episodes]` on the host; `finished` are the updates of each."""
+    """Return the scores of each run, leaves `[runs, episodes]` on the host; `finished` are the updates of each."""
     count = episodes.returns.shape[1]
     after = f"{min(finished):,}" + (f" to {max(finished):,}" if len(set(finished)) > 1 else "")
     table = Table(title=f"{count} episodes after {after} updates")
@@ -98,7 +98,7 @@ def _console() -> RichConsole:
 
 
 def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
-    """A table of text, of which this many columns are not aligned to the right."""
+    """Return a table of text, of which this many columns are not aligned to the right."""
     table = Table(title=Text(title))  # brackets in it, or in a cell, are no markup
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i < left else "right", overflow="fold")

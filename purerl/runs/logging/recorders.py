@@ -123,7 +123,7 @@ def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[st
 
 
 def spread(name: str, values: np.ndarray, labels: tuple[str, ...]) -> dict[str, float]:
-    """The columns of one quantity of several runs, `[runs]`."""
+    """Return the columns of one quantity of several runs, `[runs]`."""
     seen = values[~np.isnan(values)] if values.dtype.kind == "f" else values
     of = lambda statistic: float(statistic(seen.astype(np.float64))) if seen.size else math.nan
     across = {name: of(np.mean), f"{name}/min": of(np.min), f"{name}/max": of(np.max), f"{name}/std": of(np.std)}
@@ -213,7 +213,7 @@ class TextRows(Rows):
 
     @abc.abstractmethod
     def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
-        """The lines that are whole rows up to this update."""
+        """Return the lines that are whole rows up to this update."""
 
 
 class JsonLines(TextRows):
@@ -325,7 +325,7 @@ class Wandb(Rows):
 
 
 def _update_of(line: bytes) -> int | None:
-    """The update of a line that is a whole row, or None."""
+    """Return the update of a line that is a whole row, or None."""
     try:
         update = json.loads(line)["update"] if line.endswith(b"\n") else None
     except (ValueError, KeyError, TypeError):

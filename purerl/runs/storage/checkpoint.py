@@ -58,7 +58,7 @@ class Checkpoint(NamedTuple):
 
 
 def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
-    """Every leaf of a tree by its path, as a copy on the host; keys as their data."""
+    """Return every leaf of a tree by its path, as a copy on the host; keys as their data."""
 
     def copied(x):
         # On a CPU `np.asarray` may be a view of memory that the next chunk of training writes to.
@@ -68,7 +68,7 @@ def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
 
 
 def to_tree(arrays: dict[str, np.ndarray], template: PyTree) -> PyTree:
-    """The tree whose leaves `to_arrays` gave; `template` has its structure, shapes and dtypes."""
+    """Return the tree whose leaves `to_arrays` gave; `template` has its structure, shapes and dtypes."""
 
     def leaf(path, like):
         x = jnp.asarray(arrays[jax.tree_util.keystr(path)])
@@ -84,7 +84,7 @@ def describe(tree: PyTree) -> dict[str, str]:
 
 
 def leaf_differences(saved: dict[str, str], wanted: dict[str, str]) -> list[str]:
-    """The differences between two trees as `describe` gives them, in words."""
+    """Return the differences between two trees as `describe` gives them, in words."""
     missing = [f"{path}: {wanted[path]} is not in the checkpoint" for path in wanted if path not in saved]
     surplus = [f"{path}: {saved[path]} is only in the checkpoint" for path in saved if path not in wanted]
     both = [path for path in wanted if path in saved and saved[path] != wanted[path]]
@@ -223,7 +223,7 @@ class Store:
                     self._remove(updates)
 
     def load(self, updates: int) -> Checkpoint:
-        """A checkpoint, verified.
+        """Return a checkpoint, verified.
 
         Raises:
             CheckpointCorrupt: it is not what was written.
@@ -236,14 +236,14 @@ class Store:
 
 @read_errors()
 def saved_updates(directory: pathlib.Path) -> list[int]:
-    """The updates of the checkpoints in a directory of checkpoints, the oldest first. Reads only, and takes no lock."""
+    """Return the updates of the checkpoints in a directory of checkpoints, the oldest first. Reads only, and takes no lock."""
     whole = [path for path in directory.iterdir() if path.name.isascii() and path.name.isdecimal()] if directory.is_dir() else []
     return sorted(int(path.name) for path in whole if path.is_dir())
 
 
 @read_errors()
 def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Checkpoint:
-    """The newest intact checkpoint in a directory of checkpoints, or the one of this update.
+    """Return the newest intact checkpoint in a directory of checkpoints, or the one of this update.
 
     Of one that is damaged it warns, and takes the one before.
 
@@ -263,7 +263,7 @@ def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Chec
 
 
 def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
-    """The result of reading the last of these updates, or the one before with a warning, if it is damaged.
+    """Return the result of reading the last of these updates, or the one before with a warning, if it is damaged.
 
     Raises:
         CheckpointCorrupt: all are.
@@ -279,7 +279,7 @@ def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
 
 
 def read_record(path: pathlib.Path) -> dict[str, Any]:
-    """The record of the checkpoint in a directory, verified."""
+    """Return the record of the checkpoint in a directory, verified."""
     with _Translated(lambda error: CheckpointCorrupt(f"the record of {path} cannot be read: {error}")):
         with _alone():
             metadata = _orbax().metadata(path).custom_metadata
@@ -320,7 +320,7 @@ def read_arrays(path: pathlib.Path, leaves: dict[str, list[str]]) -> dict[str, n
 
 
 def shape_of(described: str) -> tuple[int, ...]:
-    """The shape in what `describe` gives."""
+    """Return the shape in what `describe` gives."""
     return tuple(json.loads(described[described.index("[") :]))
 
 
@@ -442,7 +442,7 @@ class Lock:
 
 
 def file_system(directory: pathlib.Path) -> str:
-    """The kind of file system that a directory is on, such as `ext4` or `nfs4`; "" where it is not known."""
+    """Return the kind of file system that a directory is on, such as `ext4` or `nfs4`; "" where it is not known."""
     try:
         mounts = [line.split()[1:3] for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
     except OSError:
@@ -452,7 +452,7 @@ def file_system(directory: pathlib.Path) -> str:
 
 
 def run_directory(directory: Any) -> pathlib.Path:
-    """A writable directory: its absolute path, created if needed, and tested by a write.
+    """Return a writable directory: its absolute path, created if needed, and tested by a write.
 
     Raises:
         ConfigError: it cannot be one.

@@ -106,7 +106,7 @@ class Curves:
         self._file.flush()
 
     def whole(self) -> dict[str, Any]:
-        """All rows; the last one may have fewer updates. Leaves `[..., rows]`."""
+        """Return all rows; the last one may have fewer updates. Leaves `[..., rows]`."""
         if self._path is None:
             rows = jax.tree.map(lambda *x: np.concatenate(x, -1), _blank(self._header, 0), *self._rows)
         else:
@@ -116,7 +116,7 @@ class Curves:
         return rows
 
     def _adopt(self, read: Callable[[], bytes]) -> dict[str, Any]:
-        """The rows so far, of a file that may be damaged, in words where it is."""
+        """Return the rows so far, of a file that may be damaged, in words where it is."""
         count, data = self.finished // self._every, b""
         try:
             data = read()
@@ -134,7 +134,7 @@ class Curves:
 
 
 def read(directory: pathlib.Path) -> tuple[dict[str, Any], Header]:
-    """The rows of a run's directory, leaves `[..., rows]`, and the header of its file. Warns of damaged rows.
+    """Return the rows of a run's directory, leaves `[..., rows]`, and the header of its file. Warns of damaged rows.
 
     The last row may have fewer updates than the others: those that the newest checkpoint keeps until the row is whole.
 
@@ -165,7 +165,7 @@ def pending_of(arrays: dict[str, np.ndarray], row: dict[str, Any], name: str = "
 
 
 def _with_pending(rows: dict[str, Any], header: Header, checkpoints: pathlib.Path) -> dict[str, Any]:
-    """The whole rows of a run, and as the last one the updates after them, if its newest checkpoint is of those."""
+    """Return the whole rows of a run, and as the last one the updates after them, if its newest checkpoint is of those."""
     updates = max(saved_updates(checkpoints), default=0)
     if not updates % header.every or updates // header.every != jax.tree.leaves(rows)[0].shape[-1]:
         return rows
@@ -180,7 +180,7 @@ def _with_pending(rows: dict[str, Any], header: Header, checkpoints: pathlib.Pat
 
 
 def read_header(path: pathlib.Path) -> Header | None:
-    """The header of a file; None if there is none, or it is damaged."""
+    """Return the header of a file; None if there is none, or it is damaged."""
     try:
         with open(path, "rb") as file:
             return _split(file.readline())[0]
@@ -206,7 +206,7 @@ def _packed_header(header: Header) -> bytes:
 
 
 def _split(data: bytes) -> tuple[Header | None, bytes]:
-    """The header, None if it is damaged, and the rest."""
+    """Return the header, None if it is damaged, and the rest."""
     line, _, body = data.partition(b"\n")
     text, _, mark = line.rpartition(b" ")
     try:
@@ -236,7 +236,7 @@ def _packed(rows: dict[str, Any], like: dict[str, Any], first: int) -> bytes:
 
 
 def _rows(body: bytes, header: Header, count: int | None) -> tuple[dict[str, Any], int]:
-    """The rows in what follows a header, leaves `[..., rows]`, and how many of them are blank.
+    """Return the rows in what follows a header, leaves `[..., rows]`, and how many of them are blank.
 
     Args:
         body: after the first line.

@@ -82,7 +82,7 @@ class AppendOnlyFile:
         return file
 
     def read(self) -> bytes:
-        """All its data, as the file has it now, or from memory if there is no file yet.
+        """Return all its data, as the file has it now, or from memory if there is no file yet.
 
         Raises:
             CheckpointError: it cannot be read.
@@ -101,7 +101,7 @@ class AppendOnlyFile:
 
 
 def read_file(path: pathlib.Path) -> bytes:
-    """The contents of a file; empty if there is none.
+    """Return the contents of a file; empty if there is none.
 
     Raises:
         CheckpointError: it cannot be read.

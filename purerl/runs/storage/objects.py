@@ -12,7 +12,8 @@ import jax
 import numpy as np
 from flax import linen as nn
 
-from purerl.core.types import Box, Discrete, Environment, Indices, MultiBinary, MultiDiscrete
+from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete
+from purerl.core.types import Environment
 
 ARGUMENTS = ("config_class", "algorithm", "env", "env_params", "network", "torso", "memory", "advantage", "policy_loss")
 ARGUMENTS += ("extra_loss", "optimizer", "lr_schedule", "reward_shaper", "intrinsic")
@@ -41,7 +42,7 @@ def describe_objects(given: dict[str, Any], environment: Environment) -> dict[st
 
 
 def qualified_name(x: Any) -> str:
-    """A name for an object: of a function its own, of a tuple those of its parts, of anything else its class's."""
+    """Return a name for an object: of a function its own, of a tuple those of its parts, of anything else its class's."""
     if isinstance(x, functools.partial):
         return qualified_name(x.func)
     if isinstance(x, Environment):
@@ -55,7 +56,7 @@ def qualified_name(x: Any) -> str:
 
 
 def object_differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
-    """The objects in which two runs differ, in words that name the argument to pass."""
+    """Return the objects in which two runs differ, in words that name the argument to pass."""
     found = []
     for name in ARGUMENTS:
         then, now = saved.get(name), current.get(name)
@@ -82,7 +83,7 @@ def _alike(what: str, then: Any, now: Any) -> bool:
 
 
 def _text(space: Any) -> str:
-    """A space, or a PyTree of them, in words."""
+    """Return a space, or a PyTree of them, in words."""
     is_space = lambda x: isinstance(x, Discrete | Indices | MultiDiscrete | MultiBinary | Box)
 
     def text(x):
@@ -95,7 +96,7 @@ def _text(space: Any) -> str:
 
 
 def _fields(module: Any) -> dict[str, str]:
-    """The settings of a linen module that are numbers, text or tuples of them."""
+    """Return the settings of a linen module that are numbers, text or tuples of them."""
     if not isinstance(module, nn.Module):
         return {}
     plain = lambda x: isinstance(x, int | float | str) or (isinstance(x, tuple) and all(map(plain, x)))
@@ -103,14 +104,14 @@ def _fields(module: Any) -> dict[str, str]:
 
 
 def _numbers(params: Any) -> dict[str, str]:
-    """The numbers among an environment's parameters, by path."""
+    """Return the numbers among an environment's parameters, by path."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
     is_number = lambda x: isinstance(x, int | float | np.ndarray | np.generic | jax.Array)
     return {jax.tree_util.keystr(path): _value(x) for path, x in leaves if is_number(x)}
 
 
 def _value(x: Any) -> str:
-    """A number as it is, an array by its shape and a part of its hash."""
+    """Return a number as it is, an array by its shape and a part of its hash."""
     x = np.asarray(x)
     if x.size == 1:
         return f"{x.item():.9g}" if x.dtype.kind == "f" else str(x.item())

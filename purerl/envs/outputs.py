@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from purerl.core.errors import ConfigError, Problem, raise_if_any
-from purerl.core.types import Space
+from purerl.core.spaces import Space
 
 
 def strong(tree: Any) -> Any:
@@ -38,7 +38,7 @@ def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
 
 
 def typed_signals(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any) -> tuple:
-    """These as strongly typed arrays, the reward as float32."""
+    """Return these as strongly typed arrays, the reward as float32."""
     if reward is None:
         raise ConfigError([Problem("env", "step", "its reward is None; it must be a real scalar")])
     obs, env_state, reward, terminated, truncated = strong((obs, env_state, reward, terminated, truncated))
@@ -46,13 +46,13 @@ def typed_signals(obs: Any, env_state: Any, reward: Any, terminated: Any, trunca
 
 
 def chosen(info: dict[str, Any], names: tuple[str, ...]) -> dict[str, jax.Array]:
-    """Those entries of one step's `info` that were asked for, as float32."""
+    """Return those entries of one step's `info` that were asked for, as float32."""
     check_names(names, info)
     return {name: jnp.asarray(info[name], jnp.float32) for name in names}
 
 
 def check_names(names: tuple[str, ...], info: Iterable[str]) -> None:
-    """That an environment's info has entries of these names."""
+    """Check that an environment's info has entries of these names."""
     hint = f"no entry of the environment's info, which has {', '.join(map(repr, info)) or 'nothing'}"
     raise_if_any([Problem("info", name, hint) for name in names if name not in info])
 

@@ -18,14 +18,14 @@ from purerl.core.reductions import on_axis, pall
 from purerl.core.types import TrainState
 from purerl.learning.nonfinite import LEARNT, finite_leaves
 from purerl.runs.analysis.rendering import render
-from purerl.runs.batch import Batch, state_at, swept
 from purerl.runs.processes import on_host
+from purerl.runs.run_batch import Batch, state_at, swept
 from purerl.train import Train
 
 MAX_CHUNK = 1024  # updates in one chunk, at most: the size of the buffer for their metrics
 
 
-class Runs(Batch):
+class Trainer(Batch):
     """A batch of runs that is trained together; other arguments are those of `Batch`.
 
     Args:
@@ -55,18 +55,18 @@ class Runs(Batch):
         return -(-len(self.labels) // self.rows)
 
     def template(self) -> TrainState:
-        """The shapes of the first state. Nothing is compiled."""
+        """Return the shapes of the first state. Nothing is compiled."""
         return jax.eval_shape(lambda: self._first(self.cfgs, self._keys()))
 
     def init(self, updates: int = 0) -> TrainState:
-        """The initial state; for each number of updates another one, drawn from keys of its own."""
+        """Return the initial state; for each number of updates another one, drawn from keys of its own."""
         return self._jitted_first(self.cfgs, np.asarray(jax.random.key_data(self._keys(updates))))
 
     def _first_of_data(self, cfgs: dict[str, Any], data: jax.Array) -> TrainState:
         return self._first(cfgs, jax.random.wrap_key_data(data, impl=jax.random.key_impl(self._keys())))
 
     def with_configs(self, cfg: OnPolicyConfig) -> Self:
-        """These runs with other values of what is an argument, as many configs as before. What is compiled stays so.
+        """Return these runs with other values of what is an argument, as many configs as before. What is compiled stays so.
 
         Args:
             cfg: a batch that differs from the one before in its swept fields alone.
@@ -76,7 +76,7 @@ class Runs(Batch):
         return other
 
     def restart(self, state: TrainState) -> TrainState:
-        """An initial state with the parameters and statistics of another run, made consistent."""
+        """Return an initial state with the parameters and statistics of another run, made consistent."""
         restart = self._over(lambda train, state: train.restart(state), (Train.seed_axes,), Train.seed_axes)
         return jax.jit(restart)(self.cfgs, state)
 
@@ -86,7 +86,7 @@ class Runs(Batch):
         return jnp.stack(keys) if self.batched else keys[0]
 
     def row(self) -> dict[str, Any]:
-        """The shapes of the metrics of one update, `[(runs)]`."""
+        """Return the shapes of the metrics of one update, `[(runs)]`."""
         lead = (len(self.labels),) if self.batched else ()
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), self._row)
 
@@ -107,7 +107,7 @@ class Runs(Batch):
         return needed_bytes(self._chunk)
 
     def evaluation(self, num_episodes: int, **options: Any) -> Callable[[TrainState], dict[str, np.ndarray]]:
-        """A function from a state to the mean return and length of `num_episodes`, and the share that finished. `[runs]`.
+        """Return a function from a state to the mean return and length of `num_episodes`, and the share that finished. `[runs]`.
 
         It has its own random key, so that evaluation does not affect training. It is traced here, and compiled where it
         is first called.

@@ -9,11 +9,11 @@ from jax.core import Tracer
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.numbers import is_count
-from purerl.core.types import Box, Discrete, Indices, MultiBinary, MultiDiscrete, Space
+from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete, Space
 
 
 def action_space_of(space: Any) -> Space:
-    """The space of actions that an environment declares: one of purerl's, or a `Discrete` or `Box` of gymnax or gymnasium.
+    """Return the space of actions that an environment declares: one of purerl's, or a `Discrete` or `Box` of gymnax or gymnasium.
 
     Raises:
         ConfigError: it is none, or has no action.
@@ -38,12 +38,12 @@ def action_space_of(space: Any) -> Space:
 
 
 def is_discrete(space: Any) -> TypeGuard[Discrete]:
-    """Whether a space, of any library, is the integers below a number."""
+    """Return True if a space, of any library, is the integers below a number."""
     return hasattr(space, "n") and not isinstance(space, MultiBinary) and not getattr(space, "shape", ())
 
 
 def observation_space_of(declared: Any, obs: Any) -> Any:
-    """The space of observations: shapes and dtypes as they are, and which of them are an index, as it is declared.
+    """Return the space of observations: shapes and dtypes as they are, and which of them are an index, as it is declared.
 
     Args:
         declared: a space, of any library, or a dict of them; None if there is none.
@@ -88,7 +88,7 @@ def declared_problems(declared: Any, obs: Any, name: str = "") -> list[Problem]:
 
 
 def _fits(space: Indices, obs: Any) -> bool:
-    """Whether an observation of this shape and dtype can be such an array."""
+    """Return True if an observation of this shape and dtype can be such an array."""
     alike = tuple(space.shape) == getattr(obs, "shape", None) and np.dtype(space.dtype) == obs.dtype
     last = (len(space.sizes),) if isinstance(space.sizes, tuple) else space.shape[-1:]
     return alike and jnp.issubdtype(obs.dtype, jnp.integer) and space.shape[-1:] == last

@@ -103,7 +103,7 @@ class Batch:
         return train if self.devices_per_run == 1 else train.on_axis(DATA, self.devices_per_run)
 
     def train_of(self, cfg: dict[str, Any]) -> Train:
-        """That of one run, on one of its devices, from the part of `cfgs` that is its own."""
+        """Check that of one run, on one of its devices, from the part of `cfgs` that is its own."""
         own = lambda path, x: cfg.get(jax.tree_util.keystr(path, simple=True, separator="."), x)
         make = lambda: make_train(jax.tree_util.tree_map_with_path(own, self.configs[0]), **self.objects)
         train = self._share_of(make()) if cfg else self.here
@@ -113,16 +113,16 @@ class Batch:
 
     @property
     def on_host(self) -> bool:
-        """Whether the environments live on the host: then one run is computed after the other, on one device."""
+        """Return True if the environments live on the host: then one run is computed after the other, on one device."""
         return self.train.env.host is not None
 
     @property
     def rows(self) -> int:
-        """How many runs are computed at a time, each on devices of its own."""
+        """Return how many runs are computed at a time, each on devices of its own."""
         return 1 if self.on_host else min(len(jax.devices()) // self.devices_per_run, len(self.pairs))
 
     def mesh(self, rows: int) -> Mesh:
-        """The devices of so many runs."""
+        """Return the devices of so many runs."""
         groups = min(self.rows, rows)
         devices = np.array(jax.devices()[: groups * self.devices_per_run])
         return Mesh(devices.reshape(groups, self.devices_per_run), (ROWS, DATA))
@@ -164,13 +164,13 @@ class Batch:
         return over_devices(of_run, in_axes=in_axes, out_axes=out_axes, **options)
 
     def one(self, run: int) -> "Batch":
-        """The run at this place by itself; it keeps its label."""
+        """Return the run at this place by itself; it keeps its label."""
         alone = Batch(self.configs[run // self.num_seeds], self.pairs[run][1], 1, self.objects)
         alone.pairs, alone.labels = (self.pairs[run],), (self.labels[run],)
         return alone
 
     def index(self, run: int | str | None = None, config: int | None = None, seed: int | None = None) -> int:
-        """The place of a run, by its place (from the end if negative), its label, or its config and seed.
+        """Return the place of a run, by its place (from the end if negative), its label, or its config and seed.
 
         Raises:
             ConfigError: there is no such run, or more than one.
@@ -192,7 +192,7 @@ class Batch:
 
 
 def settled(cfg: OnPolicyConfig) -> Any:
-    """A batch of configs whose environment parameters are one number where they do not differ.
+    """Return a batch of configs whose environment parameters are one number where they do not differ.
 
     `jax.vmap` makes arrays of all fields, and a time limit that is an argument of the program would not be known.
     """
@@ -201,21 +201,21 @@ def settled(cfg: OnPolicyConfig) -> Any:
 
 
 def pairs_of(cfg: OnPolicyConfig, seed: int | None, num_seeds: int) -> tuple[tuple[int | None, int | None], ...]:
-    """`Batch.pairs` of a config, or a batch of them."""
+    """Return `Batch.pairs` of a config, or a batch of them."""
     sizes = [np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)]
     configs = range(sizes[0]) if sizes else (None,)
     return tuple((i, None if seed is None else seed + j) for i in configs for j in range(num_seeds))
 
 
 def differences_of(cfg: OnPolicyConfig) -> tuple[str, ...]:
-    """`Batch.differ` of a config, or a batch of them."""
+    """Return `Batch.differ` of a config, or a batch of them."""
     sizes = [len(x) for x in jax.tree.leaves(cfg) if np.ndim(x)]
     text = lambda i: ", ".join(f"{name} = {_number(x[i])}" for name, x in swept(cfg).items()) or f"config {i}"
     return tuple(map(text, range(sizes[0]))) if sizes else ()
 
 
 def swept(cfg: OnPolicyConfig) -> dict[str, np.ndarray]:
-    """The fields of a batch of configs that are arrays, `[configs]`: "lr", "env_params.g".
+    """Return the fields of a batch of configs that are arrays, `[configs]`: "lr", "env_params.g".
 
     Of a batch as `jax.vmap` makes it, where all are, those that differ.
     """
@@ -233,7 +233,7 @@ def _number(value: Any) -> str:
 
 
 def state_at(state: TrainState, run: int) -> TrainState:
-    """The state of one of several runs."""
+    """Return the state of one of several runs."""
     return jax.tree.map(lambda x: x[run], state.replace(clock=None)).replace(clock=state.clock)
 
 
