@@ -355,8 +355,10 @@ class Train:
         if not is_count(limit):
             raise ConfigError([Problem("max_steps", limit, "must be an int of at least 1")])
         options = {"info": self.cfg.info, "episode_info": self.cfg.episode_info}
-        here = local_batch(num_episodes)
-        run = lambda policy, key: evaluate(env, policy, fold_in_device(key), here, limit, deterministic, **options)
+
+        def run(policy: Policy, key: jax.Array) -> Episodes:  # traced as one device's share
+            return evaluate(env, policy, fold_in_device(key), local_batch(num_episodes), limit, deterministic, **options)
+
         return self._traced(run)(self.policy(state), typed_key(key))
 
     def environments_apart(self, env_params: dict[str, Any] | None = None, num_levels: int = 0) -> Environment:

@@ -121,13 +121,13 @@ def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
             asked.append((name, tuple(np.asarray(jax.random.key_data(found)))))
         return found
 
-    original = purerl.acting.rollout.named_key
-    algorithms = purerl.algorithms
+    original = purerl.core.keys.named_key
+    algorithms, learning = purerl.algorithms, purerl.learning
     for module in (
+        purerl.core.keys,
         purerl.acting.rollout,
-        purerl.learning.phases,
-        purerl.learning.rewards,
-        algorithms.ppo,
+        learning.update,
+        learning.rewards,
         algorithms.appo,
         algorithms.rnd,
     ):
