@@ -116,7 +116,7 @@ def test_a_time_limit_is_worth_the_true_last_observation(env_id):
     assert not steps.terminated.any()
 
     reset, step = by_hand(env_id)
-    state = jax.vmap(reset)(jax.random.split(KEY, B))
+    state = jax.vmap(reset)(jax.random.split(named_key(KEY, "start"), B))
     keys = split_keys(named_key(KEY, "environment"), T, 2, B)
     one_step = jax.jit(jax.vmap(step))
     for t in range(limit):
@@ -204,7 +204,7 @@ def test_the_flags_of_craftax():
     from purerl.envs import craftax
 
     suite = craftax.make("Craftax-Classic-Symbolic-v1", ())
-    bare = craftax._Bare(suite, suite.default_params.replace(max_timesteps=7))
+    bare = craftax._CraftaxEnv(suite, suite.default_params.replace(max_timesteps=7))
     state, _ = jax.jit(bare.reset)(KEY)
     step = jax.jit(lambda state: bare.step(KEY, state, jnp.int32(0))[3:5])
     dead = state.replace(player_health=jnp.int32(0) * state.player_health - 5)
@@ -293,7 +293,7 @@ def test_worlds_of_craftax_are_the_same_alone_and_in_a_batch():
     from purerl.envs import craftax
 
     suite = craftax.make("Craftax-Classic-Symbolic-v1", ())
-    bare = craftax._Bare(suite, suite.default_params)
+    bare = craftax._CraftaxEnv(suite, suite.default_params)
     keys = jax.random.split(KEY, 12)
     batch = jax.jit(jax.vmap(bare.reset))(keys)[0].map
     assert jnp.unique(batch.reshape(12, -1), axis=0).shape[0] == 12

@@ -21,7 +21,7 @@ ID = "Craftax-Classic-Symbolic-v1"
 def programs(seeds, count):
     """From a name to a function `(env_state [seeds, count, ...], key) -> env_state`, and the first state."""
     suite = craftax.make(ID, ())
-    bare = craftax._Bare(suite, suite.default_params)
+    bare = craftax._CraftaxEnv(suite, suite.default_params)
     reset = lambda key: bare.reset(key)[::-1]
 
     def step(key, state, action):
