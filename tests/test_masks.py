@@ -11,7 +11,7 @@ import purerl
 from purerl.core.masks import mask_metrics
 from purerl.core.metrics import Sum
 from purerl.core.spaces import Discrete, MultiDiscrete
-from purerl.runs.watch import Watch
+from purerl.runs.watch import MetricWatch
 from tests.probes import Varied
 from tests.test_gymnasium import Ends
 
@@ -111,7 +111,7 @@ def test_without_a_mask_nothing_is_counted():
 
 def test_wrong_masks_are_warned_of_once():
     rows = {"empty_masks": Sum(np.array([[0, 2], [0, 3]])), "malformed_masks": Sum(np.zeros((2, 2), np.int32))}
-    watch = Watch(("seed 0", "seed 1"), batch_size=64, updates=0)
+    watch = MetricWatch(("seed 0", "seed 1"), batch_size=64, updates=0)
     with pytest.warns(UserWarning, match="empty_masks: 5 observations have an action mask without a valid action"):
         watch(rows, 2, False, True)
     watch(rows, 4, False, True)  # a second warning would be an error here
