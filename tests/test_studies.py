@@ -683,7 +683,7 @@ def test_a_trial_that_ended_no_episode_goes_on_and_one_that_diverged_stops(monke
         study.close()
 
 
-def test_studies_of_before_stopped_every_trial_without_a_score():
+def test_studies_of_0_3_stopped_every_trial_without_a_score():
     step = studies.Step(0, {}, (0, 1), ({"lr": 0.1}, {"lr": 0.2}), ((1.0,), (math.nan,)), (0,), 0, 0.0)
     found = step._asdict() | {"scores": [[1.0], [None]], "drawn": []}
     del found["diverged"]

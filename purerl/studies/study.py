@@ -592,7 +592,8 @@ def _step_of(line: bytes) -> tuple[Step, list[dict[str, Any]]] | None:
         points = [{path: tuples(x) for path, x in point.items()} for point in found["points"]]
         scores = [tuple(math.nan if x is None else x for x in row) for row in found["scores"]]
         lists = {"trials": tuple(found["trials"]), "kept": tuple(found["kept"])}
-        lists["diverged"] = tuple(found["diverged"])
+        without = [n for n, row in zip(lists["trials"], scores, strict=True) if not np.isfinite(row).all()]
+        lists["diverged"] = tuple(found.get("diverged", without))  # studies of 0.3 stopped every trial without a score
         return Step(**{**found, **lists, "points": tuple(points), "scores": tuple(scores)}), drawn
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
