@@ -11,7 +11,13 @@ import pytest
 from purerl.envs.suites import SUITES
 from tests.notebooks import NOTEBOOKS, executed
 
-MINUTES = {"00_quickstart": 1.5, "07_your_own_algorithm": 1.5, "08_suites": 4, "10_tuning": 3}  # they compile many programs
+MINUTES = {
+    "00_quickstart": 1.5,
+    "01_custom_parts": 2,
+    "07_your_own_algorithm": 1.5,
+    "08_suites": 4,
+    "10_tuning": 3,
+}  # they compile many programs
 
 
 def suites_can_draw():
