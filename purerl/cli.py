@@ -330,7 +330,7 @@ def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) 
 
 
 def _objects(env: str, algorithm: str, env_kwargs: tuple = ()) -> dict[str, Any]:
-    """What import paths of the command line name, as arguments of `make_train`."""
+    """Import the objects that the command line names, as arguments of `make_train`."""
     own = imported_env(env, env_kwargs) if ":" in env else None
     found = {} if own is None else {"env": own}
     return found | ({"algorithm": imported(algorithm, "algorithm")} if algorithm else {})

@@ -165,7 +165,7 @@ class Tuning:
 
 
 def imported(path: str, flag: str) -> Any:
-    """What an import path `package.module:name` of the command line names. The folder that the command is run in is searched too.
+    """Import the object of a path `package.module:name`. The folder that the command is run in is searched, too.
 
     Raises:
         ConfigError: there is no such module or name, or the module raises an error.
@@ -218,7 +218,7 @@ def algorithms_of(args: list[str]) -> tuple[dict[str, type[OnPolicyConfig]], lis
 
 
 def job_of(args: list[str]) -> dict[str, Any] | None:
-    """How to find the other processes of a job, or None if there are none; needed before anything else is imported."""
+    """Return how to find the other processes of a job, or None if there are none, before anything else is imported."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--distributed", action="store_true")
     parser.add_argument("--coordinator", default="")
@@ -371,7 +371,7 @@ def flags_of(
 
 
 def values_of(flags: Any) -> dict[str, Any]:
-    """What was asked for, by flag, of a dataclass of `flags_of`."""
+    """Return the values by flag of a dataclass of `flags_of`."""
     return {flag: value for group in vars(flags).values() for flag, value in vars(group).items()}
 
 

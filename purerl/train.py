@@ -125,7 +125,7 @@ def make_train(
           coefficients and the discount of the config's `rnd`: `init(key, obs [B, ...]) -> state` and
           `reward(state, steps: Transition [T, B] with next_obs) -> (reward [T, B], state)`.
         measure: `(state) -> {name: scalar}`, added to the metrics of each update, of the state after it. It may have the
-          parameters `batch`, the training set as `Sequences` of `Sample [L, N]`, and `metrics`, a dict of scalars.
+          parameters `batch`, the batch as `Sequences` of `Sample [L, N]`, and `metrics`, a dict of scalars.
         axis_name, axis_size: a mesh axis, and its number of devices, that the environments of one agent are spread over. The
           functions are then one device's share, for a `jax.shard_map` with `check_vma=False`, or a `jax.vmap` with this
           `axis_name`; `purerl.data_parallel` writes the former. The config's numbers of environments and steps count those of

@@ -42,7 +42,7 @@ from flax import struct
 from purerl.acting.normalize import EPSILON, Moments, RewardScale, initial_moments, merge, reward_sums, standardized
 from purerl.acting.rollout import collect, reset_actor
 from purerl.acting.wrappers import with_uniform_policy
-from purerl.config.base import OnPolicyConfig, RNDConfig
+from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import local_key, named_key
 from purerl.core.metrics import mean_of
@@ -72,7 +72,7 @@ class RNDState(struct.PyTreeNode):
 
 
 class RNDBatch(struct.PyTreeNode):
-    """What the predictor learns from one step.
+    """Inputs and targets of the predictor for one step.
 
     obs: the observation that the step led to, as the environment gives it: standardised, an image would take four times as much.
     features: `[F]` float32, what the random network makes of it.
@@ -108,7 +108,7 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
         network: for the shape of those actions.
     """
     previous = (f"previous_{name}" for name in cfg.memory_inputs)
-    settings = cfg.rnd or RNDConfig()
+    settings = cfg.intrinsic
     hidden, unseen = settings.hidden, (cfg.action_mask, cfg.critic_obs, *previous)
     space = without(env.observation_space, unseen)
     layers = convolutions(space)
@@ -183,7 +183,7 @@ def random_moments(
         actor, rollout, _ = collect(env, acting, params, actor, key_i, cfg.num_steps, valued=False, keep_next_obs=True)
         return (actor, merge(moments, read(rollout.steps.next_obs))), None
 
-    rollouts = -(-int((cfg.rnd or RNDConfig()).init_steps) // cfg.batch_size)
+    rollouts = -(-int(cfg.intrinsic.init_steps) // cfg.batch_size)
     (_, moments), _ = jax.lax.scan(one, (actor, moments), jnp.arange(rollouts, dtype=jnp.uint32))
     return moments
 

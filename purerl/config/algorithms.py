@@ -91,7 +91,7 @@ class APPOConfig(PPOConfig):
     tau: float = leaf(1.0, between(0, 1), VTRACE)
     target_update_freq: int = static(4, between(1, 2**16), VTRACE)
 
-    num_minibatches: int = static(8, at_least(1))  # of PPO's size: a training set is twice as large
+    num_minibatches: int = static(8, at_least(1))  # of PPO's size: a batch is twice as large
 
     @property
     def columns(self) -> int:

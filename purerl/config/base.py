@@ -298,13 +298,24 @@ class OnPolicyConfig(Config):
     rnd: RNDConfig | None = nested(RNDConfig)
 
     @property
+    def intrinsic(self) -> RNDConfig:
+        """Return the config of intrinsic rewards.
+
+        Raises:
+            ValueError: there are none.
+        """
+        if self.rnd is None:
+            raise ValueError("the config has no intrinsic rewards: rnd is None")
+        return self.rnd
+
+    @property
     def arch(self) -> str:
         """Return which torsos there are: a field or a property of each algorithm's config."""
         raise NotImplementedError
 
     @property
     def policy_epochs(self) -> int:
-        """Epochs of the policy over a rollout."""
+        """Return the epochs of the policy over a rollout: a property of each algorithm's config."""
         raise NotImplementedError
 
     @property
@@ -324,12 +335,12 @@ class OnPolicyConfig(Config):
 
     @property
     def columns(self) -> int:
-        """Columns of a training set: one for each environment of each rollout."""
+        """Return the environments in a batch: those of each rollout."""
         return self.num_envs
 
     @property
     def training_size(self) -> int:
-        """Environment steps of a training set."""
+        """Return the environment steps of a batch."""
         return self.columns * self.num_steps
 
     @property
@@ -366,7 +377,7 @@ class OnPolicyConfig(Config):
         if self.training_size >= 2**31:
             name, other = ("num_envs", "num_steps") if self.training_size < 2**31 * self.num_envs else ("num_steps", "num_envs")
             value, most = getattr(self, name), (2**31 - 1) * getattr(self, name) // self.training_size
-            hint = f"with {other} = {getattr(self, other)} a training set has {self.training_size} steps; it must be below 2**31"
+            hint = f"with {other} = {getattr(self, other)} a batch has {self.training_size} steps; it must be below 2**31"
             found = [Problem(name, value, f"{hint}; at most {most} would work")]
         else:
             found = self.minibatch_problems() or self._single_step_problems()
@@ -386,7 +397,7 @@ class OnPolicyConfig(Config):
         return found
 
     def minibatch_problems(self, recurrent: bool = False) -> list[Problem]:
-        """Return the problem of a number of minibatches that cannot be equal shares of a training set.
+        """Return the problem of a number of minibatches that cannot be equal shares of a batch.
 
         Args:
             recurrent: Require whole sequences. Without it, proposals leave sequences whole if `memory` asks for one.

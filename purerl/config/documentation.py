@@ -12,7 +12,7 @@ from purerl.config.rules import AUTO
 
 
 class FieldDoc(NamedTuple):
-    """What is said of a field, and the group it is shown in."""
+    """The text of a field, and the group it is shown in."""
 
     group: str
     text: str

@@ -1,4 +1,4 @@
-"""How configs work: fields with rules, JSON, and the checks of their values.
+"""Configs: fields with rules, JSON, and the checks of their values.
 
 Configs are frozen PyTrees. Their floats are leaves and all else is static. A sweep is therefore a config with batched leaves,
 made and consumed by `jax.vmap`, and the floats of a config that is an argument of a jitted function change without recompiling.
@@ -221,7 +221,7 @@ class Config:
         return []
 
     def warnings_of(self) -> list[Problem]:
-        """What can be trained but is hardly meant; `make_train` warns of it."""
+        """List values that can be trained but are hardly meant; `make_train` warns of them."""
         return []
 
 

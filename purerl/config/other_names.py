@@ -1,4 +1,4 @@
-"""What other systems call the things of purerl (`names.csv`), for error messages and the tables of migration."""
+"""Names in other systems (`names.csv`), for error messages and the tables of migration."""
 
 import csv
 import functools

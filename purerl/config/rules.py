@@ -1,4 +1,4 @@
-"""What the value of a field must be, and what a field needs to have an effect."""
+"""Rules: valid values of a field, and the conditions under which a field has an effect."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from purerl.core.numbers import is_int
 
 
 class Rule(NamedTuple):
-    """What a value must be: in words, as an elementwise test of concrete values (NaN passes none), or as all its choices.
+    """A rule for values: a text, an elementwise test of concrete values (NaN passes none), or all choices.
 
     auto: it may also be "auto", for the value that suits the environment. A leaf then holds the number `AUTO`.
     """
@@ -77,7 +77,7 @@ NAMES = Rule("must be a tuple of names", lambda xs: all(isinstance(x, str) for x
 
 
 class Need(NamedTuple):
-    """What a field needs to have an effect: in words, and as a test of a config and the environment's space of actions."""
+    """A condition for a field to have an effect: a text, and a test of a config and the action space."""
 
     text: str
     holds: Callable[[Any, Any], bool]

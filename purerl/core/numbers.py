@@ -1,4 +1,4 @@
-"""What kind of number a value is."""
+"""Tests of the kind of a number."""
 
 import math
 from collections.abc import Iterable

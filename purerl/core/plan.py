@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class PhasePlan(NamedTuple):
-    """How often a phase runs.
+    """The number of runs of a phase.
 
     name: of the phase.
     runs: updates that it is a part of.

@@ -1,4 +1,4 @@
-"""What is computed in one way on a CPU and in another on an accelerator: the only module that asks.
+"""Computations that differ between a CPU and an accelerator: the only module that asks which it is.
 
 The choice is made when a program is compiled, by the platform it is compiled for, and not by the machine that traces it: a
 program may be compiled ahead of time, or exported. Both ways give the same numbers but for rounding, from the same parameters.

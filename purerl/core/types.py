@@ -1,7 +1,7 @@
-"""The shared types, and the shapes of their arrays. No logic.
+"""The shared types, and the shapes of their arrays.
 
 In the shape descriptions `T` is the number of steps of a rollout, `B` the number of environments, `K` the number of reward
-streams (usually absent), and a training set holds `N` sequences of `L` steps each. Arrays are time-major: `[T, B, ...]`. A
+streams (usually absent), and a batch holds `N` sequences of `L` steps each. Arrays are time-major: `[T, B, ...]`. A
 seed axis is never written: it is only ever added by `jax.vmap`.
 """
 
@@ -22,7 +22,7 @@ Scalar = float | jax.Array  # a hyperparameter: of a config, or traced
 
 
 class TimeStep(struct.PyTreeNode):
-    """What one step of `B` auto-resetting environments gives.
+    """The output of one step of `B` auto-resetting environments.
 
     env_state: the environments' own state, after the reset where an episode ended.
     obs: `[B, ...]` the observation to act on next; a new episode's first one where an episode ended.
@@ -219,7 +219,7 @@ class Rollout(struct.PyTreeNode):
 
 
 class Advantages(struct.PyTreeNode):
-    """What an estimator gives for each step, gradient-free.
+    """Advantages and value targets of each step, gradient-free.
 
     advantage: `[T, B(, K)]` float32.
     target: `[T, B(, K)]` float32, the target of the value function.
@@ -236,7 +236,7 @@ class Advantages(struct.PyTreeNode):
 
 
 class Sample(struct.PyTreeNode):
-    """What PPO's loss reads of one step; the names are those of `Transition` and `Advantages`.
+    """The part of a step that PPO's loss reads; the names are those of `Transition` and `Advantages`.
 
     policy: `()` where the loss does not ask for it.
     intrinsic: what the loss of intrinsic rewards reads; `()` without them.
@@ -256,7 +256,7 @@ class Sample(struct.PyTreeNode):
 
 
 class Sequences(struct.PyTreeNode):
-    """A training set, or a minibatch of one: `N` sequences of `L` steps.
+    """A batch, or a minibatch of one: `N` sequences of `L` steps.
 
     steps: leaves `[L, N, ...]`.
     carry: leaves `[N, ...]`, the memory from before the first step of each sequence.
@@ -285,7 +285,7 @@ class Intrinsic(NamedTuple):
 
 
 class Actor(struct.PyTreeNode):
-    """What interacts with the environments and outlives a rollout. Leaves `[B, ...]`."""
+    """The state of the interaction with environments, which outlives a rollout. Leaves `[B, ...]`."""
 
     env_state: PyTree
     obs: PyTree
@@ -317,7 +317,7 @@ class TrainState(struct.PyTreeNode):
 
 
 class TrainResult(struct.PyTreeNode):
-    """What a whole run gives.
+    """The result of a whole run.
 
     state: the `TrainState` after the last update.
     metrics: a dict of `purerl.core.metrics`, leaves `[num_updates]`, or one row for each `metrics_every` of them.

@@ -63,7 +63,7 @@ def observation_space_of(declared: Any, obs: Any) -> Any:
 
 
 def declared_problems(declared: Any, obs: Any, name: str = "") -> list[Problem]:
-    """Where a declared space of observations is not like the observations, so that an index would be read as a quantity."""
+    """Report where a declared observation space does not fit the observations, so that an index would be read as a quantity."""
     declared = getattr(declared, "spaces", declared)  # of a Dict or Tuple of gymnasium's or gymnax's
     if isinstance(declared, dict) and isinstance(obs, dict):
         hint = f"no entry of the observation, which has {', '.join(map(repr, obs))}"

@@ -46,7 +46,7 @@ PROBED = 1000  # steps of a random episode, at most, that is looked at for the e
 
 
 class Opened(NamedTuple):
-    """How one environment is made, and one that can be drawn, if it can; and how several of them are made."""
+    """Functions that make one environment, one that can be drawn, and several of them."""
 
     make: Callable[[], gymnasium.Env]
     drawn: Callable[[], gymnasium.Env] | None
@@ -115,7 +115,7 @@ def adapt(made: Opened, params: None) -> Environment:
 
 
 def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | None = None) -> Environment:
-    """What `purerl.from_gymnasium` gives; `drawn` makes an environment that can be drawn, where it is not `make`."""
+    """Return the result of `purerl.from_gymnasium`; `drawn` makes an environment that can be drawn, if `make` does not."""
     _checked(vectorization, (*MODES, VECTOR))
     if not callable(make) or isinstance(make, gymnasium.Env | VectorEnv):
         raise ConfigError([Problem("make", make, "must be a function that makes an environment, since several are needed")])
@@ -222,7 +222,7 @@ def _limit(env: Any) -> int | None:
 
 
 def _mode(env: VectorEnv) -> AutoresetMode:
-    """How a vector environment resets what has ended."""
+    """Return the mode in which a vector environment resets ended episodes."""
     mode = env.metadata.get("autoreset_mode")
     mode = mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode) if mode else AutoresetMode.NEXT_STEP
     if mode is AutoresetMode.NEXT_STEP and not isinstance(env.unwrapped, SyncVectorEnv | AsyncVectorEnv):
@@ -261,7 +261,7 @@ def _observation_space(space: spaces.Space) -> PyTree:
 
 
 def _converter(space: spaces.Space) -> Callable[[Any], PyTree]:
-    """From observations, one or a batch of them, to purerl's, copied."""
+    """Return a function that converts observations, one or a batch, to purerl's, copied."""
     if isinstance(space, spaces.Dict):
         of_each = {name: _converter(x) for name, x in space.spaces.items()}
         return lambda obs: {name: convert(obs[name]) for name, convert in of_each.items()}
@@ -291,7 +291,7 @@ def _action_space(space: spaces.Space) -> Any:
 
 
 def _action_converter(space: spaces.Space) -> Callable[[np.ndarray], np.ndarray]:
-    """From actions `[B, ...]` of purerl's to gymnasium's."""
+    """Return a function that converts actions `[B, ...]` of purerl's to gymnasium's."""
     start = getattr(space, "start", 0)
     plain = lambda action: action.reshape(len(action), *(space.shape or ())).astype(space.dtype)
     if isinstance(space, spaces.Box):  # a bound of 0.1 is a larger number in float32 than in float64

@@ -45,7 +45,7 @@ class HostEnvironments(Protocol):
 
 
 class Recipe(NamedTuple):
-    """How environments on the host are made, and what they are like.
+    """A description of external environments, and the functions that make them.
 
     make: `(num_envs, shapes) -> HostEnvironments` whose info has entries of these shapes, by name.
     env: spaces and limits; its `reset` and `step` are not used.
@@ -66,7 +66,7 @@ class Recipe(NamedTuple):
 
 
 class Ticket(struct.PyTreeNode):
-    """Which environments, and after how many of their steps. Leaves `[B]`, all alike, uint32."""
+    """A handle to a set of external environments: id and step count, repeated for each environment. Leaves `[B]` uint32."""
 
     number: jax.Array
     steps: jax.Array
@@ -139,18 +139,18 @@ class Host:
         self.frames = []
 
     def draw(self, env_states: list, returns: np.ndarray, path: Any) -> None:
-        """As in `Environment`, of what was drawn since `film`."""
+        """Draw, as in `Environment`, the frames recorded since `film`."""
         save_gif((self.frames or [])[: len(env_states)], path, self.recipe.frame_seconds)
 
     def reset(self, keys: jax.Array) -> tuple[Ticket, PyTree]:
-        """As in `Environment`; the seeds are the last words of the keys."""
+        """Reset as in `Environment`; the seeds are the last words of the keys."""
         seeds, count = not_vmapped(jax.random.key_data(keys)[..., -1]), keys.shape[0]
         obs = self._shapes(self.recipe.env.observation_space, count)
         number, obs = io_callback(self._reset, (jax.ShapeDtypeStruct((), np.uint32), obs), seeds)
         return Ticket(jnp.broadcast_to(number, count), jnp.zeros(count, jnp.uint32)), obs
 
     def step(self, keys: jax.Array, ticket: Ticket, action: jax.Array) -> TimeStep:
-        """As in `Environment`; the environments have random numbers of their own, and the keys are not used."""
+        """Step as in `Environment`; the environments have random numbers of their own, and the keys are not used."""
         count, space = action.shape[0], self.recipe.env.action_space
         words = lambda x: jax.lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
         # One array, since each that is handed over takes 30 microseconds.
@@ -266,7 +266,7 @@ def _close(numbers: list[int]) -> None:
 
 
 def snapshot(ticket: Ticket) -> str:
-    """What the environments of a ticket need to go on from here; "" where they are closed, have moved on, or have failed."""
+    """Return what a ticket's environments need to go on from here; "" if they are closed, have moved on, or have failed."""
     opened = _open.get(int(ticket.number[0]))
     if opened is None or opened.steps[0] % 2**32 != ticket.steps[0]:
         return ""

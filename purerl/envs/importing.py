@@ -1,4 +1,4 @@
-"""How other libraries are imported: some of their modules when they are first used, quietly, and without OpenGL."""
+"""Imports of other libraries: some of their modules when first used, quietly, and without OpenGL."""
 
 import builtins
 import contextlib
@@ -21,7 +21,7 @@ class _Later(types.ModuleType):
 
 @contextlib.contextmanager
 def lazily(*names: str) -> Iterator[None]:
-    """What is imported within the block has these modules only when it reads one of their attributes."""
+    """Delay these modules for imports within the block until one of their attributes is read."""
     absent = [name for name in names if name not in sys.modules]
     sys.modules.update({name: _Later(name) for name in absent})
     try:

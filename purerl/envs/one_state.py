@@ -1,4 +1,4 @@
-"""What the adapters of brax and MuJoCo Playground share: environments whose step takes one state and gives one."""
+"""The common part of the adapters of brax and MuJoCo Playground: a step takes one state and gives one."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What one environment's reset and step give, as adapters need it, and where it is not what it must be."""
+"""Outputs of one environment's reset and step, as adapters need them, and the checks of them."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -26,7 +26,7 @@ def strong(tree: Any) -> Any:
 
 
 def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
-    """What a method returned, if that is so many values."""
+    """Return the values that a method returned, if there are so many."""
     if not isinstance(values, tuple | list):
         raise ConfigError([Problem("env", method, f"returns one {type(values).__name__}, not {protocol}'s {count} values")])
     if len(values) != count:
@@ -86,7 +86,7 @@ def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) ->
 
 
 def differences(before: Any, after: Any, what: str) -> list[Problem]:
-    """Where the shapes or dtypes after a step are not those of a reset."""
+    """Report where the shapes or dtypes after a step are not those of a reset."""
     if jax.tree.structure(before) != jax.tree.structure(after):
         hint = f"the {what} after a step has another structure than after a reset: {jax.tree.structure(before)}"
         return [Problem("env", jax.tree.structure(after), hint)]

@@ -57,7 +57,7 @@ def checked(env: Environment, num_envs: int) -> Environment:
 
 
 def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> list[Problem]:
-    """What of a batch's observations and signals has another shape or dtype than the protocol."""
+    """Report observations and signals of a batch that have another shape or dtype than the protocol."""
     found = []
     is_space = lambda x: hasattr(x, "dtype") and hasattr(x, "shape")
     spaces = entries_of(env.observation_space)

@@ -1,4 +1,4 @@
-"""What a config says of an environment: arguments of its constructor, and overrides of its parameters, a dataclass's fields."""
+"""Arguments of an environment's constructor, and overrides of its parameters, a dataclass's fields."""
 
 import contextlib
 import dataclasses
@@ -36,7 +36,7 @@ def overridden(params: Any, overrides: dict[str, Any]) -> Any:
     Raises:
         ConfigError: there is no such parameter, or a value is out of range.
     """
-    names = [field.name for x in [params] if dataclasses.is_dataclass(x) for field in dataclasses.fields(x)]
+    names = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
     unknown = [name for name in overrides if name not in names]
     if unknown:
         hint = "the environment has no parameters" if not names else None
@@ -47,7 +47,9 @@ def overridden(params: Any, overrides: dict[str, Any]) -> Any:
         raise ConfigError(found)
     cast = lambda kind, x: x.astype(kind) if isinstance(x, jax.Array) else np.asarray(x).astype(kind)[()]
     changes = {name: cast(_kind(params, name), value) for name, value in overrides.items()}
-    return dataclasses.replace(params, **changes) if changes else params
+    if not dataclasses.is_dataclass(params) or isinstance(params, type):
+        return params
+    return dataclasses.replace(params, **changes)
 
 
 def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:

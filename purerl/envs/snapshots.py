@@ -123,7 +123,7 @@ class Keeper:
         return values
 
     def _shared(self, values: dict[str, Any]) -> list[str]:
-        """What has changed and has two names, in words: it would be two things in a restored environment."""
+        """Report a changed object with two names: it would be two objects in a restored environment."""
         places: dict[int, list[str]] = {}
         for place in values:
             depth, name = place.split(".", 1)

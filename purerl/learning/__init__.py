@@ -1,1 +1,1 @@
-"""Learning from rollouts: rewards, advantages, losses, training sets, phases and optimizers."""
+"""Learning from rollouts: rewards, advantages, losses, batches, phases and optimizers."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from purerl.config.base import OnPolicyConfig, RNDConfig
+from purerl.config.base import OnPolicyConfig
 from purerl.core.types import Advantages, Transition
 
 Estimator = Callable[[Transition, OnPolicyConfig], Advantages]
@@ -24,14 +24,13 @@ def with_flags_per_stream(steps: Transition) -> Transition:
 
 def with_gamma_per_stream(cfg: OnPolicyConfig) -> OnPolicyConfig:
     """Return the config with a discount for each stream, `[2]`."""
-    rnd = cfg.rnd or RNDConfig()
-    return cfg.replace(gamma=jnp.stack([jnp.float32(cfg.gamma), jnp.float32(rnd.gamma_int)]))
+    return cfg.replace(gamma=jnp.stack([jnp.float32(cfg.gamma), jnp.float32(cfg.intrinsic.gamma_int)]))
 
 
 def combined(cfg: OnPolicyConfig, advantages: Advantages) -> Advantages:
     """Combine the advantages for the policy, `ext_coef * A_ext + int_coef * A_int`. The targets stay separate."""
-    ext, intrinsic, rnd = advantages.advantage[..., 0], advantages.advantage[..., 1], cfg.rnd or RNDConfig()
-    return advantages.replace(advantage=rnd.ext_coef * ext + rnd.int_coef * intrinsic)
+    ext, intrinsic = advantages.advantage[..., 0], advantages.advantage[..., 1]
+    return advantages.replace(advantage=cfg.intrinsic.ext_coef * ext + cfg.intrinsic.int_coef * intrinsic)
 
 
 def over_streams(estimate: Estimator) -> Estimator:

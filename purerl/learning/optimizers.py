@@ -44,6 +44,10 @@ class UpdateState(struct.PyTreeNode):
     stopped: Any = ()
 
 
+def _no_rate(clock: Clock, step: jax.Array) -> Scalar:
+    raise ValueError("an optimizer needs a learning rate, as `phase_optimizer` gives it")
+
+
 class Optimizer(NamedTuple):
     """An optax transformation with a learning rate and an early stop.
 
@@ -52,7 +56,7 @@ class Optimizer(NamedTuple):
 
     transformation: from gradients to directions, without a learning rate.
     elementwise: the transformation treats every number alike, so that a group of parameters may be given as one vector.
-    rate: the learning rate of a step; not read if the rate follows the KL divergence.
+    rate: the learning rate of a step, which must be given unless the rate follows the KL divergence.
     adapts: the config whose `desired_kl` the rate follows; None if the rate is given.
     multipliers: factors of the learning rate, by group; 1 for groups without one.
     target_kl: steps are left out while `approx_kl` is above; None for no early stop.
@@ -61,7 +65,7 @@ class Optimizer(NamedTuple):
 
     transformation: optax.GradientTransformation
     elementwise: bool
-    rate: Rate = lambda clock, step: 1.0
+    rate: Rate = _no_rate
     adapts: OnPolicyConfig | None = None
     multipliers: dict[str, Scalar] = {}
     target_kl: Scalar | None = None

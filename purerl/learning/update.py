@@ -1,4 +1,4 @@
-"""What every algorithm does before its first update, and at the end of each."""
+"""The beginning of a run and the end of an update, shared by all algorithms."""
 
 from collections.abc import Callable
 from typing import NamedTuple

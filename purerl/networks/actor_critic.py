@@ -70,12 +70,12 @@ def actor_critic(
     dtype = jnp.dtype(cfg.compute_dtype)
 
     def view(obs, group):
-        """What the torso of a group sees, `[L * N, ...]`."""
+        """Return the input of a group's torso, `[L * N, ...]`."""
         encoded = (encode_entries if by_entry(cfg, spaces[group], torso) else encode)(without(obs, hidden[group]), spaces[group])
         return jax.tree.map(lambda x: x.astype(dtype).reshape(-1, *x.shape[2:]), encoded)
 
     def views(obs):
-        """What the torso of each group sees, computed once where it is the same, and what a memory reads besides."""
+        """Return the input of each group's torso, computed once if it is the same, and the further input of a memory."""
         policy = view(obs, "policy")
         past = encode({name: obs[name] for name in past_space}, past_space).astype(dtype) if past_space else None
         past = past if past is None else past.reshape(*past.shape[:2], -1)
@@ -92,7 +92,7 @@ def actor_critic(
 
 
 def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Space, torso: Any, own_memory: bool) -> list[Problem]:
-    """Where the config does not fit what policy and value see, or the actions."""
+    """Report where the config does not fit what policy and value see, or the actions."""
     found = _distribution_problems(cfg, action_space)
     if cfg.memory == "none" and not own_memory and cfg.memory_inputs:
         found.append(Problem("memory_inputs", cfg.memory_inputs, "nothing reads them with memory = 'none'"))

@@ -1,4 +1,4 @@
-"""Which torso reads which observations: the built-in ones, the user's, or an encoder for each entry."""
+"""The choice of a torso by observations: a built-in one, a custom one, or an encoder for each entry."""
 
 from typing import Any
 
@@ -89,7 +89,7 @@ def convolutions(space: PyTree) -> tuple | None:
 
 
 def torso_problems(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> list[Problem]:
-    """Where the config's torso, or the names of the user's encoders, do not fit the observations."""
+    """Report where the config's torso, or the names of custom encoders, do not fit the observations."""
     if given is not None:
         return _encoder_problems(given, space)
     images = [x for x in entries_of(space).values() if _is_image(x)] if by_entry(cfg, space, None) else [space]

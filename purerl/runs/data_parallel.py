@@ -57,7 +57,7 @@ def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParal
 
 
 class DataParallel:
-    """What `data_parallel` returns: the functions of a `Train`, for a mesh.
+    """The functions of a `Train` for a mesh, as `data_parallel` returns them.
 
     A state is one of global arrays, shaped as on one device. `init` places it; after that JAX knows where it is.
 

@@ -109,7 +109,7 @@ def _by_axis(axes: Any, tree: Any, batched: Callable, shared: Callable = lambda 
 
 
 def _specs(axes: Any) -> Any:
-    """Which arguments are cut by rows, and which every device gets whole."""
+    """Return which arguments are cut by rows, and which every device gets whole."""
     return jax.tree.map(lambda axis: PartitionSpec(ROWS) if axis == 0 else PartitionSpec(), axes, is_leaf=lambda x: x is None)
 
 

@@ -101,7 +101,7 @@ class Directory:
                     error.add_note(f"A checkpoint failed as well: {other}")
 
     def file(self, name: str) -> pathlib.Path | None:
-        """Where a file of this name belongs; None if nothing is kept, or another process keeps it."""
+        """Return the path of a file; None if nothing is kept, or another process keeps it."""
         return self.path / name if self.path is not None and is_first() else None
 
     def saved(self, resume: str, plan: Plan, wanted: dict[str, str]) -> Checkpoint | None:
@@ -162,7 +162,7 @@ class Directory:
 
 
 def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int | None = None, **more: Any) -> dict[str, Any]:
-    """What a checkpoint records of its run.
+    """Return what a checkpoint records of its run.
 
     Args:
         train: its objects are those of the run.
@@ -219,7 +219,7 @@ def _begin_anew(path: Any, differences: list[str]) -> str:
 
 
 def _changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPolicyConfig]) -> list[str]:
-    """What may change the numbers of a run that resumes, in words."""
+    """List reasons why a resumed run may not be bit-identical."""
     found, (then, now) = [], (_config_of(record, cls) for record in (saved, current))
     schedules = [name for name in now.follows_progress if name not in current["objects"]]
     if then.total_timesteps != now.total_timesteps and schedules:
@@ -288,7 +288,7 @@ class Run:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of each run: "seed 3", or "config 0, seed 3"."""
+        """Return the label of each run: "seed 3", or "config 0, seed 3"."""
         return self.batch.labels
 
     @property

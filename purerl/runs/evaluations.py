@@ -4,7 +4,6 @@ import json
 import math
 import pathlib
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,22 +20,14 @@ class Evaluations:
     """The table of evaluations, in memory and in a file of one JSON object per line, each with its checksum.
 
     Args:
-        evaluate: `(state) -> {column: [runs]}`.
         path: of the file; None for memory alone.
         updates: where the run resumes. Later rows are dropped, and damaged ones.
         runs: how many there are.
         expected: how many rows there should be by then. Of fewer it warns.
     """
 
-    def __init__(
-        self,
-        evaluate: Callable[[Any], dict[str, np.ndarray]],
-        path: pathlib.Path | None,
-        updates: int,
-        runs: int,
-        expected: int = 0,
-    ):
-        self._evaluate, self._runs = evaluate, runs
+    def __init__(self, path: pathlib.Path | None, updates: int, runs: int, expected: int = 0):
+        self._runs = runs
         try:
             lines = read_file(path).splitlines() if path is not None and updates else []
         except CheckpointError as error:
@@ -49,9 +40,9 @@ class Evaluations:
             warnings.warn(f"{path}: {lost} evaluations damaged or missing; they are left out", stacklevel=3)
         self._file = AppendOnlyFile(path, b"".join(map(_line_of, self._rows)))
 
-    def add(self, updates: int, state: Any) -> None:
-        """Evaluates a state."""
-        row = {"update": updates} | {name: x.tolist() for name, x in self._evaluate(state).items()}
+    def add(self, updates: int, columns: dict[str, np.ndarray]) -> None:
+        """Add the columns of an evaluation, `[runs]` each."""
+        row = {"update": updates} | {name: x.tolist() for name, x in columns.items()}
         self._rows.append(row)
         self._file.add(_line_of(row))
 

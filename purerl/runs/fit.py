@@ -225,7 +225,7 @@ def fit(
         began, saved_updates = (updates, seconds), updates
         report = stack.enter_context(Reports(recorders, Progress(plan, runs.labels, updates, seconds, {}, began)))
         expected = saved.record.get("evaluations", 0) if saved is not None else 0
-        evaluations = Evaluations(score or (lambda _: {}), home.file("evaluations.jsonl"), updates, len(runs.labels), expected)
+        evaluations = Evaluations(home.file("evaluations.jsonl"), updates, len(runs.labels), expected)
         stack.enter_context(contextlib.closing(evaluations))
         best = Best(home.best, who, len(runs.labels))
         if saved is None:
@@ -237,8 +237,8 @@ def fit(
             with save_errors():
                 by_first(write)
 
-        def evaluate():
-            evaluations.add(updates, state)
+        def evaluate(score):
+            evaluations.add(updates, score(state))
             with save_errors():
                 evaluations.flush()
             whole = on_host(state)
@@ -274,8 +274,8 @@ def fit(
         done = updates == plan.num_updates or over
         if not done:
             runs.compile(state)
-        if eval_every and updates == 0:
-            evaluate()
+        if score is not None and updates == 0:
+            evaluate(score)
         chunk, saved_at, start = 1, time.monotonic(), time.perf_counter()
         watch = MetricWatch(runs.labels, plan.batch_size, updates)
         with Stop() as stop:
@@ -300,8 +300,8 @@ def fit(
                     stopping.append(rows)
                 report(Progress(plan, runs.labels, updates, seconds, rows, began))
                 chunk = max(1, round(chunk * min(4.0, min(chunk_seconds, MAX_SECONDS) / (time.perf_counter() - before))))
-                if eval_every and updates % eval_every == 0:
-                    evaluate()
+                if score is not None and updates % eval_every == 0:
+                    evaluate(score)
                 hours = (time.perf_counter() - entered) / 3600
                 asked = RULE_SAYS_SO if is_over() else stop.asked or (TIME_IS_UP if max_hours and hours >= max_hours else 0)
                 (chunk, due, _), (_, _, asked) = agreed(chunk, time.monotonic() - saved_at >= save_seconds, asked)

@@ -40,6 +40,6 @@ def restored(runs: Trainer, state: TrainState, fresh: TrainState, saved: Checkpo
 
 
 def _tickets(state: TrainState) -> list[Ticket]:
-    """Of each run."""
+    """Return the environment handle of each run."""
     ticket = jax.device_get(state.actor.env_state)
     return [Ticket(*row) for row in zip(np.atleast_2d(ticket.number), np.atleast_2d(ticket.steps), strict=True)]

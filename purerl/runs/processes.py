@@ -84,7 +84,7 @@ def from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | 
 
 
 def by_first(function: Callable[[], Any]) -> Any:
-    """What a function that only the first process calls gives there; None in the others. It calls no collective.
+    """Call a function in the first process alone; return its result there, None in the others. It calls no collective.
 
     Raises:
         Exception: as the function; in the other processes a CheckpointError that says the same. Without this they would wait for

@@ -103,7 +103,7 @@ class Batch:
         return train if self.devices_per_run == 1 else train.on_axis(DATA, self.devices_per_run)
 
     def train_of(self, cfg: dict[str, Any]) -> Train:
-        """Check that of one run, on one of its devices, from the part of `cfgs` that is its own."""
+        """Return the `Train` of one run, on one of its devices, from the part of `cfgs` that is its own."""
         own = lambda path, x: cfg.get(jax.tree_util.keystr(path, simple=True, separator="."), x)
         make = lambda: make_train(jax.tree_util.tree_map_with_path(own, self.configs[0]), **self.objects)
         train = self._share_of(make()) if cfg else self.here
@@ -132,7 +132,7 @@ class Batch:
         return state_specs(self.train, self.here)
 
     def _specs(self, axes: Any) -> Any:
-        """How arguments or results are spread over the mesh, from their axes of runs; those of a state are `seed_axes`."""
+        """Return how arguments or results are spread over the mesh, from their run axes; those of a state are `seed_axes`."""
 
         def of_leaf(axis, spec=NOT_SPREAD):
             return PartitionSpec(ROWS, *spec) if axis == 0 and self.batched else spec

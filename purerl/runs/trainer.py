@@ -103,7 +103,7 @@ class Trainer(Batch):
         self._chunk = jax.jit(chunk, donate_argnums=donated).lower(self.cfgs, state, np.int32(1)).compile()
 
     def needed_bytes(self) -> int:
-        """What each device needs for `chunk`, by its compiler."""
+        """Return the bytes that each device needs for `chunk`, by its compiler."""
         return needed_bytes(self._chunk)
 
     def evaluation(self, num_episodes: int, **options: Any) -> Callable[[TrainState], dict[str, np.ndarray]]:

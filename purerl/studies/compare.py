@@ -115,7 +115,7 @@ class Comparison:
         return shares, iqm(np.concatenate(at)), *stratified_interval(at, resamples=1000)
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Which entries are held against which others."""
+        """Return the pairs of entries that are compared."""
         names = list(self.entries)
         if len(names) <= ENTRIES_IN_PAIRS:
             yield from ((a, b) for i, a in enumerate(names) for b in names[i + 1 :])

@@ -1,4 +1,4 @@
-"""What a folder has: its runs, how far they are, and how they ended."""
+"""The runs in a folder: how far they are, and how they ended."""
 
 import os
 import pathlib

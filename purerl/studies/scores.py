@@ -26,7 +26,7 @@ class Summary(NamedTuple):
 
 
 def summary_of(label: str, scores: np.ndarray) -> Summary:
-    """Of scores `[seeds]`, of which NaN are left out."""
+    """Summarise scores `[seeds]`, leaving out NaN."""
     scores = scores[~np.isnan(scores)]
     if not len(scores):
         return Summary(label, 0, np.nan, np.nan, np.nan)

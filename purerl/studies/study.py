@@ -107,7 +107,7 @@ class Trial(NamedTuple):
 
 
 class Study:
-    """What is known of all trials, and the next batch to train.
+    """The results of all trials, and the next batch to train.
 
     All that was decided is in `trials.jsonl`, a line for each batch, written after the states that the next rung begins from.
 
@@ -241,7 +241,7 @@ class Study:
         return self._batch_of(self._options["at_once"], latest=True)
 
     def _rest(self) -> tuple | None:
-        """What waits, when there is nothing new to try: the earliest rung first, so that what is left of it joins others."""
+        """Return leftover trials, earliest rung first, so that partial batches can be merged."""
         return self._batch_of(1, latest=False)
 
     def _batch_of(self, least: int, latest: bool) -> tuple | None:
@@ -470,7 +470,7 @@ class Study:
                 self._live[number].report(value, 2**step.rung)
 
     def _apply(self, step: Step) -> None:
-        """What a step means for the search."""
+        """Apply a step to the search."""
         last = step.rung + 1 == self._options["rungs"]
         states = self._optuna.trial.TrialState
         for number, scores in zip(step.trials, step.scores, strict=True):
@@ -538,7 +538,7 @@ def at_once_of(home: pathlib.Path | None) -> int | None:
 
 
 def _saved(home: pathlib.Path) -> dict[str, Any] | None:
-    """What the study of a directory was begun with; None if it has none."""
+    """Return the options that a directory's study was begun with; None if it has none."""
     if not (home / STUDY).exists():
         return None
     try:

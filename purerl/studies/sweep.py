@@ -372,7 +372,7 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
 
 
 def drawn(cfg: OnPolicyConfig, values: dict[str, space.Values], draws: int, method: str, seed: int) -> list[dict[str, Any]]:
-    """So many points of ranges and lists."""
+    """Draw points from ranges and lists."""
     if method == "sobol":
         from scipy.stats import qmc
 
@@ -429,7 +429,7 @@ def _saved(home: pathlib.Path | None, wanted: dict[str, Any]) -> int | None:
 
 
 def _read(file: pathlib.Path) -> dict[str, Any] | None:
-    """What a directory says of its sweep; None if it has none."""
+    """Return the record of a directory's sweep; None if it has none."""
     if not os.path.exists(file):
         return None
     try:

@@ -1,1 +1,1 @@
-"""What looks at a run afterwards: plots, statistics over seeds, drawings of episodes, exported policies."""
+"""Analysis of finished runs: plots, statistics over seeds, drawings of episodes, exported policies."""

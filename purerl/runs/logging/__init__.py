@@ -1,1 +1,1 @@
-"""What shows a run while it trains: the terminal, and recorders for files and services."""
+"""Displays of a run while it trains: the terminal, and recorders for files and services."""

@@ -299,7 +299,8 @@ class Wandb(Rows):
             import wandb  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ImportError("Weights & Biases needs its package: pip install 'purerl[wandb]'") from error
-        self._start, self._run = functools.partial(wandb.init, **{"resume": "allow", **init}), None
+        self._start = functools.partial(wandb.init, **{"resume": "allow", **init})
+        self._run: Any = None
         self._keeps_id = directory is not None and "id" not in init
 
     def begin(self, progress: Progress) -> None:
@@ -314,8 +315,7 @@ class Wandb(Rows):
         self._run = self._start(id=self.path.read_text())
 
     def write(self, row: dict[str, Any]) -> None:
-        if self._run is not None:
-            self._run.log({TAGS.get(name, name): x for name, x in row.items() if not math.isnan(x)}, step=row["steps"])
+        self._run.log({TAGS.get(name, name): x for name, x in row.items() if not math.isnan(x)}, step=row["steps"])
 
     def close(self) -> None:
         super().close()

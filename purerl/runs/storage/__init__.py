@@ -1,1 +1,1 @@
-"""What a run writes to disk and reads back: checkpoints, metrics, and the migration of old formats."""
+"""Files of a run: checkpoints, metrics, and the objects that made it."""

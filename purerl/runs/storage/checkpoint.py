@@ -78,7 +78,7 @@ def to_tree(arrays: dict[str, np.ndarray], template: PyTree) -> PyTree:
 
 
 def describe(tree: PyTree) -> dict[str, str]:
-    """From the path of every leaf to its dtype and shape: `float32[64, 4]`."""
+    """Return the dtype and shape of every leaf by its path: `float32[64, 4]`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): f"{x.dtype}{list(x.shape)}" for path, x in leaves}
 
@@ -212,7 +212,7 @@ class Store:
         return CheckpointError(f"update {self._saving_updates} could not be saved to {self.directory}: {_reason(error)}")
 
     def updates(self) -> list[int]:
-        """Which checkpoints there are, the oldest first."""
+        """Return the updates of the checkpoints, the oldest first."""
         return saved_updates(self.directory)
 
     def clear(self) -> None:
