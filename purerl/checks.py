@@ -23,13 +23,13 @@ from purerl.config.rules import surely_holds
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any, would_work
 from purerl.core.masks import choices_of
 from purerl.core.numbers import divisors, neighbours
+from purerl.core.platform import strong
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.spaces import Box, Discrete, MultiBinary, Space, bounds_map, entries_of, is_index
 from purerl.core.types import Environment, Network, Outputs, PyTree, TrainState
-from purerl.envs.outputs import strong
 from purerl.learning.batch import loss_reads_policy
+from purerl.learning.custom import optimizer_problems
 from purerl.learning.learner import Components, Learner
-from purerl.learning.optimizers import optimizer_problems
 from purerl.learning.phases import Phase, moving_groups
 from purerl.learning.update import Algorithm
 from purerl.networks.actor_critic import bounded

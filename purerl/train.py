@@ -35,19 +35,17 @@ from purerl.checks import (
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.config.fields import single_precision
-from purerl.core.clock import Clock
 from purerl.core.errors import ConfigError, Problem, guarded, would_work
-from purerl.core.keys import typed_key
+from purerl.core.keys import Clock, typed_key
 from purerl.core.metrics import accumulate
 from purerl.core.numbers import is_count
 from purerl.core.plan import PhasePlan, Plan
-from purerl.core.platform import with_matmul_precision
+from purerl.core.platform import strong, with_matmul_precision
 from purerl.core.reductions import Axis, fold_in_device, local_batch, on_axis, shapes_on
 from purerl.core.spaces import Box
 from purerl.core.types import Environment, Episodes, Network, TrainResult, TrainState
 from purerl.envs import make_env
 from purerl.envs.levels import with_levels
-from purerl.envs.outputs import strong
 from purerl.envs.previous import with_previous
 from purerl.learning.advantages import estimate
 from purerl.learning.custom import checked_advantage, checked_loss, extra_term, measurement

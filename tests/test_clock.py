@@ -2,7 +2,7 @@ import jax
 import numpy as np
 import pytest
 
-from purerl.core.clock import clock_at
+from purerl.core.keys import clock_at
 
 
 @pytest.mark.parametrize("start", [0, 2**31 - 2, 2**32 - 2, 2**33 - 2, 10**15])

@@ -7,7 +7,7 @@ import pytest
 
 import purerl
 from purerl.acting.rollout import step_counts
-from purerl.core.clock import clock_at
+from purerl.core.keys import clock_at
 from tests.probes import Rich, Varied, acting
 from tests.test_resume import fitted, stopped
 from tests.tiny import CFG, digest, tiny

@@ -4,8 +4,7 @@ import pytest
 
 import purerl
 from purerl import ConfigError
-from purerl.core.clock import clock_at
-from purerl.core.keys import named_key, typed_key
+from purerl.core.keys import clock_at, named_key, typed_key
 
 
 def test_streams_differ_by_name_and_by_every_counter():

@@ -3,8 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purerl.core.metrics import explained_variance
-from purerl.learning.advantages import standardize
+from purerl.learning.advantages import explained_variance, standardize
 from purerl.learning.losses import approximate_kl, clip_fraction, clipped_surrogate, value_loss
 
 

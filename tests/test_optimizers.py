@@ -6,7 +6,7 @@ import pytest
 
 import purerl
 from purerl import PPOConfig
-from purerl.core.clock import clock_at, gradient_steps
+from purerl.core.keys import clock_at, gradient_steps
 from purerl.core.types import Sequences
 from purerl.learning.kl_penalty import adapted_kl_coef
 from purerl.learning.learner import scheduled_config

@@ -7,10 +7,11 @@ from jax.flatten_util import ravel_pytree
 
 from purerl.algorithms.ppo import ppo_loss, value_term
 from purerl.config.algorithms import PPOConfig
-from purerl.core.clock import clock_at
-from purerl.core.reductions import Axis, mean, moments, on_axis, pmax, quantile, total
+from purerl.core.keys import clock_at
+from purerl.core.reductions import Axis, mean, on_axis, pmax, quantile, total
 from purerl.core.types import Sample, Sequences
 from purerl.envs import make_env
+from purerl.learning.advantages import moments
 from purerl.learning.batch import sequences
 from purerl.learning.optimizers import Optimizer
 from purerl.learning.phases import Phase, init_phase, run_phase

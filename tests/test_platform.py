@@ -7,8 +7,7 @@ import pytest
 
 import purerl
 from purerl.acting.rollout import collect, reset_actor
-from purerl.core.packing import pack, unpack
-from purerl.core.platform import by_platform, scan, where_any
+from purerl.core.platform import by_platform, pack, scan, unpack, where_any
 from purerl.envs import make_env
 from purerl.learning.advantages import gae
 from purerl.learning.shuffle import permutation

@@ -9,7 +9,7 @@ import pytest
 import purerl
 from purerl import Outputs, PPGConfig
 from purerl.algorithms.ppg import AuxBatch, aux_loss, aux_phase_optimizer, value_phase
-from purerl.core.clock import clock_at
+from purerl.core.keys import clock_at
 from purerl.core.types import Network, Sample, Sequences
 from purerl.learning.optimizers import Optimizer, base_optimizer
 from purerl.learning.phases import Phase, run_phase

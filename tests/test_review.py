@@ -187,7 +187,7 @@ def test_review_5_rounding_does_not_raise_an_adaptive_rate():
 
 def _rates(cfg, divergences):
     """The rates of the steps of one update, whose minibatches have these divergences."""
-    from purerl.core.clock import clock_at
+    from purerl.core.keys import clock_at
     from purerl.learning.optimizers import base_optimizer, phase_optimizer
 
     cfg = purerl.config.fields.single_precision(cfg)

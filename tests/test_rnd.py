@@ -12,7 +12,7 @@ from purerl.acting.normalize import EPSILON, RewardScale, Statistics, initial_mo
 from purerl.acting.rollout import collect
 from purerl.algorithms.rnd import predictor_loss, rnd
 from purerl.config.fields import problems
-from purerl.core.clock import clock_at
+from purerl.core.keys import clock_at
 from purerl.core.streams import EPISODIC
 from purerl.core.types import Intrinsic, Rollout, TrainState, Transition
 from purerl.learning.advantages import gae

@@ -12,7 +12,7 @@ import purerl
 from purerl import ConfigError, PPOConfig
 from purerl.acting.normalize import Statistics
 from purerl.config.fields import is_float_leaf
-from purerl.core.clock import clock_at
+from purerl.core.keys import clock_at
 from purerl.core.types import TrainState
 from purerl.runs.directory import Run
 from purerl.runs.fit import evaluation_of

@@ -18,6 +18,20 @@ from purerl.core.types import Actor, Environment, Network, Outputs, PyTree, Time
 CHUNK = 2**22  # numbers of observations that go through the network at once
 
 
+class LoopStep(NamedTuple):
+    """The parts of each step that the loop over time keeps, `[T, B, ...]`."""
+
+    obs: PyTree
+    first: jax.Array
+    policy: Any
+    action: jax.Array
+    after: TimeStep
+    episode_return: jax.Array
+    episode_length: jax.Array
+    value: Any
+    final_value: Any
+
+
 class Bootstrap(NamedTuple):
     """The way in which a rollout finds the value that follows each row.
 
@@ -52,19 +66,17 @@ class Bootstrap(NamedTuple):
             kept = where_any(after.truncated, write, final_obs), so_far + after.truncated
         return kept, ()
 
-    def following(
-        self, params: PyTree, kept: PyTree, last: Actor, value: jax.Array, final_value: Any, next_obs: PyTree, flags: TimeStep
-    ) -> jax.Array:
+    def following(self, params: PyTree, kept: PyTree, last: Actor, steps: LoopStep, next_obs: PyTree) -> jax.Array:
         """Return the value that follows each row, `[T, B(, K)]`.
 
         Args:
             params: of the network.
             kept: by the loop.
             last: the actor after the last step.
-            value, final_value: of each row, `[T, B(, K)]`; the latter as `after_step` gave it.
+            steps: the rows, `[T, B, ...]`, with `final_value` as `after_step` gave it.
             next_obs: the observations that steps led to, `[T, B, ...]`; not read if the loop kept those before resets.
-            flags: of each row.
         """
+        value, final_value, flags = steps.value, steps.final_value, steps.after
         if self.truncation != "final_obs":
             final_value = value if self.truncation == "current_obs" else jnp.zeros_like(value)
         if self.recurrent or self.truncation != "final_obs":

@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from purerl.acting.bootstrap import LoopStep
 from purerl.core.finite import any_of
 from purerl.core.metrics import Max, Sum, mean_of, mean_where
 from purerl.core.reductions import num_devices, pmax, total
@@ -13,23 +14,33 @@ from purerl.core.types import TimeStep, Transition
 
 
 def rollout_metrics(
-    transition: Transition, policy: Any, episode_return: jax.Array, episode_length: jax.Array, done: jax.Array
+    transition: Transition, steps: LoopStep, info: tuple[str, ...], episode_info: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Measure steps, rewards and finished episodes of a rollout; all arguments are of each row, `[T, B]`."""
+    """Measure the steps, rewards and finished episodes of a rollout.
+
+    Args:
+        transition: its rows, `[T, B]`.
+        steps: the rows of the loop, `[T, B]`.
+        info: entries of the environment's info that are averaged over all steps.
+        episode_info: entries that are averaged over the ends of episodes.
+    """
+    after, done = steps.after, steps.after.terminated | steps.after.truncated
     return {
         "steps": Sum(jnp.int32(done.size * num_devices())),
         "episodes": Sum(total(done.astype(jnp.int32))),
-        "episode_return": mean_where(episode_return, done),
-        "episode_length": mean_where(episode_length, done),
+        "episode_return": mean_where(steps.episode_return, done),
+        "episode_length": mean_where(steps.episode_length, done),
         "reward": mean_of(transition.reward),
         "reward_max": Max(pmax(transition.reward)),
         "log_prob": mean_of(transition.log_prob),
         **({"value": mean_of(extrinsic(transition.value, done))} if isinstance(transition.value, jax.Array) else {}),
-        **policy.metrics(),
+        **transition.policy.metrics(),
+        **_info_metrics(after, info, episode_info),
+        **_nonfinite_metrics(after, info, episode_info),
     }
 
 
-def info_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
+def _info_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
     """Average entries of the environment's info over all steps, and over the ends of episodes."""
     done = after.terminated | after.truncated
 
@@ -46,7 +57,7 @@ def info_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str
     return metrics
 
 
-def nonfinite_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
+def _nonfinite_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
     """Count the steps that were not finite, by entry; nothing if none is checked."""
     if not after.nonfinite:
         return {}

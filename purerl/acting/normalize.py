@@ -14,7 +14,7 @@ from flax import struct
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core import reductions
-from purerl.core.clock import Clock, clock_at
+from purerl.core.keys import Clock, clock_at
 from purerl.core.spaces import is_index
 from purerl.core.types import PyTree, Scalar, Transition
 

@@ -2,22 +2,20 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.acting.bootstrap import Bootstrap, most_truncations, one_step, values_of
-from purerl.acting.measures import info_metrics, nonfinite_metrics, rollout_metrics
+from purerl.acting.bootstrap import Bootstrap, LoopStep, most_truncations, one_step, values_of
+from purerl.acting.measures import rollout_metrics
 from purerl.acting.wrappers import acting_network
 from purerl.config.base import OnPolicyConfig
-from purerl.core.clock import Clock
-from purerl.core.keys import local_key, named_key, split_keys
+from purerl.core.keys import Clock, named_key, split_keys
 from purerl.core.masks import mask_metrics
-from purerl.core.packing import pack, unpack
-from purerl.core.platform import by_platform
-from purerl.core.reductions import local_batch
+from purerl.core.platform import by_platform, pack, unpack
+from purerl.core.reductions import local_batch, local_key
 from purerl.core.streams import EPISODIC
 from purerl.core.types import Actor, Environment, Network, PyTree, Rollout, TimeStep, TrainState, Transition
 
@@ -69,20 +67,6 @@ def collect_rollout(
     actor, rollout, metrics = collect(env, acting, behaviour.params, state.actor, key, cfg.num_steps, **defaults | options)
     metrics |= mask_metrics(rollout.steps.obs[cfg.action_mask], env.action_space) if cfg.action_mask else {}
     return state.replace(actor=actor), rollout, metrics
-
-
-class _Step(NamedTuple):
-    """The parts of each step that the loop over time keeps, `[T, B, ...]`."""
-
-    obs: PyTree
-    first: jax.Array
-    policy: Any
-    action: jax.Array
-    after: TimeStep
-    episode_return: jax.Array
-    episode_length: jax.Array
-    value: Any
-    final_value: Any
 
 
 def collect(
@@ -139,8 +123,7 @@ def collect(
     bootstrap = Bootstrap(network, truncation, count, recurrent and valued, apart, episodic)
 
     def step(params, state, draw):
-        actor, kept = state
-        noise, keys = draw
+        (actor, kept), (noise, keys) = state, draw
         outputs, carry = one_step(network, params, actor.carry, actor.obs, actor.first)
         action = outputs.policy.sample(noise)
         after = env.step(keys, actor.env_state, outputs.policy.env_action(action, env.action_space))
@@ -149,27 +132,22 @@ def collect(
         following, episode = _next_actor(actor, after, carry)
         next_obs = () if apart else _rows(after.next_obs)
         after = after.replace(env_state=(), obs=(), next_obs=next_obs)  # without what the next step keeps
-        row = _Step(_rows(actor.obs), actor.first, outputs.policy, action, after, *episode, value, final_value)
+        row = LoopStep(_rows(actor.obs), actor.first, outputs.policy, action, after, *episode, value, final_value)
         return (following, kept), row
 
     begin, sequences = (actor, bootstrap.begin(actor)), T // (length or T)
-
     (last, kept), steps, carries = _scan_time(network, params, step, begin, draws, sequences, valued and not recurrent)
     obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
-    transition, after = _transition(steps._replace(obs=obs), truncation), steps.after
-    if valued:
-        following = bootstrap.following(params, kept, last, steps.value, steps.final_value, next_obs, after)
-        transition = transition.replace(next_value=following)
-    transition = transition.replace(next_obs=next_obs) if keep_next_obs else transition
-    done = after.terminated | after.truncated
-    metrics = rollout_metrics(transition, steps.policy, steps.episode_return, steps.episode_length, done)
-    metrics |= info_metrics(after, info, episode_info) | nonfinite_metrics(after, info, episode_info)
+    next_value = bootstrap.following(params, kept, last, steps, next_obs) if valued else steps.final_value
+    steps = steps._replace(obs=obs, final_value=next_value)
+    transition = _transition(steps, next_obs if keep_next_obs else (), truncation)
+    metrics = rollout_metrics(transition, steps, info, episode_info)
     return last, Rollout(transition, carries), metrics
 
 
 def _scan_time(
     network: Network, params: PyTree, step: Callable, begin: tuple[Actor, PyTree], draws: PyTree, sequences: int, late: bool
-) -> tuple[tuple[Actor, PyTree], _Step, PyTree]:
+) -> tuple[tuple[Actor, PyTree], LoopStep, PyTree]:
     """Scan `step(params, state, draw)` over time; return the last state, all steps, and the carry before each sequence.
 
     If `late`, a CPU computes values after the loop.
@@ -255,8 +233,8 @@ def _unrows(rows: PyTree, obs: PyTree) -> PyTree:
     return jax.tree.map(lambda x, like: x.reshape(*x.shape[:2], *like.shape[1:]), rows, obs) if jax.tree.leaves(rows) else ()
 
 
-def _transition(steps: _Step, truncation: str) -> Transition:
-    """Return the rows of a rollout, their next values those before resets alone."""
+def _transition(steps: LoopStep, next_obs: PyTree, truncation: str) -> Transition:
+    """Return the rows of a rollout. Their next values are `steps.final_value`, and `next_obs` is `()` unless it is kept."""
     after = steps.after
     if truncation == "ignore":
         after = after.replace(truncated=jnp.zeros_like(after.truncated))
@@ -272,5 +250,6 @@ def _transition(steps: _Step, truncation: str) -> Transition:
         terminated=after.terminated,
         truncated=after.truncated,
         next_value=steps.final_value,
+        next_obs=next_obs,
         policy=steps.policy,
     )

@@ -44,11 +44,11 @@ from purerl.acting.rollout import collect, reset_actor
 from purerl.acting.wrappers import with_uniform_policy
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import ConfigError, Problem
-from purerl.core.keys import local_key, named_key
+from purerl.core.keys import named_key
 from purerl.core.metrics import mean_of
-from purerl.core.reductions import pmean
+from purerl.core.platform import strong
+from purerl.core.reductions import local_key, pmean
 from purerl.core.types import Environment, Intrinsic, Network, PyTree, Transition
-from purerl.envs.outputs import strong
 from purerl.networks.encoding import encode, without
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import CNN, MLP, Linear

@@ -63,17 +63,6 @@ def mean_where(x: jax.Array, where: jax.Array) -> Mean:
     return Mean(reductions.total(kept), reductions.total(where.astype(jnp.int32)))
 
 
-def explained_variance(value: jax.Array, target: jax.Array) -> Mean:
-    """Return the share of the targets' variance that the values predict, `1 - var(target - value) / var(target)`.
-
-    1 is perfect and 0 no better than the targets' mean. Not counted where all targets are equal.
-    """
-    (_, variance), (_, left) = reductions.moments(target), reductions.moments(target - value)
-    varies = variance > 0
-    share = 1 - left / jnp.where(varies, variance, jnp.ones_like(variance))
-    return mean_where(share, varies)
-
-
 def values(metrics: dict[str, Any]) -> dict[str, jax.Array]:
     """Metrics of one update as scalars on the device; NaN for a mean over nothing."""
     read = lambda metric: metric.total / metric.count if isinstance(metric, Mean) else jax.tree.leaves(metric)[0]

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.keys import Clock, named_key
 from purerl.core.platform import by_platform
 
 
@@ -79,6 +80,11 @@ def fold_in_device(key: jax.Array) -> jax.Array:
     return key if axis is None else jax.random.fold_in(key, jax.lax.axis_index(axis.name))
 
 
+def local_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax.Array:
+    """Return this device's own key for a named use of randomness; see `named_key`."""
+    return fold_in_device(named_key(key, name, *counters))
+
+
 # --- all devices ------------------------------------------------------------------------------------------------------
 
 
@@ -100,16 +106,6 @@ def pmax(x: jax.Array) -> jax.Array:
 def pall(flag: jax.Array) -> jax.Array:
     """Return True if a flag is set on all devices. Bool scalar."""
     return _over(jax.lax.pmin, flag.astype(jnp.int32)) == 1 if num_devices() > 1 else flag
-
-
-def moments(x: jax.Array, axis: tuple[int, ...] | None = None) -> tuple[jax.Array, jax.Array]:
-    """Return the mean and the population variance over some axes of `x`, or all, on all devices.
-
-    Two passes: exact also far from 0.
-    """
-    center = pmean(x.mean(axis))
-    spread = x - (center if axis is None else jnp.expand_dims(center, axis))
-    return center, pmean(jnp.square(spread).mean(axis))
 
 
 def pmean(tree: Any) -> Any:

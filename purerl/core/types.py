@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import struct
 
-from purerl.core.clock import Clock
+from purerl.core.keys import Clock
 from purerl.core.spaces import Space
 
 PyTree = Any

@@ -9,10 +9,11 @@ from jax.core import Tracer
 
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.numbers import is_count
+from purerl.core.platform import strong
 from purerl.core.types import NEVER, Environment
 from purerl.envs.auto_reset import auto_reset
 from purerl.envs.converted_spaces import action_space_of, declared_problems, observation_space_of
-from purerl.envs.outputs import check_step, chosen, strong, typed_signals, unpacked
+from purerl.envs.outputs import check_step, chosen, typed_signals, unpacked
 
 PROTOCOL = "purerl.wrap_env"
 

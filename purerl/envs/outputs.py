@@ -7,22 +7,8 @@ import jax
 import jax.numpy as jnp
 
 from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.platform import strong
 from purerl.core.spaces import Space
-
-
-def strong(tree: Any) -> Any:
-    """Arrays whose dtype no longer depends on what they meet: weakly typed leaves would drift in a scan's carry."""
-
-    def one(path, x):
-        try:
-            x = jnp.asarray(x)
-        except TypeError as error:
-            hint = "is no array, so the environment cannot be traced; keep arrays only in its state, observation and signals"
-            raise ConfigError([Problem(f"env: {jax.tree_util.keystr(path)}", x, hint)]) from error
-        is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        return x if is_key else jax.lax.convert_element_type(x, x.dtype)
-
-    return jax.tree_util.tree_map_with_path(one, tree)
 
 
 def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:

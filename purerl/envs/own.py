@@ -8,11 +8,12 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.numbers import is_count
+from purerl.core.platform import strong
 from purerl.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete, entries_of, is_index
 from purerl.core.types import Environment, TimeStep
 from purerl.envs.auto_reset import AutoReset
 from purerl.envs.converted_spaces import action_space_of
-from purerl.envs.outputs import check_names, differences, strong
+from purerl.envs.outputs import check_names, differences
 
 
 def checked(env: Environment, num_envs: int) -> Environment:

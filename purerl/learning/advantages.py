@@ -25,9 +25,9 @@ import jax
 import jax.numpy as jnp
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.metrics import Mean, explained_variance
+from purerl.core.metrics import Mean, mean_where
 from purerl.core.platform import scan
-from purerl.core.reductions import moments
+from purerl.core.reductions import pmean
 from purerl.core.streams import extrinsic
 from purerl.core.types import Advantages, Scalar, Transition
 from purerl.learning.intrinsic import Estimator, over_streams
@@ -196,3 +196,24 @@ def _backward(a: jax.Array, b: jax.Array, last: jax.Array) -> jax.Array:
 
 def _gradient_free(advantage: jax.Array, target: jax.Array) -> Advantages:
     return jax.lax.stop_gradient(Advantages(advantage=advantage, target=target))
+
+
+def explained_variance(value: jax.Array, target: jax.Array) -> Mean:
+    """Return the share of the targets' variance that the values predict, `1 - var(target - value) / var(target)`.
+
+    1 is perfect and 0 no better than the targets' mean. Not counted where all targets are equal.
+    """
+    (_, variance), (_, left) = moments(target), moments(target - value)
+    varies = variance > 0
+    share = 1 - left / jnp.where(varies, variance, jnp.ones_like(variance))
+    return mean_where(share, varies)
+
+
+def moments(x: jax.Array, axis: tuple[int, ...] | None = None) -> tuple[jax.Array, jax.Array]:
+    """Return the mean and the population variance over some axes of `x`, or all, on all devices.
+
+    Two passes: exact also far from 0.
+    """
+    center = pmean(x.mean(axis))
+    spread = x - (center if axis is None else jnp.expand_dims(center, axis))
+    return center, pmean(jnp.square(spread).mean(axis))

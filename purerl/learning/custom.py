@@ -1,4 +1,4 @@
-"""The user's estimator, losses and measurement, as an update calls them."""
+"""The user's estimator, losses, measurement and optimizer, as an update calls them."""
 
 import functools
 from collections.abc import Callable
@@ -7,12 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, code_of, guarded, raise_if_any
 from purerl.core.metrics import Mean, mean_of, values
-from purerl.core.types import Advantages, Outputs, Sample, Transition
+from purerl.core.types import Advantages, Outputs, PyTree, Sample, Transition
 
 COLUMNS = ("update", "steps", "seconds", "steps_per_second")  # what recorders write beside the metrics
 
@@ -103,3 +104,37 @@ def _scalars(field: str, found: dict[str, Any]) -> dict[str, jax.Array]:
     wrong = [name for name, x in found.items() if not isinstance(x, numbers) or np.shape(x)]
     raise_if_any([Problem(field, {name: found[name]}, "must be a scalar") for name in wrong])
     return {name: jnp.asarray(x).astype(jnp.float32) for name, x in found.items()}
+
+
+def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
+    """Report what is wrong with a transformation for parameters of these shapes. Nothing is compiled.
+
+    It must not have its own learning rate, and so a sign: it would climb. A step on one number shows that.
+    """
+    if optimizer is None:
+        return []
+    if not isinstance(optimizer, optax.GradientTransformation):
+        return [Problem("optimizer", optimizer, "must be an optax transformation, such as optax.scale_by_adam()")]
+
+    def step(params: PyTree) -> PyTree:
+        return optimizer.update(params, optimizer.init(params), params)[0]
+
+    with jax.numpy_dtype_promotion("standard"):
+        taken, refusal = _call(lambda: jax.eval_shape(step, params))
+        if not refusal and jax.tree.map(np.shape, taken) != jax.tree.map(np.shape, params):
+            refusal = "its steps have other shapes than they have"
+        if refusal:
+            return [Problem("optimizer", optimizer, f"cannot move these parameters: {refusal}")]
+        with jax.ensure_compile_time_eval(), jax.disable_jit():
+            # Without a result it wants other groups than this one, or is made of tracers.
+            taken, _ = _call(lambda: float(step({"policy": np.ones(1, np.float32)})["policy"][0]))
+    hint = "gives steps against the gradient, so it has its own learning rate; take optax.scale_by_adam(), not optax.adam()"
+    return [Problem("optimizer", optimizer, hint)] if taken is not None and taken < 0 else []
+
+
+def _call(function: Callable) -> tuple[Any, str]:
+    """Call custom code; return (result, "") or (None, first line of its error)."""
+    try:
+        return function(), ""
+    except Exception as error:
+        return None, str(error).strip().split("\n")[0] or type(error).__name__

@@ -13,12 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import struct
+from jax.flatten_util import ravel_pytree
 
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import may_hold
-from purerl.core.clock import Clock, gradient_steps
-from purerl.core.errors import Problem
+from purerl.core.keys import Clock, gradient_steps
 from purerl.core.types import PyTree, Scalar
+
+ALL = "all groups"  # the name of their one vector
+SMALL = 2**14  # numbers that are one vector
 
 Groups = dict[str, PyTree]  # by the name of a group of parameters
 Rate = Callable[[Clock, jax.Array], Scalar]  # (finished updates, gradient steps in this update so far) -> learning rate
@@ -262,38 +265,68 @@ def clip_scale(norm: jax.Array, max_norm: Scalar) -> jax.Array:
     return jnp.minimum(1, max_norm / jnp.maximum(norm, 1e-12))
 
 
-# --- problems ----------------------------------------------------------------------------------------------------------
+# --- vectors ----------------------------------------------------------------------------------------------------------
 
 
-def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
-    """Report what is wrong with a transformation for parameters of these shapes. Nothing is compiled.
+class Vectors(NamedTuple):
+    """The parameter groups that a phase moves, as one vector each, or all as one.
 
-    It must not have its own learning rate, and so a sign: it would climb. A step on one number shows that.
+    One vector each saves 5 % of a gradient step of two 64-64 networks on 128 samples, on a CPU. Small groups that are treated
+    alike are one vector, which takes two more kernels from each gradient step on a GPU; with the 79,000 numbers of a GRU it takes
+    a fifth longer on a CPU.
+
+    restore: by group, from its vector to its parameters.
+    ends: where the groups end in one vector for all; None for a vector each.
+    as_trees: the optimizer sees the groups' parameters in their own shapes.
     """
-    if optimizer is None:
-        return []
-    if not isinstance(optimizer, optax.GradientTransformation):
-        return [Problem("optimizer", optimizer, "must be an optax transformation, such as optax.scale_by_adam()")]
 
-    def step(params: PyTree) -> PyTree:
-        return optimizer.update(params, optimizer.init(params), params)[0]
+    restore: dict[str, Callable[[jax.Array], PyTree]]
+    ends: list[int] | None
+    as_trees: bool
 
-    with jax.numpy_dtype_promotion("standard"):
-        taken, refusal = _call(lambda: jax.eval_shape(step, params))
-        if not refusal and jax.tree.map(np.shape, taken) != jax.tree.map(np.shape, params):
-            refusal = "its steps have other shapes than they have"
-        if refusal:
-            return [Problem("optimizer", optimizer, f"cannot move these parameters: {refusal}")]
-        with jax.ensure_compile_time_eval(), jax.disable_jit():
-            # Without a result it wants other groups than this one, or is made of tracers.
-            taken, _ = _call(lambda: float(step({"policy": np.ones(1, np.float32)})["policy"][0]))
-    hint = "gives steps against the gradient, so it has its own learning rate; take optax.scale_by_adam(), not optax.adam()"
-    return [Problem("optimizer", optimizer, hint)] if taken is not None and taken < 0 else []
+    def flatten(self, params: Groups) -> Groups:
+        """Return parameters as vectors."""
+        return self.join({group: ravel_pytree(tree)[0] for group, tree in params.items()})
+
+    def unflatten(self, vectors: Groups) -> Groups:
+        """Return vectors as parameters."""
+        vectors = self.split(vectors)
+        return {group: restore(vectors[group]) for group, restore in self.restore.items()}
+
+    def join(self, by_group: Groups) -> Groups:
+        """Return the vectors of one vector for each group."""
+        return by_group if self.ends is None else {ALL: jnp.concatenate([by_group[group] for group in self.restore])}
+
+    def split(self, vectors: Groups) -> Groups:
+        """Return one vector for each group."""
+        return vectors if self.ends is None else dict(zip(self.restore, jnp.split(vectors[ALL], self.ends), strict=True))
+
+    def join_state(self, opt_state: PyTree) -> PyTree:
+        """Return an optimizer state with every dict of groups joined."""
+        return opt_state if self.ends is None else _replace_dicts(opt_state, self.restore.keys(), self.join)
+
+    def split_state(self, opt_state: PyTree) -> PyTree:
+        """Return an optimizer state with a vector for each group."""
+        return opt_state if self.ends is None else _replace_dicts(opt_state, {ALL}, self.split)
+
+    def show(self, vectors: Groups) -> Groups:
+        """Return vectors as the optimizer sees them."""
+        return self.unflatten(vectors) if self.as_trees else vectors
+
+    def hide(self, shown: Groups) -> Groups:
+        """Return what the optimizer gives as vectors."""
+        return self.flatten(shown) if self.as_trees else shown
 
 
-def _call(function: Callable) -> tuple[Any, str]:
-    """Call custom code; return (result, "") or (None, first line of its error)."""
-    try:
-        return function(), ""
-    except Exception as error:
-        return None, str(error).strip().split("\n")[0] or type(error).__name__
+def vectors_of(groups: Groups, optimizer: Optimizer) -> Vectors:
+    """Return how an optimizer's phase keeps these groups of parameters."""
+    sizes = [sum(x.size for x in jax.tree.leaves(tree)) for tree in groups.values()]
+    joined = optimizer.is_uniform and sum(sizes) <= SMALL
+    restore = {group: ravel_pytree(tree)[1] for group, tree in groups.items()}
+    return Vectors(restore, list(np.cumsum(sizes)[:-1]) if joined else None, not optimizer.elementwise)
+
+
+def _replace_dicts(tree: PyTree, keys: object, function: Callable[[Groups], Groups]) -> PyTree:
+    """Apply a function to the dicts of a tree that have these keys."""
+    fits = lambda x: isinstance(x, dict) and x.keys() == keys
+    return jax.tree.map(lambda x: function(x) if fits(x) else x, tree, is_leaf=fits)

@@ -9,16 +9,15 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.clock import Clock
-from purerl.core.keys import local_key
+from purerl.core.keys import Clock
 from purerl.core.metrics import Mean, mean_of
-from purerl.core.packing import pack, unpack
-from purerl.core.reductions import local_batch, moments, num_devices, pmean, reduce_before
+from purerl.core.platform import pack, unpack
+from purerl.core.reductions import local_batch, local_key, num_devices, pmean, reduce_before
 from purerl.core.types import Network, PyTree, Sample, Sequences, TrainState
+from purerl.learning.advantages import moments
 from purerl.learning.learner import Learner, Metrics
-from purerl.learning.optimizers import Groups, Optimizer, clip_scale, phase_optimizer, without_kl_control
+from purerl.learning.optimizers import Groups, Optimizer, Vectors, clip_scale, phase_optimizer, vectors_of, without_kl_control
 from purerl.learning.shuffle import permutation
-from purerl.learning.vectors import Vectors, vectors_of
 
 Loss = Callable[[Groups, Sequences], tuple[jax.Array, dict[str, jax.Array]]]
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from purerl.acting.bootstrap import at_truncations, edge_values, final_obs_of, next_values, one_step, rows_of_truncations
-from purerl.core.clock import Clock
+from purerl.core.keys import Clock
 from purerl.core.platform import where_any
 from purerl.core.types import Actor, Network, Outputs, PyTree, Rollout
 from purerl.learning.batch import sequences

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from purerl.acting.normalize import merge_rewards, scaled_rewards
 from purerl.acting.rollout import step_counts
 from purerl.config.base import OnPolicyConfig
-from purerl.core.keys import local_key, named_key
+from purerl.core.keys import named_key
+from purerl.core.reductions import local_key
 from purerl.core.types import Intrinsic, PyTree, Rollout, TrainState, Transition
 
 Shaper = Callable[[jax.Array, jax.Array], jax.Array]

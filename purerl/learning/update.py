@@ -8,8 +8,7 @@ import jax
 from purerl.acting.normalize import initial_statistics, merge_statistics
 from purerl.acting.rollout import reset_actor
 from purerl.config.base import OnPolicyConfig
-from purerl.core.clock import clock_at
-from purerl.core.keys import named_key
+from purerl.core.keys import clock_at, named_key
 from purerl.core.types import Advantages, Environment, PyTree, Rollout, Sequences, TrainState
 from purerl.learning.kl_penalty import adapt_kl_coef, initial_kl_coef
 from purerl.learning.learner import Learner, Metrics

@@ -25,8 +25,8 @@ from purerl.acting.normalize import RewardScale
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
-from purerl.core.clock import clock_at
 from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem
+from purerl.core.keys import clock_at
 from purerl.core.numbers import is_int
 from purerl.core.plan import Plan
 from purerl.core.reductions import gathered, on_axis

@@ -11,8 +11,7 @@ import numpy as np
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core import reductions
-from purerl.core.clock import clock_at
-from purerl.core.keys import named_key
+from purerl.core.keys import clock_at, named_key
 from purerl.core.plan import needed_bytes
 from purerl.core.reductions import on_axis, pall
 from purerl.core.types import TrainState
