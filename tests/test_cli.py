@@ -18,8 +18,8 @@ from purerl.config.documentation import GROUPS
 from purerl.flags import config_of, flags_of, values_of
 from purerl.runs.fit import fit
 from purerl.runs.logging.console import LiveLine, closing_table
-from tests.probes import Varied
-from tests.tiny import CFG
+from tests.helpers.probes import Varied
+from tests.helpers.tiny import CFG
 
 
 @pytest.fixture(autouse=True, scope="module")

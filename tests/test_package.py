@@ -65,6 +65,25 @@ def test_no_module_imports_itself_by_way_of_others():
     graphlib.TopologicalSorter({name: imported_by(name) for name in MODULES}).prepare()
 
 
+TESTS = ROOT.parent / "tests"
+APART = ("helpers", "integration", "benchmarks", "ideas")  # folders of tests that are not those of a room
+
+
+def test_tests_stand_where_their_module_stands():
+    modules = {(room_of(name), path.stem) for name, path in MODULES.items()}
+    for path in TESTS.rglob("test_*.py"):
+        room, *_ = path.relative_to(TESTS).parts
+        module = path.stem.removeprefix("test_")
+        assert room in APART or (room, module) in modules or (module, module) in modules or module == "package", path
+
+
+def test_no_test_imports_another():
+    for path in TESTS.rglob("*.py"):
+        found = re.findall(r"^ *(?:from|import) (tests\.[\w.]*test_\w+)", path.read_text(), re.MULTILINE)
+        own = ".".join(path.relative_to(TESTS.parent).with_suffix("").parts)  # by a process that a test starts
+        assert set(found) <= {own}, path
+
+
 def test_heavy_packages_are_imported_where_they_are_used():
     allowed = {
         "gymnax": {"envs.gymnax"},
@@ -85,7 +104,7 @@ def test_heavy_packages_are_imported_where_they_are_used():
         "wandb": {"runs.logging.recorders"},
         "matplotlib": {"runs.analysis.plots", "studies.compare", "envs.jumanji"},
         "tyro": {"cli", "flags"},
-        "optax": {"learning.optimizers"},
+        "optax": {"learning.custom", "learning.optimizers"},
     }
     for name, path in MODULES.items():
         for imported in imports_of(path):

@@ -17,8 +17,8 @@ from purerl.core.types import TrainState
 from purerl.runs.directory import Run
 from purerl.runs.fit import evaluation_of
 from purerl.runs.trainer import Trainer
-from tests import probes
-from tests.tiny import CFG, at, digest, tiny
+from tests.helpers import probes
+from tests.helpers.tiny import CFG, at, digest, tiny
 
 KEY = jax.random.key(0)
 LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if is_float_leaf(f)]
@@ -83,15 +83,15 @@ def test_update_by_update_is_the_whole_run(run):
     assert int(state.clock) == 4
 
 
-def test_d4_rows_of_a_batch_do_not_see_each_other():
+def test_rows_of_a_batch_do_not_see_each_other():
     many = jax.jit(jax.vmap(tiny()))
     key_of = lambda seeds: jax.vmap(jax.random.key)(np.array(seeds))
     row = lambda result: jax.tree.map(lambda x: x[0], result)
     assert digest(row(many(key_of([0, 1, 2, 3])))) == digest(row(many(key_of([0, 9, 8, 7]))))
 
 
-def test_d1_another_process_gives_the_same_bits(run, fresh_python, tmp_path):
-    code = "from tests.tiny import *; print(digest(jax.jit(tiny())(jax.random.key(0))))"
+def test_another_process_gives_the_same_bits(run, fresh_python, tmp_path):
+    code = "from tests.helpers.tiny import *; print(digest(jax.jit(tiny())(jax.random.key(0))))"
     assert fresh_python(code, cwd=tmp_path, PYTHONHASHSEED="1").strip() == digest(run(KEY))
 
 

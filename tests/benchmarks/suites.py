@@ -15,7 +15,7 @@ import jax
 import purerl
 from purerl.envs.suites import SUITES
 from tests.benchmarks import recording
-from tests.test_suites import IDS
+from tests.helpers.suites import IDS
 
 
 def version(env_id):

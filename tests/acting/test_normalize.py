@@ -1,0 +1,217 @@
+"""Running statistics: their numbers, their counting, and that whoever acts and whoever learns sees the same ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl.acting.normalize import Moments, RewardScale, initial_moments, merge, restored, reward_sums, standardized
+from purerl.core.keys import clock_at
+from purerl.runs.directory import warm_start
+from tests.helpers.interrupted import fitted, stopped
+from tests.helpers.probes import Varied
+from tests.helpers.programs import equations
+from tests.helpers.tiny import CFG, digest, tiny
+
+ON = CFG.replace(normalize_obs=True, normalize_reward=True, normalize_value=True)
+
+
+class Scaled(Varied):
+    """The same environment in another currency."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def step_env(self, key, state, action, params):
+        obs, after, reward, ends, info = super().step_env(key, state, action, params)
+        return obs, after, reward * jnp.float32(self.scale), ends, info
+
+
+PEERS = {  # our one normaliser, as other systems set theirs
+    "running_standard_scaler_skrl": {"prior": 1.0, "ddof": 1},
+    "running_mean_std_baselines": {"prior": 1e-4},
+    "empirical_normalization_rsl_rl": {},
+}
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_the_reference_numbers_of_other_systems(vectors, name):
+    inputs, expected = vectors[name]
+    moments = initial_moments((2,))
+    for batch, after in zip(inputs["batches"], expected["after_each_batch"], strict=True):
+        moments = merge(moments, jnp.asarray(batch, jnp.float32)[:, None], **PEERS[name])
+        np.testing.assert_allclose(moments.mean, after["mean"], rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(moments.variance, after["var"], rtol=1e-5)
+        np.testing.assert_allclose(int(moments.count) + PEERS[name].get("prior", 0), after["count"])
+
+
+def test_skrls_output_is_ours(vectors):
+    inputs, expected = vectors["running_standard_scaler_skrl"]
+    last = expected["after_each_batch"][-1]
+    moments = Moments(jnp.asarray(last["mean"], jnp.float32), jnp.asarray(last["var"], jnp.float32), clock_at(13))
+    z = standardized(moments, jnp.asarray(inputs["probe"], jnp.float32)[:, None], jnp.float32(inputs["clip_threshold"]))
+    np.testing.assert_allclose(z[:, 0], expected["forward_probe"], rtol=1e-5, atol=1e-6)
+
+
+def test_rsl_rl_adds_a_hundredth_to_the_deviation_and_we_do_not(vectors):
+    """Its outputs are smaller than ours by `std / (std + 0.01)`: by 0.3 % on these data."""
+    inputs, expected = vectors["empirical_normalization_rsl_rl"]
+    last = expected["after_each_batch"][-1]
+    moments = Moments(jnp.asarray(last["mean"], jnp.float32), jnp.asarray(last["var"], jnp.float32), clock_at(12))
+    z = standardized(moments, jnp.asarray(inputs["probe"], jnp.float32)[:, None], jnp.float32(jnp.inf))[:, 0]
+    deviation = np.sqrt(last["var"])
+    np.testing.assert_allclose(np.asarray(z) * (deviation / (deviation + 0.01))[None], expected["forward_probe"], rtol=1e-5)
+
+
+def test_values_and_returns_have_one_set_of_statistics_where_skrl_has_two(vectors):
+    """skrl merges the values, standardises them, merges the returns and standardises those: 3 and 3 come out differently."""
+    _, expected = vectors["value_preprocessor_skrl"]
+    theirs = [expected[f"after_{name}"] for name in ("values", "returns")]
+    assert abs(theirs[0]["var"][0] - theirs[1]["var"][0]) > 1
+    train = tiny(ON)
+    state = jax.jit(train.update)(train.init(jax.random.key(0)))[0]
+    value = jnp.array([[1.5]])
+    z = standardized(state.statistics.value, value, jnp.float32(jnp.inf))
+    np.testing.assert_allclose(restored(state.statistics.value, z), value, rtol=1e-5)
+
+
+def test_the_sums_of_rewards_of_openai(vectors):
+    inputs, expected = vectors["reward_normaliser_ppg"]
+    reward, first = (jnp.asarray(inputs[name], jnp.float32) for name in ("rewards", "first"))
+    start = RewardScale(jnp.zeros(3), initial_moments(()))
+    scale, sums = reward_sums(start, reward, first.astype(bool), jnp.float32(inputs["gamma"]), prior=1e-4)
+    np.testing.assert_allclose(sums, expected["discounted_sums"], rtol=1e-5)
+    np.testing.assert_allclose(scale.moments.mean, expected["rms_mean"], rtol=1e-5)
+    np.testing.assert_allclose(scale.moments.variance, expected["rms_var"], rtol=1e-5)
+    np.testing.assert_allclose(scale.discounted, expected["carry"], rtol=1e-5)
+    scaled = reward / jnp.sqrt(scale.moments.variance + 1e-8)
+    np.testing.assert_allclose(scaled, expected["normalised_rewards"], rtol=1e-5)
+
+
+def test_a_terminal_reward_counts_for_its_own_episode():
+    """reliability L1 14: five rewards of 1 at gamma 0.5, the episode ends at the third. Others give 1, 1.5, 1, 1.5, 1.75."""
+    first = jnp.array([True, False, False, True, False])[:, None]
+    _, sums = reward_sums(RewardScale(jnp.zeros(1), initial_moments(())), jnp.ones((5, 1)), first, jnp.float32(0.5))
+    np.testing.assert_allclose(sums[:, 0], [1, 1.5, 1.75, 1, 1.5])
+
+
+@pytest.mark.slow
+def test_moments_of_a_million_samples_in_batches_of_any_size():
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 200, 60)
+    batches = [rng.normal(3, 2, (n, 16, 3)) for n in sizes]
+    moments, step = initial_moments((3,)), jax.jit(merge)
+    for batch in batches:
+        moments = step(moments, jnp.asarray(batch, jnp.float32))
+    everything = np.concatenate(batches).reshape(-1, 3)
+    np.testing.assert_allclose(moments.mean, everything.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(moments.variance, everything.var(0), rtol=1e-5)
+    assert int(moments.count) == len(everything)
+
+
+def test_far_from_zero():
+    rng = np.random.default_rng(1)
+    moments = initial_moments(())
+    for _ in range(50):
+        moments = merge(moments, jnp.asarray(1e4 + rng.normal(size=(32, 8)), jnp.float32))
+    np.testing.assert_allclose(moments.variance, 1, rtol=0.02)
+    far = jnp.asarray(1e4 + rng.normal(size=(32, 8)), jnp.float32)
+    assert abs(float(standardized(moments, far, jnp.float32(10)).mean())) < 0.2
+
+
+def test_what_never_changes_stays_finite():
+    moments = merge(initial_moments((2,)), jnp.full((8, 4, 2), 7.0))
+    z = standardized(moments, jnp.full((1, 1, 2), 7.0), jnp.float32(10))
+    np.testing.assert_array_equal(z, jnp.zeros((1, 1, 2)))
+    np.testing.assert_array_equal(standardized(moments, jnp.full((1, 1, 2), 8.0), jnp.float32(10)), jnp.full((1, 1, 2), 10.0))
+
+
+@pytest.mark.parametrize("seen", [2**24 + 1, 2**31 - 5, 2**32 - 5])
+def test_counts_are_exact(seen):
+    moments = initial_moments(()).replace(count=clock_at(seen))
+    assert int(merge(moments, jnp.ones((16, 4))).count) == seen + 64
+
+
+@pytest.mark.parametrize("box", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_ratio_is_one_before_the_first_step(box):
+    """With a rate of 0 every gradient step is before the first one."""
+    still = ON.replace(lr=0.0, lr_final=0.0, total_timesteps=64 * 5)
+    metrics = purerl.summarize(jax.jit(tiny(still, box=box))(jax.random.key(0)).metrics)
+    np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-6)
+    np.testing.assert_array_equal(metrics["clip_fraction"], 0)
+
+
+def test_statistics_are_those_of_the_run():
+    train = tiny(ON)
+    state, update = train.init(jax.random.key(0)), jax.jit(train.update)
+    for _ in range(3):
+        state, _ = update(state)
+    for moments in (state.statistics.obs, state.statistics.value, state.statistics.reward.moments):
+        assert int(moments.count) == 3 * 64  # each step once
+    assert state.statistics.obs.mean.shape == (4,)
+
+
+def test_looking_changes_nothing_and_sees_the_statistics():
+    train = tiny(ON)
+    state = jax.jit(train.update)(train.init(jax.random.key(0)))[0]
+    before = digest(state)
+    policy, obs, first = train.policy(state), state.actor.obs, jnp.zeros(4, bool)
+    train.evaluate(state, jax.random.key(1), 4, max_steps=5)
+    value = policy.value((), obs)
+    assert digest(state) == before
+    z = standardized(state.statistics.obs, obs[None], jnp.float32(10))
+    raw = train.network.apply(state.params, (), z, first[None])[0].value[0]
+    np.testing.assert_allclose(value, restored(state.statistics.value, raw), rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", [pytest.param(1e-3, marks=pytest.mark.slow), 1e3])
+def test_the_scale_of_rewards_does_not_matter(scale):
+    """After its first update a run with scaled rewards is the same run, but for rounding."""
+
+    cfg = CFG.replace(normalize_reward=True, total_timesteps=64 * 8)
+    state = jax.jit(purerl.make_train(cfg, env=Scaled(scale)))(jax.random.key(0)).state
+    alone = jax.jit(purerl.make_train(cfg, env=Varied()))(jax.random.key(0)).state
+    for got, want in zip(jax.tree.leaves(state.params), jax.tree.leaves(alone.params), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.slow
+def test_rewards_are_clipped_and_reported_raw():
+    on, off = (
+        jax.jit(purerl.make_train(CFG.replace(normalize_reward=mode, reward_clip=0.1), env=Scaled(1e3)))(jax.random.key(0))
+        for mode in (True, False)
+    )
+    assert purerl.summarize(on.metrics)["reward_max"].max() == purerl.summarize(off.metrics)["reward_max"].max() >= 1e3
+    assert purerl.summarize(on.metrics)["value_loss"].max() < 1 < purerl.summarize(off.metrics)["value_loss"].max()
+
+
+def test_an_index_cannot_be_standardised():
+    with pytest.raises(purerl.ConfigError, match=r"normalize_obs = True: .* index"):
+        purerl.make_train(purerl.PPOConfig(env="FrozenLake-misc", normalize_obs=True))
+
+
+@pytest.mark.slow
+def test_every_form_of_running(tmp_path):
+    many = jax.vmap(tiny(ON).init)(jax.random.split(jax.random.key(0), 2))
+    many = jax.eval_shape(jax.vmap(tiny(ON).update), many)[0]
+    assert many.statistics.obs.mean.shape == (2, 4)
+    with jax.checking_leaks(), jax.numpy_dtype_promotion("strict"):
+        jax.eval_shape(tiny(ON, box=True), jax.random.key(0))
+    whole = fitted(cfg=ON)
+    stopped(tmp_path, 6, cfg=ON)
+    assert digest(fitted(cfg=ON, directory=tmp_path).state) == digest(whole.state)
+    warm = warm_start(tiny(ON).init(jax.random.key(5)), tmp_path, "either")
+    reward = whole.state.statistics.reward
+    begun = reward.replace(discounted=jnp.zeros_like(reward.discounted))  # the sums are of the other run's episodes
+    assert digest(warm.statistics) == digest(whole.state.statistics.replace(reward=begun))
+
+
+def test_what_is_off_costs_nothing():
+    state = tiny().init(jax.random.key(0))
+    assert jax.tree.leaves(state.statistics) == []
+    assert equations(jax.make_jaxpr(tiny().update)(state).jaxpr) < equations(
+        jax.make_jaxpr(tiny(ON).update)(tiny(ON).init(jax.random.key(0))).jaxpr
+    )

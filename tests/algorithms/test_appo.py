@@ -1,0 +1,350 @@
+"""APPO: who acts with what, what is learnt from and how often, V-trace, the target, and that without staleness it is PPO."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl import APPOConfig, RNDConfig, losses
+from purerl.acting.rollout import collect
+from purerl.acting.wrappers import with_statistics as as_actors_see
+from purerl.algorithms.appo import correct, move_towards, publish
+from purerl.learning.replay import (
+    empty_ring,
+    recompute_outputs,
+    ring_batch,
+    ring_drop_newest,
+    ring_push,
+    ring_select,
+    ring_take,
+)
+from tests.helpers.configs import NORMALISED, RICH
+from tests.helpers.interrupted import fitted, stopped
+from tests.helpers.probes import Poisoned, Rich, Varied, acting
+from tests.helpers.programs import equations
+from tests.helpers.tiny import CFG, at, digest
+
+KEY = jax.random.key(0)
+SIZES = {name: getattr(CFG, name) for name in ("num_envs", "num_steps", "num_epochs", "num_minibatches", "hidden", "lr")}
+FRESH = APPOConfig(total_timesteps=64 * 3, replay=1, lag=0, target_update_freq=1, **SIZES)
+STALE = FRESH.replace(total_timesteps=64 * 10, replay=3, lag=2, target_update_freq=4, lr_schedule="constant")
+MEMORY = {"memory": "gru", "memory_size": 8, "sequence_length": 8}
+
+
+def made(cfg=STALE, env=None, **objects):
+    return purerl.make_train(cfg, env=env or Varied(), **objects)
+
+
+def updates(cfg, count, env=None):
+    """The states before and after each of some updates."""
+    train = made(cfg, env)
+    states, update = [jax.jit(train.init)(KEY)], jax.jit(train.update)
+    for _ in range(count):
+        states.append(update(states[-1])[0])
+    return train, states
+
+
+# --- without staleness it is PPO --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes", [{}, pytest.param({**NORMALISED, **MEMORY}, marks=pytest.mark.slow)])
+def test_fresh_data_and_a_target_of_the_same_update_are_ppo(changes):
+    mine = jax.jit(made(FRESH.replace(**changes)))(KEY)
+    theirs = jax.jit(purerl.make_train(CFG.replace(total_timesteps=64 * 3, **changes), env=Varied()))(KEY)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), mine.state.params, theirs.state.params)
+    metrics = purerl.summarize(mine.metrics)
+    np.testing.assert_allclose(metrics["rho_p99"], 1, atol=1e-5)
+    np.testing.assert_allclose(metrics["effective_sample_size"], 1, atol=1e-5)
+    assert metrics["data_age"].tolist() == [0] * 3
+
+
+# --- actors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("lag", "every"), [(3, 2), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in [(0, 1), (3, 1), (1, 4), (5, 5)])]
+)
+def test_actors_have_the_version_of_so_many_updates_ago(lag, every):
+    cfg = FRESH.replace(lag=lag, publish_every=every)
+    state = jax.eval_shape(made(cfg).init, KEY)
+    state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state.replace(key=()))
+    for i in range(20):
+        state = state.replace(params=jax.tree.map(lambda x, i=i: jnp.full_like(x, i), state.params))
+        published, pair, behind = publish(cfg, state)
+        version = max(i - lag, 0) // every * every
+        assert {float(x.ravel()[0]) for x in jax.tree.leaves(pair["params"])} == {version}
+        assert int(behind) == i - version
+        clock = state.clock.replace(low=state.clock.low + 1)
+        state = state.replace(clock=clock, extra={**state.extra, "published": published})
+
+
+@pytest.mark.slow
+def test_actors_have_the_statistics_of_their_parameters():
+    train, states = updates(STALE.replace(normalize_obs=True, normalize_value=True), 5)
+    _, pair, _ = publish(train.cfg, states[4])
+    assert digest(pair) == digest({"params": states[2].params, "statistics": states[2].statistics})
+    count = states[5].statistics.obs.count
+    assert int(count.low) == 5 * 64  # of every rollout once
+
+
+# --- the ring ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_update_that_is_thrown_away_is_no_use_of_a_rollout():
+    train = made(FRESH)
+    state = train.init(KEY)
+    actor, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 2))(state)
+    one = ring_batch(rollout, actor, 2)
+    before, clock = ring_push(empty_ring(one, 3), state.clock, one, jnp.int32(0)), state.clock + 1
+    after, _ = ring_select(ring_push(before, clock, one, jnp.int32(0)), 4, "newest", KEY, jnp.bool_(True))
+    assert after.uses[:2].tolist() == [1, 1]
+    assert ring_drop_newest(after, clock, before).uses.tolist() == before.uses.tolist()
+
+
+@pytest.mark.parametrize("order", ["newest", "random"])
+@pytest.mark.parametrize("max_uses", [1, 2, 4])
+def test_how_often_each_rollout_is_used(order, max_uses):
+    train = made(FRESH)
+    state = train.init(KEY)
+    actor, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 2))(state)
+    ring, clock, uses = empty_ring(ring_batch(rollout, actor, 2), 4), state.clock, {}
+
+    @jax.jit
+    def update(ring, clock, i, key):
+        marked = rollout.replace(steps=rollout.steps.replace(reward=jnp.full((2, 4), i, jnp.float32)))
+        ring = ring_push(ring, clock, ring_batch(marked, actor, 2), jnp.int32(0))
+        ring, places = ring_select(ring, max_uses, order, key, jnp.bool_(True))
+        return ring, ring_take(ring, places).rollout.steps.reward
+
+    for i in range(40):
+        ring, rewards = update(ring, clock, i, jax.random.fold_in(KEY, i))
+        rewards = np.asarray(rewards)[0].reshape(4, 4)[:, 0].tolist()
+        assert rewards[0] == i
+        for number in set(rewards):
+            uses[number] = uses.get(number, 0) + 1
+            assert i - number < 4
+        counts = [rewards.count(number) for number in set(rewards)]
+        if order == "newest":
+            assert len(set(rewards)) == min(max_uses, i + 1)
+            assert max(counts) - min(counts) <= 1
+        clock = clock.replace(low=clock.low + 1)
+    finished = [uses[i] for i in range(36)]
+    assert set(finished) == {max_uses} if order == "newest" else 1 <= min(finished) <= max(finished) <= max_uses
+    if order == "random" and max_uses > 2:
+        assert len(set(finished)) > 1
+
+
+@pytest.mark.parametrize("changes", [{}, pytest.param(MEMORY, marks=pytest.mark.slow)])
+def test_what_is_read_again_with_the_same_parameters_is_what_was_said(changes):
+    """Values, those of observations before a reset among them, and policies, `[T, B]`."""
+    train = made(FRESH.replace(**changes))
+    state = train.init(KEY)
+    network, length = as_actors_see(train.cfg, train.network, state), train.cfg.training_length
+
+    def both(state):
+        options = {"length": length, "keep_next_obs": True}
+        actor, rollout, _ = collect(train.env, network, state.params, state.actor, KEY, 16, **options)
+        return rollout.steps, *recompute_outputs(network, state.params, ring_batch(rollout, actor, 16), length)
+
+    steps, outputs, next_value = jax.jit(both)(state)
+    assert steps.truncated.sum() > 1
+    np.testing.assert_allclose(outputs.value, steps.value, atol=1e-6)
+    np.testing.assert_allclose(next_value, steps.next_value, atol=1e-6)
+    np.testing.assert_allclose(outputs.policy.logits, steps.policy.logits, atol=1e-6)
+
+
+# --- the correction ---------------------------------------------------------------------------------------------------
+
+
+def double_sum(steps, rho, gamma, lam, rho_bar, c_bar):
+    """The targets of V-trace by their definition: for each step a sum over all that follow, of products."""
+    T = len(steps.reward)
+    following = np.where(steps.terminated, 0, steps.next_value)
+    delta = np.minimum(rho_bar, rho) * (steps.reward + gamma * following - steps.value)
+    goes_on = gamma * lam * ~(steps.terminated | steps.truncated) * np.minimum(c_bar, rho)
+    target = np.array(steps.value, np.float64)
+    for t in range(T):
+        for k in range(t, T):
+            target[t] += np.prod(goes_on[t:k], axis=0) * delta[k]
+    return target
+
+
+def test_targets_of_stale_data_are_the_double_sum_and_need_the_final_observation():
+    cfg = STALE.replace(lr=3e-2, vtrace_rho_clip=1.5, gae_lambda=0.9)
+    train, states = updates(cfg, 6)
+    state, network = states[-1], as_actors_see(train.cfg, train.network, states[-1])
+    data = ring_take(state.extra["ring"], jnp.arange(3))
+    steps, advantages, staleness = jax.jit(lambda s: correct(train.cfg, network, s, data, 16))(state)
+    target, _ = recompute_outputs(network, state.extra["target"], data, 16)
+    rho = np.exp(target.policy.log_prob(data.rollout.steps.action) - data.rollout.steps.log_prob)
+    assert rho.std() > 0.1
+    assert data.rollout.steps.truncated[:-1].sum() > 3
+    steps = jax.tree.map(np.asarray, steps.replace(policy=(), obs=(), next_obs=()))
+    want = double_sum(steps, rho, 0.99, 0.9, 1.5, 1.0)
+    np.testing.assert_allclose(advantages.target, want, rtol=1e-4, atol=1e-4)
+    wrong = steps.replace(next_value=np.where(steps.truncated, 0, steps.next_value))
+    assert np.abs(double_sum(wrong, rho, 0.99, 0.9, 1.5, 1.0) - want).max() > 0.1
+    size = np.square(rho.sum()) / (rho.size * np.square(rho).sum())
+    np.testing.assert_allclose(purerl.summarize(staleness)["effective_sample_size"], size, rtol=1e-4)
+    np.testing.assert_allclose(purerl.summarize(staleness)["rho_clip_fraction"], (rho > 1.5).mean(), rtol=1e-4)
+    p99 = np.quantile(rho, 0.99, method="inverted_cdf")
+    np.testing.assert_allclose(purerl.summarize(staleness)["rho_p99"], p99, rtol=1e-4)
+
+
+def test_the_surrogate_is_the_reference_vector(vectors):
+    """With the probability that the ratio is over, `max(pi_T, pi_b / clip)`, it is PPO's own."""
+    given, expected = vectors["impact_surrogate"]
+    behaviour, target, current = (jnp.asarray(given[f"{name}_logp"], jnp.float32) for name in ("behaviour", "target", "current"))
+    assert len(expected) >= 6
+    for name, want in expected.items():
+        _, clip, _, eps = name.split("_")
+        old = jnp.maximum(target, behaviour - jnp.log(jnp.float32(clip)))
+        np.testing.assert_allclose(jnp.exp(current - old), want["ratio"], rtol=1e-5)
+        loss = losses.clipped_surrogate(current, old, jnp.asarray(given["advantages"], jnp.float32), jnp.float32(eps))
+        np.testing.assert_allclose(loss, want["loss_per_sample"], rtol=1e-5)
+
+
+# --- the target -------------------------------------------------------------------------------------------------------
+
+
+def test_the_target_moves_by_the_reference_vector(vectors):
+    given, expected = vectors["soft_update"]
+    target, current = (jnp.asarray(given[name], jnp.float32) for name in ("target", "current"))
+    for tau, want in expected.items():
+        np.testing.assert_allclose(move_towards(target, current, jnp.float32(tau)), want, rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_the_target_is_the_policy_of_the_update_it_was_copied_at():
+    _, states = updates(STALE, 9)
+    for i, state in enumerate(states):
+        assert digest(state.extra["target"]) == digest(states[i // 4 * 4].params)
+    metrics = jax.jit(made())(KEY).metrics
+    assert metrics["target_updates"].total.tolist() == [0, 0, 0, 1, 0, 0, 0, 1, 0, 0]
+
+
+@pytest.mark.slow
+def test_a_target_may_follow_slowly():
+    _, states = updates(STALE.replace(tau=0.25, target_update_freq=1), 3)
+    want = states[0].params
+    for state in states[1:]:
+        want = jax.tree.map(lambda old, new: 0.75 * old + 0.25 * new, want, state.params)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), state.extra["target"], want)
+
+
+def test_no_gradient_reaches_the_target():
+    train, states = updates(STALE, 2)
+    state, network = states[-1], as_actors_see(train.cfg, train.network, states[-1])
+    data = ring_take(state.extra["ring"], jnp.arange(3))
+
+    def learnt_from(target):
+        _, advantages, _ = correct(train.cfg, network, state.replace(extra={"target": target}), data, 16)
+        return advantages.advantage.sum() + advantages.target.sum()
+
+    gradient = jax.grad(learnt_from)(state.extra["target"])
+    assert all((g == 0).all() for g in jax.tree.leaves(gradient))
+
+
+@pytest.mark.parametrize("nonfinite", [pytest.param("ignore", marks=pytest.mark.slow), "freeze"])
+def test_a_target_does_not_feel_an_update_of_nan_before_its_turn(nonfinite):
+    cfg = STALE.replace(env_params={"poison": 1.0}, nonfinite=nonfinite)
+    _, states = updates(cfg, 4, Poisoned())
+    finite = lambda tree: all(np.isfinite(x).all() for x in jax.tree.leaves(tree))
+    assert digest(states[3].extra["target"]) == digest(states[0].params)
+    assert finite(states[1].params) == (nonfinite == "freeze")
+    assert finite(states[4].extra["target"]) == (nonfinite == "freeze")
+
+
+# --- all of PPO's switches --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("env", "changes"),
+    [
+        (Rich(), {**RICH, **MEMORY}),
+        pytest.param(acting(Varied, "box")(), {"lr_schedule": "kl_adaptive"}, marks=pytest.mark.slow, id="box"),
+        pytest.param(Rich(), {**RICH, "kl_penalty": "adaptive", "warmup_steps": 128}, marks=pytest.mark.slow, id="penalty"),
+        pytest.param(Varied(), {"correction": "none", "lr_schedule": "kl_adaptive"}, marks=pytest.mark.slow, id="none"),
+    ],
+)
+def test_the_ratio_is_one_before_the_first_step(env, changes):
+    # Without correction the ratio is over what actors said, with statistics of their own.
+    normalised = {**NORMALISED, "normalize_obs": changes.get("correction") != "none"}
+    cfg = STALE.replace(**normalised, **changes, lr=0.0, lr_min=0.0, lr_max=0.0, total_timesteps=64 * 6)
+    metrics = purerl.summarize(jax.jit(made(cfg, env))(KEY).metrics)
+    np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-6)
+    assert metrics["clip_fraction"].max() == 0
+    assert np.isfinite(metrics["value_loss"]).all()
+
+
+@pytest.mark.slow
+def test_stale_data_without_correction_are_what_the_actors_said():
+    train, states = updates(STALE.replace(correction="none"), 3)
+    steps = states[-1].extra["ring"].batch.rollout.steps
+    assert steps.value.shape == (16, 3, 4)
+    assert digest(states[-1].params) != digest(updates(STALE, 3)[1][-1].params)
+    assert "rho_p99" not in jax.eval_shape(train.update, states[0])[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["memory", "two seeds"])
+def test_a_run_resumes_to_the_same_bits(kind, tmp_path):
+    curious = STALE.replace(replay_order="random", rnd=RNDConfig(features=8, hidden=(16,), init_steps=64), **MEMORY)
+    run = {"cfg": curious} if kind == "memory" else {"cfg": STALE, "num_seeds": 2}
+    whole = fitted(**run)
+    stopped(tmp_path, 6, **run)
+    again = fitted(directory=tmp_path, **run)
+    assert digest(again.state) == digest(whole.state)
+    assert digest(again.metrics) == digest(whole.metrics)
+
+
+@pytest.mark.slow
+def test_sweeps_and_seeds():
+    sweep = jax.vmap(lambda clip: STALE.replace(vtrace_rho_clip=clip, tau=clip / 2))(jnp.array([0.5, 2.0]))
+    run = jax.vmap(lambda cfg, key: made(cfg)(key), in_axes=(0, None))
+    many = jax.jit(jax.vmap(run, in_axes=(None, 0)))(sweep, jax.random.split(KEY, 2))
+    alone = jax.jit(made(at(sweep, 1)))(jax.random.split(KEY, 2)[1])
+    got = jax.tree.map(lambda x: x[1, 1], many.state.params)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, alone.state.params)
+
+
+@pytest.mark.slow
+def test_strict_modes_and_a_program_that_does_not_grow():
+    train = made(STALE.replace(total_timesteps=64 * 4))
+    with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
+        jax.jit(train)(KEY)
+    before, (after, _) = jax.eval_shape(train.init, KEY), jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
+    kind = lambda x: (x.shape, x.dtype, x.weak_type)
+    assert jax.tree.map(kind, before) == jax.tree.map(kind, after)
+    program = lambda **changes: equations(jax.make_jaxpr(made(STALE.replace(**changes)))(KEY).jaxpr)
+    assert program(num_steps=512, replay=16, lag=100, total_timesteps=10**9) == program()
+
+
+def test_the_size_of_a_minibatch_is_counted_over_the_ring():
+    plan = made(STALE.replace(num_minibatches=6)).plan
+    assert plan.minibatch_size == 3 * 64 // 6
+    assert plan.gradient_steps == 10 * 2 * 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "says"),
+    [
+        ({"estimator": "n_step"}, "estimator", "V-trace"),
+        ({"truncation": "zero"}, "truncation", "V-trace"),
+        ({"num_minibatches": 7}, "num_minibatches", r"num_envs \* num_steps \* replay = 192"),
+        ({"replay": 0}, "replay", "between"),
+        ({"tau": 1.5}, "tau", "between"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(changes, field, says):
+    with pytest.raises(purerl.ConfigError, match=says) as error:
+        made(STALE.replace(**changes))
+    assert field in [problem.field for problem in error.value.problems]
+
+
+def test_a_state_that_begins_anew_can_be_donated():
+    train = purerl.make_train(APPOConfig(num_envs=4, num_steps=8, hidden=(8,)))
+    state = train.restart(jax.jit(train.init)(jax.random.key(0)))
+    pairs = zip(jax.tree.leaves(state.extra["target"]), jax.tree.leaves(state.params), strict=True)
+    assert all(target.unsafe_buffer_pointer() != x.unsafe_buffer_pointer() for target, x in pairs)

@@ -1,0 +1,199 @@
+"""All of PPO's switches at once, and each of its data hooks: what holds for a plain run holds for these too."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl.acting.rollout import step_counts
+from purerl.core.keys import clock_at
+from tests.helpers.configs import EVERYTHING, NORMALISED, RICH
+from tests.helpers.interrupted import fitted, stopped
+from tests.helpers.probes import Rich, Varied, acting
+from tests.helpers.tiny import CFG, digest, tiny
+
+KEY = jax.random.key(0)
+KINDS = {
+    "everything": (EVERYTHING, Rich()),
+    "multi_discrete": (CFG.replace(**NORMALISED, **RICH), Rich()),
+    "multi_binary": (CFG.replace(**NORMALISED, arch="shared"), acting(Varied, "multi_binary")()),
+    "tanh": (CFG.replace(**NORMALISED, action_distribution="tanh", log_std_init=1.0), acting(Varied, "box")()),
+    "clipped": (CFG.replace(**NORMALISED, arch="detach", log_std_init=1.0), acting(Varied, "box")()),
+}
+SLOW = ("everything", "multi_discrete", "clipped")  # everything, and a memory: in `networks/test_recurrent.py`
+
+
+@pytest.mark.parametrize("kind", ["multi_binary", "tanh", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)])
+def test_the_ratio_is_one_before_the_first_step(kind):
+    """With a rate of 0 every gradient step is before the first one; random actions count, with their own probability."""
+    cfg, env = KINDS[kind]
+    still = cfg.replace(lr=0.0, lr_final=0.0, lr_max=0.0, lr_min=0.0, warmup_steps=0, learning_starts=0, total_timesteps=64 * 5)
+    result = jax.jit(purerl.make_train(still, env=env))(KEY)
+    metrics = purerl.summarize(result.metrics)
+    np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-6)
+    np.testing.assert_array_equal(metrics["clip_fraction"], 0)
+    if "kl" in metrics:
+        np.testing.assert_allclose(metrics["kl"], 0, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_strict_modes_with_everything_on():
+    cfg, env = KINDS["everything"]
+    train = purerl.make_train(cfg, env=env)
+    with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
+        result = jax.jit(train)(KEY)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(result.metrics))
+    before, (after, _) = jax.eval_shape(train.init, KEY), jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
+    kind = lambda x: (x.shape, x.dtype, x.weak_type)
+    assert jax.tree.map(kind, before) == jax.tree.map(kind, after)
+
+
+@pytest.mark.slow
+def test_illegal_actions_are_never_sent():
+    """Not while training, not at random, not when evaluated, not as the most likely action."""
+    cfg = EVERYTHING.replace(learning_starts=64, total_timesteps=64 * 20, lr=1e-2)
+    train = purerl.make_train(cfg, env=Rich())
+    result = jax.jit(train)(KEY)
+    assert purerl.summarize(result.metrics)["info/illegal"].tolist() == [0] * 20
+    for deterministic in (True, False):
+        episodes = train.evaluate(result.state, KEY, 64, deterministic, max_steps=6)
+        assert not episodes.info["illegal"].any()
+    unmasked = purerl.make_train(cfg.replace(action_mask=""), env=Rich())
+    assert purerl.summarize(jax.jit(unmasked)(KEY).metrics)["info/illegal"].min() > 0.1
+
+
+@pytest.mark.slow
+def test_everything_resumes_to_the_same_bits(tmp_path):
+    whole = fitted(cfg=EVERYTHING, env=Rich())
+    stopped(tmp_path, 4, cfg=EVERYTHING, env=Rich())
+    again = fitted(cfg=EVERYTHING, env=Rich(), directory=tmp_path)
+    assert digest(again.state) == digest(whole.state)
+    assert again.state.extra["kl_coef"] != 1
+
+
+@pytest.mark.slow
+def test_everything_sweeps_and_seeds():
+    sweep = jax.vmap(lambda x: EVERYTHING.replace(desired_kl=x, lr=1e-3, target_kl=0.1))(jnp.array([1e-3, 1e-1]))
+    run = jax.vmap(lambda cfg, key: purerl.make_train(cfg, env=Rich())(key), in_axes=(0, None))
+    many = jax.jit(jax.vmap(run, in_axes=(None, 0)))(sweep, jax.random.split(KEY, 2))
+    assert many.state.opt_state["ppo"].lr.shape == (2, 2)
+    assert (many.state.opt_state["ppo"].lr[:, 0] != many.state.opt_state["ppo"].lr[:, 1]).all()
+
+
+def test_statistics_of_a_tree_leave_out_indices_and_masks():
+    state = purerl.make_train(EVERYTHING, env=Rich()).init(KEY)
+    shapes = {name: getattr(getattr(m, "mean", None), "shape", None) for name, m in state.statistics.obs.items()}
+    assert shapes == {"seen": (4,), "index": None, "legal": None, "secret": (6,)}
+
+
+# --- data hooks -------------------------------------------------------------------------------------------------------
+
+
+def test_a_reward_shaper_sees_the_reward_and_the_step():
+    """What is learnt from is shaped; what is reported is the environment's."""
+    train = purerl.make_train(CFG.replace(reward_clip=1.0), env=Varied(), reward_shaper=lambda reward, step: 0 * reward + step)
+    plain = tiny(CFG)
+    shaped, same = (purerl.summarize(jax.jit(t)(KEY).metrics) for t in (train, plain))
+    assert shaped["reward_max"][0] == same["reward_max"][0]
+    assert shaped["value_loss"][0] > 10 * same["value_loss"][0]
+    counts = step_counts(clock_at(3), 16, 4)
+    np.testing.assert_array_equal(counts[:, 0], 3 * 64 + 4 * np.arange(16))
+
+
+@pytest.mark.slow
+def test_random_actions_come_first_with_their_own_probability():
+    cfg = CFG.replace(warmup_steps=65, log_std_init=-3.0)  # two of four updates
+    box = purerl.summarize(jax.jit(tiny(cfg, box=True))(KEY).metrics)["log_prob"]
+    np.testing.assert_allclose(box[:2], -np.log(2), rtol=1e-5)
+    assert (box[2:] > 0).all()
+    discrete = purerl.summarize(jax.jit(tiny(cfg.replace(lr=0.0)))(KEY).metrics)
+    np.testing.assert_allclose(discrete["log_prob"][:2], -np.log(2), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_learning_may_start_late():
+    train = tiny(CFG.replace(learning_starts=100))  # two of four updates
+    state, update = train.init(KEY), jax.jit(train.update)
+    digests, counts = [digest(state.params)], []
+    for _ in range(3):
+        state, metrics = update(state)
+        digests.append(digest(state.params))
+        counts.append(int(metrics["policy_loss"].count))
+    assert digests[0] == digests[1] == digests[2] != digests[3]
+    assert counts == [0, 0, 4]
+
+
+def test_chosen_info_is_in_metrics_and_episodes():
+    train = purerl.make_train(CFG.replace(info=("time",)), env=Rich())
+    result = jax.jit(train)(KEY)
+    metrics = result.metrics["info/time"]
+    assert (metrics.count == 64).all()
+    assert (metrics.total > 64).all()
+    episodes = train.evaluate(result.state, KEY, 16, max_steps=6)
+    n = episodes.lengths
+    np.testing.assert_array_equal(episodes.info["time"], n * (n + 1) // 2)  # 1 + 2 + ... + n
+
+
+@pytest.mark.parametrize("mode", ["current_obs", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("zero", "ignore"))])
+def test_other_ways_to_treat_a_time_limit_train(mode):
+    result = jax.jit(tiny(CFG.replace(truncation=mode)))(KEY)
+    assert digest(result.state.params) != digest(jax.jit(tiny(CFG))(KEY).state.params)
+    assert purerl.summarize(result.metrics)["episodes"].min() > 0
+
+
+# --- together ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"clip_eps": np.inf, "clip_schedule": "linear"}, "no way down"),
+        ({"minibatches": "time", "num_envs": 1, "num_minibatches": 16}, "minibatches of one step"),
+        ({"sequence_length": 4}, "the network has no memory"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(changes, says):
+    with pytest.raises(purerl.ConfigError, match=says):
+        tiny(CFG.replace(**changes))
+
+
+def test_a_policy_that_sees_nothing_and_entries_that_are_there_already_are_refused():
+    class Named(Varied):
+        def observe_state(self, state):
+            return {"previous_reward": super().observe_state(state)}
+
+    with pytest.raises(purerl.ConfigError, match="nothing to see"):
+        purerl.make_train(CFG.replace(critic_obs="previous_reward"), env=Named())
+    with pytest.raises(purerl.ConfigError, match="such an entry already"):
+        purerl.make_train(CFG.replace(memory="gru", memory_inputs=("reward",)), env=Named())
+    seen = purerl.make_train(CFG, env=Named()).init(KEY).params["policy"]["torso"]["Dense_0"]["kernel"]
+    assert seen.shape[0] == 4
+
+
+@pytest.mark.slow
+def test_waiting_to_learn_leaves_the_penalty_and_the_schedule_alone():
+    late = CFG.replace(learning_starts=128, kl_penalty="adaptive", lr_schedule="polynomial")
+    metrics = purerl.summarize(jax.jit(tiny(late))(KEY).metrics)
+    assert metrics["kl_coef"][:3].tolist() == [1, 1, 1]
+    np.testing.assert_allclose(metrics["lr"][:3], late.lr)
+    assert tiny(late).plan.gradient_steps == 2 * 4
+    constant = purerl.summarize(jax.jit(tiny(lr_schedule=lambda step: 1e-3))(KEY).metrics)
+    np.testing.assert_allclose(constant["lr"], 1e-3)
+
+
+def test_a_rate_goes_on_adapting_where_learning_has_stopped():
+    cfg = CFG.replace(lr_schedule="kl_adaptive", desired_kl=1e-5, target_kl=1e-5, lr=1e-2)
+    lr = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)["lr"]
+    assert lr[-1] < lr[0] < 1e-2
+
+
+@pytest.mark.slow
+def test_an_adaptive_penalty_is_no_obstacle_to_a_warm_start(tmp_path):
+    from purerl.runs.directory import warm_start
+
+    cfg = CFG.replace(kl_penalty="adaptive")
+    result = fitted(cfg=cfg, directory=tmp_path)
+    warm = warm_start(tiny(cfg).init(KEY), tmp_path, "either")
+    assert digest(warm.params) == digest(result.state.params)
+    assert warm.extra["kl_coef"] == 1

@@ -1,0 +1,47 @@
+import gymnax
+import jax
+import pytest
+
+import purerl
+from tests.helpers import broken
+from tests.ideas.brax_like import hopper
+from tests.ideas.dm_env_like import walk
+from tests.ideas.simulator import simulator
+
+OFFLINE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite"]  # it downloads its images
+FEW = ("CartPole-v1",)
+
+
+@pytest.mark.parametrize("name", broken.BROKEN)
+def test_a_defect_is_found_and_no_other(name):
+    env, says = broken.BROKEN[name]
+    report = purerl.check_env(env, num_steps=60)
+    assert len(report.problems) == 1, report
+    assert says in report.problems[0]
+
+
+@pytest.mark.parametrize("env", [broken.Line(), broken.batch(), broken.batch(broken.rounded_once_more), simulator, hopper, walk])
+def test_what_works_passes(env):
+    report = purerl.check_env(env, num_steps=120)
+    assert not report.problems, report
+    assert "no episode ended" not in str(report)
+
+
+def marked(name):
+    """MinAtar's take longest to compile, Seaquest a minute."""
+    if name in FEW:
+        return name
+    return pytest.param(name, marks=pytest.mark.long if name.endswith("MinAtar") else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in OFFLINE])
+def test_ours_pass(name):
+    with jax.numpy_rank_promotion("allow"):  # gymnax's Swimmer needs it
+        assert not purerl.check_env(name).problems
+
+
+def test_what_is_no_environment_is_a_problem():
+    assert "has no method" in str(purerl.check_env(5))
+    assert "did you mean" in str(purerl.check_env("CartPol-v1"))
+    report = purerl.check_env(broken.Line(), num_steps=5)
+    assert any("no episode ended" in note for note in report.notes)

@@ -1,0 +1,351 @@
+import gymnasium
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnax.environments.environment import Environment as GymnaxEnvironment
+
+import purerl
+from purerl import ConfigError, PPOConfig
+from purerl.core.spaces import Box, Discrete
+from purerl.envs import make_env, suites
+from tests.helpers import probes
+from tests.helpers.probes import Varied
+from tests.ideas.games import games
+
+RUNNABLE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite"]  # which downloads its data
+
+
+def walk(env, num_envs=3, num_steps=20, seed=0):
+    """Random actions: the time steps, `[T, B]`."""
+    key = jax.random.key(seed)
+    state, _ = env.reset(jax.random.split(key, num_envs))
+    seen = []
+    step = jax.jit(env.step)
+    for t in range(num_steps):
+        key_t = jax.random.fold_in(key, t)
+        if isinstance(env.action_space, Discrete):
+            action = jax.random.randint(key_t, (num_envs,), 0, env.action_space.n)
+        else:
+            action = jax.random.uniform(key_t, (num_envs, *env.action_space.shape))
+        after = step(jax.random.split(key_t, (2, num_envs)), state, action)
+        state = after.env_state
+        seen.append(after)
+    return jax.tree.map(lambda *x: jnp.stack(x), *seen)
+
+
+EVERY_TIME = {"CartPole-v1", "DeepSea-bsuite"}  # one of each kind of observation and action
+
+
+def marked(env_id):
+    """MinAtar's take longest to compile."""
+    mark = pytest.mark.long if env_id.endswith("MinAtar") and env_id != "Breakout-MinAtar" else pytest.mark.slow
+    return env_id if env_id in EVERY_TIME else pytest.param(env_id, marks=mark)
+
+
+@pytest.mark.parametrize("env_id", [marked(env_id) for env_id in RUNNABLE])
+def test_one_update_of_the_default_config(env_id):
+    """The ratio is 1 before the first gradient step, everything stays finite, and dtypes follow the rule."""
+    cfg = PPOConfig(env=env_id)
+    with jax.numpy_rank_promotion("allow"):  # some of gymnax's environments rely on it
+        first_update = jax.jit(lambda cfg, key: purerl.make_train(cfg).update(purerl.make_train(cfg).init(key)))
+        # With a rate of 0 the policy stays the one that acted: no ratio may then leave 1 by more than 1e-5.
+        _, still = first_update(cfg.replace(lr=0.0, clip_eps=1e-5), jax.random.key(0))
+        after, metrics = first_update(cfg, jax.random.key(0))
+        state = jax.eval_shape(purerl.make_train(cfg).init, jax.random.key(0))
+    assert still["clip_fraction"].total == 0
+    assert still["clip_fraction"].count == 16
+    kind = lambda x: (x.dtype, x.shape, getattr(x, "weak_type", False))
+    for before, leaf in zip(jax.tree.leaves(state), jax.tree.leaves(after), strict=True):
+        assert kind(leaf) == kind(before)
+    floats = [x for x in jax.tree.leaves((after, metrics)) if jnp.issubdtype(x.dtype, jnp.floating)]
+    assert all(x.dtype == jnp.float32 and np.isfinite(x).all() for x in floats)
+    given = jax.eval_shape(gymnax.make(env_id)[0].reset, jax.random.key(0))[0]
+    assert after.actor.obs.dtype == given.dtype  # kept as the environment gives it; the network casts
+
+
+@pytest.mark.parametrize(("env_id", "kind"), [("UmbrellaChain-bsuite", jnp.int32), ("CartPole-v1", jnp.float32)])
+def test_rewards_become_float32(env_id, kind):
+    env, params = gymnax.make(env_id)
+    _, state = env.reset(jax.random.key(0), params)
+    assert env.step(jax.random.key(0), state, 0, params)[2].dtype == kind
+    steps = walk(make_env(env_id, (), {}))
+    assert steps.reward.dtype == jnp.float32
+
+
+def test_an_index_observation_is_one_hot():
+    env = make_env("FrozenLake-misc", (), {})
+    assert env.observation_space == Discrete(16)
+    params = purerl.make_train(PPOConfig(env="FrozenLake-misc")).init(jax.random.key(0)).params
+    assert params["policy"]["torso"]["Dense_0"]["kernel"].shape == (16, 64)
+
+
+def test_the_observation_before_the_reset_is_kept():
+    steps = walk(make_env("", (), {}, probes.TimeLimit()), num_steps=20)
+    done = np.asarray(steps.truncated)
+    np.testing.assert_array_equal(done[:, 0], np.arange(1, 21) % 8 == 0)
+    assert not np.asarray(steps.terminated).any()
+    steps = walk(make_env("", (), {}, probes.BothFlags()), num_steps=8)
+    flags = np.asarray(steps.terminated & steps.truncated)[:, 0]
+    np.testing.assert_array_equal(flags, [False] * 3 + [True] + [False] * 3 + [True])
+    np.testing.assert_array_equal(np.asarray(steps.next_obs[:, 0]).argmax(-1), [1, 2, 3, 4, 1, 2, 3, 4])
+    np.testing.assert_array_equal(np.asarray(steps.obs[:, 0]).argmax(-1), [1, 2, 3, 0, 1, 2, 3, 0])
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "DeepSea-bsuite", "Acrobot-v1"])
+def test_same_transitions_as_gymnax_itself(env_id):
+    """Our auto-reset against gymnax's own step: equal flags, rewards and successors, and other start states after a reset."""
+    bare, params = gymnax.make(env_id)
+    env = make_env(env_id, (), {})
+    key = jax.random.key(1)
+    state, _ = env.reset(key[None])
+    step, reference = jax.jit(env.step), jax.jit(bare.step)
+    for t in range(40):
+        keys = jax.random.split(jax.random.fold_in(key, t), (2, 1))
+        action = jnp.array([t % 2])
+        theirs = reference(keys[0, 0], jax.tree.map(lambda x: x[0], state), action[0], params)
+        after = step(keys, state, action)
+        np.testing.assert_allclose(after.next_obs[0], theirs[5]["final_observation"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(after.reward[0], theirs[2], rtol=1e-5, atol=1e-6)
+        assert (bool(after.terminated[0]), bool(after.truncated[0])) == (bool(theirs[3]), bool(theirs[4]))
+        state = after.env_state
+
+
+def test_a_wrapper_is_stepped_through_its_own_step():
+    from gymnax.wrappers import FlattenObservationWrapper
+
+    inner, params = gymnax.make("Catch-bsuite")
+    env = make_env("", (), {}, FlattenObservationWrapper(inner), params)
+    steps = walk(env)
+    assert steps.next_obs.shape == (20, 3, 50)
+    assert steps.terminated.any()
+
+
+def test_constructor_arguments_and_parameters():
+    assert make_env("DeepSea-bsuite", (("size", 12),), {}).observation_space.shape == (12, 12)
+    assert make_env("CartPole-v1", (), {"max_steps_in_episode": 30}).max_steps == 30
+    slow = walk(make_env("CartPole-v1", (), {"max_steps_in_episode": 5, "gravity": 0.0}))
+    assert slow.truncated[4].all()
+    assert not slow.terminated.any()
+
+
+def test_parameters_may_be_traced():
+    def first_reward(torque):
+        env = make_env("Pendulum-v1", (), {"max_torque": torque})
+        return env.action_space.high
+
+    np.testing.assert_array_equal(jax.vmap(first_reward)(jnp.array([1.0, 3.0])), [[1], [3]])
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda: PPOConfig(env="Breakout"), "did you mean 'Breakout-MinAtar'"),
+        (lambda: PPOConfig(env_kwargs=(("size", 3),)), "refused by CartPole-v1"),
+        (lambda: PPOConfig(env_kwargs={"size": 3}), "tuple of pairs"),
+        (lambda: PPOConfig(env_params={"gravty": 3.0}), "did you mean 'gravity'"),
+        (lambda: PPOConfig(env_params={"max_steps_in_episode": 2.5}), "whole number"),
+        (lambda: PPOConfig(env_params=3), "dict"),
+    ],
+)
+def test_a_wrong_name_or_argument_is_refused(build, says):
+    with pytest.raises(ConfigError, match=says):
+        purerl.make_train(build())
+
+
+def test_box_bounds_are_read():
+    env = make_env("Pendulum-v1", (), {})
+    assert isinstance(env.action_space, Box)
+    np.testing.assert_array_equal(env.action_space.high, [2])
+    assert issubclass(probes.Probe, GymnaxEnvironment)
+
+
+class Bare:
+    """A step is an episode, and an observation a number."""
+
+    action_space = Discrete(2)
+    observed = jnp.int32(1)
+
+    def reset(self, key):
+        return jnp.float32(0), self.observed
+
+    def step(self, key, state, action):
+        return state, self.observed, jnp.float32(1), jnp.bool_(True), jnp.bool_(False), {"key": key}
+
+
+def test_what_a_wrapped_environment_may_not_declare():
+    class Shifted(Bare):
+        action_space = gymnasium.spaces.Discrete(2, start=1)
+
+    class Half(Bare):
+        observation_space, observed = Discrete(3), jnp.float32(0.5)
+
+    purerl.wrap_env(Bare())  # a key in its info is no number, and nobody asks for it
+    for made, says in ((Shifted(), "must begin at 0"), (Half(), "is no index, a whole number")):
+        with pytest.raises(ConfigError, match=says):
+            purerl.wrap_env(made)
+
+
+@pytest.mark.parametrize(
+    ("declared", "observed"),
+    [
+        (gymnasium.spaces.Dict({"x": gymnasium.spaces.Discrete(5)}), {"y": jnp.int32(0)}),
+        (gymnasium.spaces.Dict({"x": gymnasium.spaces.Discrete(5, start=1)}), {"x": jnp.int32(1)}),
+        (gymnasium.spaces.Dict({"x": gymnasium.spaces.Discrete(5)}), {"x": jnp.float32(1)}),
+        ((Discrete(5),), (jnp.int32(0), jnp.int32(0))),
+        ((Discrete(5),), {"x": jnp.int32(0)}),
+        (Discrete(0), jnp.int32(0)),
+    ],
+)
+def test_declared_spaces_that_are_not_like_the_observations(declared, observed):
+    other = type("Other", (Bare,), {"observation_space": declared, "observed": observed})
+    with pytest.raises(ConfigError, match="observation_space"):
+        purerl.wrap_env(other())
+
+
+def test_spaces_of_gymnasium_name_the_indices():
+    five = gymnasium.spaces.Discrete(5)
+    other = type("Other", (Bare,), {"observation_space": gymnasium.spaces.Tuple((five, five)), "observed": (jnp.int32(0),) * 2})
+    assert purerl.wrap_env(other()).observation_space == (Discrete(5), Discrete(5))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"max_steps": 0}, "env.max_steps"),
+        ({"max_steps": 2.5}, "env.max_steps"),
+        ({"action_space": purerl.Box(1.0, -1.0)}, "env"),
+        ({"action_space": Discrete(0)}, "env"),
+        ({"observation_space": {"x": jax.ShapeDtypeStruct((2,), jnp.float32)}}, "env.observation_space"),
+        ({"observation_space": (jax.ShapeDtypeStruct((2,), jnp.float32),)}, "env.observation_space"),
+    ],
+)
+def test_an_environment_of_the_protocol_is_checked_too(change, field):
+    made = purerl.wrap_env(type("Other", (Bare,), {"observed": jnp.zeros(2)})())
+    with pytest.raises(ConfigError) as error:
+        purerl.make_train(purerl.PPOConfig(), env=made._replace(**change))
+    assert error.value.problems[0].field == field
+
+
+def test_arguments_of_evaluations_and_checks():
+    train = purerl.make_train(purerl.PPOConfig(hidden=(4,)))
+    state = train.init(jax.random.key(0))
+    wrong = (
+        {"max_steps": 0},
+        {"max_steps": "x"},
+        {"env_params": 5},
+        {"env_params": {"gravity": "a"}},
+        {"env_params": {"gravity": None}},
+    )
+    for arguments in wrong:
+        with pytest.raises(ConfigError):
+            train.evaluate(state, jax.random.key(0), 4, **arguments)
+    for arguments in ({"num_steps": -1}, {"num_steps": "a"}, {"num_envs": 2.5}):
+        with pytest.raises(ConfigError, match="must be an int of at least"):
+            purerl.check_env("CartPole-v1", **arguments)
+    with pytest.raises(ConfigError, match="CartPole-v1 needs its EnvParams"):
+        purerl.make_train(purerl.PPOConfig(), env_params={"gravity": 1.0})
+    with pytest.raises(ConfigError, match="is one of gymnasium's"):
+        purerl.wrap_env(gymnasium.make("CartPole-v1"))
+    with pytest.raises(ConfigError, match="gymnax's ids have no prefix"):
+        purerl.make_train(purerl.PPOConfig(env="gymnax/CartPole-v1"))
+
+
+def test_bounds_of_the_largest_floats_are_none():
+    widest = purerl.Box(*(sign * np.finfo(np.float32).max for sign in (-1, 1)))
+    other = type("Other", (Bare,), {"action_space": widest})()
+    with pytest.raises(ConfigError, match="needs finite bounds"):
+        purerl.make_train(purerl.PPOConfig(action_distribution="tanh"), env=purerl.wrap_env(other))
+
+
+def test_an_evaluation_does_not_begin_where_training_began():
+    train = purerl.make_train(purerl.PPOConfig(hidden=(4,), num_envs=8))
+    seen = []
+    watched = train.env._replace(reset=lambda keys: (seen.append(jax.random.key_data(keys)), train.env.reset(keys))[1])
+    other = purerl.make_train(train.cfg, env=watched)
+    state = jax.jit(train.init)(jax.random.key(0))
+    with jax.disable_jit():
+        other.init(jax.random.key(0)), other.evaluate(state, jax.random.key(0), 8, max_steps=1)
+    begun = [{tuple(row) for row in np.asarray(keys).tolist()} for keys in seen if not isinstance(keys, jax.core.Tracer)]
+    assert len(begun) == 2
+    assert not begun[0] & begun[1]
+
+
+def test_what_is_imported_under_a_trace_outlives_it(monkeypatch):
+    """Modules of libraries make arrays; as tracers they would end later programs of the process."""
+    made = []
+
+    def imports(x):
+        with monkeypatch.context() as patched:
+            patched.setattr(suites.importlib, "import_module", lambda name: made.append(jnp.arange(3)))
+            suites._imported("gymnax")
+        return x
+
+    jax.jit(imports).trace(0.0)
+    assert not isinstance(made[0], jax.core.Tracer)
+
+
+def test_agents_of_one_game_are_environments_side_by_side():
+    cfg = PPOConfig(num_envs=12, num_steps=8, num_minibatches=2, total_timesteps=192, hidden=(8,), info=("shared",))
+    train = purerl.make_train(cfg, env=games)
+    state = jax.eval_shape(train, jax.random.key(0)).state
+    assert state.actor.obs.shape == (12, 2)
+    evaluate = lambda count: jax.eval_shape(lambda key: train.evaluate(train.init(key), key, count), jax.random.key(0))
+    assert evaluate(9).returns.shape == (9,)
+    with pytest.raises(purerl.ConfigError, match=r"env = 'reset\(keys \[8\]\)': raised TypeError"):
+        evaluate(8)
+    with pytest.raises(purerl.ConfigError, match=r"env = 'reset\(keys \[4\]\)': raised TypeError"):
+        purerl.make_train(cfg.replace(num_envs=4), env=games)
+
+
+@pytest.mark.slow
+def test_check_env_and_export_know_agents_of_one_game():
+    report = purerl.check_env(games, num_envs=12, num_steps=20)
+    assert ["Only the agents of one game may" in problem for problem in report.problems] == [True], report.problems
+    assert any("share parts of the state" in note for note in report.notes)
+    train = purerl.make_train(PPOConfig(num_envs=6, num_steps=8, num_minibatches=2, hidden=(8,)), env=games)
+    purerl.export(train, jax.jit(train.init)(jax.random.key(0)))
+
+
+def test_settings_that_an_object_replaces():
+    kwargs = PPOConfig(env_kwargs=(("size", 12),))
+    says = r"env_kwargs = \(\('size', 12\),\): are for the environment that an id names"
+    for env in (Varied(), games):
+        with pytest.raises(purerl.ConfigError, match=says):
+            purerl.make_train(kwargs.replace(num_envs=6), env=env)
+    assert "env_kwargs" in purerl.check_env(Varied(), env_kwargs=(("size", 12),)).problems[0]
+    with pytest.warns(UserWarning, match="env = 'Pendulum-v1': is not read; env= takes its place"):
+        purerl.make_train(PPOConfig(env="Pendulum-v1"), env=Varied())
+    from_command = PPOConfig(
+        env="tests.helpers.probes:Varied", env_kwargs=(("size", 12),)
+    )  # of which the command line has made it
+    assert purerl.make_train(from_command, env=Varied()).cfg.env_kwargs
+
+
+class Privileged:
+    """Two numbers that a robot's sensors tell, and five that a simulator knows besides."""
+
+    action_space, max_steps = purerl.Discrete(2), 5
+
+    def reset(self, key):
+        return jnp.int32(0), {"state": jnp.ones(2), "privileged_state": jnp.ones(5)}
+
+    def step(self, key, state, action):
+        return *self.reset(key), jnp.float32(1), False, False, {}
+
+
+def read_by(cfg, env):
+    """How many numbers of an observation each network reads."""
+    params = jax.eval_shape(purerl.make_train(cfg, env=env).init, jax.random.key(0)).params
+    return {group: max(x.shape[0] for x in jax.tree.leaves(params[group]) if x.ndim == 2) for group in ("policy", "value")}
+
+
+def test_privileged_observations_go_to_the_value_alone():
+    env = purerl.wrap_env(Privileged())._replace(critic_obs="privileged_state")
+    cfg = PPOConfig(hidden=())
+    assert read_by(cfg, env) == {"policy": 2, "value": 7}
+    assert read_by(cfg.replace(critic_obs=""), env) == {"policy": 7, "value": 7}
+    assert read_by(cfg, env._replace(critic_obs="")) == {"policy": 7, "value": 7}
+    with pytest.raises(purerl.ConfigError, match="show the policy 'privileged_state', which only the value may see"):
+        purerl.make_train(cfg.replace(arch="shared"), env=env)

@@ -1,0 +1,621 @@
+"""Environments on the host: gymnasium's."""
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import PIL.Image
+import PIL.ImageSequence
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+import purerl
+from purerl.envs import host
+from purerl.runs.storage.checkpoint import saved_updates
+from tests.helpers.gymnasium_env import LENGTH, Ends
+from tests.helpers.tiny import digest
+
+CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
+CARTPOLE = CFG.replace(env="gymnasium/CartPole-v1")
+
+
+def of_vector(kind, mode):
+    return lambda count: kind([Ends] * count, autoreset_mode=mode)
+
+
+MADE = {
+    "sync": lambda: purerl.from_gymnasium(Ends),
+    "next step": lambda: purerl.from_gymnasium(of_vector(SyncVectorEnv, AutoresetMode.NEXT_STEP), "vector"),
+    "same step": lambda: purerl.from_gymnasium(of_vector(SyncVectorEnv, AutoresetMode.SAME_STEP), "vector"),
+    "disabled": lambda: purerl.from_gymnasium(of_vector(SyncVectorEnv, AutoresetMode.DISABLED), "vector"),
+    "async": lambda: purerl.from_gymnasium(Ends, "async"),
+    "async, next step": lambda: purerl.from_gymnasium(of_vector(AsyncVectorEnv, AutoresetMode.NEXT_STEP), "vector"),
+    "async, same step": lambda: purerl.from_gymnasium(of_vector(AsyncVectorEnv, AutoresetMode.SAME_STEP), "vector"),
+}
+FORKS = pytest.mark.filterwarnings("ignore:os.fork")  # gymnasium's own default
+
+
+@pytest.mark.parametrize(
+    "made", [pytest.param(name, marks=[pytest.mark.slow, FORKS] if "async" in name else []) for name in MADE]
+)
+def test_flags_and_the_last_observation_of_an_episode_are_exact(made):
+    """Of nine steps: episodes 0, 1 and 2 of three steps each."""
+    env = MADE[made]()
+    env = env.host.anew(("twice", "ended"))
+
+    def run():
+        ticket, obs = env.reset(jax.random.split(jax.random.key(0), 2))
+        step = lambda ticket, keys: (lambda after: (after.env_state, after))(env.step(keys, ticket, jnp.zeros(2, jnp.int32)))
+        return obs, jax.lax.scan(step, ticket, jax.random.split(jax.random.key(1), (9, 2, 2)))[1]
+
+    first, after = jax.device_get(jax.jit(run)())
+    assert after.obs.dtype == np.float32
+    episode, step = np.arange(9) // LENGTH, np.arange(9) % LENGTH + 1
+    both = lambda x: np.broadcast_to(x[:, None], (9, 2))
+    base = first[0, 0]  # how many episodes the one that was looked at before has had
+    assert (first == [base, 0]).all()
+    np.testing.assert_array_equal(after.next_obs, np.stack([both(base + episode), both(step)], -1))
+    done = step == LENGTH
+    following = np.stack([both(base + episode + done), both(np.where(done, 0, step))], -1)
+    np.testing.assert_array_equal(after.obs, following)
+    kind = (episode + int(base)) % 3
+    np.testing.assert_array_equal(after.terminated, both(done & (kind != 1)))
+    np.testing.assert_array_equal(after.truncated, both(done & (kind != 0)))
+    np.testing.assert_array_equal(after.reward, both(base + episode))
+    np.testing.assert_array_equal(after.info["twice"], both(2 * step))
+    np.testing.assert_array_equal(after.info["ended"], both(np.where(done, base + episode, 0)))
+
+
+class Spaces(gymnasium.Env):
+    """Refuses an action that is not of its space; observations are of many kinds."""
+
+    observation_space = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (4, 4, 3), np.uint8),
+            "place": spaces.Discrete(3, start=5),
+            "tiles": spaces.MultiDiscrete([[4, 4], [4, 4]]),
+            "parts": spaces.Tuple((spaces.MultiBinary(2), spaces.Box(-1, 1, (), np.float32), spaces.MultiDiscrete([2, 3]))),
+        }
+    )
+
+    def __init__(self, action_space):
+        self.action_space, self.time = action_space, 0
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.time = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), (action, self.action_space)
+        self.time += 1
+        return self.observation_space.sample(), 1.0, False, self.time == 5, {}
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3, start=1),
+        pytest.param(spaces.MultiDiscrete([2, 3], start=[1, 0]), marks=pytest.mark.slow),
+        pytest.param(spaces.MultiBinary(3), marks=pytest.mark.slow),
+        pytest.param(spaces.Box(np.float32([-1, 0]), np.float32([1, 5])), marks=pytest.mark.slow),
+    ],
+)
+def test_spaces_become_purerls(space):
+    env = purerl.from_gymnasium(functools.partial(Spaces, space))
+    parts = (jax.ShapeDtypeStruct((2,), np.float32), jax.ShapeDtypeStruct((), np.float32), purerl.Indices((2, 3), (2,)))
+    image = jax.ShapeDtypeStruct((4, 4, 3), np.uint8)
+    tiles = purerl.Indices(4, (2, 2))
+    assert env.observation_space == {"image": image, "parts": parts, "place": purerl.Discrete(3), "tiles": tiles}
+    train = purerl.make_train(CFG, env=env)
+    state, _ = jax.jit(train.update)(jax.jit(train.init)(jax.random.key(0)))
+    obs = jax.device_get(state.actor.obs)
+    assert ((obs["place"] >= 0) & (obs["place"] < 3)).all()
+    assert obs["image"].dtype == np.uint8
+
+
+def test_only_the_newest_state_goes_on():
+    train = purerl.make_train(CARTPOLE)
+    init, update = jax.jit(train.init), jax.jit(train.update)
+    first = init(jax.random.key(0))
+    second, _ = update(first)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"this state is not the newest; it is of step 0 .* at step 16"):
+        jax.block_until_ready(update(first))
+    assert "not the newest" in str(host.take_failure())
+    jax.block_until_ready(update(second))  # which goes on
+    for seed in (1, 2):
+        init(jax.random.key(seed))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="closed"):
+        jax.block_until_ready(update(second))
+    with pytest.raises(purerl.ConfigError, match="one run is trained after the other"):
+        jax.eval_shape(jax.vmap(train.init), jax.random.split(jax.random.key(0), 2))
+
+
+def test_evaluations_do_not_move_training():
+    train = purerl.make_train(CARTPOLE)
+    init, update, evaluate = jax.jit(train.init), jax.jit(train.update), jax.jit(lambda *args: train.evaluate(*args, 4))
+
+    def trained(evaluations):
+        state = init(jax.random.key(0))
+        for _ in range(2):
+            for i in range(evaluations):
+                assert evaluate(state, jax.random.key(i)).finished.all()
+            state, _ = update(state)
+        return digest((state.params, state.actor.obs))
+
+    assert trained(0) == trained(2)
+
+
+@pytest.mark.slow
+def test_a_run_resumes_to_the_same_bits(tmp_path):
+    whole = purerl.fit(CARTPOLE.replace(lr_schedule="constant"), num_seeds=2)
+    part = CARTPOLE.replace(lr_schedule="constant", total_timesteps=128)
+    purerl.fit(part, num_seeds=2, directory=tmp_path)
+    rest = purerl.fit(part.replace(total_timesteps=256), num_seeds=2, directory=tmp_path, eval_every=1, eval_episodes=2)
+    assert rest.progress.began[0] == 2
+    assert digest((rest.state.params, rest.state.actor.obs)) == digest((whole.state.params, whole.state.actor.obs))
+    alone = purerl.fit(CARTPOLE.replace(lr_schedule="constant"), seed=1)
+    assert digest(alone.state.params) == digest(whole.run.select(seed=1).state.params)
+
+
+def test_what_cannot_be_saved_begins_anew_and_is_said(tmp_path):
+    env = purerl.from_gymnasium(functools.partial(Ends, keeps=(1,)))
+    purerl.fit(CFG.replace(total_timesteps=128, lr_schedule="constant"), env=env, directory=tmp_path)
+    with pytest.warns(UserWarning, match=r"begin anew, since what is in Ends.keeps, a set cannot be saved"):
+        result = purerl.fit(CFG.replace(lr_schedule="constant"), env=env, directory=tmp_path)
+    assert result.progress.updates == 4
+
+
+def test_an_error_names_environment_step_and_action_and_the_run_is_saved(tmp_path):
+    class Late(Ends):
+        broken = True
+
+        def step(self, action):
+            if self.episode == 10 and self.broken:
+                raise ValueError("boom")
+            return super().step(action)
+
+    with pytest.raises(purerl.EnvironmentFailed, match=r"environment 0, step 1 of its episode, action [01]: ValueError: boom"):
+        purerl.fit(CFG, env=purerl.from_gymnasium(Late), directory=tmp_path, chunk_seconds=1e-9)
+    assert saved_updates(tmp_path / "checkpoints") == [1]  # of 5 episodes; the tenth is in the second update
+    Late.broken = False
+    with pytest.warns(UserWarning, match="begin anew, since they had failed"):
+        purerl.fit(CFG, env=purerl.from_gymnasium(Late), directory=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_ends_the_run_saved(tmp_path):
+    env = purerl.from_gymnasium(functools.partial(Ends, die_at=2), "async")
+    with pytest.raises(purerl.EnvironmentFailed, match=r"environment \d, whose process has ended, step \d+, actions \["):
+        purerl.fit(CFG.replace(num_steps=4, num_minibatches=1), env=env, directory=tmp_path, chunk_seconds=1e-9)
+    assert saved_updates(tmp_path / "checkpoints") == [1]
+
+
+def test_settings_that_cannot_be(tmp_path):
+    wrong = [
+        ({"env": "gymnasium/CartPol-v1"}, {}, "did you mean 'CartPole-v1'"),
+        ({"env": "gymnasium/nowhere:CartPole-v1"}, {}, "a config imports no module: import nowhere before"),
+        ({"env": "gymnasium/CartPole-v1", "num_levels": 3}, {}, "lives on the host"),
+        ({"env": "gymnasium/CartPole-v1"}, {"env_params": {"g": 9.8}}, "has no object of parameters"),
+        ({"env": "gymnasium/CartPole-v1", "env_kwargs": (("vectorization", "fast"),)}, {}, "must be one of sync, async"),
+        ({"env": "gymnasium/CartPole-v1", "env_kwargs": (("wind", 1),)}, {}, "refused by gymnasium/CartPole-v1"),
+        ({"env": "gymnasium/CartPole-v1", "env_params": {"g": 1.0}}, {}, "the environment has no parameters"),
+        ({"env": "gymnasium/CartPole-v1", "info": ("speed",)}, {}, "no entry of the environment's info"),
+        ({}, {"env": Ends()}, "purerl.from_gymnasium"),
+        ({"env": "gymnasium/CartPole-v1"}, {"axis_name": "x", "axis_size": 2}, "cannot be spread over 2 devices"),
+    ]
+    for changes, objects, text in wrong:
+        with pytest.raises(purerl.ConfigError, match=text):
+            purerl.make_train(CFG.replace(**changes), **objects)
+
+    class Wrong(Ends):
+        def _obs(self):
+            return np.zeros(3)
+
+    made = [
+        (Wrong, "sync", "those of the space are"),
+        (Ends(), "sync", "must be a function"),
+        (dict, "sync", "must make a gymnasium.core.Env"),
+        (Ends, "vector", "must make a gymnasium.vector"),
+        (
+            lambda count: gymnasium.make_vec("CartPole-v1", count, "vector_entry_point"),
+            "vector",
+            "in the step after the last one",
+        ),
+    ]
+    for make, vectorization, text in made:
+        with pytest.raises(purerl.ConfigError, match=text):
+            purerl.from_gymnasium(make, vectorization)
+    with pytest.raises(purerl.ConfigError, match="a study goes back to states"):
+        purerl.tune(CARTPOLE, {"lr": purerl.Range(1e-4, 1e-3)}, trials=2, rungs=1)
+
+
+def test_check_env_and_plan_know_of_the_host():
+    report = purerl.check_env("gymnasium/CartPole-v1", num_envs=2, num_steps=60)
+    assert report.problems == ()
+    assert "time limit: 500 steps" in report.notes[0]
+
+    class Unseeded(Ends):
+        def _obs(self):
+            return np.random.rand(2)
+
+    assert (
+        "two runs from one key differ" in purerl.check_env(purerl.from_gymnasium(Unseeded), num_envs=2, num_steps=8).problems[0]
+    )
+    assert "environments on the host" in str(purerl.make_train(CARTPOLE).plan)
+    assert purerl.from_gymnasium(lambda: gymnasium.wrappers.TimeLimit(Ends(), 7)).max_steps == 7
+
+
+class Drawn(Ends):
+    """Its picture is as bright as the step."""
+
+    render_mode = "rgb_array"
+    metadata = {"render_fps": 10}
+
+    def render(self):
+        return np.full((4, 4, 3), 40 * self.time, np.uint8)
+
+
+def test_an_episode_is_drawn(tmp_path):
+    train = purerl.make_train(CFG, env=purerl.from_gymnasium(Drawn))
+    state = jax.jit(train.init)(jax.random.key(0))
+    purerl.render(train, state, tmp_path / "a.gif", max_steps=5)
+    with PIL.Image.open(tmp_path / "a.gif") as drawing:
+        assert (drawing.n_frames, drawing.info["duration"]) == (LENGTH, 100)
+        shades = [np.asarray(frame.convert("L"))[0, 0] for frame in PIL.ImageSequence.Iterator(drawing)]
+    assert shades == [0, 40, 80]
+    jax.block_until_ready(jax.jit(train.update)(state))  # what is drawn are environments of its own
+    for env in (Ends, functools.partial(gymnasium.make, "CartPole-v1")):
+        with pytest.raises(purerl.ConfigError, match="no way of drawing it"):
+            purerl.render(purerl.make_train(CFG, env=purerl.from_gymnasium(env)), state, tmp_path / "b.gif")
+
+
+@pytest.mark.slow
+def test_sweeps_and_the_other_algorithms_train_there():
+    result = purerl.sweep(CARTPOLE, {"lr": [1e-4, 1e-3]}).fit()
+    assert np.isfinite(result.returns).all()
+    sizes = {name: getattr(CARTPOLE, name) for name in ("env", "total_timesteps", "num_envs", "num_steps", "hidden")}
+    purerl.fit(purerl.APPOConfig(**sizes, num_minibatches=2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", [purerl.PPGConfig, purerl.DAACConfig])
+def test_phases_and_memory_train_there(cls):
+    sizes = {name: getattr(CARTPOLE, name) for name in ("env", "total_timesteps", "num_envs", "num_steps", "hidden")}
+    purerl.fit(cls(**sizes, num_minibatches=2))
+    purerl.fit(CARTPOLE.replace(memory="gru", memory_size=8, memory_inputs=("action", "reward"), rnd=purerl.RNDConfig()))
+
+
+EXACT = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1"]
+STACKED = "CartPole-v1, stacked"
+MUJOCO = ["Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "InvertedDoublePendulum-v5", "Pusher-v5", "Swimmer-v5"]
+
+
+@pytest.mark.parametrize("name", [*EXACT, STACKED, *(pytest.param(name, marks=pytest.mark.slow) for name in MUJOCO)])
+def test_an_environment_that_was_saved_goes_on_to_the_same_bits(name):
+    if name in MUJOCO:
+        pytest.importorskip("mujoco")
+    from purerl.envs.gymnasium import _Environments
+
+    def make():
+        env = gymnasium.make(name.removesuffix(", stacked"), disable_env_checker=True)
+        return gymnasium.wrappers.FrameStackObservation(env, 3) if name == STACKED else env
+
+    env = make()
+    env.action_space.seed(0)
+    actions = [np.stack([env.action_space.sample() for _ in range(2)]) for _ in range(200)]
+    if isinstance(env.action_space, spaces.Discrete):
+        actions = [action - env.action_space.start for action in actions]
+    env.close()
+
+    def trial(environments, actions):
+        return [environments.step(action)[:5] for action in actions]
+
+    one, other = (_Environments(make, "sync", 2, {}) for _ in range(2))
+    one.reset(np.array([3, 4])), other.reset(np.array([8, 9]))
+    trial(one, actions[:100])
+    other.restore(json.loads(one.snapshot()))
+    same = jax.tree.map(np.array_equal, trial(one, actions[100:]), trial(other, actions[100:]))
+    assert all(jax.tree.leaves(same))
+    one.close(), other.close()
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_goes_on_to_the_same_bits(tmp_path):
+    flags = (
+        "--env",
+        "gymnasium/CartPole-v1",
+        "--total-timesteps",
+        "20000",
+        "--num-envs",
+        "4",
+        "--num-steps",
+        "16",
+        "--save-every",
+        "5",
+    )
+    command = lambda folder: [sys.executable, "-m", "purerl.cli", "ppo", *flags, "--directory", str(tmp_path / folder)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    assert subprocess.run(command("whole"), **quiet, timeout=300).returncode == 0
+    checkpoints, seen = tmp_path / "killed" / "checkpoints", 0
+    for how in (signal.SIGKILL, signal.SIGTERM):
+        with subprocess.Popen(command("killed"), **quiet) as process:
+            while process.poll() is None and (saved_updates(checkpoints) or [0])[-1] <= seen:
+                time.sleep(0.05)
+            process.send_signal(how)
+            process.wait(60)
+        seen = saved_updates(checkpoints)[-1]
+    assert subprocess.run(command("killed"), **quiet, timeout=300).returncode == 0
+    whole, killed = purerl.load(tmp_path / "whole"), purerl.load(tmp_path / "killed")
+    assert digest((whole.state.params, whole.state.actor.obs)) == digest((killed.state.params, killed.state.actor.obs))
+
+
+class Told(Ends):
+    """Its info has a vector at the end of an episode alone."""
+
+    def step(self, action):
+        *after, info = super().step(action)
+        return *after, info | ({"where": np.array([1.0, 2.0, 3.0])} if after[2] or after[3] else {})
+
+
+def test_a_vector_that_only_some_steps_have():
+    env = purerl.from_gymnasium(Told)
+    train = purerl.make_train(CFG.replace(episode_info=("where",)), env=env)
+    metrics = purerl.summarize(jax.jit(train)(jax.random.key(0)).metrics)
+    means = [x for name, x in metrics.items() if name.startswith("episode_info/where")]
+    np.testing.assert_array_equal(means, np.array([[1.0], [2.0], [3.0]]) * np.ones(4))
+
+
+def test_vector_environments_that_would_be_reset_wrongly():
+    vector = gymnasium.vector
+    asynchronous = lambda count: vector.AsyncVectorEnv([Ends] * count, shared_memory=False, context="forkserver")
+    with pytest.raises(purerl.ConfigError, match="resets twice after an episode"):
+        purerl.from_gymnasium(asynchronous, "vector")
+    normalised = lambda count: gymnasium.wrappers.vector.NormalizeReward(vector.SyncVectorEnv([Ends] * count))
+    with pytest.raises(purerl.ConfigError, match="'NormalizeReward': has running statistics"):
+        purerl.from_gymnasium(normalised, "vector")
+
+
+def test_the_package_that_registers_an_id_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ale_py", None)  # as where it is not installed
+    with pytest.raises(purerl.ConfigError, match="pip install ale-py"):
+        purerl.make_train(purerl.PPOConfig(env="gymnasium/ALE/Pong-v5"))
+
+
+STAND_IN = """
+import gymnasium
+from tests.helpers.gymnasium_env import Ends
+gymnasium.register("ALE/StandIn-v5", Ends)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_the_package_that_registers_an_id_is_imported_in_each_process(vectorization, fresh_python, tmp_path):
+    (tmp_path / "ale_py.py").write_text(STAND_IN)
+    code = f"""
+import purerl
+cfg = purerl.PPOConfig(env="gymnasium/ALE/StandIn-v5", total_timesteps=128, num_envs=2, num_steps=16, num_minibatches=2)
+print(purerl.fit(cfg.replace(env_kwargs=(("vectorization", "{vectorization}"),))).progress.updates)
+"""
+    assert fresh_python(code, PYTHONPATH=f"{tmp_path}:{os.getcwd()}") == "4\n"
+
+
+class OneSeed(SyncVectorEnv):
+    """Its reset takes one seed for all, as those of many simulators do."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=None if seed is None else int(seed), options=options)
+
+
+class Refuses(AsyncVectorEnv):
+    def reset(self, *, seed=None, options=None):
+        if self.closed:
+            raise AttributeError("second try")
+        self.closed = True
+        raise ValueError("the real reason")
+
+
+def test_of_two_tries_to_reset_the_first_one_tells_why():
+    make = lambda count: Refuses([Ends] * count, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
+    with pytest.raises(Exception, match="the real reason"):
+        purerl.from_gymnasium(make, "vector")
+
+
+def test_vector_environments_with_one_seed_for_all():
+    make = lambda count: OneSeed([Ends] * count, autoreset_mode=AutoresetMode.SAME_STEP)
+    env = purerl.from_gymnasium(make, "vector")
+    metrics = jax.jit(purerl.make_train(CFG, env=env))(jax.random.key(0)).metrics
+    assert int(metrics["steps"].total.sum()) == CFG.total_timesteps
+
+
+def test_info_with_a_dict_inside():
+    counted = lambda count: gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.vector.SyncVectorEnv([Told] * count))
+    env = purerl.from_gymnasium(counted, "vector")
+    assert "where" in env.host.recipe.info_shapes()
+
+
+class Varied(Ends):
+    """Each instance has a number of its own, and its observation shows it."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        Varied.made += 1
+        self.own = float(Varied.made)
+
+    def _obs(self):
+        return np.array([self.own, self.time], np.float64)
+
+
+class Twins(Ends):
+    """One array by two names, which steps change by one of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = self.other = np.zeros(2)
+
+    def step(self, action):
+        self.one[0] += 1
+        return super().step(action)
+
+
+def test_what_an_instance_was_made_with_is_saved_too(tmp_path):
+    cfg, env = CFG.replace(total_timesteps=128, lr_schedule="constant"), purerl.from_gymnasium(Varied)
+    before = purerl.fit(cfg, env=env, directory=tmp_path).state.actor.obs[:, 0]
+    after = purerl.fit(cfg.replace(total_timesteps=256), env=env, directory=tmp_path).state.actor.obs[:, 0]
+    np.testing.assert_array_equal(before, after)
+
+
+def test_one_array_with_two_names_cannot_be_saved(tmp_path):
+    cfg, env = CFG.replace(lr_schedule="constant"), purerl.from_gymnasium(Twins)
+    purerl.fit(cfg.replace(total_timesteps=128), env=env, directory=tmp_path)
+    with pytest.warns(UserWarning, match="one and other, one object with two names"):
+        purerl.fit(cfg, env=env, directory=tmp_path)
+
+
+def test_a_run_does_not_go_on_in_other_wrappers(tmp_path):
+    wrappers = []
+    make = lambda: functools.reduce(lambda env, wrapper: wrapper(env), wrappers, Ends())
+    cfg = CFG.replace(total_timesteps=128, lr_schedule="constant")
+    purerl.fit(cfg, env=purerl.from_gymnasium(make), directory=tmp_path)
+    wrappers.append(gymnasium.wrappers.RecordEpisodeStatistics)
+    says = "saved with the layers Ends, and made here with RecordEpisodeStatistics > Ends"
+    with pytest.raises(purerl.EnvironmentFailed, match=says):
+        purerl.fit(cfg.replace(total_timesteps=256), env=purerl.from_gymnasium(make), directory=tmp_path)
+
+
+def test_each_environment_is_another_object():
+    env = Ends()
+    with pytest.raises(purerl.ConfigError, match="gives the same environment again"):
+        purerl.from_gymnasium(lambda: env)
+
+
+def test_numbers_are_not_narrowed():
+    class Wide(Ends):
+        observation_space = spaces.Box(0, 2**62, (1,), np.int64)
+        action_space = spaces.Box(-0.1, 0.1, (3,), np.float64)
+
+        def _obs(self):
+            return np.array([3_000_000_000])
+
+        def step(self, action):
+            assert self.action_space.contains(action)
+            info = {"share": 0 if self.time % 2 else 0.5}
+            return *super().step(action)[:4], info
+
+    env = purerl.from_gymnasium(Wide)
+    assert jax.jit(env.reset)(jax.random.split(jax.random.key(0), 1))[1].tolist() == [[3e9]]
+    cfg = CFG.replace(info=("share",), action_distribution="tanh", log_std_init=2.0)
+    metrics = purerl.summarize(jax.jit(purerl.make_train(cfg, env=env))(jax.random.key(0)).metrics)
+    assert 0.1 < metrics["info/share"].mean() < 0.4
+
+
+def test_evaluations_open_their_environments_once():
+    train = purerl.make_train(CARTPOLE)
+    state, before = jax.jit(train.init)(jax.random.key(0)), len(host._open)
+    for i in range(4):
+        train.evaluate(state, jax.random.key(i), 2, max_steps=3)
+    assert len(host._open) <= before + host.SETS
+
+
+def test_an_error_of_an_environment_is_named_outside_of_training_too():
+    env = purerl.from_gymnasium(functools.partial(Ends, error_at=2))
+    assert "ValueError: boom" in purerl.check_env(env).problems[0]
+    run = purerl.fit(CFG.replace(num_steps=1, num_minibatches=1, total_timesteps=4), env=env).run
+    with pytest.raises(purerl.EnvironmentFailed, match=r"step 2 of its episode.*boom"):
+        run.evaluate(2, max_steps=4)
+
+
+NORMALIZED = gymnasium.wrappers.NormalizeObservation
+SCALED = gymnasium.wrappers.NormalizeReward
+
+
+class RunningMean:
+    """As those of several libraries; a column of a table has methods by these names."""
+
+    mean, var, count = 0.0, 1.0, 1e-4
+
+    def update(self, x):
+        pass
+
+
+class OwnStatistics(gymnasium.ObservationWrapper):
+    def __init__(self, env):
+        super().__init__(env)
+        self.obs_statistics = RunningMean()
+
+    def observation(self, observation):
+        return observation
+
+
+def around(wrapper, vectorization="sync", inside=False, mode=AutoresetMode.SAME_STEP):
+    """`make` of environments with this wrapper: around each, or around the vector environment."""
+    if vectorization == "sync":
+        return lambda: gymnasium.wrappers.TimeLimit(wrapper(Ends()), 9)
+    if inside:
+        return lambda count: SyncVectorEnv([around(wrapper)] * count, autoreset_mode=mode)
+    return lambda count: wrapper(SyncVectorEnv([Ends] * count, autoreset_mode=mode))
+
+
+@pytest.mark.parametrize(
+    ("make", "vectorization", "field"),
+    [
+        (around(NORMALIZED), "sync", "normalize_obs"),
+        (around(SCALED), "async", "normalize_reward"),
+        (around(OwnStatistics), "sync", "normalize_obs"),
+        (around(SCALED, "vector", inside=True), "vector", "normalize_reward"),
+        (around(gymnasium.wrappers.vector.NormalizeReward, "vector"), "vector", "normalize_reward"),
+        (
+            around(gymnasium.wrappers.vector.NormalizeObservation, "vector", mode=AutoresetMode.NEXT_STEP),
+            "vector",
+            "normalize_obs",
+        ),
+        pytest.param(
+            lambda count: AsyncVectorEnv([lambda: SCALED(Ends())] * count, autoreset_mode=AutoresetMode.SAME_STEP),
+            "vector",
+            "normalize_reward",
+            marks=[pytest.mark.slow, FORKS],
+        ),
+    ],
+)
+def test_wrappers_with_running_statistics_are_refused_wherever_they_stand(make, vectorization, field):
+    with pytest.raises(purerl.ConfigError, match=f"running statistics .* set {field}=True in the config"):
+        purerl.from_gymnasium(make, vectorization)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "vector"])
+def test_wrappers_that_change_rewards_are_warned_of(vectorization):
+    clip = gymnasium.wrappers.vector.ClipReward if vectorization == "vector" else gymnasium.wrappers.ClipReward
+    env = purerl.from_gymnasium(around(lambda env: clip(env, 0, 1), vectorization), vectorization)
+    with pytest.warns(UserWarning, match="'ClipReward': changes rewards: returns and evaluations are in its units"):
+        purerl.make_train(CFG, env=env)
+
+
+class WithoutFinalObs(SyncVectorEnv):
+    """Its last observations are missing, or all in one array without a row for each environment."""
+
+    given = None
+
+    def step(self, actions):
+        *after, info = super().step(actions)
+        info.pop("final_obs", None)
+        return *after, info | ({"final_obs": self.given} if self.given is not None else {})
+
+
+@pytest.mark.parametrize("given", [None, {"obs": np.zeros((1, 2))}, np.array([None], object)])
+def test_same_step_resets_without_the_last_observations_are_refused(given):
+    kind = type("Vector", (WithoutFinalObs,), {"given": given})
+    with pytest.raises(purerl.ConfigError, match=r"info\['final_obs'\] must have the last observation of each environment"):
+        purerl.from_gymnasium(lambda count: kind([Ends] * count, autoreset_mode=AutoresetMode.SAME_STEP), "vector")

@@ -1,0 +1,234 @@
+"""Bad input by number (the rows of the project's list of faults), each with what its error must say.
+
+A module of data and one function, so that the same rows run with and without Python's `-O`, which removes every assert.
+"""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from gymnax.environments import spaces
+
+import purerl
+from purerl.core.types import Network, Outputs
+from purerl.networks.distributions import Categorical
+from tests.helpers import probes, wrong_objects
+
+KEY = jax.random.key(0)
+FLAGS = (jnp.float32(0), jnp.array(False), jnp.array(False))
+
+
+def config(**fields):
+    return lambda: purerl.make_train(purerl.PPOConfig(**fields))
+
+
+def broken(**changes):
+    """Training in a probe with some methods replaced."""
+    return lambda: purerl.make_train(purerl.PPOConfig(), env=type("Broken", (probes.Constant,), changes)())
+
+
+def stepping(values):
+    """Training in an object with gymnax's methods and no base class, whose step returns `values(obs, state)`."""
+    methods = {
+        "default_params": None,
+        "reset": lambda self, key, params: (jnp.zeros(2), jnp.int32(0)),
+        "step": lambda self, key, state, action, params: values(jnp.zeros(2), state),
+        "action_space": lambda self, params: spaces.Discrete(2),
+    }
+    return lambda: purerl.make_train(purerl.PPOConfig(), env=type("Public", (), methods)())
+
+
+def network(actions=2, value=lambda v: v, width=1, result=dict):
+    def apply(params, carry, obs, first):
+        return Outputs(Categorical(jnp.zeros((*first.shape, actions))), value(jnp.zeros(first.shape))), carry
+
+    net = Network(lambda key, obs: result({"policy": jnp.zeros(width)}), apply)
+    return lambda: purerl.make_train(purerl.PPOConfig(), network=net)
+
+
+class Grows(probes.Constant):
+    """Its step gives another observation and another state than its reset."""
+
+    def step_env(self, key, state, action, params):
+        _, state, *rest = super().step_env(key, state, action, params)
+        return jnp.ones(2), state.replace(kind=jnp.float32(0)), *rest
+
+
+class Listed(probes.Constant):
+    """The structure of its state changes."""
+
+    def step_env(self, key, state, action, params):
+        obs, state, *rest = super().step_env(key, state, action, params)
+        return obs, state.replace(kind=(state.kind, state.kind)), *rest
+
+
+@struct.dataclass
+class Named:
+    time: jax.Array
+    name: str
+
+
+class Objects(probes.Constant):
+    """Its state holds a string."""
+
+    def reset_env(self, key, params):
+        return jnp.ones(1), Named(jnp.int32(0), "agent")
+
+
+class Endless(probes.Constant):
+    """Without a time limit that could be known."""
+
+    @property
+    def default_params(self):
+        return None
+
+    def is_truncated(self, state, params):
+        return jnp.array(False)
+
+
+def evaluate_endless():
+    train = purerl.make_train(purerl.PPOConfig(), env=Endless())
+    return jax.eval_shape(lambda key: train.evaluate(train.init(key), key), KEY)
+
+
+def key_of(key):
+    return lambda: purerl.make_train(purerl.PPOConfig()).init(key)
+
+
+def sweep(values):
+    return lambda: purerl.validate(jax.vmap(lambda lr: purerl.PPOConfig().replace(lr=lr))(values))
+
+
+RATES = np.array([1e-3, -1.0, np.nan], np.float32)
+
+# (row, case): what is done, and the parts of what must be said.
+REFUSED = {
+    (1, "zero"): (config(num_envs=0), ["num_envs = 0: must be at least 1"]),
+    (1, "negative"): (config(num_envs=-4), ["num_envs = -4: must be at least 1"]),
+    (2, "zero"): (config(num_steps=0), ["num_steps = 0: must be at least 1"]),
+    (3, "float"): (config(num_envs=8.0), ["num_envs = 8.0", "not float"]),
+    (3, "text"): (config(num_envs="8"), ["num_envs = '8'", "not str"]),
+    (3, "bool"): (config(num_envs=True), ["num_envs = True", "not bool"]),
+    (4, "indivisible"): (config(num_minibatches=7), ["num_minibatches = 7", "= 512", "4 or 8 would work"]),
+    (6, "too many"): (config(num_minibatches=1024), ["num_minibatches = 1024", "256 would work"]),
+    (7, "one step"): (config(num_minibatches=512), ["num_minibatches = 512", "advantage_norm='batch'"]),
+    (8, "no step"): (config(total_timesteps=0), ["total_timesteps = 0: must be at least 1"]),
+    (10, "fraction"): (config(total_timesteps=5.5e5 + 0.3), ["total_timesteps = 550000.3"]),
+    (11, "rows"): (lambda: jax.eval_shape(config(total_timesteps=1e18)(), KEY), ["total_timesteps = 1e+18", "metrics_every = "]),
+    (12, "above"): (config(gamma=1.1), ["gamma = 1.1: must be between 0 and 1"]),
+    (12, "below"): (config(gamma=-0.1), ["gamma = -0.1: must be between 0 and 1"]),
+    (12, "nan"): (config(gamma=math.nan), ["gamma = nan: must be between 0 and 1"]),
+    (12, "text"): (config(gamma="0.9"), ["gamma = '0.9': must be a number, not str"]),
+    (13, "above"): (config(gae_lambda=1.1), ["gae_lambda = 1.1: must be between 0 and 1"]),
+    (13, "nan"): (config(gae_lambda=math.nan), ["gae_lambda = nan"]),
+    (14, "zero"): (config(clip_eps=0.0), ["clip_eps = 0.0: must be above 0"]),
+    (16, "negative"): (config(lr=-1e-3), ["lr = -0.001: must be finite and at least 0"]),
+    (16, "nan"): (config(lr=math.nan), ["lr = nan"]),
+    (16, "inf"): (config(lr=math.inf), ["lr = inf"]),
+    (19, "negative"): (config(ent_coef=-0.01), ["ent_coef = -0.01"]),
+    (19, "nan"): (config(ent_coef=math.nan), ["ent_coef = nan"]),
+    (20, "negative"): (config(vf_coef=-0.5), ["vf_coef = -0.5"]),
+    (21, "zero"): (config(max_grad_norm=0.0), ["max_grad_norm = 0.0: must be above 0 (inf disables)"]),
+    (22, "zero"): (config(num_epochs=0), ["num_epochs = 0: must be between 1 and"]),
+    (24, "replace"): (lambda: purerl.PPOConfig().replace(learning_rte=1), ["learning_rte = 1: no such field"]),
+    (24, "json"): (lambda: purerl.PPOConfig.from_json('{"num_evns": 1}'), ["did you mean 'num_envs'"]),
+    (25, "activation"): (config(activation="tahn"), ["activation = 'tahn': choose from 'tanh', 'relu'"]),
+    (25, "schedule"): (config(lr_schedule="cosine"), ["choose from 'linear', 'constant'"]),
+    (25, "estimator"): (config(estimator="vtrace"), ["choose from 'gae'"]),
+    (26, "env"): (config(env="CartPol-v0"), ["env = 'CartPol-v0'", "did you mean 'CartPole-v1'"]),
+    (27, "object"): (
+        lambda: purerl.make_train(purerl.PPOConfig(), env=object()),
+        ["has no method reset or step or action_space"],
+    ),
+    (28, "five"): (stepping(lambda o, s: (o, s, 0.0, False, {})), ["returns 5 values", "gymnax 0.0", "gymnax >= 1.0.1"]),
+    (29, "four"): (stepping(lambda o, s: (o, s, 0.0, False)), ["returns 4 values, not gymnax 1.0's 6"]),
+    (29, "seven"): (stepping(lambda o, s: (o, s, *FLAGS, {}, 0)), ["returns 7 values"]),
+    (30, "shape"): (broken(reward_of=lambda *_: jnp.ones(1)), ["the reward must be a real scalar; take reward[0]"]),
+    (30, "complex"): (broken(reward_of=lambda *_: jnp.complex64(1)), ["the reward must be a real scalar"]),
+    (31, "float"): (broken(ends=lambda *_: jnp.float32(1)), ["`terminated` must be a bool scalar"]),
+    (31, "int"): (broken(ends=lambda *_: jnp.int32(1)), ["`terminated` must be a bool scalar"]),
+    (31, "shape"): (broken(is_truncated=lambda *_: jnp.ones(1, bool)), ["`truncated` must be a bool scalar"]),
+    (32, "reset"): (
+        lambda: purerl.make_train(purerl.PPOConfig(), env=Grows()),
+        ["the observation after a step is not what a reset gives: float32[1]", "env = 'float32[2]'"],
+    ),
+    (34, "empty"): (broken(width=0), ["observations are empty"]),
+    (35, "dict"): (broken(observe_state=lambda *_: {}), ["observations are empty"]),
+    (36, "leaf"): (lambda: purerl.make_train(purerl.PPOConfig(), env=Grows()), ["the state.kind after a step", "int32[]"]),
+    (36, "structure"): (lambda: purerl.make_train(purerl.PPOConfig(), env=Listed()), ["another structure"]),
+    (36, "object"): (lambda: purerl.make_train(purerl.PPOConfig(), env=Objects()), [".name", "'agent'", "is no array"]),
+    (37, "tuple"): (broken(action_space=lambda *_: spaces.Tuple([])), ["its action space must be Discrete, Box, or purerl's"]),
+    (38, "none"): (broken(action_space=lambda *_: spaces.Discrete(0)), ["no action"]),
+    (39, "bounds"): (broken(action_space=lambda *_: spaces.Box(1.0, -1.0, (1,))), ["low < high"]),
+    (39, "nan"): (broken(action_space=lambda *_: spaces.Box(-1.0, np.nan, (1,))), ["low < high"]),
+    (40, "int"): (broken(action_space=lambda *_: spaces.Box(0, 3, (1,), jnp.int32)), ["a Box of integers"]),
+    (41, "successor"): (stepping(lambda o, s: (o, s, *FLAGS, {})), ["no info['final_observation']"]),
+    (42, "limit"): (evaluate_endless, ["max_steps = None: the environment has no known time limit"]),
+    (43, "logits"): (network(actions=3), ["network = 3: the environment has 2 actions"]),
+    (43, "value"): (network(value=lambda v: v[..., None]), ["must be [1, 2], without an axis for the output"]),
+    (43, "groups"): (network(result=lambda params: params["policy"]), ["init must return a dict"]),
+    (46, "zero"): (config(hidden=(64, 0)), ["hidden = (64, 0)", "must be between 1 and"]),
+    (46, "negative"): (config(hidden=(-1,)), ["hidden = (-1,)"]),
+    (46, "int"): (config(hidden=64), ["hidden = 64: must be a tuple of ints"]),
+    (50, "int"): (key_of(0), ["key = 0: expected a key such as jax.random.key(0)"]),
+    (50, "numpy"): (key_of(np.int64(-1)), ["expected a key"]),
+    (50, "float"): (key_of(0.5), ["expected a key"]),
+    (50, "none"): (key_of(None), ["expected a key", "None"]),
+    (50, "batch"): (key_of(np.zeros((3, 2), np.uint32)), ["jax.vmap"]),
+    (50, "fit"): (lambda: purerl.fit(purerl.PPOConfig(), seed=0.5), ["seed = 0.5: must be an int"]),
+    (50, "fit, many"): (lambda: purerl.fit(purerl.PPOConfig(), num_seeds=0), ["num_seeds = 0: must be an int of at least 1"]),
+    (50, "fit, last"): (lambda: purerl.fit(purerl.PPOConfig(), 2**32 - 1, num_seeds=2), ["at most 1 would work"]),
+    (51, "vmap"): (
+        lambda: jax.vmap(lambda n: config(num_envs=n)().cfg.lr)(np.array([4, 8])),
+        ["num_envs = ", "static", "cannot be traced or swept"],
+    ),
+    (52, "array"): (config(lr=np.array([1e-3, 1e-4, 1e-5])), ["lr = ", "must be one number", "jax.vmap"]),
+    (52, "sweep"): (lambda: purerl.validate(purerl.PPOConfig(lr=RATES)), ["lr = ", "wrong: -1.0, nan"]),
+    (54, "memory"): (config(env="Breakout-MinAtar", num_envs=10**7), ["num_envs = 10000000", "need 4,096 GB of"]),
+    (54, "count"): (config(num_envs=10**9), ["num_envs = 1000000000", "below 2**31"]),
+}
+
+REFUSED |= {("F6", name): (case, [part]) for name, (case, part) in wrong_objects.ALL.items()}
+
+WARNED = {
+    (14, "wide"): (config(clip_eps=1.0), "clip_eps = 1.0"),
+    (33, "uint8"): (broken(observe_state=lambda *_: jnp.ones(1, jnp.uint8)), "observations of uint8"),
+    ("image", "channel first"): (
+        broken(observe_state=lambda *_: jnp.ones((4, 84, 84), jnp.uint8)),
+        "an image whose channels come first",
+    ),
+}
+
+ACCEPTED = {
+    (8, "less than a batch"): config(total_timesteps=1),
+    (9, "no multiple"): config(total_timesteps=1000),
+    (10, "whole float"): config(total_timesteps=5e5),
+    (11, "very long"): config(total_timesteps=1e18),
+    (12, "ends"): config(gamma=1.0),
+    (14, "off"): config(clip_eps=math.inf),
+    (16, "zero"): config(lr=0.0),
+    (21, "off"): config(max_grad_norm=math.inf),
+    (30, "int"): broken(reward_of=lambda *_: jnp.int32(1)),
+    (30, "bool"): broken(reward_of=lambda *_: jnp.array(True)),
+    (33, "int"): broken(observe_state=lambda *_: jnp.ones(1, jnp.int32)),
+    (36, "weak"): broken(reward_of=lambda *_: 1.0),
+    (38, "one"): broken(action_space=lambda *_: spaces.Discrete(1)),
+    (42, "training"): lambda: purerl.make_train(purerl.PPOConfig(), env=Endless()),
+    (46, "linear"): config(hidden=()),
+}
+
+
+def outcome(case):
+    """What a row's case raises, as text; empty if nothing."""
+    try:
+        case()
+    except (purerl.ConfigError, purerl.CheckpointError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+if __name__ == "__main__":
+    print(json.dumps({f"{row} {name}": outcome(case) for (row, name), (case, _) in REFUSED.items()}))

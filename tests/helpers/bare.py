@@ -1,0 +1,42 @@
+"""Python where only what the README says an exported policy needs is installed."""
+
+import importlib.metadata
+import pathlib
+import re
+
+README = pathlib.Path(__file__).parent.parent.parent / "README.md"
+
+
+def bare_python(fresh_python, code, folder):
+    """What code prints where nothing can be imported but the README's packages and what they require."""
+    (says,) = re.findall(r"purerl export .*# needs (.*) alone to run", README.read_text())
+    site = folder / "site"
+    site.mkdir()
+    for name in required(*says.split(" and ")):
+        files = importlib.metadata.distribution(name).files
+        home = files[0].locate().parents[len(files[0].parts) - 1]
+        for top in {file.parts[0] for file in files if file.parts[0] not in ("..", "__pycache__")}:
+            (site / top).symlink_to(home / top)
+    only = f"""
+import sys
+sys.path = [path for path in sys.path if "site-packages" not in path and path] + [{str(site)!r}]
+for name in ("purerl", "flax", "optax", "gymnax"):
+    try:
+        __import__(name)
+        raise SystemExit(name + " can be imported")
+    except ImportError:
+        pass
+"""
+    return fresh_python(only + code, cwd=folder, flags=("-S",), PYTHONPATH="")
+
+
+def required(*names):
+    """Distributions and all that they require, without extras."""
+    found, todo = set(), [name.lower() for name in names]
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            wanted = [line for line in importlib.metadata.requires(name) or [] if "extra ==" not in line]
+            todo += [re.match(r"[\w-]+", line)[0].lower() for line in wanted]
+    return found

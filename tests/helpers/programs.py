@@ -1,0 +1,42 @@
+"""Sizes of programs, and how many were compiled."""
+
+import jax
+
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: compiled.append(name))
+
+
+def equations(jaxpr):
+    """Equations of a program, with those inside its loops and branches."""
+    inner = [value for equation in jaxpr.eqns for value in jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)]
+    return len(jaxpr.eqns) + sum(equations(getattr(value, "jaxpr", value)) for value in inner if is_program(value))
+
+
+def is_program(x):
+    return hasattr(x, "eqns") or hasattr(getattr(x, "jaxpr", None), "eqns")
+
+
+def branches(function, *args, platform="cpu"):
+    """Conditions of a program for a platform, and loops whose length it decides; without the conditions on the platform."""
+
+    def count(jaxpr):
+        found = 0
+        for equation in jaxpr.eqns:
+            platforms = equation.params.get("branches_platforms")
+            found += equation.primitive.name in ("cond", "while") and platforms is None
+            inner = jax.tree.leaves(list(equation.params.values()), is_leaf=is_program)
+            if platforms is not None:
+                inner = [equation.params["branches"][platforms.index(("cpu",) if platform == "cpu" else None)]]
+            found += sum(count(getattr(value, "jaxpr", value)) for value in inner if is_program(value))
+        return found
+
+    return count(jax.make_jaxpr(function)(*args).jaxpr)
+
+
+def compiles():
+    return sum("backend_compile" in name for name in compiled)
+
+
+def on_accelerator(*args, cpu, default, tpu=None):
+    """In place of `jax.lax.platform_dependent`: the accelerator's way, wherever the program runs."""
+    return default(*args)

@@ -1,0 +1,49 @@
+"""The smallest run that exercises everything, and a hash of all that it gives."""
+
+import hashlib
+import math
+
+import jax
+import numpy as np
+
+import purerl
+from purerl import PPOConfig
+from purerl.algorithms.ppo import surrogate
+from purerl.learning.advantages import estimate
+from purerl.learning.learner import Components, Learner
+from purerl.learning.optimizers import base_optimizer
+from purerl.learning.rewards import reward_stage
+from tests.helpers.probes import Varied, boxed
+
+# The values of discrete tasks, whatever the actions: parts are tested without an environment that "auto" could follow.
+PLAIN = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False, "reward_clip": math.inf, "value_clip": "max"}
+SIZES = {"total_timesteps": 256, "num_envs": 4, "num_steps": 16, "num_epochs": 2, "num_minibatches": 2, "hidden": (16, 16)}
+CFG = PPOConfig(**SIZES, **PLAIN, lr=1e-3)
+
+
+def tiny(cfg=CFG, box=False, **objects):
+    return purerl.make_train(cfg, env=boxed(Varied)() if box else Varied(), **objects)
+
+
+def learner(cfg, network=None):
+    """Return a learner with nothing replaced."""
+    return Learner(cfg, network, Components(estimate, surrogate, (), base_optimizer(cfg), None, reward_stage(cfg)))
+
+
+def at(tree, index):
+    """The part of every leaf at this index."""
+    return jax.tree.map(lambda x: x[index], tree)
+
+
+def digest(tree):
+    """SHA-256 over the path, dtype, shape and bytes of every leaf."""
+    sha = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        is_key = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        data = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+        sha.update(f"{jax.tree_util.keystr(path)} {data.dtype} {data.shape}".encode() + data.tobytes())
+    return sha.hexdigest()
+
+
+if __name__ == "__main__":
+    print(digest(jax.jit(tiny())(jax.random.key(0))))

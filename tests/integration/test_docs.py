@@ -1,0 +1,96 @@
+"""What a user reads is true: the examples of docstrings and README run, and every public name has one."""
+
+import doctest
+import pathlib
+import re
+import shlex
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax import nnx
+
+import purerl
+from purerl.cli import main
+
+ROOT = pathlib.Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with the run `runs/a` that examples read: two seeds of two updates."""
+    home = tmp_path_factory.mktemp("docs")
+    cfg = purerl.PPOConfig(env="CartPole-v1", total_timesteps=1024)
+    purerl.fit(cfg, directory=home / "runs" / "a", num_seeds=2, eval_every=1)
+    return home
+
+
+SLOW = ("tune", "Tuned")
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in purerl.__all__]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_has_an_example_that_runs(name, home, monkeypatch):
+    monkeypatch.chdir(home)
+    known = {"purerl": purerl, "jax": jax, "jnp": jnp, "np": np, "nn": nn, "nnx": nnx}
+    test = doctest.DocTestParser().get_doctest(getattr(purerl, name).__doc__, known, name, None, None)
+    assert test.examples
+    said = []
+    failed, _ = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL).run(test, out=said.append)
+    assert not failed, "".join(said)
+
+
+# What makes the README's examples small.
+SMALLER = {
+    "total_timesteps=500_000": "total_timesteps=1024",
+    "total_timesteps=100_000": "total_timesteps=1024",
+    "jax.random.key(0), 16)": "jax.random.key(0), 2)",
+    "logspace(-4, -2, 8)": "logspace(-4, -2, 2)",
+    "num_seeds=8": "num_seeds=4",
+    "trials=16": "trials=2, rungs=1, finalists=1, final_seeds=2",
+    "eval_every=50": "eval_every=1",
+}
+QUICK = ["--total-timesteps", "1024", "--num-envs", "4", "--num-steps", "128", "--num-minibatches", "4", "--hidden", "8"]
+
+
+# Its smaller studies train for fewer steps than an episode of CartPole may take.
+@pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")
+@pytest.mark.slow
+@pytest.mark.as_users
+def test_the_readmes_python_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+    for whole, small in SMALLER.items():
+        assert whole in code
+        code = code.replace(whole, small)
+    known = {}
+    exec(code, known)
+    assert known["fine"].progress.updates == 2
+
+
+@pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")
+@pytest.mark.slow
+@pytest.mark.as_users
+def test_the_readmes_commands_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^    purerl (.*?)(?: +#.*)?$", README, re.MULTILINE)
+    assert len(commands) == 10
+    for command in commands:
+        words = shlex.split(command.replace("tune ppo --env Acrobot-v1", "tune ppo --env CartPole-v1"))  # whose episodes end soon
+        trains = words[0] in ("ppo", "tune")
+        if trains and "runs/b" in words:
+            assert main([*[word.replace("runs/b", "runs/a") for word in words], *QUICK]) == 0
+        more = ["--trials", "2", "--rungs", "1", "--finalists", "1", "--final-seeds", "2"] if words[0] == "tune" else []
+        assert main([*words, *(QUICK if trains else []), *more]) == 0
+    made = {"runs", "comparison.md", "curves.png", "agent.gif", "policy.jaxexport"}
+    assert {path.name for path in tmp_path.iterdir()} == made
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere():
+    assert len(README.splitlines()) <= 230
+    for target in re.findall(r"\]\(((?!http)[^)]+)\)", README) + re.findall(r"`((?:notebooks|purerl)/[^` ]*)`", README):
+        assert (ROOT / target).exists(), target

@@ -1,0 +1,60 @@
+"""Every notebook runs, and is committed with its outputs."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from purerl.envs.suites import SUITES
+from tests.helpers.notebooks import NOTEBOOKS, executed
+
+MINUTES = {
+    "00_quickstart": 1.5,
+    "01_custom_parts": 2,
+    "07_your_own_algorithm": 1.5,
+    "08_suites": 4,
+    "10_tuning": 3,
+}  # they compile many programs
+
+
+def suites_can_draw():
+    """Skips the test without the suites, or where MuJoCo finds no OpenGL."""
+    for package in SUITES.values():
+        pytest.importorskip(package)
+    code = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>'), 8, 8)"
+    if subprocess.run([sys.executable, "-c", code], env={"MUJOCO_GL": "egl", **os.environ}, capture_output=True).returncode:
+        pytest.skip("MuJoCo cannot draw here")
+
+
+@pytest.mark.slow
+@pytest.mark.as_users
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_runs_in_its_time(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(path.parent.parent))
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+    monkeypatch.delenv("XLA_FLAGS", raising=False)  # as a reader runs it
+    start = time.perf_counter()
+    if path.stem == "08_suites":
+        suites_can_draw()
+    # Beside other tests it has a share of the machine only.
+    seconds = 60 * MINUTES.get(path.stem, 1) * int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    executed(path, tmp_path, seconds)
+    assert time.perf_counter() - start < seconds
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_is_committed_with_its_outputs(path):
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert not any(output["output_type"] == "error" for output in outputs)
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    assert path.stat().st_size < 600_000
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS

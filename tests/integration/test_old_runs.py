@@ -1,0 +1,48 @@
+"""A directory that an earlier version left on disk loads, and goes on to the end: see `tests.helpers.old_runs`."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import purerl
+from purerl.studies.listing import listed
+from tests.helpers.old_runs import OPTIONS, RUN, STOPPED, UPDATES, configs, digest, values
+
+# What a directory was made with is noted where it differs, once a version of anything has changed.
+pytestmark = pytest.mark.filterwarnings("ignore:resuming, but not bit-identically")
+
+
+def test_loads():
+    loaded = purerl.load(RUN)
+    assert loaded.updates == STOPPED
+    assert digest(loaded.state) == json.loads((RUN / "expected.json").read_text())["digest"]
+    assert sum(path.stat().st_size for path in RUN.rglob("*") if path.is_file()) < 100_000
+
+
+def test_is_listed_and_compared():
+    (row,) = listed(RUN.parent)
+    assert (row.runs, row.steps) == (4, STOPPED * 64)
+    assert np.isfinite(row.best)
+    found = purerl.compare([RUN], episodes="evaluation")
+    assert found.tasks == ("Pendulum-v1 (env_params.g = 0)", "Pendulum-v1 (env_params.g = 10)")
+
+
+def test_goes_on_to_the_end(tmp_path):
+    directory = tmp_path / "run"
+    shutil.copytree(RUN, directory)
+    result = purerl.fit(configs(), directory=directory, **OPTIONS)
+    assert result.progress.began[0] == STOPPED
+    assert result.progress.updates == UPDATES
+    with np.load(directory / "ended.npz", allow_pickle=False) as ended:
+        for got, want in zip(values(result.state.params), [ended[name] for name in ended.files], strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    assert (purerl.summarize(result.metrics)["steps"].sum(-1) == UPDATES * 64).all()
+    assert result.evaluations["update"].tolist() == [0, 2, 4, 6]
+
+
+def test_earlier_formats_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("purerl.runs.storage.checkpoint.FORMAT", 3)
+    with pytest.raises(purerl.CheckpointMismatch, match="format 2; this version of purerl reads format 3"):
+        purerl.load(RUN)

@@ -1,0 +1,26 @@
+"""Three updates of fourteen configs end where they ended when that was recorded: see `tests.helpers.recorded`."""
+
+import numpy as np
+import pytest
+
+from tests.helpers.recorded import CASES, TOLERANCE, circumstances, digest, params, recorded
+
+EVERY_TIME = ("ppo", "ppg", "appo", "gru", "rich")  # the others with the slow tests, compiled as users do
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in EVERY_TIME else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.as_users]) for name in CASES]
+)
+def test_parameters_are_what_they_were(name):
+    hashes, numbers = recorded()
+    found = params(name)
+    # An outright hash here would name no number: these say how far apart the two are.
+    np.testing.assert_allclose(found, numbers[name], rtol=TOLERANCE, atol=TOLERANCE)
+    if here := hashes.get(circumstances()):
+        assert digest(found) == here[name]
+
+
+def test_every_config_is_recorded():
+    hashes, numbers = recorded()
+    assert set(numbers) == set(CASES)
+    assert all(set(names) == set(CASES) for names in hashes.values())

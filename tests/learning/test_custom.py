@@ -1,0 +1,155 @@
+"""What a user adds, each in a few lines of their own: an estimator, a policy loss, an environment, a network."""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import purerl
+from purerl import Advantages, Network, Outputs, PPOConfig
+from purerl.learning.custom import checked_loss
+from purerl.networks.distributions import Categorical
+from tests.helpers import probes
+from tests.ideas import simulator
+
+CFG = PPOConfig(total_timesteps=20_000, num_envs=16, num_steps=16, lr=5e-3, hidden=(32,), gamma=0.9, ent_coef=0.0)
+KEY = jax.random.key(0)
+
+
+# --- an advantage estimator -------------------------------------------------------------------------------------------
+
+
+def clipped_gae(steps, cfg):
+    """GAE, with advantages cut at two standard deviations."""
+    from purerl.learning.advantages import gae
+
+    advantage = gae(steps, cfg.gamma, cfg.gae_lambda).advantage
+    bound = 2 * advantage.std()
+    advantage = jnp.clip(advantage, -bound, bound)
+    return Advantages(advantage, advantage + steps.value)
+
+
+# --- a policy loss ----------------------------------------------------------------------------------------------------
+
+
+def drift_loss(outputs, old, advantage, cfg):
+    """Discovered Policy Optimisation (Lu et al. 2022, arXiv:2210.05639): a drift in place of the clip."""
+    d = outputs.policy.log_prob(old.action) - old.log_prob
+    ratio = jnp.exp(d)
+    gain = jax.nn.relu((ratio - 1) * advantage - 2 * jnp.tanh((ratio - 1) * advantage / 2))
+    loss = jax.nn.relu(d * advantage - 0.6 * jnp.tanh(d * advantage / 0.6))
+    return -(ratio * advantage - jnp.where(advantage >= 0, gain, loss))
+
+
+# --- an environment ---------------------------------------------------------------------------------------------------
+
+
+class Corridor:
+    """Walk right five times: reward 1 at the end, 0 before. Observations are positions, one-hot; 20 steps at most."""
+
+    default_params = None
+
+    def reset(self, key, params):
+        return jax.nn.one_hot(0, 6), (jnp.int32(0), jnp.int32(0))
+
+    def step(self, key, state, action, params):
+        place, time = jnp.clip(state[0] + 2 * action - 1, 0, 5), state[1] + 1
+        obs, reached, late = jax.nn.one_hot(place, 6), place == 5, time >= 20
+        fresh = self.reset(key, params)
+        done = reached | late
+        next_obs, next_state = jax.tree.map(lambda new, old: jnp.where(done, new, old), fresh, (obs, (place, time)))
+        return next_obs, next_state, reached.astype(jnp.float32), reached, late, {"final_observation": obs}
+
+    def action_space(self, params):
+        from gymnax.environments.spaces import Discrete
+
+        return Discrete(2)
+
+
+# --- a network --------------------------------------------------------------------------------------------------------
+
+
+def bilinear(num_actions, width):
+    """A shared random embedding, and a linear policy and value on top of it: plain functions and plain arrays."""
+
+    def init(key, obs):
+        keys = jax.random.split(key, 2)
+        return {
+            "embedding": jax.random.normal(keys[0], (obs.shape[-1], width)),
+            "policy": 0.01 * jax.random.normal(keys[1], (width, num_actions)),
+            "value": jnp.zeros(width),
+        }
+
+    def apply(params, carry, obs, first):
+        features = jnp.tanh(obs @ params["embedding"])
+        return Outputs(Categorical(features @ params["policy"]), features @ params["value"]), carry
+
+    return Network(init, apply)
+
+
+def reached(**objects):
+    """The mean return of 128 episodes in the corridor after training."""
+    train = purerl.make_train(CFG, env=Corridor(), **objects)
+    run = jax.jit(lambda key: train.evaluate(train(key).state, key, max_steps=20).returns.mean())
+    return run(KEY)
+
+
+def test_an_environment():
+    assert reached() > 0.99
+
+
+def test_an_estimator():
+    assert reached(advantage=clipped_gae) > 0.99
+
+
+def test_a_policy_loss():
+    assert reached(policy_loss=drift_loss) > 0.99
+
+
+def test_a_network():
+    assert reached(network=bilinear(2, 32)) > 0.99
+    params = purerl.make_train(CFG, env=Corridor(), network=bilinear(2, 32)).init(KEY).params
+    assert set(params) == {"embedding", "policy", "value"}
+
+
+def test_they_sweep_like_everything_else():
+    sweep = jax.vmap(lambda lr: CFG.replace(lr=lr, total_timesteps=512))(jnp.array([1e-3, 1e-2]))
+    run = lambda cfg: purerl.make_train(
+        cfg, env=Corridor(), advantage=clipped_gae, policy_loss=drift_loss, network=bilinear(2, 8)
+    )(KEY)
+    result = jax.jit(jax.vmap(run))(sweep)
+    assert not np.allclose(*result.state.params["policy"])
+
+
+def test_each_is_short():
+    for part in (clipped_gae, drift_loss, Corridor, bilinear):
+        assert len(inspect.getsource(part).splitlines()) < 30, part
+
+
+# --- numbers of low precision -----------------------------------------------------------------------------------------
+
+
+def test_numbers_of_low_precision_become_float32():
+    """Rewards, advantages and losses of a user's functions, whatever these compute in."""
+    half, seen = lambda x: x.astype(jnp.bfloat16), {}
+
+    def advantage(steps, cfg):
+        seen["reward"] = steps.reward.dtype
+        return jax.tree.map(half, purerl.advantages.gae(steps, cfg.gamma, cfg.gae_lambda))
+
+    def measure(state, batch):
+        seen.update(advantage=batch.steps.advantage.dtype, target=batch.steps.target.dtype)
+        return {}
+
+    objects = {
+        "reward_shaper": lambda reward, steps: half(reward),
+        "intrinsic": (lambda key, obs: jnp.float32(0), lambda state, steps: (half(steps.reward), state)),
+    }
+    train = purerl.make_train(CFG, env=probes.Varied(), advantage=advantage, measure=measure, **objects)
+    jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
+    loss = checked_loss(lambda outputs, old, advantage, cfg: half(advantage))
+    seen["loss"] = jax.eval_shape(loss, *(jax.ShapeDtypeStruct((2, 3), jnp.float32),) * 3, CFG).dtype
+    doubles = simulator.simulator._replace(action_space=purerl.Box(np.full(2, -1.0), np.full(2, 1.0)))
+    seen["bounds"] = purerl.make_train(CFG, env=doubles).env.action_space.high.dtype
+    assert seen == dict.fromkeys(("reward", "advantage", "target", "loss", "bounds"), np.dtype(np.float32))

@@ -1,0 +1,222 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from purerl.algorithms.ppo import ppo_loss, value_term
+from purerl.config.algorithms import PPOConfig
+from purerl.core.keys import clock_at
+from purerl.core.reductions import Axis, mean, on_axis, pmax, quantile, total
+from purerl.core.types import Sample, Sequences
+from purerl.envs import make_env
+from purerl.learning.advantages import moments
+from purerl.learning.batch import sequences
+from purerl.learning.optimizers import Optimizer
+from purerl.learning.phases import Phase, init_phase, run_phase
+from purerl.networks.actor_critic import actor_critic
+from tests.helpers.programs import branches
+from tests.helpers.tiny import PLAIN, learner
+
+KEY = jax.random.key(0)
+
+
+def seen(params, batch):
+    """A loss whose gradient is a histogram of the samples in its minibatch."""
+    return (params["policy"] * jax.nn.one_hot(batch.steps.ravel(), params["policy"].size).sum(0)).sum(), {}
+
+
+def phase_of(loss, lr=1.0, optimizer=None, **changes):
+    moving = Optimizer(optimizer or optax.identity(), True, rate=lambda clock, step: jnp.float32(lr))
+    default = {"name": "p", "loss": loss, "optimizer": moving, "groups": None, "epochs": 1, "minibatches": 1}
+    return Phase(**default | {"max_grad_norm": jnp.float32(jnp.inf)} | changes)
+
+
+def run(phase, params, data, clock=None):
+    clock = clock_at(0) if clock is None else clock
+    return jax.jit(lambda *a: run_phase(phase, *a))(clock, KEY, params, init_phase(phase, params), data)
+
+
+# --- training sequences -----------------------------------------------------------------------------------------------
+
+
+def test_flat_sequences_are_time_major_samples():
+    steps = jnp.arange(12).reshape(4, 3)
+    data = sequences(steps, (), 1)
+    np.testing.assert_array_equal(data.steps, np.arange(12)[None])
+
+
+def test_whole_environment_columns():
+    steps, carry = jnp.arange(12).reshape(4, 3), jnp.arange(3)[None] * 10
+    data = sequences(steps, carry, 4)
+    np.testing.assert_array_equal(data.steps, steps)
+    np.testing.assert_array_equal(data.carry, [0, 10, 20])
+
+
+def test_chunks_are_contiguous_and_keep_their_own_carry():
+    T, B, L = 6, 3, 2
+    steps = jnp.arange(T)[:, None] * 100 + jnp.arange(B)[None]
+    carry = jnp.broadcast_to(steps[::L], (T // L, B))  # the carry names the step it comes before
+    data = sequences(steps, carry, L)
+    assert data.steps.shape == (L, T * B // L)
+    np.testing.assert_array_equal(data.steps[0], data.carry)
+    np.testing.assert_array_equal(data.steps[1], data.carry + 100)
+
+
+def test_columns_match_the_reference_vector(vectors):
+    given, expected = vectors["minibatch_layouts"]
+    data = sequences(jnp.arange(12).reshape(given["T"], given["N"]), (), given["T"])
+    np.testing.assert_array_equal(data.steps[:, 0], expected["env_columns_first_of_3"][0])
+
+
+class Seen(Exception):
+    """Carries the first minibatch out of a loss."""
+
+
+@pytest.mark.parametrize(
+    ("layout", "key", "count"),
+    [("flat", "skrl_contiguous", 2), ("time", "rlib_time_rows", 2), ("env", "env_columns_first_of_3", 3)],
+)
+def test_layouts_match_the_reference_vector(vectors, monkeypatch, layout, key, count):
+    """The samples of the first minibatch, for the identity in place of a random order."""
+    given, expected = vectors["minibatch_layouts"]
+    T, B = given["T"], given["N"]
+    length, block = {"flat": (1, 1), "time": (1, B), "env": (T, 1)}[layout]
+
+    def loss(params, batch):
+        raise Seen(batch.steps.T.ravel())
+
+    monkeypatch.setattr("purerl.learning.phases.permutation", lambda key, n: jnp.arange(n))
+    phase, params = phase_of(loss, minibatches=count, block=block), {"policy": jnp.zeros(1)}
+    data = sequences(jnp.arange(T * B).reshape(T, B), (), length)
+    with jax.disable_jit(), pytest.raises(Seen) as seen:
+        run_phase(phase, clock_at(0), KEY, params, init_phase(phase, params), data)
+    np.testing.assert_array_equal(seen.value.args[0], expected[key][0])
+
+
+def test_rows_of_time_stay_together_and_all_are_seen():
+    T, B = 6, 4
+    rows = lambda params, batch: ((params["policy"] * jax.nn.one_hot(batch.steps[0] // B, T).sum(0)).sum(), {})
+    counted = lambda params, batch: (rows(params, batch)[0], {"rows": (jax.nn.one_hot(batch.steps[0] // B, T).sum(0) == B).sum()})
+    phase = phase_of(counted, minibatches=3, block=B)
+    moved, _, metrics = run(phase, {"policy": jnp.zeros(T)}, sequences(jnp.arange(T * B).reshape(T, B), (), 1))
+    np.testing.assert_array_equal(moved["policy"], np.full(T, -B))
+    assert metrics["rows"].total == T  # two whole rows in each of three minibatches
+
+
+# --- the gradient loop ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "minibatches", "epochs"), [(12, 4, 3), (10, 1, 2), (7, 7, 1)])
+def test_every_epoch_sees_every_sample_once(n, minibatches, epochs):
+    params = {"policy": jnp.zeros(n)}
+    data = Sequences(jnp.arange(n)[None], ())
+    moved, _, metrics = run(phase_of(seen, epochs=epochs, minibatches=minibatches), params, data)
+    np.testing.assert_array_equal(moved["policy"], np.full(n, -epochs))
+    assert metrics["grad_norm"].count == epochs * minibatches
+
+
+def test_each_epoch_has_its_own_order():
+    def order(params, batch):
+        return (params["policy"] * 0).sum(), {"first": batch.steps[0, 0].astype(jnp.float32)}
+
+    data = Sequences(jnp.arange(1000)[None], ())
+    totals = [run(phase_of(order, epochs=e, minibatches=2), {"policy": jnp.zeros(1)}, data)[2]["first"].total for e in (1, 2, 3)]
+    assert len(set(np.diff([0, *totals]).tolist())) == 3
+
+
+def test_only_the_group_moves_and_the_rest_is_seen():
+    loss = lambda params, batch: ((params["policy"] * params["value"]).sum(), {})
+    params = {"policy": jnp.ones(2), "value": jnp.full(2, 3.0)}
+    moved, _, metrics = run(phase_of(loss, lr=0.1, groups=("policy",)), params, Sequences(jnp.zeros((1, 4)), ()))
+    np.testing.assert_allclose(moved["policy"], 1 - 0.1 * 3, rtol=1e-6)
+    np.testing.assert_array_equal(moved["value"], params["value"])
+    assert "grad_norm/value" not in metrics
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 100.0, np.inf])
+def test_the_joint_norm_is_clipped_and_both_are_reported(max_norm):
+    loss = lambda params, batch: (3 * params["policy"].sum() + 4 * params["value"].sum(), {})
+    params = {"policy": jnp.zeros(1), "value": jnp.zeros(1)}
+    phase = phase_of(loss, max_grad_norm=jnp.float32(max_norm))
+    moved, _, metrics = run(phase, params, Sequences(jnp.zeros((1, 4)), ()))
+    scale = min(1, max_norm / 5)
+    np.testing.assert_allclose([moved["policy"][0], moved["value"][0]], [-3 * scale, -4 * scale], rtol=1e-6)
+    assert [metrics[n].read() for n in ("grad_norm", "grad_norm/policy", "grad_norm/value")] == [5, 3, 4]
+
+
+def test_due_every_third_update_and_counted_only_then():
+    params = {"policy": jnp.zeros(4)}
+    phase, data = phase_of(seen, every=3), Sequences(jnp.arange(4)[None], ())
+    for i in (0, 1, 2, 3, 5, 2**32 + 1):
+        moved, _, metrics = run(phase, params, data, clock_at(i))
+        ran = i % 3 == 2
+        assert moved["policy"].any() == ran
+        assert metrics["grad_norm"].count == int(ran)
+
+
+def test_a_due_phase_stays_a_branch_under_vmap_over_seeds():
+    params, data = {"policy": jnp.zeros((5, 4))}, Sequences(jnp.arange(4)[None], ())
+    phase = phase_of(seen, every=3)
+    opt_state = jax.vmap(lambda p: init_phase(phase, p))(params)
+    go = lambda clock, params, opt_state: run_phase(phase, clock, KEY, params, opt_state, data)
+    clocks = jax.tree.map(lambda x: jnp.broadcast_to(x, 5), clock_at(0))
+    assert branches(jax.vmap(go, in_axes=(None, 0, 0)), clock_at(0), params, opt_state) == 1
+    assert branches(jax.vmap(go), clocks, params, opt_state) == 0
+
+
+def test_adam_counts_every_gradient_step():
+    params = {"policy": jnp.zeros(12)}
+    phase = phase_of(seen, optimizer=optax.scale_by_adam(), epochs=3, minibatches=4)
+    _, opt_state, _ = run(phase, params, Sequences(jnp.arange(12)[None], ()))
+    assert opt_state.count == 12
+
+
+@pytest.mark.slow
+def test_minibatch_steps_add_up_to_the_full_gradient():
+    """With plain gradient descent and a tiny rate, an epoch of M minibatches moves as far as M steps on the whole batch."""
+    cfg = PPOConfig(**PLAIN, advantage_norm="none")
+    env = make_env("CartPole-v1", (), {})
+    network = actor_critic(cfg, env.observation_space, env.action_space)
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=(1, 64, *shape)), jnp.float32)
+    steps = Sample(draw(4), jnp.zeros((1, 64), bool), jnp.int32(draw() > 0), draw() * 0.1 - 0.7, draw(), draw(), draw())
+    params = network.init(KEY, steps.obs)
+    loss = ppo_loss(learner(cfg, network), value_term)
+    # Steps of 1e-6 are below what float32 parameters resolve, so the optimizer's state adds them up.
+    adding_up = optax.GradientTransformation(
+        lambda params: jax.tree.map(jnp.zeros_like, params), lambda g, total, _: (g, jax.tree.map(jnp.add, total, g))
+    )
+    _, gone, _ = run(phase_of(loss, 1e-6, adding_up, minibatches=8), params, Sequences(steps, ()))
+    gradient = jax.grad(lambda p: loss(p, Sequences(steps, ()))[0])(params)
+    for group in params:
+        want = 8 * ravel_pytree(gradient[group])[0]
+        assert jnp.linalg.norm(gone[group] - want) < 1e-3 * jnp.linalg.norm(want)
+
+
+# --- over devices -----------------------------------------------------------------------------------------------------
+
+
+def test_reductions_pool_over_an_axis():
+    x = jnp.float32(np.random.default_rng(0).normal(size=(4, 8)) + np.arange(4)[:, None] * 10)  # unequal shards
+    reduced = lambda x: (mean(x), *moments(x), total(x), pmax(x), quantile(x, 0.7))
+    pooled, whole = jax.vmap(on_axis(reduced, Axis("d", 4)), axis_name="d")(x), reduced(x)
+    for got, want in zip(pooled, whole, strict=True):
+        np.testing.assert_allclose(got, np.full(4, want), rtol=1e-6)
+
+
+def test_gradients_pool_over_an_axis():
+    loss = lambda params, batch: ((params["policy"] * batch.steps.mean()).sum(), {})
+    params, steps = {"policy": jnp.ones(1)}, jnp.arange(8.0).reshape(4, 1, 2)
+    phase = phase_of(loss)
+    go = lambda steps: run_phase(
+        phase,
+        clock_at(0),
+        KEY,
+        params,
+        init_phase(phase, params),
+        Sequences(steps, ()),
+    )[0]
+    moved = jax.vmap(on_axis(go, Axis("d", 4)), axis_name="d")(steps)
+    np.testing.assert_allclose(moved["policy"][:, 0], np.full(4, 1 - 3.5), rtol=1e-6)

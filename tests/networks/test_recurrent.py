@@ -1,0 +1,345 @@
+"""Memories: when they are emptied, what they are trained on, and that everything else works with them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+import purerl
+from purerl.acting.rollout import collect, reset_actor
+from purerl.core.spaces import Discrete
+from purerl.envs import make_env
+from purerl.envs.previous import with_previous
+from purerl.learning.batch import sequences
+from purerl.networks.actor_critic import actor_critic
+from purerl.networks.recurrent import GRU, LSTM, MinGRU
+from tests.helpers.configs import EVERYTHING
+from tests.helpers.interrupted import fitted, stopped
+from tests.helpers.probes import Probe, Rich, Varied, acting
+from tests.helpers.programs import equations
+from tests.helpers.tiny import CFG, digest, tiny
+
+KEY = jax.random.key(0)
+KINDS = ["gru", "lstm", "min_gru"]
+one_cell = pytest.mark.parametrize("kind", ["gru", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
+REMEMBERS = CFG.replace(memory="gru", memory_size=8)
+
+
+class Counting(Probe):
+    """The observation counts; episodes of 5 steps, which divides no rollout here. Actions play no part."""
+
+    length = 5
+
+    def observe_state(self, state):
+        return jnp.full(1, state.time, jnp.float32) / 5
+
+
+# --- the cells --------------------------------------------------------------------------------------------------------
+
+
+def drawn(module, carry):
+    """A cell with random parameters, its inputs, and where episodes begin."""
+    x = jax.random.normal(KEY, (7, 4, 3))
+    first = jnp.zeros((7, 4), bool).at[0].set(True).at[3, 1].set(True)
+    params = module.init(KEY, carry, x, first)["params"]
+    params = jax.tree.map(lambda p: jax.random.normal(jax.random.key(p.size), p.shape), params)
+    return params, x, first
+
+
+def flax_steps(cell, variables, carry, x, first):
+    out = []
+    for t in range(len(x)):
+        carry = jax.tree.map(lambda h: jnp.where(first[t][:, None], 0.0, h), carry)  # noqa: B023
+        carry, y = cell.apply({"params": variables}, carry, x[t])
+        out.append(y)
+    return jnp.stack(out)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize(("cell", "count"), [(GRU(5), 1), (LSTM(5), 2)], ids=["gru", "lstm"])
+def test_the_gradient_of_a_cell_is_that_of_its_steps_one_by_one(cell, count, dtype):
+    """Also under `vmap`, and where the carry and the inputs are differentiated."""
+    carry = jax.random.normal(jax.random.key(1), (count, 4, 5))
+    carry = carry[0] if count == 1 else tuple(carry)
+    params, x, first = drawn(cell, carry)
+    weight = jax.random.normal(jax.random.key(2), (7, 4, 5))
+
+    def at_once(params, carry, x):
+        outputs, after = cell.apply({"params": params}, carry, x.astype(dtype), first)
+        return (outputs * weight).sum() + sum(h.sum() for h in jax.tree.leaves(after))
+
+    def one_by_one(params, carry, x):
+        total = 0.0
+        for t in range(len(x)):
+            outputs, carry = cell.apply({"params": params}, carry, x[t : t + 1].astype(dtype), first[t : t + 1])
+            total += (outputs[0] * weight[t]).sum()
+        return total + sum(h.sum() for h in jax.tree.leaves(carry))
+
+    got, want = (jax.grad(f, argnums=(0, 1, 2))(params, carry, x) for f in (at_once, one_by_one))
+    close = lambda a, b: np.testing.assert_allclose(
+        a, b, **({"rtol": 1e-4, "atol": 1e-5} if dtype == jnp.float32 else {"atol": 0.3})
+    )
+    jax.tree.map(close, got, want)
+    many = lambda tree: jax.tree.map(lambda y: jnp.stack([y, 2 * y]), tree)
+    rows = jax.vmap(jax.grad(at_once, argnums=(0, 1, 2)))(many(params), many(carry), many(x))
+    jax.tree.map(lambda a, b: close(a[0], b), rows, want)
+
+
+def gru_of_flax(params):
+    """Parameters of a GRU as flax's cell has them."""
+    bias = params["bias"].reshape(3, 5)
+    gate = lambda name, i: {"kernel": params["input"][name]["kernel"], "bias": bias[i]}
+    recurrent = {name: {"kernel": params["recurrent"][full]["kernel"]} for name, full in (("hr", "reset"), ("hz", "update"))}
+    theirs = {"ir": gate("reset", 0), "iz": gate("update", 1), "in": gate("candidate", 2), **recurrent}
+    return theirs | {"hn": {"kernel": params["recurrent"]["candidate"]["kernel"], "bias": params["recurrent_bias"]}}
+
+
+def lstm_of_flax(params):
+    """Parameters of an LSTM as flax's cell has them."""
+    bias = params["bias"].reshape(4, 5)
+    gates = {"i": "input", "f": "forget", "o": "output", "g": "candidate"}
+    theirs = {f"i{short}": {"kernel": params["input"][name]["kernel"]} for short, name in gates.items()}
+    for i, (short, name) in enumerate(gates.items()):
+        theirs[f"h{short}"] = {"kernel": params["recurrent"][name]["kernel"], "bias": bias[i]}
+    return theirs
+
+
+def test_the_gru_is_that_of_flax():
+    h = jax.random.normal(jax.random.key(1), (4, 5))
+    params, x, first = drawn(GRU(5), h)
+    got, after = GRU(5).apply({"params": params}, h, x, first)
+    np.testing.assert_allclose(got, flax_steps(nn.GRUCell(5), gru_of_flax(params), h, x, first), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(after, got[-1])
+
+
+def test_the_lstm_is_that_of_flax():
+    c, h = jax.random.normal(jax.random.key(1), (2, 4, 5))
+    params, x, first = drawn(LSTM(5), (c, h))
+    got, after = LSTM(5).apply({"params": params}, (c, h), x, first)
+    np.testing.assert_allclose(got, flax_steps(nn.LSTMCell(5), lstm_of_flax(params), (c, h), x, first), rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(after[1], got[-1])
+
+
+CELLS_OF_FLAX = {"gru": (GRU(5), nn.GRUCell(5), gru_of_flax), "lstm": (LSTM(5), nn.LSTMCell(5), lstm_of_flax)}
+
+
+@pytest.mark.parametrize("kind", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
+def test_the_gradient_is_that_of_flax_by_plain_differentiation(kind):
+    """Of parameters, carry and inputs, over steps at which episodes begin."""
+    cell, theirs, as_theirs = CELLS_OF_FLAX[kind]
+    carry = jax.random.normal(jax.random.key(1), (4, 5))
+    carry = (carry, 2 * carry) if kind == "lstm" else carry
+    params, x, first = drawn(cell, carry)
+    x, first, weight = x[:4], first[:4].at[0, 2:].set(False), jax.random.normal(jax.random.key(2), (4, 4, 5))
+    ours = lambda params, carry, x: (cell.apply({"params": params}, carry, x, first)[0] * weight).sum()
+    plain = lambda params, carry, x: (flax_steps(theirs, as_theirs(params), carry, x, first) * weight).sum()
+    got, want = jax.jit(lambda *x: [jax.grad(f, argnums=(0, 1, 2))(*x) for f in (ours, plain)])(params, carry, x)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, want)
+    for h in jax.tree.leaves(got[1]):
+        assert np.asarray(h).any(-1).tolist() == [False, False, True, True]  # none of an episode that is over
+
+
+def test_the_minimal_gru_is_its_recurrence():
+    h = jax.random.normal(jax.random.key(1), (4, 5))
+    params, x, first = drawn(MinGRU(5), h)
+    got, after = MinGRU(5).apply({"params": params}, h, x, first)
+    for t in range(len(x)):
+        gate, new = (
+            x[t] @ params["input"][name]["kernel"] + params["bias"][i][None] for i, name in enumerate(("update", "candidate"))
+        )
+        h = jnp.where(first[t][:, None], 0.0, h)
+        h = (1 - nn.sigmoid(gate)) * h + nn.sigmoid(gate) * new
+        np.testing.assert_allclose(got[t], h, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(after, got[-1])
+
+
+def test_recurrent_weights_begin_orthogonal_and_biases_at_zero():
+    params = tiny(REMEMBERS).init(KEY).params["policy"]["memory"]["layer_0"]
+    for name in ("reset", "update", "candidate"):
+        kernel = params["recurrent"][name]["kernel"]
+        np.testing.assert_allclose(kernel @ kernel.T, np.eye(8), atol=1e-5)
+    assert not params["bias"].any()
+    assert not params["recurrent_bias"].any()
+
+
+# --- when it is emptied -----------------------------------------------------------------------------------------------
+
+
+@one_cell
+@pytest.mark.parametrize("arch", ["separate", "shared"])
+def test_an_episode_begins_with_nothing_of_the_one_before(kind, arch):
+    train = tiny(REMEMBERS.replace(memory=kind, arch=arch, memory_layers=2))
+    params, obs = train.init(KEY).params, train.init(KEY).actor.obs[None]
+    empty = train.network.initial_carry(4)
+    full = jax.tree.map(lambda h: jax.random.normal(KEY, h.shape), empty)
+    says = lambda carry, first: digest(train.network.apply(params, carry, obs, jnp.full((1, 4), first)))
+    assert says(empty, True) == says(full, True) == says(empty, False)
+    assert says(full, False) != says(full, True)
+
+
+def combinations(*lengths):
+    """One length with one cell; the others are run with the slow tests."""
+    slow = lambda kind, length: [] if (kind, length) == ("gru", lengths[-1]) else [pytest.mark.slow]
+    cells = [pytest.param(kind, length, marks=slow(kind, length)) for kind in KINDS for length in lengths]
+    return pytest.mark.parametrize(("kind", "length"), cells)
+
+
+@combinations(0, 8, 1, 2)
+def test_the_ratio_is_one_across_episodes(kind, length):
+    """With a rate of 0; episodes of 1 to 5 steps, so that a rollout of 16 has more than three ends."""
+    cfg = REMEMBERS.replace(memory=kind, sequence_length=length, lr=0.0, lr_final=0.0, normalize_obs=True)
+    metrics = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)
+    assert (metrics["episodes"] > 4 * 3).all()
+    np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-6)
+    np.testing.assert_array_equal(metrics["clip_fraction"], 0)
+
+
+def rolled_out(kind, num_steps, length=None, rollouts=1):
+    cfg = REMEMBERS.replace(memory=kind)
+    env = make_env("", (), {}, Counting())
+    network = actor_critic(cfg, env.observation_space, env.action_space)
+    actor = reset_actor(env, network, 3, KEY)
+    params, found = network.init(KEY, actor.obs[None]), []
+    for i in range(rollouts):
+        actor, rollout, _ = collect(env, network, params, actor, jax.random.fold_in(KEY, i), num_steps, length=length)
+        found.append(rollout)
+    return network, params, actor, found
+
+
+@pytest.mark.slow
+@combinations(16, 4, 2)
+def test_replayed_memories_are_those_of_acting(kind, length):
+    network, params, actor, [rollout] = rolled_out(kind, 16, length)
+    data = sequences(rollout.steps, rollout.carry, length)
+    outputs, after = network.apply(params, data.carry, data.steps.obs, data.steps.first)
+    np.testing.assert_allclose(outputs.value, data.steps.value, atol=1e-6)
+    following = jax.tree.map(lambda c, last: jnp.concatenate([c[1:], last[None]]).reshape(-1, 8), rollout.carry, actor.carry)
+    for got, want in zip(jax.tree.leaves(after), jax.tree.leaves(following), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+@one_cell
+def test_memory_goes_on_from_one_rollout_to_the_next(kind):
+    _, _, last, twice = rolled_out(kind, 8, rollouts=2)
+    _, _, same, [once] = rolled_out(kind, 16)
+    value = jnp.concatenate([rollout.steps.value for rollout in twice])
+    np.testing.assert_allclose(value, once.steps.value, atol=1e-6)
+    assert len(set(np.round(value[:5, 0], 6).tolist())) == 5
+    np.testing.assert_allclose(value[5:10], value[:5], atol=1e-6)  # each episode is like the first
+    for got, want in zip(jax.tree.leaves(last.carry), jax.tree.leaves(same.carry), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+# --- what is trained on -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"minibatches": "flat"}, "must stay in order"),
+        ({"minibatches": "time"}, "must stay in order"),
+        ({"minibatches": "env", "sequence_length": 4}, "cannot be cut into sequences of 4"),
+        ({"sequence_length": 3}, "must divide num_steps = 16"),
+        ({"num_minibatches": 8}, "it must divide their number, 4"),
+        ({"memory": "none", "memory_inputs": ("action",)}, "nothing reads them"),
+        ({"memory_inputs": ("observation",)}, "some of 'action', 'reward'"),
+    ],
+)
+def test_what_would_tear_sequences_is_refused(changes, says):
+    with pytest.raises(purerl.ConfigError, match=says):
+        tiny(REMEMBERS.replace(**changes))
+
+
+def test_an_empty_carry_takes_the_same_path():
+    network = tiny().network
+    empty = network._replace(
+        initial_carry=lambda num_envs: {"nothing": ()}, apply=lambda p, c, o, f: (network.apply(p, (), o, f)[0], c)
+    )
+    assert digest(jax.jit(tiny(network=empty))(KEY).state.params) == digest(jax.jit(tiny(network=network))(KEY).state.params)
+
+
+@pytest.mark.slow
+def test_the_program_does_not_grow_with_the_rollout():
+    sizes = [equations(jax.make_jaxpr(tiny(REMEMBERS.replace(num_steps=n, sequence_length=8)))(KEY).jaxpr) for n in (16, 1024)]
+    assert sizes[0] == sizes[1]
+
+
+# --- what it reads besides --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["discrete", "box", "multi_discrete", "multi_binary"])
+def test_the_step_before_is_shown(kind):
+    env = with_previous(make_env("", (), {}, acting(Varied, kind)()), ("action", "reward"))
+    env_state, obs = env.reset(jax.random.split(KEY, 3))
+    space = env.action_space
+    action = jnp.ones((3, *space.shape), space.dtype)
+    assert not obs["previous_reward"].any()
+    for _ in range(4):
+        before = obs
+        after = env.step(jax.random.split(KEY, (2, 3)), env_state, action)
+        done = after.terminated | after.truncated
+        env_state, obs = after.env_state, after.obs
+        np.testing.assert_array_equal(after.next_obs["previous_reward"], after.reward)
+        np.testing.assert_array_equal(obs["previous_reward"], jnp.where(done, 0, after.reward))
+        for x in jax.tree.leaves(after.next_obs["previous_action"]):
+            np.testing.assert_array_equal(x, jnp.ones_like(x))
+        for x in jax.tree.leaves(obs["previous_action"]):
+            began = -1 if kind in ("discrete", "multi_discrete") else 0
+            np.testing.assert_array_equal(x, jnp.where(done.reshape(-1, *[1] * (x.ndim - 1)), began, jnp.ones_like(x)))
+    assert jax.tree.map(jnp.shape, before) == jax.tree.map(jnp.shape, obs)
+
+
+def test_only_the_memory_reads_it():
+    train = tiny(REMEMBERS.replace(memory_inputs=("action", "reward")))
+    params = train.init(KEY).params["policy"]
+    assert params["torso"]["Dense_0"]["kernel"].shape[0] == 4
+    assert params["memory"]["layer_0"]["input"]["reset"]["kernel"].shape[0] == 16 + 2 + 1
+    assert train.env.observation_space["previous_action"] == Discrete(2)
+
+
+# --- with everything else ---------------------------------------------------------------------------------------------
+
+ALL = EVERYTHING.replace(
+    memory="lstm", memory_size=8, memory_layers=2, memory_inputs=("action", "reward"), sequence_length=8, minibatches="auto"
+)
+
+
+@pytest.mark.slow
+def test_the_ratio_is_one_with_everything_on():
+    still = ALL.replace(lr=0.0, lr_max=0.0, lr_min=0.0, warmup_steps=0, learning_starts=0, compute_dtype="float32")
+    result = jax.jit(purerl.make_train(still, env=Rich()))(KEY)
+    metrics = purerl.summarize(result.metrics)
+    np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-6)
+    np.testing.assert_array_equal(metrics["clip_fraction"], 0)
+    assert not metrics["info/illegal"].any()
+
+
+@pytest.mark.slow
+def test_everything_with_a_memory_resumes_to_the_same_bits(tmp_path):
+    whole = fitted(cfg=ALL, env=Rich())
+    stopped(tmp_path, 4, cfg=ALL, env=Rich())
+    assert digest(fitted(cfg=ALL, env=Rich(), directory=tmp_path).state) == digest(whole.state)
+    loaded = purerl.load(tmp_path, env=Rich())
+    episodes = loaded.train.evaluate(loaded.state, KEY, 16, max_steps=6)
+    assert episodes.finished.all()
+    assert not episodes.info["illegal"].any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("box", [False, True])
+def test_seeds_and_configs_side_by_side(box):
+    sweep = jax.vmap(lambda x: REMEMBERS.replace(lr=x, sequence_length=4))(jnp.array([1e-3, 1e-2]))
+    run = jax.vmap(lambda cfg, key: tiny(cfg, box=box)(key).state, in_axes=(0, None))
+    many = jax.jit(jax.vmap(run, in_axes=(None, 0)))(sweep, jax.random.split(KEY, 2))
+    assert many.actor.carry["policy"][0].shape == (2, 2, 4, 8)
+    alone = jax.jit(tiny(REMEMBERS.replace(lr=1e-2, sequence_length=4), box=box))(jax.random.split(KEY, 2)[0]).state
+    for got, want in zip(jax.tree.leaves(many.params), jax.tree.leaves(alone.params), strict=True):
+        np.testing.assert_allclose(got[0, 1], want, rtol=2e-2, atol=2e-3)
+
+
+def test_the_minimal_gru_where_floats_have_64_bits():
+    with jax.enable_x64(True):
+        with pytest.warns(UserWarning, match="observations of float64"):
+            train = purerl.make_train(purerl.PPOConfig(memory="min_gru", memory_size=8))
+        assert {x.dtype for x in jax.tree.leaves(jax.eval_shape(train.init, jax.random.key(0)).params)} == {np.dtype(np.float32)}

@@ -1,0 +1,219 @@
+"""Checkpoints on disk: what comes back, and what a damaged or foreign one gives."""
+
+import gc
+import json
+import os
+import pathlib
+import re
+import shutil
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl.runs.storage import checkpoint
+from purerl.runs.storage.checkpoint import Store, run_directory
+from tests.helpers.interrupted import StopAt, fitted
+from tests.helpers.probes import Varied
+from tests.helpers.tiny import digest
+
+
+def test_every_kind_of_array_comes_back_bit_for_bit(tmp_path):
+    tree = {
+        "nan payload": np.array([0x7FC00001, 0xFFC12345], np.uint32).view(np.float32),
+        "zeros": np.array([0.0, -0.0], np.float32),
+        "half": jnp.array([1.5, -3], jnp.bfloat16),
+        "bytes": jnp.arange(5, dtype=jnp.uint8),
+        "flags": jnp.array([True, False]),
+        "scalar": jnp.uint32(2**32 - 1),
+        "empty": jnp.zeros((0, 3)),
+        "nothing": (),
+        "key": jax.random.key(7),
+        "keys": jax.random.split(jax.random.key(7, impl="rbg"), 3),
+    }
+    store = Store(tmp_path)
+    store.save(0, tree, {"note": "x"})
+    store.wait()
+    saved = store.load(0)
+    back = checkpoint.to_tree(saved.arrays, tree)
+    assert digest(back) == digest(tree)
+    assert saved.record["note"] == "x"
+    assert [str(x.dtype) for x in jax.tree.leaves(back)] == [str(x.dtype) for x in jax.tree.leaves(tree)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_save_that_fails_is_not_silent(tmp_path):
+    store = Store(tmp_path / "a")
+    store.save(1, {"x": np.zeros(3)}, {})
+    store.wait()
+    shutil.rmtree(tmp_path / "a")
+    (tmp_path / "a").write_text("in the way")
+
+    def save():
+        store.save(2, {"x": np.zeros(3)}, {})
+        store.wait()
+
+    with pytest.raises(purerl.CheckpointError, match="update 2 could not be saved"):
+        save()
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A directory with checkpoints of updates 3 and 6, its newest the one to damage."""
+    directory = tmp_path_factory.mktemp("run")
+    fitted(directory=directory, save_every=3, recorders=(StopAt(6),))
+    return directory
+
+
+def files_of(directory):
+    newest = directory / "checkpoints" / "6"
+    return sorted(path.relative_to(directory) for path in newest.rglob("*") if path.is_file())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves its event loops behind
+def test_a_damaged_checkpoint_is_told_or_makes_no_difference(run, tmp_path):
+    """Each file in turn with a bit flipped, cut to nothing, or gone: never different numbers."""
+    good = digest(purerl.load(run, env=Varied()).state)
+    damages = {
+        "flipped": lambda path: path.write_bytes(bytes([*(data := bytearray(path.read_bytes()))[:-1], data[-1] ^ 1])),
+        "flipped inside": lambda path: path.write_bytes(flipped(path.read_bytes())),
+        "cut": lambda path: path.write_bytes(b""),
+        "gone": lambda path: path.unlink(),
+    }
+    told = 0
+    for file in files_of(run):
+        for damage in damages.values() if (run / file).stat().st_size else [damages["gone"]]:
+            copy = tmp_path / "copy"
+            shutil.copytree(run, copy)
+            damage(copy / file)
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                loaded = purerl.load(copy, env=Varied())
+            messages = [warning for warning in caught if "taking the one before" in str(warning.message)]
+            assert loaded.updates == (3 if messages else 6)
+            assert messages or digest(loaded.state) == good
+            told += bool(messages)
+            shutil.rmtree(copy)
+    assert told > len(files_of(run))
+    gc.collect()  # here, where what Orbax leaves behind is expected
+
+
+def flipped(data):
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 0x10]) + data[middle + 1 :]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_auto_goes_on_from_the_one_before_a_damaged_one(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    data = max((copy / "checkpoints" / "6" / "state").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    data.write_bytes(flipped(data.read_bytes()))
+    with pytest.raises(purerl.CheckpointCorrupt):
+        fitted(directory=copy, resume="must")
+    with pytest.warns(UserWarning, match="taking the one before"):
+        result = fitted(directory=copy)
+    assert result.progress.began[0] == 3
+    assert digest(result.state) == digest(fitted().state)
+    gc.collect()
+
+
+@pytest.mark.slow
+def test_foreign_files_and_times_do_not_matter(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    checkpoints = copy / "checkpoints"
+    (checkpoints / "evil.pkl").write_bytes(b"cos\nsystem\n(S'touch evil'\ntR.")
+    (checkpoints / "..99").mkdir()
+    (checkpoints / "passwd").symlink_to("/etc/passwd")
+    (checkpoints / "7.orbax-checkpoint-tmp").mkdir()
+    os.utime(checkpoints / "6", (1e9, 1e9))  # the newest one is the oldest by its time
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert fitted(directory=copy).progress.began[0] == 6
+    assert not (checkpoints / "7.orbax-checkpoint-tmp").exists()
+    assert not pathlib.Path("evil").exists()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_record_that_promises_too_much_is_refused_before_anything_is_allocated(run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    path = copy / "checkpoints" / "6" / "_CHECKPOINT_METADATA"
+    metadata = json.loads(path.read_text())
+    record = json.loads(metadata["custom_metadata"]["record"])
+    leaf = next(name for name in record["leaves"] if "kernel" in name)
+    record["leaves"][leaf][0] = "float32[1000000000, 1000000000]"
+    text = json.dumps(record)
+    metadata["custom_metadata"] = {"record": text, "sha256": checkpoint._sha256(text.encode())}
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(purerl.CheckpointCorrupt, match=r"kernel.* has the shape"):
+        purerl.load(copy, updates=6, env=Varied())
+
+
+def test_a_changed_record_beside_its_old_checksum_is_refused(run, tmp_path):
+    """Another `lr` than the run had; the error names the file."""
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    path = copy / "checkpoints" / "6" / "_CHECKPOINT_METADATA"
+    text = path.read_text()
+    changed = re.sub(r'(\\"lr\\": )[0-9.e-]+', r"\g<1>0.5", text)
+    assert changed != text
+    assert json.loads(json.loads(changed)["custom_metadata"]["record"])["config"]["lr"] == 0.5
+    path.write_text(changed)
+    with pytest.raises(purerl.CheckpointCorrupt, match=f"the record of {re.escape(str(path.parent))} is not what was written"):
+        purerl.load(copy, updates=6, env=Varied())
+
+
+BAD_DIRECTORIES = [
+    ("", "must be a path"),
+    (7, "must be a path"),
+    ("a\nb", "control characters"),
+    ("gs://bucket/run", "local or mounted"),
+    ("/proc/run", "cannot be written to"),
+    (__file__, "cannot be written to"),
+]
+
+
+@pytest.mark.parametrize(("directory", "says"), BAD_DIRECTORIES, ids=[f"56-{i}" for i in range(len(BAD_DIRECTORIES))])
+def test_a_directory_that_cannot_be_one_is_refused(directory, says):
+    with pytest.raises(purerl.ConfigError, match=says):
+        fitted(directory=directory)
+
+
+def test_directories_are_made_absolute_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert run_directory("a/b") == tmp_path / "a" / "b"
+    assert run_directory("~/c") == tmp_path / "home" / "c"
+    fitted(updates=3, directory="run", save_every=1, recorders=(lambda _: monkeypatch.chdir("/"),))
+    assert purerl.load(tmp_path / "run", env=Varied()).updates == 3
+
+
+BAD_OPTIONS = [
+    ({"save_every": -1}, "save_every = -1: must be at least 0"),
+    ({"eval_every": 2.5}, "eval_every = 2.5: must be at least 0, not float"),
+    ({"keep": 0}, "keep = 0: must be at least 1"),
+    ({"save_seconds": 0}, "save_seconds = 0: must be above 0"),
+    ({"resume": "maybe"}, "resume = 'maybe': choose from 'auto', 'must', 'never'"),
+    ({"render_every": 1}, "render_every = 1: needs eval_every and a directory"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), BAD_OPTIONS, ids=[f"55-{i}" for i in range(len(BAD_OPTIONS))])
+def test_wrong_options_are_refused(options, says):
+    with pytest.raises(purerl.ConfigError) as error:
+        fitted(**options)
+    assert says in str(error.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*float64")
+def test_other_floats_than_32_bits_are_a_mismatch(run):
+    with jax.enable_x64(True), pytest.raises(purerl.CheckpointMismatch, match="x64: False in the checkpoint, True here"):
+        fitted(directory=run)

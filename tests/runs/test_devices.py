@@ -1,0 +1,126 @@
+"""Seeds over devices. The tests run with two CPU devices (`conftest.py`)."""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl.runs import processes
+from purerl.runs.devices import add_xla_flags
+from tests.helpers.tiny import CFG, at, tiny
+
+train = tiny(CFG)
+
+
+def keys(count):
+    return jax.random.split(jax.random.key(0), count)
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """Three seeds, each trained by itself."""
+    run = jax.jit(train)
+    return [run(key) for key in keys(3)]
+
+
+def close(got, want):
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_any_number_of_seeds(count, alone):
+    many = jax.jit(purerl.over_devices(train))(keys(3)[:count])
+    assert many.metrics["lr"].total.shape == (count, 4)
+    for i in range(count):
+        close(at(many.state.params, i), alone[i].state.params)
+
+
+@pytest.mark.slow
+def test_exact_rows_have_the_bits_of_their_run_alone(fresh_python):
+    """As users compile: with the flags of these tests XLA fuses the first operations of a row with what picks it."""
+    code = """
+import jax, purerl
+purerl.use_cores()
+from tests.helpers.tiny import at, digest, tiny
+keys = jax.random.split(jax.random.key(0), 3)
+many, alone = jax.jit(purerl.over_devices(tiny(), exact=True))(keys), jax.jit(tiny())
+print([digest(at(many, i)) == digest(alone(key)) for i, key in enumerate(keys)])
+"""
+    assert fresh_python(code, XLA_FLAGS="") == "[True, True, True]\n"
+
+
+def test_each_device_computes_its_share():
+    many = jax.jit(purerl.over_devices(train))(keys(4))
+    shards = jax.tree.leaves(many.state.params)[0].addressable_shards
+    assert [shard.device for shard in shards] == jax.local_devices()
+    assert {shard.data.shape[0] for shard in shards} == {2}
+
+
+@pytest.mark.slow
+def test_only_the_given_devices():
+    many = jax.jit(purerl.over_devices(train, devices=jax.local_devices()[1:]))
+    assert many(keys(2)).state.params.keys() == {"policy", "value"}
+
+
+@pytest.mark.parametrize(("count", "exact"), [pytest.param(4, False, marks=pytest.mark.slow), (3, True)])
+def test_the_clock_is_shared(count, exact):
+    """With `seed_axes` a state is spread over devices, all but its clock, and gradients stay those of each seed."""
+    spread = lambda f, **axes: jax.jit(purerl.over_devices(f, exact=exact, **axes))
+    state = spread(train.init, out_axes=train.seed_axes)(keys(count))
+    step = spread(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))
+    for _ in range(2):
+        state, metrics = step(state)
+    assert state.clock.low.shape == ()
+    assert state.clock.low == 2
+    assert metrics["lr"].total.shape == (count,)
+    alone, update = jax.jit(train.init)(keys(count)[2]), jax.jit(train.update)
+    for _ in range(2):
+        alone, _ = update(alone)
+    close(at(state.params, 2), alone.params)
+
+
+@pytest.mark.parametrize("exact", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_sweeps(exact):
+    sweep = jax.vmap(lambda lr: CFG.replace(lr=lr))(jnp.array([1e-3, 1e-2, 1e-1]))
+    run = lambda cfg, key: tiny(cfg)(key).state.params
+    got = jax.jit(purerl.over_devices(run, in_axes=(0, None), exact=exact))(sweep, keys(1)[0])
+    one = jax.jit(run)
+    for i in range(3):
+        close(at(got, i), one(at(sweep, i), keys(1)[0]))
+
+
+def test_cores_become_devices(fresh_python):
+    code = "import purerl, jax; purerl.use_cores(3); purerl.use_cores(2); print(len(jax.local_devices()))"
+    assert fresh_python(code) == "3\n"
+    chosen = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
+    assert fresh_python(code, **chosen) == "4\n"  # what was configured before is kept
+
+
+def test_too_late_to_use_the_cores(fresh_python):
+    code = """
+import warnings, jax, purerl
+jax.random.key(0)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    purerl.use_cores(2)
+print(len(caught), "purerl.use_cores()" in str(caught[0].message), len(jax.local_devices()))
+"""
+    assert fresh_python(code) == "1 True 1\n"
+
+
+def test_xla_flags_of_other_versions_are_left_out(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_given=1")
+    add_xla_flags("--xla_backend_optimization_level=0", "--xla_of_another_version=1", "--xla_given=1")
+    assert os.environ["XLA_FLAGS"] == "--xla_given=1 --xla_backend_optimization_level=0"
+
+
+def test_a_job_starts_without_xla_flags_of_other_versions(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_given=1")
+    monkeypatch.setattr(processes, "IN_ONE_ORDER", "--xla_of_another_version=1")
+    monkeypatch.setattr(jax.distributed, "initialize", lambda **options: None)
+    processes.join("127.0.0.1:1", num_processes=1, process_id=0)
+    assert os.environ["XLA_FLAGS"] == "--xla_given=1"

@@ -1,0 +1,313 @@
+"""A run that is stopped and goes on ends with the bits of the run that nothing interrupts."""
+
+import os
+import re
+import shutil
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl.runs.directory import warm_start
+from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard
+from purerl.runs.storage import checkpoint
+from tests.helpers.interrupted import UPDATES, fitted, stopped
+from tests.helpers.probes import Varied
+from tests.helpers.programs import compiles
+from tests.helpers.tiny import CFG, digest, tiny
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The run that nothing interrupts."""
+    return fitted(chunk_seconds=1e-9)
+
+
+@pytest.mark.slow
+def test_stopped_after_every_update_and_resumed(whole, tmp_path):
+    for update in range(1, UPDATES):
+        stopped(tmp_path, update)
+        with open(tmp_path / "curves.bin", "ab") as file:
+            file.write(bytes(1000))  # rows that a kill would leave behind its last checkpoint
+    result = fitted(directory=tmp_path)
+    assert digest(result.state) == digest(whole.state)
+    assert digest(result.metrics) == digest(whole.metrics)
+    assert result.progress.began[0] == UPDATES - 1
+
+
+@pytest.mark.slow
+def test_of_several_seeds_and_rows_of_several_updates(tmp_path):
+    several = {"num_seeds": 3, "cfg": CFG.replace(metrics_every=4)}
+    uninterrupted = fitted(**several)
+    stopped(tmp_path, 6, **several)
+    result = fitted(directory=tmp_path, **several)
+    assert digest(result.state) == digest(uninterrupted.state)
+    assert digest(result.metrics) == digest(uninterrupted.metrics)
+    assert result.metrics["lr"].total.shape == (3, 3)
+    loaded = purerl.load(tmp_path, env=Varied())
+    assert loaded.num_runs == 3
+    assert digest(loaded.state) == digest(uninterrupted.state)
+
+
+@pytest.mark.slow
+def test_what_happens_between_chunks_moves_no_bit(whole, tmp_path):
+    recorders = (JsonLines(tmp_path / "a.jsonl"), Csv(tmp_path / "b.csv", every=3), TensorBoard(tmp_path / "c"))
+    busy = {"eval_every": 2, "eval_episodes": 3, "eval_max_steps": 20, "save_every": 3, "recorders": recorders}
+    assert digest(fitted(directory=tmp_path, **busy).state) == digest(whole.state)
+
+
+@pytest.mark.slow
+def test_a_longer_run_begins_with_the_shorter_one(tmp_path):
+    constant = {"cfg": CFG.replace(lr_schedule="constant")}
+    short = fitted(updates=4, **constant)
+    fitted(directory=tmp_path, save_every=4, **constant)
+    assert digest(purerl.load(tmp_path, env=Varied(), updates=4).state) == digest(short.state)
+
+
+@pytest.mark.slow
+def test_nothing_of_the_new_process_leaks_into_the_state(whole, tmp_path):
+    """A state that goes on under a `Train` of its own, update by update, from a checkpoint on disk."""
+    stopped(tmp_path, 7)
+    train = tiny(CFG.replace(total_timesteps=64 * UPDATES))
+    state, update = purerl.restore(tmp_path, train), jax.jit(train.update)
+    assert int(state.clock) == 7
+    for _ in range(3):
+        state, _ = update(state)
+    for got, want in zip(jax.tree.leaves(state.params), jax.tree.leaves(whole.state.params), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)  # another program than fit's: rounding
+    again = purerl.restore(tmp_path, train)
+    for _ in range(3):
+        again, _ = update(again)
+    assert digest(again) == digest(state)
+
+
+def test_every_saved_leaf_matters(tmp_path):
+    """A leaf of the checkpoint that changes nothing of the next two updates would be dead weight, or a bug."""
+    train = tiny()
+    state = jax.jit(train.update)(jax.jit(train.init)(jax.random.key(0)))[0]
+    purerl.save(tmp_path, train, state)
+    state = purerl.restore(tmp_path, train)
+
+    @jax.jit
+    def later(state):
+        (state, a), (last, b) = (once := train.update(state)), train.update(once[0])
+        return last, a, b
+
+    expected, inert = digest(later(state)), []
+    leaves, structure = jax.tree_util.tree_flatten_with_path(state)
+    for i, (path, x) in enumerate(leaves):
+        other = [leaf for _, leaf in leaves]
+        other[i] = perturbed(x)
+        if digest(later(structure.unflatten(other))) == expected:
+            inert.append(jax.tree_util.keystr(path))
+    print("inert leaves:", inert)
+    assert inert == [".actor.first"]  # where a memory would be reset, and this network has none
+
+
+def perturbed(x):
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return jax.random.fold_in(x, 1)
+    return ~x if x.dtype == bool else x + jnp.ones((), x.dtype)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_of_its_update_while_the_next_chunk_runs(tmp_path):
+    """The state is donated to the next chunk while the checkpoint is still being written."""
+    fitted(directory=tmp_path, save_every=1, keep=UPDATES)
+    train = tiny(CFG.replace(total_timesteps=64 * UPDATES))
+    at = stopped(tmp_path / "other", 5)
+    assert digest(purerl.restore(tmp_path, train, updates=5)) == digest(at.state)
+
+
+def test_the_last_update_is_saved_and_lasting_ones_are_kept(tmp_path):
+    fitted(directory=tmp_path, save_every=3, keep=1, keep_every=6)
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [6, 10]
+
+
+def test_lasting_checkpoints_need_no_others(tmp_path):
+    fitted(directory=tmp_path, keep=1, keep_every=4)
+    assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [4, 8, 10]
+
+
+def test_a_run_of_which_nothing_was_kept_leaves_no_best_state(tmp_path):
+    """It was killed before its first checkpoint, and another run has its place."""
+    options = {"directory": tmp_path, "eval_every": 1, "eval_episodes": 2}
+    fitted(10, CFG.replace(lr=1e-6), seed=5, **options)
+    shutil.rmtree(tmp_path / "checkpoints")
+    fitted(4, **options)
+    best = purerl.load(tmp_path, best=True, env=Varied())
+    assert (best.labels, best.cfg.lr) == (("seed 0",), CFG.lr)
+    assert best.updates <= 4
+
+
+@pytest.mark.slow
+def test_evaluations_of_before_are_still_said_to_be_what_they_are(tmp_path):
+    constant = CFG.replace(lr_schedule="constant")
+    fitted(4, constant, directory=tmp_path, eval_every=2, eval_episodes=3)
+    fitted(6, constant, directory=tmp_path)
+    evaluated = {"episodes": 3, "deterministic": False, "max_steps": None, "env_params": {}}
+    assert checkpoint.newest_readable(tmp_path / "checkpoints").record["evaluated"] == evaluated
+
+
+def test_fit_keeps_its_directory_to_itself(tmp_path):
+    result = fitted(2, directory=tmp_path)
+    with pytest.raises(purerl.ConfigError, match="has a run of fit"):
+        purerl.save(tmp_path, result.run.train, result.state)
+    fitted(2, directory=tmp_path)
+
+
+def test_what_cannot_be_drawn_is_refused_before_anything_is_compiled(tmp_path):
+    with pytest.raises(purerl.ConfigError, match="no way of drawing it"):
+        fitted(2, directory=tmp_path / "a", eval_every=1, render_every=1)
+    assert not (tmp_path / "a" / "curves.bin").exists()
+
+
+def test_a_state_before_any_update_can_be_saved(tmp_path):
+    train = tiny()
+    state = jax.jit(train.init)(jax.random.key(3))
+    purerl.save(tmp_path, train, state)
+    purerl.save(tmp_path, train, jax.jit(train.update)(state)[0])
+    assert digest(purerl.restore(tmp_path, train, updates=0)) == digest(state)
+    assert int(purerl.load(tmp_path, env=Varied()).state.clock) == 1
+
+
+@pytest.mark.slow
+def test_fit_does_not_return_before_the_last_checkpoint_is_whole(fresh_python, tmp_path):
+    code = f"""
+import os, sys
+sys.path.insert(0, ".")
+import purerl
+from tests.helpers.probes import Varied
+from tests.helpers.tiny import CFG
+purerl.fit(CFG, env=Varied(), directory={str(tmp_path)!r})
+os._exit(0)
+"""
+    fresh_python(code, cwd=None)
+    assert purerl.load(tmp_path, env=Varied()).updates == 4
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+
+def refused(error, says, **kwargs):
+    before = compiles()
+    with pytest.raises(error, match=says):
+        fitted(**kwargs)
+    assert compiles() == before
+
+
+def test_another_run_in_the_directory_is_a_mismatch(tmp_path):
+    fitted(updates=2, directory=tmp_path)
+    mismatch = {"error": purerl.CheckpointMismatch, "directory": tmp_path}
+    begins = rf"\n  another run needs another directory; init_from={re.escape(repr(str(tmp_path)))} \(--init-from\) begins it"
+    refused(says=r"lr: 0.001 in the checkpoint, 0.01 here" + begins, cfg=CFG.replace(lr=0.01), **mismatch)
+    refused(says=r"num_envs: 4 in the checkpoint, 8 here" + begins, cfg=CFG.replace(num_envs=8), **mismatch)
+    sizes = r"hidden: \[16, 16\] in the checkpoint, \[8\] here\n  another run needs another directory$"
+    refused(says=sizes, cfg=CFG.replace(hidden=(8,)), **mismatch)
+    refused(says="seed: 0 in the checkpoint, 1 here", seed=1, **mismatch)
+    refused(says="num_seeds: 1 in the checkpoint, 2 here", num_seeds=2, **mismatch)
+    refused(says=r"env: observations float32\[4\] in the run, observations float32\[8\] here", env=Wider(), **mismatch)
+
+
+class Wider(Varied):
+    """Observations of another size: the config is the same, the arrays are not."""
+
+    def reset_env(self, key, params):
+        obs, state = super().reset_env(key, params)
+        return jnp.concatenate([obs, obs]), state
+
+    def step_env(self, key, state, action, params):
+        obs, *rest = super().step_env(key, state, action, params)
+        return (jnp.concatenate([obs, obs]), *rest)
+
+
+@pytest.mark.slow
+def test_resume_is_a_choice(tmp_path):
+    refused(purerl.ConfigError, "no checkpoint to resume from", directory=tmp_path, resume="must")
+    refused(purerl.ConfigError, "needs the directory", resume="must")
+    constant = {"cfg": CFG.replace(lr_schedule="constant"), "directory": tmp_path}
+    fitted(updates=2, resume="never", **constant)
+    refused(purerl.ConfigError, "has checkpoints, up to update 2", resume="never", **constant)
+    assert fitted(updates=3, resume="must", **constant).progress.began[0] == 2
+
+
+@pytest.mark.slow
+def test_other_versions_and_devices_are_noted(tmp_path, monkeypatch):
+    stopped(tmp_path, 3)
+    monkeypatch.setattr("purerl.runs.storage.checkpoint.PACKAGES", ("purerl",))
+    monkeypatch.setattr("purerl.__version__", "x")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0")
+    with pytest.warns(UserWarning, match=r"not bit-identically: purerl .* then, 0\.0 now"):
+        fitted(directory=tmp_path)
+
+
+@pytest.mark.slow
+def test_another_number_of_seeds_on_a_device_is_noted(tmp_path, monkeypatch):
+    constant = {"cfg": CFG.replace(lr_schedule="constant"), "directory": tmp_path}
+    fitted(updates=2, **constant)
+    monkeypatch.setattr("purerl.runs.trainer.Trainer.share", 4)
+    with pytest.warns(UserWarning, match="not bit-identically: runs on each device 1 then, 4 now"):
+        fitted(updates=3, **constant)
+
+
+def test_a_directory_has_one_writer_and_many_readers(tmp_path):
+    seen = []
+
+    def intrude(progress):
+        if progress.updates == 3:
+            with pytest.raises(purerl.DirectoryLocked, match=f"process {os.getpid()}"):
+                fitted(directory=tmp_path)
+            seen.append(purerl.load(tmp_path, env=Varied()).updates)
+
+    fitted(directory=tmp_path, save_every=1, recorders=(intrude,))
+    assert seen in ([2], [1])
+
+
+def test_a_lock_that_may_not_hold_between_hosts_says_so(tmp_path, monkeypatch, recwarn):
+    assert checkpoint.file_system(tmp_path) not in checkpoint.NETWORKS
+    for kind, told in (("ext4", 0), ("nfs4", 1)):
+        monkeypatch.setattr(checkpoint, "file_system", lambda directory, kind=kind: kind)
+        (tmp_path / ".holder").write_text("process 7 on another-host")
+        checkpoint.Lock(tmp_path).release()
+        assert len(recwarn) == told
+        checkpoint.Lock(tmp_path).release()  # an orderly end leaves nothing to warn of
+        assert len(recwarn) == told
+    assert "locks of nfs4 may not hold between hosts, and process 7 on another-host has not ended there" in str(
+        recwarn[0].message
+    )
+
+
+# --- warm start -------------------------------------------------------------------------------------------------------
+
+
+def test_a_warm_start_takes_the_parameters_alone(tmp_path):
+    source = fitted(updates=2, directory=tmp_path / "a")
+    still = CFG.replace(lr=0.0, lr_final=0.0, gamma=0.9)
+    warm = fitted(updates=1, cfg=still, init_from=tmp_path / "a")
+    assert digest(warm.state.params) == digest(source.state.params)
+    assert int(warm.state.clock) == 1
+    several = jax.vmap(tiny().init, out_axes=purerl.Train.seed_axes)(jax.random.split(jax.random.key(0), 2))
+    several = warm_start(several, tmp_path / "a", "either")
+    assert digest(jax.tree.map(lambda x: x[1], several.params)) == digest(source.state.params)
+
+
+def test_a_warm_start_needs_the_same_shapes(tmp_path):
+    purerl.save(tmp_path / "a", tiny(), tiny().init(jax.random.key(0)))
+    other = tiny(CFG.replace(hidden=(8, 8))).init(jax.random.key(0))
+    with pytest.raises(purerl.ConfigError, match=r"init_from.*is \[16, 2\] there, \[8, 2\] here"):
+        warm_start(other, tmp_path / "a", "either")
+    with pytest.raises(purerl.CheckpointError, match="no checkpoint"):
+        warm_start(other, tmp_path / "b", "either")
+
+
+def test_resuming_compiles_what_a_run_compiles(tmp_path):
+    """Going on from a checkpoint needs no program that the run did not need."""
+    stopped(tmp_path, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled = []
+        fitted(directory=tmp_path, chunk_seconds=1e-9, recorders=(lambda _: compiled.append(compiles()),))
+    assert compiled[0] == compiled[-1]

@@ -1,0 +1,237 @@
+import csv
+import gc
+import json
+import math
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+
+import purerl
+from purerl.core.metrics import Sum
+from purerl.runs.logging.progress import Progress
+from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard, Wandb
+from tests.helpers.interrupted import StopAt, fitted
+from tests.helpers.probes import Varied
+from tests.helpers.tiny import CFG
+
+
+def rows_of(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def events_of(directory):
+    """`(tag, step, value)` of every scalar in the directory's event files, in order."""
+    for path in sorted(directory.glob("events*")):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 8], "little")
+            event = Event.FromString(data[at + 12 : at + 12 + size])
+            yield from ((value.tag, event.step, value.simple_value) for value in event.summary.value)
+            at += size + 16
+
+
+def recorders(directory, every=0):
+    return (JsonLines(directory / "a.jsonl", every), Csv(directory / "a.csv", every), TensorBoard(directory / "tb", every))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A run that is stopped after update 5, killed in what it wrote after its checkpoint, and resumed."""
+    directory = tmp_path_factory.mktemp("recorded")
+    fitted(directory=directory / "run", chunk_seconds=1e-9, recorders=(*recorders(directory), StopAt(5)))
+    with open(directory / "a.jsonl", "a") as file:
+        file.write('{"update": 6, "steps": 384}\n{"update": 7, "st')
+    with open(directory / "a.csv", "a") as file:
+        file.write("6,384,1\n7,44")
+    events = next((directory / "tb").glob("events*"))
+    events.write_bytes(events.read_bytes() + b"half a record")
+    result = fitted(directory=directory / "run", chunk_seconds=1e-9, recorders=recorders(directory))
+    return directory, result
+
+
+def test_json_lines_have_every_update_once(recorded):
+    directory, result = recorded
+    rows = rows_of(directory / "a.jsonl")
+    assert [row["update"] for row in rows] == list(range(1, 11))
+    assert [row["steps"] for row in rows] == [64 * i for i in range(1, 11)]
+    np.testing.assert_allclose([row["episode_return"] for row in rows], purerl.summarize(result.metrics)["episode_return"])
+    seconds = [row["seconds"] for row in rows]
+    assert seconds == sorted(seconds)
+
+
+def test_csv_has_every_update_once(recorded):
+    directory, result = recorded
+    with open(directory / "a.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["update"]) for row in rows] == list(range(1, 11))
+    np.testing.assert_allclose([float(row["entropy"]) for row in rows], purerl.summarize(result.metrics)["entropy"])
+
+
+def test_tensorboard_has_every_update_once_under_the_usual_tags(recorded):
+    directory, result = recorded
+    events = list(events_of(directory / "tb"))
+    for tag, name in (("charts/episodic_return", "episode_return"), ("losses/value_loss", "value_loss")):
+        mine = [(step, value) for other, step, value in events if other == tag]
+        assert [step for step, _ in mine] == [64 * i for i in range(1, 11)]
+        np.testing.assert_allclose([value for _, value in mine], purerl.summarize(result.metrics)[name], rtol=1e-6)
+    assert {"charts/SPS", "losses/policy_loss", "losses/approx_kl", "charts/learning_rate"} <= {tag for tag, _, _ in events}
+
+
+@pytest.mark.slow
+def test_rows_of_several_updates_end_at_checkpoints_too(tmp_path):
+    fitted(directory=tmp_path / "run", save_every=4, recorders=recorders(tmp_path, every=3))
+    assert [row["update"] for row in rows_of(tmp_path / "a.jsonl")] == [3, 4, 6, 8, 9, 10]
+    fitted(chunk_seconds=1e-9, recorders=(JsonLines(tmp_path / "b.jsonl", every=4),))
+    assert [row["update"] for row in rows_of(tmp_path / "b.jsonl")] == [4, 8, 10]
+
+
+@pytest.mark.slow
+def test_several_seeds_are_recorded_each_and_together(tmp_path):
+    result = fitted(seed=5, num_seeds=2, chunk_seconds=1e-9, recorders=(JsonLines(tmp_path / "a.jsonl"),))
+    rows, wanted = rows_of(tmp_path / "a.jsonl"), purerl.summarize(result.metrics)["episode_return"]
+    for row, (a, b) in zip(rows, wanted.T, strict=True):
+        np.testing.assert_allclose([row["episode_return/seed 5"], row["episode_return/seed 6"]], [a, b])
+        np.testing.assert_allclose(row["episode_return"], (a + b) / 2, rtol=1e-6)
+        np.testing.assert_allclose(row["episode_return/std"], abs(a - b) / 2, atol=1e-6)
+        assert row["episode_return/min"] == min(a, b)
+        assert row["episode_return/max"] == max(a, b)
+
+
+def test_a_user_may_measure_the_state(tmp_path):
+    measure = lambda state: {"last_bias": state.params["value"]["head"]["Linear_0"]["bias"][0]}
+    result = fitted(measure=measure, recorders=(JsonLines(tmp_path / "a.jsonl"),))
+    biases = purerl.summarize(result.metrics)["last_bias"]
+    assert biases.shape == (10,)
+    np.testing.assert_allclose(biases[-1], result.state.params["value"]["head"]["Linear_0"]["bias"][0])
+    np.testing.assert_allclose(rows_of(tmp_path / "a.jsonl")[0]["last_bias"], biases[0], rtol=1e-5)
+
+
+def test_a_failing_recorder_is_reported_once_and_stops_nothing():
+    calls = []
+
+    def failing(progress):
+        calls.append(progress.updates)
+        raise OSError("disk on fire")
+
+    gc.collect()  # what Orbax leaves of saves that failed in other tests warns where it is collected
+    with pytest.warns(UserWarning, match="disk on fire") as warned:
+        result = fitted(chunk_seconds=1e-9, recorders=(failing, lambda progress: calls.append(-progress.updates)))
+    assert len(warned) == 1
+    assert result.progress.updates == 10
+    assert calls == [1, *(-i for i in range(1, 11))]
+
+
+def test_unfinished_episodes_are_null_and_not_zero(tmp_path):
+    from tests.helpers.probes import Endless
+
+    cfg = purerl.PPOConfig(total_timesteps=256, num_envs=4, num_steps=16, hidden=(8,))
+    result = purerl.fit(cfg, env=Endless(), recorders=(JsonLines(tmp_path / "a.jsonl"),))
+    assert all(row["episode_return"] is None for row in rows_of(tmp_path / "a.jsonl"))
+    assert np.isnan(purerl.summarize(result.metrics)["episode_return"]).all()
+    assert all(math.isfinite(x) for x in purerl.summarize(result.metrics)["value"])
+
+
+def test_a_missing_package_is_named():
+    with pytest.raises(ImportError, match=r"pip install 'purerl\[wandb\]'"):
+        Wandb()
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """The ids of the runs of a stand-in for W&B that were begun, and the steps of all rows."""
+    begun, logged = [], []
+    run = SimpleNamespace(log=lambda row, step: logged.append(step), finish=lambda: None)
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: begun.append(options.get("id")) or run))
+    return begun, logged
+
+
+def test_weights_and_biases_counts_environment_steps(wandb):
+    begun, logged = wandb
+    fitted(recorders=(Wandb(every=2),))
+    assert (begun, logged) == ([None], [128, 256, 384, 512, 640])
+
+
+def test_what_resumes_goes_on_in_its_run_of_weights_and_biases(wandb, tmp_path):
+    begun, logged = wandb
+    recorder = lambda name: Wandb(2, tmp_path / name)
+    fitted(recorders=(StopAt(4), recorder("a")), directory=tmp_path / "a", chunk_seconds=1e-9)
+    for _ in range(2):  # of which the second is finished when it begins
+        fitted(recorders=(recorder("a"),), directory=tmp_path / "a")
+    assert logged == [128, 256, 384, 512, 640]
+    assert len(begun) == 2
+    assert begun[0] == begun[1] == (tmp_path / "a" / "wandb.id").read_text()
+    fitted(recorders=(recorder("b"),), directory=tmp_path / "b")
+    assert begun[2] != begun[0]
+
+
+def test_what_is_refused_begins_no_run_of_weights_and_biases(wandb):
+    with pytest.raises(purerl.ConfigError):
+        purerl.fit(CFG.replace(env="Unknown-v0"), recorders=(Wandb(),))
+    assert not wandb[0]
+
+
+def test_a_csv_goes_on_under_names_with_commas(tmp_path):
+    """Those of a batch of configs have them: `value_loss/config 0, seed 3`."""
+    for updates in (1, 2):
+        rows = Csv(tmp_path / "metrics.csv")
+        rows.begin(SimpleNamespace(updates=updates - 1))
+        rows.write({"update": updates, "value_loss/config 0, seed 3": 0.5})
+        rows.close()
+    assert (tmp_path / "metrics.csv").read_text() == 'update,"value_loss/config 0, seed 3"\n1,0.5\n2,0.5\n'
+
+
+def test_a_csv_whose_names_were_cut_off_begins_anew(tmp_path):
+    (tmp_path / "metrics.csv").write_text("update,value_lo")
+    rows = Csv(tmp_path / "metrics.csv")
+    rows.begin(SimpleNamespace(updates=1))
+    rows.write({"update": 2, "value_loss": 0.5})
+    rows.close()
+    assert (tmp_path / "metrics.csv").read_text() == "update,value_loss\n2,0.5\n"
+
+
+def test_a_csv_of_which_no_row_is_kept_has_the_names_of_the_new_run(tmp_path):
+    for names in (("loss",), ("loss", "loss/seed 0", "loss/seed 1")):
+        rows = Csv(tmp_path / "metrics.csv")
+        rows.begin(SimpleNamespace(updates=0))
+        rows.write({"update": 1} | dict.fromkeys(names, 0.5))
+        rows.close()
+    assert (tmp_path / "metrics.csv").read_text() == "update,loss,loss/seed 0,loss/seed 1\n1,0.5,0.5,0.5\n"
+
+
+def test_a_csv_goes_on_without_a_column_that_is_no_longer_measured(tmp_path):
+    for row in ({"update": 1, "measure/norm": 2.0, "loss": 0.5}, {"update": 2, "loss": 0.25}):
+        rows = Csv(tmp_path / "metrics.csv")
+        rows.begin(SimpleNamespace(updates=row["update"] - 1))
+        rows.write(row)
+        rows.close()
+    assert (tmp_path / "metrics.csv").read_text() == "update,measure/norm,loss\n1,2.0,0.5\n2,,0.25\n"
+
+
+def test_the_file_of_a_long_run_is_bounded(tmp_path):
+    """A day of a chunk a second, and ten: the rows grow by a constant for each factor of time, and count every step."""
+    plan, counted = SimpleNamespace(batch_size=64), []
+    rows = JsonLines(tmp_path / "a.jsonl")
+    metric = Sum(np.ones((1,), np.int32))
+
+    def progress(second):
+        return Progress(plan, ("seed 0",), second, float(second), {"episodes": metric})
+
+    rows.begin(progress(0))
+    for second in range(1, 100_001):
+        rows(progress(second))
+        if second in (10_000, 100_000):
+            rows.flush()
+            counted.append(len(rows_of(tmp_path / "a.jsonl")))
+    rows.close()
+    assert 5_000 < counted[0] < 10_000
+    assert counted[1] - counted[0] < 5_000 * math.log(10) + 2
+    assert sum(row["episodes"] for row in rows_of(tmp_path / "a.jsonl")) == 100_000
+
+
+def test_more_rows_of_metrics_than_anyone_reads_are_warned_of(tmp_path):
+    cfg = CFG.replace(total_timesteps=64 * 2_000_000)
+    with pytest.warns(UserWarning, match=r"2,000,000 rows of metrics will be kept; metrics_every=20 keeps 100,000"):
+        purerl.fit(cfg, directory=tmp_path, env=Varied(), chunk_seconds=1e-9, recorders=(StopAt(1),))

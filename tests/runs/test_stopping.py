@@ -1,0 +1,120 @@
+"""Runs that a rule ends early: after the same update, however training is cut into chunks and wherever it is resumed."""
+
+import jax
+import numpy as np
+import pytest
+
+import purerl
+from purerl.cli import main
+from purerl.studies.listing import listed
+from tests.helpers.probes import Varied
+from tests.helpers.tiny import CFG, digest
+
+RUN = CFG.replace(total_timesteps=64 * 12, num_epochs=1)
+
+
+def fit(**options):
+    return purerl.fit(RUN, env=Varied(), **options)
+
+
+def after(updates, seen=None):
+    """Return a rule that ends a run once it has so many updates, and notes what it saw."""
+
+    def rule(progress):
+        if seen is not None:
+            metrics = {name: x.tolist() for name, x in purerl.summarize(progress.metrics).items() if name in ("steps", "loss")}
+            evaluation = progress.evaluation and progress.evaluation["episode_return"].tolist()
+            seen.append((progress.updates, metrics, evaluation))
+        return progress.updates >= updates
+
+    return rule
+
+
+def test_rule_is_asked_at_evaluations_and_every_few_updates():
+    seen = []
+    result = fit(stop_when=after(8, seen), stop_every=3, eval_every=4, eval_episodes=2, num_seeds=2)
+    assert [updates for updates, _, _ in seen] == [3, 4, 6, 8]
+    assert [metrics["steps"] for _, metrics, _ in seen] == [[[64 * n]] * 2 for n in (3, 1, 2, 2)]
+    assert [evaluation for _, _, evaluation in seen] == [result.evaluations["episode_return"][i].tolist() for i in (0, 1, 1, 2)]
+    assert (result.stopped_by, result.progress.updates) == ("stop_when", 8)
+
+
+@pytest.mark.slow
+def test_stop_does_not_depend_on_chunks_or_on_where_a_run_was_resumed(tmp_path):
+    whole, pieces = [], []
+    expected = fit(stop_when=after(9, whole), stop_every=3, chunk_seconds=1e-9)
+
+    def interrupt(progress):
+        if progress.updates == 5:
+            raise KeyboardInterrupt
+
+    options = {"stop_when": after(9, pieces), "stop_every": 3, "directory": tmp_path / "run", "save_every": 1}
+    with pytest.raises(KeyboardInterrupt):
+        fit(recorders=(interrupt,), chunk_seconds=1e-9, **options)
+    result = fit(**options)
+    assert result.progress.began[0] > 0
+    assert pieces == whole
+    assert (result.stopped_by, result.progress.updates) == ("stop_when", 9)
+    assert digest(result.state) == digest(expected.state)
+
+
+@pytest.mark.slow
+def test_stopped_run_stays_stopped_until_the_rule_changes(tmp_path):
+    stopped = fit(stop_when=after(4), stop_every=2, directory=tmp_path)
+    assert [row.state for row in listed(tmp_path)] == ["stop_when"]
+    again = fit(stop_when=after(4), stop_every=2, directory=tmp_path)
+    assert (again.stopped_by, again.progress.updates) == ("stop_when", 4)
+    assert digest(again.state) == digest(stopped.state)
+    later = fit(stop_when=after(6), stop_every=2, directory=tmp_path)
+    assert (later.stopped_by, later.progress.updates) == ("stop_when", 6)
+    ended = fit(directory=tmp_path)
+    assert (ended.stopped_by, ended.progress.updates) == (None, 12)
+    assert digest(ended.state) == digest(fit().state)
+    assert [row.state for row in listed(tmp_path)] == ["finished"]
+
+
+@pytest.mark.slow
+def test_at_return_reads_evaluations_or_else_training_episodes():
+    progress = purerl.fit(RUN, env=Varied(), eval_every=12, eval_episodes=2, num_seeds=2).progress
+    metrics = {"episode_return": purerl.fit(RUN, env=Varied(), num_seeds=2).metrics["episode_return"]}
+    metrics = jax.tree.map(lambda x: x.sum(-1, keepdims=True), metrics)
+    trained = float(purerl.summarize(metrics)["episode_return"].mean())
+    rows = progress._replace(metrics=metrics)
+    assert purerl.at_return(trained - 0.01)(rows)
+    assert not purerl.at_return(trained + 0.01)(rows)
+    evaluated = rows._replace(evaluation={"episode_return": np.array([1.0, 2.0])})
+    assert purerl.at_return(1.5)(evaluated)
+    assert not purerl.at_return(1.6)(evaluated)
+    nothing_ended = progress._replace(metrics=jax.tree.map(np.zeros_like, metrics))
+    assert not purerl.at_return(-1e9)(nothing_ended)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"stop_when": 475}, "stop_when"),
+        ({"stop_when": after(1)}, "stop_when.*never asked"),
+        ({"stop_every": 3}, "stop_every.*needs stop_when"),
+        ({"stop_when": after(1), "stop_every": -1}, "stop_every.*at least 0"),
+    ],
+)
+def test_wrong_rules_are_refused(options, field):
+    with pytest.raises(purerl.ConfigError, match=field):
+        fit(**options)
+
+
+def test_rule_that_fails_ends_the_run_with_its_error():
+    def rule(progress):
+        raise ValueError("no such metric")
+
+    with pytest.raises(ValueError, match="no such metric"):
+        fit(stop_when=rule, stop_every=1)
+
+
+@pytest.mark.slow
+def test_command_stops_at_a_return(tmp_path, capsys):
+    flags = ["ppo", "--env", "CartPole-v1", "--total-timesteps", "5120", "--directory", str(tmp_path), "--stop-at-return", "1"]
+    assert main(flags) == 2
+    assert "stop_at_return = 1.0: is never asked" in capsys.readouterr().err
+    assert main([*flags, "--stop-every", "2"]) == 0
+    assert "Stopped after 2 of 10 updates: the mean return is at least 1." in capsys.readouterr().out
