@@ -278,7 +278,7 @@ def test_a_module_that_registers_an_id(tmp_path, monkeypatch, capsys):
     with pytest.raises(ConfigError, match="a config imports no module: import registers_mine before"):
         purerl.make_train(cfg)
     asked = []
-    monkeypatch.setattr("purerl.cli.fit", lambda *args, **options: asked.append((args, options)) or purerl.make_train(1))
+    monkeypatch.setattr("purerl.cli.training.fit", lambda *args, **options: asked.append((args, options)) or purerl.make_train(1))
     assert main(["ppo", "--env", cfg.env]) == 2
     assert "env" not in asked[0][1]
     assert purerl.make_train(cfg).env.max_steps == 20

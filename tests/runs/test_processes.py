@@ -17,7 +17,7 @@ import pytest
 import purerl
 from purerl.runs.storage.checkpoint import newest_readable, saved_updates
 
-FLAGS = ("ppo", "--env", "CartPole-v1", "--num-envs", "8", "--num-steps", "16", "--hidden", "8", "--normalize-obs")
+FLAGS = ("ppo", "--env", "CartPole-v1", "--num-envs", "8", "--num-steps", "16", "--hidden", "8", "--normalize-obs", "True")
 FLAGS += ("--lr-schedule", "constant", "--total-timesteps")
 SHORT, LONG = "1280", "128000"
 

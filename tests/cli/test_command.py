@@ -14,8 +14,8 @@ from rich.console import Console
 
 import purerl
 from purerl.cli import main
+from purerl.cli.flags import config_of, flags_of, values_of
 from purerl.config.documentation import GROUPS
-from purerl.flags import config_of, flags_of, values_of
 from purerl.runs.fit import fit
 from purerl.runs.logging.console import LiveLine, closing_table
 from tests.helpers.probes import Varied
@@ -59,7 +59,7 @@ def test_every_kind_of_flag(capsys):
 def test_one_flag_turns_curiosity_on_and_others_are_its_fields(tmp_path, monkeypatch):
     (tmp_path / "flags.toml").write_text("rnd = true\nrnd_features = 8\n")
     asked = []
-    monkeypatch.setattr("purerl.cli._train", lambda cfg, run: asked.append(cfg) or 0)
+    monkeypatch.setattr("purerl.cli.command.run_training", lambda cfg, run: asked.append(cfg) or 0)
     assert main(["appo", "--rnd", "--rnd-int-coef", "0.5", "--replay", "3"]) == 0
     assert main(["ppg", "--config", str(tmp_path / "flags.toml"), "--rnd-init-steps", "1e3"]) == 0
     assert main(["daac", "--value-freq", "2"]) == 0
@@ -117,9 +117,9 @@ def test_a_wrong_file_of_flags_is_told(text, says, tmp_path, capsys):
 def test_auto_in_a_file_and_as_flags(tmp_path, monkeypatch):
     (tmp_path / "flags.toml").write_text('ent_coef = "auto"\nnormalize_obs = true\n')
     asked = []
-    monkeypatch.setattr("purerl.cli._train", lambda cfg, run: asked.append(cfg) or 0)
-    assert main(["ppo", "--config", str(tmp_path / "flags.toml"), "--reward-clip", "auto", "--no-normalize-reward"]) == 0
-    assert main(["ppo", "--normalize-obs", "--normalize-reward", "auto", "--ent-coef", "0.5"]) == 0
+    monkeypatch.setattr("purerl.cli.command.run_training", lambda cfg, run: asked.append(cfg) or 0)
+    assert main(["ppo", "--config", str(tmp_path / "flags.toml"), "--reward-clip", "auto", "--normalize-reward", "False"]) == 0
+    assert main(["ppo", "--normalize-obs", "True", "--normalize-reward", "auto", "--ent-coef", "0.5"]) == 0
     assert asked[0] == purerl.PPOConfig(normalize_obs=True, normalize_reward=False)
     assert asked[1] == purerl.PPOConfig(normalize_obs=True, ent_coef=0.5)
 
@@ -258,7 +258,7 @@ def test_plain_lines_elsewhere():
 @pytest.mark.slow
 def test_an_interrupt_closes_with_the_table():
     """The real command, stopped by a real signal in the middle of a run of hours."""
-    root = pathlib.Path(__file__).parent.parent
+    root = pathlib.Path(__file__).parent.parent.parent
     command = [sys.executable, "-m", "purerl.cli", "ppo", "--total-timesteps", "1e12", "--hidden", "8"]
     env = {**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)

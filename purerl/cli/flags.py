@@ -2,20 +2,18 @@
 
 import argparse
 import dataclasses
-import importlib
 import inspect
 import itertools
 import json
-import os
 import pathlib
 import re
-import sys
 import tomllib
 from collections.abc import Collection
 from typing import Any, Literal, get_args
 
 import tyro
 
+from purerl.cli.options import Training
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.config.documentation import GROUPS, parse_docs
@@ -23,9 +21,8 @@ from purerl.config.fields import field_problems
 from purerl.config.other_names import unknown_names
 from purerl.config.presets import PRESETS, preset
 from purerl.config.rules import ANY, AUTO, SWITCH
-from purerl.core.errors import ConfigError, Problem, code_of, nearest, raise_if_any
+from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.numbers import is_int, is_number
-from purerl.envs.functions import wrapped_if_bare
 
 EXAMPLES = """
 - purerl {0} --env CartPole-v1 --total-timesteps 5e5
@@ -55,166 +52,6 @@ FLAG_HELP = {
     "preset": f"Environment whose tuned config is the default of the other flags: {', '.join(PRESETS)}.",
     "rnd": "Intrinsic rewards by random network distillation, in addition to the environment's.",
 }
-
-
-@dataclasses.dataclass(kw_only=True)
-class Training:
-    """The options of a training command beside the config.
-
-    Run:
-        preset: Environment whose tuned config is the default of the other flags.
-        config: TOML file of flags, underscores for dashes. Flags of the command line take precedence.
-        seed: Seed of the first run.
-        num_seeds: Runs side by side, with the seeds that follow, spread over the devices or the cores.
-        exact: Every one of several seeds has the bits of its run alone. Seeds of one device then train one after the other.
-        devices_per_run: Devices that the environments of one agent are spread over; 0 for as many as a resumed run had, else 1.
-        distributed: This is one of several processes, such as of srun, that train together; JAX finds the others.
-        coordinator: Where JAX does not find them, host:port of the first process.
-        num_processes: Likewise, how many there are.
-        process_id: Likewise, which one this is, from 0.
-        directory: Where checkpoints, metrics (JSON lines, CSV, TensorBoard) and evaluations go; none without.
-        resume: Resume from the directory's newest checkpoint: `auto` if there is one, `must`, or `never`.
-        init_from: Directory of another run, whose parameters this one starts from.
-        sweep: Values of a flag to try, all combinations side by side: --sweep lr=1e-4,3e-4 --sweep hidden=64x64,256x256.
-        draws: So many draws from the values of --sweep, which may then be ranges: --sweep lr=1e-5:1e-2:log.
-        at_once: Configs of a sweep in one program, at most; 0 for as many as memory holds.
-        algorithm: An algorithm of your own, package.module:function.
-        max_hours: End saved after this many hours, with exit status 75; 0 for no limit.
-        save_seconds: About how long between two checkpoints.
-        save_every: A checkpoint at each k-th update as well; 0 for none.
-        keep: Newest checkpoints to keep.
-        keep_every: Save a checkpoint at each k-th update too, and keep those for ever; 0 for none.
-        write_every: Updates in a row of the files; 0 writes one about each second.
-        eval_every: Evaluate before the first update and after each k-th; 0 never.
-        eval_episodes: Episodes of an evaluation.
-        eval_deterministic: Evaluate the most likely actions instead of random ones.
-        render_every: Of the evaluations, one in k draws an episode into the directory; 0 for none.
-        stop_at_return: End the run, saved, once the mean return of all seeds is this high, asked at evaluations and --stop-every.
-        stop_every: Ask --stop-at-return after each k-th update too; 0 for at evaluations alone.
-        wandb: Weights & Biases project to log to; none without.
-    """
-
-    preset: str = ""
-    config: str = ""
-    seed: int = 0
-    num_seeds: int = 1
-    exact: bool = False
-    devices_per_run: int = 0
-    distributed: bool = False
-    coordinator: str = ""
-    num_processes: int = 0
-    process_id: int = -1
-    directory: str = ""
-    resume: Literal["auto", "must", "never"] = "auto"
-    init_from: str = ""
-    sweep: tuple[str, ...] = ()
-    draws: int = 0
-    at_once: int = 0
-    algorithm: str = ""
-    max_hours: float = 0.0
-    save_seconds: float = 30.0
-    save_every: int = 0
-    keep: int = 3
-    keep_every: int = 0
-    write_every: int = 0
-    eval_every: int = 0
-    eval_episodes: int = 128
-    eval_deterministic: bool = False
-    render_every: int = 0
-    stop_at_return: float | None = None
-    stop_every: int = 0
-    wandb: str = ""
-
-
-@dataclasses.dataclass(kw_only=True)
-class Tuning:
-    """The options of a tuning command beside the config.
-
-    Run:
-        preset: Environment whose tuned config is the default of the other flags.
-        config: TOML file of flags, underscores for dashes. Flags of the command line take precedence.
-        param: What to tune: --param lr=1e-5:1e-2:log --param ent_coef=0:0.05 --param num_steps=32,64,128; without it lr,
-          ent_coef, gamma, gae_lambda and num_steps, over wide ranges.
-        trials: How many settings to try.
-        num_seeds: Seeds of each.
-        directory: Where the study is kept, which the same command continues; none without.
-        rungs: Into which training is cut; after each, the worse half of the trials so far stops.
-        at_once: Trials in one program; 0 for as many as suit the number of trials, 16 at most.
-        finalists: Trials that are trained again, with other seeds, of which the best wins.
-        final_seeds: Seeds of the winner, which no choice has seen.
-        seed: The first seed.
-        search_hours: Begin no further trials after this many hours; 0 for no limit.
-        max_hours: End saved after this many hours, with exit status 75; 0 for no limit.
-        algorithm: An algorithm of your own, package.module:function.
-    """
-
-    preset: str = ""
-    config: str = ""
-    param: tuple[str, ...] = ()
-    trials: int = 64
-    num_seeds: int = 4
-    directory: str = ""
-    rungs: int = 3
-    at_once: int = 0
-    finalists: int = 4
-    final_seeds: int = 8
-    seed: int = 0
-    search_hours: float = 0.0
-    max_hours: float = 0.0
-    algorithm: str = ""
-
-
-def imported(path: str, flag: str) -> Any:
-    """Import the object of a path `package.module:name`. The folder that the command is run in is searched, too.
-
-    Raises:
-        ConfigError: there is no such module or name, or the module raises an error.
-    """
-    module, colon, name = path.partition(":")
-    if not (module and colon and name):
-        raise ConfigError([Problem(flag, path, "must be an import path, written as package.module:name")])
-    found = _import_module(module, flag)
-    if not hasattr(found, name):
-        raise ConfigError(
-            [Problem(flag, path, f"{module} has no {name!r}; {nearest(name, vars(found), 'write package.module:name')}")]
-        )
-    return getattr(found, name)
-
-
-def _import_module(name: str, flag: str) -> Any:
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    with code_of(flag, f"import {name}"):
-        return importlib.import_module(name)
-
-
-def imported_env(path: str, env_kwargs: tuple) -> Any:
-    """The environment that an import path names: an object, or a class or function that makes one of these arguments.
-
-    A bare environment gets `wrap_env`. None for `gymnasium/module:id`, whose module registers the id: it is imported.
-    """
-    if path.startswith("gymnasium/"):
-        _import_module(path.removeprefix("gymnasium/").partition(":")[0], "env")
-        return None
-    found = imported(path, "env")
-    if callable(found):
-        with code_of("env", f"{path}({', '.join(name for name, _ in env_kwargs)})"):
-            found = found(**dict(env_kwargs))
-    elif env_kwargs:
-        raise ConfigError([Problem("env_kwargs", dict(env_kwargs), f"{path} is an object, which takes no arguments")])
-    return wrapped_if_bare(found)
-
-
-def algorithms_of(args: list[str]) -> tuple[dict[str, type[OnPolicyConfig]], list[str]]:
-    """Return the classes of configs by subcommand, and the arguments, in which an import path of a class is its name."""
-    path = args[0] if args and ":" in args[0] and not args[0].startswith("-") else ""
-    if not path:
-        return ALGORITHMS, args
-    cls = imported(path, "command")
-    if not (isinstance(cls, type) and issubclass(cls, OnPolicyConfig)):
-        hint = "must be the class of a config, as purerl.configclass makes it"
-        raise ConfigError([Problem("command", path, hint)])
-    return {**ALGORITHMS, cls.__name__: cls}, [cls.__name__, *args[1:]]
 
 
 def job_of(args: list[str]) -> dict[str, Any] | None:
@@ -303,18 +140,6 @@ def _file_problems(values: dict[str, Any], cls: type[OnPolicyConfig], options: t
     return found
 
 
-def with_values(args: list[str], algorithms: dict[str, type[OnPolicyConfig]]) -> list[str]:
-    """Return arguments in which a switch without a value has one: `--normalize-obs` is `--normalize-obs True`, `no-` is False."""
-    switches = {f.name for cls in algorithms.values() for f in dataclasses.fields(cls) if f.metadata["rule"] is SWITCH}
-    found = []
-    for arg, following in zip(args, [*args, "--"][1:], strict=True):
-        off = arg.startswith(("--no-", "--no_"))
-        name = arg.removeprefix("--").replace("-", "_").removeprefix("no_")
-        valueless = arg.startswith("--") and name in switches and (off or following.startswith("--"))
-        found.append(f"--{name}={not off}" if valueless else arg)
-    return found
-
-
 def refuse_unknown(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type = Training) -> None:
     """Refuse all flags that a command does not have, each with the one to use."""
     if not (args and args[0] in algorithms):
@@ -390,7 +215,7 @@ def _as_flags(text: str, names: Collection[str], cls: type[OnPolicyConfig] = OnP
 def _flag_type(field: dataclasses.Field) -> Any:
     rule = field.metadata.get("rule", ANY)
     if rule is SWITCH:
-        return Literal["auto", "True", "False"]
+        return bool | Literal["auto"]
     if field.metadata.get("whole_float"):
         return int | float
     kind = Literal[rule.choices] if rule.choices else FLAG_TYPES.get(field.name, field.type)
@@ -401,7 +226,7 @@ def _default(field: dataclasses.Field, value: Any) -> Any:
     rule = field.metadata.get("rule", ANY)
     if field.name == "env_kwargs":
         value = {argument: json.dumps(x) for argument, x in value}
-    value = str(value) if rule is SWITCH else "auto" if rule.auto and value == AUTO else value
+    value = "auto" if rule.auto and value == AUTO else value
     return dataclasses.field(default_factory=value.copy) if isinstance(value, dict) else dataclasses.field(default=value)
 
 
@@ -412,8 +237,6 @@ def config_of(cls: type[OnPolicyConfig], flags: dict[str, Any]) -> OnPolicyConfi
     if changed and not flags["rnd"]:
         raise ConfigError([Problem(f"rnd_{name}", inner[name], "changes nothing without --rnd") for name in changed])
     values = {f.name: flags[f.name] for f in dataclasses.fields(cls)}
-    switches = {f.name for f in dataclasses.fields(cls) if f.metadata["rule"] is SWITCH}
-    values |= {name: {"True": True, "False": False}.get(values[name], values[name]) for name in switches}
     values |= {"rnd": RNDConfig(**inner) if flags["rnd"] else None}
     return cls(**{**values, "env_kwargs": tuple((name, _parse(text)) for name, text in flags["env_kwargs"].items())})
 

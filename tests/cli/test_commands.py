@@ -5,7 +5,7 @@ import pytest
 
 import purerl
 from purerl.cli import main
-from purerl.flags import job_of
+from purerl.cli.flags import job_of
 
 FLAGS = """
 env = "Catch-bsuite"
@@ -75,7 +75,7 @@ def test_an_environment_that_fails_is_told_without_a_traceback(capsys, monkeypat
     def fails(*_, **__):
         raise purerl.EnvironmentFailed("environment 3, step: it broke")
 
-    monkeypatch.setattr("purerl.cli.fit", fails)
+    monkeypatch.setattr("purerl.cli.training.fit", fails)
     assert main(["ppo", "--env", "Catch-bsuite"]) == 1
     assert capsys.readouterr().err == "environment 3, step: it broke\n"
 

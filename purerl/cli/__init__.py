@@ -1,0 +1,5 @@
+"""The command `purerl`."""
+
+from purerl.cli.command import main
+
+__all__ = ["main"]

@@ -1,0 +1,7 @@
+"""`python -m purerl.cli` is the command `purerl`."""
+
+import sys
+
+from purerl.cli.command import main
+
+sys.exit(main())

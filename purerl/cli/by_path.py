@@ -1,0 +1,71 @@
+"""Objects that the command line names by import paths, `package.module:name`."""
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from purerl.config.algorithms import ALGORITHMS
+from purerl.config.base import OnPolicyConfig
+from purerl.core.errors import ConfigError, Problem, code_of, nearest
+from purerl.envs.functions import wrapped_if_bare
+
+
+def imported(path: str, flag: str) -> Any:
+    """Import the object of a path `package.module:name`. The folder that the command is run in is searched, too.
+
+    Raises:
+        ConfigError: there is no such module or name, or the module raises an error.
+    """
+    module, colon, name = path.partition(":")
+    if not (module and colon and name):
+        raise ConfigError([Problem(flag, path, "must be an import path, written as package.module:name")])
+    found = _import_module(module, flag)
+    if not hasattr(found, name):
+        raise ConfigError(
+            [Problem(flag, path, f"{module} has no {name!r}; {nearest(name, vars(found), 'write package.module:name')}")]
+        )
+    return getattr(found, name)
+
+
+def _import_module(name: str, flag: str) -> Any:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    with code_of(flag, f"import {name}"):
+        return importlib.import_module(name)
+
+
+def imported_env(path: str, env_kwargs: tuple) -> Any:
+    """The environment that an import path names: an object, or a class or function that makes one of these arguments.
+
+    A bare environment gets `wrap_env`. None for `gymnasium/module:id`, whose module registers the id: it is imported.
+    """
+    if path.startswith("gymnasium/"):
+        _import_module(path.removeprefix("gymnasium/").partition(":")[0], "env")
+        return None
+    found = imported(path, "env")
+    if callable(found):
+        with code_of("env", f"{path}({', '.join(name for name, _ in env_kwargs)})"):
+            found = found(**dict(env_kwargs))
+    elif env_kwargs:
+        raise ConfigError([Problem("env_kwargs", dict(env_kwargs), f"{path} is an object, which takes no arguments")])
+    return wrapped_if_bare(found)
+
+
+def algorithms_of(args: list[str]) -> tuple[dict[str, type[OnPolicyConfig]], list[str]]:
+    """Return the classes of configs by subcommand, and the arguments, in which an import path of a class is its name."""
+    path = args[0] if args and ":" in args[0] and not args[0].startswith("-") else ""
+    if not path:
+        return ALGORITHMS, args
+    cls = imported(path, "command")
+    if not (isinstance(cls, type) and issubclass(cls, OnPolicyConfig)):
+        hint = "must be the class of a config, as purerl.configclass makes it"
+        raise ConfigError([Problem("command", path, hint)])
+    return {**ALGORITHMS, cls.__name__: cls}, [cls.__name__, *args[1:]]
+
+
+def imported_objects(env: str, algorithm: str, env_kwargs: tuple = ()) -> dict[str, Any]:
+    """Import the objects that the command line names, as arguments of `make_train`."""
+    own = imported_env(env, env_kwargs) if ":" in env else None
+    found = {} if own is None else {"env": own}
+    return found | ({"algorithm": imported(algorithm, "algorithm")} if algorithm else {})

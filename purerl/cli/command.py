@@ -1,0 +1,97 @@
+"""The command line: a subcommand for each algorithm, its flags made from the fields of its config, and some for finished runs."""
+
+import dataclasses
+import inspect
+import os
+import sys
+
+import jax
+import tyro
+
+from purerl import __version__
+from purerl.cli.by_path import algorithms_of
+from purerl.cli.commands import COMMANDS
+from purerl.cli.flags import base_of, config_of, flags_of, job_of, refuse_unknown, values_of
+from purerl.cli.options import Training, Tuning
+from purerl.cli.training import run_training, run_tuning
+from purerl.core.errors import CheckpointError, ConfigError, EnvironmentFailed, NotFiniteError
+from purerl.runs.compile_cache import compile_cache
+from purerl.runs.devices import use_cores
+from purerl.runs.processes import join, process_count
+
+DESCRIPTION = """Trains agents of the PPO family.
+
+- purerl ppo --env CartPole-v1
+- purerl ppo --env CartPole-v1 --num-seeds 8 --directory runs/a
+- purerl ppo --env Pendulum-v1 --sweep lr=3e-4,1e-3 --sweep ent_coef=0,0.01 --num-seeds 4 --directory runs/s
+- purerl tune ppo --env Acrobot-v1 --directory runs/t
+- purerl plot runs/a
+
+"purerl ppo --help" lists all settings, and "purerl --version" prints the version. This completes flags by Tab in bash (or zsh):
+purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions/purerl
+"""
+
+
+@dataclasses.dataclass
+class Tune:
+    """Searches for good settings of an algorithm: batches of trials as one program, the worse half of each rung stops.
+
+    "purerl tune ppo --help" lists all settings. Needs pip install 'purerl[tune]'.
+    """
+
+
+def main(args: list[str] | None = None) -> int:
+    """Runs a command and returns its exit status.
+
+    0: done, now or before, or ended by Ctrl-C; 1: a checkpoint failed, the run diverged, or another process of the job ended;
+    2: the config cannot be trained. Saved, and to be resumed: 143 was ended by SIGTERM, 138 by SIGUSR1, and 75 by --max-hours.
+    """
+    args = sys.argv[1:] if args is None else args
+    if args == ["--version"]:
+        print(f"purerl {__version__}")
+        return 0
+    use_cores()  # before anything starts JAX
+    try:
+        if job := job_of(args):
+            join(**job)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    with compile_cache():
+        return _run(args)
+
+
+def _run(args: list[str]) -> int:
+    """Do what the arguments ask for, and return the exit status."""
+    try:
+        options_class = Training
+        if args[:1] == ["tune"]:
+            args, options_class = args[1:], Tuning
+        algorithms, args = algorithms_of(args)
+        refuse_unknown(args, algorithms, options_class)
+        base = base_of(args, algorithms, options_class)
+        make = lambda name, cls: flags_of(name, base, cls, examples=name in args[:1], options=options_class)
+        flags = {name: make(name, cls) for name, cls in algorithms.items()}
+        commands, prog, about = flags | {"tune": Tune, **COMMANDS}, "purerl", DESCRIPTION
+        if options_class is Tuning:
+            commands, prog, about = flags, "purerl tune", inspect.getdoc(Tune)
+        options = {"prog": prog, "description": about, "args": args, "config": (tyro.conf.OmitArgPrefixes,)}
+        chosen = tyro.extras.subcommand_cli_from_dict(commands, **options)
+        name = type(chosen).__name__
+        if name not in algorithms:
+            return chosen.execute()
+        values = values_of(chosen)
+        asked = options_class(**{f.name: values[f.name] for f in dataclasses.fields(options_class)})
+        cfg = config_of(algorithms[name], values)
+        return run_tuning(cfg, asked) if isinstance(asked, Tuning) else run_training(cfg, asked)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except (CheckpointError, EnvironmentFailed, NotFiniteError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except jax.errors.JaxRuntimeError as error:
+        if process_count() == 1:
+            raise
+        print(f"process {jax.process_index()}: another process of the job has ended: {error}", file=sys.stderr, flush=True)
+        os._exit(1)  # an orderly end would wait for the others

@@ -1,0 +1,268 @@
+"""The commands for finished runs. Each is a dataclass of its flags; `execute` does what it says and returns the exit status."""
+
+import dataclasses
+import os
+import pathlib
+from typing import Literal
+
+import jax
+import numpy as np
+import tyro
+
+from purerl.cli.by_path import imported, imported_objects
+from purerl.core.errors import ConfigError, Problem
+from purerl.runs.analysis import plots
+from purerl.runs.analysis.export import export
+from purerl.runs.analysis.rendering import render
+from purerl.runs.compile_cache import cache_directory, cached_programs, clear_cache
+from purerl.runs.directory import Run, load, saved_values
+from purerl.runs.logging.console import LiveLine, evaluation_table, table_of
+from purerl.studies.compare import compare
+from purerl.studies.listing import listed
+from purerl.studies.reading import runs_below
+
+
+@dataclasses.dataclass
+class Reader:
+    """Options of commands that read runs.
+
+    Attributes:
+        dir: Directory of the run.
+        run: Which run, if the directory has several: its index from 0, or its label, such as "config 1, seed 0".
+        best: The state with the best evaluation instead of the last.
+        env: The environment that the run was trained in, package.module:name, if it is none of purerl's.
+        algorithm: The algorithm that it was trained by, package.module:function, likewise.
+        config_class: The class of its config, package.module:Class, likewise.
+    """
+
+    dir: tyro.conf.Positional[str]
+    run: str = ""
+    best: bool = False
+    env: str = ""
+    algorithm: str = ""
+    config_class: str = ""
+
+    def load(self) -> Run:
+        """Load the runs of the directory, with the objects that the command names."""
+        env_kwargs = tuple(map(tuple, saved_values(self.dir)["env_kwargs"])) if ":" in self.env else ()
+        own = imported_objects(self.env, self.algorithm, env_kwargs)
+        cls = imported(self.config_class, "config_class") if self.config_class else None
+        return load(self.dir, best=self.best, config_class=cls, **own)
+
+    def load_one(self) -> Run:
+        """Load the one run that the command is about."""
+        return self.load().select(self.run or 0)
+
+
+@dataclasses.dataclass
+class Watch(Reader):
+    """Options of commands that run episodes.
+
+    Attributes:
+        deterministic: The most likely actions instead of random ones.
+        seed: Seed of the episodes.
+    """
+
+    deterministic: bool = False
+    seed: int = 0
+
+
+@dataclasses.dataclass
+class Eval(Watch):
+    """Evaluates every run in a directory, in its own environment, by the returns of fresh episodes.
+
+    Attributes:
+        num_episodes: Episodes of each run.
+    """
+
+    num_episodes: int = 128
+
+    def execute(self) -> int:
+        run = self.load_one() if self.run else self.load()
+        episodes = jax.tree.map(np.atleast_2d, run.evaluate(self.num_episodes, self.seed, self.deterministic))
+        LiveLine().console.print(evaluation_table(episodes, run.labels, run.finished))
+        return 0
+
+
+@dataclasses.dataclass
+class Plot:
+    """Plots the learning curves of runs, a line for each config with a band over its seeds.
+
+    Attributes:
+        dirs: Directories of the runs to compare, one at least.
+        out: File to write.
+        metric: Any name in a run's metrics: episode_return, episode_length, entropy, approx_kl, explained_variance, ...
+        centre: Interquartile mean or mean over seeds.
+    """
+
+    dirs: tyro.conf.Positional[tuple[str, ...]]
+    out: str = "curves.png"
+    metric: str = "episode_return"
+    centre: Literal["iqm", "mean"] = "iqm"
+
+    def execute(self) -> int:
+        if not self.dirs:
+            raise ConfigError([Problem("dirs", (), "name one directory at least: purerl plot runs/a")])
+        _make_folder(self.out)
+        below = lambda folder: (os.path.isdir(folder) and runs_below(folder)) or [folder]
+        directories = [directory for folder in self.dirs for directory in below(folder)]
+        plots.plot(directories, self.out, metric=self.metric, centre=self.centre)
+        print(self.out)
+        return 0
+
+
+@dataclasses.dataclass
+class Compare:
+    """Compares runs over seeds and tasks: interquartile means, probabilities of improvement, profiles (Agarwal et al. 2021).
+
+    purerl compare runs/ppo runs/ppg compares two folders, with a run of each task inside. purerl compare new=runs/a,runs/b
+    old=runs/c names them.
+
+    Attributes:
+        entries: Folders of runs, or name=folder,folder.
+        score: The last tenth of training (or the last evaluation), or the area under the learning curve.
+        episodes: Those of training, or of evaluations.
+        reference: TOML or JSON file of the scores that are 0 and 1 when normalised: "CartPole-v1" = [20.0, 500.0].
+        out: Files to write: .md and .tex tables, .png, .pdf and .svg pictures, .json and .csv with every score.
+    """
+
+    entries: tyro.conf.Positional[tuple[str, ...]]
+    score: Literal["final", "auc"] = "final"
+    episodes: Literal["training", "evaluation"] = "training"
+    reference: str = ""
+    out: tuple[str, ...] = ()
+
+    def execute(self) -> int:
+        if not self.entries:
+            raise ConfigError([Problem("entries", (), "name one folder at least: purerl compare runs/a runs/b")])
+        entries = {}
+        for text in self.entries:
+            name, is_named, folders = text.partition("=")
+            if is_named and not os.path.exists(text):
+                if name in entries:
+                    raise ConfigError(
+                        [Problem("entries", text, f"{name} is there twice; its folders go behind one, with commas")]
+                    )
+                if not all(folders := folders.split(",")):
+                    raise ConfigError([Problem("entries", text, "has an empty folder")])
+                entries[name] = folders
+            else:
+                path = pathlib.Path(text).expanduser().absolute()
+                entries[path.name if path.name not in entries else text] = [text]
+        options = {"score": self.score, "episodes": self.episodes, "reference": self.reference or None}
+        found = compare(entries, **options)
+        console = LiveLine().console
+        console.print(table_of("interquartile mean (95 % interval)", *found.rows()))
+        if list(found.pairs()):
+            console.print(table_of("probability of improvement (95 % interval)", *found.pair_rows(), left=2))
+        if not found.can_pool:
+            console.print(
+                "Scores of several tasks are put together only if they are normalised: --reference FILE", highlight=False
+            )
+        console.print(found.protocol, highlight=False, markup=False)
+        for out in self.out:
+            _make_folder(out)
+            found.write(out)
+            print(out)
+        return 0
+
+
+@dataclasses.dataclass
+class Runs:
+    """Lists the runs in a folder: algorithm, environment, steps, best score, how they ended, size.
+
+    Attributes:
+        folder: Where to look.
+    """
+
+    folder: tyro.conf.Positional[str] = "runs"
+
+    def execute(self) -> int:
+        columns = ("run", "algorithm", "environment", "runs", "steps", "of", "best return", "state", "MB")
+        rows = []
+        for run in listed(self.folder):
+            name = str(run.directory.relative_to(pathlib.Path(self.folder).expanduser()))
+            best = "" if np.isnan(run.best) else f"{run.best:.1f}"
+            steps, total = (f"{x:,}" if x else "" for x in (run.steps, run.total_steps))
+            rows.append(
+                [name, run.algorithm, run.task, str(run.runs or ""), steps, total, best, run.state, f"{run.size / 1e6:.1f}"]
+            )
+        LiveLine().console.print(table_of(f"{len(rows)} runs in {self.folder}", columns, rows, left=3))
+        return 0
+
+
+@dataclasses.dataclass
+class Render(Watch):
+    """Renders an episode of a run's policy: of the run that --run names, or of the first.
+
+    Attributes:
+        out: File to write.
+    """
+
+    out: str = "agent.gif"
+
+    def execute(self) -> int:
+        _make_folder(self.out)
+        run = self.load_one()
+        score = render(run.train, run.state, self.out, seed=self.seed, deterministic=self.deterministic)
+        print(f"{self.out}: an episode of {run.labels[0]}, return {score:.1f}")
+        return 0
+
+
+@dataclasses.dataclass
+class Export(Reader):
+    """Writes a run's policy, of the run that --run names or of the first, as a program that needs only jax and flatbuffers.
+
+    With act = jax.export.deserialize(bytearray(open("policy.jaxexport", "rb").read())).call it acts in any number of
+    environments: action, carry = act(carry, obs, first, jax.random.PRNGKey(0), False). All arrays have a leading axis of
+    environments. The carry is () without a memory, first says where an episode begins, and the last argument is True for the
+    most likely actions.
+
+    Attributes:
+        out: File to write.
+    """
+
+    out: str = "policy.jaxexport"
+
+    def execute(self) -> int:
+        _make_folder(self.out)
+        run = self.load_one()
+        data = export(run.train, run.state, self.out)
+        print(f"{self.out}: {run.labels[0]}, {len(data):,} bytes")
+        return 0
+
+
+@dataclasses.dataclass
+class Cache:
+    """Says where compiled programs are kept, and how many: the second start of a run does not compile.
+
+    The environment variable PURERL_CACHE names another directory, or "off". A gigabyte is kept at most.
+
+    Attributes:
+        clear: Remove them.
+    """
+
+    clear: bool = False
+
+    def execute(self) -> int:
+        directory = cache_directory()
+        if directory is None:
+            print("off: the environment variable PURERL_CACHE says so")
+            return 0
+        if self.clear:
+            clear_cache()
+        programs = cached_programs()
+        megabytes = sum(program.stat().st_size for program in programs) / 1e6
+        print(f"{directory}: {len(programs)} programs, {megabytes:.0f} MB")
+        return 0
+
+
+def _make_folder(out: str) -> None:
+    """Makes the folder of a file to write, before anything is computed for it."""
+    try:
+        pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError([Problem("out", out, f"its folder cannot be made: {error.strerror}")]) from error
+
+
+COMMANDS = {cls.__name__.lower(): cls for cls in (Eval, Plot, Compare, Runs, Render, Export, Cache)}
