@@ -191,7 +191,7 @@ def test_the_index_of_notebooks_names_each():
     folder = ROOT.parent / "notebooks"
     index = (folder / "README.md").read_text()
     assert sorted(re.findall(r"\((\w+\.ipynb)\)", index)) == sorted(path.name for path in folder.glob("*.ipynb"))
-    for link in re.findall(r"\((\.\./[^)]+)\)", index):
+    for link in re.findall(r"\]\(([^)]+)\)", index):
         assert (folder / link).exists(), link
 
 

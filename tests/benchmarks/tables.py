@@ -16,7 +16,7 @@ from tests.benchmarks.references import REFERENCES
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
-PAGES = (ROOT / "README.md", *sorted(HERE.glob("*.md")), HERE.parent / "data" / "migration.md")
+PAGES = (ROOT / "README.md", *sorted(HERE.glob("*.md")), ROOT / "notebooks" / "migration.md")
 
 
 def render():

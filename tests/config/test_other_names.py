@@ -280,7 +280,7 @@ def test_a_script_ports_by_its_table(system):
 
 def test_a_command_line_ports_by_its_table(monkeypatch, capsys):
     asked = []
-    monkeypatch.setattr(cli, "_train", lambda cfg, options: asked.append((cfg, options.seed)) or 0)
+    monkeypatch.setattr("purerl.cli.command.run_training", lambda cfg, options: asked.append((cfg, options.seed)) or 0)
     assert cli.main(["ppo", *PURERL.split()]) == 0
     ((cfg, seed),) = asked
     assert seed == 3
