@@ -23,6 +23,7 @@ from purerl.learning import advantages, losses
 from purerl.learning.update import Algorithm
 from purerl.networks import distributions
 from purerl.networks.foreign import from_linen, from_nnx
+from purerl.pure import Train
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.plots import plot
 from purerl.runs.analysis.rendering import render
@@ -37,7 +38,7 @@ from purerl.studies.compare import Comparison, compare
 from purerl.studies.space import Range
 from purerl.studies.sweep import sweep
 from purerl.studies.tune import Tuned, tune
-from purerl.train import Train, make_train
+from purerl.train import make_train
 
 __version__ = "0.4.0"
 __docformat__ = "google"

@@ -20,6 +20,7 @@ config
 envs networks acting
 learning
 algorithms checks
+pure
 train
 runs
 studies

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from purerl.checks import check_type
+from purerl.checks.check_arguments import check_type
 from purerl.config.base import OnPolicyConfig
 from purerl.config.other_names import renamed
 from purerl.config.rules import Rule as FieldRule

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from purerl.checks import check_type
+from purerl.checks.check_arguments import check_type
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.numbers import is_int, is_number

@@ -332,7 +332,7 @@ def test_a_network_without_the_head_is_refused():
 
 
 def test_a_buffer_larger_than_all_memory_is_refused(monkeypatch):
-    monkeypatch.setattr("purerl.checks._memory", lambda: 4 * 64 * (16 + 1 + 4))
+    monkeypatch.setattr("purerl.checks.check_environment._memory", lambda: 4 * 64 * (16 + 1 + 4))
     assert made().plan.kept_bytes == 4 * 64 * (16 + 1 + 4)  # observations of four floats, a flag, a target
     with pytest.raises(purerl.ConfigError, match=r"n_pi = 5: 0\.0 GB are kept"):
         made(PPG.replace(n_pi=5))

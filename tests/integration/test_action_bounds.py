@@ -10,7 +10,7 @@ import purerl
 from purerl.acting.rollout import collect_rollout
 from purerl.core.spaces import bounds_map
 from purerl.networks.distributions import DiagGaussian, TanhGaussian
-from purerl.train import Train
+from purerl.pure import Train
 
 KEY = jax.random.key(0)
 LARGEST = np.finfo(np.float32).max

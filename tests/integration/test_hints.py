@@ -10,7 +10,7 @@ from flax import linen
 
 import purerl
 from purerl import APPOConfig, ConfigError, PPGConfig, PPOConfig
-from purerl.checks import check_devices
+from purerl.checks.check_environment import check_devices
 from purerl.cli import main
 from purerl.config import other_names
 from purerl.config.fields import problems

@@ -1,0 +1,150 @@
+"""Warnings of settings that are valid but probably a mistake, and of those without effect."""
+
+import dataclasses
+import re
+import warnings
+from typing import Any
+
+import numpy as np
+from jax.core import Tracer
+
+from purerl.checks.check_environment import mask_problem
+from purerl.checks.check_network import shapes_of
+from purerl.config.base import MEMORY, OnPolicyConfig
+from purerl.config.documentation import default_of
+from purerl.config.fields import Config, is_float_leaf
+from purerl.core.errors import Problem
+from purerl.core.spaces import Box, bounds_map, entries_of, is_index
+from purerl.core.types import Environment, Network
+from purerl.learning.phases import Phase, moving_groups
+from purerl.networks.encoding import without
+
+MASK = re.compile(r"action_?mask|(legal|valid|avail\w*)_?action")  # the name of an entry that is probably an action mask
+
+
+def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> None:
+    """Warns of settings that are valid but probably a mistake. The warnings point to the caller of `make_train`.
+
+    Args:
+        asked: the config as the user wrote it, with `auto`.
+        cfg: the config, resolved.
+        env: environments.
+        given: the objects that `make_train` was given, by argument.
+    """
+    unmasked = _unused_masks(cfg, env) if asked.action_mask == "auto" else []
+    for problem in cfg.warnings_of() + _environment_warnings(cfg, env, given) + unmasked:
+        warnings.warn(str(problem), stacklevel=3)
+    if found := without_effect(cfg, env, given):
+        warnings.warn("\n  ".join(["settings without effect:", *map(str, found)]), stacklevel=3)
+
+
+def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment, phases: tuple[Phase, ...]) -> None:
+    """Warns of groups of a user's network that no phase trains. The warning points to the caller of `make_train`."""
+    params = shapes_of(cfg, network, env)[0]
+    if idle := sorted(params.keys() - {group for phase in phases for group in moving_groups(phase, params)}):
+        hint = f"no phase trains them; those of this algorithm train {', '.join(_trained(phases)) or 'all'}"
+        warnings.warn(str(Problem("network", f"groups {', '.join(idle)}", hint)), stacklevel=3)
+
+
+def warn_of_unsuited_unit(unit: str, space: Box) -> None:
+    """Warn of a user's policy in the environment's unit if a deviation of about 1 around about 0 covers no range of actions."""
+    if unit != "environment" or isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
+        return
+    centre, half_width = (np.asarray(x) for x in bounds_map(space.low, space.high))
+    if (np.abs(centre) > 1 + half_width).any() or (half_width < 0.1).any() or (half_width > 10).any():
+        hint = "its means are in the environment's unit, whose bounds are far from -1 and 1: return purerl.distributions."
+        hint += "DiagGaussian(mean, log_std, unit='bounds') for units of the bounds, or scale the means yourself"
+        warnings.warn(str(Problem("network", type(space).__name__, hint)), stacklevel=3)
+
+
+def _trained(phases: tuple[Phase, ...]) -> list[str]:
+    """Return the groups that phases name."""
+    return sorted({group for phase in phases for group in phase.groups or ()})
+
+
+def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
+    """Report what looks like an action mask of the environment and is not used as one."""
+    if cfg.action_mask:
+        return []
+    found = [Problem("action_mask", "auto", hint) for hint in env.host.recipe.masks] if env.host else []
+    space = env.observation_space
+    for name, x in space.items() if isinstance(space, dict) else ():
+        wrong = mask_problem(x.shape, env.action_space) if hasattr(x, "shape") else "must be an array"
+        if MASK.search(name) or ("mask" in name and not wrong):
+            use = f"as a mask it {wrong}" if wrong.startswith("must") else wrong or f"action_mask={name!r} uses it"
+            hint = f"the policy reads {name!r} as an observation; {use}; action_mask='' says that it is no action mask"
+            found.append(Problem("action_mask", "auto", hint))
+    return found
+
+
+def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> list[Problem]:
+    found = list(env.host.recipe.warnings) if env.host else []
+    spaces = entries_of(without(env.observation_space, (cfg.action_mask,)))
+    hints = {"float64": "cast to float32", "uint8": "cast to float32, not scaled, since they are no image"}
+    order = "read as [height, width, channels]; an image whose channels come first must be transposed"
+    for space in spaces.values() if "network" not in given else []:
+        is_image = space.dtype == np.uint8 and len(space.shape) == 3
+        if space.dtype.name in hints and not is_image and not is_index(space):
+            found.append(Problem("env", f"observations of {space.dtype.name}", hints[space.dtype.name]))
+        if "torso" not in given and _looks_channel_first(space.shape):
+            found.append(Problem("env", f"observations {list(space.shape)}", order))
+    return found
+
+
+def _looks_channel_first(shape: tuple[int, ...]) -> bool:
+    """Return True if this is rather an image [channels, height, width] than [height, width, channels]."""
+    return len(shape) == 3 and shape[0] <= 4 and min(shape[1:]) >= 16
+
+
+# What is not read where an argument of `make_train` takes its place.
+REPLACED = {
+    "env": ("env",),
+    "network": (
+        *("torso", "hidden", "activation", "init", "compute_dtype", "arch", "log_std_init", "action_distribution"),
+        *("memory", "memory_size", "memory_layers"),
+    ),
+    "torso": ("torso", "hidden", "activation"),
+    "memory": ("memory", "memory_size", "memory_layers"),
+    "optimizer": ("optimizer", "adam_eps", "weight_decay"),
+    "lr_schedule": ("lr_schedule", "lr", "lr_final", "lr_power", "decay_steps"),
+    "intrinsic": tuple(
+        f"rnd.{name}" for name in ("predictor_fraction", "lr_scale", "obs_clip", "init_steps", "features", "hidden")
+    ),
+}
+
+
+def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> list[Problem]:
+    """Return the fields that do not have their default and that nothing reads, each with what would read it."""
+    found, parts = {}, {"": cfg} | ({} if cfg.rnd is None else {"rnd.": cfg.rnd})
+    for prefix, part in parts.items():
+        for field in dataclasses.fields(part):
+            name, value, needs = f"{prefix}{field.name}", getattr(part, field.name), field.metadata.get("needs")
+            if _is_default(part, field, env):
+                continue
+            provided = needs is MEMORY and not given.keys().isdisjoint(("memory", "network"))
+            if needs is not None and not provided and not needs.holds(cfg, env.action_space):
+                found[name] = Problem(name, value, f"is not read; it needs {needs.text}")
+            for argument, x in given.items():
+                partly = (argument == "torso" and isinstance(x, dict)) or (argument == "lr_schedule" and _has_own_rate(cfg, name))
+                partly |= argument == "env" and ":" in cfg.env  # the command line made it of this import path
+                if name in REPLACED.get(argument, ()) and not partly:
+                    found[name] = Problem(name, value, f"is not read; {argument}= takes its place")
+    return list(found.values())
+
+
+def _has_own_rate(cfg: OnPolicyConfig, name: str) -> bool:
+    """Return True if PPG's auxiliary phase reads this field of the schedule, whatever the policy's phase is given."""
+    return "aux_lr" in {field.name for field in dataclasses.fields(cfg)} and name != "lr"
+
+
+def _is_default(cfg: Config, field: dataclasses.Field, env: Environment) -> bool:
+    """Return True if a field of a resolved config may have its default, or is off. A tracer may."""
+    value, default = getattr(cfg, field.name), default_of(field)
+    if isinstance(value, Tracer):
+        return True
+    if is_float_leaf(field):
+        value = np.asarray(value, np.float32)
+        same = lambda default: bool(((value == np.float32(default)) | np.isposinf(value)).all())
+    else:
+        same = lambda default: value == default
+    return same(default) or same(getattr(cfg.replace(**{field.name: default}).resolved(env), field.name))

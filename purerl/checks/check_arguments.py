@@ -1,0 +1,104 @@
+"""Checks of the config and of the functions that `make_train` is given."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from purerl.checks.check_network import shapes_of
+from purerl.config.base import OnPolicyConfig
+from purerl.config.fields import not_scalar, problems, undecorated
+from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
+from purerl.core.platform import strong
+from purerl.core.types import Environment, Network
+from purerl.learning.batch import loss_reads_policy
+from purerl.learning.learner import Components, Learner
+from purerl.learning.update import Algorithm
+
+
+def check_type(cfg: Any) -> None:
+    """Raise unless `cfg` is a config."""
+    hint = "must be the config of an algorithm: purerl.PPOConfig(lr=1e-3)"
+    raise_if_any([] if isinstance(cfg, OnPolicyConfig) else [Problem("cfg", cfg, hint)])
+    raise_if_any(undecorated(cfg))
+
+
+def check_parts(given: dict[str, Any]) -> None:
+    """Raise unless the functions given to `make_train` take and give what is documented.
+
+    Those whose arguments are arrays of any shape are traced here; the others where an update is.
+    """
+    found = []
+    for name in ("algorithm", "advantage", "policy_loss", "extra_loss", "lr_schedule", "reward_shaper", "measure"):
+        if name in given and not callable(given[name]):
+            found.append(Problem(name, given[name], "must be a function"))
+    for name in ("torso", "memory"):
+        if name in given and "network" in given:
+            found.append(Problem(name, given[name], "is a part of the built-in networks, and network= takes their place"))
+    pair = given.get("intrinsic", (len, len))
+    if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(callable, pair))):
+        found.append(Problem("intrinsic", pair, "must be two functions: init(key, obs) and reward(state, steps)"))
+    raise_if_any(found)
+    array = lambda *shape: jax.ShapeDtypeStruct(shape, np.float32)
+    calls = {
+        "lr_schedule": ((jax.ShapeDtypeStruct((), np.int32),), ()),
+        "reward_shaper": ((array(3, 2), array(3, 1)), (3, 2)),
+    }
+    for name, (args, expected) in calls.items():
+        if name in given:
+            with code_of(name, f"{name}({', '.join(str(list(x.shape)) for x in args)})"):
+                result = jax.eval_shape(given[name], *args)
+            if getattr(result, "shape", None) != expected:
+                shape = list(result.shape) if hasattr(result, "shape") else type(result).__name__
+                found.append(Problem(name, shape, f"must give an array {list(expected)} for arguments of that shape"))
+    raise_if_any(found)
+
+
+def check_policy_loss(learner: Learner[OnPolicyConfig], env: Environment) -> None:
+    """Raise unless a custom policy loss can be computed for two steps. Nothing is compiled."""
+    cfg, network, _ = learner
+    num_envs, first = 2, jax.ShapeDtypeStruct((1, 2), bool)
+    params, obs = shapes_of(cfg, network, env, num_envs)
+    carry = jax.eval_shape(lambda: strong(network.initial_carry(num_envs)))
+
+    def act(*args):
+        policy = network.apply(*args)[0].policy
+        return policy.sample(policy.noise(jax.random.key(0))), policy
+
+    loss_reads_policy(learner, params, carry, obs, first, *jax.eval_shape(act, params, carry, obs, first))
+
+
+def algorithm_made(maker: Callable, cfg: OnPolicyConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
+    """Return the algorithm that a maker gives for these parts, if it is one."""
+    with code_of("algorithm", "algorithm(cfg, env, network, parts)"):
+        made = maker(cfg, env, network, parts)
+    if not isinstance(made, Algorithm):
+        raise ConfigError([Problem("algorithm", made, "must return a purerl.Algorithm(init, update, phases), as purerl's do")])
+    return made
+
+
+def check_config(
+    cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any]], Environment], recurrent: bool = False
+) -> Environment:
+    """Return the environment of a config whose fields are valid.
+
+    Args:
+        cfg: the config.
+        make_environment: from overrides of the environment's parameters to the environment.
+        recurrent: an object of the user's gives the network a memory, which proposals must suit.
+    """
+    found = problems(cfg.replace(memory="gru") if recurrent and cfg.memory == "none" else cfg) + not_scalar(cfg)
+    if any(problem.field.startswith(("env", "info", "episode_info", "memory", "num_envs")) for problem in found):
+        raise ConfigError(found)
+    try:
+        environment = make_environment(cfg.env_params)
+    except ConfigError as error:
+        raise ConfigError(found + error.problems) from None
+    raise_if_any(found)
+    return environment
+
+
+def has_own_carry(network: Any) -> bool:
+    """Return True if a user's network may have a memory, before it is known to work."""
+    return getattr(network, "initial_carry", None) not in (None, Network._field_defaults["initial_carry"])

@@ -1,0 +1,137 @@
+"""Checks of fields that must suit the observations, the actions, the memory or the devices."""
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from purerl.checks.check_network import sequence_problems
+from purerl.config.algorithms import PPGConfig
+from purerl.config.base import OnPolicyConfig
+from purerl.core.errors import ConfigError, Problem, raise_if_any, would_work
+from purerl.core.masks import choices_of
+from purerl.core.numbers import divisors, neighbours
+from purerl.core.reductions import Axis, shapes_on
+from purerl.core.spaces import Space, entries_of, is_index
+from purerl.core.types import Environment, Network, PyTree, TrainState
+from purerl.networks.actor_critic import bounded
+
+
+def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: bool, devices: int) -> None:
+    """Raise if fields do not suit the observations or actions, these do not fit into memory, or `network` is no network.
+
+    Args:
+        cfg: the config.
+        env: environments.
+        network: the user's, or None.
+        distils: the config's random network distillation is used.
+        devices: the number that the environments are spread over.
+    """
+    known = network is None or isinstance(network, Network)
+    hint = "must be a purerl.Network(init, apply, initial_carry); purerl.from_linen and purerl.from_nnx make one of a module"
+    raise_if_any([] if known else [Problem("network", type(network).__name__, hint)])
+    raise_if_any(_observation_problems(cfg, env, distils) + _info_problems(cfg, env) + _size_problems(cfg, env, devices))
+
+
+def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) -> list[Problem]:
+    """Observation entries that the environment does not have, and random actions in an unbounded space."""
+    found, space = [], env.observation_space
+    if cfg.normalize_obs and all(map(is_index, entries_of(space).values())):
+        found.append(Problem("normalize_obs", True, "the environment's observation is an index, which is no quantity"))
+    there = space if isinstance(space, dict) else {}
+    for field in ("action_mask", "critic_obs"):
+        name = getattr(cfg, field)
+        if name and name not in there:
+            has = f"has {', '.join(map(repr, there))}" if there else "is no dict"
+            found.append(Problem(field, name, f"no entry of the environment's observation, which {has}"))
+    if not found and cfg.action_mask and (hint := mask_problem(there[cfg.action_mask].shape, env.action_space)):
+        found.append(Problem("action_mask", cfg.action_mask, hint))
+    random_steps = {} if cfg.rnd is None or not distils else {"rnd.init_steps": cfg.rnd.init_steps}
+    asked = {"warmup_steps": cfg.warmup_steps} | random_steps
+    for field, steps in asked.items():
+        if steps and not bounded(env.action_space):
+            found.append(Problem(field, steps, "actions without bounds cannot all be drawn alike; use 0"))
+    return found
+
+
+def _info_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
+    """Entries of the environment's info that are no number for each environment, or no vector."""
+    if not env.info:
+        return []
+    shapes = {name: x.shape[1:] for name, x in env.step_shapes(cfg.num_envs).info.items()}
+    found = [Problem("info", name, f"must be a number, not {list(shapes[name])}") for name in cfg.info if shapes[name]]
+    vectors = [name for name in cfg.episode_info if len(shapes[name]) > 1]
+    return found + [Problem("episode_info", name, f"must be a number or a vector, not {list(shapes[name])}") for name in vectors]
+
+
+def mask_problem(shape: tuple[int, ...], actions: Space) -> str:
+    """Say why an entry of this shape cannot be the mask of these actions; "" if it can."""
+    if not (sizes := choices_of(actions)):
+        return f"only choices can be masked, and the action space is {type(actions).__name__}"
+    return "" if shape == (sum(sizes),) else f"must be one flag for each of {sum(sizes)} actions, not {list(shape)}"
+
+
+def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState], axis: Axis | None) -> None:
+    """Raise if an algorithm's buffers, of several devices one's share, exceed the memory of the device."""
+    raise_if_any(_kept_problems(cfg, init, axis))
+
+
+def _kept_problems(cfg: OnPolicyConfig, init: Callable, axis: Axis | None) -> list[Problem]:
+    """Report buffers that exceed the memory, by the field with the largest share."""
+    there = _memory()
+    if not cfg.keeps or there is None:
+        return []
+    kept = shapes_on(axis, init, jax.random.key(0)).extra
+    sizes = {field: num_bytes(kept[name]) for field, name in cfg.keeps.items()}
+    if sum(sizes.values()) <= there:
+        return []
+    field = max(sizes, key=sizes.__getitem__)
+    hint = f"{sizes[field] / 1e9:,.1f} GB are kept for it, of {there / 1e9:,.0f} GB of memory"
+    return [Problem(field, getattr(cfg, field), hint)]
+
+
+def num_bytes(tree: PyTree) -> int:
+    """Return the size of all arrays of a tree."""
+    return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
+def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[Problem]:
+    """Report a rollout whose observations alone exceed the memory of so many devices. Nothing is allocated."""
+    each = sum(math.prod(space.shape) * space.dtype.itemsize for space in entries_of(env.observation_space).values())
+    needed, there = 2 * each * cfg.batch_size // devices, _memory()  # those acted on, and those before a reset
+    if there is None or needed <= there:
+        return []
+    hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
+    return [Problem("num_envs", cfg.num_envs, hint)]
+
+
+def _memory() -> int | None:
+    """Bytes of memory of the device that trains; None if it is not known."""
+    device = jax.local_devices()[0]
+    if device.platform == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count: int) -> None:
+    """Raise unless so many devices can have equal shares of the environments, and of every minibatch."""
+    if env.host:
+        raise ConfigError([Problem("env", env.name, f"lives on the host, and cannot be spread over {count} devices")])
+    if cfg.num_envs % count:
+        near = sorted({max(cfg.num_envs // count, 1) * count, -(-cfg.num_envs // count) * count})
+        hint = f"must be divisible by the number of devices, {count}{would_work(near)}"
+        raise ConfigError([Problem("num_envs", cfg.num_envs, hint)])
+    found, here = [], cfg.replace(num_envs=cfg.num_envs // count, advantage_norm="batch")
+    if isinstance(cfg, PPGConfig):
+        if (columns := cfg.aux_columns) % count:
+            each = divisors(cfg.n_pi * here.num_envs // cfg.aux_accumulation)
+            hint = f"must be divisible by the number of devices, {count}"
+            found.append(Problem("aux_columns", columns, hint + would_work(neighbours(columns, [count * x for x in each]))))
+        else:
+            here = here.replace(aux_columns=columns // count)
+    of_minibatches = ("num_minibatches", "minibatches", "aux_columns")
+    wrong = here.cross_field_errors() + (sequence_problems(here) if network.is_recurrent else [])
+    each = f", for the {here.num_envs} environments of each of {count} devices"
+    raise_if_any(found + [problem._replace(hint=problem.hint + each) for problem in wrong if problem.field in of_minibatches])

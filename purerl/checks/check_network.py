@@ -1,0 +1,131 @@
+"""Checks of a network, and of an optimizer of its parameters, by their shapes alone."""
+
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+
+from purerl.config.algorithms import algorithm_of
+from purerl.config.base import OnPolicyConfig
+from purerl.config.rules import surely_holds
+from purerl.core.errors import Problem, code_of, raise_if_any
+from purerl.core.platform import strong
+from purerl.core.spaces import Box, Discrete, MultiBinary
+from purerl.core.types import Environment, Network, Outputs, PyTree
+from purerl.learning.custom import optimizer_problems
+from purerl.networks.distributions import Bernoulli
+
+
+def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any) -> None:
+    """Raise unless a network, and a custom optimizer or None, suit config and environment."""
+    raise_if_any(_network_problems(network, env, cfg))
+    raise_if_any(optimizer_problems(optimizer, shapes_of(cfg, network, env)[0]))
+
+
+def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -> list[Problem]:
+    """Report where a network does not fit the environment or the config. Nothing is compiled."""
+    key, num_envs = jax.random.key(0), 2
+    params, obs = shapes_of(cfg, network, env, num_envs)
+    first = jax.ShapeDtypeStruct((1, num_envs), bool)
+    with code_of("network", f"initial_carry({num_envs})"):
+        carry = jax.eval_shape(lambda: strong(network.initial_carry(num_envs)))
+    shapes = jax.tree.map(lambda x: list(x.shape), obs)
+    with code_of("network", f"apply(params, carry, obs {shapes}, first {list(first.shape)})"):
+        result = jax.eval_shape(network.apply, params, carry, obs, first)
+    if found := _output_problems(result):
+        return found
+    outputs, carry_after = result
+    _warn_of_rounding(outputs)
+    space = env.action_space
+
+    def act(policy):
+        action = policy.sample(policy.noise(key))
+        return policy.env_action(action, space), policy.log_prob(action)
+
+    found = []
+    if not isinstance(params, dict):
+        found.append(Problem("network", type(params).__name__, "init must return a dict from a group's name to its parameters"))
+    elif "value" not in params and surely_holds(cfg.critic_lr_scale, lambda x: x != 1):
+        hint = f"no group of the network's parameters is called 'value', so nothing would learn at it; there are {sorted(params)}"
+        found.append(Problem("critic_lr_scale", cfg.critic_lr_scale, hint))
+    for name in cfg.heads:
+        if name not in outputs.heads:
+            hint = f"{algorithm_of(cfg)} needs the outputs' heads to have the entry {name!r}"
+            found.append(Problem("network", sorted(outputs.heads), hint))
+        elif getattr(outputs.heads[name], "shape", outputs.value.shape) != outputs.value.shape:
+            hint = f"the head {name!r} must have the shape of the value, {list(outputs.value.shape)}"
+            found.append(Problem("network", list(outputs.heads[name].shape), hint))
+    if carry_after != carry:
+        found.append(Problem("network", carry_after, f"apply must return a carry like the one it was given: {carry}"))
+    streams = (cfg.streams,) if cfg.streams > 1 else ()
+    if outputs.value.shape != (1, num_envs, *streams):
+        axis = f"with an axis for {cfg.streams} streams of rewards" if streams else "without an axis for the output"
+        hint = f"the value of {num_envs} observations must be {[1, num_envs, *streams]}, {axis}"
+        found.append(Problem("network", list(outputs.value.shape), hint))
+    with code_of("network", "the policy's sample(noise), env_action and log_prob"):
+        action, log_prob = jax.eval_shape(act, outputs.policy)
+    expected = (1, num_envs, *space.shape)
+    if action.shape != expected or log_prob.shape != (1, num_envs):
+        hint = f"actions must be {list(expected)}, and have one log-probability each"
+        hint += "; for a Box use DiagGaussian, of a module (mean, log_std)" if isinstance(space, Box) else ""
+        found.append(Problem("network", list(action.shape), hint))
+    elif np.issubdtype(action.dtype, np.floating) != isinstance(space, Box):
+        found.append(Problem("network", action.dtype.name, f"actions must be of dtype {space.dtype.name}"))
+    choices = (2,) * space.n if isinstance(space, MultiBinary) else getattr(space, "sizes", None)
+    switches = outputs.policy.logits.shape[-1] if isinstance(outputs.policy, Bernoulli) else 0
+    offered = getattr(outputs.policy, "sizes", None) or (2,) * switches
+    if choices and offered and tuple(offered) != tuple(choices):
+        found.append(Problem("network", offered, f"the environment has {choices} actions; the policy must have as many"))
+    logits = getattr(outputs.policy, "logits", None)
+    if isinstance(space, Discrete) and logits is not None and logits.shape[-1] != space.n:
+        found.append(Problem("network", logits.shape[-1], f"the environment has {space.n} actions; as many logits are needed"))
+    if network.is_recurrent:
+        found += sequence_problems(cfg)
+    elif cfg.sequence_length:
+        found.append(Problem("sequence_length", cfg.sequence_length, "the network has no memory; see the config's `memory`"))
+    return found
+
+
+def _warn_of_rounding(outputs: Outputs) -> None:
+    """Warn of outputs with fewer bits than float32. The warning points to the caller of `make_train`."""
+    floats = {x.dtype for x in jax.tree.leaves(outputs) if jax.numpy.issubdtype(x.dtype, np.floating)}
+    for kind in sorted(dtype.name for dtype in floats if dtype.itemsize < 4):
+        step = float(jax.numpy.finfo(kind).eps) * 256
+        hint = f"were rounded before they become float32, values near 300 to steps of {step:g}; end in layers of float32"
+        warnings.warn(str(Problem("network", f"outputs of {kind}", f"{hint}: nn.Dense(1, dtype=jnp.float32)")), stacklevel=6)
+
+
+def _output_problems(result: Any) -> list[Problem]:
+    """Report what `apply` returned, unless it is a pair of `Outputs` and a carry."""
+    if not (isinstance(result, tuple) and len(result) == 2):
+        hint = "apply must return two things: purerl.Outputs(policy, value), and the carry"
+        return [Problem("network", type(result).__name__, hint)]
+    outputs, _ = result
+    if not isinstance(outputs, Outputs):
+        return [Problem("network", type(outputs).__name__, "apply must return purerl.Outputs(policy, value), and the carry")]
+    if not all(hasattr(outputs.policy, method) for method in ("sample", "log_prob", "noise", "env_action", "entropy")):
+        hint = "the policy must be a distribution: purerl.distributions.Categorical(logits) for choices, DiagGaussian for a Box"
+        return [Problem("network", outputs.policy, hint)]
+    if not hasattr(outputs.value, "shape"):
+        return [Problem("network", outputs.value, "the value must be an array")]
+    return []
+
+
+def shapes_of(cfg: OnPolicyConfig, network: Network, env: Environment, num_envs: int = 1) -> tuple[PyTree, PyTree]:
+    """Return the shapes of a network's parameters, and of the observations `[1, num_envs, ...]` it is made for."""
+    key = jax.random.key(0)
+    _, obs = jax.eval_shape(lambda key: env.reset(jax.random.split(key, cfg.num_envs)), key)
+    obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, num_envs, *x.shape[1:]), x.dtype), obs)
+    with code_of("network", f"init(key, obs {jax.tree.map(lambda x: list(x.shape), obs)})"):
+        return jax.eval_shape(network.init, key, obs), obs
+
+
+def sequence_problems(cfg: OnPolicyConfig) -> list[Problem]:
+    """Minibatches that would split the sequences of a network with a memory."""
+    if cfg.minibatches in ("flat", "time"):
+        hint = "the network has a memory, so the steps of an environment must stay in order; use 'auto'"
+        return [Problem("minibatches", cfg.minibatches, hint)]
+    if cfg.minibatches == "env" and cfg.training_length != cfg.num_steps:
+        return [Problem("minibatches", cfg.minibatches, f"cannot be cut into sequences of {cfg.sequence_length}; use 'auto'")]
+    return cfg.minibatch_problems(recurrent=True)

@@ -1,0 +1,262 @@
+"""A training run as pure functions, which `make_train` returns."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from purerl.acting.bootstrap import one_step
+from purerl.acting.evaluate import evaluate
+from purerl.acting.policy import Policy
+from purerl.acting.rollout import collect
+from purerl.acting.wrappers import with_statistics
+from purerl.checks.check_environment import check_devices, num_bytes
+from purerl.config.base import OnPolicyConfig
+from purerl.core.errors import ConfigError, Problem, would_work
+from purerl.core.keys import Clock, typed_key
+from purerl.core.metrics import accumulate
+from purerl.core.numbers import is_count
+from purerl.core.plan import PhasePlan, Plan
+from purerl.core.platform import strong, with_matmul_precision
+from purerl.core.reductions import Axis, fold_in_device, local_batch, on_axis, shapes_on
+from purerl.core.types import Environment, Episodes, Network, TrainResult, TrainState
+from purerl.learning.nonfinite import freeze
+from purerl.learning.phases import Phase
+from purerl.learning.update import Algorithm
+from purerl.networks.distributions import action_unit
+
+SEED_AXES: dict[str, Any] = {"params": 0, "opt_state": 0, "actor": 0, "clock": None, "key": 0, "statistics": 0, "extra": 0}
+
+
+class Train:
+    """A training run as pure functions; what `make_train` returns.
+
+    Attributes:
+        cfg: the config, its floats as float32.
+        env: the environments.
+        network: policy and value function.
+        init: `(key) -> TrainState`, everything that persists.
+        update: `(TrainState) -> (TrainState, metrics)`, one iteration: a rollout and what is learnt from it.
+        given: the objects that `make_train` was given, by argument.
+        axis: the mesh axis that the environments are spread over, or None.
+        seed_axes: `in_axes` (or `out_axes`) of a state under `vmap` over seeds. The clock has none, so that a phase which is
+          due in some updates only stays a branch.
+
+    Example:
+        >>> train = purerl.make_train(purerl.PPOConfig(env="CartPole-v1"))
+        >>> state, metrics = jax.jit(train.update)(train.init(jax.random.key(0)))
+        >>> policy = train.policy(state)
+        >>> obs, first = jnp.zeros((1, 4)), jnp.ones(1, bool)
+        >>> action, carry = policy(policy.initial_carry(1), obs, first, jax.random.key(1))
+        >>> action.shape
+        (1,)
+    """
+
+    seed_axes = TrainState(**SEED_AXES)
+
+    def __init__(
+        self,
+        cfg: OnPolicyConfig,
+        env: Environment,
+        network: Network,
+        algorithm: Algorithm,
+        remake_env: Callable,
+        given: dict[str, Any],
+        axis: Axis | None = None,
+    ):
+        self.cfg, self.given, self.axis = cfg, given, axis
+        self.env, self.network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
+        update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
+        # Traced once, however often: what asks for shapes, and every program that the two become a part of.
+        self._traced = lambda function: on_axis(with_matmul_precision(function, cfg.matmul_precision), axis)
+        init = lambda key: strong(algorithm.init(key))  # a user's part of a state may be weakly typed, and its update is not
+        update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
+        self._init, self.update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
+
+    def init(self, key: jax.Array) -> TrainState:
+        """Return the state before the first update. `key`: one key, typed or raw."""
+        return self._init(typed_key(key))
+
+    def __call__(self, key: jax.Array) -> TrainResult:
+        """Train: `init`, then `plan.num_updates` times `update`. Pure: wrap it in `jax.jit`, `jax.vmap` or both."""
+        updates, every = self.cfg.num_updates, self.cfg.metrics_every
+        if updates // every >= 2**31:
+            hint = f"more than 2**31 rows of metrics; use fit, or metrics_every = {updates // 2**31 + 1} or more"
+            raise ConfigError([Problem("total_timesteps", self.cfg.total_timesteps, hint)])
+        if every == 1:
+            return TrainResult(*jax.lax.scan(lambda state, _: self.update(state), self.init(key), length=updates))
+        rows = -(-updates // every)
+        counts = jnp.full(rows, every, jnp.int32).at[-1].set(updates - (rows - 1) * every)
+        return TrainResult(*jax.lax.scan(functools.partial(accumulate, self.update), self.init(key), counts))
+
+    def on_axis(self, name: str, size: int) -> "Train":
+        """One device's share of this training, as `make_train` gives it for an `axis_name` and an `axis_size`."""
+        axis = checked_axis(name, size)
+        check_devices(self.cfg, self.env, self.network, size)
+        return Train(self.cfg, self.env, self.network, self._algorithm, self._remake_env, self.given, axis)
+
+    def restart(self, state: TrainState) -> TrainState:
+        """Return a state with the parameters and statistics of another run, made consistent."""
+        return self._algorithm.restart(state)
+
+    def policy(self, state: TrainState) -> Policy:
+        """Return the policy of a state of one run, ready to act.
+
+        Raises:
+            ConfigError: the state is of several runs.
+        """
+        if state.key.ndim:
+            hint = "take one of several runs (Run.select), or jax.vmap with in_axes=(train.seed_axes, 0)"
+            raise ConfigError([Problem("state", f"of {math.prod(state.key.shape)} runs", hint)])
+        network = with_statistics(self.cfg, self.network, state)
+        return Policy(network._replace(apply=self._traced(network.apply)), state.params, self.env.action_space)
+
+    def evaluate(
+        self,
+        state: TrainState,
+        key: jax.Array,
+        num_episodes: int = 128,
+        deterministic: bool = False,
+        max_steps: int | None = None,
+        env_params: dict[str, Any] | None = None,
+        training_levels: bool = False,
+    ) -> Episodes:
+        """Whole episodes of a state's policy in fresh environments. Pure, and changes nothing of the state.
+
+        On an axis of devices each has an equal share of the episodes, and returns that.
+
+        Args:
+            state: of one run; under `vmap`, `in_axes=(train.seed_axes, 0)`.
+            key: consumed.
+            num_episodes: how many, all at once; at least 1.
+            deterministic: the mode of the policy instead of a random action.
+            max_steps: the fixed number of steps taken; the environment's time limit if None.
+            env_params: overrides of the environment's parameters, on top of the config's.
+            training_levels: with `num_levels`, begin episodes in the levels of training, and not in others.
+
+        Raises:
+            ConfigError: the environment has no known time limit and `max_steps` is None.
+        """
+        if not is_count(num_episodes):
+            raise ConfigError([Problem("num_episodes", num_episodes, "must be an int of at least 1")])
+        if self.axis is not None and num_episodes % self.axis.size:
+            near = would_work([-(-num_episodes // self.axis.size) * self.axis.size])
+            hint = f"must be divisible by the number of devices, {self.axis.size}{near}"
+            raise ConfigError([Problem("num_episodes", num_episodes, hint)])
+        if not isinstance(env_params, dict | None):
+            raise ConfigError([Problem("env_params", env_params, "must be a dict from names to numbers, or None")])
+        levels = self.cfg.num_levels if training_levels else 0
+        apart = env_params or levels != self.cfg.num_levels
+        env = self.environments_apart(env_params, levels) if apart else self._evaluated
+        limit = env.max_steps if max_steps is None else max_steps
+        if limit is None:
+            raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
+        if not is_count(limit):
+            raise ConfigError([Problem("max_steps", limit, "must be an int of at least 1")])
+        options = {"info": self.cfg.info, "episode_info": self.cfg.episode_info}
+
+        def run(policy: Policy, key: jax.Array) -> Episodes:  # traced as one device's share
+            return evaluate(env, policy, fold_in_device(key), local_batch(num_episodes), limit, deterministic, **options)
+
+        return self._traced(run)(self.policy(state), typed_key(key))
+
+    def environments_apart(self, env_params: dict[str, Any] | None = None, num_levels: int = 0) -> Environment:
+        """Return the environments made anew, with these overrides of their parameters on top of the config's."""
+        return self._remake_env(env_params or {}, num_levels)
+
+    @functools.cached_property
+    def _evaluated(self) -> Environment:
+        """Return the environments of evaluations: on the host others than those of training, and the same each time."""
+        return self.environments_apart() if self.env.host else self.env
+
+    @functools.cached_property
+    def action_unit(self) -> str:
+        """Return the unit of actions in rollouts and losses: `bounds`, `environment` or `either`, see `purerl.distributions`."""
+        state = shapes_on(self.axis, self.init, jax.random.key(0))
+        of_actor = lambda params, actor: one_step(self.network, params, actor.carry, actor.obs, actor.first)[0].policy
+        return action_unit(shapes_on(self.axis, of_actor, state.params, state.actor), self.env.action_space)
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """Return the size of the run, before anything is compiled. Its bytes are those of one device.
+
+        Example:
+            >>> plan = purerl.make_train(purerl.PPOConfig()).plan
+            >>> plan.state_bytes + plan.rollout_bytes < plan.update_bytes  # the last is the compiler's count
+            True
+        """
+        cfg = self.cfg
+        state = shapes_on(self.axis, self.init, jax.random.key(0))
+
+        options = {"num_steps": cfg.num_steps, "length": cfg.training_length, "keep_next_obs": cfg.keeps_next_obs}
+        rollout_of = lambda state: collect(self.env, self.network, state.params, state.actor, state.key, **options)[1]
+        rollout = shapes_on(self.axis, rollout_of, state)
+        env_steps = cfg.num_updates * cfg.batch_size
+        phases = tuple(_phase_plan(phase, cfg.num_updates) for phase in self._algorithm.phases)
+        return Plan(
+            devices=self.axis.size if self.axis else 1,
+            num_updates=cfg.num_updates,
+            env_steps=env_steps,
+            extra_steps=env_steps - int(cfg.total_timesteps),
+            batch_size=cfg.batch_size,
+            minibatch_size=cfg.minibatch_size,
+            gradient_steps=sum(phase.gradient_steps for phase in phases),
+            parameters=sum(x.size for x in jax.tree.leaves(state.params)),
+            rollout_bytes=num_bytes(rollout),
+            state_bytes=num_bytes(state),
+            kept_bytes=num_bytes(state.extra),
+            phases=phases,
+            on_host=self.env.host is not None,
+            compile_update=self._compile_update,
+        )
+
+    def _compile_update(self) -> Any:
+        if self.axis:
+            hint = "needs to know the devices: purerl.data_parallel(train, mesh).plan.update_bytes, of a train without an axis"
+            raise ConfigError([Problem("axis_name", self.axis.name, hint)])
+        return jax.jit(self.update, donate_argnums=0).lower(jax.eval_shape(self.init, jax.random.key(0))).compile()
+
+
+def _with_one_clock(update: Callable) -> Callable:
+    """Return an update that refuses a clock with an axis: a phase due in some updates would be computed in all of them."""
+
+    @jax.custom_batching.custom_vmap
+    def one(clock: Clock) -> Clock:
+        return clock
+
+    @one.def_vmap
+    def refuse(axis_size: int, is_batched: list[Clock], clock: Clock) -> Any:
+        """Refuse an axis. Only `vmap` over a clock that has one calls this, also through `jit` and loops."""
+        hint = "all runs share one: jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
+        raise ConfigError([Problem("state", "its clock has an axis of runs", hint)])
+
+    @functools.wraps(update)
+    def checked(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
+        return update(state.replace(clock=one(state.clock)))
+
+    return checked
+
+
+def _phase_plan(phase: Phase, num_updates: int) -> PhasePlan:
+    """Plan a phase that is due in the last of each `every` updates of a run, once `start` updates are over."""
+    runs = max(0, num_updates // phase.every - phase.start // phase.every)
+    left_over = num_updates - num_updates // phase.every * phase.every
+    return PhasePlan(phase.name, runs, runs * phase.epochs * phase.minibatches, left_over)
+
+
+def checked_axis(name: str | None, size: int | None) -> Axis | None:
+    """Return a mesh axis, or None without a name and a size.
+
+    Raises:
+        ConfigError: the name is no name, or the size no number of devices.
+    """
+    if name is None and size is None:
+        return None
+    if not isinstance(name, str):
+        raise ConfigError([Problem("axis_name", name, "must be the name of the axis that has axis_size devices")])
+    if not is_count(size):
+        raise ConfigError([Problem("axis_size", size, "must be the number of devices on the axis, an int of at least 1")])
+    return Axis(name, size)
