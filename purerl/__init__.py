@@ -2,8 +2,9 @@
 
 from purerl.config.algorithms import APPOConfig, DAACConfig, PPGConfig, PPOConfig
 from purerl.config.base import RNDConfig
-from purerl.config.fields import configclass, leaf, static, validate
+from purerl.config.fields import configclass, leaf, static
 from purerl.config.presets import preset
+from purerl.config.value_checks import validate
 from purerl.core.errors import (
     CheckpointCorrupt,
     CheckpointError,

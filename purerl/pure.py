@@ -26,7 +26,7 @@ from purerl.core.types import Environment, Episodes, Network, TrainResult, Train
 from purerl.learning.nonfinite import freeze
 from purerl.learning.phases import Phase
 from purerl.learning.update import Algorithm
-from purerl.networks.distributions import action_unit
+from purerl.networks.gaussians import action_unit
 
 SEED_AXES: dict[str, Any] = {"params": 0, "opt_state": 0, "actor": 0, "clock": None, "key": 0, "statistics": 0, "extra": 0}
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from purerl.checks.check_network import shapes_of
 from purerl.config.base import OnPolicyConfig
-from purerl.config.fields import not_scalar, problems, undecorated
+from purerl.config.value_checks import not_scalar, problems, undecorated
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.platform import strong
 from purerl.core.types import Environment, Network

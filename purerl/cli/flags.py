@@ -17,10 +17,10 @@ from purerl.cli.options import Training
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.config.documentation import GROUPS, parse_docs
-from purerl.config.fields import field_problems
 from purerl.config.other_names import unknown_names
 from purerl.config.presets import PRESETS, preset
 from purerl.config.rules import ANY, AUTO, SWITCH
+from purerl.config.value_checks import field_problems
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.numbers import is_int, is_number
 

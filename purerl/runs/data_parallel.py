@@ -20,8 +20,8 @@ from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.keys import typed_key
 from purerl.core.reductions import shapes_on
 from purerl.core.types import Episodes, TrainResult, TrainState
+from purerl.pure import Train
 from purerl.runs.processes import agreed, placed
-from purerl.train import Train
 
 DATA = "data"  # the axis of devices of one agent
 

@@ -32,6 +32,7 @@ from purerl.core.plan import Plan
 from purerl.core.reductions import gathered, on_axis
 from purerl.core.types import Episodes, PyTree, TrainState
 from purerl.envs.host import host_errors
+from purerl.pure import Train
 from purerl.runs.data_parallel import DataParallel, check_replicas
 from purerl.runs.devices import use_cores
 from purerl.runs.evaluations import best_updates
@@ -49,7 +50,6 @@ from purerl.runs.storage.checkpoint import (
 )
 from purerl.runs.storage.curves import read_header
 from purerl.runs.storage.files import read_errors
-from purerl.train import Train
 
 WARM = ("['state'].params", "['state'].statistics")  # what a run that begins with another's parameters takes from it
 

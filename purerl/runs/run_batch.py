@@ -11,16 +11,17 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from purerl.config.base import OnPolicyConfig
-from purerl.config.fields import problems
 from purerl.config.rules import AUTO
+from purerl.config.value_checks import problems
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.numbers import is_int
 from purerl.core.types import TrainState
 from purerl.envs import lives_on_host, swept_problems
+from purerl.pure import Train
 from purerl.runs.data_parallel import DATA, state_specs
 from purerl.runs.devices import ROWS, over_devices, over_rows, use_cores
 from purerl.runs.processes import process_count
-from purerl.train import Train, make_train
+from purerl.train import make_train
 
 NOT_SPREAD = PartitionSpec()
 

@@ -16,10 +16,10 @@ from purerl.core.plan import needed_bytes
 from purerl.core.reductions import on_axis, pall
 from purerl.core.types import TrainState
 from purerl.learning.nonfinite import LEARNT, finite_leaves
+from purerl.pure import Train
 from purerl.runs.analysis.rendering import render
 from purerl.runs.processes import on_host
 from purerl.runs.run_batch import Batch, state_at, swept
-from purerl.train import Train
 
 MAX_CHUNK = 1024  # updates in one chunk, at most: the size of the buffer for their metrics
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from purerl.core.errors import ConfigError, Problem
-from purerl.train import Train
+from purerl.pure import Train
 
 
 def end_of_rung(rung: int, rungs: int, num_updates: int) -> int:

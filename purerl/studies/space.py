@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from purerl.config.base import OnPolicyConfig, RNDConfig
-from purerl.config.fields import field_problems, is_float_leaf, kind_of
+from purerl.config.fields import is_float_leaf, kind_of
 from purerl.config.other_names import renamed
 from purerl.config.rules import AUTO, SWITCH
+from purerl.config.value_checks import field_problems
 from purerl.core.errors import ConfigError, Problem, nearest, raise_if_any
 from purerl.core.numbers import is_int, is_number
 

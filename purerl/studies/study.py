@@ -16,11 +16,12 @@ import numpy as np
 
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
-from purerl.config.fields import problems
+from purerl.config.value_checks import problems
 from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, raise_if_any
 from purerl.core.metrics import Mean, over_the_last
 from purerl.core.numbers import is_int
 from purerl.core.types import PyTree
+from purerl.pure import Train
 from purerl.runs.processes import placed
 from purerl.runs.storage.checkpoint import Store, describe, prepare, to_arrays, to_tree
 from purerl.runs.storage.files import AppendOnlyFile, atomic_write, checksum, read_file
@@ -28,7 +29,6 @@ from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.studies import space
 from purerl.studies.rungs import end_of_rung, going_on
 from purerl.studies.space import Range
-from purerl.train import Train
 
 Scores = tuple[tuple[float, ...], ...]  # [trials][seeds]
 SCORED = 0.2  # the share of a rung, at its end, whose episodes score it

@@ -19,7 +19,7 @@ import numpy as np
 from purerl.checks.check_arguments import check_type
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
-from purerl.config.fields import problems
+from purerl.config.value_checks import problems
 from purerl.core.errors import CheckpointCorrupt, CheckpointMismatch, ConfigError, Problem, raise_if_any
 from purerl.core.numbers import is_int
 from purerl.runs.compile_cache import compile_cache

@@ -11,7 +11,7 @@ from purerl import APPOConfig, DAACConfig, PPGConfig, PPOConfig, RNDConfig
 from purerl.acting.normalize import EPSILON, RewardScale, Statistics, initial_moments, reward_sums
 from purerl.acting.rollout import collect
 from purerl.algorithms.rnd import predictor_loss, rnd
-from purerl.config.fields import problems
+from purerl.config.value_checks import problems
 from purerl.core.keys import clock_at
 from purerl.core.streams import EPISODIC
 from purerl.core.types import Intrinsic, Rollout, TrainState, Transition

@@ -13,7 +13,7 @@ from purerl import APPOConfig, ConfigError, PPGConfig, PPOConfig
 from purerl.checks.check_environment import check_devices
 from purerl.cli import main
 from purerl.config import other_names
-from purerl.config.fields import problems
+from purerl.config.value_checks import problems
 from purerl.envs import suites
 from tests.helpers.probes import Varied
 from tests.helpers.recurrent import running_sum

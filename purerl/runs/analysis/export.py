@@ -9,8 +9,8 @@ import jax.numpy as jnp
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import TrainState
+from purerl.pure import Train
 from purerl.runs.storage.files import atomic_write, write_errors
-from purerl.train import Train
 
 OTHER_FORMATS = {".onnx", ".pt", ".pth", ".tflite", ".pb", ".h5", ".keras", ".safetensors", ".pkl", ".npz", ".mlmodel", ".engine"}
 

@@ -13,8 +13,8 @@ from purerl.core.keys import named_key, split_keys
 from purerl.core.numbers import is_count
 from purerl.core.types import Environment, TrainState
 from purerl.envs.host import host_errors
+from purerl.pure import Train
 from purerl.runs.storage.files import write_errors
-from purerl.train import Train
 
 
 def render(

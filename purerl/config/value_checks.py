@@ -1,0 +1,123 @@
+"""Checks of the values of a config, each by itself and between fields."""
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from purerl.config.fields import Config, inner_configs, kind_of
+from purerl.config.rules import Rule
+from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.numbers import is_int, is_number
+
+
+def validate(cfg: Config) -> None:
+    """Checks every field of a config, or of a batched config: what `jax.vmap` made of one to sweep it.
+
+    Raises:
+        ConfigError: with all the problems found; for a sweep each names the values that are wrong. Also for what is no config.
+
+    Example:
+        >>> purerl.validate(purerl.PPOConfig(gamma=0.99))
+        >>> purerl.validate(purerl.PPOConfig(gamma=2.0))
+        Traceback (most recent call last):
+        ConfigError: 1 problem:
+          gamma = 2.0: must be between 0 and 1
+    """
+    if not isinstance(cfg, Config):
+        raise ConfigError([Problem("cfg", cfg, "must be a config, such as purerl.PPOConfig()")])
+    raise_if_any(undecorated(cfg))
+    if found := problems(cfg):
+        raise ConfigError(found)
+
+
+def undecorated(cfg: Config) -> list[Problem]:
+    """Return a config whose class is none, since it only extends one."""
+    hint = "the class of a config must be decorated with @purerl.configclass"
+    return [] if "__dataclass_params__" in vars(type(cfg)) else [Problem("cfg", type(cfg).__name__, hint)]
+
+
+def problems(cfg: Config) -> list[Problem]:
+    """Everything wrong with a config by itself. Traced values cannot be checked and pass."""
+    found = field_problems(cfg)
+    static = {field.name for field in dataclasses.fields(cfg) if field.metadata.get("static")}
+    return found if static.intersection(problem.field for problem in found) else found + cfg.cross_field_errors()
+
+
+def field_problems(cfg: Config) -> list[Problem]:
+    """Report what is wrong with each field by itself."""
+    found = []
+    for field in dataclasses.fields(cfg):
+        value, rule = getattr(cfg, field.name), field.metadata["rule"]
+        if field.metadata.get("whole_float") and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        check = _static_problem if field.metadata.get("static") else _leaf_problem
+        if kind := field.metadata.get("nested"):
+            if value is not None and type(value) is not kind:
+                found.append(Problem(field.name, value, f"must be a {kind.__name__}, or None"))
+            continue
+        if hint := check(value, kind_of(field), rule):
+            found.append(Problem(field.name, value, hint))
+    for name, part in inner_configs(cfg).items():
+        found += [Problem(f"{name}.{problem.field}", problem.value, problem.hint) for problem in problems(part)]
+    return found
+
+
+def not_scalar(cfg: Config) -> list[Problem]:
+    """Return the leaves of a config that are arrays: a sweep that was not unwrapped by `jax.vmap`."""
+    hint = "must be one number; to train a sweep, jax.vmap over make_train"
+    leaves = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if not f.metadata.get("static")}
+    return [Problem(name, value, hint) for name, value in leaves.items() if any(np.ndim(x) for x in jax.tree.leaves(value))]
+
+
+def _is_numeric(value: Any) -> bool:
+    """Return True if a value is a finite number, an array of them, or a tracer; lists are left to the environment to judge."""
+    if isinstance(value, Tracer):
+        return True
+    if isinstance(value, str | bool | dict) or value is None:
+        return False
+    try:
+        return bool(np.isfinite(np.asarray(value, np.float64)).all())
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _static_problem(value: Any, kind: type, rule: Rule) -> str | None:
+    if isinstance(value, Tracer):
+        return "static: it shapes the program, so it cannot be traced or swept by vmap, as floats can; loop over it instead"
+    fits = is_int(value) if kind is int else _is_of(value, kind)
+    if not fits:
+        kinds = {int: "must be an int", bool: "must be True or False", str: rule.text or "must be a string"}
+        wanted = kinds.get(kind) or rule.text or f"must be of type {getattr(kind, '__name__', kind)}"
+        return f"{wanted}, not {type(value).__name__}"
+    return None if rule.holds(value) else rule.text
+
+
+def _is_of(value: Any, kind: Any) -> bool:
+    """Return True if a value has the type of a field, as far as its outer type says: of `tuple[int, ...]` a tuple."""
+    origin = typing.get_origin(kind)
+    if origin is typing.Literal:
+        return value in typing.get_args(kind)
+    return isinstance(value, origin if isinstance(origin, type) and origin is not types.UnionType else kind)
+
+
+def _leaf_problem(value: Any, kind: type, rule: Rule) -> str | None:
+    if kind is dict:
+        right = isinstance(value, dict) and all(isinstance(name, str) and _is_numeric(x) for name, x in value.items())
+        return None if right else "must be a dict from the name of a parameter to a finite number"
+    if isinstance(value, Tracer):
+        return None
+    if not (is_number(value) or isinstance(value, np.ndarray | jax.Array)) or isinstance(value, np.complexfloating):
+        return f"must be a number, not {type(value).__name__}"
+    try:
+        value = np.asarray(value, np.float32)
+    except (TypeError, ValueError, OverflowError):
+        return f"{rule.text}, in single precision"
+    right = np.asarray(rule.holds(value))
+    if right.all():
+        return None
+    return rule.text if value.ndim == 0 else f"{rule.text}; wrong: {', '.join(map(str, value[~right]))}"

@@ -1,0 +1,175 @@
+"""Distributions over actions that are real numbers; `purerl.distributions` lists their methods."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.core import Tracer
+
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.keys import flat_draw
+from purerl.core.metrics import Mean, mean_of
+from purerl.core.spaces import Box, Space, bounds_map
+
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 20.0  # beyond any box, and all that is computed from it stays finite
+_HALF_LOG_2PI = np.float32(0.5 * np.log(2 * np.pi))
+
+
+class DiagGaussian(struct.PyTreeNode):
+    """Independent normals, one for each dimension of a Box action.
+
+    The environment receives the sample in its own unit, clipped to its bounds. Rollouts, losses and entropies use the sample
+    itself and its density, so that the ratio of densities is exact.
+
+    mean, log_std: `[*batch, d]` float32. `log_std` is used clipped to [-20, 20]; outside it has no gradient.
+    unit: the unit of both. `environment`: the environment's. `bounds`: -1 and 1 are the bounds of an action, and a dimension
+      without two finite bounds keeps the environment's unit (`core.spaces.bounds_map`). The built-in networks use `bounds`.
+
+    Raises:
+        ConfigError: there is no such unit.
+
+    Example:
+        >>> policy = purerl.distributions.DiagGaussian(jnp.array([0.5]), jnp.zeros(1), unit="bounds")
+        >>> policy.env_action(policy.mode(), purerl.Box(np.array([100.0]), np.array([200.0]))).tolist()
+        [175.0]
+    """
+
+    mean: jax.Array
+    log_std: jax.Array
+    unit: str = struct.field(pytree_node=False, default="environment")
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("environment", "bounds"):
+            raise ConfigError([Problem("unit", self.unit, "the unit of a DiagGaussian must be 'environment' or 'bounds'")])
+
+    @property
+    def clipped_log_std(self) -> jax.Array:
+        return jnp.clip(self.log_std, LOG_STD_MIN, LOG_STD_MAX)
+
+    def noise(self, key: jax.Array, *leading: int) -> jax.Array:
+        return flat_draw(jax.random.normal, key, (*leading, *self.mean.shape))
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        return self.mean + jnp.exp(self.clipped_log_std) * noise
+
+    def mode(self) -> jax.Array:
+        return self.mean
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        z = (action - self.mean) * jnp.exp(-self.clipped_log_std)
+        return (-0.5 * jnp.square(z) - self.clipped_log_std - _HALF_LOG_2PI).sum(-1)
+
+    def entropy(self) -> jax.Array:
+        return (self.clipped_log_std + (0.5 + _HALF_LOG_2PI)).sum(-1)
+
+    def kl(self, other: "DiagGaussian") -> jax.Array:
+        ratio = self.clipped_log_std - other.clipped_log_std
+        distance = jnp.square((self.mean - other.mean) * jnp.exp(-other.clipped_log_std))
+        return (0.5 * (jnp.exp(2 * ratio) + distance - 1) - ratio).sum(-1)
+
+    def env_action(self, action: jax.Array, space: Box) -> jax.Array:
+        action = action.reshape(action.shape[:-1] + space.shape)
+        low, high = (jnp.broadcast_to(bound, action.shape) for bound in (space.low, space.high))
+        if self.unit == "bounds":
+            centre, half_width = bounds_map(low, high)
+            action = centre + half_width * action
+        return jnp.clip(action, low, high)
+
+    def encoded(self, action: jax.Array) -> jax.Array:
+        return action
+
+    def metrics(self) -> dict[str, Mean]:
+        return {"policy_std": mean_of(jnp.exp(self.clipped_log_std).mean(-1))}
+
+    def uniform_sample(self, noise: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+        low, high = self._in_own_unit(low, high)
+        return low + (high - low) * jax.scipy.stats.norm.cdf(noise)
+
+    def uniform_log_prob(self, action: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+        low, high = self._in_own_unit(low, high)
+        return -jnp.log(high - low).sum(-1)
+
+    def _in_own_unit(self, low: jax.Array, high: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Return the bounds of an action in the unit of the samples."""
+        if self.unit == "environment":
+            return low, high
+        centre, half_width = bounds_map(low, high)
+        return (low - centre) / half_width, (high - centre) / half_width
+
+
+class TanhGaussian(struct.PyTreeNode):
+    """Independent normals squashed between the bounds of a Box action by `tanh`.
+
+    An action is the normal's sample u itself, from before the tanh, which is never inverted: so `log_prob` is finite for every
+    action. It is the density of `tanh(u)`, in (-1, 1); that of the environment's action differs by a constant, in no ratio.
+
+    mean, log_std: `[*batch, d]` float32, of u; as in `DiagGaussian`.
+    """
+
+    mean: jax.Array
+    log_std: jax.Array
+
+    @property
+    def gaussian(self) -> DiagGaussian:
+        return DiagGaussian(self.mean, self.log_std)
+
+    def noise(self, key: jax.Array, *leading: int) -> jax.Array:
+        return self.gaussian.noise(key, *leading)
+
+    def sample(self, noise: jax.Array) -> jax.Array:
+        return self.gaussian.sample(noise)
+
+    def mode(self) -> jax.Array:
+        """Return the mode of the normal: the median of the action."""
+        return self.mean
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        return self.gaussian.log_prob(action) - _log_slope(action).sum(-1)
+
+    def entropy(self) -> jax.Array:
+        """Return the normal's entropy and the expected log-slope of the tanh, by Gauss-Hermite quadrature of 64 points."""
+        points, weights = (x.astype(np.float32) for x in np.polynomial.hermite_e.hermegauss(64))
+        points = points.reshape((1,) * self.mean.ndim + (-1,))
+        u = self.mean[..., None] + jnp.exp(self.gaussian.clipped_log_std)[..., None] * points
+        return self.gaussian.entropy() + (_log_slope(u) @ (weights / weights.sum())).sum(-1)
+
+    def kl(self, other: "TanhGaussian") -> jax.Array:
+        """Return the divergence of the normals, since one invertible function presses both."""
+        return self.gaussian.kl(other.gaussian)
+
+    def env_action(self, action: jax.Array, space: Box) -> jax.Array:
+        action = action.reshape(action.shape[:-1] + space.shape)
+        low, high = (jnp.broadcast_to(bound, action.shape) for bound in (space.low, space.high))
+        return jnp.clip(low + (high - low) * (0.5 + 0.5 * jnp.tanh(action)), low, high)  # rounding
+
+    def encoded(self, action: jax.Array) -> jax.Array:
+        return action
+
+    def metrics(self) -> dict[str, Mean]:
+        return self.gaussian.metrics()
+
+    def uniform_sample(self, noise: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+        # With s = cdf(noise), a uniform number: u = artanh(2 s - 1) = (log s - log(1 - s)) / 2.
+        log_cdf = jax.scipy.stats.norm.logcdf
+        return 0.5 * (log_cdf(noise) - log_cdf(-noise))
+
+    def uniform_log_prob(self, action: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+        return jnp.full(action.shape[:-1], -action.shape[-1] * math.log(2), jnp.float32)
+
+
+def action_unit(policy: Any, space: Space) -> str:
+    """Return the unit of a policy's samples: `environment`, `bounds`, or `either` if the two are the same."""
+    if not (isinstance(policy, DiagGaussian) and isinstance(space, Box)):
+        return "either"
+    if isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
+        return policy.unit
+    centre, half_width = bounds_map(space.low, space.high)
+    return policy.unit if bool((centre != 0).any() | (half_width != 1).any()) else "either"
+
+
+def _log_slope(u: jax.Array) -> jax.Array:
+    """Return `log(1 - tanh(u)^2)`, exact also where the tanh rounds to 1."""
+    return 2 * (np.float32(np.log(2)) - u - jax.nn.softplus(-2 * u))
