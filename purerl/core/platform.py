@@ -6,6 +6,7 @@ Kernels are of one update of 2048 CartPoles x 32 steps, counted for an H100 (`te
 
 | part | on a CPU | on an accelerator | why |
 |---|---|---|---|
+| weights of many seeds | one seed after the other | batched | a CPU's batched QR may hang; on a GPU 1/97 of the time for 2048 |
 | what few environments need: resets, values with a memory | a branch | computed always | a branch is a wait for the host |
 | resets that are slow (Craftax's worlds) | one after the other | a sixteenth at a time | a wait is cheaper than worlds |
 | a rollout's rows, and what a step passes on | an array each | one array of words | less than half of the kernels of a step |

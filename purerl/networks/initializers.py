@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from purerl.core.platform import by_platform
 from purerl.core.types import PyTree
 
 
@@ -14,9 +15,9 @@ def initialize(
 ) -> PyTree:
     """Parameters with every kernel drawn anew.
 
-    All numbers come from one draw, since every draw in a program takes XLA a tenth of a second to compile. They are drawn
-    one seed at a time also under `vmap`: a batched draw is a batched LAPACK QR factorisation, and several of those at once
-    on a machine of few cores wait for each other's threads for ever (jaxlib 0.10.2).
+    All numbers come from one draw, since every draw in a program takes XLA a tenth of a second to compile. Under `vmap` an
+    accelerator draws those of all seeds at once, and a CPU one seed after the other: its batched draw is a batched LAPACK QR
+    factorisation, and several of those at once on a machine of few cores wait for each other's threads for ever (jaxlib 0.10.2).
 
     Args:
         key: consumed.
@@ -34,7 +35,6 @@ def initialize(
     shapes = dict(sorted(shapes.items(), key=lambda item: item[0].split("/")[0] in last))
     numbers_of, kernel_of = SCHEMES[scheme]
 
-    @jax.custom_batching.sequential_vmap
     def draw(key):
         numbers, kernels = numbers_of(key, (sum(map(math.prod, shapes.values())),)), {}
         for path, shape in shapes.items():
@@ -42,7 +42,7 @@ def initialize(
             kernels[path] = gain(path) * kernel_of(drawn.reshape(-1, shape[-1]), shape).reshape(shape)
         return kernels
 
-    kernels = draw(key)
+    kernels = by_platform(key, cpu=jax.custom_batching.sequential_vmap(draw), accelerator=draw)
     return jax.tree.unflatten(structure, [kernels.get(path, leaf) for path, (_, leaf) in zip(paths, leaves, strict=True)])
 
 

@@ -12,6 +12,7 @@ from purerl.envs import make_env
 from purerl.learning.advantages import gae
 from purerl.learning.shuffle import permutation
 from purerl.networks.actor_critic import actor_critic
+from purerl.networks.initializers import initialize
 from tests.helpers.configs import CONFIGS
 from tests.helpers.probes import Rich, Varied
 from tests.helpers.programs import branches, on_accelerator
@@ -65,6 +66,16 @@ def test_networks_and_their_gradients(both, arch, changes):
         return jax.value_and_grad(loss, has_aux=True)(params)
 
     same(both(outputs_and_gradient, params))
+
+
+@pytest.mark.parametrize("scheme", ["orthogonal", "lecun"])
+def test_weights_of_many_seeds(both, scheme):
+    params = {"policy": {"kernel": jnp.zeros((5, 3)), "bias": jnp.ones(3)}}
+    draw = jax.vmap(lambda key: initialize(key, params, scheme, lambda path: 2.0))
+    here, there = both(draw, jax.random.split(KEY, 4))
+    same((here, there), 1e-5)
+    alone = initialize(jax.random.split(KEY, 4)[2], params, scheme, lambda path: 2.0)
+    same((alone, jax.tree.map(lambda x: x[2], here)), 1e-6)
 
 
 @pytest.mark.parametrize(("length", "count"), [(5, 1), (16, 4)])
