@@ -1,4 +1,4 @@
-"""All that is to be measured where there is a GPU, in one command; it needs one, and nothing here was measured without.
+"""All that is to be measured where there is a GPU, in one command; it needs one. `gpu.md` shows what was measured.
 
     python3 -m venv .venv && .venv/bin/pip install '.[cuda]'
     .venv/bin/python -m tests.benchmarks.gpu --profile DIRECTORY --purejaxrl purejaxrl --peer .venv-purejaxrl/bin/python
@@ -21,8 +21,10 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import time
 
-from tests.benchmarks.programs import IMAGES, LARGE, SMALL
+from tests.benchmarks import recording
+from tests.benchmarks.programs import GRU, IMAGES, LARGE, SMALL
 
 HERE = pathlib.Path(__file__).parent
 PATH = HERE / "gpu.json"
@@ -36,6 +38,8 @@ SPEED = {  # settings, seeds, environment steps of each
     "D, 16 seeds": (SMALL, 16, 500_000),
     "D, 256 seeds": (SMALL, 256, 500_000),
     "D, 2048 seeds": (SMALL, 2048, 100_000),
+    "GRU": (LARGE | GRU, 1, 1_000_000),
+    "GRU, 4 x 128": (SMALL | GRU, 1, 20_000),
 }
 
 
@@ -43,6 +47,15 @@ def config(changes, **more):
     import purerl
 
     return purerl.PPOConfig(**{**changes, **more})
+
+
+def about():
+    """The device and the versions that are measured."""
+    import flax
+    import jax
+
+    versions = {"python": sys.version.split()[0], "jax": jax.__version__, "flax": flax.__version__}
+    return {"device": jax.devices()[0].device_kind, "versions": versions}
 
 
 def smoke(name, small):
@@ -102,7 +115,7 @@ def profile(directory):
     return directory
 
 
-ONE = {"smoke": smoke, "speed": speed, "fits": fits, "profile": profile}
+ONE = {"about": about, "smoke": smoke, "speed": speed, "fits": fits, "profile": profile}
 
 
 def process(what, *values):
@@ -121,7 +134,7 @@ def peer(name, path, python):
     if changes.get("torso") == "cnn":
         return None
     work = {key: changes[key] for key in ("env", "num_envs", "num_steps", "num_minibatches")}
-    work |= {"memory": False, "seeds": seeds, "total_timesteps": steps}
+    work |= {"memory": "memory" in changes, "seeds": seeds, "total_timesteps": steps}
     done = subprocess.run(
         [python, str(HERE / "programs_purejaxrl.py"), path, "time", json.dumps(work)], capture_output=True, text=True
     )
@@ -141,7 +154,7 @@ def main():
         what, *values = json.loads(args.one)
         print(json.dumps(ONE[what](*values)))
         return 0
-    found = {"smoke": {}, "speed": {}}
+    found = {**process("about"), "date": time.strftime("%Y-%m-%d"), "commit": recording.commit(), "smoke": {}, "speed": {}}
     keep = lambda: pathlib.Path(args.out).write_text(json.dumps(found, indent=1) + "\n")
     for name in SMOKE:
         found["smoke"][name] = process("smoke", name, args.small)

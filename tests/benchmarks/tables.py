@@ -358,6 +358,27 @@ def speed_glance_table(speed):
     return "\n".join(lines)
 
 
+def gpu_table(gpu):
+    """A row for each workload: the best run of each program, and of both in one call their ratio."""
+    lines = ["| | purerl, steps/s | purejaxrl | ratio | memory, MB | purejaxrl's | compiling, s | purejaxrl's |"]
+    lines.append("|---|--:|--:|--:|--:|--:|--:|--:|")
+    for name, row in gpu["speed"].items():
+        both = [row[program] or {} for program in ("purerl", "purejaxrl")]
+        speeds = [f"{max(x['speeds']) / 1e3:,.0f} k" if x else "" for x in both]
+        ratio = f"{row['ratio']:.2f}" if row["ratio"] else ""
+        others = [f"{x[kind]:,.0f}" if x.get(kind) else "" for kind in ("megabytes", "compile") for x in both]
+        lines.append("| " + " | ".join([name, *speeds, ratio, *others]) + " |")
+    return "\n".join(lines)
+
+
+def gpu_glance_table(gpu):
+    lines = ["| | steps/s on an H200 | ratio to purejaxrl |", "|---|--:|--:|"]
+    for name, what in GPU_GLANCE.items():
+        row = gpu["speed"][name]
+        lines.append(f"| {what} | {max(row['purerl']['speeds']) / 1e3:,.0f} k | {row['ratio']:.2f} |")
+    return "\n".join(lines)
+
+
 # What the README shows at a glance.
 GLANCE = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1", "Breakout-MinAtar", "Asterix-MinAtar")
 SPEED_GLANCE = {
@@ -366,8 +387,16 @@ SPEED_GLANCE = {
     "D in one vmap": "16 seeds of the first, in one `vmap`",
     "D over devices": "16 seeds of the first, spread over the cores; rejax in one `vmap`",
 }
+GPU_GLANCE = {
+    "A": "CartPole, 4 environments x 128 steps",
+    "B": "CartPole, 2048 environments x 32 steps",
+    "D, 16 seeds": "16 seeds of the first, in one `vmap`",
+    "GRU": "the second with a GRU of 128",
+}
 TABLES = {
     "glance": glance_table,
+    "gpu": gpu_table,
+    "gpu glance": gpu_glance_table,
     "speed glance": speed_glance_table,
     "learning": learning_table,
     "choices": choices_table,
@@ -396,7 +425,7 @@ TABLES = {
 OF_PROGRAMS = ("programs on a TPU", "devices", "devices on a TPU", "scaling", "kernels of a step", "kernels of a minibatch")
 FILES = dict.fromkeys(OF_PROGRAMS, "programs")
 FILES |= dict.fromkeys(("host scores", "host speed", "host mujoco"), "host")
-FILES |= dict.fromkeys(("glance", "learning", "variants"), "results") | {"speed glance": "speed"}
+FILES |= dict.fromkeys(("glance", "learning", "variants"), "results") | {"speed glance": "speed", "gpu glance": "gpu"}
 
 if __name__ == "__main__":
     render()
