@@ -188,6 +188,12 @@ def test_workflows_call_the_test_commands():
     assert [repo["repo"] for repo in hooks] == ["local"]
 
 
+def test_scripts_name_tests_that_exist():
+    for script in (ROOT.parent / ".ci").iterdir():
+        for path in re.findall(r"tests/[\w/]+\.py", script.read_text()):
+            assert (ROOT.parent / path).exists(), path
+
+
 def test_the_index_of_notebooks_names_each():
     folder = ROOT.parent / "notebooks"
     index = (folder / "README.md").read_text()
