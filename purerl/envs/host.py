@@ -6,6 +6,7 @@ needs the ticket that the one before gave.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import threading
 import weakref
@@ -31,14 +32,14 @@ class HostEnvironments(Protocol):
 
     reset: `(seeds [B]) -> obs`, of all environments.
     step: `(action) -> (obs, next_obs, reward, terminated, truncated, info)`, as in `TimeStep`.
-    restart: `(which [B]) -> obs`, of all environments, after a reset of these.
+    restart: `(which [B], obs) -> obs`, in which the observations of these environments are those after a reset.
     snapshot: what `restore` needs to go on from here, as JSON; `{"missing": reason}` where there is nothing that could.
     restore: makes them those of a snapshot that was read.
     """
 
     def reset(self, seeds: np.ndarray) -> PyTree: ...
     def step(self, action: np.ndarray) -> tuple: ...
-    def restart(self, which: np.ndarray) -> PyTree: ...
+    def restart(self, which: np.ndarray, obs: PyTree) -> PyTree: ...
     def snapshot(self) -> str: ...
     def restore(self, saved: dict[str, Any]) -> None: ...
     def close(self) -> None: ...
@@ -50,7 +51,7 @@ class Recipe(NamedTuple):
     make: `(num_envs, shapes) -> HostEnvironments` whose info has entries of these shapes, by name.
     env: spaces and limits; its `reset` and `step` are not used.
     info_shapes: `() -> shape of each entry of info, by name`.
-    drawn: `() -> HostEnvironments` of one environment that has a method `frame() -> image`; None where nothing can be drawn.
+    drawn: as `make`; the first environment can also be drawn, by a method `frame() -> image`. None if nothing can be drawn.
     frame_seconds: that an image is shown.
     warnings: what is probably a mistake.
     masks: where there are action masks that are not read, and what to do.
@@ -59,7 +60,7 @@ class Recipe(NamedTuple):
     make: Callable[[int, dict[str, tuple[int, ...]]], HostEnvironments]
     env: Environment
     info_shapes: Callable[[], dict[str, tuple[int, ...]]]
-    drawn: Callable[[], Any] | None = None
+    drawn: Callable[[int, dict[str, tuple[int, ...]]], Any] | None = None
     frame_seconds: float = 1 / 30
     warnings: tuple[Problem, ...] = ()
     masks: tuple[str, ...] = ()
@@ -75,18 +76,19 @@ class Ticket(struct.PyTreeNode):
 SETS = 2  # of a run: what is trained in, and with curiosity the random steps before it
 
 
-class _Set(NamedTuple):
+@dataclasses.dataclass
+class _Set:
     """Environments that were reset.
 
-    count: how many there are.
-    steps: how many steps they have taken, in a list.
-    began: those whose episode began with an observation that is not finite, by entry; empty where nothing is checked.
+    count: number of environments.
+    began: flags of environments whose first observation is not finite, by entry; empty if nothing is checked.
+    steps: number of steps since the reset.
     """
 
     environments: HostEnvironments
     count: int
-    steps: list[int]
     began: dict[str, np.ndarray]
+    steps: int = 0
 
 
 _failures: list[EnvironmentFailed] = []
@@ -109,20 +111,18 @@ class Host:
         check_names(info, shapes)
         self.recipe, self.runs, self.info, self.finite = recipe, 1, {name: shapes[name] for name in info}, finite
         self.frames: list[np.ndarray] | None = None
-        self._drawn: Callable[[], Any] = recipe.drawn or (lambda: recipe.make(1, {}))
+        self._make: Callable[[int, dict[str, tuple[int, ...]]], Any] = recipe.make
         self._mine: list[int] = []
         weakref.finalize(self, _close, self._mine)
 
-    @classmethod
-    def environment(cls, recipe: Recipe, info: tuple[str, ...] = (), finite: bool = False) -> Environment:
-        """Environments behind purerl's protocol, none of them open yet."""
-        host = cls(recipe, info, finite)
-        draw = host.draw if recipe.drawn else None
-        return recipe.env._replace(reset=host.reset, step=host.step, info=info, host=host, draw=draw)
+    def environment(self) -> Environment:
+        """Return the environments behind purerl's protocol, none of them open yet."""
+        draw = self.draw if self.recipe.drawn else None
+        return self.recipe.env._replace(reset=self.reset, step=self.step, info=tuple(self.info), host=self, draw=draw)
 
     def anew(self, info: tuple[str, ...], finite: bool = False) -> Environment:
-        """Return the same with a set of its own, these entries of info, and whether it resets what is not finite."""
-        return self.environment(self.recipe, info, finite)
+        """Return environments of the same recipe that nobody else steps, with these entries of info."""
+        return Host(self.recipe, info, finite).environment()
 
     def film(self) -> None:
         """Draw one environment from now on.
@@ -130,13 +130,13 @@ class Host:
         Raises:
             ConfigError: its own way of drawing fails here.
         """
+        self._make, self.frames = self.recipe.drawn or self.recipe.make, []
         try:
-            with contextlib.closing(self._drawn()) as environments:
+            with contextlib.closing(self._make(1, {})) as environments:
                 environments.reset(np.zeros(1, np.uint32))
                 environments.frame()
         except Exception as error:  # whichever library is missing, and however it says so
             raise ConfigError([Problem("env", self.recipe.env.name, f"cannot be drawn here: {error}")]) from error
-        self.frames = []
 
     def draw(self, env_states: list, returns: np.ndarray, path: Any) -> None:
         """Draw, as in `Environment`, the frames recorded since `film`."""
@@ -176,9 +176,8 @@ class Host:
             if oldest is not None and oldest.count != count:
                 oldest.environments.close()
                 oldest = None
-            make = (lambda: self.recipe.make(count, self.info)) if self.frames is None else self._drawn
-            environments = make() if oldest is None else oldest.environments
-            opened = _open[number] = _Set(environments, count, [0], {})
+            environments = self._make(count, self.info) if oldest is None else oldest.environments
+            opened = _open[number] = _Set(environments, count, {})
             self._mine.append(number)
             obs = self._begun(opened, environments.reset(np.asarray(seeds)))
             self._draw(environments)
@@ -188,15 +187,16 @@ class Host:
         with _noted(self.recipe.env.name):
             words, space = np.asarray(handed), self.recipe.env.action_space
             number, before = words[:2].view(np.uint32).tolist()
-            opened = self._opened(number)
-            if opened.steps[0] % 2**32 != before:
-                at = f"it is of step {before} of its environments, which are at step {opened.steps[0]}"
-                raise EnvironmentFailed(f"{self.recipe.env.name}: this state is not the newest; {at}")
+            if (opened := _open.get(number)) is None:
+                raise EnvironmentFailed("the environments of this state are closed; begin with train.init, or resume with fit")
+            if opened.steps % 2**32 != before:
+                at = f"it is of step {before} of its environments, which are at step {opened.steps}"
+                raise EnvironmentFailed(f"this state is not the newest; {at}")
             after = opened.environments.step(words[2:].view(space.dtype).reshape(opened.count, *space.shape))
             after = self._checked(opened, *after) if self.finite else (*after, {})
-            opened.steps[0] += 1
+            opened.steps += 1
             self._draw(opened.environments)
-            return np.uint32(opened.steps[0] % 2**32), *after
+            return np.uint32(opened.steps % 2**32), *after
 
     def _begun(self, opened: _Set, obs: PyTree) -> PyTree:
         """Observations to act on, finite; those that were not are noted."""
@@ -212,20 +212,13 @@ class Host:
         found |= nonfinite_rows(reward, REWARD)
         bad = any_of(found)
         if (anew := bad & ~(terminated | truncated)).any():
-            choose = lambda new, old: np.where(anew.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-            obs = jax.tree.map(choose, opened.environments.restart(anew), obs)
+            obs = opened.environments.restart(anew, obs)
         signals = np.where(bad, np.float32(0), reward), terminated | bad, truncated & ~bad, info, found
         return self._begun(opened, obs), finite_or_zero(next_obs), *signals
 
     def _draw(self, environments: Any) -> None:
         if self.frames is not None:
             self.frames.append(environments.frame())
-
-    def _opened(self, number: int) -> _Set:
-        if number not in _open:
-            text = "the environments of this state are closed; begin with train.init, or resume with fit"
-            raise EnvironmentFailed(f"{self.recipe.env.name}: {text}")
-        return _open[number]
 
 
 @jax.custom_batching.custom_vmap
@@ -252,7 +245,7 @@ def _noted(name: str) -> Iterator[None]:
         yield
     except Exception as error:
         text = str(error) if isinstance(error, EnvironmentFailed) else f"{type(error).__name__}: {error}"
-        _failures.append(EnvironmentFailed(text if text.startswith(name) else f"{name}: {text}"))
+        _failures.append(EnvironmentFailed(f"{name}: {text}"))
         raise
 
 
@@ -268,7 +261,7 @@ def _close(numbers: list[int]) -> None:
 def snapshot(ticket: Ticket) -> str:
     """Return what a ticket's environments need to go on from here; "" if they are closed, have moved on, or have failed."""
     opened = _open.get(int(ticket.number[0]))
-    if opened is None or opened.steps[0] % 2**32 != ticket.steps[0]:
+    if opened is None or opened.steps % 2**32 != ticket.steps[0]:
         return ""
     try:
         return opened.environments.snapshot()
