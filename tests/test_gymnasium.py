@@ -79,7 +79,7 @@ FORKS = pytest.mark.filterwarnings("ignore:os.fork")  # gymnasium's own default
 def test_flags_and_the_last_observation_of_an_episode_are_exact(made):
     """Of nine steps: episodes 0, 1 and 2 of three steps each."""
     env = MADE[made]()
-    env = env.host.anew(("twice", "ended"))
+    env = env.host.environment(("twice", "ended"))
 
     def run():
         ticket, obs = env.reset(jax.random.split(jax.random.key(0), 2))
@@ -353,7 +353,7 @@ def test_an_environment_that_was_saved_goes_on_to_the_same_bits(name):
     one, other = (VectorEnvironments(make, "sync", 2, {}) for _ in range(2))
     one.reset(np.array([3, 4])), other.reset(np.array([8, 9]))
     trial(one, actions[:100])
-    other.restore(json.loads(one.snapshot()))
+    other.restore(json.loads(json.dumps(one.snapshot())))
     same = jax.tree.map(np.array_equal, trial(one, actions[100:]), trial(other, actions[100:]))
     assert all(jax.tree.leaves(same))
     one.close(), other.close()
@@ -471,7 +471,7 @@ def test_vector_environments_with_one_seed_for_all():
 def test_info_with_a_dict_inside():
     counted = lambda count: gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.vector.SyncVectorEnv([Told] * count))
     env = purerl.from_gymnasium(counted, "vector")
-    assert "where" in env.host.recipe.info_shapes()
+    assert "where" in env.host.info_shapes()
 
 
 class Varied(Ends):

@@ -21,13 +21,12 @@ from purerl.core.masks import choices_of
 from purerl.core.spaces import entries_of
 from purerl.core.types import Environment, PyTree
 from purerl.envs.gymnasium_vector import ASYNC, SYNC, VECTOR, VectorEnvironments, action_space, converter, observation_space
-from purerl.envs.host import Host, Recipe
+from purerl.envs.host import Host
 from purerl.envs.importing import importing_mujoco, quietly
 from purerl.envs.parameters import constructing
 
 IMAGES = "rgb_array"
 PROBED = 1000  # steps of a random episode, at most, that is looked at for the entries of info
-INSIDE = ("env", "venv")  # attributes in which a wrapper keeps its environment
 REWARDS = ("reward", "rewards")  # methods by which a wrapper changes rewards
 
 
@@ -43,7 +42,6 @@ def make(name: str, env_kwargs: tuple) -> Environment:
         raise ConfigError([Problem("env", f"gymnasium/{name}", hint)])
     kwargs = dict(env_kwargs)
     vectorization = kwargs.pop("vectorization", SYNC)
-    _check_vectorization(vectorization, (SYNC, ASYNC))
     make_one = functools.partial(_make_one, name, disable_env_checker=True)
     try:
         with constructing(f"gymnasium/{name}", env_kwargs):
@@ -69,11 +67,6 @@ def _make_one(name: str, **kwargs: Any) -> gymnasium.Env:
         return gymnasium.make(name, **kwargs)
 
 
-def _check_vectorization(vectorization: Any, choices: tuple[str, ...]) -> None:
-    if vectorization not in choices:
-        raise ConfigError([Problem("vectorization", vectorization, f"must be one of {', '.join(choices)}")])
-
-
 def default_params(env: Environment) -> None:
     """Return None: this suite is configured through `env_kwargs`."""
 
@@ -84,19 +77,20 @@ def adapt(env: Environment, params: None) -> Environment:
 
 
 def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | None = None) -> Environment:
-    """Return the result of `purerl.from_gymnasium`; `drawn` makes an environment that can be drawn, if `make` does not."""
-    _check_vectorization(vectorization, (SYNC, ASYNC, VECTOR))
+    """Return the result of `purerl.from_gymnasium`; `drawn` makes an environment of an id that can be drawn."""
+    if vectorization not in (choices := (SYNC, ASYNC) if drawn else (SYNC, ASYNC, VECTOR)):
+        raise ConfigError([Problem("vectorization", vectorization, f"must be one of {', '.join(choices)}")])
     if not callable(make):
         raise ConfigError([Problem("make", make, "must be a function that makes an environment, since several are needed")])
     own = vectorization == VECTOR
     tried = functools.partial(VectorEnvironments, make, VECTOR if own else SYNC)
     not_used = lambda *args: None
-    with code_of("make", "its environment"), contextlib.closing(tried(1 if own else 2, {})) as environments:
+    with code_of("make", "make()"), contextlib.closing(tried(1 if own else 2, {})) as environments:
         env, layers = environments.envs, _layers(environments.envs)
         _check_statistics(layers)
         if not own and len({*map(id, env.get_attr("unwrapped"))}) == 1:
             raise ConfigError([Problem("make", make, "gives the same environment again; it must make a new one each time")])
-        spec = next((spec for x in layers if (spec := getattr(x, "spec", None))), None)
+        spec = next((spec for x in reversed(layers) if (spec := getattr(x, "spec", None))), None)
         limits = [x._max_episode_steps for x in layers if isinstance(x, gymnasium.wrappers.TimeLimit)]
         made = Environment(
             reset=not_used,
@@ -109,12 +103,12 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
         if isinstance(env, SyncVectorEnv):  # whose own error does not say what is wrong
             _check_shapes(converter(env.single_observation_space)(env.envs[0].reset(seed=0)[0]), made)
         names = set()
-        for obs, info in environments.explore(PROBED if environments.same_step else 1):
+        for obs in environments.explore(PROBED if environments.same_step else 1):
             _check_shapes(jax.tree.map(lambda x: x[0], obs), made)
-            names |= set(info)
+            names |= set(environments.told)
     if drawn is None or IMAGES not in env.metadata.get("render_modes", ()):
         drawn = make if env.render_mode == IMAGES and not own else None
-    recipe = Recipe(
+    host = Host(
         make=functools.partial(VectorEnvironments, make, vectorization),
         env=made,
         info_shapes=functools.cache(lambda: _info_shapes(tried(1, {}))),
@@ -123,7 +117,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
         warnings=_reward_warnings(layers),
         masks=_unread_masks(layers, names) if choices_of(made.action_space) else (),
     )
-    return Host(recipe).environment()
+    return host.environment()
 
 
 def _check_shapes(obs: PyTree, env: Environment) -> None:
@@ -141,8 +135,10 @@ def _info_shapes(environments: VectorEnvironments) -> dict[str, tuple[int, ...]]
     """Return the shapes of the entries of info that are numbers, or rows of them, in the steps of a random episode."""
     found = {}
     with contextlib.closing(environments):
-        for _, info in environments.explore(PROBED):
-            rows = info | info.get("final_info", {})  # of a reset in the same step, the last info of an episode is apart
+        for _ in environments.explore(PROBED):
+            rows = environments.told | environments.told.get(
+                "final_info", {}
+            )  # of a reset in the same step, the last info of an episode is apart
             first = {name: x[0] for name, x in rows.items() if name[0] != "_" and isinstance(x, np.ndarray)}
             found |= {name: np.shape(x) for name, x in first.items() if np.ndim(x) <= 1 and np.asarray(x).dtype.kind in "biuf"}
     return found
@@ -162,7 +158,7 @@ def _layers(env: Any) -> list[Any]:
         elif isinstance(env, SyncVectorEnv):
             env = env.envs[0]
         else:
-            env = next((x for name in INSIDE if (x := getattr(env, name, None)) is not None), None)
+            env = getattr(env, "env", None)
     return layers
 
 

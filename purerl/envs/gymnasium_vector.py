@@ -7,7 +7,6 @@ are reset by a mask.
 
 import contextlib
 import functools
-import json
 import multiprocessing.connection
 import os
 import signal
@@ -22,10 +21,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
+from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
 from purerl.core.spaces import Discrete, Indices, MultiBinary, MultiDiscrete, Space
 from purerl.core.types import PyTree
 from purerl.envs.converted_spaces import action_space_of
+from purerl.envs.finite_resets import OBSERVATION, REWARD
 from purerl.envs.gif import draw_in_memory
+from purerl.envs.host import Shapes
 from purerl.envs.importing import importing_mujoco, opengl_hint
 from purerl.envs.snapshots import Keeper
 
@@ -43,23 +45,22 @@ class Tracked(gymnasium.Wrapper):
 
     def reset(self, **kwargs: Any) -> tuple:
         self._steps = 0
-        with self._errors("its reset"):
+        try:
             return self.env.reset(**kwargs)
+        except Exception as error:  # a user's environment may raise anything
+            raise self._failed("its reset", error) from error
 
     def step(self, action: Any) -> tuple:
         self._steps += 1
-        with self._errors("step", action):
+        try:
             *after, info = self.env.step(action)
+        except Exception as error:
+            raise self._failed(f"step {self._steps} of its episode, action {_text(action)}", error) from error
         # Of several environments, the first one's number would give all of them its type.
         return *after, {name: float(x) if isinstance(x, bool | int) else x for name, x in info.items()}
 
-    @contextlib.contextmanager
-    def _errors(self, where: str, action: Any = None) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # a user's environment may raise anything
-            at = where if action is None else f"step {self._steps} of its episode, action {_text(action)}"
-            raise EnvironmentFailed(f"environment {self._index}, {at}: {type(error).__name__}: {error}") from error
+    def _failed(self, where: str, error: Exception) -> EnvironmentFailed:
+        return EnvironmentFailed(f"environment {self._index}, {where}: {type(error).__name__}: {error}")
 
     def kept(self) -> dict[str, Any]:
         return self._keeper.snapshot() | {"steps": self._steps}
@@ -88,68 +89,79 @@ class VectorEnvironments:
     Attributes:
         envs: the vector environment.
         same_step: ended episodes are reset in their last step.
+        told: info of the newest reset or step.
 
     Args:
         make: as of `purerl.from_gymnasium`.
         vectorization: `sync`, `async` or `vector`.
         count: number of environments.
         info: shapes of the entries of info, by name.
+        finite: reset environments whose observation or reward is not finite.
 
     Raises:
         ConfigError: `make` gives no vector environment, or its mode of auto-reset hides steps.
     """
 
-    def __init__(self, make: Callable, vectorization: str, count: int, info: dict[str, tuple[int, ...]]):
-        self._info, self._own = info, vectorization == VECTOR
+    def __init__(self, make: Callable, vectorization: str, count: int, info: Shapes, finite: bool = False):
+        self.count, self.steps, self._info, self._finite, self._own = count, 0, info, finite, vectorization == VECTOR
         self.envs = make(count) if self._own else _vectorize(make, vectorization, count)
         self.same_step = _mode(self.envs) is AutoresetMode.SAME_STEP
         self._space = self.envs.single_observation_space
-        self._convert = converter(self._space)
-        self._taken = 0
+        self._convert, self._action = converter(self._space), action_converter(self.envs.single_action_space)
 
     def reset(self, seeds: np.ndarray) -> PyTree:
-        return self._reset(seeds)[0]
-
-    def _reset(self, seeds: np.ndarray) -> tuple[PyTree, dict[str, Any]]:
         # The interface of vector environments has one seed, from which they count on.
+        self.steps = 0
         seed: Any = int(seeds[0]) if self._own else seeds.tolist()
         with self._errors("reset"):
-            obs, info = self.envs.reset(seed=seed)
-        return self._convert(obs), info
+            obs, self.told = self.envs.reset(seed=seed)
+        return self._begin(self._convert(obs))
 
     def step(self, action: np.ndarray) -> tuple:
-        return self._step(gymnasium_actions(self.envs.single_action_space, action))[0]
+        return self._step(self._action(action))
 
-    def explore(self, most: int) -> Iterator[tuple[PyTree, dict[str, Any]]]:
-        """Yield observations and info of a reset and of random steps, until an episode ends, but of `most` steps at most."""
+    def explore(self, most: int) -> Iterator[PyTree]:
+        """Yield the observations of a reset and of random steps, until an episode ends, but of `most` steps at most."""
         self.envs.action_space.seed(0)
-        yield self._reset(np.zeros(self.envs.num_envs, np.uint32))
+        yield self.reset(np.zeros(self.count, np.uint32))
         for _ in range(most):
-            (obs, _, _, terminated, truncated, _), info = self._step(self.envs.action_space.sample())
-            yield obs, info
+            obs, _, _, terminated, truncated, *_ = self._step(self.envs.action_space.sample())
+            yield obs
             if (terminated | truncated).any():
                 return
 
-    def _step(self, actions: np.ndarray) -> tuple[tuple, dict[str, Any]]:
-        self._taken += 1
+    def _step(self, actions: np.ndarray) -> tuple:
+        self.steps += 1
         with self._errors("step", actions):
-            obs, reward, terminated, truncated, info = self.envs.step(actions)
+            obs, reward, terminated, truncated, self.told = self.envs.step(actions)
         terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
-        done, following = terminated | truncated, self._convert(obs)
-        last, named = following, {name: self._entry(info, name, done) for name in self._info}
-        if done.any() and self.same_step:
-            final_obs = _final_obs(info, done)
-            rows = zip(done, final_obs, iterate(self.envs.observation_space, obs), strict=True)
+        reward, done = np.array(reward, np.float32), terminated | truncated
+        following = last = self._convert(obs)
+        named = {name: self._entry(name, done) for name in self._info}
+        if self.same_step and done.any():
+            rows = zip(done, _final_obs(self.told, done), iterate(self.envs.observation_space, obs), strict=True)
             rows = [final if ended else row for ended, final, row in rows]
             last = self._convert(concatenate(self._space, rows, create_empty_array(self._space, len(rows))))
-        elif done.any():
-            following = self.restart(done, following)
-        return (following, last, np.array(reward, np.float32), terminated, truncated, named), info
+        found, reset = {}, np.zeros_like(done) if self.same_step else done
+        if self._finite:
+            found = {name: self._began[name] | rows for name, rows in nonfinite_rows(last, OBSERVATION).items()}
+            found |= nonfinite_rows(reward, REWARD)
+            bad, last = any_of(found), finite_or_zero(last)
+            reset = bad & ~done if self.same_step else bad | done
+            reward[bad], terminated, truncated = 0, terminated | bad, truncated & ~bad
+        if reset.any():
+            following = self._restart(reset, following)
+        return self._begin(following), last, reward, terminated, truncated, named, found
 
-    def restart(self, which: np.ndarray, obs: PyTree) -> PyTree:
+    def _begin(self, obs: PyTree) -> PyTree:
+        """Return observations to act on, finite if asked for."""
+        self._began = nonfinite_rows(obs, OBSERVATION) if self._finite else {}
+        return finite_or_zero(obs) if self._finite else obs
+
+    def _restart(self, which: np.ndarray, obs: PyTree) -> PyTree:
         if self.same_step and not isinstance(self.envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
             hint = "a number that is not finite, and this vector environment cannot reset one alone; use nonfinite='ignore'"
-            raise EnvironmentFailed(f"environment {which.argmax()}, step {self._taken}: {hint}")
+            raise EnvironmentFailed(f"environment {which.argmax()}, step {self.steps}: {hint}")
         with self._errors("reset"):
             new = self._convert(self.envs.reset(options={"reset_mask": which})[0])
         return jax.tree.map(lambda x, y: np.where(which.reshape(-1, *[1] * (x.ndim - 1)), x, y), new, obs)
@@ -164,14 +176,13 @@ class VectorEnvironments:
                 raise
             raise EnvironmentFailed(opengl_hint(error)) from error
 
-    def snapshot(self) -> str:
+    def snapshot(self) -> dict[str, Any]:
         if self._own:
-            return json.dumps({"missing": "a vector environment gives no state that could be saved"})
+            return {"missing": "a vector environment gives no state that could be saved"}
         with self._errors("a snapshot"):
             kept = self.envs.call("kept")
         missing = sorted({name for each in kept for name in each.get("missing", ())})
-        why = f"what is in {', '.join(missing)} cannot be saved"
-        return json.dumps({"missing": why} if missing else {"environments": kept})
+        return {"missing": f"what is in {', '.join(missing)} cannot be saved"} if missing else {"environments": kept}
 
     def restore(self, saved: dict[str, Any]) -> None:
         with self._errors("restoring"):
@@ -185,11 +196,11 @@ class VectorEnvironments:
         for worker in workers:
             worker.terminate()
 
-    def _entry(self, info: dict[str, Any], name: str, done: np.ndarray) -> np.ndarray:
+    def _entry(self, name: str, done: np.ndarray) -> np.ndarray:
         """Return an entry of info of each environment, 0 where it has none in this step."""
-        last = info.get("final_info", {})
+        last = self.told.get("final_info", {})
         entry = np.zeros((len(done), *self._info[name]), np.float32)
-        for values, where in ((info, ~(done & bool(last))), (last, done)):
+        for values, where in ((self.told, ~(done & bool(last))), (last, done)):
             if name in values:
                 there = where & np.asarray(values.get(f"_{name}", True))
                 entry[there] = np.asarray(values[name], np.float32)[there]
@@ -206,7 +217,7 @@ class VectorEnvironments:
             workers = getattr(self.envs, "processes", ()) if isinstance(error, EOFError | OSError) else ()
             ended = multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=1) if workers else []
             dead = [f"environment {i}, whose process has ended, " for i, worker in enumerate(workers) if worker.sentinel in ended]
-            at = where if actions is None else f"step {self._taken}, actions {_text(actions)}"
+            at = where if actions is None else f"step {self.steps}, actions {_text(actions)}"
             raise EnvironmentFailed(f"{''.join(dead[:1])}{at}: {type(error).__name__}: {error}") from error
 
 
@@ -278,17 +289,16 @@ def converter(space: spaces.Space) -> Callable[[Any], PyTree]:
 def action_space(space: spaces.Space) -> Space:
     """Return the space of one action as purerl's."""
     if isinstance(space, spaces.MultiDiscrete):
-        return MultiDiscrete(tuple(int(n) for n in space.nvec.flat))
+        return MultiDiscrete(tuple(space.nvec.flat))
     if isinstance(space, spaces.MultiBinary):
         return MultiBinary(int(np.prod(space.shape)))
-    if isinstance(space, spaces.Discrete):
-        return Discrete(int(space.n))
-    with jax.ensure_compile_time_eval():  # bounds are computed, maybe while a program is traced
-        return action_space_of(space)
+    return Discrete(int(space.n)) if isinstance(space, spaces.Discrete) else action_space_of(space)
 
 
-def gymnasium_actions(space: spaces.Space, actions: np.ndarray) -> np.ndarray:
-    """Return actions `[B, ...]` of purerl's as gymnasium's."""
-    actions = actions.reshape(len(actions), *(space.shape or ())).astype(space.dtype)
-    # A bound of 0.1 is a larger number in float32 than in float64.
-    return np.clip(actions, space.low, space.high) if isinstance(space, spaces.Box) else actions + getattr(space, "start", 0)
+def action_converter(space: spaces.Space) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that converts actions `[B, ...]` of purerl's to gymnasium's."""
+    shape, start = space.shape or (), getattr(space, "start", 0)
+    plain = lambda actions: actions.reshape(len(actions), *shape).astype(space.dtype)
+    if isinstance(space, spaces.Box):  # a bound of 0.1 is a larger number in float32 than in float64
+        return lambda actions: np.clip(plain(actions), space.low, space.high)
+    return (lambda actions: plain(actions) + start) if np.any(start) else plain

@@ -19,7 +19,6 @@ from purerl.core.errors import EnvironmentFailed
 NOT_OF_THE_STATE = ("metadata", "_metadata")
 PLAIN = (bool, int, float, str, type(None))
 CONTAINERS = {kind.__name__: kind for kind in (list, tuple, dict, collections.deque)}
-BIT_GENERATORS = {name: getattr(np.random, name) for name in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")}
 
 
 def encoded(x: Any) -> Any:
@@ -58,10 +57,9 @@ def decoded(x: Any, current: Any = None) -> Any:
         array = np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape)
         return array[()] if is_scalar else array.copy()
     if kind == "generator":
-        state = decoded(value)
-        has_one = isinstance(current, np.random.Generator)
-        generator = current if has_one else np.random.Generator(BIT_GENERATORS[state["bit_generator"]]())
-        generator.bit_generator.state = state
+        # Of a generator that is made with the first reset, gymnasium's kind is the default.
+        generator = current if isinstance(current, np.random.Generator) else np.random.default_rng()
+        generator.bit_generator.state = decoded(value)
         return generator
     if kind == "simulation":
         current.time = x["time"]
