@@ -17,8 +17,8 @@ from purerl.core.errors import (
 from purerl.core.metrics import summarize
 from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete
 from purerl.core.types import Advantages, Environment, Network, Outputs, TimeStep, Transition
+from purerl.envs import from_gymnasium
 from purerl.envs.conformance import check_env
-from purerl.envs.from_gymnasium import from_gymnasium
 from purerl.envs.functions import wrap_env
 from purerl.learning import advantages, losses
 from purerl.learning.update import Algorithm

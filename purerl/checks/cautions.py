@@ -66,7 +66,7 @@ def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     """Report what looks like an action mask of the environment and is not used as one."""
     if cfg.action_mask:
         return []
-    found = [Problem("action_mask", "auto", hint) for hint in env.host.recipe.masks] if env.host else []
+    found = [Problem("action_mask", "auto", hint) for hint in env.host.masks] if env.host else []
     space = env.observation_space
     for name, x in space.items() if isinstance(space, dict) else ():
         wrong = mask_problem(x.shape, env.action_space) if hasattr(x, "shape") else "must be an array"
@@ -78,7 +78,7 @@ def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
 
 
 def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> list[Problem]:
-    found = list(env.host.recipe.warnings) if env.host else []
+    found = list(env.host.warnings) if env.host else []
     spaces = entries_of(without(env.observation_space, (cfg.action_mask,)))
     hints = {"float64": "cast to float32", "uint8": "cast to float32, not scaled, since they are no image"}
     order = "read as [height, width, channels]; an image whose channels come first must be transposed"

@@ -404,7 +404,7 @@ def _in_range(env: Environment, obs: PyTree) -> jax.Array:
 
 
 def _host_notes(env: Environment) -> list[str]:
-    return [*map(str, env.host.recipe.warnings), *env.host.recipe.masks]
+    return [*map(str, env.host.warnings), *env.host.masks]
 
 
 def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int) -> list[str]:

@@ -9,7 +9,8 @@ from jax.core import Tracer
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.numbers import is_count
-from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete, Space
+from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete, Space, is_index
+from purerl.core.types import PyTree
 
 
 def action_space_of(space: Any) -> Space:
@@ -42,49 +43,39 @@ def is_discrete(space: Any) -> TypeGuard[Discrete]:
     return hasattr(space, "n") and not isinstance(space, MultiBinary) and not getattr(space, "shape", ())
 
 
-def observation_space_of(declared: Any, obs: Any) -> Any:
+def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = None, name: str = "") -> PyTree:
     """Return the space of observations: shapes and dtypes as they are, and which of them are an index, as it is declared.
 
     Args:
         declared: a space, of any library, or a dict of them; None if there is none.
         obs: the shapes and dtypes of one observation.
+        found: a list for problems, added where the declared space does not fit: an index would be read as a quantity.
+        name: of the observation in these problems.
     """
-    inside = getattr(declared, "spaces", declared)
-    if isinstance(obs, dict):
-        return {name: observation_space_of(inside.get(name) if isinstance(inside, dict) else None, x) for name, x in obs.items()}
-    if type(obs) is tuple:
-        inside = tuple(inside) if isinstance(inside, tuple | list) and len(inside) == len(obs) else (None,) * len(obs)
-        return tuple(observation_space_of(space, x) for space, x in zip(inside, obs, strict=True))
-    if is_discrete(declared) and getattr(obs, "shape", None) == ():
-        return Discrete(int(declared.n))
-    if isinstance(declared, Indices):
-        return declared
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), obs)
-
-
-def declared_problems(declared: Any, obs: Any, name: str = "") -> list[Problem]:
-    """Report where a declared observation space does not fit the observations, so that an index would be read as a quantity."""
-    declared = getattr(declared, "spaces", declared)  # of a Dict or Tuple of gymnasium's or gymnax's
-    if isinstance(declared, dict) and isinstance(obs, dict):
+    found = [] if found is None else found
+    inside = getattr(declared, "spaces", declared)  # of a Dict or Tuple of gymnasium's or gymnax's
+    if isinstance(inside, dict) and isinstance(obs, dict):
         hint = f"no entry of the observation, which has {', '.join(map(repr, obs))}"
-        found = [Problem("observation_space", entry, hint) for entry in declared if entry not in obs]
-        both = [entry for entry in declared if entry in obs]
-        return found + [x for entry in both for x in declared_problems(declared[entry], obs[entry], entry)]
-    if isinstance(declared, tuple | list) and type(obs) is tuple and len(declared) == len(obs):
-        return [x for i, pair in enumerate(zip(declared, obs, strict=True)) for x in declared_problems(*pair, str(i))]
+        found += [Problem("observation_space", entry, hint) for entry in inside if entry not in obs]
+        return {entry: observation_space_of(inside.get(entry), x, found, entry) for entry, x in obs.items()}
+    if isinstance(inside, tuple | list) and type(obs) is tuple and len(inside) == len(obs):
+        return tuple(observation_space_of(inside[i], x, found, str(i)) for i, x in enumerate(obs))
+    hint, has_index = "", isinstance(inside, tuple | list) and any(is_discrete(x) or isinstance(x, Indices) for x in inside)
     if is_discrete(declared):
+        shape, dtype = getattr(obs, "shape", None), getattr(obs, "dtype", object)
         if not is_count(declared.n):
-            return [Problem("observation_space", declared, "must have a whole number of values, at least 1")]
-        if getattr(obs, "shape", None) != () or not jax.numpy.issubdtype(getattr(obs, "dtype", object), jax.numpy.integer):
-            return [Problem("observation_space", declared, f"the observation {name} is no index, a whole number: {obs}")]
-        if getattr(declared, "start", 0):
-            return [Problem("observation_space", declared, f"the observation {name}, an index, must begin at 0; shift it")]
-    unlike = isinstance(declared, Indices) and not _fits(declared, obs)
-    unlike |= isinstance(declared, tuple | list) and any(is_discrete(x) or isinstance(x, Indices) for x in declared)
-    if unlike or isinstance(declared, MultiDiscrete | MultiBinary | dict):
+            hint = "must have a whole number of values, at least 1"
+        elif shape != () or not jnp.issubdtype(dtype, jnp.integer):
+            hint = f"the observation {name} is no index, a whole number: {obs}"
+        elif getattr(declared, "start", 0):
+            hint = f"the observation {name}, an index, must begin at 0; shift it"
+        obs = Discrete(int(declared.n)) if shape == () and is_count(declared.n) else obs
+    elif isinstance(declared, Indices) and _fits(declared, obs):
+        obs = declared
+    elif has_index or isinstance(inside, Indices | MultiDiscrete | MultiBinary | dict):
         hint = f"is not like the observation {name}: {obs}; declare an index as Discrete, an array of them as Indices"
-        return [Problem("observation_space", declared, hint)]
-    return []
+    found += [Problem("observation_space", inside, hint)] if hint else []
+    return jax.tree.map(lambda x: x if is_index(x) else jax.ShapeDtypeStruct(x.shape, x.dtype), obs, is_leaf=is_index)
 
 
 def _fits(space: Indices, obs: Any) -> bool:

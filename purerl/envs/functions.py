@@ -12,7 +12,7 @@ from purerl.core.numbers import is_count
 from purerl.core.platform import strong
 from purerl.core.types import NEVER, Environment
 from purerl.envs.auto_reset import auto_reset
-from purerl.envs.converted_spaces import action_space_of, declared_problems, observation_space_of
+from purerl.envs.converted_spaces import action_space_of, observation_space_of
 from purerl.envs.outputs import check_step, chosen, typed_signals, unpacked
 
 PROTOCOL = "purerl.wrap_env"
@@ -101,14 +101,14 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
     with code_of("env", "reset(key)"):
         obs, env_state = jax.eval_shape(reset, jax.random.key(0))
     action_space = action_space_of(env.action_space)
-    declared = getattr(env, "observation_space", None)
-    raise_if_any(declared_problems(declared, obs))
+    observation_space = observation_space_of(getattr(env, "observation_space", None), obs, found := [])
+    raise_if_any(found)
     with code_of("env", "step(key, state, action)"):
         info = check_step(step, action_space, obs, env_state)
     return Environment(
         reset=lambda keys: jax.vmap(reset)(keys)[::-1],
         step=auto_reset(reset, step, slow_reset),
-        observation_space=observation_space_of(declared, obs),
+        observation_space=observation_space,
         action_space=action_space,
         max_steps=limit,
         info=tuple(info),

@@ -6,11 +6,12 @@ needs the ticket that the one before gave.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from flax import struct
 from jax.experimental import io_callback
 
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
-from purerl.core.finite import any_of, finite_or_zero, float_entries, nonfinite_rows
+from purerl.core.finite import float_entries
 from purerl.core.types import Environment, PyTree, TimeStep
 from purerl.envs.finite_resets import OBSERVATION, REWARD
 from purerl.envs.gif import save_gif
@@ -29,40 +30,23 @@ from purerl.envs.outputs import check_names
 class HostEnvironments(Protocol):
     """A set of `B` environments. Arrays are NumPy's, of the dtypes of the spaces, and not changed afterwards.
 
+    count: number of environments.
+    steps: number of steps since the newest reset of all environments.
     reset: `(seeds [B]) -> obs`, of all environments.
-    step: `(action) -> (obs, next_obs, reward, terminated, truncated, info)`, as in `TimeStep`.
-    restart: `(which [B]) -> obs`, of all environments, after a reset of these.
-    snapshot: what `restore` needs to go on from here, as JSON; `{"missing": reason}` where there is nothing that could.
-    restore: makes them those of a snapshot that was read.
+    step: `(action) -> (obs, next_obs, reward, terminated, truncated, info, nonfinite)`, as in `TimeStep`.
+    frame: an image of the first environment, if it can be drawn.
+    snapshot: values for JSON from which `restore` goes on; `{"missing": reason}` if it could not.
     """
+
+    count: int
+    steps: int
 
     def reset(self, seeds: np.ndarray) -> PyTree: ...
     def step(self, action: np.ndarray) -> tuple: ...
-    def restart(self, which: np.ndarray) -> PyTree: ...
-    def snapshot(self) -> str: ...
+    def frame(self) -> np.ndarray: ...
+    def snapshot(self) -> dict[str, Any]: ...
     def restore(self, saved: dict[str, Any]) -> None: ...
     def close(self) -> None: ...
-
-
-class Recipe(NamedTuple):
-    """A description of external environments, and the functions that make them.
-
-    make: `(num_envs, shapes) -> HostEnvironments` whose info has entries of these shapes, by name.
-    env: spaces and limits; its `reset` and `step` are not used.
-    info_shapes: `() -> shape of each entry of info, by name`.
-    drawn: `() -> HostEnvironments` of one environment that has a method `frame() -> image`; None where nothing can be drawn.
-    frame_seconds: that an image is shown.
-    warnings: what is probably a mistake.
-    masks: where there are action masks that are not read, and what to do.
-    """
-
-    make: Callable[[int, dict[str, tuple[int, ...]]], HostEnvironments]
-    env: Environment
-    info_shapes: Callable[[], dict[str, tuple[int, ...]]]
-    drawn: Callable[[], Any] | None = None
-    frame_seconds: float = 1 / 30
-    warnings: tuple[Problem, ...] = ()
-    masks: tuple[str, ...] = ()
 
 
 class Ticket(struct.PyTreeNode):
@@ -72,57 +56,55 @@ class Ticket(struct.PyTreeNode):
     steps: jax.Array
 
 
+Shapes = dict[str, tuple[int, ...]]
 SETS = 2  # of a run: what is trained in, and with curiosity the random steps before it
-
-
-class _Set(NamedTuple):
-    """Environments that were reset.
-
-    count: how many there are.
-    steps: how many steps they have taken, in a list.
-    began: those whose episode began with an observation that is not finite, by entry; empty where nothing is checked.
-    """
-
-    environments: HostEnvironments
-    count: int
-    steps: list[int]
-    began: dict[str, np.ndarray]
-
-
 _failures: list[EnvironmentFailed] = []
-_open: dict[int, _Set] = {}  # by number: the programs of one run, compiled one by one, step the same environments
+_open: dict[int, HostEnvironments] = {}  # by number: the programs of one run, compiled one by one, step the same environments
 _numbers = itertools.count(1)
 _lock = threading.Lock()
 
 
+@dataclasses.dataclass(eq=False)
 class Host:
-    """Opens, steps and closes the environments of a recipe.
+    """Describes, opens, steps and closes external environments.
 
     Attributes:
-        runs: that are trained side by side. The sets of `SETS * runs` newest resets are open; a further reset takes the oldest.
+        make: `(num_envs, shapes, finite) -> HostEnvironments` whose info has entries of these shapes, by name. If `finite`, they
+          keep the rules of `purerl.envs.finite_resets.with_finite`.
+        env: spaces and limits; its `reset` and `step` are not used.
+        info_shapes: `() -> shape of each entry of info, by name`.
+        drawn: `make` of environments that can be drawn; None if nothing can be drawn.
+        frame_seconds: duration of an image.
+        warnings: what is probably a mistake.
+        masks: where there are action masks that are not read, and what to do.
+        info: names of the entries of info that steps have.
         finite: reset environments whose observation or reward is not finite.
+        runs: number of runs side by side. The sets of `SETS * runs` newest resets are open; a further reset takes the oldest.
         frames: images of the first environment, after each reset and step; None where nothing is drawn.
     """
 
-    def __init__(self, recipe: Recipe, info: tuple[str, ...] = (), finite: bool = False):
-        shapes = recipe.info_shapes() if info else {}
-        check_names(info, shapes)
-        self.recipe, self.runs, self.info, self.finite = recipe, 1, {name: shapes[name] for name in info}, finite
-        self.frames: list[np.ndarray] | None = None
-        self._drawn: Callable[[], Any] = recipe.drawn or (lambda: recipe.make(1, {}))
-        self._mine: list[int] = []
+    make: Callable[[int, Shapes, bool], HostEnvironments]
+    env: Environment
+    info_shapes: Callable[[], Shapes]
+    drawn: Callable[[int, Shapes, bool], HostEnvironments] | None = None
+    frame_seconds: float = 1 / 30
+    warnings: tuple[Problem, ...] = ()
+    masks: tuple[str, ...] = ()
+    info: tuple[str, ...] = ()
+    finite: bool = False
+    runs: int = 1
+    frames: list[np.ndarray] | None = None
+
+    def __post_init__(self):
+        shapes, self._mine = self.info_shapes() if self.info else {}, []
+        check_names(self.info, shapes)
+        self._info = {name: shapes[name] for name in self.info}
         weakref.finalize(self, _close, self._mine)
 
-    @classmethod
-    def environment(cls, recipe: Recipe, info: tuple[str, ...] = (), finite: bool = False) -> Environment:
-        """Environments behind purerl's protocol, none of them open yet."""
-        host = cls(recipe, info, finite)
-        draw = host.draw if recipe.drawn else None
-        return recipe.env._replace(reset=host.reset, step=host.step, info=info, host=host, draw=draw)
-
-    def anew(self, info: tuple[str, ...], finite: bool = False) -> Environment:
-        """Return the same with a set of its own, these entries of info, and whether it resets what is not finite."""
-        return self.environment(self.recipe, info, finite)
+    def environment(self, info: tuple[str, ...] = (), finite: bool = False) -> Environment:
+        """Return environments behind purerl's protocol that nobody else steps, none of them open yet."""
+        host = dataclasses.replace(self, info=info, finite=finite, runs=1, frames=None)
+        return self.env._replace(reset=host.reset, step=host.step, info=info, host=host, draw=host.draw if host.drawn else None)
 
     def film(self) -> None:
         """Draw one environment from now on.
@@ -130,33 +112,33 @@ class Host:
         Raises:
             ConfigError: its own way of drawing fails here.
         """
+        self.make, self.frames = self.drawn or self.make, []
         try:
-            with contextlib.closing(self._drawn()) as environments:
+            with contextlib.closing(self.make(1, {}, False)) as environments:
                 environments.reset(np.zeros(1, np.uint32))
                 environments.frame()
         except Exception as error:  # whichever library is missing, and however it says so
-            raise ConfigError([Problem("env", self.recipe.env.name, f"cannot be drawn here: {error}")]) from error
-        self.frames = []
+            raise ConfigError([Problem("env", self.env.name, f"cannot be drawn here: {error}")]) from error
 
     def draw(self, env_states: list, returns: np.ndarray, path: Any) -> None:
         """Draw, as in `Environment`, the frames recorded since `film`."""
-        save_gif((self.frames or [])[: len(env_states)], path, self.recipe.frame_seconds)
+        save_gif((self.frames or [])[: len(env_states)], path, self.frame_seconds)
 
     def reset(self, keys: jax.Array) -> tuple[Ticket, PyTree]:
         """Reset as in `Environment`; the seeds are the last words of the keys."""
         seeds, count = not_vmapped(jax.random.key_data(keys)[..., -1]), keys.shape[0]
-        obs = self._shapes(self.recipe.env.observation_space, count)
+        obs = self._shapes(self.env.observation_space, count)
         number, obs = io_callback(self._reset, (jax.ShapeDtypeStruct((), np.uint32), obs), seeds)
         return Ticket(jnp.broadcast_to(number, count), jnp.zeros(count, jnp.uint32)), obs
 
     def step(self, keys: jax.Array, ticket: Ticket, action: jax.Array) -> TimeStep:
         """Step as in `Environment`; the environments have random numbers of their own, and the keys are not used."""
-        count, space = action.shape[0], self.recipe.env.action_space
+        count, space = action.shape[0], self.env.action_space
         words = lambda x: jax.lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
         # One array, since each that is handed over takes 30 microseconds.
         handed = jnp.concatenate([words(ticket.number[:1]), words(ticket.steps[:1]), words(action.astype(space.dtype))])
-        obs, of = self._shapes(self.recipe.env.observation_space, count), lambda dtype: jax.ShapeDtypeStruct((count,), dtype)
-        info = {name: jax.ShapeDtypeStruct((count, *shape), np.float32) for name, shape in self.info.items()}
+        obs, of = self._shapes(self.env.observation_space, count), lambda dtype: jax.ShapeDtypeStruct((count,), dtype)
+        info = {name: jax.ShapeDtypeStruct((count, *shape), np.float32) for name, shape in self._info.items()}
         entries = [*float_entries(obs, OBSERVATION), REWARD] if self.finite else []
         signals = of(np.float32), of(np.bool_), of(np.bool_), info, {name: of(np.bool_) for name in entries}
         shapes = (jax.ShapeDtypeStruct((), np.uint32), obs, obs, *signals)
@@ -170,62 +152,34 @@ class Host:
     # --- on the host --------------------------------------------------------------------------------------------------
 
     def _reset(self, seeds: jax.Array) -> tuple[np.uint32, PyTree]:
-        with _noted(self.recipe.env.name), _lock:
+        with _noted(self.env.name), _lock:
             count, number = seeds.shape[0], next(_numbers)
-            oldest = _open.pop(self._mine.pop(0)) if len(self._mine) >= SETS * self.runs else None
-            if oldest is not None and oldest.count != count:
-                oldest.environments.close()
-                oldest = None
-            make = (lambda: self.recipe.make(count, self.info)) if self.frames is None else self._drawn
-            environments = make() if oldest is None else oldest.environments
-            opened = _open[number] = _Set(environments, count, [0], {})
+            environments = _open.pop(self._mine.pop(0)) if len(self._mine) >= SETS * self.runs else None
+            if environments is not None and environments.count != count:
+                environments.close()
+                environments = None
+            environments = _open[number] = environments or self.make(count, self._info, self.finite)
             self._mine.append(number)
-            obs = self._begun(opened, environments.reset(np.asarray(seeds)))
+            obs = environments.reset(np.asarray(seeds))
             self._draw(environments)
             return np.uint32(number), obs
 
     def _step(self, handed: jax.Array) -> tuple:
-        with _noted(self.recipe.env.name):
-            words, space = np.asarray(handed), self.recipe.env.action_space
+        with _noted(self.env.name):
+            words, space = np.asarray(handed), self.env.action_space
             number, before = words[:2].view(np.uint32).tolist()
-            opened = self._opened(number)
-            if opened.steps[0] % 2**32 != before:
-                at = f"it is of step {before} of its environments, which are at step {opened.steps[0]}"
-                raise EnvironmentFailed(f"{self.recipe.env.name}: this state is not the newest; {at}")
-            after = opened.environments.step(words[2:].view(space.dtype).reshape(opened.count, *space.shape))
-            after = self._checked(opened, *after) if self.finite else (*after, {})
-            opened.steps[0] += 1
-            self._draw(opened.environments)
-            return np.uint32(opened.steps[0] % 2**32), *after
-
-    def _begun(self, opened: _Set, obs: PyTree) -> PyTree:
-        """Observations to act on, finite; those that were not are noted."""
-        if not self.finite:
-            return obs
-        opened.began.update(nonfinite_rows(obs, OBSERVATION))
-        return finite_or_zero(obs)
-
-    def _checked(self, opened: _Set, obs: PyTree, next_obs: PyTree, reward: np.ndarray, *signals: Any) -> tuple:
-        """A step whose episodes also end where a number is not finite, as `purerl.envs.finite_resets.with_finite` does it."""
-        terminated, truncated, info = signals
-        found = {name: opened.began[name] | rows for name, rows in nonfinite_rows(next_obs, OBSERVATION).items()}
-        found |= nonfinite_rows(reward, REWARD)
-        bad = any_of(found)
-        if (anew := bad & ~(terminated | truncated)).any():
-            choose = lambda new, old: np.where(anew.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-            obs = jax.tree.map(choose, opened.environments.restart(anew), obs)
-        signals = np.where(bad, np.float32(0), reward), terminated | bad, truncated & ~bad, info, found
-        return self._begun(opened, obs), finite_or_zero(next_obs), *signals
+            if (opened := _open.get(number)) is None:
+                raise EnvironmentFailed("the environments of this state are closed; begin with train.init, or resume with fit")
+            if opened.steps % 2**32 != before:
+                at = f"it is of step {before} of its environments, which are at step {opened.steps}"
+                raise EnvironmentFailed(f"this state is not the newest; {at}")
+            after = opened.step(words[2:].view(space.dtype).reshape(opened.count, *space.shape))
+            self._draw(opened)
+            return np.uint32(opened.steps % 2**32), *after
 
     def _draw(self, environments: Any) -> None:
         if self.frames is not None:
             self.frames.append(environments.frame())
-
-    def _opened(self, number: int) -> _Set:
-        if number not in _open:
-            text = "the environments of this state are closed; begin with train.init, or resume with fit"
-            raise EnvironmentFailed(f"{self.recipe.env.name}: {text}")
-        return _open[number]
 
 
 @jax.custom_batching.custom_vmap
@@ -252,33 +206,31 @@ def _noted(name: str) -> Iterator[None]:
         yield
     except Exception as error:
         text = str(error) if isinstance(error, EnvironmentFailed) else f"{type(error).__name__}: {error}"
-        _failures.append(EnvironmentFailed(text if text.startswith(name) else f"{name}: {text}"))
+        _failures.append(EnvironmentFailed(f"{name}: {text}"))
         raise
 
 
 def _close(numbers: list[int]) -> None:
     """Closes these sets."""
     while numbers:
-        _open.pop(numbers.pop()).environments.close()
+        _open.pop(numbers.pop()).close()
 
 
 # --- for checkpoints --------------------------------------------------------------------------------------------------
 
 
-def snapshot(ticket: Ticket) -> str:
-    """Return what a ticket's environments need to go on from here; "" if they are closed, have moved on, or have failed."""
+def snapshot(ticket: Ticket) -> dict[str, Any]:
+    """Return what a ticket's environments need to go on from here, or `{"missing": reason}`."""
     opened = _open.get(int(ticket.number[0]))
-    if opened is None or opened.steps[0] % 2**32 != ticket.steps[0]:
-        return ""
-    try:
-        return opened.environments.snapshot()
-    except EnvironmentFailed:
-        return ""
+    with contextlib.suppress(EnvironmentFailed):
+        if opened is not None and opened.steps % 2**32 == ticket.steps[0]:
+            return opened.snapshot()
+    return {"missing": "they had failed when this was saved"}
 
 
 def restore(ticket: Ticket, saved: dict[str, Any]) -> None:
     """Makes the environments of a ticket those of a snapshot."""
-    _open[int(ticket.number[0])].environments.restore(saved)
+    _open[int(ticket.number[0])].restore(saved)
 
 
 def take_failure() -> EnvironmentFailed | None:

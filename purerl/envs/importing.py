@@ -74,15 +74,12 @@ def _set_variable(name: str, value: str) -> None:
 @functools.cache
 def _loads_opengl(way: str) -> bool:
     """Return True if MuJoCo can load what it needs to draw in this way."""
-    platform = os.environ.get("PYOPENGL_PLATFORM", "")
-    if way not in LOADED or platform not in ("", way):
+    if way not in LOADED or os.environ.setdefault("PYOPENGL_PLATFORM", way) != way:
         return way not in LOADED
-    os.environ["PYOPENGL_PLATFORM"] = way
     try:
         for module in LOADED[way]:
             importlib.import_module(module)
     except Exception:  # a missing library shows as any error: of the attributes of None, for example
-        _set_variable("PYOPENGL_PLATFORM", platform)
         return False
     return True
 

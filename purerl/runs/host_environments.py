@@ -11,13 +11,11 @@ from purerl.envs.host import Ticket, restore, snapshot
 from purerl.runs.storage.checkpoint import Checkpoint
 from purerl.runs.trainer import Trainer
 
-FAILED = json.dumps({"missing": "they had failed when this was saved"})
-
 
 def saved(state: TrainState) -> dict[str, np.ndarray]:
     """Return a snapshot of each run's environments, as bytes `[size]`, by the place of the run."""
-    texts = (snapshot(ticket) or FAILED for ticket in _tickets(state))
-    return {str(i): np.frombuffer(text.encode(), np.uint8) for i, text in enumerate(texts)}
+    texts = (json.dumps(snapshot(ticket)).encode() for ticket in _tickets(state))
+    return {str(i): np.frombuffer(text, np.uint8) for i, text in enumerate(texts)}
 
 
 def restored(runs: Trainer, state: TrainState, fresh: TrainState, saved: Checkpoint) -> TrainState:
@@ -29,8 +27,7 @@ def restored(runs: Trainer, state: TrainState, fresh: TrainState, saved: Checkpo
         fresh: the first state of these runs, whose environments are used.
         saved: the checkpoint.
     """
-    arrays = [saved.arrays[f"['environments']['{i}']"] for i in range(len(runs.labels))]
-    snapshots = [json.loads(x.tobytes()) for x in arrays]
+    snapshots = [json.loads(saved.arrays[f"['environments']['{i}']"].tobytes()) for i in range(len(runs.labels))]
     if missing := sorted({x["missing"] for x in snapshots if "missing" in x}):
         warnings.warn(f"resuming, but not bit-identically: the environments begin anew, since {'; '.join(missing)}", stacklevel=3)
         return state.replace(actor=runs.init(saved.updates).actor)

@@ -1,0 +1,304 @@
+"""Vector environments of gymnasium, and their spaces.
+
+An episode's last observation and flags are those of its last step, in each of gymnasium's modes of auto-reset. In the same-step
+mode the last observation is an entry of info. In the other modes nothing is reset before the next step, and ended environments
+are reset by a mask.
+"""
+
+import contextlib
+import functools
+import multiprocessing.connection
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
+
+from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
+from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
+from purerl.core.spaces import Discrete, Indices, MultiBinary, MultiDiscrete, Space
+from purerl.core.types import PyTree
+from purerl.envs.converted_spaces import action_space_of
+from purerl.envs.finite_resets import OBSERVATION, REWARD
+from purerl.envs.gif import draw_in_memory
+from purerl.envs.host import Shapes
+from purerl.envs.importing import importing_mujoco, opengl_hint
+from purerl.envs.snapshots import Keeper
+
+SYNC, ASYNC, VECTOR = "sync", "async", "vector"
+
+
+class Tracked(gymnasium.Wrapper):
+    """An environment whose errors name it, the step and the action, and that can be saved."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env], index: int):
+        super().__init__(make())
+        self._index, self._steps, self._keeper = index, 0, Keeper(self.env)
+        if multiprocessing.parent_process() is not None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, which ends the others
+
+    def reset(self, **kwargs: Any) -> tuple:
+        self._steps = 0
+        try:
+            return self.env.reset(**kwargs)
+        except Exception as error:  # a user's environment may raise anything
+            raise self._failed("its reset", error) from error
+
+    def step(self, action: Any) -> tuple:
+        self._steps += 1
+        try:
+            *after, info = self.env.step(action)
+        except Exception as error:
+            raise self._failed(f"step {self._steps} of its episode, action {_text(action)}", error) from error
+        # Of several environments, the first one's number would give all of them its type.
+        return *after, {name: float(x) if isinstance(x, bool | int) else x for name, x in info.items()}
+
+    def _failed(self, where: str, error: Exception) -> EnvironmentFailed:
+        return EnvironmentFailed(f"environment {self._index}, {where}: {type(error).__name__}: {error}")
+
+    def kept(self) -> dict[str, Any]:
+        return self._keeper.snapshot() | {"steps": self._steps}
+
+    def put_back(self, saved: list[dict[str, Any]]) -> None:
+        self._keeper.restore(saved[self._index])
+        self._steps = saved[self._index]["steps"]
+
+
+def _text(action: Any) -> str:
+    return np.array2string(np.asarray(action), threshold=8, precision=4, separator=", ")
+
+
+def _vectorize(make: Callable[[], gymnasium.Env], vectorization: str, count: int) -> SyncVectorEnv | AsyncVectorEnv:
+    functions = [functools.partial(Tracked, make, i) for i in range(count)]
+    options = {"autoreset_mode": AutoresetMode.DISABLED, "copy": False}
+    if vectorization == SYNC:
+        return SyncVectorEnv(functions, **options)
+    # JAX has threads, which a forked process would not survive.
+    return AsyncVectorEnv(functions, context="forkserver" if os.name == "posix" else "spawn", **options)
+
+
+class VectorEnvironments:
+    """A vector environment of gymnasium as `HostEnvironments`.
+
+    Attributes:
+        envs: the vector environment.
+        same_step: ended episodes are reset in their last step.
+        told: info of the newest reset or step.
+
+    Args:
+        make: as of `purerl.from_gymnasium`.
+        vectorization: `sync`, `async` or `vector`.
+        count: number of environments.
+        info: shapes of the entries of info, by name.
+        finite: reset environments whose observation or reward is not finite.
+
+    Raises:
+        ConfigError: `make` gives no vector environment, or its mode of auto-reset hides steps.
+    """
+
+    def __init__(self, make: Callable, vectorization: str, count: int, info: Shapes, finite: bool = False):
+        self.count, self.steps, self._info, self._finite, self._own = count, 0, info, finite, vectorization == VECTOR
+        self.envs = make(count) if self._own else _vectorize(make, vectorization, count)
+        self.same_step = _mode(self.envs) is AutoresetMode.SAME_STEP
+        self._space = self.envs.single_observation_space
+        self._convert, self._action = converter(self._space), action_converter(self.envs.single_action_space)
+
+    def reset(self, seeds: np.ndarray) -> PyTree:
+        # The interface of vector environments has one seed, from which they count on.
+        self.steps = 0
+        seed: Any = int(seeds[0]) if self._own else seeds.tolist()
+        with self._errors("reset"):
+            obs, self.told = self.envs.reset(seed=seed)
+        return self._begin(self._convert(obs))
+
+    def step(self, action: np.ndarray) -> tuple:
+        return self._step(self._action(action))
+
+    def explore(self, most: int) -> Iterator[PyTree]:
+        """Yield the observations of a reset and of random steps, until an episode ends, but of `most` steps at most."""
+        self.envs.action_space.seed(0)
+        yield self.reset(np.zeros(self.count, np.uint32))
+        for _ in range(most):
+            obs, _, _, terminated, truncated, *_ = self._step(self.envs.action_space.sample())
+            yield obs
+            if (terminated | truncated).any():
+                return
+
+    def _step(self, actions: np.ndarray) -> tuple:
+        self.steps += 1
+        with self._errors("step", actions):
+            obs, reward, terminated, truncated, self.told = self.envs.step(actions)
+        terminated, truncated = np.array(terminated, np.bool_), np.array(truncated, np.bool_)
+        reward, done = np.array(reward, np.float32), terminated | truncated
+        following = last = self._convert(obs)
+        named = {name: self._entry(name, done) for name in self._info}
+        if self.same_step and done.any():
+            rows = zip(done, _final_obs(self.told, done), iterate(self.envs.observation_space, obs), strict=True)
+            rows = [final if ended else row for ended, final, row in rows]
+            last = self._convert(concatenate(self._space, rows, create_empty_array(self._space, len(rows))))
+        found, reset = {}, np.zeros_like(done) if self.same_step else done
+        if self._finite:
+            found = {name: self._began[name] | rows for name, rows in nonfinite_rows(last, OBSERVATION).items()}
+            found |= nonfinite_rows(reward, REWARD)
+            bad, last = any_of(found), finite_or_zero(last)
+            reset = bad & ~done if self.same_step else bad | done
+            reward[bad], terminated, truncated = 0, terminated | bad, truncated & ~bad
+        if reset.any():
+            following = self._restart(reset, following)
+        return self._begin(following), last, reward, terminated, truncated, named, found
+
+    def _begin(self, obs: PyTree) -> PyTree:
+        """Return observations to act on, finite if asked for."""
+        self._began = nonfinite_rows(obs, OBSERVATION) if self._finite else {}
+        return finite_or_zero(obs) if self._finite else obs
+
+    def _restart(self, which: np.ndarray, obs: PyTree) -> PyTree:
+        if self.same_step and not isinstance(self.envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
+            hint = "a number that is not finite, and this vector environment cannot reset one alone; use nonfinite='ignore'"
+            raise EnvironmentFailed(f"environment {which.argmax()}, step {self.steps}: {hint}")
+        with self._errors("reset"):
+            new = self._convert(self.envs.reset(options={"reset_mask": which})[0])
+        return jax.tree.map(lambda x, y: np.where(which.reshape(-1, *[1] * (x.ndim - 1)), x, y), new, obs)
+
+    def frame(self) -> np.ndarray:
+        draw_in_memory()
+        try:
+            with importing_mujoco():
+                return self.envs.call("render")[0]
+        except Exception as error:
+            if not self.envs.call("has_wrapper_attr", "mujoco_renderer")[0]:
+                raise
+            raise EnvironmentFailed(opengl_hint(error)) from error
+
+    def snapshot(self) -> dict[str, Any]:
+        if self._own:
+            return {"missing": "a vector environment gives no state that could be saved"}
+        with self._errors("a snapshot"):
+            kept = self.envs.call("kept")
+        missing = sorted({name for each in kept for name in each.get("missing", ())})
+        return {"missing": f"what is in {', '.join(missing)} cannot be saved"} if missing else {"environments": kept}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        with self._errors("restoring"):
+            self.envs.call("put_back", saved["environments"])
+
+    def close(self) -> None:
+        workers = getattr(self.envs, "processes", ())
+        with contextlib.suppress(Exception):  # of environments that have failed
+            self.envs.close(**({"terminate": True} if workers else {}))
+        self.envs.closed = True
+        for worker in workers:
+            worker.terminate()
+
+    def _entry(self, name: str, done: np.ndarray) -> np.ndarray:
+        """Return an entry of info of each environment, 0 where it has none in this step."""
+        last = self.told.get("final_info", {})
+        entry = np.zeros((len(done), *self._info[name]), np.float32)
+        for values, where in ((self.told, ~(done & bool(last))), (last, done)):
+            if name in values:
+                there = where & np.asarray(values.get(f"_{name}", True))
+                entry[there] = np.asarray(values[name], np.float32)[there]
+        return entry
+
+    @contextlib.contextmanager
+    def _errors(self, where: str, actions: Any = None) -> Iterator[None]:
+        """Name the step, and the environment if its process has ended, in errors of the block."""
+        try:
+            yield
+        except EnvironmentFailed:
+            raise
+        except Exception as error:
+            workers = getattr(self.envs, "processes", ()) if isinstance(error, EOFError | OSError) else ()
+            ended = multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=1) if workers else []
+            dead = [f"environment {i}, whose process has ended, " for i, worker in enumerate(workers) if worker.sentinel in ended]
+            at = where if actions is None else f"step {self.steps}, actions {_text(actions)}"
+            raise EnvironmentFailed(f"{''.join(dead[:1])}{at}: {type(error).__name__}: {error}") from error
+
+
+def _mode(env: VectorEnv) -> AutoresetMode:
+    """Return the mode in which a vector environment resets ended episodes."""
+    if not isinstance(env, VectorEnv):
+        raise ConfigError([Problem("make", type(env).__name__, "must make a gymnasium.vector.VectorEnv")])
+    mode, inner = AutoresetMode(env.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP), env.unwrapped
+    # Without shared memory, processes of gymnasium's reset again what a mask has reset.
+    by_mask = isinstance(inner, SyncVectorEnv | AsyncVectorEnv) and getattr(inner, "shared_memory", True)
+    if mode is AutoresetMode.NEXT_STEP and not by_mask:
+        hint = "resets in the step after the last one, which is then no step to learn from; use AutoresetMode.SAME_STEP"
+        raise ConfigError([Problem("make", type(inner).__name__, hint)])
+    return mode
+
+
+def _final_obs(info: dict[str, Any], done: np.ndarray) -> Any:
+    """Return the last observations of the environments that ended, for each environment one.
+
+    Raises:
+        EnvironmentFailed: they are missing, though the environments reset in the same step.
+    """
+    found, ended = info.get("final_obs"), np.flatnonzero(done)
+    if isinstance(found, np.ndarray | list | tuple) and len(found) == len(done) and all(found[i] is not None for i in ended):
+        return found
+    hint = "info['final_obs'] must have the last observation of each environment whose episode ended, which values need"
+    raise EnvironmentFailed(f"resets in the same step (AutoresetMode.SAME_STEP), where {hint}; info has {sorted(info)}")
+
+
+# --- spaces -----------------------------------------------------------------------------------------------------------
+
+
+def observation_space(space: spaces.Space) -> PyTree:
+    """Return the space of one observation as purerl's."""
+    if isinstance(space, spaces.Dict):
+        return {name: observation_space(x) for name, x in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(observation_space, space.spaces))
+    if isinstance(space, spaces.Discrete):
+        return Discrete(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete) and (space.nvec.ndim == 1 or (space.nvec == space.nvec.flat[0]).all()):
+        sizes = tuple(map(int, space.nvec)) if space.nvec.ndim == 1 else int(space.nvec.flat[0])
+        return Indices(sizes, space.shape)
+    if isinstance(space, spaces.MultiBinary):
+        return jax.ShapeDtypeStruct(space.shape, np.float32)
+    if isinstance(space, spaces.Box):
+        dtype = jax.dtypes.canonicalize_dtype(space.dtype)
+        if np.issubdtype(dtype, np.integer) and not (
+            space.low.min() >= np.iinfo(dtype).min and space.high.max() <= np.iinfo(dtype).max
+        ):
+            dtype = np.dtype(np.float32)  # larger numbers would wrap around
+        return jax.ShapeDtypeStruct(space.shape, dtype)
+    hint = "observations must be of Box, Discrete, MultiDiscrete or MultiBinary spaces, or a Dict or Tuple of them"
+    raise ConfigError([Problem("env", space, hint)])
+
+
+def converter(space: spaces.Space) -> Callable[[Any], PyTree]:
+    """Return a function that converts observations, one or a batch, to purerl's, copied."""
+    if isinstance(space, spaces.Dict):
+        of_each = {name: converter(x) for name, x in space.spaces.items()}
+        return lambda obs: {name: convert(obs[name]) for name, convert in of_each.items()}
+    if isinstance(space, spaces.Tuple):
+        in_turn = tuple(map(converter, space.spaces))
+        return lambda obs: tuple(convert(part) for convert, part in zip(in_turn, obs, strict=True))
+    dtype, start = np.dtype(observation_space(space).dtype), getattr(space, "start", 0)
+    return (lambda obs: np.array(obs - start, dtype)) if np.any(start) else lambda obs: np.array(obs, dtype)
+
+
+def action_space(space: spaces.Space) -> Space:
+    """Return the space of one action as purerl's."""
+    if isinstance(space, spaces.MultiDiscrete):
+        return MultiDiscrete(tuple(space.nvec.flat))
+    if isinstance(space, spaces.MultiBinary):
+        return MultiBinary(int(np.prod(space.shape)))
+    return Discrete(int(space.n)) if isinstance(space, spaces.Discrete) else action_space_of(space)
+
+
+def action_converter(space: spaces.Space) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that converts actions `[B, ...]` of purerl's to gymnasium's."""
+    shape, start = space.shape or (), getattr(space, "start", 0)
+    plain = lambda actions: actions.reshape(len(actions), *shape).astype(space.dtype)
+    if isinstance(space, spaces.Box):  # a bound of 0.1 is a larger number in float32 than in float64
+        return lambda actions: np.clip(plain(actions), space.low, space.high)
+    return (lambda actions: plain(actions) + start) if np.any(start) else plain
