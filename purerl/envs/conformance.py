@@ -1,6 +1,5 @@
 """`check_env`: whether an environment keeps the protocol, in a user's words."""
 
-import functools
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,13 +10,14 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, raise_if_any
 from purerl.core.keys import named_key, split_keys
-from purerl.core.masks import VALUES, choices_of, is_empty, is_malformed
+from purerl.core.masks import VALUES
 from purerl.core.numbers import is_int
-from purerl.core.spaces import Box, Discrete, MultiDiscrete, entries_of, is_index
+from purerl.core.spaces import Box, entries_of, is_index
 from purerl.core.types import NEVER, Environment, PyTree
 from purerl.envs import make_env
 from purerl.envs.functions import wrapped_if_bare
 from purerl.envs.host import host_errors
+from purerl.envs.random_rollout import RandomRollout, all_finite, quantities, random_actions, random_rollout, within_space
 
 SHORT = 32  # steps of the rollouts that are compared
 TIMED = 256  # environments of the timing, about
@@ -73,11 +73,11 @@ def check_env(
     begin = time.perf_counter()
     try:
         with host_errors():
-            trial = jax.device_get(jax.jit(lambda: _trial(made, key, num_envs, num_steps))())
+            trial = jax.device_get(jax.jit(lambda: random_rollout(made, key, num_envs, num_steps))())
     except EnvironmentFailed as failure:
         return EnvReport((str(failure),), ())
     compiled = time.perf_counter() - begin
-    again = jax.device_get(jax.jit(lambda: _trial(made, key, num_envs, num_steps))())  # traced anew
+    again = jax.device_get(jax.jit(lambda: random_rollout(made, key, num_envs, num_steps))())  # traced anew
     if made.host:  # a state of it cannot be gone back to, and has a number of its own
         trial, again = (x._replace(last_state=(), state=()) for x in (trial, again))
     start_problems, start_notes = _start(made, key, num_envs)
@@ -119,137 +119,10 @@ ROWS = (
 SHARED = "environments share parts of the state, as the agents of one game do, so that resets were not looked at"
 
 
-class RandomRollout(NamedTuple):
-    """Records of a rollout of random actions.
-
-    terminated, truncated: `[T, B]`. length: `[T, B]`, of the episode so far. stale: a running episode's `next_obs` is not
-    its `obs`. fresh: of each end, whether `next_obs` is the observation after the reset. varies: the observations are not all
-    alike. obs_finite, reward_finite, in_range: all of them. malformed_mask, empty_mask: `[T, B]`, of the action mask, if any.
-    last_state, last_action: of each environment, from which and by which its last episode ended; no state where environments
-    share parts of it. ended: `[B]`, whether any did. state: after the last step.
-    reward: `[T, B]`. obs_sum: `[T, B]`, of all numbers of an observation.
-    """
-
-    terminated: Any
-    truncated: Any
-    length: Any
-    stale: Any
-    fresh: Any
-    varies: Any
-    obs_finite: Any
-    reward_finite: Any
-    in_range: Any
-    malformed_mask: Any
-    empty_mask: Any
-    last_state: PyTree
-    last_action: Any
-    ended: Any
-    state: PyTree
-    reward: Any
-    obs_sum: Any
-
-
 def _made(env: Any, env_params: Any, env_kwargs: tuple, num_envs: int) -> Environment:
     if isinstance(env, str):
         return make_env(env, env_kwargs, {}, params=env_params)
     return make_env("", env_kwargs, {}, wrapped_if_bare(env), env_params, num_envs=num_envs)
-
-
-def _actions(space: Any, key: jax.Array, count: int, mask: jax.Array | None = None) -> jax.Array:
-    """Draw random actions `[count, ...]`, valid ones where there is an action mask; of an unbounded Box normal ones."""
-    shape = (count, *space.shape)
-    if mask is not None:
-        scores = jax.random.uniform(key, mask.shape) + mask.astype(bool)
-        chosen = [x.argmax(-1) for x in jnp.split(scores, np.cumsum(choices_of(space))[:-1], axis=-1)]
-        return jnp.stack(chosen, -1).astype(jnp.int32).reshape(shape)
-    if isinstance(space, Discrete):
-        return jax.random.randint(key, shape, 0, space.n, jnp.int32)
-    if isinstance(space, MultiDiscrete):
-        return jax.random.randint(key, shape, 0, jnp.broadcast_to(jnp.array(space.sizes), shape), jnp.int32)
-    if isinstance(space, Box):
-        normal, share = jax.random.normal(key, shape), jax.random.uniform(key, shape)
-        below, above = (jnp.broadcast_to(bound[None], shape) for bound in (space.low, space.high))
-        bounded = jnp.isfinite(below) & jnp.isfinite(above)
-        low, high = (jnp.where(bounded, bound, jnp.zeros_like(bound)) for bound in (below, above))
-        return jnp.where(bounded, low + share * (high - low), jnp.clip(normal, below, above))
-    return jax.random.bernoulli(key, 0.5, shape).astype(jnp.int32)
-
-
-def _trial(env: Environment, key: jax.Array, B: int, T: int) -> RandomRollout:
-    """Collect a rollout of random actions, without its observations."""
-    env_state, obs = env.reset(jax.random.split(named_key(key, "start"), B))
-    first_obs, no = obs, jnp.zeros(B, bool)
-    by_row = all(x.shape[:1] == (B,) for x in jax.tree.leaves(env_state))
-
-    def step(carry, index):
-        env_state, obs, length, last_state, last_action, ended = carry
-        mask = obs[env.action_mask] if env.action_mask else None
-        action = _actions(env.action_space, named_key(key, "action", index), B, mask)
-        after = env.step(split_keys(named_key(key, "environment", index), 2, B), env_state, action)
-        done, length = after.terminated | after.truncated, length + 1
-        keep = functools.partial(jax.tree.map, lambda new, old: jax.vmap(jnp.where)(done, new, old))
-        row = env_state if by_row else None
-        same = _alike(after.next_obs, after.obs, B)
-        seen = {
-            "terminated": after.terminated,
-            "truncated": after.truncated,
-            "length": length,
-            # XLA may compute a value that is returned twice in two kernels, which round differently.
-            "stale": ~done & ~_alike(after.next_obs, after.obs, B, ulps=8),
-            "fresh": done & same,
-            "varies": ~_alike(after.next_obs, first_obs, B),
-            "obs_finite": _finite(_quantities(env, (after.obs, after.next_obs))),
-            "reward_finite": jnp.isfinite(after.reward).all(),
-            "in_range": _in_range(env, after.next_obs),
-            "malformed_mask": () if mask is None else is_malformed(mask),
-            "empty_mask": () if mask is None else is_empty(mask, env.action_space),
-            "reward": after.reward,
-            "obs_sum": _sums(after.obs, B),
-        }
-        last = keep(row, last_state), keep(action, last_action)
-        return (after.env_state, after.obs, jnp.where(done, 0, length), *last, ended | done), seen
-
-    start = env_state, obs, jnp.zeros(B, jnp.int32), env_state if by_row else None, _actions(env.action_space, key, B), no
-    (env_state, *_, last_state, last_action, ended), seen = jax.lax.scan(step, start, jnp.arange(T, dtype=jnp.uint32))
-    data = lambda tree: jax.tree.map(_numbers, tree)
-    return RandomRollout(**seen, last_state=data(last_state), last_action=last_action, ended=ended, state=data(env_state))
-
-
-def _numbers(x: jax.Array) -> jax.Array:
-    """Return an array that can be read on the host: of keys their words."""
-    return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
-
-
-def _alike(a: PyTree, b: PyTree, B: int, ulps: int = 0) -> jax.Array:
-    """Return which rows of two trees `[B, ...]` are equal, NaN to NaN, or differ by so many units of rounding: `[B]`."""
-
-    def equal(x, y):
-        x, y = x.reshape(B, -1), y.reshape(B, -1)
-        same = (x == y) | ((x != x) & (y != y))
-        if ulps and jnp.issubdtype(x.dtype, jnp.floating):
-            largest = jnp.abs(jnp.where(jnp.isfinite(x), x, jnp.zeros_like(x))).max()
-            same |= jnp.abs(x - y) <= ulps * jnp.finfo(x.dtype).eps * largest
-        return same.all(1)
-
-    return jnp.stack(jax.tree.leaves(jax.tree.map(equal, a, b))).all(0)
-
-
-def _sums(tree: PyTree, B: int) -> jax.Array:
-    """Return the sum of all numbers of each row of a tree `[B, ...]`: `[B]`."""
-    rows: list[jax.Array] = [x.reshape(B, -1).astype(jnp.float32).sum(1) for x in jax.tree.leaves(tree)]
-    return jnp.asarray(sum(rows))
-
-
-def _quantities(env: Environment, obs: PyTree) -> PyTree:
-    """Leave an action mask out of observations: what is wrong with its values is said of it."""
-    is_dict = lambda x: isinstance(x, dict)
-    inside = lambda x: {name: y for name, y in x.items() if name != env.action_mask} if is_dict(x) else x
-    return jax.tree.map(inside, obs, is_leaf=is_dict)
-
-
-def _finite(tree: PyTree) -> jax.Array:
-    floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    return jnp.stack([jnp.isfinite(x).all() for x in floats] or [jnp.bool_(True)]).all()
 
 
 def _same(a: PyTree, b: PyTree) -> bool:
@@ -332,7 +205,7 @@ def _row_problems(env: Environment, key: jax.Array, B: int) -> list[str]:
         """Return a short rollout of these of 2 B environments."""
         start, _ = env.reset(jax.random.split(named_key(key, "rows"), 2 * B)[rows])
         keys = lambda i: split_keys(named_key(key, "rows/environment", i), 2, 2 * B)[:, rows]
-        actions = lambda i: _actions(env.action_space, named_key(key, "rows/action", i), 2 * B)[rows]
+        actions = lambda i: random_actions(env.action_space, named_key(key, "rows/action", i), 2 * B)[rows]
         return _rollout(env, start, keys, actions)
 
     one, half = jax.jit(run), B // 2
@@ -364,7 +237,7 @@ def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended
     def run():
         after = env.step(for_all(SHORT), state, action)
         shape = (B, *env.action_space.shape)
-        one = lambda i: jnp.broadcast_to(_actions(env.action_space, named_key(key, "forgets/action", i), 1), shape)
+        one = lambda i: jnp.broadcast_to(random_actions(env.action_space, named_key(key, "forgets/action", i), 1), shape)
         fresh_state, fresh_obs = env.reset(for_all(SHORT)[1])
         followed, fresh = _rollout(env, after.env_state, for_all, one), _rollout(env, fresh_state, for_all, one)
         return after.terminated | after.truncated, (after.obs, followed), (fresh_obs, fresh)
@@ -387,20 +260,12 @@ def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended
 def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[str]]:
     """Problems and notes of first observations."""
     obs = jax.jit(env.reset)(jax.random.split(named_key(key, "start"), B))[1]
-    finite, in_range = bool(_finite(_quantities(env, obs))), bool(_in_range(env, obs))
+    finite, in_range = bool(all_finite(quantities(env, obs))), bool(within_space(env, obs))
     leaves = jax.tree.leaves(jax.device_get(obs))
     problems = [] if finite else ["first observations that are not finite"]
     problems += [] if in_range else [f"a first observation outside of its declared space, {_text(env.observation_space)}"]
     alike = all(np.array_equal(x, np.broadcast_to(x[:1], x.shape)) for x in leaves)
     return problems, ["every episode begins with the same observation"] if alike else []
-
-
-def _in_range(env: Environment, obs: PyTree) -> jax.Array:
-    """Return True if all indices are below their numbers."""
-    pairs = zip(jax.tree.leaves(obs), entries_of(env.observation_space).values(), strict=True)
-    sizes = lambda space, x: space.n if isinstance(space, Discrete) else np.broadcast_to(space.sizes, x.shape)
-    found = [((x >= 0) & (x < sizes(space, x))).all() for x, space in pairs if is_index(space)]
-    return jnp.stack(found or [jnp.bool_(True)]).all()
 
 
 def _host_notes(env: Environment) -> list[str]:
@@ -412,7 +277,7 @@ def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int
     keys = jax.random.split(key, (2, count))
     reset, step = jax.jit(env.reset), jax.jit(env.step)
     env_state, _ = reset(keys[0])
-    action = _actions(env.action_space, key, count)
+    action = random_actions(env.action_space, key, count)
     seconds = {"step": _best(lambda: step(keys, env_state, action)), "reset": _best(lambda: reset(keys[0]))}
     text = ", ".join(f"a {name} {1e3 * x:.2g} ms" for name, x in seconds.items())
     notes = [f"cost: {text}, each of {count} environments; compiling and running the check {compiled:.1f} s"]
