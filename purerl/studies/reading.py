@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from purerl.core.errors import CheckpointError
+from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch
 from purerl.core.metrics import LAST, over_the_last
+from purerl.core.numbers import is_int
 from purerl.runs.analysis.plots import curves_in
 from purerl.runs.evaluations import read_evaluations
 from purerl.runs.storage import curves
@@ -82,6 +83,31 @@ def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:
     if not found:
         raise CheckpointError(f"no run in {folder}" + (", whose study has no winner yet" if studies.values() else ""))
     return found
+
+
+def read_plan(file: pathlib.Path) -> dict[str, Any] | None:
+    """Return what a directory's study or sweep was begun with; None if it has none.
+
+    Raises:
+        CheckpointCorrupt: the file is damaged.
+    """
+    if not file.exists():
+        return None
+    try:
+        plan = json.loads(read_file(file))
+        if isinstance(plan, dict) and is_int(plan.get("at_once")):
+            return plan
+    except ValueError:
+        pass
+    raise CheckpointCorrupt(f"{file} is damaged; without it what is in this directory cannot go on")
+
+
+def refuse_another(file: pathlib.Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Raises a CheckpointMismatch if a directory's study or sweep was begun with something else than is wanted."""
+    wanted = json.loads(json.dumps(wanted))
+    if changed := [name for name in wanted if saved.get(name) != wanted[name]]:
+        differ = [f"{name}: {saved.get(name)!s:.100} in {file.name}, {wanted[name]!s:.100} here" for name in changed]
+        raise CheckpointMismatch(file.parent, differ)
 
 
 def newest_record(directory: pathlib.Path) -> dict[str, Any]:

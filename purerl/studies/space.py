@@ -4,9 +4,10 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from purerl.config.base import OnPolicyConfig, RNDConfig
@@ -151,6 +152,21 @@ def with_values(cfg: OnPolicyConfig, point: dict[str, Any]) -> OnPolicyConfig:
 def is_static(cfg: OnPolicyConfig, path: str) -> bool:
     """Return True if another value makes another program."""
     return path in TIME_LIMITS or bool(_field(cfg, path).metadata.get("static"))
+
+
+def static_values(cfg: OnPolicyConfig, point: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a point that make its program, as JSON has them."""
+    return json.loads(json.dumps({path: to_json(x) for path, x in point.items() if is_static(cfg, path)}))
+
+
+def stack_configs(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]], paths: Collection[str] | None) -> OnPolicyConfig:
+    """Return the configs of points as one, with arrays `[points]` for these fields, or with None for all that are floats."""
+
+    def leaf(path, *xs):
+        is_array = paths is None or jax.tree_util.keystr(path, simple=True, separator=".") in paths
+        return np.array(xs, np.float32) if is_array else xs[0]
+
+    return jax.tree_util.tree_map_with_path(leaf, *[with_values(cfg, point) for point in points])
 
 
 def num_points(cfg: OnPolicyConfig, values: dict[str, Values]) -> float:

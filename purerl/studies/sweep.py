@@ -5,12 +5,11 @@ import dataclasses
 import functools
 import itertools
 import json
-import os
 import pathlib
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +19,7 @@ from purerl.checks import check_type
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import problems
-from purerl.core.errors import CheckpointCorrupt, CheckpointMismatch, ConfigError, Problem, raise_if_any
+from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, raise_if_any
 from purerl.core.numbers import is_int
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
@@ -28,14 +27,16 @@ from purerl.runs.fit import OBJECTS, FitResult, check_arguments, evaluation_of, 
 from purerl.runs.processes import agreed, by_first, process_count
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage.checkpoint import Lock, run_directory, saved_updates
-from purerl.runs.storage.files import atomic_write, read_file, write_errors
+from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.runs.trainer import Trainer
 from purerl.studies import space
+from purerl.studies.reading import read_plan, refuse_another
 from purerl.studies.scores import Summary, final_returns, summary_of
 from purerl.studies.space import Range
 from purerl.studies.tasks import Task, is_of_task, task_of_config
 
 METHODS = ("sobol", "random")
+PLAN = "sweep.json"
 MOST_OF_MEMORY = 0.8
 MUCH_MORE = 200  # an update needs less than so many times the bytes of its state and rollout
 
@@ -103,17 +104,9 @@ class Sweep:
             groups.setdefault((static(i), of_env(i)), []).append(i)
         size = at_once or len(self.points)
         parts = [(key, tuple(all_[i : i + size])) for (key, _), all_ in groups.items() for i in range(0, len(all_), size)]
-        return tuple(Program(self._batch_of(places), places, _name(n, dict(key))) for n, (key, places) in enumerate(parts))
-
-    def _batch_of(self, places: tuple[int, ...]) -> OnPolicyConfig:
-        """Configs that differ in floats alone, as one, with arrays for those that are swept."""
-        configs, paths = self.configs, {path for point in self.points for path in point}
-
-        def leaf(path, *xs):
-            swept = jax.tree_util.keystr(path, simple=True, separator=".") in paths
-            return np.array(xs, np.float32) if swept else xs[0]
-
-        return jax.tree_util.tree_map_with_path(leaf, *[configs[i] for i in places])
+        paths = {path for point in self.points for path in point}
+        batch = lambda places: space.stack_configs(self.cfg, [self.points[i] for i in places], paths)
+        return tuple(Program(batch(places), places, _name(n, dict(key))) for n, (key, places) in enumerate(parts))
 
     def fit(
         self,
@@ -158,7 +151,7 @@ class Sweep:
         if directory is not None:
             home = by_first(lambda: run_directory(directory)) or pathlib.Path(directory).expanduser().absolute()
         with compile_cache(), contextlib.ExitStack() as planning:
-            by_first(lambda: planning.enter_context(_planning(home)))
+            by_first(lambda: _lock_plan(home, planning))
             programs = self._planned(home, at_once, seed, num_seeds, options)
         if options.get("resume") == "must" and home is not None and _has_begun(home):
             options["resume"] = "auto"  # of programs that come later nothing is there yet
@@ -183,32 +176,24 @@ class Sweep:
         self, home: pathlib.Path | None, at_once: int | None, seed: int, num_seeds: int, options: dict
     ) -> tuple[Program, ...]:
         """Return the programs that were begun in a directory, or new ones."""
-        record = {
+        plan = {
             "algorithm": algorithm_of(self.cfg),
             "config": {**json.loads(self.cfg.to_json()), "total_timesteps": None},
             "points": [{path: space.to_json(x) for path, x in point.items()} for point in self.points],
             "seed": seed,
             "num_seeds": num_seeds,
         }
-        saved = by_first(lambda: _saved(home, json.loads(json.dumps(record))))
+        saved = None if home is None else by_first(lambda: _saved_at_once(home, plan))
         alone = process_count() == 1
         runs = [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []  # which checks them
-        if saved is not None:
-            at_once = saved
-        elif at_once is None and alone:
+        if saved is None and at_once is None and alone:
             at_once = min(map(self._that_fit, runs))
-        (at_once,), _ = agreed(at_once or len(self.points))
+        (at_once,), _ = agreed(saved or at_once or len(self.points))
         programs = self.programs(at_once)
-
         if home is not None:
-            layout = {program.name: program.places for program in programs}
-            whole = {**record, "at_once": at_once, "labels": self.labels, "programs": layout}
-
-            def keep():
-                with write_errors(home / "sweep.json"):
-                    atomic_write(home / "sweep.json", json.dumps(whole, indent=1).encode())
-
-            by_first(lambda: keep() if saved is None else None)
+            plan |= {"at_once": at_once, "labels": self.labels, "programs": {x.name: x.places for x in programs}}
+            with write_errors(home / PLAN):
+                by_first(lambda: saved or atomic_write(home / PLAN, json.dumps(plan, indent=1).encode()))
         return programs
 
     def _that_fit(self, runs: Trainer) -> int:
@@ -233,22 +218,15 @@ def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any
     return runs
 
 
-@contextlib.contextmanager
-def _planning(home: pathlib.Path | None) -> Iterator[None]:
-    """Within it no other process changes the plan of a sweep in its directory, or trains in that of a program.
+def _lock_plan(home: pathlib.Path | None, planning: contextlib.ExitStack) -> None:
+    """Lock the plan of a sweep in its directory, and the directories of its programs.
 
     Raises:
-        DirectoryLocked: another one does.
+        DirectoryLocked: another process has one of them.
     """
-    locks = []
-    try:
-        if home is not None and (home / "sweep.json").exists():
-            for folder in (home, *(path.parent for path in home.glob("*/.lock"))):
-                locks.append(Lock(folder))
-        yield
-    finally:
-        for lock in locks:
-            lock.release()
+    if home is not None and (home / PLAN).exists():
+        for folder in (home, *(path.parent for path in home.glob("*/.lock"))):
+            planning.callback(Lock(folder).release)
 
 
 def _has_begun(home: pathlib.Path) -> bool:
@@ -402,40 +380,16 @@ def _name(number: int, static: dict[str, Any]) -> str:
     return re.sub(r"[^\w.=,+-]+", "_", f"{number}-{words}" if words else str(number))[:80]
 
 
-def num_seeds_of(home: pathlib.Path | None) -> int | None:
-    """Return how many seeds the sweep in a directory has; None if there is none."""
-    saved = None if home is None else _read(home / "sweep.json")
-    return None if saved is None else saved.get("num_seeds")
-
-
-def _saved(home: pathlib.Path | None, wanted: dict[str, Any]) -> int | None:
+def _saved_at_once(home: pathlib.Path, wanted: dict[str, Any]) -> int | None:
     """Return with how many configs at once the sweep that is `wanted` was begun in a directory; None if it was not.
 
     Raises:
         CheckpointMismatch: another one was.
     """
-    if home is None:
+    saved = read_plan(home / PLAN)
+    if saved is None and saved_updates(home / "checkpoints"):
+        raise CheckpointMismatch(home, ["it has a run, and no sweep"])
+    if saved is None or not _has_begun(home):  # it was killed before anything was kept
         return None
-    saved = _read(home / "sweep.json")
-    if saved is None:
-        if saved_updates(home / "checkpoints"):
-            raise CheckpointMismatch(home, ["it has a run, and no sweep"])
-        return None
-    if not _has_begun(home):  # it was killed before anything was kept
-        return None
-    if changed := [name for name in wanted if saved.get(name) != wanted[name]]:
-        raise CheckpointMismatch(home, [f"{name}: not those of the sweep in sweep.json" for name in changed])
+    refuse_another(home / PLAN, saved, wanted)
     return saved["at_once"]
-
-
-def _read(file: pathlib.Path) -> dict[str, Any] | None:
-    """Return the record of a directory's sweep; None if it has none."""
-    if not os.path.exists(file):
-        return None
-    try:
-        saved = json.loads(read_file(file))
-        if isinstance(saved, dict) and is_int(saved.get("at_once")):
-            return saved
-    except ValueError:
-        pass
-    raise CheckpointCorrupt(f"{file} is damaged; without it the sweep in this directory cannot go on")

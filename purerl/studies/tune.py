@@ -27,11 +27,12 @@ from purerl.runs.processes import process_count
 from purerl.runs.storage.checkpoint import Lock, run_directory
 from purerl.runs.storage.files import atomic_write
 from purerl.studies import space
-from purerl.studies.reading import WINNER
-from purerl.studies.rungs import check_rungs
+from purerl.studies.reading import WINNER, read_plan
+from purerl.studies.rungs import check_program, check_rungs
 from purerl.studies.scores import Summary, summary_of
-from purerl.studies.study import Step, Study, Trial, at_once_of, check_program
-from purerl.studies.sweep import Sweep, SweepResult, num_seeds_of
+from purerl.studies.steps import Step, Trial
+from purerl.studies.study import STUDY, Study
+from purerl.studies.sweep import PLAN, Sweep, SweepResult
 from purerl.studies.tasks import is_of_task
 from purerl.studies.writing import as_code, as_toml
 from purerl.train import make_train
@@ -155,7 +156,8 @@ def tune(
     static = {path: x for path, x in values.items() if space.is_static(cfg, path)}
     choices = math.prod(len(x) if isinstance(x, tuple) else x.high - x.low + 1 for x in static.values())
     home = None if directory is None else run_directory(directory)
-    at_once = at_once or at_once_of(home) or max(1, min(MOST_AT_ONCE, int(trials / (2 * choices))))
+    saved = None if home is None else read_plan(home / STUDY)
+    at_once = at_once or (saved or {}).get("at_once") or max(1, min(MOST_AT_ONCE, int(trials / (2 * choices))))
     if len(static) == len(values):  # each choice is one trial
         at_once = 1
     trials = int(min(trials, space.num_points(cfg, values)))
@@ -224,7 +226,8 @@ def _finals(
     winner = best[again.labels.index(rows[0].label)]
     left = max(1e-9, hours - (time.perf_counter() - began) / 3600) if hours else 0.0
     name = f"best/{winner.number}"
-    if num_seeds_of(place(name)) not in (None, final_seeds):  # other seeds were asked for before
+    saved = None if home is None else read_plan(home / name / PLAN)
+    if saved is not None and saved["num_seeds"] != final_seeds:  # other seeds were asked for before
         name += f"-with-{final_seeds}-seeds"
     last = Sweep(study.cfg, (winner.point,)).fit(seed + num_seeds, place(name), num_seeds=final_seeds, max_hours=left, **objects)
     _spend(study, last)
