@@ -45,8 +45,7 @@ from purerl.runs.processes import by_first, is_first, join, process_count
 from purerl.runs.stopping import STOPPED, at_return
 from purerl.studies import space
 from purerl.studies.compare import compare
-from purerl.studies.listing import listed
-from purerl.studies.reading import runs_below
+from purerl.studies.reading import listed, runs_below
 from purerl.studies.sweep import sweep
 from purerl.studies.tune import Step, tune
 

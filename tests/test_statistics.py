@@ -7,8 +7,7 @@ import purerl
 from purerl.runs.analysis import plots, statistics
 from purerl.runs.analysis.plots import Curve
 from purerl.studies.compare import Comparison
-from purerl.studies.reading import Scored
-from purerl.studies.scores import summary_of
+from purerl.studies.reading import Scored, summary_of
 from purerl.studies.tasks import Task
 
 

@@ -25,8 +25,9 @@ from purerl.runs.trainer import Trainer
 from purerl.studies import space
 from purerl.studies import study as studies
 from purerl.studies import sweep as sweeps
-from purerl.studies.listing import listed
-from purerl.studies.rungs import check_rungs, going_on
+from purerl.studies.reading import listed
+from purerl.studies.rungs import RungTrainer, check_rungs, going_on
+from purerl.studies.search import Search
 from purerl.studies.steps import Step, step_of
 from purerl.studies.tasks import names_of, task_of
 from tests.benchmarks import pruning
@@ -638,6 +639,11 @@ def untrained(score):
     return lambda self, batch: (batch._replace(scores=tuple((score(point),) for point in batch.points)), [])
 
 
+def study_of(values, trials, options, home=None, pruner=None, objects=None, limit=lambda: None):
+    search = Search(TUNED, values, trials, options, None, pruner)
+    return studies.Study(search, RungTrainer(TUNED, options, objects or {}, limit), home, 0, limit)
+
+
 class NeverStops(optuna.pruners.BasePruner):
     def prune(self, study, trial):
         return False
@@ -660,7 +666,7 @@ def test_a_trial_that_ended_no_episode_goes_on_and_one_that_diverged_stops(monke
     monkeypatch.setattr(studies.Study, "_train", scored_by(scores, diverged=(0.5,)))
     options = {"num_seeds": 2, "rungs": 2, "at_once": 6, "seed": 0, "objects": {}}
     for _ in range(2):
-        study = studies.Study(TUNED, {"lr": tuple(scores)}, 6, 0, options, tmp_path, None, None, {}, lambda: None)
+        study = study_of({"lr": tuple(scores)}, 6, options, home=tmp_path)
         while study.next():
             pass
         status = {trial.point["lr"]: trial.status for trial in study.trials()}
@@ -725,7 +731,7 @@ def test_new_trials_are_drawn_where_those_before_were_good(monkeypatch):
     first, last = [], []
     for seed in range(5):
         options = {"num_seeds": 1, "rungs": 3, "at_once": 8, "seed": seed}
-        study = studies.Study(TUNED, values, 32, 0, options, None, None, None, {}, lambda: None)
+        study = study_of(values, 32, options)
         while study.next():
             pass
         distances = [far(trial.point) for trial in sorted(study.trials(), key=lambda trial: trial.number)]
@@ -739,7 +745,7 @@ def test_of_more_programs_than_batches_not_the_first_are_tried(values, monkeypat
     monkeypatch.setattr(studies.Study, "_train", untrained(lambda point: tried.append(point["num_epochs"]) or 1.0))
     limit = lambda: "enough" if len(tried) >= 6 else None
     options = {"num_seeds": 1, "rungs": 1, "at_once": 1, "seed": 0}
-    study = studies.Study(TUNED, values, 6, 0, options, None, None, None, {}, limit)
+    study = study_of(values, 6, options, limit=limit)
     while study.next():
         pass
     assert tried != [1, 2, 3, 4, 5, 6]
@@ -879,9 +885,7 @@ def alone():
 def test_a_trial_has_the_scores_of_its_run_alone_in_every_rung(from_disk, alone, tmp_path):
     """Two of four trials are trained side by side, and each goes on from a state of its own."""
     options = {"num_seeds": 2, "rungs": 2, "at_once": 2, "seed": 0, "objects": {}}
-    make = lambda: studies.Study(
-        TUNED, {"lr": RATES}, 4, 0, options, tmp_path, None, NeverStops(), {"env": Varied()}, lambda: None
-    )
+    make = lambda: study_of({"lr": RATES}, 4, options, home=tmp_path, pruner=NeverStops(), objects={"env": Varied()})
     study, steps = make(), []
     while step := study.next():
         steps.append(step)

@@ -1,5 +1,6 @@
 """The points of new trials, as Optuna proposes them from the steps so far."""
 
+import dataclasses
 import logging
 import math
 import warnings
@@ -19,51 +20,50 @@ MOST_LISTED = 100_000  # combinations of static fields
 Point = dict[str, Any]
 
 
+@dataclasses.dataclass
 class Search:
     """Proposes new trials, stops trials if there is a pruner, and weighs parameters. All from the steps; Optuna keeps nothing.
 
     Args:
         cfg, values, trials, sampler, pruner: as `tune` takes them.
-        options: of the study: rungs, at_once and seed.
+        options: what a study that goes on must have as before: num_seeds, rungs, at_once, seed, and the objects in words.
     """
 
-    def __init__(
-        self,
-        cfg: OnPolicyConfig,
-        values: dict[str, space.Values],
-        trials: int,
-        options: dict[str, Any],
-        sampler: Callable[[int], Any] | None,
-        pruner: Any,
-    ):
+    cfg: OnPolicyConfig
+    values: dict[str, space.Values]
+    trials: int
+    options: dict[str, Any]
+    sampler: Callable[[int], Any] | None = None
+    pruner: Any = None
+
+    def __post_init__(self) -> None:
         self._optuna = _import_optuna()
-        self._cfg, self._values, self._trials, self._options = cfg, values, trials, options
-        self._sampler, self.pruner = sampler, pruner
         self._attrs: dict[int, dict[str, Any]] = {}  # what samplers and pruners noted of trials
-        kinds, self._distributions = self._optuna.distributions, {}
-        for path, x in values.items():
-            if isinstance(x, tuple):
-                self._distributions[path] = kinds.CategoricalDistribution([_word(value) for value in x])
-            elif space.is_int_field(cfg, path):
-                self._distributions[path] = kinds.IntDistribution(int(x.low), int(x.high), log=x.log)
-            else:
-                self._distributions[path] = kinds.FloatDistribution(x.low, x.high, log=x.log)
+        self._distributions = {path: self._distribution_of(path, x) for path, x in self.values.items()}
+
+    def _distribution_of(self, path: str, values: space.Values) -> Any:
+        kinds = self._optuna.distributions
+        if isinstance(values, tuple):
+            return kinds.CategoricalDistribution(list(map(_word, values)))
+        if space.is_int_field(self.cfg, path):
+            return kinds.IntDistribution(int(values.low), int(values.high), log=values.log)
+        return kinds.FloatDistribution(values.low, values.high, log=values.log)
 
     def new_batch(self, steps: Sequence[Step]) -> Step | None:
         """Return new trials, all of one program; None if there are enough.
 
         Where all points, or all programs of one point each, can be listed, they are tried once each.
         """
-        known = [trial.point for trial in trials_of(steps, self._options["rungs"]).values()]
-        count, points = min(self._options["at_once"], self._trials - len(known)), space.num_points(self._cfg, self._values)
-        is_static = all(space.is_static(self._cfg, path) for path in self._values)
+        known = [trial.point for trial in trials_of(steps, self.options["rungs"]).values()]
+        count, points = min(self.options["at_once"], self.trials - len(known)), space.num_points(self.cfg, self.values)
+        is_static = all(space.is_static(self.cfg, path) for path in self.values)
         if count <= 0:
             return None
-        if points <= self._trials or (is_static and points <= MOST_LISTED):
+        if points <= self.trials or (is_static and points <= MOST_LISTED):
             tried = {space.in_words(point, space.EXACT) for point in known}
-            untried = [x for x in space.all_points(self._values) if space.in_words(x, space.EXACT) not in tried]
-            if points > self._trials:  # the first ones would be no fair sample
-                np.random.default_rng([self._options["seed"], len(known)]).shuffle(untried)
+            untried = [x for x in space.all_points(self.values) if space.in_words(x, space.EXACT) not in tried]
+            if points > self.trials:  # the first ones would be no fair sample
+                np.random.default_rng([self.options["seed"], len(known)]).shuffle(untried)
             found = [x for x in untried if self._static(x) == self._static(untried[0])][:count]
             drawn = list(map(self._drawn_of, found))
         else:
@@ -76,18 +76,18 @@ class Search:
 
     def _ask(self, steps: Sequence[Step], known: list[Point], count: int) -> list[Point]:
         """Return what Optuna draws for new trials. With batches enough each program is tried before Optuna chooses one."""
-        static, fixed = {path: x for path, x in self._values.items() if space.is_static(self._cfg, path)}, {}
-        if space.num_points(self._cfg, static) <= -(-self._trials // self._options["at_once"]):
+        static, fixed = {path: x for path, x in self.values.items() if space.is_static(self.cfg, path)}, {}
+        if space.num_points(self.cfg, static) <= -(-self.trials // self.options["at_once"]):
             tried = [self._static(point) for point in known]
             fixed = next((self._drawn_of(x) for x in space.all_points(static) if self._static(x) not in tried), {})
         states, samplers, drawn = self._optuna.trial.TrialState, self._optuna.samplers, []
-        seed, startup = self._options["seed"] + 1 + len(steps), max(self._options["at_once"], FIRST_DRAWS)
-        if self._sampler is None:
+        seed, startup = self.options["seed"] + 1 + len(steps), max(self.options["at_once"], FIRST_DRAWS)
+        if self.sampler is None:
             sampler = samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True, n_startup_trials=startup)
         else:
-            sampler = self._sampler(seed)
+            sampler = self.sampler(seed)
         # To TPE a trial that still runs is a bad one, and no reason to stop drawing at random. The better half of a rung waits.
-        study = self._study(steps, states.PRUNED if self._sampler is None else states.RUNNING)
+        study = self._study(steps, states.PRUNED if self.sampler is None else states.RUNNING)
         for _ in range(count):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that what is fixed is experimental
@@ -124,7 +124,7 @@ class Search:
             for number, value in zip(step.trials, step.values, strict=True):
                 values.setdefault(number, {}).update({} if number in step.unknown else {2**step.rung: value})
         study = self._optuna.create_study(direction="maximize", pruner=self.pruner)
-        for number, trial in sorted(trials_of(steps, self._options["rungs"]).items()):
+        for number, trial in sorted(trials_of(steps, self.options["rungs"]).items()):
             state = {"completed": states.COMPLETE, "waiting": waiting}.get(trial.status, states.PRUNED)
             if (trial.completed and math.isnan(trial.score)) or (state == waiting == states.PRUNED and not values[number]):
                 state = states.FAIL  # nothing is known of it
@@ -146,19 +146,19 @@ class Search:
     def _point_of(self, drawn: Point) -> Point:
         """Return a point as its config has it: numbers with the digits that tell a hundred steps of a range apart."""
         point = dict(drawn)
-        for path, x in self._values.items():
+        for path, x in self.values.items():
             if isinstance(x, tuple):
                 point[path] = x[[_word(value) for value in x].index(drawn[path])]
-            elif not space.is_int_field(self._cfg, path):
+            elif not space.is_int_field(self.cfg, path):
                 point[path] = min(max(float(f"{drawn[path]:.{x.digits}g}"), x.low), x.high)
         return point
 
     def _drawn_of(self, point: Point) -> Point:
         """Return a point as Optuna has it."""
-        return {path: _word(x) if isinstance(self._values[path], tuple) else x for path, x in point.items()}
+        return {path: _word(x) if isinstance(self.values[path], tuple) else x for path, x in point.items()}
 
     def _static(self, point: Point) -> Point:
-        return space.static_values(self._cfg, point)
+        return space.static_values(self.cfg, point)
 
 
 def _word(value: Any) -> str:

@@ -181,6 +181,27 @@ def all_points(values: dict[str, Values]) -> list[dict[str, Any]]:
     return [dict(zip(values, point, strict=True)) for point in itertools.product(*each)]
 
 
+def draw_points(cfg: OnPolicyConfig, values: dict[str, Values], draws: int, method: str, seed: int) -> list[dict[str, Any]]:
+    """Draw points from ranges and lists, by the `sobol` or the `random` method."""
+    if method == "sobol":
+        from scipy.stats import qmc
+
+        shares = qmc.Sobol(len(values), rng=seed).random_base2(max(0, (draws - 1).bit_length()))[:draws]
+    else:
+        shares = np.random.default_rng(seed).random((draws, len(values)))
+
+    def at(path, x, share):
+        if not isinstance(x, Range):
+            return x[int(share * len(x))]
+        if not is_int_field(cfg, path):
+            return x.at(share)
+        # Every whole number has the same share, or the same in the logarithm.
+        wider = Range(x.low - 0.5, x.high + 0.5, x.log)
+        return int(np.clip(round(wider.at(share)), x.low, x.high))
+
+    return [{path: at(path, x, share) for (path, x), share in zip(values.items(), row, strict=True)} for row in shares]
+
+
 def is_int_field(cfg: OnPolicyConfig, path: str) -> bool:
     """Return True if its values are whole numbers."""
     return not path.startswith("env_params.") and kind_of(_field(cfg, path)) is int

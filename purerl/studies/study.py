@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from purerl.config.algorithms import algorithm_of
-from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import CheckpointError
 from purerl.runs.storage.checkpoint import Store, prepare
 from purerl.runs.storage.files import AppendOnlyFile, atomic_write, read_file
@@ -30,48 +29,34 @@ class Study:
     All else follows from the steps. Each is a line of `trials.jsonl`, written after the states that the next rung begins from.
 
     Attributes:
+        search: which points it tries.
         cfg: what is not tuned.
         steps: so far.
         env_steps, seconds: spent so far.
 
     Args:
-        cfg, values, trials, search_hours, sampler, pruner, objects: as `tune` takes them.
-        options: what a study that goes on must have as before: num_seeds, rungs, at_once, seed, and the objects in words.
+        search, trainer: of its trials.
         home: its directory, or None.
+        search_hours: as `tune` takes them.
         limit: a function that gives what ends it before its time, or None.
     """
 
     def __init__(
-        self,
-        cfg: OnPolicyConfig,
-        values: dict[str, space.Values],
-        trials: int,
-        search_hours: float,
-        options: dict[str, Any],
-        home: pathlib.Path | None,
-        sampler: Callable[[int], Any] | None,
-        pruner: Any,
-        objects: dict[str, Any],
-        limit: Callable[[], Any],
+        self, search: Search, trainer: RungTrainer, home: pathlib.Path | None, search_hours: float, limit: Callable[[], Any]
     ):
-        self.cfg, self.steps, self.env_steps, self.seconds = cfg, [], 0, 0.0
-        self._options, self._limit = options, limit
+        self.search, self.cfg, self.steps, self.env_steps, self.seconds = search, search.cfg, [], 0, 0.0
+        self._trainer, self._options, self._limit = trainer, search.options, limit
         self._search_seconds = 3600 * search_hours or math.inf
-        self._search = Search(cfg, values, trials, options, sampler, pruner)
-        self._trainer = RungTrainer(cfg, options, objects, limit)
         self._states: dict[int, Arrays] = {}  # of trials that wait
         self._file, self._store = AppendOnlyFile(None, b""), None
         if home is not None:
-            self._open(home, values)
+            self._open(home)
 
-    def _open(self, home: pathlib.Path, values: dict[str, space.Values]) -> None:
+    def _open(self, home: pathlib.Path) -> None:
         """Goes on with the study of a directory, or begins one there."""
-        plan = {
-            "algorithm": algorithm_of(self.cfg),
-            "config": json.loads(self.cfg.to_json()),
-            "values": {path: list(map(space.to_json, x)) if isinstance(x, tuple) else str(x) for path, x in values.items()},
-            **self._options,
-        }
+        plain = lambda x: list(map(space.to_json, x)) if isinstance(x, tuple) else str(x)
+        plan = {"algorithm": algorithm_of(self.cfg), "config": json.loads(self.cfg.to_json())}
+        plan |= {"values": {path: plain(x) for path, x in self.search.values.items()}, **self._options}
         if (saved := read_plan(home / STUDY)) is None:
             atomic_write(home / STUDY, json.dumps(plan, indent=1).encode())
         else:
@@ -84,7 +69,7 @@ class Study:
                 warnings.warn(f"{journal}: a line is damaged; the study goes on from the one before", stacklevel=4)
                 break
             lines.append(line + b"\n")
-            self._add(step._replace(points=tuple(map(self._search.restore, step.points))))
+            self._add(step._replace(points=tuple(map(self.search.restore, step.points))))
         self._file = AppendOnlyFile(journal, b"".join(lines))
 
     def _add(self, step: Step) -> None:
@@ -123,7 +108,7 @@ class Study:
 
     def _next_batch(self) -> Step | None:
         """Return trials that wait, if they fill a batch, or new ones, or else leftovers, so that partial batches are merged."""
-        new = lambda: self._search.new_batch(self.steps) if self.seconds <= self._search_seconds else None
+        new = lambda: self.search.new_batch(self.steps) if self.seconds <= self._search_seconds else None
         return self._waiting_batch(self._options["at_once"], latest=True) or new() or self._waiting_batch(1, latest=False)
 
     def _waiting_batch(self, least: int, latest: bool) -> Step | None:
@@ -148,8 +133,8 @@ class Study:
         whole = tuple(number for number in step.trials if number not in step.diverged)
         if step.rung + 1 == self._options["rungs"]:
             return whole
-        if self._search.pruner is not None:
-            pruned = self._search.pruned(self.steps, step)
+        if self.search.pruner is not None:
+            pruned = self.search.pruned(self.steps, step)
             return tuple(number for number in whole if number in step.unknown or number not in pruned)
         every = [(x.rung, value) for x in (*self.steps, step) for value in x.values]
         rungs, values = zip(*every, strict=True)
@@ -197,7 +182,3 @@ class Study:
         scored = sorted((x for x in self._found().values() if x.completed and not math.isnan(x.score)), key=lambda x: x.number)
         different = {space.in_words(x.point, space.EXACT): x for x in sorted(scored, key=lambda x: x.rank, reverse=True)}
         return sorted(different.values(), key=lambda x: x.rank)[:count]
-
-    def importance(self) -> dict[str, float]:
-        """Return the share of the variance of completed trials' scores that each parameter explains; {} if it is not known."""
-        return self._search.importance(self.steps)

@@ -20,7 +20,7 @@ from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import problems
 from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, raise_if_any
-from purerl.core.numbers import is_int
+from purerl.core.numbers import is_count, is_int
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
 from purerl.runs.fit import OBJECTS, FitResult, check_arguments, evaluation_of, fit
@@ -30,8 +30,7 @@ from purerl.runs.storage.checkpoint import Lock, run_directory, saved_updates
 from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.runs.trainer import Trainer
 from purerl.studies import space
-from purerl.studies.reading import read_plan, refuse_another
-from purerl.studies.scores import Summary, final_returns, summary_of
+from purerl.studies.reading import Summary, final_returns, read_plan, refuse_another, summary_of
 from purerl.studies.space import Range
 from purerl.studies.tasks import Task, is_of_task, task_of_config
 
@@ -139,7 +138,7 @@ class Sweep:
             ConfigError, CheckpointError: as `fit`, and for a directory of another sweep.
         """
         entered, options = time.perf_counter(), {"on_nonfinite": "ignore", **options}
-        if not (at_once is None or (is_int(at_once) and at_once >= 1)):
+        if not (at_once is None or is_count(at_once)):
             raise ConfigError([Problem("at_once", at_once, "must be an int of at least 1, or None")])
         if recorders is not None and not callable(recorders):
             hint = "must be a function (directory of a program, its configs) -> recorders"
@@ -341,33 +340,12 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
         ]
         raise_if_any([] if draws else ranges)
         points = (
-            drawn(cfg, values, draws, method, seed)
+            space.draw_points(cfg, values, draws, method, seed)
             if draws
             else [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
         )
     unique = {space.in_words(point, space.EXACT): point for point in points}
     return Sweep(cfg, tuple(unique.values()))
-
-
-def drawn(cfg: OnPolicyConfig, values: dict[str, space.Values], draws: int, method: str, seed: int) -> list[dict[str, Any]]:
-    """Draw points from ranges and lists."""
-    if method == "sobol":
-        from scipy.stats import qmc
-
-        shares = qmc.Sobol(len(values), rng=seed).random_base2(max(0, (draws - 1).bit_length()))[:draws]
-    else:
-        shares = np.random.default_rng(seed).random((draws, len(values)))
-
-    def at(path, x, share):
-        if not isinstance(x, Range):
-            return x[int(share * len(x))]
-        if not space.is_int_field(cfg, path):
-            return x.at(share)
-        # Every whole number has the same share, or the same in the logarithm.
-        wider = Range(x.low - 0.5, x.high + 0.5, x.log)
-        return int(np.clip(round(wider.at(share)), x.low, x.high))
-
-    return [{path: at(path, x, share) for (path, x), share in zip(values.items(), row, strict=True)} for row in shares]
 
 
 def _checked_point(cfg: OnPolicyConfig, point: dict[str, Any]) -> dict[str, Any]:
