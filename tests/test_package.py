@@ -83,7 +83,7 @@ def test_heavy_packages_are_imported_where_they_are_used():
         "orbax": {"runs.storage.checkpoint"},
         "tensorboardX": {"runs.logging.recorders"},
         "wandb": {"runs.logging.recorders"},
-        "matplotlib": {"runs.analysis.plots", "studies.compare", "envs.jumanji"},
+        "matplotlib": {"runs.analysis.plots", "studies.comparison", "envs.jumanji"},
         "tyro": {"cli", "flags"},
         "optax": {"learning.optimizers"},
     }

@@ -1,5 +1,6 @@
 """The runs in folders: the plan they belong to, their scores, how far they are, and how they ended."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -26,6 +27,7 @@ from purerl.studies.tasks import Task, is_of_task, task_of
 
 SCORES = ("final", "auc")
 EPISODES = ("training", "evaluation")
+PLAN = "sweep.json"
 WINNER = "winner"  # the file of a study that says in which of its folders the runs of its winner are
 
 
@@ -107,6 +109,11 @@ def read_plan(file: pathlib.Path) -> dict[str, Any] | None:
     raise CheckpointCorrupt(f"{file} is damaged; without it what is in this directory cannot go on")
 
 
+def has_begun(home: pathlib.Path) -> bool:
+    """Return True if the directory of a sweep has a checkpoint."""
+    return any(saved_updates(folder / "checkpoints") for folder in (home, *home.iterdir()))
+
+
 def refuse_another(file: pathlib.Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
     """Raises a CheckpointMismatch if a directory's study or sweep was begun with something else than is wanted."""
     wanted = json.loads(json.dumps(wanted))
@@ -186,17 +193,12 @@ def _without_task(label: str) -> str:
 
 def _labels_in_sweep(directory: pathlib.Path) -> tuple[str, ...]:
     """Return what the configs of a program of a sweep are called there; () if it is none of a sweep's."""
-    for home, name in ((directory, None), (directory.parent, directory.name)):
-        file = home / "sweep.json"
-        if not file.exists():
-            continue
-        try:
-            saved = json.loads(read_file(file))
-            programs = saved["programs"]
-            places = programs[name] if name in programs else next(iter(programs.values())) if len(programs) == 1 else []
-            return tuple(saved["labels"][i] for i in places)
-        except (ValueError, TypeError, KeyError, IndexError):
-            return ()
+    with contextlib.suppress(CheckpointError, LookupError, TypeError, AttributeError):
+        for home in (directory, directory.parent):
+            if (plan := read_plan(home / PLAN)) is not None:
+                programs = plan["programs"]
+                alone = next(iter(programs.values())) if len(programs) == 1 else []
+                return tuple(plan["labels"][i] for i in programs.get(directory.name if home != directory else None, alone))
     return ()
 
 

@@ -65,19 +65,17 @@ def check_rungs(trains: Iterable[Train], rungs: int) -> str:
     Raises:
         ConfigError: fewer rungs would be long enough.
     """
-    most, hint, warning = rungs, "", ""
+    found, warning = {}, ""  # hints, by how many rungs would do
     for train in trains:
         limit, updates = train.env.max_steps or 0, train.plan.num_updates
-        steps = {n: end_of_rung(0, n, updates) * train.cfg.num_steps for n in range(1, rungs + 1)}
-        most_here = max((n for n in steps if steps[n] >= limit), default=0)
-        if not most_here:
-            warning = f"an episode may take {limit:,} steps, and training has {steps[1]:,} of each environment: "
+        steps = [end_of_rung(0, n, updates) * train.cfg.num_steps for n in range(1, rungs + 1)]
+        most = sum(x >= limit for x in steps)
+        found[most] = f"an episode may take {limit:,} steps, and the first rung has {steps[-1]:,} of each environment"
+        if not most:
+            warning = f"an episode may take {limit:,} steps, and training has {steps[0]:,} of each environment: "
             warning += "a trial has a score only if episodes end earlier; a larger total_timesteps would make sure of it"
-        elif most_here < most:
-            hint = f"an episode may take {limit:,} steps, and the first rung has {steps[rungs]:,} of each environment"
-            most = most_here
-    if most < rungs:
-        raise ConfigError([Problem("rungs", rungs, f"{hint}; {most} would do, or a larger total_timesteps")])
+    if (most := min(filter(None, found), default=rungs)) < rungs:
+        raise ConfigError([Problem("rungs", rungs, f"{found[most]}; {most} would do, or a larger total_timesteps")])
     return warning
 
 
@@ -96,7 +94,7 @@ class RungTrainer:
 
         Args:
             batch: its rung, program, trials and points.
-            states: of each trial at the beginning of the rung; None to train to there first.
+            states: of each trial at the beginning of the rung; None to begin with the first rung.
         """
         before, count, seeds = time.perf_counter(), len(batch.trials), self._options["num_seeds"]
         # Compiling once more for the few that end a search is cheaper than training long beside copies.
@@ -105,14 +103,10 @@ class RungTrainer:
         runs = self._runs(batch.static, copies(batch.points))
         plan = runs.here.plan
         begin, end = (end_of_rung(rung, self._options["rungs"], plan.num_updates) for rung in (batch.rung - 1, batch.rung))
-        state = runs.init()
+        state, start = runs.init(), 0
         if states is not None:
-            state = _join(copies(states), state, runs.template(), begin)
-        elif begin:
-            if (again := self._advance(runs, state, begin)) is None:
-                return None
-            state = again[0]
-        if (trained := self._advance(runs, state, end - begin)) is None:
+            state, start = _join(copies(states), state, runs.template(), begin), begin
+        if (trained := self._advance(runs, state, end - start, end - begin)) is None:
             return None
         state, scores, finite = trained
         diverged = tuple(number for number, is_finite in zip(batch.trials, finite, strict=False) if not is_finite)
@@ -120,11 +114,13 @@ class RungTrainer:
         step = batch._replace(scores=tuple(map(tuple, scores[:count].tolist())), diverged=diverged, **spent)
         return step, split(to_arrays(state.replace(clock=None)), rows)[:count]
 
-    def _advance(self, runs: Trainer, state: TrainState, updates: int) -> tuple[TrainState, np.ndarray, np.ndarray] | None:
+    def _advance(
+        self, runs: Trainer, state: TrainState, updates: int, length_of_rung: int
+    ) -> tuple[TrainState, np.ndarray, np.ndarray] | None:
         """Train a batch for so many updates, a chunk at a time, unless something ends the study before.
 
-        Return the state, the scores `[trials, seeds]`, NaN where a run diverged or no episode ended, and which trials are finite
-        with every seed.
+        Return the state, the scores in the rung `[trials, seeds]`, NaN where a run diverged or no episode ended, and which
+        trials are finite with every seed.
         """
         rows, finite, done, length, before = [], np.ones(0, bool), 0, 1, time.perf_counter()
         while done < updates:
@@ -136,7 +132,7 @@ class RungTrainer:
             before = now
             if self._limit() is not None and done < updates:
                 return None
-        episode_return = jax.tree.map(lambda *x: np.concatenate(x, -1), *rows)
+        episode_return = jax.tree.map(lambda *x: np.concatenate(x, -1)[..., -length_of_rung:], *rows)
         scores, shape = np.where(finite, over_the_last(episode_return, SCORED), np.nan), (-1, self._options["num_seeds"])
         return state, scores.reshape(shape), np.all(finite.reshape(shape), axis=1)
 

@@ -82,10 +82,8 @@ class Search:
             fixed = next((self._drawn_of(x) for x in space.all_points(static) if self._static(x) not in tried), {})
         states, samplers, drawn = self._optuna.trial.TrialState, self._optuna.samplers, []
         seed, startup = self.options["seed"] + 1 + len(steps), max(self.options["at_once"], FIRST_DRAWS)
-        if self.sampler is None:
-            sampler = samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True, n_startup_trials=startup)
-        else:
-            sampler = self.sampler(seed)
+        tpe = {"multivariate": True, "constant_liar": True, "n_startup_trials": startup}
+        sampler = samplers.TPESampler(seed=seed, **tpe) if self.sampler is None else self.sampler(seed)
         # To TPE a trial that still runs is a bad one, and no reason to stop drawing at random. The better half of a rung waits.
         study = self._study(steps, states.PRUNED if self.sampler is None else states.RUNNING)
         for _ in range(count):

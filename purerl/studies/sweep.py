@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
 import pathlib
 import re
@@ -30,12 +29,11 @@ from purerl.runs.storage.checkpoint import Lock, run_directory, saved_updates
 from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.runs.trainer import Trainer
 from purerl.studies import space
-from purerl.studies.reading import Summary, final_returns, read_plan, refuse_another, summary_of
+from purerl.studies.reading import PLAN, Summary, final_returns, has_begun, read_plan, refuse_another, summary_of
 from purerl.studies.space import Range
 from purerl.studies.tasks import Task, is_of_task, task_of_config
 
 METHODS = ("sobol", "random")
-PLAN = "sweep.json"
 MOST_OF_MEMORY = 0.8
 MUCH_MORE = 200  # an update needs less than so many times the bytes of its state and rollout
 
@@ -96,16 +94,11 @@ class Sweep:
         Args:
             at_once: configs in a batch, at most.
         """
-        static = lambda i: tuple((path, x) for path, x in self.points[i].items() if space.is_static(self.cfg, path))
-        of_env = lambda i: frozenset(path for path in self.points[i] if path.startswith("env_params."))
-        groups = {}
-        for i in range(len(self.points)):
-            groups.setdefault((static(i), of_env(i)), []).append(i)
-        size = at_once or len(self.points)
-        parts = [(key, tuple(all_[i : i + size])) for (key, _), all_ in groups.items() for i in range(0, len(all_), size)]
-        paths = {path for point in self.points for path in point}
+        size, paths = at_once or len(self.points), {path for point in self.points for path in point}
         batch = lambda places: space.stack_configs(self.cfg, [self.points[i] for i in places], paths)
-        return tuple(Program(batch(places), places, _name(n, dict(key))) for n, (key, places) in enumerate(parts))
+        groups = space.group_points(self.cfg, self.points)
+        parts = [(static, tuple(every[i : i + size])) for static, every in groups for i in range(0, len(every), size)]
+        return tuple(Program(batch(places), places, _name(n, static)) for n, (static, places) in enumerate(parts))
 
     def fit(
         self,
@@ -138,11 +131,10 @@ class Sweep:
             ConfigError, CheckpointError: as `fit`, and for a directory of another sweep.
         """
         entered, options = time.perf_counter(), {"on_nonfinite": "ignore", **options}
-        if not (at_once is None or is_count(at_once)):
-            raise ConfigError([Problem("at_once", at_once, "must be an int of at least 1, or None")])
-        if recorders is not None and not callable(recorders):
-            hint = "must be a function (directory of a program, its configs) -> recorders"
-            raise ConfigError([Problem("recorders", recorders, hint)])
+        found = [] if at_once is None or is_count(at_once) else [Problem("at_once", at_once, "must be an int of at least 1")]
+        if not (recorders is None or callable(recorders)):
+            found.append(Problem("recorders", recorders, "must be a function (directory of a program, its configs) -> recorders"))
+        raise_if_any(found)
         check_arguments(self.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
         for program in self.programs():  # before the first of them is trained
             raise_if_any(problems(program.cfg))
@@ -152,19 +144,18 @@ class Sweep:
         with compile_cache(), contextlib.ExitStack() as planning:
             by_first(lambda: _lock_plan(home, planning))
             programs = self._planned(home, at_once, seed, num_seeds, options)
-        if options.get("resume") == "must" and home is not None and _has_begun(home):
+        if options.get("resume") == "must" and home is not None and has_begun(home):
             options["resume"] = "auto"  # of programs that come later nothing is there yet
-        paths = [home if home is None or len(programs) == 1 else home / program.name for program in programs]
         results, stopped_by = [], None
-        for program, path in zip(programs, paths, strict=True):
+        for program in programs:
             left = max_hours - (time.perf_counter() - entered) / 3600 if max_hours else 0.0
             (is_over,), _ = agreed(max_hours > 0 and left <= 0)
             if stopped_by is not None or is_over:
                 stopped_by = stopped_by or "max_hours"
                 break
-            watching = by_first(functools.partial(recorders, path, program.cfg)) if recorders else ()
-            watching = watching or ()
-            results.append(fit(program.cfg, seed, path, num_seeds=num_seeds, recorders=watching, max_hours=left, **options))
+            path = home if home is None or len(programs) == 1 else home / program.name
+            rows = by_first(functools.partial(recorders, path, program.cfg)) if recorders else None
+            results.append(fit(program.cfg, seed, path, num_seeds=num_seeds, recorders=rows or (), max_hours=left, **options))
             stopped_by = results[-1].stopped_by if results[-1].stopped_by != STOPPED else None  # the rule ends that program alone
         progress = results[-1].progress if len(results) == len(programs) else None
         if progress is not None and progress.updates == progress.plan.num_updates:
@@ -185,9 +176,8 @@ class Sweep:
         saved = None if home is None else by_first(lambda: _saved_at_once(home, plan))
         alone = process_count() == 1
         runs = [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []  # which checks them
-        if saved is None and at_once is None and alone:
-            at_once = min(map(self._that_fit, runs))
-        (at_once,), _ = agreed(saved or at_once or len(self.points))
+        fit_at_once = lambda: min(map(self._that_fit, runs), default=len(self.points))
+        (at_once,), _ = agreed(saved or at_once or fit_at_once())
         programs = self.programs(at_once)
         if home is not None:
             plan |= {"at_once": at_once, "labels": self.labels, "programs": {x.name: x.places for x in programs}}
@@ -226,11 +216,6 @@ def _lock_plan(home: pathlib.Path | None, planning: contextlib.ExitStack) -> Non
     if home is not None and (home / PLAN).exists():
         for folder in (home, *(path.parent for path in home.glob("*/.lock"))):
             planning.callback(Lock(folder).release)
-
-
-def _has_begun(home: pathlib.Path) -> bool:
-    """Return True if the directory of a sweep has a checkpoint."""
-    return any(saved_updates(folder / "checkpoints") for folder in (home, *home.iterdir()))
 
 
 class SweepResult(NamedTuple):
@@ -332,25 +317,15 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
     if isinstance(values, list | tuple):
         if draws or not values or not all(isinstance(point, dict) for point in values):
             raise ConfigError([Problem("values", values, "must be a list of dicts from fields to single values, without draws")])
-        points = [_checked_point(cfg, point) for point in values]
+        lists = [space.checked(cfg, {name: (x,) for name, x in point.items()}, "values") for point in values]
+        points = [point for each in lists for point in space.all_points(each)]
     else:
         values = space.checked(cfg, values, "values")
-        ranges = [
-            Problem(name, str(x), "a range needs draws: how many points") for name, x in values.items() if isinstance(x, Range)
-        ]
+        ranges = [Problem(x, str(y), "a range needs draws: how many points") for x, y in values.items() if isinstance(y, Range)]
         raise_if_any([] if draws else ranges)
-        points = (
-            space.draw_points(cfg, values, draws, method, seed)
-            if draws
-            else [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
-        )
+        points = space.draw_points(cfg, values, draws, method, seed) if draws else space.all_points(values)
     unique = {space.in_words(point, space.EXACT): point for point in points}
     return Sweep(cfg, tuple(unique.values()))
-
-
-def _checked_point(cfg: OnPolicyConfig, point: dict[str, Any]) -> dict[str, Any]:
-    values = space.checked(cfg, {name: (x,) for name, x in point.items()}, "values")
-    return {path: x[0] for path, x in values.items() if isinstance(x, tuple)}
 
 
 def _name(number: int, static: dict[str, Any]) -> str:
@@ -367,7 +342,7 @@ def _saved_at_once(home: pathlib.Path, wanted: dict[str, Any]) -> int | None:
     saved = read_plan(home / PLAN)
     if saved is None and saved_updates(home / "checkpoints"):
         raise CheckpointMismatch(home, ["it has a run, and no sweep"])
-    if saved is None or not _has_begun(home):  # it was killed before anything was kept
+    if saved is None or not has_begun(home):  # it was killed before anything was kept
         return None
     refuse_another(home / PLAN, saved, wanted)
     return saved["at_once"]

@@ -32,12 +32,12 @@ from purerl.runs.processes import process_count
 from purerl.runs.storage.checkpoint import Lock, run_directory
 from purerl.runs.storage.files import atomic_write
 from purerl.studies import space
-from purerl.studies.reading import WINNER, Summary, read_plan, summary_of
+from purerl.studies.reading import PLAN, WINNER, Summary, read_plan, summary_of
 from purerl.studies.rungs import RungTrainer, check_program, check_rungs
 from purerl.studies.search import Search
 from purerl.studies.steps import Step, Trial
 from purerl.studies.study import STUDY, Study
-from purerl.studies.sweep import PLAN, Sweep, SweepResult
+from purerl.studies.sweep import Sweep, SweepResult
 from purerl.studies.tasks import is_of_task
 from purerl.train import make_train
 
@@ -307,8 +307,6 @@ def as_toml(cfg: OnPolicyConfig) -> str:
     def text(value):
         if isinstance(value, dict):
             return "{ " + ", ".join(f"{name} = {text(x)}" for name, x in value.items()) + " }"
-        if isinstance(value, tuple | list):
-            return "[" + ", ".join(map(text, value)) + "]"
         return repr(value) if isinstance(value, float) else json.dumps(value)
 
     values = changed_values(cfg)
