@@ -76,19 +76,15 @@ def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:
     Raises:
         CheckpointError: there are none.
     """
-    top, studies = pathlib.Path(folder).expanduser(), {}
-
-    def is_compared(directory: pathlib.Path) -> bool:
-        for home in directory.parents[: len(directory.relative_to(top).parts)]:
-            if home not in studies:
-                studies[home] = home / read_file(home / WINNER).decode() if (home / "trials.jsonl").exists() else None
-            if studies[home] is not None:
-                return directory == studies[home]
-        return True
-
-    found = [directory for directory in runs_below(folder) if is_compared(directory)]
+    top, found, is_study = pathlib.Path(folder).expanduser(), [], False
+    for directory in runs_below(folder):
+        above = directory.parents[: len(directory.relative_to(top).parts)]
+        home = next((home for home in above if (home / "trials.jsonl").exists()), None)
+        is_study = is_study or home is not None
+        if home is None or directory == home / read_file(home / WINNER).decode():
+            found.append(directory)
     if not found:
-        raise CheckpointError(f"no run in {folder}" + (", whose study has no winner yet" if studies.values() else ""))
+        raise CheckpointError(f"no run in {folder}" + (", whose study has no winner yet" if is_study else ""))
     return found
 
 

@@ -8,6 +8,7 @@ A study that is killed goes on from the last batch that was whole: the one that 
 counts twice.
 """
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -166,9 +167,10 @@ def tune(
         at_once = 1
     trials = int(min(trials, space.num_points(cfg, values)))
     described = _checked_programs(cfg, static, rungs, objects)
-    lock = None if home is None else Lock(home)
     options = {"num_seeds": num_seeds, "rungs": rungs, "at_once": at_once, "seed": seed, "objects": described}
-    try:
+    with contextlib.ExitStack() as locked:
+        if home is not None:
+            locked.callback(Lock(home).release)
         with compile_cache(), Stop() as stop:
             deadline = time.perf_counter() + (3600 * max_hours or math.inf)
             limit = lambda: "max_hours" if time.perf_counter() > deadline else stop.asked
@@ -189,9 +191,6 @@ def tune(
             counts = {"diverged": status.count("diverged"), "were stopped before the end": status.count("stopped")}
             raise _without_score("trials", len(status), counts, home)
         return _finals(study, best, num_seeds, final_seeds, home, deadline, objects)
-    finally:
-        if lock is not None:
-            lock.release()
 
 
 def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rungs: int, objects: dict[str, Any]) -> Any:
@@ -289,16 +288,11 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
 # --- configs as text --------------------------------------------------------------------------------------------------
 
 
-def changed_values(cfg: OnPolicyConfig | RNDConfig) -> dict[str, Any]:
-    """Return what a config has in place of its class's defaults, by field; those of `rnd` as `rnd_int_coef`."""
-    found = {}
-    for field in dataclasses.fields(cfg):
-        value = getattr(cfg, field.name)
-        if isinstance(value, RNDConfig):
-            found |= {"rnd": True} | {f"rnd_{name}": x for name, x in changed_values(value).items()}
-        elif value != default_of(field):
-            found[field.name] = shown(field, value.item() if isinstance(value, np.generic) else value)
-    return found
+def _changed_values(cfg: OnPolicyConfig | RNDConfig) -> dict[str, Any]:
+    """Return what a config has in place of its class's defaults, by field."""
+    values = {field: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
+    plain = lambda x: x.item() if isinstance(x, np.generic) else x
+    return {field.name: shown(field, plain(x)) for field, x in values.items() if x != default_of(field)}
 
 
 def as_toml(cfg: OnPolicyConfig) -> str:
@@ -309,19 +303,16 @@ def as_toml(cfg: OnPolicyConfig) -> str:
             return "{ " + ", ".join(f"{name} = {text(x)}" for name, x in value.items()) + " }"
         return repr(value) if isinstance(value, float) else json.dumps(value)
 
-    values = changed_values(cfg)
+    values = _changed_values(cfg)
+    if cfg.rnd is not None:
+        values |= {"rnd": True} | {f"rnd_{name}": x for name, x in _changed_values(cfg.rnd).items()}
     if "env_kwargs" in values:
         values["env_kwargs"] = dict(values["env_kwargs"])
     note = f"# with --env {values.pop('env')}\n" if ":" in values.get("env", "") else ""  # nothing of a file is imported
     return note + "".join(f"{name} = {text(x)}\n" for name, x in values.items())
 
 
-def as_code(cfg: OnPolicyConfig) -> str:
+def as_code(cfg: OnPolicyConfig | RNDConfig) -> str:
     """Return a config as Python."""
-    values = changed_values(cfg)
-    inner = {name.removeprefix("rnd_"): values.pop(name) for name in list(values) if name.startswith("rnd_")}
-    code = lambda x: "math.inf" if x == math.inf else repr(x)
-    texts = {name: code(x) for name, x in values.items()}
-    if "rnd" in texts:
-        texts["rnd"] = f"RNDConfig({', '.join(f'{name}={code(x)}' for name, x in inner.items())})"
-    return f"{type(cfg).__name__}({', '.join(f'{name}={x}' for name, x in texts.items())})"
+    code = lambda x: as_code(x) if isinstance(x, RNDConfig) else "math.inf" if x == math.inf else repr(x)
+    return f"{type(cfg).__name__}({', '.join(f'{name}={code(x)}' for name, x in _changed_values(cfg).items())})"
