@@ -35,7 +35,8 @@ from purerl.runs.directory import Run, load, restore, save
 from purerl.runs.fit import FitResult, fit
 from purerl.runs.logging import recorders
 from purerl.runs.stopping import at_return
-from purerl.studies.compare import Comparison, compare
+from purerl.studies.compare import compare
+from purerl.studies.comparison import Comparison
 from purerl.studies.space import Range
 from purerl.studies.sweep import sweep
 from purerl.studies.tune import Tuned, tune

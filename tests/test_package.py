@@ -102,7 +102,7 @@ def test_heavy_packages_are_imported_where_they_are_used():
         "orbax": {"runs.storage.checkpoint"},
         "tensorboardX": {"runs.logging.recorders"},
         "wandb": {"runs.logging.recorders"},
-        "matplotlib": {"runs.analysis.plots", "studies.compare", "envs.jumanji"},
+        "matplotlib": {"runs.analysis.plots", "studies.comparison", "envs.jumanji"},
         "tyro": {"cli.commands", "cli.flags", "cli.command"},
         "optax": {"learning.custom", "learning.optimizers"},
     }

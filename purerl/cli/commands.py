@@ -18,8 +18,7 @@ from purerl.runs.compile_cache import cache_directory, cached_programs, clear_ca
 from purerl.runs.directory import Run, load, saved_values
 from purerl.runs.logging.console import LiveLine, evaluation_table, table_of
 from purerl.studies.compare import compare
-from purerl.studies.listing import listed
-from purerl.studies.reading import runs_below
+from purerl.studies.reading import listed, runs_below
 
 
 @dataclasses.dataclass

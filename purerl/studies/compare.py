@@ -1,261 +1,23 @@
-"""Comparisons over seeds and tasks, as Agarwal et al. 2021 (arXiv:2108.13264) ask for them."""
+"""Comparisons of runs over seeds and tasks."""
 
-import csv
-import dataclasses
-import io
+import itertools
 import json
 import math
 import os
 import pathlib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from purerl.core.errors import CheckpointError, ConfigError, Problem, raise_if_any
-from purerl.runs.analysis.statistics import (
-    few_seeds,
-    improvement,
-    improvement_interval,
-    interval,
-    iqm,
-    profile,
-    stratified_interval,
-    with_interval,
-)
-from purerl.runs.storage.files import atomic_write, read_errors, write_errors
+from purerl.core.numbers import is_number
+from purerl.runs.analysis import statistics
+from purerl.runs.storage.files import read_errors
+from purerl.studies.comparison import Comparison
 from purerl.studies.reading import EPISODES, SCORES, Scored, runs_to_compare, scored
 from purerl.studies.tasks import names_of
-
-POINTS = 40  # of a curve or a profile
-ENTRIES_IN_PAIRS = 6  # of more, each is compared with the first alone
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """Scores of several entries on the same tasks; what `purerl.compare` returns. Prints as tables.
-
-    Attributes:
-        entries: from the name of each to its scores, by task.
-        reference: of each task the scores that are 0 and 1 when normalised; None without a reference.
-        protocol: what the scores are, in a sentence, and a note if the intervals are of few seeds.
-
-    Example:
-        >>> comparison = purerl.compare({"ours": ["runs/a"], "again": ["runs/a"]})
-        >>> comparison.improvement("ours", "again")[0]
-        0.5
-    """
-
-    entries: dict[str, dict[str, Scored]]
-    reference: dict[str, tuple[float, float]] | None
-    protocol: str
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Return the tasks, which every entry has."""
-        return tuple(next(iter(self.entries.values())))
-
-    @property
-    def note(self) -> str:
-        """Return a note on intervals of few seeds; "" if every entry has enough."""
-        return few_seeds(len(x.scores) for of_tasks in self.entries.values() for x in of_tasks.values())
-
-    @property
-    def can_pool(self) -> bool:
-        """Return True if scores of all tasks may be put together: there is one task, or they are normalised."""
-        return len(self.tasks) == 1 or self.reference is not None
-
-    def scores(self, entry: str, task: str) -> np.ndarray:
-        """Return the scores of an entry on a task, `[seeds]`, as they were measured."""
-        return self.entries[entry][task].scores
-
-    def normalized(self, entry: str) -> list[np.ndarray]:
-        """Return the scores of an entry on each task, `[seeds]`: 0 and 1 are those of the reference; without one as measured."""
-        return [self._normal(task, self.scores(entry, task)) for task in self.tasks]
-
-    def _normal(self, task: str, scores: np.ndarray) -> np.ndarray:
-        low, high = self.reference[task] if self.reference else (0.0, 1.0)
-        return (scores - low) / (high - low)
-
-    def aggregate(self, entry: str) -> tuple[float, float, float]:
-        """Return the interquartile mean over seeds and tasks, and the ends of its 95 % stratified bootstrap interval.
-
-        Raises:
-            ConfigError: scores of several tasks are not normalised.
-        """
-        if not self.can_pool:
-            raise ConfigError([Problem("reference", None, "scores of several tasks can be pooled only if they are normalised")])
-        scores = self.normalized(entry)
-        low, high = stratified_interval(scores)
-        return float(iqm(np.concatenate(scores))), float(low), float(high)
-
-    def of_task(self, entry: str, task: str) -> tuple[float, float, float]:
-        """Return the interquartile mean over the seeds of one task, as measured, and the ends of its 95 % bootstrap interval."""
-        scores = self.scores(entry, task)
-        low, high = interval(scores)
-        return float(iqm(scores)), float(low), float(high)
-
-    def improvement(self, entry: str, other: str) -> tuple[float, float, float]:
-        """The probability that a run of an entry scores above one of another, the mean over tasks, and its 95 % interval."""
-        ours, theirs = ([self.scores(name, task) for task in self.tasks] for name in (entry, other))
-        return improvement(ours, theirs), *improvement_interval(ours, theirs)
-
-    def profile(self, entry: str, thresholds: np.ndarray) -> np.ndarray:
-        """Return the share of runs whose normalised score is above each threshold, the mean over tasks, `[thresholds]`."""
-        return profile(self.normalized(entry), thresholds)
-
-    def efficiency(self, entry: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the interquartile mean after each share of training: shares, centre, low and high end, `[points]` each.
-
-        Before the first episode of a run ends, its first value stands.
-        """
-        shares = np.linspace(0, 1, POINTS + 1)[1:]
-        at = [self._normal(task, _at(self.entries[entry][task], shares)) for task in self.tasks]
-        return shares, iqm(np.concatenate(at)), *stratified_interval(at, resamples=1000)
-
-    def pairs(self) -> Iterator[tuple[str, str]]:
-        """Return the pairs of entries that are compared."""
-        names = list(self.entries)
-        if len(names) <= ENTRIES_IN_PAIRS:
-            yield from ((a, b) for i, a in enumerate(names) for b in names[i + 1 :])
-        else:
-            yield from ((names[0], b) for b in names[1:])
-
-    # --- as text and pictures -----------------------------------------------------------------------------------------
-
-    def rows(self) -> tuple[list[str], list[list[str]]]:
-        """Return the table of interquartile means: its columns, and a row for each entry."""
-        words = lambda numbers: with_interval(numbers, _short)
-        pooled = len(self.tasks) > 1 and self.can_pool
-        columns = ["", "seeds", *self.tasks, *(["all, normalised"] if pooled else [])]
-        rows = []
-        for name, of_tasks in self.entries.items():
-            seeds = sorted({len(x.scores) for x in of_tasks.values()})
-            cells = [words(self.of_task(name, task)) for task in self.tasks]
-            rows.append([name, "-".join(map(str, seeds)), *cells, *([words(self.aggregate(name))] if pooled else [])])
-        return columns, rows
-
-    def pair_rows(self) -> tuple[list[str], list[list[str]]]:
-        """Return the table of probabilities of improvement: its columns, and a row for each pair."""
-        rows = []
-        for ours, theirs in self.pairs():
-            numbers = self.improvement(ours, theirs)
-            rows.append([ours, theirs, with_interval(numbers, "{:.2f}".format)])
-        return ["X", "Y", "P(X > Y)"], rows
-
-    def markdown(self) -> str:
-        """Both tables, and the protocol."""
-        lines = []
-        for columns, rows in (self.rows(), self.pair_rows()):
-            if rows:
-                lines += [_markdown_row(columns), "|" + "---|" * len(columns), *map(_markdown_row, rows), ""]
-        return "\n".join([*lines, self.protocol, ""])
-
-    __str__ = markdown
-
-    def latex(self) -> str:
-        """Return the first table for a paper, with booktabs, and the protocol as its caption."""
-        columns, rows = self.rows()
-        body = "\n".join(" & ".join(map(_escaped, row)) + r" \\" for row in rows)
-        head = " & ".join(map(_escaped, columns)) + r" \\"
-        layout = "l" + "r" * (len(columns) - 1)
-        return (
-            "\\begin{table}\n\\centering\n\\begin{tabular}{" + layout + "}\n\\toprule\n" + head + "\n\\midrule\n" + body
-            + "\n\\bottomrule\n\\end{tabular}\n\\caption{" + _escaped(self.protocol) + "}\n\\end{table}\n"
-        )  # fmt: skip
-
-    def to_json(self) -> str:
-        """Return every score, with the protocol and what was computed of them."""
-        raw = {
-            name: {task: {"seeds": x.seeds, "scores": x.scores.tolist()} for task, x in of_tasks.items()}
-            for name, of_tasks in self.entries.items()
-        }
-        computed = {name: {task: self.of_task(name, task) for task in self.tasks} for name in self.entries}
-        pooled = {name: self.aggregate(name) for name in self.entries} if self.can_pool else None
-        pairs = [[ours, theirs, *self.improvement(ours, theirs)] for ours, theirs in self.pairs()]
-        found = {"protocol": self.protocol, "reference": self.reference, "scores": raw, "iqm": computed, "all": pooled}
-        return json.dumps(_finite(found | {"improvement": pairs}), indent=1)
-
-    def csv(self) -> str:
-        """Return every score, one a line."""
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(["entry", "task", "seed", "score"])
-        for name, of_tasks in self.entries.items():
-            rows.writerows(
-                [name, task, s, float(x)] for task, of in of_tasks.items() for s, x in zip(of.seeds, of.scores, strict=True)
-            )
-        return text.getvalue()
-
-    def draw(self, out: str | os.PathLike) -> Any:
-        """One picture: sample efficiency, performance profile, and probabilities of improvement. Returns the figure."""
-        from matplotlib.figure import Figure
-
-        pairs = list(self.pairs())
-        names = (["efficiency", "profile"] if self.can_pool else []) + (["pairs"] if pairs else [])
-        figure = Figure(figsize=(4.6 * max(1, len(names)), 3.8), layout="constrained")
-        axes = dict(zip(names, np.atleast_1d(figure.subplots(1, max(1, len(names)))), strict=False))
-        unit = "normalised score" if self.reference else "return"
-        if self.can_pool:
-            self._draw_pooled(axes["efficiency"], axes["profile"], unit)
-        if pairs:
-            self._draw_pairs(axes["pairs"], pairs)
-        figure.suptitle(self.note, fontsize="small", color="tab:red")
-        with write_errors(out):
-            figure.savefig(out, dpi=150)
-        return figure
-
-    def _draw_pooled(self, efficiency: Any, profiles: Any, unit: str) -> None:
-        every = np.concatenate([x for name in self.entries for x in self.normalized(name)])
-        thresholds = np.linspace(every.min(), every.max(), 200)
-        for name in self.entries:
-            shares, centre, low, high = self.efficiency(name)
-            (line,) = efficiency.plot(shares, centre, label=name)
-            efficiency.fill_between(shares, low, high, color=line.get_color(), alpha=0.25, lw=0)
-            profiles.plot(thresholds, self.profile(name, thresholds), color=line.get_color(), drawstyle="steps-post")
-        one = len(self.tasks) == 1
-        steps = {int(of_tasks[self.tasks[0]].steps[-1]) for of_tasks in self.entries.values()}
-        efficiency.set_xlabel(f"share of {steps.pop():,} steps" if one and len(steps) == 1 else "share of training")
-        efficiency.set_ylabel(f"interquartile mean of the {unit}")
-        efficiency.set_title("sample efficiency, 95 % interval", fontsize="medium")
-        efficiency.legend(fontsize="small")
-        profiles.set_xlabel(f"{unit} x")
-        profiles.set_ylabel("share of runs above x")
-        profiles.set_title("performance profile", fontsize="medium")
-        for axes in (efficiency, profiles):
-            axes.grid(alpha=0.3)
-
-    def _draw_pairs(self, axes: Any, pairs: list[tuple[str, str]]) -> None:
-        for i, (ours, theirs) in enumerate(reversed(pairs)):
-            middle, low, high = self.improvement(ours, theirs)
-            if not math.isnan(low):
-                axes.barh(i, high - low, left=low, height=0.5, alpha=0.4)
-            axes.plot([middle, middle], [i - 0.25, i + 0.25], color="black")
-        axes.set_yticks(range(len(pairs)), [f"{a}\n> {b}" for a, b in reversed(pairs)], fontsize="small")
-        axes.axvline(0.5, color="grey", lw=1, ls=":")
-        axes.set_xlim(0, 1)
-        axes.set_title("probability of improvement", fontsize="medium")
-
-    def write(self, out: str | os.PathLike) -> None:
-        """Writes a file: .md, .tex, .json, .csv, or a picture.
-
-        Raises:
-            ConfigError: of another kind.
-            CheckpointError: it could not be written.
-        """
-        from matplotlib.figure import Figure
-
-        texts = {".md": self.markdown, ".tex": self.latex, ".json": self.to_json, ".csv": self.csv}
-        suffix = pathlib.Path(out).suffix
-        pictures = [f".{x}" for x in Figure().canvas.get_supported_filetypes()]
-        if suffix in texts:
-            with write_errors(out):
-                atomic_write(pathlib.Path(out), texts[suffix]().encode())
-        elif suffix in pictures:
-            self.draw(out)
-        else:
-            raise ConfigError([Problem("out", str(out), f"must end in {', '.join([*texts, '.png', '.pdf', '.svg'])}")])
 
 
 def compare(
@@ -286,25 +48,21 @@ def compare(
     """
     found = [] if score in SCORES else [Problem("score", score, f"choose from {', '.join(SCORES)}")]
     found += [] if episodes in EPISODES else [Problem("episodes", episodes, f"choose from {', '.join(EPISODES)}")]
-    if not isinstance(entries, Mapping | list | tuple) or not entries:
-        found.append(Problem("entries", entries, "must be a list of folders, or a dict from names to such lists"))
+    is_path = lambda x: isinstance(x, str | os.PathLike)
+    lists: list[Any] = [[x] if is_path(x) else x for x in entries.values()] if isinstance(entries, Mapping) else [entries]
+    if not lists or not all(isinstance(x, list | tuple) and x and all(map(is_path, x)) for x in lists):
+        found.append(Problem("entries", entries, "must be a list of folders of runs, or a dict from names to such lists"))
     raise_if_any(found)
+    names = list(entries)
     if not isinstance(entries, Mapping):
-        if wrong := [path for path in entries if not isinstance(path, str | os.PathLike)]:
-            raise ConfigError([Problem("entries", wrong[0], "must be a folder of runs")])
         names = [pathlib.Path(path).expanduser().absolute().name for path in entries]
-        if len(set(names)) < len(names):
-            names = [str(path) for path in entries]
-        entries = {name: [path] for name, path in zip(names, entries, strict=True)}
+        names = names if len(set(names)) == len(names) else [str(path) for path in entries]
+        lists = [[path] for path in entries]
     found = []
-    for name, folders in entries.items():
-        folders = [folders] if isinstance(folders, str | os.PathLike) else folders
-        if not (isinstance(folders, list | tuple) and folders and all(isinstance(x, str | os.PathLike) for x in folders)):
-            raise ConfigError([Problem("entries", {name: folders}, "must name folders of runs, at least one")])
-        for folder in folders:
-            for directory in runs_to_compare(folder):
-                for one in scored(directory, score, episodes):
-                    found.append((f"{name}: {one.label}" if one.label else name, one, directory))
+    for name, folders in zip(names, lists, strict=True):
+        for directory in itertools.chain(*map(runs_to_compare, folders)):
+            for one in scored(directory, score, episodes):
+                found.append((f"{name}: {one.label}" if one.label else name, one, directory))
     if not found:
         raise CheckpointError("every run of every entry diverged, so there is no score to compare")
     names, read = names_of(one.task for _, one, _ in found), {}
@@ -344,29 +102,20 @@ def _same_tasks(read: dict[str, dict[str, Scored]]) -> None:
 @read_errors()
 def _reference_of(reference: Any, tasks: Sequence[str]) -> dict[str, tuple[float, float]]:
     """Return the pair of each task."""
-    source = reference
-    if not isinstance(reference, Mapping):
-        if not isinstance(reference, str | os.PathLike):
-            raise ConfigError([Problem("reference", reference, "must be a dict from tasks to pairs of scores, or a file's path")])
+    table = reference
+    if isinstance(reference, str | os.PathLike):
         path = pathlib.Path(reference).expanduser()
         try:
-            text = path.read_text()
-            reference = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+            table = (json if path.suffix == ".json" else tomllib).loads(path.read_text())
         except ValueError as error:
-            raise ConfigError([Problem("reference", str(source), f"cannot be read: {error}")]) from error
-        if not isinstance(reference, dict):
-            raise ConfigError([Problem("reference", str(source), "must hold a table from tasks to pairs of scores")])
-    missing = [task for task in tasks if task not in reference]
-    hint = 'has no scores of this task; write for each: "CartPole-v1" = [20.0, 500.0]'
-    raise_if_any([Problem("reference", task, hint) for task in missing])
-    right = {}
-    for task in tasks:
-        pair = reference[task]
-        numbers = isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(x, int | float) for x in pair)
-        if not numbers or pair[0] == pair[1] or not all(map(math.isfinite, pair)):
-            raise ConfigError([Problem("reference", {task: pair}, "must be two different numbers: the scores that are 0 and 1")])
-        right[task] = (float(pair[0]), float(pair[1]))
-    return right
+            raise ConfigError([Problem("reference", str(reference), f"cannot be read: {error}")]) from error
+    if not isinstance(table, Mapping):
+        raise ConfigError([Problem("reference", reference, "must be a dict from tasks to pairs of scores, or a file of them")])
+    is_finite = lambda x: is_number(x) and math.isfinite(x)
+    is_pair = lambda x: isinstance(x, list | tuple) and len(x) == 2 and all(map(is_finite, x)) and x[0] != x[1]
+    hint = 'has no scores of this task that are 0 and 1; write two different numbers for each: "CartPole-v1" = [20.0, 500.0]'
+    raise_if_any([Problem("reference", {task: table.get(task)}, hint) for task in tasks if not is_pair(table.get(task))])
+    return {task: (float(table[task][0]), float(table[task][1])) for task in tasks}
 
 
 def _protocol(read: dict[str, dict[str, Scored]], score: str, episodes: str, reference: Any) -> str:
@@ -381,7 +130,7 @@ def _protocol(read: dict[str, dict[str, Scored]], score: str, episodes: str, ref
         counts = sorted({x.get("episodes") or 0 for x in evaluated})
         which = f"{' or '.join(map(str, counts))} evaluation episodes, {mode}"
     steps = "; ".join(f"{task} {_steps(read, task)} steps" for task in next(iter(read.values())))
-    note = few_seeds(len(x.scores) for x in every)
+    note = statistics.few_seeds(len(x.scores) for x in every)
     normal = " (in the column of all tasks normalised by the reference)" if reference else ""
     return (
         f"Interquartile mean over seeds{' and tasks' if reference else ''} and its 95 % interval, by a stratified bootstrap of "
@@ -393,35 +142,3 @@ def _protocol(read: dict[str, dict[str, Scored]], score: str, episodes: str, ref
 def _steps(read: dict[str, dict[str, Scored]], task: str) -> str:
     counts = sorted({int(of_tasks[task].steps[-1]) for of_tasks in read.values() if len(of_tasks[task].steps)})
     return " or ".join(f"{count:,}" for count in counts)
-
-
-def _at(one: Scored, shares: np.ndarray) -> np.ndarray:
-    """Return a learning curve at shares of training, `[seeds, points]`."""
-    filled = []
-    for row in one.curve:
-        seen = ~np.isnan(row)
-        filled.append(np.interp(shares * one.steps[-1], one.steps[seen], row[seen]))
-    return np.array(filled)
-
-
-def _short(number: float) -> str:
-    return f"{number:.3g}" if abs(number) < 10 else f"{number:.1f}"
-
-
-def _markdown_row(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _escaped(text: str) -> str:
-    for sign in "&%_#$":
-        text = text.replace(sign, f"\\{sign}")
-    return text.replace(">", "$>$")
-
-
-def _finite(value: Any) -> Any:
-    """Return a value as JSON has it: NaN and infinity as null, tuples as lists."""
-    if isinstance(value, dict):
-        return {name: _finite(x) for name, x in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(x) for x in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

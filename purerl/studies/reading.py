@@ -1,18 +1,25 @@
-"""The runs in folders, and what they scored."""
+"""The runs in folders: the plan they belong to, their scores, how far they are, and how they ended."""
 
+import contextlib
 import json
 import os
 import pathlib
 import re
+import socket
 import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from purerl.core.errors import CheckpointError
+from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch
 from purerl.core.metrics import LAST, over_the_last
+from purerl.core.numbers import is_int
 from purerl.runs.analysis.plots import curves_in
+from purerl.runs.analysis.statistics import interval, iqm
+from purerl.runs.directory import num_runs
 from purerl.runs.evaluations import read_evaluations
+from purerl.runs.fit import FitResult
+from purerl.runs.stopping import STOPPED
 from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import first_readable, read_record, saved_updates
 from purerl.runs.storage.files import read_errors, read_file
@@ -20,6 +27,7 @@ from purerl.studies.tasks import Task, is_of_task, task_of
 
 SCORES = ("final", "auc")
 EPISODES = ("training", "evaluation")
+PLAN = "sweep.json"
 WINNER = "winner"  # the file of a study that says in which of its folders the runs of its winner are
 
 
@@ -68,20 +76,46 @@ def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:
     Raises:
         CheckpointError: there are none.
     """
-    top, studies = pathlib.Path(folder).expanduser(), {}
-
-    def is_compared(directory: pathlib.Path) -> bool:
-        for home in directory.parents[: len(directory.relative_to(top).parts)]:
-            if home not in studies:
-                studies[home] = home / read_file(home / WINNER).decode() if (home / "trials.jsonl").exists() else None
-            if studies[home] is not None:
-                return directory == studies[home]
-        return True
-
-    found = [directory for directory in runs_below(folder) if is_compared(directory)]
+    top, found, is_study = pathlib.Path(folder).expanduser(), [], False
+    for directory in runs_below(folder):
+        above = directory.parents[: len(directory.relative_to(top).parts)]
+        home = next((home for home in above if (home / "trials.jsonl").exists()), None)
+        is_study = is_study or home is not None
+        if home is None or directory == home / read_file(home / WINNER).decode():
+            found.append(directory)
     if not found:
-        raise CheckpointError(f"no run in {folder}" + (", whose study has no winner yet" if studies.values() else ""))
+        raise CheckpointError(f"no run in {folder}" + (", whose study has no winner yet" if is_study else ""))
     return found
+
+
+def read_plan(file: pathlib.Path) -> dict[str, Any] | None:
+    """Return what a directory's study or sweep was begun with; None if it has none.
+
+    Raises:
+        CheckpointCorrupt: the file is damaged.
+    """
+    if not file.exists():
+        return None
+    try:
+        plan = json.loads(read_file(file))
+        if isinstance(plan, dict) and is_int(plan.get("at_once")):
+            return plan
+    except ValueError:
+        pass
+    raise CheckpointCorrupt(f"{file} is damaged; without it what is in this directory cannot go on")
+
+
+def has_begun(home: pathlib.Path) -> bool:
+    """Return True if the directory of a sweep has a checkpoint."""
+    return any(saved_updates(folder / "checkpoints") for folder in (home, *home.iterdir()))
+
+
+def refuse_another(file: pathlib.Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Raises a CheckpointMismatch if a directory's study or sweep was begun with something else than is wanted."""
+    wanted = json.loads(json.dumps(wanted))
+    if changed := [name for name in wanted if saved.get(name) != wanted[name]]:
+        differ = [f"{name}: {saved.get(name)!s:.100} in {file.name}, {wanted[name]!s:.100} here" for name in changed]
+        raise CheckpointMismatch(file.parent, differ)
 
 
 def newest_record(directory: pathlib.Path) -> dict[str, Any]:
@@ -155,15 +189,126 @@ def _without_task(label: str) -> str:
 
 def _labels_in_sweep(directory: pathlib.Path) -> tuple[str, ...]:
     """Return what the configs of a program of a sweep are called there; () if it is none of a sweep's."""
-    for home, name in ((directory, None), (directory.parent, directory.name)):
-        file = home / "sweep.json"
-        if not file.exists():
-            continue
-        try:
-            saved = json.loads(read_file(file))
-            programs = saved["programs"]
-            places = programs[name] if name in programs else next(iter(programs.values())) if len(programs) == 1 else []
-            return tuple(saved["labels"][i] for i in places)
-        except (ValueError, TypeError, KeyError, IndexError):
-            return ()
+    with contextlib.suppress(CheckpointError, LookupError, TypeError, AttributeError):
+        for home in (directory, directory.parent):
+            if (plan := read_plan(home / PLAN)) is not None:
+                programs = plan["programs"]
+                alone = next(iter(programs.values())) if len(programs) == 1 else []
+                return tuple(plan["labels"][i] for i in programs.get(directory.name if home != directory else None, alone))
     return ()
+
+
+class Summary(NamedTuple):
+    """A config's scores over seeds.
+
+    label: the config in words.
+    seeds: how many have a score.
+    iqm: the interquartile mean, NaN without any.
+    low, high: its 95 % bootstrap interval; NaN of one seed, and too narrow below five.
+    """
+
+    label: str
+    seeds: int
+    iqm: float
+    low: float
+    high: float
+
+
+def summary_of(label: str, scores: np.ndarray) -> Summary:
+    """Summarise scores `[seeds]`, leaving out NaN."""
+    scores = scores[~np.isnan(scores)]
+    if not len(scores):
+        return Summary(label, 0, np.nan, np.nan, np.nan)
+    return Summary(label, len(scores), float(iqm(scores)), *map(float, interval(scores)))
+
+
+def final_returns(result: FitResult) -> np.ndarray:
+    """Return the score of each run, `[runs]`: the last evaluation's, or without one that of the last tenth of training.
+
+    NaN where the run diverged or no episode ended.
+    """
+    if len(result.evaluations["update"]):
+        scores = result.evaluations["episode_return"][-1].astype(np.float64)
+    else:
+        scores = over_the_last(result.metrics["episode_return"], LAST)
+    return np.where(result.finite, scores, np.nan)
+
+
+# --- the list of runs ------------------------------------------------------------------------------------------------
+
+
+class Listed(NamedTuple):
+    """A run's directory, in short.
+
+    directory: of it.
+    algorithm, task: of it, the task with its parameters; "" where no checkpoint says so.
+    runs: seeds and configs in it, side by side.
+    steps: environment steps so far, of one of them.
+    total_steps: that were asked for.
+    best: the highest mean return of any run, whatever its task: at an evaluation, or without evaluations in the last tenth of
+      training; or NaN.
+    state: `finished`, `stop_when` if that rule ended it, `running`, `stopped`, or why it cannot be read.
+    size: in bytes.
+    """
+
+    directory: pathlib.Path
+    algorithm: str
+    task: str
+    runs: int
+    steps: int
+    total_steps: int
+    best: float
+    state: str
+    size: int
+
+
+def listed(folder: str | os.PathLike) -> list[Listed]:
+    """Return the runs in a folder and the folders inside it.
+
+    Raises:
+        CheckpointError: there is no such folder.
+    """
+    return [_listed(directory) for directory in runs_below(folder)]
+
+
+@read_errors()
+def _listed(directory: pathlib.Path) -> Listed:
+    files = (os.path.join(place, name) for place, _, names in os.walk(directory) for name in names)
+    size = sum(os.path.getsize(file) for file in files if os.path.exists(file))
+    running = _is_running(directory)
+    try:
+        record = newest_record(directory)
+    except CheckpointError as error:
+        return Listed(directory, "", "", 0, 0, 0, np.nan, "running" if running else str(error).split(" in ")[0], size)
+    header = curves.read_header(directory / "curves.bin")
+    runs = len(header.runs) if header is not None else num_runs(record)
+    values = record["config"]
+    steps, total = record["updates"] * values["num_envs"] * values["num_steps"], int(values["total_timesteps"])
+    ended = "finished" if steps >= total else STOPPED if record.get("stopped_by") == STOPPED else "stopped"
+    state = "running" if running and ended == "stopped" else ended
+    best = _best(directory, record.get("finite") or [True] * runs)
+    return Listed(directory, record["algorithm"], task_of(record).name, runs, steps, total, best, state, size)
+
+
+def _best(directory: pathlib.Path, finite: list[bool]) -> float:
+    """Return the highest mean return of any run that did not diverge; NaN if none is known."""
+    try:
+        table = read_evaluations(directory / "evaluations.jsonl", len(finite))["episode_return"]
+        if not table.size:
+            table = over_the_last(curves.read(directory)[0]["episode_return"], LAST)
+    except (CheckpointError, KeyError):
+        return np.nan
+    table = np.where(finite, table, np.nan)
+    return float(np.nanmax(table)) if np.isfinite(table).any() else np.nan
+
+
+def _is_running(directory: pathlib.Path) -> bool:
+    """Return True if the process that last wrote to a directory still runs, as far as this machine knows. Takes no lock."""
+    try:
+        _, pid, _, host = (directory / ".holder").read_text().split()
+        if host != socket.gethostname():
+            return False
+        os.kill(int(pid), 0)
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True

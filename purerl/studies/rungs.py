@@ -1,11 +1,29 @@
 """Rungs: the parts that the training of a study's trials is cut into, and which trials go on after each."""
 
-from collections.abc import Iterable, Sequence
+import json
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
+import jax
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem
+from purerl.config.base import OnPolicyConfig
+from purerl.config.value_checks import problems
+from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.keys import clock_at
+from purerl.core.metrics import over_the_last
+from purerl.core.types import TrainState
 from purerl.pure import Train
+from purerl.runs.processes import placed
+from purerl.runs.storage.checkpoint import to_arrays, to_tree
+from purerl.runs.trainer import MAX_CHUNK, Trainer
+from purerl.studies import space
+from purerl.studies.steps import Step
+
+Arrays = dict[str, np.ndarray]  # of a state without its clock: each with an axis of runs
+SCORED = 0.2  # the share of a rung, at its end, whose episodes score it
+CHUNK_SECONDS = 2.0  # after which a signal is answered
 
 
 def end_of_rung(rung: int, rungs: int, num_updates: int) -> int:
@@ -32,23 +50,114 @@ def going_on(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
     return kept
 
 
+def check_program(train: Train, rungs: int) -> None:
+    """Raises a ConfigError where a study cannot train such runs."""
+    if train.env.host is not None:
+        hint = "lives on the host, and a study goes back to states of trials; purerl.sweep tries settings there"
+        raise ConfigError([Problem("env", train.env.name, hint)])
+    if train.plan.num_updates < 2 ** (rungs - 1):
+        raise ConfigError([Problem("rungs", rungs, f"there are {train.plan.num_updates} updates, too few for so many rungs")])
+
+
 def check_rungs(trains: Iterable[Train], rungs: int) -> str:
     """Check that an episode fits into the first rung. Return what is to be warned of, or "".
 
     Raises:
         ConfigError: fewer rungs would be long enough.
     """
-    most, hint, warning = rungs, "", ""
+    found, warning = {}, ""  # hints, by how many rungs would do
     for train in trains:
         limit, updates = train.env.max_steps or 0, train.plan.num_updates
-        steps = {n: end_of_rung(0, n, updates) * train.cfg.num_steps for n in range(1, rungs + 1)}
-        most_here = max((n for n in steps if steps[n] >= limit), default=0)
-        if not most_here:
-            warning = f"an episode may take {limit:,} steps, and training has {steps[1]:,} of each environment: "
+        steps = [end_of_rung(0, n, updates) * train.cfg.num_steps for n in range(1, rungs + 1)]
+        most = sum(x >= limit for x in steps)
+        found[most] = f"an episode may take {limit:,} steps, and the first rung has {steps[-1]:,} of each environment"
+        if not most:
+            warning = f"an episode may take {limit:,} steps, and training has {steps[0]:,} of each environment: "
             warning += "a trial has a score only if episodes end earlier; a larger total_timesteps would make sure of it"
-        elif most_here < most:
-            hint = f"an episode may take {limit:,} steps, and the first rung has {steps[rungs]:,} of each environment"
-            most = most_here
-    if most < rungs:
-        raise ConfigError([Problem("rungs", rungs, f"{hint}; {most} would do, or a larger total_timesteps")])
+    if (most := min(filter(None, found), default=rungs)) < rungs:
+        raise ConfigError([Problem("rungs", rungs, f"{found[most]}; {most} would do, or a larger total_timesteps")])
     return warning
+
+
+class RungTrainer:
+    """Trains batches of trials to the end of a rung; other arguments are those of `Study`.
+
+    No program is compiled twice: the floats of a config are arguments.
+    """
+
+    def __init__(self, cfg: OnPolicyConfig, options: dict[str, Any], objects: dict[str, Any], limit: Callable[[], Any]):
+        self._cfg, self._options, self._objects, self._limit = cfg, options, objects, limit
+        self._programs: dict[str, Trainer] = {}
+
+    def train(self, batch: Step, states: list[Arrays] | None) -> tuple[Step, list[Arrays]] | None:
+        """Return the step with scores, and the state of each trial at its end; None if something ends the study before.
+
+        Args:
+            batch: its rung, program, trials and points.
+            states: of each trial at the beginning of the rung; None to begin with the first rung.
+        """
+        before, count, seeds = time.perf_counter(), len(batch.trials), self._options["num_seeds"]
+        # Compiling once more for the few that end a search is cheaper than training long beside copies.
+        rows = min(self._options["at_once"], 1 << (count - 1).bit_length())
+        copies = lambda each: [*each, *[each[-1]] * (rows - count)]
+        runs = self._runs(batch.static, copies(batch.points))
+        plan = runs.here.plan
+        begin, end = (end_of_rung(rung, self._options["rungs"], plan.num_updates) for rung in (batch.rung - 1, batch.rung))
+        state, start = runs.init(), 0
+        if states is not None:
+            state, start = _join(copies(states), state, runs.template(), begin), begin
+        if (trained := self._advance(runs, state, end - start, end - begin)) is None:
+            return None
+        state, scores, finite = trained
+        diverged = tuple(number for number, is_finite in zip(batch.trials, finite, strict=False) if not is_finite)
+        spent = {"env_steps": count * seeds * plan.batch_size * (end - begin), "seconds": time.perf_counter() - before}
+        step = batch._replace(scores=tuple(map(tuple, scores[:count].tolist())), diverged=diverged, **spent)
+        return step, split(to_arrays(state.replace(clock=None)), rows)[:count]
+
+    def _advance(
+        self, runs: Trainer, state: TrainState, updates: int, length_of_rung: int
+    ) -> tuple[TrainState, np.ndarray, np.ndarray] | None:
+        """Train a batch for so many updates, a chunk at a time, unless something ends the study before.
+
+        Return the state, the scores in the rung `[trials, seeds]`, NaN where a run diverged or no episode ended, and which
+        trials are finite with every seed.
+        """
+        rows, finite, done, length, before = [], np.ones(0, bool), 0, 1, time.perf_counter()
+        while done < updates:
+            length = min(length, MAX_CHUNK, updates - done)
+            state, metrics, finite = runs.chunk(state, length)
+            rows.append(metrics["episode_return"])
+            done, now = done + length, time.perf_counter()
+            length = max(1, round(length * min(4.0, CHUNK_SECONDS / (now - before))))
+            before = now
+            if self._limit() is not None and done < updates:
+                return None
+        episode_return = jax.tree.map(lambda *x: np.concatenate(x, -1)[..., -length_of_rung:], *rows)
+        scores, shape = np.where(finite, over_the_last(episode_return, SCORED), np.nan), (-1, self._options["num_seeds"])
+        return state, scores.reshape(shape), np.all(finite.reshape(shape), axis=1)
+
+    def _runs(self, static: dict[str, Any], points: list[dict[str, Any]]) -> Trainer:
+        """Return the runs of these points, with the program of their static values."""
+        floats = [path for path in points[0] if not space.is_static(self._cfg, path)]
+        batch = space.stack_configs(self._cfg, points, floats or None)
+        name = json.dumps([static, len(points)])
+        if name in self._programs:
+            return self._programs[name].with_configs(batch)
+        raise_if_any(problems(batch))
+        runs = Trainer(batch, self._options["seed"], self._options["num_seeds"], False, self._objects, 1)
+        check_program(runs.train, self._options["rungs"])
+        runs.compile(runs.init())
+        self._programs[name] = runs
+        return runs
+
+
+def split(arrays: Arrays, count: int) -> list[Arrays]:
+    """Return the part of each of `count` trials that are side by side."""
+    return [dict(zip(arrays, parts, strict=True)) for parts in zip(*(np.split(x, count) for x in arrays.values()), strict=True)]
+
+
+def _join(states: list[Arrays], fresh: TrainState, template: TrainState, updates: int) -> TrainState:
+    """Return the states of trials after so many updates side by side, on the devices of the fresh ones."""
+    arrays = {path: np.concatenate([state[path] for state in states]) for path in states[0]}
+    joined = to_tree(arrays, template.replace(clock=None)).replace(clock=clock_at(updates))
+    return jax.tree.map(lambda x, like: placed(x, like.sharding), joined, fresh)

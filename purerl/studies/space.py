@@ -4,9 +4,10 @@ import dataclasses
 import itertools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from purerl.config.base import OnPolicyConfig, RNDConfig
@@ -68,20 +69,18 @@ def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Va
     """
     found, values = [], {}
     for text in texts:
-        name, is_assigned, given = text.partition("=")
-        if not (is_assigned and given):
-            form = "written as field=value,value or field=low:high or field=low:high:log"
-            found.append(Problem(flag, text, f"must be {form}"))
-            continue
+        name, _, given = text.partition("=")
         try:
-            name = _path(cfg, name)
-            if name in values:
-                found.append(Problem(flag, text, f"{name} is there twice; write all its values behind one"))
-            values[name] = _range_of(given) if ":" in given else tuple(_value_of(cfg, name, x) for x in given.split(","))
+            path = _path(cfg, name)
+            if path in values:
+                found.append(Problem(flag, text, f"{path} is there twice; write all its values behind one"))
+            values[path] = _range_of(given) if ":" in given else tuple(_value_of(cfg, path, x) for x in given.split(","))
         except ConfigError as error:
             found += [Problem(flag, text, problem.hint) for problem in error.problems]
-        except ValueError:
-            found.append(Problem(flag, text, f"{given!r} is no {_kind(cfg, name)}"))
+        except (ValueError, KeyError):
+            kind = "number" if _is_number(cfg, path) else f"value of {path}"
+            hint = f"{given!r} is no {kind}; write field=value,value or field=low:high or field=low:high:log"
+            found.append(Problem(flag, text, hint))
     raise_if_any(found)
     return values
 
@@ -101,24 +100,13 @@ def checked(cfg: OnPolicyConfig, values: Any, flag: str) -> dict[str, Values]:
         except ConfigError as error:
             found += error.problems
             continue
-        given = given if isinstance(given, Range) else _tuple_of(given)
         if isinstance(given, Range):
-            numbers = all(is_number(x) and math.isfinite(x) for x in (given.low, given.high)) and given.low < given.high
-            shown = str(given) if is_number(given.low) and is_number(given.high) else given
-            if not numbers or (given.log and given.low <= 0):
-                found.append(Problem(name, shown, "must be from a number to a larger one; with log, both above 0"))
-            elif not _is_number_field(cfg, path):
-                found.append(Problem(name, shown, "its values are no numbers; list them"))
-            elif is_int_field(cfg, path) and not (float(given.low).is_integer() and float(given.high).is_integer()):
-                found.append(Problem(name, shown, "must be from a whole number to a larger one"))
-            else:
-                whole = int if is_int_field(cfg, path) else lambda x: x
-                found += _value_problems(cfg, path, (whole(given.low), whole(given.high)))
-        elif not given:
-            found.append(Problem(name, values[name], "must be a list of values, or a purerl.Range"))
+            right[path], hint = given, _range_hint(cfg, path, given)
+            ends = (given.low, given.high) if hint or not is_int_field(cfg, path) else (int(given.low), int(given.high))
         else:
-            found += _value_problems(cfg, path, given)
-        right[path] = given
+            right[path] = ends = _tuple_of(given)
+            hint = "" if ends else "must be a list of values, or a purerl.Range"
+        found += [Problem(name, given, hint)] if hint else _value_problems(cfg, path, ends)
     raise_if_any(found)
     return right
 
@@ -138,20 +126,44 @@ def with_values(cfg: OnPolicyConfig, point: dict[str, Any]) -> OnPolicyConfig:
     """Return a config with other values of fields; "rnd.int_coef" and "env_params.g" are those of what is inside a field."""
     for path, value in point.items():
         name, _, inner = path.partition(".")
-        if not inner:
-            cfg = cfg.replace(**{name: value})
-        elif name == "rnd" and cfg.rnd is not None:
-            cfg = cfg.replace(rnd=cfg.rnd.replace(**{inner: value}))
+        if name == "rnd" and cfg.rnd is not None:
+            value = cfg.rnd.replace(**{inner: value})
         elif name == "env_kwargs":
-            cfg = cfg.replace(env_kwargs=tuple((dict(cfg.env_kwargs) | {inner: value}).items()))
-        else:
-            cfg = cfg.replace(**{name: getattr(cfg, name) | {inner: value}})
+            value = tuple((dict(cfg.env_kwargs) | {inner: value}).items())
+        elif inner:
+            value = getattr(cfg, name) | {inner: value}
+        cfg = cfg.replace(**{name: value})
     return cfg
 
 
 def is_static(cfg: OnPolicyConfig, path: str) -> bool:
     """Return True if another value makes another program."""
     return path in TIME_LIMITS or bool(_field(cfg, path).metadata.get("static"))
+
+
+def static_values(cfg: OnPolicyConfig, point: dict[str, Any]) -> dict[str, Any]:
+    """Return the values of a point that make its program, as JSON has them."""
+    return json.loads(json.dumps({path: to_json(x) for path, x in point.items() if is_static(cfg, path)}))
+
+
+def group_points(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[int]]]:
+    """Return the places of points of one program each, with the static values that it is made with."""
+    groups: dict[Any, tuple[dict[str, Any], list[int]]] = {}
+    for place, point in enumerate(points):
+        static = {path: x for path, x in point.items() if is_static(cfg, path)}
+        key = tuple(static.items()), frozenset(path for path in point if path.startswith("env_params."))
+        groups.setdefault(key, (static, []))[1].append(place)
+    return list(groups.values())
+
+
+def stack_configs(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]], paths: Collection[str] | None) -> OnPolicyConfig:
+    """Return the configs of points as one, with arrays `[points]` for these fields, or with None for all that are floats."""
+
+    def leaf(path, *xs):
+        is_array = paths is None or jax.tree_util.keystr(path, simple=True, separator=".") in paths
+        return np.array(xs, np.float32) if is_array else xs[0]
+
+    return jax.tree_util.tree_map_with_path(leaf, *[with_values(cfg, point) for point in points])
 
 
 def num_points(cfg: OnPolicyConfig, values: dict[str, Values]) -> float:
@@ -164,6 +176,27 @@ def all_points(values: dict[str, Values]) -> list[dict[str, Any]]:
     """Return every combination of lists and of ranges of whole numbers, the last field varying fastest."""
     each = [x if isinstance(x, tuple) else range(int(x.low), int(x.high) + 1) for x in values.values()]
     return [dict(zip(values, point, strict=True)) for point in itertools.product(*each)]
+
+
+def draw_points(cfg: OnPolicyConfig, values: dict[str, Values], draws: int, method: str, seed: int) -> list[dict[str, Any]]:
+    """Draw points from ranges and lists, by the `sobol` or the `random` method."""
+    if method == "sobol":
+        from scipy.stats import qmc
+
+        shares = qmc.Sobol(len(values), rng=seed).random_base2(max(0, (draws - 1).bit_length()))[:draws]
+    else:
+        shares = np.random.default_rng(seed).random((draws, len(values)))
+
+    def at(path, x, share):
+        if not isinstance(x, Range):
+            return x[int(share * len(x))]
+        if not is_int_field(cfg, path):
+            return x.at(share)
+        # Every whole number has the same share, or the same in the logarithm.
+        wider = Range(x.low - 0.5, x.high + 0.5, x.log)
+        return int(np.clip(round(wider.at(share)), x.low, x.high))
+
+    return [{path: at(path, x, share) for (path, x), share in zip(values.items(), row, strict=True)} for row in shares]
 
 
 def is_int_field(cfg: OnPolicyConfig, path: str) -> bool:
@@ -205,16 +238,18 @@ def _path(cfg: OnPolicyConfig, name: str) -> str:
     outer, is_dotted, rest = path.partition(".")
     names = [f.name for f in dataclasses.fields(cfg)]
     if outer not in names or (is_dotted and not rest):
-        raise ConfigError([Problem(name, "", f"no such field; {renamed(name) or nearest(outer, names)}")])
-    if is_dotted and outer not in ("rnd", "env_params", "env_kwargs"):
-        raise ConfigError([Problem(name, "", f"{outer} has nothing inside")])
-    if outer == "rnd" and (not is_dotted or rest not in inner):
-        raise ConfigError([Problem(name, "", f"name a field of it; {nearest(rest, inner)}")])
-    if outer == "rnd" and cfg.rnd is None:
-        raise ConfigError([Problem(name, "", "changes nothing without rnd=purerl.RNDConfig(), or --rnd")])
-    if outer in ("env_params", "env_kwargs") and not is_dotted:
-        raise ConfigError([Problem(name, "", f"name one of them: {outer}.g")])
-    return path
+        hint = f"no such field; {renamed(name) or nearest(outer, names)}"
+    elif is_dotted and outer not in ("rnd", "env_params", "env_kwargs"):
+        hint = f"{outer} has nothing inside"
+    elif outer == "rnd" and rest not in inner:
+        hint = f"name a field of it; {nearest(rest, inner)}"
+    elif outer == "rnd" and cfg.rnd is None:
+        hint = "changes nothing without rnd=purerl.RNDConfig(), or --rnd"
+    elif outer in ("env_params", "env_kwargs") and not is_dotted:
+        hint = f"name one of them: {outer}.g"
+    else:
+        return path
+    raise ConfigError([Problem(name, "", hint)])
 
 
 def _place(cfg: OnPolicyConfig, path: str) -> tuple[OnPolicyConfig | RNDConfig, str]:
@@ -228,14 +263,20 @@ def _field(cfg: OnPolicyConfig, path: str) -> dataclasses.Field:
     return next(f for f in dataclasses.fields(part) if f.name == name)
 
 
-def _is_number_field(cfg: OnPolicyConfig, path: str) -> bool:
+def _is_number(cfg: OnPolicyConfig, path: str) -> bool:
     field = _field(cfg, path)
     return path.startswith("env_params.") or is_float_leaf(field) or kind_of(field) is int
 
 
-def _kind(cfg: OnPolicyConfig, path: str) -> str:
-    field = _field(cfg, path)
-    return "whole number" if kind_of(field) is int else "number" if is_float_leaf(field) else f"value of {path}"
+def _range_hint(cfg: OnPolicyConfig, path: str, x: Range) -> str:
+    """Return what is wrong with a range for a field by itself; "" if nothing is."""
+    is_finite = all(is_number(end) and math.isfinite(end) for end in (x.low, x.high))
+    if not is_finite or x.low >= x.high or (x.log and x.low <= 0):
+        return "must be from a number to a larger one; with log, both above 0"
+    if not _is_number(cfg, path):
+        return "its values are no numbers; list them"
+    is_whole = float(x.low).is_integer() and float(x.high).is_integer()
+    return "must be from a whole number to a larger one" if is_int_field(cfg, path) and not is_whole else ""
 
 
 def _tuple_of(values: Any) -> tuple:
@@ -268,6 +309,7 @@ def _range_of(text: str) -> Range:
 def _value_of(cfg: OnPolicyConfig, path: str, text: str) -> Any:
     """Return a value of a field from its text."""
     field, text = _field(cfg, path), text.strip()
+    kind = kind_of(field)
     if path.startswith("env_kwargs."):
         try:
             return json.loads(text)
@@ -275,16 +317,12 @@ def _value_of(cfg: OnPolicyConfig, path: str, text: str) -> Any:
             return text
     if text == "auto" and field.metadata["rule"].auto:
         return AUTO if is_float_leaf(field) else text
-    if path.startswith("env_params.") or is_float_leaf(field):
-        return float(text)
-    if kind_of(field) is int:
+    if _is_number(cfg, path):
         number = float(text)
-        return int(number) if number.is_integer() else number
-    if field.metadata["rule"] is SWITCH or kind_of(field) is bool:
-        if text.lower() not in ("true", "false"):
-            raise ValueError(text)
-        return text.lower() == "true"
-    if kind_of(field) is tuple:
+        return int(number) if kind is int and number.is_integer() else number
+    if field.metadata["rule"] is SWITCH or kind is bool:
+        return {"true": True, "false": False}[text.lower()]
+    if kind is tuple:
         widths = text.split("x")
         return tuple(map(int, widths)) if all(map(str.isdigit, widths)) else tuple(text.split("+"))
     return text

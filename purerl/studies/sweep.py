@@ -3,14 +3,12 @@
 import contextlib
 import dataclasses
 import functools
-import itertools
 import json
-import os
 import pathlib
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -20,18 +18,18 @@ from purerl.checks.check_arguments import check_type
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.value_checks import problems
-from purerl.core.errors import CheckpointCorrupt, CheckpointMismatch, ConfigError, Problem, raise_if_any
-from purerl.core.numbers import is_int
+from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, raise_if_any
+from purerl.core.numbers import is_count, is_int
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
 from purerl.runs.fit import OBJECTS, FitResult, check_arguments, evaluation_of, fit
 from purerl.runs.processes import agreed, by_first, process_count
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage.checkpoint import Lock, run_directory, saved_updates
-from purerl.runs.storage.files import atomic_write, read_file, write_errors
+from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.runs.trainer import Trainer
 from purerl.studies import space
-from purerl.studies.scores import Summary, final_returns, summary_of
+from purerl.studies.reading import PLAN, Summary, final_returns, has_begun, read_plan, refuse_another, summary_of
 from purerl.studies.space import Range
 from purerl.studies.tasks import Task, is_of_task, task_of_config
 
@@ -96,24 +94,11 @@ class Sweep:
         Args:
             at_once: configs in a batch, at most.
         """
-        static = lambda i: tuple((path, x) for path, x in self.points[i].items() if space.is_static(self.cfg, path))
-        of_env = lambda i: frozenset(path for path in self.points[i] if path.startswith("env_params."))
-        groups = {}
-        for i in range(len(self.points)):
-            groups.setdefault((static(i), of_env(i)), []).append(i)
-        size = at_once or len(self.points)
-        parts = [(key, tuple(all_[i : i + size])) for (key, _), all_ in groups.items() for i in range(0, len(all_), size)]
-        return tuple(Program(self._batch_of(places), places, _name(n, dict(key))) for n, (key, places) in enumerate(parts))
-
-    def _batch_of(self, places: tuple[int, ...]) -> OnPolicyConfig:
-        """Configs that differ in floats alone, as one, with arrays for those that are swept."""
-        configs, paths = self.configs, {path for point in self.points for path in point}
-
-        def leaf(path, *xs):
-            swept = jax.tree_util.keystr(path, simple=True, separator=".") in paths
-            return np.array(xs, np.float32) if swept else xs[0]
-
-        return jax.tree_util.tree_map_with_path(leaf, *[configs[i] for i in places])
+        size, paths = at_once or len(self.points), {path for point in self.points for path in point}
+        batch = lambda places: space.stack_configs(self.cfg, [self.points[i] for i in places], paths)
+        groups = space.group_points(self.cfg, self.points)
+        parts = [(static, tuple(every[i : i + size])) for static, every in groups for i in range(0, len(every), size)]
+        return tuple(Program(batch(places), places, _name(n, static)) for n, (static, places) in enumerate(parts))
 
     def fit(
         self,
@@ -146,11 +131,10 @@ class Sweep:
             ConfigError, CheckpointError: as `fit`, and for a directory of another sweep.
         """
         entered, options = time.perf_counter(), {"on_nonfinite": "ignore", **options}
-        if not (at_once is None or (is_int(at_once) and at_once >= 1)):
-            raise ConfigError([Problem("at_once", at_once, "must be an int of at least 1, or None")])
-        if recorders is not None and not callable(recorders):
-            hint = "must be a function (directory of a program, its configs) -> recorders"
-            raise ConfigError([Problem("recorders", recorders, hint)])
+        found = [] if at_once is None or is_count(at_once) else [Problem("at_once", at_once, "must be an int of at least 1")]
+        if not (recorders is None or callable(recorders)):
+            found.append(Problem("recorders", recorders, "must be a function (directory of a program, its configs) -> recorders"))
+        raise_if_any(found)
         check_arguments(self.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
         for program in self.programs():  # before the first of them is trained
             raise_if_any(problems(program.cfg))
@@ -158,21 +142,20 @@ class Sweep:
         if directory is not None:
             home = by_first(lambda: run_directory(directory)) or pathlib.Path(directory).expanduser().absolute()
         with compile_cache(), contextlib.ExitStack() as planning:
-            by_first(lambda: planning.enter_context(_planning(home)))
+            by_first(lambda: _lock_plan(home, planning))
             programs = self._planned(home, at_once, seed, num_seeds, options)
-        if options.get("resume") == "must" and home is not None and _has_begun(home):
+        if options.get("resume") == "must" and home is not None and has_begun(home):
             options["resume"] = "auto"  # of programs that come later nothing is there yet
-        paths = [home if home is None or len(programs) == 1 else home / program.name for program in programs]
         results, stopped_by = [], None
-        for program, path in zip(programs, paths, strict=True):
+        for program in programs:
             left = max_hours - (time.perf_counter() - entered) / 3600 if max_hours else 0.0
             (is_over,), _ = agreed(max_hours > 0 and left <= 0)
             if stopped_by is not None or is_over:
                 stopped_by = stopped_by or "max_hours"
                 break
-            watching = by_first(functools.partial(recorders, path, program.cfg)) if recorders else ()
-            watching = watching or ()
-            results.append(fit(program.cfg, seed, path, num_seeds=num_seeds, recorders=watching, max_hours=left, **options))
+            path = home if home is None or len(programs) == 1 else home / program.name
+            rows = by_first(functools.partial(recorders, path, program.cfg)) if recorders else None
+            results.append(fit(program.cfg, seed, path, num_seeds=num_seeds, recorders=rows or (), max_hours=left, **options))
             stopped_by = results[-1].stopped_by if results[-1].stopped_by != STOPPED else None  # the rule ends that program alone
         progress = results[-1].progress if len(results) == len(programs) else None
         if progress is not None and progress.updates == progress.plan.num_updates:
@@ -183,32 +166,23 @@ class Sweep:
         self, home: pathlib.Path | None, at_once: int | None, seed: int, num_seeds: int, options: dict
     ) -> tuple[Program, ...]:
         """Return the programs that were begun in a directory, or new ones."""
-        record = {
+        plan = {
             "algorithm": algorithm_of(self.cfg),
             "config": {**json.loads(self.cfg.to_json()), "total_timesteps": None},
             "points": [{path: space.to_json(x) for path, x in point.items()} for point in self.points],
             "seed": seed,
             "num_seeds": num_seeds,
         }
-        saved = by_first(lambda: _saved(home, json.loads(json.dumps(record))))
+        saved = None if home is None else by_first(lambda: _saved_at_once(home, plan))
         alone = process_count() == 1
         runs = [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []  # which checks them
-        if saved is not None:
-            at_once = saved
-        elif at_once is None and alone:
-            at_once = min(map(self._that_fit, runs))
-        (at_once,), _ = agreed(at_once or len(self.points))
+        fit_at_once = lambda: min(map(self._that_fit, runs), default=len(self.points))
+        (at_once,), _ = agreed(saved or at_once or fit_at_once())
         programs = self.programs(at_once)
-
         if home is not None:
-            layout = {program.name: program.places for program in programs}
-            whole = {**record, "at_once": at_once, "labels": self.labels, "programs": layout}
-
-            def keep():
-                with write_errors(home / "sweep.json"):
-                    atomic_write(home / "sweep.json", json.dumps(whole, indent=1).encode())
-
-            by_first(lambda: keep() if saved is None else None)
+            plan |= {"at_once": at_once, "labels": self.labels, "programs": {x.name: x.places for x in programs}}
+            with write_errors(home / PLAN):
+                by_first(lambda: saved or atomic_write(home / PLAN, json.dumps(plan, indent=1).encode()))
         return programs
 
     def _that_fit(self, runs: Trainer) -> int:
@@ -233,27 +207,15 @@ def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any
     return runs
 
 
-@contextlib.contextmanager
-def _planning(home: pathlib.Path | None) -> Iterator[None]:
-    """Within it no other process changes the plan of a sweep in its directory, or trains in that of a program.
+def _lock_plan(home: pathlib.Path | None, planning: contextlib.ExitStack) -> None:
+    """Lock the plan of a sweep in its directory, and the directories of its programs.
 
     Raises:
-        DirectoryLocked: another one does.
+        DirectoryLocked: another process has one of them.
     """
-    locks = []
-    try:
-        if home is not None and (home / "sweep.json").exists():
-            for folder in (home, *(path.parent for path in home.glob("*/.lock"))):
-                locks.append(Lock(folder))
-        yield
-    finally:
-        for lock in locks:
-            lock.release()
-
-
-def _has_begun(home: pathlib.Path) -> bool:
-    """Return True if the directory of a sweep has a checkpoint."""
-    return any(saved_updates(folder / "checkpoints") for folder in (home, *home.iterdir()))
+    if home is not None and (home / PLAN).exists():
+        for folder in (home, *(path.parent for path in home.glob("*/.lock"))):
+            planning.callback(Lock(folder).release)
 
 
 class SweepResult(NamedTuple):
@@ -355,46 +317,15 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
     if isinstance(values, list | tuple):
         if draws or not values or not all(isinstance(point, dict) for point in values):
             raise ConfigError([Problem("values", values, "must be a list of dicts from fields to single values, without draws")])
-        points = [_checked_point(cfg, point) for point in values]
+        lists = [space.checked(cfg, {name: (x,) for name, x in point.items()}, "values") for point in values]
+        points = [point for each in lists for point in space.all_points(each)]
     else:
         values = space.checked(cfg, values, "values")
-        ranges = [
-            Problem(name, str(x), "a range needs draws: how many points") for name, x in values.items() if isinstance(x, Range)
-        ]
+        ranges = [Problem(x, str(y), "a range needs draws: how many points") for x, y in values.items() if isinstance(y, Range)]
         raise_if_any([] if draws else ranges)
-        points = (
-            drawn(cfg, values, draws, method, seed)
-            if draws
-            else [dict(zip(values, point, strict=True)) for point in itertools.product(*values.values())]
-        )
+        points = space.draw_points(cfg, values, draws, method, seed) if draws else space.all_points(values)
     unique = {space.in_words(point, space.EXACT): point for point in points}
     return Sweep(cfg, tuple(unique.values()))
-
-
-def drawn(cfg: OnPolicyConfig, values: dict[str, space.Values], draws: int, method: str, seed: int) -> list[dict[str, Any]]:
-    """Draw points from ranges and lists."""
-    if method == "sobol":
-        from scipy.stats import qmc
-
-        shares = qmc.Sobol(len(values), rng=seed).random_base2(max(0, (draws - 1).bit_length()))[:draws]
-    else:
-        shares = np.random.default_rng(seed).random((draws, len(values)))
-
-    def at(path, x, share):
-        if not isinstance(x, Range):
-            return x[int(share * len(x))]
-        if not space.is_int_field(cfg, path):
-            return x.at(share)
-        # Every whole number has the same share, or the same in the logarithm.
-        wider = Range(x.low - 0.5, x.high + 0.5, x.log)
-        return int(np.clip(round(wider.at(share)), x.low, x.high))
-
-    return [{path: at(path, x, share) for (path, x), share in zip(values.items(), row, strict=True)} for row in shares]
-
-
-def _checked_point(cfg: OnPolicyConfig, point: dict[str, Any]) -> dict[str, Any]:
-    values = space.checked(cfg, {name: (x,) for name, x in point.items()}, "values")
-    return {path: x[0] for path, x in values.items() if isinstance(x, tuple)}
 
 
 def _name(number: int, static: dict[str, Any]) -> str:
@@ -402,40 +333,16 @@ def _name(number: int, static: dict[str, Any]) -> str:
     return re.sub(r"[^\w.=,+-]+", "_", f"{number}-{words}" if words else str(number))[:80]
 
 
-def num_seeds_of(home: pathlib.Path | None) -> int | None:
-    """Return how many seeds the sweep in a directory has; None if there is none."""
-    saved = None if home is None else _read(home / "sweep.json")
-    return None if saved is None else saved.get("num_seeds")
-
-
-def _saved(home: pathlib.Path | None, wanted: dict[str, Any]) -> int | None:
+def _saved_at_once(home: pathlib.Path, wanted: dict[str, Any]) -> int | None:
     """Return with how many configs at once the sweep that is `wanted` was begun in a directory; None if it was not.
 
     Raises:
         CheckpointMismatch: another one was.
     """
-    if home is None:
+    saved = read_plan(home / PLAN)
+    if saved is None and saved_updates(home / "checkpoints"):
+        raise CheckpointMismatch(home, ["it has a run, and no sweep"])
+    if saved is None or not has_begun(home):  # it was killed before anything was kept
         return None
-    saved = _read(home / "sweep.json")
-    if saved is None:
-        if saved_updates(home / "checkpoints"):
-            raise CheckpointMismatch(home, ["it has a run, and no sweep"])
-        return None
-    if not _has_begun(home):  # it was killed before anything was kept
-        return None
-    if changed := [name for name in wanted if saved.get(name) != wanted[name]]:
-        raise CheckpointMismatch(home, [f"{name}: not those of the sweep in sweep.json" for name in changed])
+    refuse_another(home / PLAN, saved, wanted)
     return saved["at_once"]
-
-
-def _read(file: pathlib.Path) -> dict[str, Any] | None:
-    """Return the record of a directory's sweep; None if it has none."""
-    if not os.path.exists(file):
-        return None
-    try:
-        saved = json.loads(read_file(file))
-        if isinstance(saved, dict) and is_int(saved.get("at_once")):
-            return saved
-    except ValueError:
-        pass
-    raise CheckpointCorrupt(f"{file} is damaged; without it the sweep in this directory cannot go on")

@@ -8,6 +8,9 @@ A study that is killed goes on from the last batch that was whole: the one that 
 counts twice.
 """
 
+import contextlib
+import dataclasses
+import json
 import math
 import pathlib
 import time
@@ -15,10 +18,13 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from purerl.checks.check_arguments import check_type
-from purerl.config.base import OnPolicyConfig
+from purerl.config.base import OnPolicyConfig, RNDConfig
+from purerl.config.documentation import default_of, shown
 from purerl.core.errors import ConfigError, Problem, raise_if_any
-from purerl.core.numbers import is_int, is_number
+from purerl.core.numbers import is_count, is_int, is_number
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import identity
 from purerl.runs.fit import OBJECTS
@@ -27,13 +33,13 @@ from purerl.runs.processes import process_count
 from purerl.runs.storage.checkpoint import Lock, run_directory
 from purerl.runs.storage.files import atomic_write
 from purerl.studies import space
-from purerl.studies.reading import WINNER
-from purerl.studies.rungs import check_rungs
-from purerl.studies.scores import Summary, summary_of
-from purerl.studies.study import Step, Study, Trial, at_once_of, check_program
-from purerl.studies.sweep import Sweep, SweepResult, num_seeds_of
+from purerl.studies.reading import PLAN, WINNER, Summary, read_plan, summary_of
+from purerl.studies.rungs import RungTrainer, check_program, check_rungs
+from purerl.studies.search import Search
+from purerl.studies.steps import Step, Trial
+from purerl.studies.study import STUDY, Study
+from purerl.studies.sweep import Sweep, SweepResult
 from purerl.studies.tasks import is_of_task
-from purerl.studies.writing import as_code, as_toml
 from purerl.train import make_train
 
 MOST_AT_ONCE = 16
@@ -155,25 +161,28 @@ def tune(
     static = {path: x for path, x in values.items() if space.is_static(cfg, path)}
     choices = math.prod(len(x) if isinstance(x, tuple) else x.high - x.low + 1 for x in static.values())
     home = None if directory is None else run_directory(directory)
-    at_once = at_once or at_once_of(home) or max(1, min(MOST_AT_ONCE, int(trials / (2 * choices))))
+    saved = None if home is None else read_plan(home / STUDY)
+    at_once = at_once or (saved or {}).get("at_once") or max(1, min(MOST_AT_ONCE, int(trials / (2 * choices))))
     if len(static) == len(values):  # each choice is one trial
         at_once = 1
     trials = int(min(trials, space.num_points(cfg, values)))
     described = _checked_programs(cfg, static, rungs, objects)
-    lock = None if home is None else Lock(home)
     options = {"num_seeds": num_seeds, "rungs": rungs, "at_once": at_once, "seed": seed, "objects": described}
-    try:
+    with contextlib.ExitStack() as locked:
+        if home is not None:
+            locked.callback(Lock(home).release)
         with compile_cache(), Stop() as stop:
-            started = time.perf_counter()
-            limit = lambda: "max_hours" if max_hours and time.perf_counter() - started > 3600 * max_hours else stop.asked
-            study = Study(cfg, values, trials, search_hours, options, home, sampler, pruner, objects, limit)
+            deadline = time.perf_counter() + (3600 * max_hours or math.inf)
+            limit = lambda: "max_hours" if time.perf_counter() > deadline else stop.asked
+            search = Search(cfg, values, trials, options, sampler, pruner)
+            study = Study(search, RungTrainer(cfg, options, objects, limit), home, search_hours, limit)
             while (step := study.next()) is not None:
                 if watch is not None:
                     watch(step)
             study.close()
         best = study.best(finalists)
         if limit() is not None:
-            return _result(study, None, (), None, limit())
+            return _result(study, limit())
         if study.unjudged:
             text = f"{study.unjudged} times a trial went on unjudged, since with some seed no episode had ended in its rung"
             warnings.warn(text, stacklevel=2)
@@ -181,11 +190,7 @@ def tune(
             status = [trial.status for trial in study.trials()]
             counts = {"diverged": status.count("diverged"), "were stopped before the end": status.count("stopped")}
             raise _without_score("trials", len(status), counts, home)
-        left = max_hours - (time.perf_counter() - started) / 3600 if max_hours else 0.0
-        return _finals(study, best, num_seeds, final_seeds, seed + num_seeds, home, left, objects)
-    finally:
-        if lock is not None:
-            lock.release()
+        return _finals(study, best, num_seeds, final_seeds, home, deadline, objects)
 
 
 def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rungs: int, objects: dict[str, Any]) -> Any:
@@ -206,38 +211,48 @@ def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rung
     return identity(trains[0], cfg)["objects"]
 
 
-def _finals(
-    study: Study, best: list[Trial], num_seeds: int, final_seeds: int, seed: int, home: Any, hours: float, objects: Any
-) -> Tuned:
-    """Trains the best trials again with seeds from `seed` on, and the winner of that with those that follow."""
-    began = time.perf_counter()
-    place = lambda name: None if home is None else home / name
-    again = Sweep(study.cfg, tuple(trial.point for trial in best))
-    kept = f"finalists/{len(best)}-of-{len(study.trials())}"  # more trials, asked for later, may have other finalists
-    chosen = again.fit(seed, place(kept), num_seeds=num_seeds, max_hours=hours, **objects)
-    _spend(study, chosen)
+def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, home: Any, deadline: float, objects: Any) -> Tuned:
+    """Trains the best trials again with seeds that follow those of the search, and the winner of that with the next ones."""
+
+    def train(points: tuple, name: str, seed: int, seeds: int) -> SweepResult:
+        left = max(1e-9, deadline - time.perf_counter()) / 3600 if math.isfinite(deadline) else 0.0
+        directory = None if home is None else home / name
+        result = Sweep(study.cfg, points).fit(seed, directory, num_seeds=seeds, max_hours=left, **objects)
+        for fitted in result.results:
+            study.env_steps, study.seconds = study.env_steps + fitted.progress.steps, study.seconds + fitted.progress.seconds
+        return result
+
+    seed = study.search.options["seed"] + num_seeds
+    name = f"finalists/{len(best)}-of-{len(study.trials())}"  # more trials, asked for later, may have other finalists
+    chosen = train(tuple(trial.point for trial in best), name, seed, num_seeds)
     if chosen.stopped_by is not None:
-        return _result(study, None, (), None, chosen.stopped_by)
+        return _result(study, chosen.stopped_by)
     rows = tuple(chosen.summary())
     if not rows[0].seeds:
         raise _without_score("finalists' runs", chosen.returns.size, {"diverged": chosen.diverged}, home)
-    winner = best[again.labels.index(rows[0].label)]
-    left = max(1e-9, hours - (time.perf_counter() - began) / 3600) if hours else 0.0
+    winner = best[chosen.sweep.labels.index(rows[0].label)]
     name = f"best/{winner.number}"
-    if num_seeds_of(place(name)) not in (None, final_seeds):  # other seeds were asked for before
+    saved = None if home is None else read_plan(home / name / PLAN)
+    if saved is not None and saved["num_seeds"] != final_seeds:  # other seeds were asked for before
         name += f"-with-{final_seeds}-seeds"
-    last = Sweep(study.cfg, (winner.point,)).fit(seed + num_seeds, place(name), num_seeds=final_seeds, max_hours=left, **objects)
-    _spend(study, last)
+    last = train((winner.point,), name, seed + num_seeds, final_seeds)
     if last.stopped_by is not None:
-        return _result(study, None, rows, None, last.stopped_by)
+        return _result(study, last.stopped_by, finalists=rows)
     if last.diverged:
         warnings.warn(f"{last.diverged} of the {final_seeds} final runs diverged; the score is of the others", stacklevel=3)
-    found = _result(study, winner, rows, summary_of(last.sweep.labels[0], last.returns[0]), None)
+    summary, cfg = summary_of(last.sweep.labels[0], last.returns[0]), space.with_values(study.cfg, winner.point)
+    found = _result(study, None, cfg=cfg, point=winner.point, summary=summary, finalists=rows)
     if home is not None:
         atomic_write(home / WINNER, name.encode())
         atomic_write(home / "best.toml", found.toml().encode())
-        atomic_write(home / "best.json", found._chosen().to_json().encode())
+        atomic_write(home / "best.json", cfg.to_json().encode())
     return found
+
+
+def _result(study: Study, stopped_by: Any, **found: Any) -> Tuned:
+    spent = {"env_steps": study.env_steps, "seconds": study.seconds, "stopped_by": stopped_by}
+    nothing = {"cfg": None, "point": {}, "summary": None, "finalists": ()}
+    return Tuned(**nothing | found, trials=tuple(study.trials()), importance=study.search.importance(study.steps), **spent)
 
 
 def _without_score(what: str, total: int, counts: dict[str, int], home: pathlib.Path | None) -> ConfigError:
@@ -249,39 +264,55 @@ def _without_score(what: str, total: int, counts: dict[str, int], home: pathlib.
     return ConfigError([Problem(what, total, hint + kept)])
 
 
-def _spend(study: Study, result: SweepResult) -> None:
-    """Counts what finalists took."""
-    for fitted in result.results:
-        study.env_steps, study.seconds = study.env_steps + fitted.progress.steps, study.seconds + fitted.progress.seconds
-
-
-def _result(
-    study: Study, winner: Trial | None, finalists: tuple[Summary, ...], summary: Summary | None, stopped_by: Any
-) -> Tuned:
-    cfg = None if winner is None else space.with_values(study.cfg, winner.point)
-    rest = (study.importance(), study.env_steps, study.seconds, stopped_by)
-    return Tuned(cfg, {} if winner is None else winner.point, summary, tuple(study.trials()), finalists, *rest)
-
-
 def _wrong_options(options: dict[str, Any]) -> list[Problem]:
-    found = []
-    for name, least in (("trials", 1), ("num_seeds", 1), ("rungs", 1), ("finalists", 1), ("final_seeds", 1), ("seed", 0)):
-        if not (is_int(options[name]) and options[name] >= least):
-            found.append(Problem(name, options[name], f"must be an int of at least {least}"))
-    if options["at_once"] is not None and not (is_int(options["at_once"]) and options["at_once"] >= 1):
-        found.append(Problem("at_once", options["at_once"], "must be an int of at least 1"))
-    for name in ("sampler", "watch"):
-        if not (options[name] is None or callable(options[name])):
-            found.append(Problem(name, options[name], "must be a function, or None"))
-    pruner = options["pruner"]
-    if isinstance(pruner, type) or not (pruner is None or callable(getattr(pruner, "prune", None))):
-        found.append(Problem("pruner", pruner, "must be one of Optuna's pruners, an object, or None"))
-    for name in ("search_hours", "max_hours"):
-        if not (is_number(options[name]) and options[name] >= 0):
-            found.append(Problem(name, options[name], "must be at least 0"))
+    is_none = lambda x: x is None
+    is_pruner = lambda x: callable(getattr(x, "prune", None)) and not isinstance(x, type)
+    count, function = "must be an int of at least 1", "must be a function, or None"
+    rules = (
+        (is_count, count, ("trials", "num_seeds", "rungs", "finalists", "final_seeds")),
+        (lambda x: is_int(x) and x >= 0, "must be an int of at least 0", ("seed",)),
+        (lambda x: is_none(x) or is_count(x), count, ("at_once",)),
+        (lambda x: is_none(x) or callable(x), function, ("sampler", "watch")),
+        (lambda x: is_none(x) or is_pruner(x), "must be one of Optuna's pruners, an object, or None", ("pruner",)),
+        (lambda x: is_number(x) and x >= 0, "must be at least 0", ("search_hours", "max_hours")),
+    )
+    found = [Problem(x, options[x], hint) for is_right, hint, names in rules for x in names if not is_right(options[x])]
     if not found and options["seed"] + 2 * options["num_seeds"] + options["final_seeds"] > 2**32:
         found.append(Problem("seed", options["seed"], "must leave room below 2**32 for the seeds that follow it"))
     found += [Problem(name, x, "no argument of tune") for name, x in options["objects"].items() if name not in OBJECTS]
     if process_count() > 1:
         found.append(Problem("tune", process_count(), "a study has one process; start it without --distributed"))
     return found
+
+
+# --- configs as text --------------------------------------------------------------------------------------------------
+
+
+def _changed_values(cfg: OnPolicyConfig | RNDConfig) -> dict[str, Any]:
+    """Return what a config has in place of its class's defaults, by field."""
+    values = {field: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
+    plain = lambda x: x.item() if isinstance(x, np.generic) else x
+    return {field.name: shown(field, plain(x)) for field, x in values.items() if x != default_of(field)}
+
+
+def as_toml(cfg: OnPolicyConfig) -> str:
+    """Return a config as a file of flags, for `--config`."""
+
+    def text(value):
+        if isinstance(value, dict):
+            return "{ " + ", ".join(f"{name} = {text(x)}" for name, x in value.items()) + " }"
+        return repr(value) if isinstance(value, float) else json.dumps(value)
+
+    values = _changed_values(cfg)
+    if cfg.rnd is not None:
+        values |= {"rnd": True} | {f"rnd_{name}": x for name, x in _changed_values(cfg.rnd).items()}
+    if "env_kwargs" in values:
+        values["env_kwargs"] = dict(values["env_kwargs"])
+    note = f"# with --env {values.pop('env')}\n" if ":" in values.get("env", "") else ""  # nothing of a file is imported
+    return note + "".join(f"{name} = {text(x)}\n" for name, x in values.items())
+
+
+def as_code(cfg: OnPolicyConfig | RNDConfig) -> str:
+    """Return a config as Python."""
+    code = lambda x: as_code(x) if isinstance(x, RNDConfig) else "math.inf" if x == math.inf else repr(x)
+    return f"{type(cfg).__name__}({', '.join(f'{name}={code(x)}' for name, x in _changed_values(cfg).items())})"

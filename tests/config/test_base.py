@@ -13,7 +13,7 @@ from purerl.config.documentation import shown
 from purerl.config.fields import is_float_leaf
 from purerl.runs.directory import _same
 from purerl.runs.run_batch import settled, swept
-from purerl.studies.writing import as_code
+from purerl.studies.tune import as_code
 
 LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if is_float_leaf(f)]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.studies.listing import listed
+from purerl.studies.reading import listed
 from tests.helpers.old_runs import OPTIONS, RUN, STOPPED, UPDATES, configs, digest, values
 
 # What a directory was made with is noted where it differs, once a version of anything has changed.

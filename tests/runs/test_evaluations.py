@@ -13,8 +13,7 @@ import purerl
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.rendering import render
-from purerl.studies.listing import listed
-from purerl.studies.reading import scored
+from purerl.studies.reading import listed, scored
 from tests.helpers.interrupted import StopAt, fitted
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import digest

@@ -6,9 +6,8 @@ import pytest
 import purerl
 from purerl.runs.analysis import plots, statistics
 from purerl.runs.analysis.plots import Curve
-from purerl.studies.compare import Comparison
-from purerl.studies.reading import Scored
-from purerl.studies.scores import summary_of
+from purerl.studies.comparison import Comparison
+from purerl.studies.reading import Scored, summary_of
 from purerl.studies.tasks import Task
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import purerl
 from purerl.cli import main
-from purerl.studies.listing import listed
+from purerl.studies.reading import listed
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import CFG, digest
 

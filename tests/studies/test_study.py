@@ -20,12 +20,15 @@ from scipy.stats import mannwhitneyu, trim_mean
 import purerl
 from purerl import Range, cli
 from purerl.runs.analysis import statistics
+from purerl.runs.storage.files import checksum
 from purerl.runs.trainer import Trainer
 from purerl.studies import space
 from purerl.studies import study as studies
 from purerl.studies import sweep as sweeps
-from purerl.studies.listing import listed
-from purerl.studies.rungs import check_rungs, going_on
+from purerl.studies.reading import listed
+from purerl.studies.rungs import RungTrainer, check_rungs, going_on
+from purerl.studies.search import Search
+from purerl.studies.steps import Step, step_of
 from purerl.studies.tasks import names_of, task_of
 from tests.benchmarks import pruning
 from tests.helpers.probes import ObsDependent, Varied
@@ -235,7 +238,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(trained, tmp_path):
     for got, want in zip(rest.results, whole.results, strict=True):
         assert digest(got.state) == digest(want.state)
         assert digest(got.metrics) == digest(want.metrics)
-    with pytest.raises(purerl.CheckpointMismatch, match="points: not those of the sweep"):
+    with pytest.raises(purerl.CheckpointMismatch, match=r"points: .* in sweep\.json, .* here"):
         purerl.sweep(SHORT, {"lr": [1e-3, 1e-1]}).fit(3, tmp_path / "s", **options)
     (tmp_path / "s" / "sweep.json").write_text("{")
     with pytest.raises(purerl.CheckpointCorrupt, match="is damaged"):
@@ -611,7 +614,7 @@ def test_an_interrupted_study_goes_on_with_the_same_trials(study, tmp_path):
     found = purerl.tune(TUNED, SPACE, directory=tmp_path, env=Varied(), watch=again.append, **OPTIONS)
     assert list(map(without_time, again)) == list(map(without_time, steps))
     assert (found.point, found.summary, found.finalists) == (whole.point, whole.summary, whole.finalists)
-    with pytest.raises(purerl.CheckpointMismatch, match="num_seeds: 2 in the study, 3 here"):
+    with pytest.raises(purerl.CheckpointMismatch, match=r"num_seeds: 2 in study\.json, 3 here"):
         purerl.tune(TUNED, SPACE, directory=tmp_path, env=Varied(), **{**OPTIONS, "num_seeds": 3})
 
 
@@ -633,15 +636,12 @@ def test_narrow_ranges_have_many_points():
 
 def untrained(score):
     """In place of `Study._train`: each trial has the score of its point at every rung."""
+    return lambda self, batch: (batch._replace(scores=tuple((score(point),) for point in batch.points)), [])
 
-    def train(self, rung, static, numbers):
-        points = tuple(self._found[number].point for number in numbers)
-        step = studies.Step(rung, static, tuple(numbers), points, tuple((score(point),) for point in points), (), 0, 0.0)
-        step = step._replace(kept=self._decide(step))
-        self._apply(step)
-        return step
 
-    return train
+def study_of(values, trials, options, home=None, pruner=None, objects=None, limit=lambda: None):
+    search = Search(TUNED, values, trials, options, None, pruner)
+    return studies.Study(search, RungTrainer(TUNED, options, objects or {}, limit), home, 0, limit)
 
 
 class NeverStops(optuna.pruners.BasePruner):
@@ -652,15 +652,9 @@ class NeverStops(optuna.pruners.BasePruner):
 def scored_by(scores, diverged=()):
     """In place of `Study._train`: each trial has the scores of its rate, at every rung."""
 
-    def train(self, rung, static, numbers):
-        points = tuple(self._found[number].point for number in numbers)
-        of = tuple(scores[point["lr"]] for point in points)
-        lost = tuple(n for n, point in zip(numbers, points, strict=True) if point["lr"] in diverged)
-        step = studies.Step(rung, static, tuple(numbers), points, of, (), 0, 0.0, lost)
-        step = step._replace(kept=self._decide(step))
-        self._keep(step, {}, {})
-        self._apply(step)
-        return step
+    def train(self, batch):
+        lost = tuple(n for n, point in zip(batch.trials, batch.points, strict=True) if point["lr"] in diverged)
+        return batch._replace(scores=tuple(scores[point["lr"]] for point in batch.points), diverged=lost), []
 
     return train
 
@@ -672,7 +666,7 @@ def test_a_trial_that_ended_no_episode_goes_on_and_one_that_diverged_stops(monke
     monkeypatch.setattr(studies.Study, "_train", scored_by(scores, diverged=(0.5,)))
     options = {"num_seeds": 2, "rungs": 2, "at_once": 6, "seed": 0, "objects": {}}
     for _ in range(2):
-        study = studies.Study(TUNED, {"lr": tuple(scores)}, 6, 0, options, tmp_path, None, None, {}, lambda: None)
+        study = study_of({"lr": tuple(scores)}, 6, options, home=tmp_path)
         while study.next():
             pass
         status = {trial.point["lr"]: trial.status for trial in study.trials()}
@@ -684,11 +678,11 @@ def test_a_trial_that_ended_no_episode_goes_on_and_one_that_diverged_stops(monke
 
 
 def test_studies_of_0_3_stopped_every_trial_without_a_score():
-    step = studies.Step(0, {}, (0, 1), ({"lr": 0.1}, {"lr": 0.2}), ((1.0,), (math.nan,)), (0,), 0, 0.0)
+    step = Step(0, {}, (0, 1), ({"lr": 0.1}, {"lr": 0.2}), ((1.0,), (math.nan,)), (0,), 0, 0.0)
     found = step._asdict() | {"scores": [[1.0], [None]], "drawn": []}
     del found["diverged"]
-    line = json.dumps(found | {"check": studies.checksum(json.dumps(found).encode()).hex()}).encode()
-    assert studies._step_of(line)[0].diverged == (1,)
+    line = json.dumps(found | {"check": checksum(json.dumps(found).encode()).hex()}).encode()
+    assert step_of(line).diverged == (1,)
 
 
 @pytest.mark.filterwarnings("ignore:2 times a trial went on unjudged:UserWarning")
@@ -737,7 +731,7 @@ def test_new_trials_are_drawn_where_those_before_were_good(monkeypatch):
     first, last = [], []
     for seed in range(5):
         options = {"num_seeds": 1, "rungs": 3, "at_once": 8, "seed": seed}
-        study = studies.Study(TUNED, values, 32, 0, options, None, None, None, {}, lambda: None)
+        study = study_of(values, 32, options)
         while study.next():
             pass
         distances = [far(trial.point) for trial in sorted(study.trials(), key=lambda trial: trial.number)]
@@ -750,9 +744,8 @@ def test_of_more_programs_than_batches_not_the_first_are_tried(values, monkeypat
     tried = []
     monkeypatch.setattr(studies.Study, "_train", untrained(lambda point: tried.append(point["num_epochs"]) or 1.0))
     limit = lambda: "enough" if len(tried) >= 6 else None
-    monkeypatch.setattr(studies.Study, "next", lambda self: None if limit() else self._train(*self._new_batch()))
     options = {"num_seeds": 1, "rungs": 1, "at_once": 1, "seed": 0}
-    study = studies.Study(TUNED, values, 6, 0, options, None, None, None, {}, limit)
+    study = study_of(values, 6, options, limit=limit)
     while study.next():
         pass
     assert tried != [1, 2, 3, 4, 5, 6]
@@ -892,9 +885,7 @@ def alone():
 def test_a_trial_has_the_scores_of_its_run_alone_in_every_rung(from_disk, alone, tmp_path):
     """Two of four trials are trained side by side, and each goes on from a state of its own."""
     options = {"num_seeds": 2, "rungs": 2, "at_once": 2, "seed": 0, "objects": {}}
-    make = lambda: studies.Study(
-        TUNED, {"lr": RATES}, 4, 0, options, tmp_path, None, NeverStops(), {"env": Varied()}, lambda: None
-    )
+    make = lambda: study_of({"lr": RATES}, 4, options, home=tmp_path, pruner=NeverStops(), objects={"env": Varied()})
     study, steps = make(), []
     while step := study.next():
         steps.append(step)

@@ -1,0 +1,257 @@
+"""The scores of entries on tasks: statistics, tables and pictures, as Agarwal et al. 2021 (arXiv:2108.13264) ask for them."""
+
+import csv
+import dataclasses
+import io
+import itertools
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from purerl.core.errors import ConfigError, Problem
+from purerl.runs.analysis import statistics
+from purerl.runs.storage.files import atomic_write, write_errors
+from purerl.studies.reading import Scored
+
+POINTS = 40  # of a curve or a profile
+ENTRIES_IN_PAIRS = 6  # of more, each is compared with the first alone
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Scores of several entries on the same tasks; what `purerl.compare` returns. Prints as tables.
+
+    Attributes:
+        entries: from the name of each to its scores, by task.
+        reference: of each task the scores that are 0 and 1 when normalised; None without a reference.
+        protocol: what the scores are, in a sentence, and a note if the intervals are of few seeds.
+
+    Example:
+        >>> comparison = purerl.compare({"ours": ["runs/a"], "again": ["runs/a"]})
+        >>> comparison.improvement("ours", "again")[0]
+        0.5
+    """
+
+    entries: dict[str, dict[str, Scored]]
+    reference: dict[str, tuple[float, float]] | None
+    protocol: str
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Return the tasks, which every entry has."""
+        return tuple(next(iter(self.entries.values())))
+
+    @property
+    def note(self) -> str:
+        """Return a note on intervals of few seeds; "" if every entry has enough."""
+        return statistics.few_seeds(len(x.scores) for of_tasks in self.entries.values() for x in of_tasks.values())
+
+    @property
+    def can_pool(self) -> bool:
+        """Return True if scores of all tasks may be put together: there is one task, or they are normalised."""
+        return len(self.tasks) == 1 or self.reference is not None
+
+    def scores(self, entry: str, task: str) -> np.ndarray:
+        """Return the scores of an entry on a task, `[seeds]`, as they were measured."""
+        return self.entries[entry][task].scores
+
+    def normalized(self, entry: str) -> list[np.ndarray]:
+        """Return the scores of an entry on each task, `[seeds]`: 0 and 1 are those of the reference; without one as measured."""
+        return [self._normal(task, self.scores(entry, task)) for task in self.tasks]
+
+    def _normal(self, task: str, scores: np.ndarray) -> np.ndarray:
+        low, high = self.reference[task] if self.reference else (0.0, 1.0)
+        return (scores - low) / (high - low)
+
+    def aggregate(self, entry: str) -> tuple[float, float, float]:
+        """Return the interquartile mean over seeds and tasks, and the ends of its 95 % stratified bootstrap interval.
+
+        Raises:
+            ConfigError: scores of several tasks are not normalised.
+        """
+        if not self.can_pool:
+            raise ConfigError([Problem("reference", None, "scores of several tasks can be pooled only if they are normalised")])
+        scores = self.normalized(entry)
+        low, high = statistics.stratified_interval(scores)
+        return float(statistics.iqm(np.concatenate(scores))), float(low), float(high)
+
+    def of_task(self, entry: str, task: str) -> tuple[float, float, float]:
+        """Return the interquartile mean over the seeds of one task, as measured, and the ends of its 95 % bootstrap interval."""
+        scores = self.scores(entry, task)
+        low, high = statistics.interval(scores)
+        return float(statistics.iqm(scores)), float(low), float(high)
+
+    def improvement(self, entry: str, other: str) -> tuple[float, float, float]:
+        """The probability that a run of an entry scores above one of another, the mean over tasks, and its 95 % interval."""
+        ours, theirs = ([self.scores(name, task) for task in self.tasks] for name in (entry, other))
+        return statistics.improvement(ours, theirs), *statistics.improvement_interval(ours, theirs)
+
+    def profile(self, entry: str, thresholds: np.ndarray) -> np.ndarray:
+        """Return the share of runs whose normalised score is above each threshold, the mean over tasks, `[thresholds]`."""
+        return statistics.profile(self.normalized(entry), thresholds)
+
+    def efficiency(self, entry: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the interquartile mean after each share of training: shares, centre, low and high end, `[points]` each.
+
+        Before the first episode of a run ends, its first value stands.
+        """
+        shares = np.linspace(0, 1, POINTS + 1)[1:]
+        at = [self._normal(task, _at(self.entries[entry][task], shares)) for task in self.tasks]
+        return shares, statistics.iqm(np.concatenate(at)), *statistics.stratified_interval(at, resamples=1000)
+
+    def pairs(self) -> Iterator[tuple[str, str]]:
+        """Return the pairs of entries that are compared."""
+        for i, name in enumerate(list(self.entries)[: None if len(self.entries) <= ENTRIES_IN_PAIRS else 1]):
+            yield from ((name, other) for other in list(self.entries)[i + 1 :])
+
+    # --- as text and pictures -----------------------------------------------------------------------------------------
+
+    def rows(self) -> tuple[list[str], list[list[str]]]:
+        """Return the table of interquartile means: its columns, and a row for each entry."""
+        words = lambda numbers: statistics.with_interval(numbers, _short)
+        pooled = len(self.tasks) > 1 and self.can_pool
+        columns = ["", "seeds", *self.tasks, *(["all, normalised"] if pooled else [])]
+        rows = []
+        for name, of_tasks in self.entries.items():
+            seeds = sorted({len(x.scores) for x in of_tasks.values()})
+            cells = [words(self.of_task(name, task)) for task in self.tasks]
+            rows.append([name, "-".join(map(str, seeds)), *cells, *([words(self.aggregate(name))] if pooled else [])])
+        return columns, rows
+
+    def pair_rows(self) -> tuple[list[str], list[list[str]]]:
+        """Return the table of probabilities of improvement: its columns, and a row for each pair."""
+        words = lambda numbers: statistics.with_interval(numbers, "{:.2f}".format)
+        rows = [[ours, theirs, words(self.improvement(ours, theirs))] for ours, theirs in self.pairs()]
+        return ["X", "Y", "P(X > Y)"], rows
+
+    def markdown(self) -> str:
+        """Both tables, and the protocol."""
+        line = lambda cells: "| " + " | ".join(cells) + " |"
+        tables = [[line(x), "|" + "---|" * len(x), *map(line, rows), ""] for x, rows in (self.rows(), self.pair_rows()) if rows]
+        return "\n".join([*itertools.chain(*tables), self.protocol, ""])
+
+    __str__ = markdown
+
+    def latex(self) -> str:
+        """Return the first table for a paper, with booktabs, and the protocol as its caption."""
+        signs = {ord(sign): f"\\{sign}" for sign in "&%_#$"} | {ord(">"): "$>$"}
+        columns, rows = self.rows()
+        head, *body = [" & ".join(cell.translate(signs) for cell in row) + r" \\" for row in (columns, *rows)]
+        parts = (
+            r"\begin{table}",
+            r"\centering",
+            r"\begin{tabular}{l" + "r" * (len(columns) - 1) + "}",
+            *(r"\toprule", head, r"\midrule", *body, r"\bottomrule"),
+            r"\end{tabular}",
+            r"\caption{" + self.protocol.translate(signs) + "}",
+            r"\end{table}",
+        )
+        return "\n".join(parts) + "\n"
+
+    def to_json(self) -> str:
+        """Return every score, with the protocol and what was computed of them."""
+        raw = {
+            name: {task: {"seeds": x.seeds, "scores": x.scores.tolist()} for task, x in of_tasks.items()}
+            for name, of_tasks in self.entries.items()
+        }
+        computed = {name: {task: self.of_task(name, task) for task in self.tasks} for name in self.entries}
+        pooled = {name: self.aggregate(name) for name in self.entries} if self.can_pool else None
+        pairs = [[ours, theirs, *self.improvement(ours, theirs)] for ours, theirs in self.pairs()]
+        found = {"protocol": self.protocol, "reference": self.reference, "scores": raw, "iqm": computed, "all": pooled}
+        plain = json.loads(json.dumps(found | {"improvement": pairs}), parse_constant=lambda _: None)  # JSON has no NaN
+        return json.dumps(plain, indent=1)
+
+    def csv(self) -> str:
+        """Return every score, one a line."""
+        text = io.StringIO()
+        rows = csv.writer(text, lineterminator="\n")
+        every = ((name, task, one) for name, of_tasks in self.entries.items() for task, one in of_tasks.items())
+        rows.writerow(["entry", "task", "seed", "score"])
+        rows.writerows([name, task, *x] for name, task, one in every for x in zip(one.seeds, one.scores.tolist(), strict=True))
+        return text.getvalue()
+
+    def draw(self, out: str | os.PathLike) -> Any:
+        """One picture: sample efficiency, performance profile, and probabilities of improvement. Returns the figure."""
+        from matplotlib.figure import Figure
+
+        panels = [self._draw_efficiency, self._draw_profiles] if self.can_pool else []
+        panels += [self._draw_pairs] if list(self.pairs()) else []
+        count = max(1, len(panels))
+        figure = Figure(figsize=(4.6 * count, 3.8), layout="constrained")
+        for draw, axes in zip(panels, figure.subplots(1, count, squeeze=False)[0], strict=False):
+            draw(axes)
+        figure.suptitle(self.note, fontsize="small", color="tab:red")
+        with write_errors(out):
+            figure.savefig(out, dpi=150)
+        return figure
+
+    @property
+    def _unit(self) -> str:
+        return "normalised score" if self.reference else "return"
+
+    def _draw_efficiency(self, axes: Any) -> None:
+        for name in self.entries:
+            shares, centre, low, high = self.efficiency(name)
+            (line,) = axes.plot(shares, centre, label=name)
+            axes.fill_between(shares, low, high, color=line.get_color(), alpha=0.25, lw=0)
+        axes.set(xlabel="share of training", ylabel=f"interquartile mean of the {self._unit}")
+        axes.set_title("sample efficiency, 95 % interval", fontsize="medium")
+        axes.legend(fontsize="small")
+        axes.grid(alpha=0.3)
+
+    def _draw_profiles(self, axes: Any) -> None:
+        every = np.concatenate([x for name in self.entries for x in self.normalized(name)])
+        thresholds = np.linspace(every.min(), every.max(), 200)
+        for name in self.entries:
+            axes.plot(thresholds, self.profile(name, thresholds), drawstyle="steps-post")
+        axes.set(xlabel=f"{self._unit} x", ylabel="share of runs above x")
+        axes.set_title("performance profile", fontsize="medium")
+        axes.grid(alpha=0.3)
+
+    def _draw_pairs(self, axes: Any) -> None:
+        pairs = list(self.pairs())[::-1]
+        for i, (ours, theirs) in enumerate(pairs):
+            middle, low, high = self.improvement(ours, theirs)
+            axes.barh(i, high - low, left=low, height=0.5, alpha=0.4)
+            axes.plot([middle, middle], [i - 0.25, i + 0.25], color="black")
+        axes.set_yticks(range(len(pairs)), [f"{a}\n> {b}" for a, b in pairs], fontsize="small")
+        axes.axvline(0.5, color="grey", lw=1, ls=":")
+        axes.set_xlim(0, 1)
+        axes.set_title("probability of improvement", fontsize="medium")
+
+    def write(self, out: str | os.PathLike) -> None:
+        """Writes a file: .md, .tex, .json, .csv, or a picture.
+
+        Raises:
+            ConfigError: of another kind.
+            CheckpointError: it could not be written.
+        """
+        from matplotlib.figure import Figure
+
+        texts = {".md": self.markdown, ".tex": self.latex, ".json": self.to_json, ".csv": self.csv}
+        suffix = pathlib.Path(out).suffix
+        pictures = [f".{x}" for x in Figure().canvas.get_supported_filetypes()]
+        if suffix in texts:
+            with write_errors(out):
+                atomic_write(pathlib.Path(out), texts[suffix]().encode())
+        elif suffix in pictures:
+            self.draw(out)
+        else:
+            raise ConfigError([Problem("out", str(out), f"must end in {', '.join([*texts, '.png', '.pdf', '.svg'])}")])
+
+
+def _at(one: Scored, shares: np.ndarray) -> np.ndarray:
+    """Return a learning curve at shares of training, `[seeds, points]`."""
+    filled = []
+    for row in one.curve:
+        seen = ~np.isnan(row)
+        filled.append(np.interp(shares * one.steps[-1], one.steps[seen], row[seen]))
+    return np.array(filled)
+
+
+def _short(number: float) -> str:
+    return f"{number:.3g}" if abs(number) < 10 else f"{number:.1f}"

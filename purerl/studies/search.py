@@ -1,0 +1,174 @@
+"""The points of new trials, as Optuna proposes them from the steps so far."""
+
+import dataclasses
+import logging
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from purerl.config.base import OnPolicyConfig
+from purerl.core.errors import ConfigError, Problem
+from purerl.studies import space
+from purerl.studies.steps import Step, trials_of
+
+FIRST_DRAWS = 8  # that TPE makes at random, at least
+MOST_LISTED = 100_000  # combinations of static fields
+
+Point = dict[str, Any]
+
+
+@dataclasses.dataclass
+class Search:
+    """Proposes new trials, stops trials if there is a pruner, and weighs parameters. All from the steps; Optuna keeps nothing.
+
+    Args:
+        cfg, values, trials, sampler, pruner: as `tune` takes them.
+        options: what a study that goes on must have as before: num_seeds, rungs, at_once, seed, and the objects in words.
+    """
+
+    cfg: OnPolicyConfig
+    values: dict[str, space.Values]
+    trials: int
+    options: dict[str, Any]
+    sampler: Callable[[int], Any] | None = None
+    pruner: Any = None
+
+    def __post_init__(self) -> None:
+        self._optuna = _import_optuna()
+        self._attrs: dict[int, dict[str, Any]] = {}  # what samplers and pruners noted of trials
+        self._distributions = {path: self._distribution_of(path, x) for path, x in self.values.items()}
+
+    def _distribution_of(self, path: str, values: space.Values) -> Any:
+        kinds = self._optuna.distributions
+        if isinstance(values, tuple):
+            return kinds.CategoricalDistribution(list(map(_word, values)))
+        if space.is_int_field(self.cfg, path):
+            return kinds.IntDistribution(int(values.low), int(values.high), log=values.log)
+        return kinds.FloatDistribution(values.low, values.high, log=values.log)
+
+    def new_batch(self, steps: Sequence[Step]) -> Step | None:
+        """Return new trials, all of one program; None if there are enough.
+
+        Where all points, or all programs of one point each, can be listed, they are tried once each.
+        """
+        known = [trial.point for trial in trials_of(steps, self.options["rungs"]).values()]
+        count, points = min(self.options["at_once"], self.trials - len(known)), space.num_points(self.cfg, self.values)
+        is_static = all(space.is_static(self.cfg, path) for path in self.values)
+        if count <= 0:
+            return None
+        if points <= self.trials or (is_static and points <= MOST_LISTED):
+            tried = {space.in_words(point, space.EXACT) for point in known}
+            untried = [x for x in space.all_points(self.values) if space.in_words(x, space.EXACT) not in tried]
+            if points > self.trials:  # the first ones would be no fair sample
+                np.random.default_rng([self.options["seed"], len(known)]).shuffle(untried)
+            found = [x for x in untried if self._static(x) == self._static(untried[0])][:count]
+            drawn = list(map(self._drawn_of, found))
+        else:
+            drawn = self._ask(steps, known, count)
+            found = list(map(self._point_of, drawn))
+        if not found:
+            return None
+        numbers = tuple(range(len(known), len(known) + len(found)))
+        return Step(0, self._static(found[0]), numbers, tuple(found), drawn=tuple(drawn))
+
+    def _ask(self, steps: Sequence[Step], known: list[Point], count: int) -> list[Point]:
+        """Return what Optuna draws for new trials. With batches enough each program is tried before Optuna chooses one."""
+        static, fixed = {path: x for path, x in self.values.items() if space.is_static(self.cfg, path)}, {}
+        if space.num_points(self.cfg, static) <= -(-self.trials // self.options["at_once"]):
+            tried = [self._static(point) for point in known]
+            fixed = next((self._drawn_of(x) for x in space.all_points(static) if self._static(x) not in tried), {})
+        states, samplers, drawn = self._optuna.trial.TrialState, self._optuna.samplers, []
+        seed, startup = self.options["seed"] + 1 + len(steps), max(self.options["at_once"], FIRST_DRAWS)
+        tpe = {"multivariate": True, "constant_liar": True, "n_startup_trials": startup}
+        sampler = samplers.TPESampler(seed=seed, **tpe) if self.sampler is None else self.sampler(seed)
+        # To TPE a trial that still runs is a bad one, and no reason to stop drawing at random. The better half of a rung waits.
+        study = self._study(steps, states.PRUNED if self.sampler is None else states.RUNNING)
+        for _ in range(count):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that what is fixed is experimental
+                study.sampler = samplers.PartialFixedSampler(fixed, sampler) if fixed else sampler
+                trial = study.ask(self._distributions)
+            drawn.append(trial.params)
+            fixed = {path: trial.params[path] for path in static}
+        self._attrs |= {trial.number: trial.system_attrs for trial in study.trials}
+        return drawn
+
+    def pruned(self, steps: Sequence[Step], step: Step) -> set[int]:
+        """Return the trials of a new step that the pruner stops."""
+        study = self._study([*steps, step._replace(kept=step.trials)], self._optuna.trial.TrialState.RUNNING)
+        trials = {number: study.get_trials(deepcopy=False)[number] for number in step.trials}
+        found = {number for number, trial in trials.items() if number not in step.unknown and self.pruner.prune(study, trial)}
+        self._attrs |= {trial.number: trial.system_attrs for trial in study.trials}
+        return found
+
+    def importance(self, steps: Sequence[Step]) -> dict[str, float]:
+        """Return the share of the variance of completed trials' scores that each parameter explains; {} if it is not known."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                study = self._study(steps, self._optuna.trial.TrialState.RUNNING)
+                return {path: float(x) for path, x in self._optuna.importance.get_param_importances(study).items()}
+        except (ValueError, RuntimeError, ImportError):  # too few trials, or all alike
+            return {}
+
+    def _study(self, steps: Sequence[Step], waiting: Any) -> Any:
+        """Return a study of Optuna's with all trials so far, in which those that wait have the state `waiting`."""
+        states, drawn, values = self._optuna.trial.TrialState, {}, {}
+        for step in steps:
+            drawn |= zip(step.trials, step.drawn, strict=False)
+            for number, value in zip(step.trials, step.values, strict=True):
+                values.setdefault(number, {}).update({} if number in step.unknown else {2**step.rung: value})
+        study = self._optuna.create_study(direction="maximize", pruner=self.pruner)
+        for number, trial in sorted(trials_of(steps, self.options["rungs"]).items()):
+            state = {"completed": states.COMPLETE, "waiting": waiting}.get(trial.status, states.PRUNED)
+            if (trial.completed and math.isnan(trial.score)) or (state == waiting == states.PRUNED and not values[number]):
+                state = states.FAIL  # nothing is known of it
+            made = self._optuna.trial.create_trial(
+                state=state,
+                value=trial.score if state == states.COMPLETE else None,
+                params=drawn.get(number) or self._drawn_of(trial.point),  # the first studies did not keep them
+                distributions=self._distributions,
+                intermediate_values=values[number],
+                system_attrs=self._attrs.get(number),
+            )
+            study.add_trial(made)
+        return study
+
+    def restore(self, point: Point) -> Point:
+        """Return a point that was read as JSON as it was before."""
+        return self._point_of(self._drawn_of(point))
+
+    def _point_of(self, drawn: Point) -> Point:
+        """Return a point as its config has it: numbers with the digits that tell a hundred steps of a range apart."""
+        point = dict(drawn)
+        for path, x in self.values.items():
+            if isinstance(x, tuple):
+                point[path] = x[[_word(value) for value in x].index(drawn[path])]
+            elif not space.is_int_field(self.cfg, path):
+                point[path] = min(max(float(f"{drawn[path]:.{x.digits}g}"), x.low), x.high)
+        return point
+
+    def _drawn_of(self, point: Point) -> Point:
+        """Return a point as Optuna has it."""
+        return {path: _word(x) if isinstance(self.values[path], tuple) else x for path, x in point.items()}
+
+    def _static(self, point: Point) -> Point:
+        return space.static_values(self.cfg, point)
+
+
+def _word(value: Any) -> str:
+    return space.value_in_words(value, space.EXACT)
+
+
+def _import_optuna() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its progress bars, about notebooks
+            import optuna
+    except ImportError as error:
+        raise ConfigError([Problem("tune", "optuna", "is not installed: pip install 'purerl[tune]'")]) from error
+    logging.getLogger("optuna").setLevel(logging.WARNING)
+    return optuna

@@ -1,0 +1,121 @@
+"""The steps of a study, the lines of its journal, and the trials that follow from them."""
+
+import json
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from purerl.runs.storage.files import checksum
+from purerl.studies import space
+
+
+class Step(NamedTuple):
+    """A batch of trials that trained to the end of a rung: a line of the journal.
+
+    rung: from 0.
+    static: what its program was made with, by field.
+    trials: their numbers.
+    points: the values of each, by field.
+    scores: `[trials][seeds]`, the mean return of each at the end of the rung; NaN where no episode ended, or the run diverged.
+    kept: the numbers of trials that go on to the next rung, or in the last one completed it.
+    env_steps: environment steps that it took.
+    seconds: that it took.
+    diverged: the numbers of trials of which a run diverged.
+    drawn: in the first rung the parameters of each as Optuna drew them: numbers of points are rounded.
+    """
+
+    rung: int
+    static: dict[str, Any]
+    trials: tuple[int, ...]
+    points: tuple[dict[str, Any], ...]
+    scores: tuple[tuple[float, ...], ...] = ()
+    kept: tuple[int, ...] = ()
+    env_steps: int = 0
+    seconds: float = 0.0
+    diverged: tuple[int, ...] = ()
+    drawn: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def values(self) -> list[float]:
+        """Return the mean of each trial over seeds; NaN if a seed has no score."""
+        return [float(np.mean(scores)) for scores in self.scores]
+
+    @property
+    def unknown(self) -> list[int]:
+        """Return the numbers of trials that cannot be judged: with some seed no episode ended."""
+        return [n for n, value in zip(self.trials, self.values, strict=True) if math.isnan(value) and n not in self.diverged]
+
+
+class Trial(NamedTuple):
+    """A config that was tried.
+
+    number: from 0.
+    point: its values, by field.
+    rung: the last one that it finished, from 0.
+    status: `waiting` for its next rung, `stopped` by the pruner, `diverged`, or `completed`.
+    scores: `[seeds]` at the end of that rung; NaN of a seed that diverged, or with which no episode ended.
+    """
+
+    number: int
+    point: dict[str, Any]
+    rung: int
+    status: str
+    scores: np.ndarray
+
+    @property
+    def completed(self) -> bool:
+        """Return True if the trial was trained to the end."""
+        return self.status == "completed"
+
+    @property
+    def score(self) -> float:
+        """Return the mean over the seeds that have a score; NaN without any."""
+        known = self.scores[np.isfinite(self.scores)]
+        return float(np.mean(known)) if known.size else math.nan
+
+    @property
+    def rank(self) -> tuple[bool, float]:
+        """Return the key to sort trials by, the best first: those with a score of every seed come before others."""
+        return not np.isfinite(self.scores).all(), -np.nan_to_num(self.score, nan=-np.inf)
+
+
+def trials_of(steps: Iterable[Step], rungs: int) -> dict[int, Trial]:
+    """Return the trials after these steps by number, those that were trained last at the end."""
+    found = {}
+    for step in steps:
+        going = "completed" if step.rung + 1 == rungs else "waiting"
+        for number, point, scores in zip(step.trials, step.points, step.scores, strict=True):
+            status = going if number in step.kept else "diverged" if number in step.diverged else "stopped"
+            found.pop(number, None)
+            found[number] = Trial(number, point, step.rung, status, np.array(scores))
+    return found
+
+
+def line_of(step: Step) -> bytes:
+    """Return the line of a step, with a checksum."""
+    found = step._asdict()
+    found["points"] = [{path: space.to_json(x) for path, x in point.items()} for point in step.points]
+    found["scores"] = [[x if math.isfinite(x) else None for x in row] for row in step.scores]
+    return json.dumps({**found, "check": checksum(json.dumps(found).encode()).hex()}).encode() + b"\n"
+
+
+def step_of(line: bytes) -> Step | None:
+    """Return the step of a line, or None if it is damaged."""
+    try:
+        found = json.loads(line)
+        mark = found.pop("check")
+        if checksum(json.dumps(found).encode()).hex() != mark:
+            return None
+        scores = np.array(found["scores"], float)  # with NaN for null
+        without = [n for n, row in zip(found["trials"], scores, strict=True) if not np.isfinite(row).all()]
+        found |= {"scores": scores.tolist(), "diverged": found.get("diverged", without)}  # 0.3 stopped all without a score
+        found["points"] = [{path: _tuples(x) for path, x in point.items()} for point in found["points"]]
+        return Step(**{name: _tuples(x) for name, x in found.items()})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
