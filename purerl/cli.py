@@ -34,7 +34,7 @@ from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.rendering import render
 from purerl.runs.analysis.statistics import few_seeds, with_interval
-from purerl.runs.compile_cache import cache_directory, cached_programs, clear_cache, compile_cache
+from purerl.runs.compile_cache import cache_directory, cached_programs, compile_cache
 from purerl.runs.devices import use_cores
 from purerl.runs.directory import Run, load, saved_values
 from purerl.runs.fit import fit
@@ -503,7 +503,8 @@ def _cache(command: Cache) -> int:
         print("off: the environment variable PURERL_CACHE says so")
         return 0
     if command.clear:
-        clear_cache()
+        for file in (*directory.glob("*-cache"), *directory.glob("*-atime")):
+            file.unlink(missing_ok=True)
     programs = cached_programs()
     megabytes = sum(program.stat().st_size for program in programs) / 1e6
     print(f"{directory}: {len(programs)} programs, {megabytes:.0f} MB")
