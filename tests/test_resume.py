@@ -54,7 +54,7 @@ def whole():
 def test_d3_stopped_after_every_update_and_resumed(whole, tmp_path):
     for update in range(1, UPDATES):
         stopped(tmp_path, update)
-        with open(tmp_path / "curves.bin", "ab") as file:
+        with open(tmp_path / "curves.jsonl", "ab") as file:
             file.write(bytes(1000))  # rows that a kill would leave behind its last checkpoint
     result = fitted(directory=tmp_path)
     assert digest(result.state) == digest(whole.state)
@@ -186,7 +186,7 @@ def test_fit_keeps_its_directory_to_itself(tmp_path):
 def test_what_cannot_be_drawn_is_refused_before_anything_is_compiled(tmp_path):
     with pytest.raises(purerl.ConfigError, match="no way of drawing it"):
         fitted(2, directory=tmp_path / "a", eval_every=1, render_every=1)
-    assert not (tmp_path / "a" / "curves.bin").exists()
+    assert not (tmp_path / "a" / "curves.jsonl").exists()
 
 
 def test_a_state_before_any_update_can_be_saved(tmp_path):

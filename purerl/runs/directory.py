@@ -2,7 +2,7 @@
 
 checkpoints/       the newest and the lasting ones, by number of updates
 best/              the state of each run at its best evaluation
-curves.bin         metrics, see `purerl.runs.storage.curves`
+curves.jsonl       metrics, see `purerl.runs.storage.curves`
 evaluations.jsonl  evaluations
 renders/           drawings of evaluations
 
@@ -47,7 +47,7 @@ from purerl.runs.storage.checkpoint import (
     prepare,
     saved_updates,
 )
-from purerl.runs.storage.curves import read_header
+from purerl.runs.storage.curves import FILE, read_header
 from purerl.runs.storage.files import read_errors
 from purerl.train import Train
 
@@ -83,7 +83,7 @@ class Directory:
                 by_first(functools.partial(prepare, path / name))
             self._checkpoints = Store(path / "checkpoints", self._keep, self._keep_every)
             self.best = Store(path / "best", keep=2)
-            for name in ("curves.bin", "evaluations.jsonl"):
+            for name in (FILE, "evaluations.jsonl"):
                 if (path / name).is_dir():
                     raise ConfigError([Problem("directory", str(path), f"{name} in it is a directory")])
             self._open = entered.pop_all()
@@ -430,7 +430,7 @@ def saved_layout(directory: pathlib.Path | None) -> int:
     """Return how many devices each run of a directory had; 1 without a checkpoint, and where there are no longer so many."""
     if directory is None or not saved_updates(directory / "checkpoints"):
         return 1
-    header = read_header(directory / "curves.bin")  # which does not start JAX, as Orbax does
+    header = read_header(directory / FILE)  # which does not start JAX, as Orbax does
     if header is None or header.devices_per_run == 1:
         return 1
     use_cores()
@@ -461,7 +461,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
     if isinstance(train, DataParallel):
         check_replicas(state, train.axis_name)
     path, train = by_first(lambda: checkpoint.run_directory(directory)) or _absolute(directory), _whole(train)
-    if (path / "curves.bin").exists():
+    if (path / FILE).exists():
         raise ConfigError([Problem("directory", str(path), "has a run of fit, which saves its states itself; name another one")])
     with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:
         home.save(int(state.clock), {"state": on_host(state)}, {"seconds": 0.0})

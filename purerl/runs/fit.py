@@ -41,7 +41,7 @@ from purerl.runs.logging.recorders import Reports
 from purerl.runs.processes import agreed, by_first, from_first, is_first, on_host, placed, process_count
 from purerl.runs.stopping import STOPPED, Rule, Stopping
 from purerl.runs.storage.checkpoint import Checkpoint, describe, run_directory, to_tree
-from purerl.runs.storage.curves import Curves, Header, pending_of
+from purerl.runs.storage.curves import FILE, Curves, Header, row_dtype
 from purerl.runs.storage.files import write_errors
 from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.runs.watch import MetricWatch
@@ -196,9 +196,9 @@ def fit(
     layout = {"exact": exact, "share": 1 if exact else runs.share, "devices_per_run": devices_per_run}
     who = identity(runs.train, runs.cfg, seed, num_seeds, **layout)
     with compile_cache(), Directory(path, who, type(cfg), keep, keep_every) as home, contextlib.ExitStack() as stack:
-        rows = (runs.row(), cfg.metrics_every, cfg.metrics_every * plan.batch_size, runs.pairs, runs.differ)
+        rows = (row_dtype(runs.row()), cfg.metrics_every, cfg.metrics_every * plan.batch_size, runs.pairs, runs.differ)
         row = Header(*rows, devices_per_run)
-        curves = stack.enter_context(contextlib.closing(Curves(row, home.file("curves.bin"))))
+        curves = stack.enter_context(contextlib.closing(Curves(row, home.file(FILE))))
         template = runs.template()
         saved = shared(home.saved(resume, plan, describe({"state": template})))
         if saved is None and init_from is not None:
@@ -217,11 +217,10 @@ def fit(
                 raise NotFiniteError(f"{label} had diverged when {path} was saved; on_nonfinite='ignore' goes on with the others")
             state = _restored(saved, template, fresh)
             state = host_environments.restored(runs, state, fresh, saved) if runs.on_host else state
-            curves.pending = pending_of(saved.arrays, row.row)
         elif init_from is not None:
             state = runs.restart(warm_start(state, init_from, runs.train.action_unit))
-        curves.begin(updates)
-        stopping = Stopping(stop_when, (eval_every, stop_every), row, saved and (saved.arrays, saved.record))
+        by_first(lambda: curves.begin(updates))
+        stopping = Stopping(stop_when, (eval_every, stop_every), row.row, saved and (saved.arrays, saved.record))
         began, saved_updates = (updates, seconds), updates
         report = stack.enter_context(Reports(recorders, Progress(plan, runs.labels, updates, seconds, {}, began)))
         expected = saved.record.get("evaluations", 0) if saved is not None else 0
@@ -263,7 +262,7 @@ def fit(
                 more = {"seconds": seconds, "evaluations": len(evaluations), "evaluated": evaluated, "finite": finite.tolist()}
                 more |= {"stopped_by": stopped_by if isinstance(stopped_by, str) else None}
                 outside = {"environments": host_environments.saved(state)} if runs.on_host else {}
-                home.save(updates, {"state": whole, "pending": curves.pending, **stopping.saved, **outside}, more)
+                home.save(updates, {"state": whole, **stopping.saved, **outside}, more)
             saved_updates = updates
 
         def is_over():

@@ -61,7 +61,7 @@ def _listed(directory: pathlib.Path) -> Listed:
         record = newest_record(directory)
     except CheckpointError as error:
         return Listed(directory, "", "", 0, 0, 0, np.nan, "running" if running else str(error).split(" in ")[0], size)
-    header = curves.read_header(directory / "curves.bin")
+    header = curves.read_header(directory / curves.FILE)
     runs = len(header.runs) if header is not None else num_runs(record)
     values = record["config"]
     steps, total = record["updates"] * values["num_envs"] * values["num_steps"], int(values["total_timesteps"])

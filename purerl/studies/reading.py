@@ -55,7 +55,7 @@ def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
         raise CheckpointError(f"there is no directory {folder}")
     found = []
     for place, folders, files in os.walk(top):
-        if "checkpoints" in folders or "curves.bin" in files:
+        if "checkpoints" in folders or curves.FILE in files:
             found.append(pathlib.Path(place))
             folders.clear()
         folders.sort()
@@ -109,7 +109,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         CheckpointError: something that is needed is not there.
     """
     record = newest_record(directory)
-    if not (directory / "curves.bin").exists():
+    if not (directory / curves.FILE).exists():
         raise CheckpointError(f"no metrics in {directory}")
     metrics, header = curves.read(directory)
     lines = curves_in(directory, metrics, header, "episode_return")
