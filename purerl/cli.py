@@ -36,12 +36,12 @@ from purerl.runs.analysis.rendering import render
 from purerl.runs.analysis.statistics import few_seeds, with_interval
 from purerl.runs.compile_cache import cache_directory, cached_programs, compile_cache
 from purerl.runs.devices import use_cores
-from purerl.runs.directory import Run, load, saved_values
 from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
 from purerl.runs.logging.console import LiveLine, closing_table, evaluation_table, table_of
 from purerl.runs.logging.progress import Progress
 from purerl.runs.processes import by_first, is_first, join, process_count
+from purerl.runs.run import Run, load, saved_values
 from purerl.runs.stopping import STOPPED, at_return
 from purerl.studies import space
 from purerl.studies.compare import compare

@@ -15,7 +15,8 @@ import pytest
 
 import purerl
 from purerl.runs.storage import checkpoint
-from purerl.runs.storage.checkpoint import Store, run_directory
+from purerl.runs.storage.checkpoint import Store
+from purerl.runs.storage.lock import run_directory
 from tests.probes import Varied
 from tests.test_resume import StopAt, fitted
 from tests.tiny import digest

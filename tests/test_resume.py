@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.runs.directory import warm_start
 from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard
 from purerl.runs.storage import checkpoint
+from purerl.runs.warm_start import warm_start
 from tests.probes import Varied
 from tests.test_bad_input import compiles
 from tests.tiny import CFG, digest, tiny
@@ -261,7 +261,7 @@ def test_resume_is_a_choice(tmp_path):
 @pytest.mark.slow
 def test_other_versions_and_devices_are_noted(tmp_path, monkeypatch):
     stopped(tmp_path, 3)
-    monkeypatch.setattr("purerl.runs.storage.checkpoint.PACKAGES", ("purerl",))
+    monkeypatch.setattr("purerl.runs.storage.objects.PACKAGES", ("purerl",))
     monkeypatch.setattr("purerl.__version__", "x")
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0")
     with pytest.warns(UserWarning, match=r"not bit-identically: purerl .* then, 0\.0 now"):
@@ -288,20 +288,6 @@ def test_a_directory_has_one_writer_and_many_readers(tmp_path):
 
     fitted(directory=tmp_path, save_every=1, recorders=(intrude,))
     assert seen in ([2], [1])
-
-
-def test_a_lock_that_may_not_hold_between_hosts_says_so(tmp_path, monkeypatch, recwarn):
-    assert checkpoint.file_system(tmp_path) not in checkpoint.NETWORKS
-    for kind, told in (("ext4", 0), ("nfs4", 1)):
-        monkeypatch.setattr(checkpoint, "file_system", lambda directory, kind=kind: kind)
-        (tmp_path / ".holder").write_text("process 7 on another-host")
-        checkpoint.Lock(tmp_path).release()
-        assert len(recwarn) == told
-        checkpoint.Lock(tmp_path).release()  # an orderly end leaves nothing to warn of
-        assert len(recwarn) == told
-    assert "locks of nfs4 may not hold between hosts, and process 7 on another-host has not ended there" in str(
-        recwarn[0].message
-    )
 
 
 # --- warm start -------------------------------------------------------------------------------------------------------

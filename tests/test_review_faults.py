@@ -11,7 +11,7 @@ import pytest
 
 import purerl
 from purerl import PPOConfig
-from purerl.runs.storage.checkpoint import Lock
+from purerl.runs.storage.lock import Lock
 from tests.faults import FULL, KILLED_LATE, script
 from tests.probes import Varied
 from tests.test_bad_input import compiles

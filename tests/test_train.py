@@ -14,8 +14,8 @@ from purerl.acting.normalize import Statistics
 from purerl.config.fields import is_float_leaf
 from purerl.core.clock import clock_at
 from purerl.core.types import TrainState
-from purerl.runs.directory import Run
 from purerl.runs.fit import evaluation_of
+from purerl.runs.run import Run
 from purerl.runs.trainer import Trainer
 from tests import probes
 from tests.tiny import CFG, at, digest, tiny

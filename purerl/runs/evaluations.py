@@ -82,37 +82,33 @@ class Best:
         store: of the checkpoint; None keeps nothing.
         record: of the run, for the checkpoint.
         runs: how many there are.
+        wanted: the arrays of a state (`checkpoint.describe`) if the run resumes: best states are restored, unless they are
+          damaged or have other arrays. None removes them.
     """
 
-    def __init__(self, store: Store | None, record: dict[str, Any], runs: int):
+    def __init__(self, store: Store | None, record: dict[str, Any], runs: int, wanted: dict[str, str] | None = None):
         self._store, self._record = store, record
         self._arrays, self._leaves, self._behind = {}, {}, False
         self._updates, self._returns = [0] * runs, [-math.inf] * runs
+        if store is not None and wanted is None:
+            store.clear()  # best states that a run which was killed before its first checkpoint left
+        elif store is not None and wanted is not None:
+            self._restore(store, wanted)
+            record = {"leaves": self._leaves, "updates": self._updates, "returns": self._returns}
+            self._arrays, record = from_first(self._arrays, record)
+            self._leaves, self._updates, self._returns = record["leaves"], record["updates"], record["returns"]
 
-    def restore(self, wanted: dict[str, str]) -> None:
-        """Restores the best states, unless they are damaged or have other arrays than those wanted (`checkpoint.describe`)."""
-        self._restore(wanted)
-        record = {"leaves": self._leaves, "updates": self._updates, "returns": self._returns}
-        self._arrays, record = from_first(self._arrays, record)
-        self._leaves, self._updates, self._returns = record["leaves"], record["updates"], record["returns"]
-
-    def begin(self) -> None:
-        """Removes best states that a run which was killed before its first checkpoint left."""
-        if self._store is not None:
-            self._store.clear()
-
-    def _restore(self, wanted: dict[str, str]) -> None:
+    def _restore(self, store: Store, wanted: dict[str, str]) -> None:
         try:
-            there = self._store.updates() if self._store is not None else []  # in all processes: see `Directory.saved`
-            saved = first_readable(there, self._store.load) if self._store is not None and there else None
+            there = store.updates()  # in all processes: see `Directory.saved`
+            saved = first_readable(there, store.load) if there else None
         except CheckpointError as error:
-            warnings.warn(f"{error}; the best states begin anew", stacklevel=3)
+            warnings.warn(f"{error}; the best states begin anew", stacklevel=4)
             return
         if saved is None or leaf_differences({path: x for path, (x, _) in saved.record["leaves"].items()}, wanted):
             return
         self._arrays, self._leaves = saved.arrays, wanted
-        self._updates = best_updates(saved)
-        self._returns = saved.record["best"]["returns"]
+        self._updates, self._returns = best_updates(saved), saved.record["best"]["returns"]
 
     def update(self, updates: int, returns: np.ndarray, state: Any) -> None:
         """Keeps the state of each run whose return improved, and begins to save it.

@@ -9,8 +9,8 @@ import numpy as np
 
 from purerl.core.errors import CheckpointError
 from purerl.core.metrics import LAST, over_the_last
-from purerl.runs.directory import num_runs
 from purerl.runs.evaluations import read_evaluations
+from purerl.runs.run import num_runs
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage import curves
 from purerl.runs.storage.files import read_errors

@@ -24,11 +24,13 @@ from purerl.core.errors import CheckpointCorrupt, CheckpointMismatch, ConfigErro
 from purerl.core.numbers import is_int
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
-from purerl.runs.fit import OBJECTS, FitResult, check_arguments, evaluation_of, fit
+from purerl.runs.fit import FitResult, check_arguments, evaluation_of, fit
+from purerl.runs.options import OBJECTS
 from purerl.runs.processes import agreed, by_first, process_count
 from purerl.runs.stopping import STOPPED
-from purerl.runs.storage.checkpoint import Lock, run_directory, saved_updates
+from purerl.runs.storage.checkpoint import saved_updates
 from purerl.runs.storage.files import atomic_write, read_file, write_errors
+from purerl.runs.storage.lock import Lock, run_directory
 from purerl.runs.trainer import Trainer
 from purerl.studies import space
 from purerl.studies.scores import Summary, final_returns, summary_of
