@@ -4,6 +4,7 @@ A few in the normal tests; `python -m pytest -m long -s tests/test_faults.py` ma
 """
 
 import contextlib
+import gc
 import os
 import pathlib
 import random
@@ -136,6 +137,8 @@ def dangerous(function):
     return call
 
 from purerl import cli
+from purerl.runs.storage import checkpoint
+checkpoint._orbax()
 for module, names in ((os, ("rename", "replace", "mkdir", "fsync", "truncate", "unlink", "rmdir")),):
     for name in names:
         setattr(module, name, dangerous(getattr(module, name)))
@@ -264,6 +267,7 @@ def test_a_full_disk_may_be_a_warning(tmp_path):
     assert not (tmp_path / "checkpoints" / "4").exists()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves its event loops behind
 def test_a_directory_that_vanishes_is_told(tmp_path):
     def vanish(progress):
         if progress.updates == 4:
@@ -274,6 +278,7 @@ def test_a_directory_that_vanishes_is_told(tmp_path):
 
     with pytest.raises(purerl.CheckpointError, match="could not be saved"):
         fitted(directory=tmp_path / "run", save_every=1, recorders=(vanish,))
+    gc.collect()
 
 
 class Breaking(Varied):
@@ -299,7 +304,9 @@ class Breaking(Varied):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_environment_that_fails_in_the_middle_ends_the_run_and_keeps_what_was_saved(tmp_path):
     with pytest.raises(Exception, match="the simulator is gone"):
         fitted(directory=tmp_path, save_every=1, env=Breaking())
     assert purerl.load(tmp_path, env=Breaking()).updates in (4, 5)
+    gc.collect()

@@ -80,6 +80,7 @@ def test_heavy_packages_are_imported_where_they_are_used():
             "algorithms.rnd",
         },
         "rich": {"runs.logging.console"},
+        "orbax": {"runs.storage.checkpoint"},
         "tensorboardX": {"runs.logging.recorders"},
         "wandb": {"runs.logging.recorders"},
         "matplotlib": {"runs.analysis.plots", "studies.compare", "envs.jumanji"},
@@ -129,7 +130,7 @@ before = os.environ.copy(), random.getstate(), np.random.get_state()[1].tolist()
 import purerl, purerl.runs.fit
 after = os.environ.copy(), random.getstate(), np.random.get_state()[1].tolist(), dict(jax.config.values)
 print(before == after, jax._src.xla_bridge.backends_are_initialized())
-print([name for name in ("gymnax", "matplotlib", "tyro", "scipy") if name in sys.modules])
+print([name for name in ("gymnax", "matplotlib", "orbax", "tyro", "scipy") if name in sys.modules])
 """
     assert fresh_python(code).split("\n")[:2] == ["True False", "[]"]
 

@@ -266,7 +266,7 @@ def test_twenty_kills_of_a_job_lose_nothing(job, tmp_path, record_fault):
         time.sleep(rng.random())
         for victim in rng.choice(([0], [1], [0, 1])):
             killed.processes[victim].kill()
-        during += any(".tmp" in path.name for path in folder.iterdir())
+        during += any(".orbax-checkpoint-tmp" in path.name for path in folder.iterdir())
         assert None not in killed.ends(90)[0]
         kills += 1
         if 0 in killed.ends(90)[0]:

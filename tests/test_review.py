@@ -546,14 +546,16 @@ def test_review_a_directory_is_data(tmp_path, fresh_python):
     """A directory that names a module as its environment, network and loss: nothing ever imports it."""
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path / "run", env=Varied())
     (tmp_path / "sentinel.py").write_text("raise SystemExit('imported')")
-    from purerl.runs.storage.journal import to_line
+    from purerl.runs.storage import checkpoint
 
-    path = tmp_path / "run" / "checkpoints" / "1" / "record.json"
-    record = json.loads(path.read_text())
-    del record["check"]
+    path = tmp_path / "run" / "checkpoints" / "1" / "_CHECKPOINT_METADATA"
+    metadata = json.loads(path.read_text())
+    record = json.loads(metadata["custom_metadata"]["record"])
     record["objects"] = {name: {"is": "sentinel.Mine"} for name in ("env", "network", "policy_loss", "sentinel")}
     record["config"]["env"] = "sentinel:Mine"
-    path.write_bytes(to_line(record))
+    text = json.dumps(record)
+    metadata["custom_metadata"] = {"record": text, "sha256": checkpoint._sha256(text.encode())}
+    path.write_text(json.dumps(metadata))
     code = f"""
 import sys; sys.path.insert(0, {str(tmp_path)!r})
 import purerl, purerl.cli

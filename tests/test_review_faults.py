@@ -151,7 +151,7 @@ OTHERS = [pytest.param(text, marks=pytest.mark.slow) for text in ("", "null", '{
 @pytest.mark.parametrize("metadata", ["[]", *OTHERS])
 def test_review_f5_the_newest_checkpoint_may_be_unreadable_in_any_way(tmp_path, metadata):
     fitted(updates=4, directory=tmp_path, save_every=2)
-    path = tmp_path / "checkpoints" / "4" / "record.json"
+    path = tmp_path / "checkpoints" / "4" / "_CHECKPOINT_METADATA"
     path.write_text(metadata)
     with pytest.warns(UserWarning, match="taking the one before"):
         result = fitted(updates=4, directory=tmp_path)

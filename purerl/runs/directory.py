@@ -36,10 +36,10 @@ from purerl.runs.storage.lock import Lock
 class Directory:
     """A directory that this process trains in, locked while it is entered; with None nothing is kept, and every save is none.
 
-    In a job of several processes only the first one writes anything.
+    In a job of several processes only the first one writes anything but its part of a checkpoint.
 
     Args:
-        path: absolute, as `run_directory` gives it.
+        path: absolute, as `checkpoint.run_directory` gives it.
         identity: what must be the same for a run to resume: see `identity`.
         cls: the class of its config.
         keep, keep_every: as `Store` takes them.
@@ -96,6 +96,7 @@ class Directory:
             CheckpointMismatch: it is of another run, or of a later update than the last one asked for.
             CheckpointCorrupt: it cannot be read; with `auto` none of them can.
         """
+        # All processes read, and not the first alone: Orbax counts what each does, and waits for ever where the counts differ.
         store = self._checkpoints
         there = store.updates() if store is not None else []
         if there and resume == "never":

@@ -170,8 +170,8 @@ def fit(
     layout = {"exact": asked.exact, "share": 1 if asked.exact else runs.share, "devices_per_run": asked.devices_per_run}
     who = identity(runs.train, runs.cfg, asked.seed, asked.num_seeds, **layout)
     with compile_cache(), Directory(path, who, type(cfg), asked.keep, asked.keep_every) as home:
-        session = Session(runs, home, score, asked)
-        session.train()
+        with Session(runs, home, score, asked) as session:
+            session.train()
         run = Run(runs, session.state, (session.updates,) * len(runs.labels), path)
         metrics, evaluations = session.curves.whole(), session.evaluations.table()
         return FitResult(session.state, metrics, evaluations, session.report.latest, session.stopped_by, run, session.finite)

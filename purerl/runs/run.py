@@ -206,7 +206,7 @@ def saved_layout(directory: pathlib.Path | None) -> int:
     """Return how many devices each run of a directory had; 1 without a checkpoint, and where there are no longer so many."""
     if directory is None or not saved_updates(directory / "checkpoints"):
         return 1
-    header = read_header(directory / FILE)
+    header = read_header(directory / FILE)  # which does not start JAX, as Orbax does
     if header is None or header.devices_per_run == 1:
         return 1
     use_cores()

@@ -11,7 +11,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -43,7 +43,7 @@ Score = Callable[[TrainState], dict[str, np.ndarray]]
 
 
 class Session:
-    """Train runs from the start, a checkpoint or other parameters, and save them.
+    """Train runs from the start, a checkpoint or other parameters, and save them. Use as a context manager.
 
     Attributes:
         state, updates, seconds: of the runs so far.
@@ -100,14 +100,19 @@ class Session:
         if self.runs.on_host:
             self.state = host_environments.restored(self.runs, self.state, fresh, saved)
 
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            for file in (self.curves, self.evaluations):
+                stack.enter_context(contextlib.closing(file))
+            stack.enter_context(self.report)
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
+
     def train(self) -> None:
         """Train until the last update, or until something ends the session; save, and wait until all is saved."""
-        with contextlib.closing(self.curves), contextlib.closing(self.evaluations), self.report:
-            self._train()
-            with self._save_errors():
-                self.home.wait()
-
-    def _train(self) -> None:
         for write in (self.curves.flush, self.evaluations.flush):  # what was damaged is mended now
             with self._save_errors():
                 by_first(write)
@@ -121,6 +126,8 @@ class Session:
         if not done:
             with Stop() as stop:
                 self._loop(stop)
+        with self._save_errors():
+            self.home.wait()
 
     def _loop(self, stop: Stop) -> None:
         asked, raises, last = self.asked, self.asked.on_nonfinite == "raise", self.plan.num_updates

@@ -1,16 +1,18 @@
 """Checkpoints: all that resuming a run bit-identically needs, as arrays and JSON, written atomically.
 
-A checkpoint is a directory of two files. `arrays` has the bytes of all arrays, one after the other. `record.json` has the config,
-the run, versions, and the shape, dtype and SHA-256 of every array, as a line with a checksum. There are no pickles and no names
-of classes; code and environments come from the caller.
+A checkpoint holds a tree of arrays and a record: the config, the run, versions, and the shape, dtype and SHA-256 of every array.
+It has no pickles and no names of classes; code and environments come from the caller. This is the only module that uses Orbax,
+and of it only the v1 interface.
 """
 
-import concurrent.futures
+import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import pathlib
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -22,15 +24,13 @@ import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, Problem
 from purerl.core.types import PyTree
-from purerl.runs.processes import is_first
-from purerl.runs.storage.files import read_errors, write_through
-from purerl.runs.storage.journal import from_line, to_line
+from purerl.runs.processes import agreed, is_first, process_count
+from purerl.runs.storage.files import read_errors
 
 FORMAT = 2
 CLOCK = "['state'].clock"  # the only state leaf without a run axis
-UNFINISHED = ".tmp"  # follows the name of a checkpoint until it is whole
-KEYS = {"key<fry>": ("threefry2x32", 2), "key<rbg>": ("rbg", 4), "key<urbg>": ("unsafe_rbg", 4)}  # implementations, and words
-THREAD = concurrent.futures.ThreadPoolExecutor(1)  # writes beside training
+UNFINISHED = ".orbax-checkpoint-tmp"  # what Orbax adds to the name of a checkpoint until it is whole
+KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # dtypes of keys, and their names
 
 
 class Checkpoint(NamedTuple):
@@ -64,7 +64,7 @@ def to_tree(arrays: dict[str, np.ndarray], template: PyTree) -> PyTree:
 
     def leaf(path, like):
         x = jnp.asarray(arrays[jax.tree_util.keystr(path)])
-        return jax.random.wrap_key_data(x, impl=KEYS[str(like.dtype)][0]) if _is_key(like) else x
+        return jax.random.wrap_key_data(x, impl=KEY_KINDS[str(like.dtype)]) if _is_key(like) else x
 
     return jax.tree_util.tree_map_with_path(leaf, template)
 
@@ -87,8 +87,8 @@ def _is_key(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
-def _sha256(x: np.ndarray) -> str:
-    return hashlib.sha256(x.tobytes()).hexdigest()
+def _sha256(data: bytes | np.ndarray) -> str:
+    return hashlib.sha256(np.ascontiguousarray(data).tobytes() if isinstance(data, np.ndarray) else data).hexdigest()
 
 
 # --- a directory of checkpoints ---------------------------------------------------------------------------------------
@@ -109,7 +109,10 @@ def prepare(directory: pathlib.Path) -> None:
 
 
 class Store:
-    """The checkpoints in a directory, by number of updates. In a job of several processes the first one writes them.
+    """The checkpoints in a directory, by number of updates.
+
+    In a job of several processes all of them save, alike and in the same order, and the first writes. They need a file system
+    that they share.
 
     Args:
         directory: absolute, and there: see `prepare`.
@@ -131,61 +134,55 @@ class Store:
         self.write(updates, to_arrays(tree), describe(tree), record)
 
     def write(self, updates: int, arrays: dict[str, np.ndarray], described: dict[str, str], record: dict[str, Any]) -> None:
-        """Begin to write arrays, as `to_arrays` and `describe` gave them. Wait for the save before.
+        """Begins to write arrays, as `to_arrays` and `describe` gave them. Waits for the save before.
 
         Raises:
-            CheckpointError: that one could not be written.
+            CheckpointError: that one, or this, could not be written.
         """
         self.wait()
-        if is_first():
-            self._saving, self._saving_updates = THREAD.submit(self._write, updates, arrays, described, record), updates
-
-    def _write(self, updates: int, arrays: dict[str, np.ndarray], described: dict[str, str], record: dict[str, Any]) -> None:
         leaves = {path: [described[path], _sha256(x)] for path, x in arrays.items()}
-        path, unfinished = self._path(updates), self.directory / f"{updates}{UNFINISHED}"
-        unfinished.mkdir()
-        write_through(unfinished / "arrays", (x.tobytes() for x in arrays.values()))
-        record = {**record, "format": FORMAT, "updates": updates, "leaves": leaves}
-        write_through(unfinished / "record.json", [to_line(record)])
-        if path.exists():  # a damaged one
-            self._remove(updates)
-        os.rename(unfinished, path)
-        self._forget()
+        text = json.dumps({**record, "format": FORMAT, "updates": updates, "leaves": leaves})
+        # Orbax refuses arrays without elements; their place in the record is enough.
+        stored = {path: x for path, x in arrays.items() if x.size}
+        metadata = {"record": text, "sha256": _sha256(text.encode())}
+        path, self._saving_updates = self._path(updates), updates
+        (exists,), _ = agreed(path.exists())  # the first process may remove it before another one looks
+        with _translate(self._failed):
+            self._saving = _orbax().save_async(path, stored, overwrite=bool(exists), custom_metadata=metadata)
 
     def wait(self) -> None:
-        """Return when what was saved is whole.
+        """Returns when what was saved is whole.
 
         Raises:
             CheckpointError: it could not be written; the checkpoints before it are still there.
         """
         saving, self._saving = self._saving, None
-        if saving is not None:
-            with self._reported():
-                saving.result()
+        if saving is None:
+            return
+        with _translate(self._failed):
+            saving.result()
+            self._forget()
 
     def _forget(self) -> None:
-        """Remove the checkpoints that need not be kept."""
+        """Removes the checkpoints that need not be kept."""
+        if not is_first():
+            return
         there = self.updates()
         lasting = [updates for updates in there if self._keep_every and updates % self._keep_every == 0]
         for updates in set(there) - {*there[-self._keep :], *lasting}:
             self._remove(updates)
 
     def _remove(self, updates: int) -> None:
-        """Remove a checkpoint in one step."""
+        """Removes a checkpoint in one step."""
         removed = self.directory / f"{updates}{UNFINISHED}-removed"
         os.rename(self._path(updates), removed)
         shutil.rmtree(removed)
 
-    @contextlib.contextmanager
-    def _reported(self) -> Iterator[None]:
-        """Turn an OSError of a write into a CheckpointError, and make room: on a full disk nothing else would fit."""
-        try:
-            yield
-        except OSError as error:
-            for unfinished in self.directory.glob(f"{self._saving_updates}{UNFINISHED}*"):
-                shutil.rmtree(unfinished, ignore_errors=True)
-            text = f"update {self._saving_updates} could not be saved to {self.directory}: {error.strerror or error}"
-            raise CheckpointError(text) from None
+    def _failed(self, error: BaseException) -> CheckpointError:
+        self._saving = None
+        for unfinished in self.directory.glob(f"{self._saving_updates}{UNFINISHED}*"):
+            shutil.rmtree(unfinished, ignore_errors=True)  # on a full disk nothing else would fit
+        return CheckpointError(f"update {self._saving_updates} could not be saved to {self.directory}: {_reason(error)}")
 
     def updates(self) -> list[int]:
         """Return the updates of the checkpoints, the oldest first."""
@@ -194,7 +191,7 @@ class Store:
     def clear(self) -> None:
         """Removes all checkpoints."""
         if is_first():
-            with self._reported():
+            with _translate(self._failed):
                 for updates in self.updates():
                     self._remove(updates)
 
@@ -256,12 +253,13 @@ def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
 
 def read_record(path: pathlib.Path) -> dict[str, Any]:
     """Return the record of the checkpoint in a directory, verified."""
-    try:
-        record = from_line((path / "record.json").read_bytes())
-    except OSError as error:
-        raise CheckpointCorrupt(f"the record of {path} cannot be read: {error.strerror}") from None
-    if record is None:
-        raise CheckpointCorrupt(f"the record of {path} is not what was written")
+    with _translate(lambda error: CheckpointCorrupt(f"the record of {path} cannot be read: {error}")):
+        with _alone():
+            metadata = _orbax().metadata(path).custom_metadata
+        text = metadata.get("record", "") if isinstance(metadata, dict) else ""
+        if not text or _sha256(text.encode()) != metadata.get("sha256"):
+            raise CheckpointCorrupt(f"the record of {path} is not what was written")
+        record = json.loads(text)
     if record["format"] != FORMAT:
         raise CheckpointMismatch(path, [f"format {record['format']}; this version of purerl reads format {FORMAT}"])
     return record
@@ -269,20 +267,22 @@ def read_record(path: pathlib.Path) -> dict[str, Any]:
 
 def read(path: pathlib.Path) -> Checkpoint:
     """Read and verify the checkpoint in a directory."""
-    record, arrays, start = read_record(path), {}, 0
-    leaves = {name: (*_stored(described), expected) for name, (described, expected) in record["leaves"].items()}
-    wanted = sum(int(np.prod(shape, dtype=object)) * dtype.itemsize for dtype, shape, _ in leaves.values())
-    try:
-        found = (path / "arrays").stat().st_size
-        data = (path / "arrays").read_bytes() if found == wanted else b""
-    except OSError as error:
-        raise CheckpointCorrupt(f"{path} cannot be read: {error.strerror}") from None
-    if len(data) != wanted:
-        raise CheckpointCorrupt(f"{path}: its arrays have {found:,} bytes, not {wanted:,}")
-    for name, (dtype, shape, expected) in leaves.items():
-        end = start + int(np.prod(shape)) * dtype.itemsize
-        arrays[name], start = np.frombuffer(data[start:end], dtype).reshape(shape), end
-        if _sha256(arrays[name]) != expected:
+    record, orbax = read_record(path), _orbax()
+    with _translate(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")), _alone():
+        stored = orbax.metadata(path).metadata
+        for name, (described, _) in record["leaves"].items():  # before anything is allocated
+            shape, is_key = shape_of(described), described.startswith("key<")
+            if 0 in shape:
+                continue
+            found = stored[name].shape[:-1] if is_key else stored[name].shape
+            if found != shape:
+                raise CheckpointCorrupt(f"{path}: {name} has the shape {found}, not {described}")
+            if stored[name].dtype != _dtype(described):
+                raise CheckpointCorrupt(f"{path}: {name} is of {stored[name].dtype}, not {described}")
+        arrays = orbax.load(path, {name: np.empty(x.shape, x.dtype) for name, x in stored.items()}) if stored else {}
+    for name, (described, expected) in record["leaves"].items():
+        array = arrays.setdefault(name, np.empty(shape_of(described), _dtype(described)))
+        if _sha256(array) != expected:
             raise CheckpointCorrupt(f"{path}: {name} is not what was written")
     return Checkpoint(record["updates"], record, arrays)
 
@@ -292,7 +292,53 @@ def shape_of(described: str) -> tuple[int, ...]:
     return tuple(json.loads(described[described.index("[") :]))
 
 
-def _stored(described: str) -> tuple[np.dtype, tuple[int, ...]]:
-    """Return the dtype and shape that an array is stored with: keys as their words."""
-    name, shape = described[: described.index("[")], shape_of(described)
-    return (np.dtype(np.uint32), (*shape, KEYS[name][1])) if name in KEYS else (jnp.dtype(name), shape)
+def _dtype(described: str) -> np.dtype:
+    name = described[: described.index("[")]
+    return jnp.dtype(np.uint32 if name.startswith("key<") else name)
+
+
+@contextlib.contextmanager
+def _translate(to_error: Callable[[BaseException], CheckpointError]) -> Iterator[None]:
+    """Turn any error of Orbax into one whose message has what a user can act on."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (Exception, asyncio.CancelledError) as error:  # a failed write cancels the others, whose error may come first
+        raise to_error(error) from None
+
+
+def _reason(error: BaseException) -> str:
+    """Why a write failed: the system's word for it, if the error has one anywhere."""
+    if code := re.search(r"os_error_code='(\d+)'", str(error)):
+        return os.strerror(int(code[1]))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).split("\n")[0][:300] or type(error).__name__
+
+
+# --- Orbax and the terminal -------------------------------------------------------------------------------------------
+
+
+def _orbax() -> Any:
+    """Orbax, its reports kept off the terminal: its errors arrive as exceptions."""
+    for logger in ("absl", "asyncio"):  # where one array cannot be read, asyncio would show what became of the others
+        logging.getLogger(logger).addFilter(_not_of_orbax)
+    from orbax.checkpoint import v1
+
+    return v1
+
+
+def _alone() -> contextlib.AbstractContextManager:
+    """Let Orbax read in this process alone, without waiting for the others of a job."""
+    orbax, options = _orbax(), {}
+    if process_count() > 1:
+        here = jax.process_index()
+        alone = {"primary_host": here, "active_processes": {here}, "barrier_sync_key_prefix": f"of_{here}"}
+        options["multiprocessing_options"] = orbax.options.MultiprocessingOptions(**alone)
+    return orbax.Context(**options)
+
+
+def _not_of_orbax(record: logging.LogRecord) -> bool:
+    names = f"{record.pathname} {record.getMessage()}"
+    return "orbax" not in names and "tensorstore" not in names

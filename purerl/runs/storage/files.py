@@ -8,15 +8,15 @@ import hashlib
 import io
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from purerl.core.errors import CheckpointError
 
 
-def checksum(data: bytes) -> bytes:
-    """Return 8 bytes of a SHA-256."""
-    return hashlib.sha256(data).digest()[:8]
+def checksum(data: bytes, place: int = 0) -> bytes:
+    """8 bytes of a SHA-256 of the data and its place in the file."""
+    return hashlib.sha256(place.to_bytes(8, "little") + data).digest()[:8]
 
 
 @contextlib.contextmanager
@@ -42,7 +42,7 @@ class AppendOnlyFile:
 
     Args:
         path: of the file.
-        content: what it begins with. A file that is there is replaced at the first flush.
+        content: what it must hold to begin with. A file that begins with this is cut back to it; another one is replaced.
     """
 
     def __init__(self, path: pathlib.Path | None, content: bytes):
@@ -74,49 +74,65 @@ class AppendOnlyFile:
                 self._end, self._new = self._end + len(data), []
 
     def _open(self, path: pathlib.Path) -> io.FileIO:
-        atomic_write(path, self._content)
+        if not (path.is_file() and _begins(path, self._content)):
+            atomic_write(path, self._content)
         file = self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
         self._end, self._content = len(self._content), b""
+        file.truncate(self._end)
         return file
+
+    def read(self) -> bytes:
+        """Return all its data, as the file has it now, or from memory if there is no file yet.
+
+        Raises:
+            CheckpointError: it cannot be read.
+        """
+        if self._file is None:
+            return b"".join([self._content, *self._new])
+        try:
+            self._file.seek(0)
+            return b"".join([self._file.readall()[: self._end], *self._new])
+        except OSError as error:
+            raise CheckpointError(f"{self._path} cannot be read: {error.strerror}") from None
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
 
-@read_errors()
 def read_file(path: pathlib.Path) -> bytes:
     """Return the contents of a file; empty if there is none.
 
     Raises:
         CheckpointError: it cannot be read.
     """
-    return path.read_bytes() if path.exists() else b""
-
-
-def write_through(path: pathlib.Path, parts: Iterable[bytes]) -> None:
-    """Write a file, and return when the disk has it.
-
-    Raises:
-        OSError: it could not be written.
-    """
-    with open(path, "wb") as file:
-        file.writelines(parts)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def atomic_write(path: pathlib.Path, data: bytes) -> None:
-    """Replace a file atomically.
+    """Replaces a file atomically.
 
     Raises:
         OSError: it could not be written; the other one is still there.
     """
     beside = path.with_name(path.name + ".new")
     try:
-        write_through(beside, [data])
+        with open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(beside, path)
     except OSError:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
+
+
+def _begins(path: pathlib.Path, content: bytes) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(content)) == content

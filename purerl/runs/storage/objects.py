@@ -18,7 +18,7 @@ from purerl.core.types import Environment
 
 ARGUMENTS = ("config_class", "algorithm", "env", "env_params", "network", "torso", "memory", "advantage", "policy_loss")
 ARGUMENTS += ("extra_loss", "optimizer", "lr_schedule", "reward_shaper", "intrinsic")
-PACKAGES = ("purerl", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy")
+PACKAGES = ("purerl", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "orbax-checkpoint")
 FLAGS = ("config_class", "algorithm", "env")  # what a command can import
 
 
