@@ -122,7 +122,7 @@ class Directory:
             warnings.warn(text, stacklevel=5)
 
     def save(self, updates: int, tree: PyTree, more: dict[str, Any]) -> None:
-        """Begins to write a checkpoint, with more entries in its record than the run's identity.
+        """Begin to write a checkpoint, with more entries in its record than the run's identity.
 
         Raises:
             CheckpointError: the one before could not be written, or this one.
@@ -131,7 +131,7 @@ class Directory:
             self._checkpoints.save(updates, tree, {**self.identity, **more})
 
     def wait(self) -> None:
-        """Waits until the newest checkpoint is written.
+        """Wait until the newest checkpoint is written.
 
         Raises:
             CheckpointError: it could not be written.

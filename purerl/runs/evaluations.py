@@ -10,7 +10,7 @@ import numpy as np
 from purerl.core.errors import CheckpointError
 from purerl.runs.processes import from_first
 from purerl.runs.storage.checkpoint import CLOCK, Checkpoint, Store, describe, first_readable, leaf_differences, to_arrays
-from purerl.runs.storage.journal import Entry, Journal, read_journal, warn_of_damage
+from purerl.runs.storage.journal import Entry, Journal, read_journal
 
 COLUMNS = ("episode_return", "episode_length", "finished")
 
@@ -34,7 +34,7 @@ class Evaluations:
         self._rows = [row for row in found if row is not None and row["update"] <= updates]
         lost = max(expected - len(self._rows), found.count(None))
         if lost and path is not None:
-            warn_of_damage(path, f"{lost} evaluations", "they are left out")
+            warnings.warn(f"{path}: {lost} evaluations damaged or missing; they are left out", stacklevel=4)
         self._journal = Journal(path, self._rows)
         self.flush, self.close = self._journal.flush, self._journal.close
 
@@ -111,7 +111,7 @@ class Best:
         self._updates, self._returns = best_updates(saved), saved.record["best"]["returns"]
 
     def update(self, updates: int, returns: np.ndarray, state: Any) -> None:
-        """Keeps the state of each run whose return improved, and begins to save it.
+        """Keep the state of each run whose return improved, and begin to save it.
 
         Raises:
             CheckpointError: the save before failed; `settle` tries again.
@@ -136,7 +136,7 @@ class Best:
         self._behind = False
 
     def settle(self) -> None:
-        """Waits until all best states are saved.
+        """Wait until all best states are saved.
 
         Raises:
             CheckpointError: it could not be; the next call tries again.

@@ -3,6 +3,7 @@
 import inspect
 import pathlib
 import signal
+import time
 import types
 import warnings
 from collections.abc import Callable
@@ -85,7 +86,7 @@ def fit(
     recorders: tuple[Callable[[Progress], None], ...] = (),
     **objects: Any,
 ) -> FitResult:
-    """Trains in chunks of updates, with logging, evaluation and, in a directory, checkpoints between them.
+    """Train in chunks of updates, with logging, evaluation and, in a directory, checkpoints between them.
 
     A run that is killed at any moment and resumed, any number of times, ends bit-identical to an uninterrupted run. SIGINT
     (Ctrl-C), SIGTERM or SIGUSR1 ends the run after the current chunk: it is saved, and the result so far is returned. A second
@@ -154,6 +155,7 @@ def fit(
     raise_if_any(wrong_options(arguments))
     # Numbers of NumPy would overflow where Python's do not, and are no JSON.
     asked = types.SimpleNamespace(**{name: x.item() if isinstance(x, np.generic) else x for name, x in arguments.items()})
+    asked.entered = time.perf_counter()
     asked.recorders = recorders if is_first() else ()
     asked.on_save_error = on_save_error if process_count() == 1 else "raise"  # the others would wait for ever
     path = None
@@ -170,15 +172,15 @@ def fit(
     layout = {"exact": asked.exact, "share": 1 if asked.exact else runs.share, "devices_per_run": asked.devices_per_run}
     who = identity(runs.train, runs.cfg, asked.seed, asked.num_seeds, **layout)
     with compile_cache(), Directory(path, who, type(cfg), asked.keep, asked.keep_every) as home:
-        with Session(runs, home, score, asked) as session:
-            session.train()
+        session = Session(runs, home, score, asked)
+        session.train()
         run = Run(runs, session.state, (session.updates,) * len(runs.labels), path)
         metrics, evaluations = session.curves.whole(), session.evaluations.table()
         return FitResult(session.state, metrics, evaluations, session.report.latest, session.stopped_by, run, session.finite)
 
 
 def evaluation_of(runs: Trainer, options: dict[str, Any]) -> Callable | None:
-    """`Trainer.evaluation` as these arguments of `fit`, by name, ask for it; None without evaluations. Nothing is compiled.
+    """Return `Trainer.evaluation` for arguments of `fit`, by name; None without evaluations. Nothing is compiled.
 
     Raises:
         ConfigError: the runs cannot be evaluated or drawn like this.
@@ -193,7 +195,7 @@ def evaluation_of(runs: Trainer, options: dict[str, Any]) -> Callable | None:
 
 
 def check_arguments(*arguments: Any, **options: Any) -> None:
-    """Raises a ConfigError where `fit` would refuse such arguments, whatever the config."""
+    """Raise a ConfigError where `fit` would refuse such arguments, whatever the config."""
     bound = inspect.signature(fit).bind(*arguments, **options)
     bound.apply_defaults()
     raise_if_any(wrong_options(bound.arguments))

@@ -14,7 +14,7 @@ from purerl.config.fields import Config
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.numbers import is_int
 from purerl.runs.run_batch import settled
-from purerl.runs.storage import objects
+from purerl.runs.storage.objects import describe_objects, object_differences, versions
 from purerl.train import Train
 
 WARM = ("['state'].params", "['state'].statistics")  # what a run that begins with another's parameters takes from it
@@ -38,10 +38,10 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
         "share": 1,
         "devices_per_run": 1,
         **more,
-        "objects": objects.describe_objects(train.given | own_class(type(cfg)), train.env),
+        "objects": describe_objects(train.given | own_class(type(cfg)), train.env),
         "action_unit": train.action_unit,
         "x64": bool(jax.config.values["jax_enable_x64"]),
-        "versions": objects.versions(),
+        "versions": versions(),
     }
 
 
@@ -51,14 +51,16 @@ def own_class(cls: type[Config]) -> dict[str, type[Config]]:
 
 
 def differences(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPolicyConfig]) -> list[str]:
-    """The fields and objects in which two runs differ, in words; both have configs of this class, or that is the difference."""
+    """Describe how two runs differ: config fields, config class and user objects."""
     text = lambda name, then, now: f"{name}: {then!r} in the checkpoint, {now!r} here"
     found = [text(n, saved[n], current[n]) for n in ("algorithm", "seed", "num_seeds", "exact", "x64") if saved[n] != current[n]]
-    if saved["algorithm"] == current["algorithm"] and not object_differences(saved, current["objects"], ("config_class",)):
+    if saved["algorithm"] == current["algorithm"] and not object_differences(
+        saved["objects"], current["objects"], ("config_class",)
+    ):
         then, now = (json.loads(settled(config_of(record, cls)).to_json()) for record in (saved, current))
         changed = [name for name in now if name != "total_timesteps" and not _same(then[name], now[name])]
         found += [text(name, then[name], now[name]) for name in changed]
-    return found + unit_differences(saved, current["action_unit"]) + object_differences(saved, current["objects"])
+    return found + unit_differences(saved, current["action_unit"]) + object_differences(saved["objects"], current["objects"])
 
 
 def unit_differences(record: dict[str, Any], current: str) -> list[str]:
@@ -88,12 +90,6 @@ def changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type
     saved, current = ({**record["versions"], **layout(record)} for record in (saved, current))
     changed = [f"{name} {saved.get(name)} then, {current[name]} now" for name in current if saved.get(name) != current[name]]
     return found + ([f"resuming, but not bit-identically: {'; '.join(changed)}"] if changed else [])
-
-
-def object_differences(record: dict[str, Any], current: dict[str, Any], names: tuple[str, ...] = objects.ARGUMENTS) -> list[str]:
-    """Describe how the objects of these names differ between two runs."""
-    of = lambda described: {name: x for name, x in described.items() if name in names}
-    return objects.object_differences(of(record["objects"]), of(current))
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -18,10 +18,10 @@ from purerl.runs.data_parallel import DataParallel, check_replicas
 from purerl.runs.devices import use_cores
 from purerl.runs.directory import Directory
 from purerl.runs.evaluations import best_updates
-from purerl.runs.identity import absolute, config_of, differences, identity, object_differences, own_class, unit_differences
+from purerl.runs.identity import absolute, config_of, differences, identity, own_class, unit_differences
 from purerl.runs.processes import by_first, on_host
 from purerl.runs.run_batch import Batch, pairs_of, state_at
-from purerl.runs.storage import checkpoint, objects
+from purerl.runs.storage import checkpoint
 from purerl.runs.storage.checkpoint import (
     Checkpoint,
     newest_readable,
@@ -29,6 +29,7 @@ from purerl.runs.storage.checkpoint import (
 )
 from purerl.runs.storage.curves import FILE, read_header
 from purerl.runs.storage.lock import run_directory
+from purerl.runs.storage.objects import describe_objects, object_differences, qualified_name
 from purerl.train import Train
 
 
@@ -90,7 +91,7 @@ class Run:
         return self.batch.train
 
     def select(self, run: int | str | None = None, *, config: int | None = None, seed: int | None = None) -> "Run":
-        """One run of several, with its own config, its state and a training function.
+        """Return one run of several, with its own config, its state and a training function.
 
         Args:
             run: its place, or its label.
@@ -113,7 +114,7 @@ class Run:
         max_steps: int | None = None,
         env_params: dict[str, Any] | None = None,
     ) -> Episodes:
-        """Whole episodes of each run's policy in its own environment. On the host, `[episodes]` or `[runs, episodes]`.
+        """Evaluate each run in its own environment; return whole episodes on the host, `[episodes]` or `[runs, episodes]`.
 
         Args:
             num_episodes: of each run.
@@ -130,7 +131,7 @@ class Run:
 
     @functools.cached_property
     def best(self) -> "Run":
-        """Each run's state at its best evaluation.
+        """Return each run's state at its best evaluation.
 
         Raises:
             CheckpointError: no evaluation was kept.
@@ -176,17 +177,16 @@ def load(
     own = {} if config_class is None else own_class(config_class)
     missing = {name: x for name, x in record["objects"].items() if name not in given | own}
     if missing:
-        raise CheckpointMismatch(directory, objects.object_differences(missing, {}))
-    if found := object_differences(
-        record, {name: {"is": objects.qualified_name(x)} for name, x in own.items()}, ("config_class",)
-    ):
+        raise CheckpointMismatch(directory, object_differences(missing, {}))
+    named = {name: {"is": qualified_name(x)} for name, x in own.items()}
+    if found := object_differences(record["objects"], named, ("config_class",)):
         raise CheckpointMismatch(directory, found)
     lead = _lead(saved)
     known = record["num_seeds"] is not None
     count = record["num_seeds"] if known else (lead or (1,))[0]
     batch = Batch(config_of(record, config_class), record["seed"] if known else None, count, given, batched=bool(lead))
-    described = objects.describe_objects(batch.train.given | own, batch.train.env)
-    if found := unit_differences(record, batch.train.action_unit) + object_differences(record, described):
+    described = describe_objects(batch.train.given | own, batch.train.env)
+    if found := unit_differences(record, batch.train.action_unit) + object_differences(record["objects"], described):
         raise CheckpointMismatch(directory, found)
     runs = len(batch.labels)
     finished = best_updates(saved) if best else [saved.updates] * runs
@@ -219,7 +219,7 @@ def num_runs(record: dict[str, Any]) -> int:
 
 
 def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None:
-    """Writes a state, of one run or of many under `vmap`, as a checkpoint, and waits until it is written.
+    """Write a state, of one run or of many under `vmap`, as a checkpoint, and wait until it is written.
 
     Args:
         directory: made if it is not there.

@@ -11,7 +11,7 @@ import time
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -43,7 +43,7 @@ Score = Callable[[TrainState], dict[str, np.ndarray]]
 
 
 class Session:
-    """Train runs from the start, a checkpoint or other parameters, and save them. Use as a context manager.
+    """Train runs from the start, a checkpoint or other parameters, and save them.
 
     Attributes:
         state, updates, seconds: of the runs so far.
@@ -54,7 +54,7 @@ class Session:
         runs: what is trained.
         home: its directory, entered.
         score: the evaluation; None without evaluations.
-        asked: the arguments of `fit`.
+        asked: the arguments of `fit`, and when it was `entered`.
     """
 
     state: TrainState
@@ -63,8 +63,7 @@ class Session:
         self.runs, self.home, self.score, self.asked, self.plan = runs, home, score, asked, runs.here.plan
         self.updates, self.seconds, self.finite = 0, 0.0, np.ones(len(runs.labels), bool)
         self.stopped_by: signal.Signals | str | None = None
-        self._entered, every = time.perf_counter(), asked.cfg.metrics_every
-        row = row_dtype(runs.row())
+        row, every = row_dtype(runs.row()), asked.cfg.metrics_every
         header = Header(row, every, every * self.plan.batch_size, runs.pairs, runs.differ, runs.devices_per_run)
         self.curves = Curves(header, home.file(FILE))
         template = runs.template()
@@ -100,19 +99,14 @@ class Session:
         if self.runs.on_host:
             self.state = host_environments.restored(self.runs, self.state, fresh, saved)
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as stack:
-            for file in (self.curves, self.evaluations):
-                stack.enter_context(contextlib.closing(file))
-            stack.enter_context(self.report)
-            self._open = stack.pop_all()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._open.__exit__(*error)
-
     def train(self) -> None:
         """Train until the last update, or until something ends the session; save, and wait until all is saved."""
+        with contextlib.closing(self.curves), contextlib.closing(self.evaluations), self.report:
+            self._train()
+            with self._save_errors():
+                self.home.wait()
+
+    def _train(self) -> None:
         for write in (self.curves.flush, self.evaluations.flush):  # what was damaged is mended now
             with self._save_errors():
                 by_first(write)
@@ -126,8 +120,6 @@ class Session:
         if not done:
             with Stop() as stop:
                 self._loop(stop)
-        with self._save_errors():
-            self.home.wait()
 
     def _loop(self, stop: Stop) -> None:
         asked, raises, last = self.asked, self.asked.on_nonfinite == "raise", self.plan.num_updates
@@ -180,7 +172,7 @@ class Session:
 
     def _reason(self, stop: Stop) -> int:
         """Return the number of what ends the session now, or 0."""
-        hours, limit = (time.perf_counter() - self._entered) / 3600, self.asked.max_hours
+        hours, limit = (time.perf_counter() - self.asked.entered) / 3600, self.asked.max_hours
         return RULE_SAYS_SO if self._is_over() else stop.asked or (TIME_IS_UP if limit and hours >= limit else 0)
 
     def _is_over(self) -> bool:

@@ -60,7 +60,7 @@ def live_line() -> Callable[[Progress], None]:
 
 
 class Reports:
-    """Calls recorders. One that fails is reported, and left out until the next checkpoint. Use as a context manager.
+    """Call recorders. One that fails is reported, and left out until the next checkpoint. Use as a context manager.
 
     Attributes:
         latest: the `Progress` of the last call.
@@ -158,7 +158,7 @@ class Rows(abc.ABC):
         return f"{type(self).__name__}({str(self.path)!r})"
 
     def begin(self, progress: Progress) -> None:
-        """Opens the file, cut back to the rows before the run resumes."""
+        """Open the file, cut back to the rows before the run resumes."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.sink is not None:  # of before it failed
             with contextlib.suppress(OSError):
@@ -184,7 +184,7 @@ class Rows(abc.ABC):
         self._pending = (progress, jax.tree.map(lambda x: x[..., start:], rows)) if start < count else None
 
     def flush(self) -> None:
-        """Writes everything so far to the file."""
+        """Write everything so far to the file."""
         if self._pending is not None:
             progress, rest = self._pending
             self._pending = None
@@ -194,7 +194,7 @@ class Rows(abc.ABC):
 
     @abc.abstractmethod
     def write(self, row: dict[str, Any]) -> None:
-        """Adds a row to the file."""
+        """Add a row to the file."""
 
     def close(self) -> None:
         self.flush()

@@ -95,7 +95,7 @@ def _sha256(data: bytes | np.ndarray) -> str:
 
 
 def prepare(directory: pathlib.Path) -> None:
-    """Makes a directory of checkpoints if it is not there, and removes what a process that was killed left unfinished in it.
+    """Make a directory of checkpoints if it is not there, and remove what a process that was killed left unfinished in it.
 
     Raises:
         ConfigError: there is a file in its place.
@@ -125,7 +125,7 @@ class Store:
         self._saving, self._saving_updates = None, 0
 
     def save(self, updates: int, tree: PyTree, record: dict[str, Any]) -> None:
-        """Copies a tree to the host and begins to write it. Waits for the save before.
+        """Copy a tree to the host and begin to write it. Wait for the save before.
 
         Raises:
             CheckpointError: that one, or this, could not be written.
@@ -189,7 +189,7 @@ class Store:
         return saved_updates(self.directory)
 
     def clear(self) -> None:
-        """Removes all checkpoints."""
+        """Remove all checkpoints."""
         if is_first():
             with _translate(self._failed):
                 for updates in self.updates():

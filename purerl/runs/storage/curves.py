@@ -15,7 +15,7 @@ import numpy as np
 from purerl.core.errors import CheckpointCorrupt
 from purerl.core.metrics import Max, Mean, Sum, add_up
 from purerl.runs.storage.files import read_errors
-from purerl.runs.storage.journal import Entry, Journal, decode, encode, iterate, warn_of_damage
+from purerl.runs.storage.journal import Entry, Journal, decode, encode, iterate
 
 FILE = "curves.jsonl"
 LINE = 64  # rows on a line at most: no more are lost where a byte is damaged
@@ -190,7 +190,7 @@ def _place(entries: list[Entry], dtype: np.dtype, header: Header, count: int | N
 def _tell(path: pathlib.Path, lost: int, count: int, every: int) -> None:
     each = "" if every == 1 else f" of {every} updates each"
     what = f"{lost} {'rows' if lost > 1 else 'row'} of {count}{each}" if lost else "the last rows"
-    warn_of_damage(path, what, "what is missing counts nothing but the steps")
+    warnings.warn(f"{path}: {what} damaged or missing; what is missing counts nothing but the steps", stacklevel=5)
 
 
 def _entries(records: np.ndarray, first: int) -> Iterator[Entry]:

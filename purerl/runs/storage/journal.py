@@ -8,7 +8,6 @@ import base64
 import binascii
 import json
 import pathlib
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -57,11 +56,6 @@ def iterate(path: pathlib.Path) -> Iterator[Entry | None]:
     if path.exists():
         with open(path, "rb") as file:
             yield from (from_line(line) for line in file if line.endswith(b"\n"))
-
-
-def warn_of_damage(path: pathlib.Path, what: str, then: str) -> None:
-    """Warn that a part of a journal is damaged or missing, and say what becomes of it."""
-    warnings.warn(f"{path}: {what} damaged or missing; {then}", stacklevel=5)
 
 
 def encode(x: np.ndarray) -> str:

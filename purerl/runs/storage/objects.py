@@ -57,10 +57,10 @@ def qualified_name(x: Any) -> str:
     return f"{one.__module__}.{one.__qualname__}"
 
 
-def object_differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
-    """Return the objects in which two runs differ, in words that name the argument to pass."""
+def object_differences(saved: dict[str, Any], current: dict[str, Any], names: tuple[str, ...] = ARGUMENTS) -> list[str]:
+    """Describe how the objects of two runs differ, with the argument to pass."""
     found = []
-    for name in ARGUMENTS:
+    for name in names:
         then, now = saved.get(name), current.get(name)
         if then is None and now is not None:
             found.append(f"{name}: the run had the default, {now['is']} here; leave out `{name}=`")
