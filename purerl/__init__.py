@@ -31,9 +31,9 @@ from purerl.runs.analysis.rendering import render
 from purerl.runs.analysis.statistics import interval, iqm
 from purerl.runs.data_parallel import data_parallel
 from purerl.runs.devices import over_devices, use_cores
-from purerl.runs.directory import Run, load, restore, save
 from purerl.runs.fit import FitResult, fit
 from purerl.runs.logging import recorders
+from purerl.runs.run import Run, load, restore, save
 from purerl.runs.stopping import at_return
 from purerl.studies.compare import compare
 from purerl.studies.comparison import Comparison

@@ -14,8 +14,8 @@ from purerl.acting.normalize import Statistics
 from purerl.config.fields import is_float_leaf
 from purerl.core.keys import clock_at
 from purerl.core.types import TrainState
-from purerl.runs.directory import Run
 from purerl.runs.fit import evaluation_of
+from purerl.runs.run import Run
 from purerl.runs.trainer import Trainer
 from tests.helpers import probes
 from tests.helpers.tiny import CFG, at, digest, tiny

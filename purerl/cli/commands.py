@@ -14,9 +14,9 @@ from purerl.core.errors import ConfigError, Problem
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.runs.analysis.rendering import render
-from purerl.runs.compile_cache import cache_directory, cached_programs, clear_cache
-from purerl.runs.directory import Run, load, saved_values
+from purerl.runs.compile_cache import cache_directory, cached_programs
 from purerl.runs.logging.console import LiveLine, evaluation_table, table_of
+from purerl.runs.run import Run, load, saved_values
 from purerl.studies.compare import compare
 from purerl.studies.reading import listed, runs_below
 
@@ -249,7 +249,8 @@ class Cache:
             print("off: the environment variable PURERL_CACHE says so")
             return 0
         if self.clear:
-            clear_cache()
+            for file in (*directory.glob("*-cache"), *directory.glob("*-atime")):
+                file.unlink(missing_ok=True)
         programs = cached_programs()
         megabytes = sum(program.stat().st_size for program in programs) / 1e6
         print(f"{directory}: {len(programs)} programs, {megabytes:.0f} MB")

@@ -19,7 +19,7 @@ class Training:
         coordinator: Where JAX does not find them, host:port of the first process.
         num_processes: Likewise, how many there are.
         process_id: Likewise, which one this is, from 0.
-        directory: Where checkpoints, metrics (JSON lines, CSV, TensorBoard) and evaluations go; none without.
+        directory: Where checkpoints, metrics (also for TensorBoard) and evaluations go; none without.
         resume: Resume from the directory's newest checkpoint: `auto` if there is one, `must`, or `never`.
         init_from: Directory of another run, whose parameters this one starts from.
         sweep: Values of a flag to try, all combinations side by side: --sweep lr=1e-4,3e-4 --sweep hidden=64x64,256x256.
@@ -38,6 +38,8 @@ class Training:
         render_every: Of the evaluations, one in k draws an episode into the directory; 0 for none.
         stop_at_return: End the run, saved, once the mean return of all seeds is this high, asked at evaluations and --stop-every.
         stop_every: Ask --stop-at-return after each k-th update too; 0 for at evaluations alone.
+        csv: Also write metrics.csv into the directory.
+        json_lines: Also write metrics.jsonl into the directory, one JSON object per row.
         wandb: Weights & Biases project to log to; none without.
     """
 
@@ -70,6 +72,8 @@ class Training:
     render_every: int = 0
     stop_at_return: float | None = None
     stop_every: int = 0
+    csv: bool = False
+    json_lines: bool = False
     wandb: str = ""
 
 

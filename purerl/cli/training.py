@@ -141,7 +141,8 @@ def _recorders(asked: Training, cfg: OnPolicyConfig, directory: Any) -> list[rec
     home = pathlib.Path(directory or "").expanduser()
     if asked.write_every < 0:
         raise ConfigError([Problem("write_every", asked.write_every, "must be an int of at least 0")])
-    kinds = (("metrics.jsonl", recorders.JsonLines), ("metrics.csv", recorders.Csv), ("tensorboard", recorders.TensorBoard))
+    kinds = [("tensorboard", recorders.TensorBoard)]
+    kinds += [("metrics.csv", recorders.Csv)] * asked.csv + [("metrics.jsonl", recorders.JsonLines)] * asked.json_lines
     made: list[recorders.Rows] = [kind(home / name, asked.write_every) for name, kind in kinds] if directory else []
     if asked.wandb:
         try:

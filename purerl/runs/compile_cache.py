@@ -10,7 +10,6 @@ import os
 import pathlib
 import platform
 import stat
-import warnings
 from collections.abc import Iterator
 
 import filelock
@@ -36,9 +35,9 @@ def cache_directory() -> pathlib.Path | None:
 def compile_cache() -> Iterator[None]:
     """Read compiled programs from the directory, and keep them there, until the block ends.
 
-    Nothing happens where the user has a cache of his own or has switched JAX's off, and where the directory cannot be made or
-    belongs to others: what it holds is executed. Programs that call back to the host are never kept, by JAX's own rule. A program
-    that cannot be read or written, since the disk is full or the file damaged, is compiled, and nothing is said.
+    A cache that the user has configured is kept, and one that is switched off stays off. A directory that cannot be made, or that
+    others may write to, is not used: what it holds is executed. JAX never keeps programs that call back to the host. JAX warns of
+    a program that cannot be read or written, and compiles it.
     """
     directory = cache_directory()
     now = jax.config.values
@@ -56,9 +55,7 @@ def compile_cache() -> Iterator[None]:
     _remove_unfinished(directory)
     _set(values)
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
-            yield
+        yield
     finally:
         _set(before)
 
@@ -69,24 +66,12 @@ def cached_programs() -> list[pathlib.Path]:
     return sorted(directory.glob("*-cache")) if directory else []
 
 
-def clear_cache() -> None:
-    """Removes what is kept, of this version and processor."""
-    for program in cached_programs():
-        for file in (program, _time_of(program)):
-            file.unlink(missing_ok=True)
-
-
 def _remove_unfinished(directory: pathlib.Path) -> None:
-    """Removes programs whose writing was interrupted: without the second file that JAX writes, it would keep no others."""
+    """Remove programs whose writing was interrupted: without the second file that JAX writes, it would keep no others."""
     with contextlib.suppress(OSError, filelock.Timeout), filelock.FileLock(directory / ".lockfile", timeout=1):  # JAX's own lock
         for program in directory.glob("*-cache"):
-            if not _time_of(program).exists():
+            if not program.with_name(program.name.removesuffix("cache") + "atime").exists():
                 program.unlink()
-
-
-def _time_of(program: pathlib.Path) -> pathlib.Path:
-    """Return the file that holds when a kept program was last used."""
-    return program.with_name(program.name.removesuffix("cache") + "atime")
 
 
 def _set(values: dict[str, object]) -> None:

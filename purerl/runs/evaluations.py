@@ -1,6 +1,5 @@
 """Evaluations during a run, and the best state of each run. They do not affect training."""
 
-import json
 import math
 import pathlib
 import warnings
@@ -11,40 +10,39 @@ import numpy as np
 from purerl.core.errors import CheckpointError
 from purerl.runs.processes import from_first
 from purerl.runs.storage.checkpoint import CLOCK, Checkpoint, Store, describe, first_readable, leaf_differences, to_arrays
-from purerl.runs.storage.files import AppendOnlyFile, checksum, read_errors, read_file
+from purerl.runs.storage.journal import Entry, Journal, read_journal
 
 COLUMNS = ("episode_return", "episode_length", "finished")
 
 
 class Evaluations:
-    """The table of evaluations, in memory and in a file of one JSON object per line, each with its checksum.
+    """The table of evaluations, in memory and in a journal.
 
     Args:
-        path: of the file; None for memory alone.
+        path: of the journal; None for memory alone.
         updates: where the run resumes. Later rows are dropped, and damaged ones.
         runs: how many there are.
         expected: how many rows there should be by then. Of fewer it warns.
+
+    Raises:
+        CheckpointError: the journal cannot be read.
     """
 
     def __init__(self, path: pathlib.Path | None, updates: int, runs: int, expected: int = 0):
         self._runs = runs
-        try:
-            lines = read_file(path).splitlines() if path is not None and updates else []
-        except CheckpointError as error:
-            warnings.warn(str(error), stacklevel=3)
-            lines = []
-        read = [_row_of(line, runs) for line in lines]
-        self._rows = [row for row in read if row is not None and row["update"] <= updates]
-        lost = max(expected - len(self._rows), sum(row is None for row in read)) if path is not None else 0
-        if lost:
-            warnings.warn(f"{path}: {lost} evaluations damaged or missing; they are left out", stacklevel=3)
-        self._file = AppendOnlyFile(path, b"".join(map(_line_of, self._rows)))
+        found = read_journal(path) if path is not None and updates else []
+        self._rows = [row for row in found if row is not None and row["update"] <= updates]
+        lost = max(expected - len(self._rows), found.count(None))
+        if lost and path is not None:
+            warnings.warn(f"{path}: {lost} evaluations damaged or missing; they are left out", stacklevel=4)
+        self._journal = Journal(path, self._rows)
+        self.flush, self.close = self._journal.flush, self._journal.close
 
     def add(self, updates: int, columns: dict[str, np.ndarray]) -> None:
         """Add the columns of an evaluation, `[runs]` each."""
         row = {"update": updates} | {name: x.tolist() for name, x in columns.items()}
         self._rows.append(row)
-        self._file.add(_line_of(row))
+        self._journal.add(row)
 
     def returns(self, updates: int) -> np.ndarray:
         """Return the mean return of each run after so many updates, `[runs]`; minus infinity where it is not known, or NaN."""
@@ -59,48 +57,19 @@ class Evaluations:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def flush(self) -> None:
-        """Writes everything so far to the file.
-
-        Raises:
-            CheckpointError: it could not be written; the next flush tries again.
-        """
-        self._file.flush()
-
     def table(self) -> dict[str, np.ndarray]:
         """Return `update [n]` and the columns `[n, runs]`."""
         return _table(self._rows, self._runs)
 
-    def close(self) -> None:
-        self._file.close()
 
-
-@read_errors()
 def read_evaluations(path: pathlib.Path, runs: int) -> dict[str, np.ndarray]:
-    """Return the table of a file, as `Evaluations.table` gives it; empty where there is none. Damaged rows are left out."""
-    lines = read_file(path).splitlines() if path.exists() else []
-    return _table([row for row in (_row_of(line, runs) for line in lines) if row is not None], runs)
+    """Return the table of a journal, as `Evaluations.table` gives it; empty if there is none. Damaged rows are left out."""
+    return _table([row for row in read_journal(path) if row is not None], runs)
 
 
-def _table(rows: list[dict[str, Any]], runs: int) -> dict[str, np.ndarray]:
+def _table(rows: list[Entry], runs: int) -> dict[str, np.ndarray]:
     columns = {name: np.array([row[name] for row in rows], np.float32).reshape(-1, runs) for name in COLUMNS}
     return {"update": np.array([row["update"] for row in rows], np.int64), **columns}
-
-
-def _line_of(row: dict[str, Any]) -> bytes:
-    return json.dumps({**row, "check": checksum(json.dumps(row).encode()).hex()}).encode() + b"\n"
-
-
-def _row_of(line: bytes, runs: int) -> dict[str, Any] | None:
-    """Parse a line of the file; return None if it is not what was written."""
-    try:
-        row = json.loads(line)
-        mark = row.pop("check")
-        right = checksum(json.dumps(row).encode()).hex() == mark
-        right = right and row.keys() == {"update", *COLUMNS} and isinstance(row["update"], int)
-        return row if right and all(np.shape(row[name]) == (runs,) for name in COLUMNS) else None
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
 
 
 class Best:
@@ -113,40 +82,36 @@ class Best:
         store: of the checkpoint; None keeps nothing.
         record: of the run, for the checkpoint.
         runs: how many there are.
+        wanted: the arrays of a state (`checkpoint.describe`) if the run resumes: best states are restored, unless they are
+          damaged or have other arrays. None removes them.
     """
 
-    def __init__(self, store: Store | None, record: dict[str, Any], runs: int):
+    def __init__(self, store: Store | None, record: dict[str, Any], runs: int, wanted: dict[str, str] | None = None):
         self._store, self._record = store, record
         self._arrays, self._leaves, self._behind = {}, {}, False
         self._updates, self._returns = [0] * runs, [-math.inf] * runs
+        if store is not None and wanted is None:
+            store.clear()  # best states that a run which was killed before its first checkpoint left
+        elif store is not None and wanted is not None:
+            self._restore(store, wanted)
+            record = {"leaves": self._leaves, "updates": self._updates, "returns": self._returns}
+            self._arrays, record = from_first(self._arrays, record)
+            self._leaves, self._updates, self._returns = record["leaves"], record["updates"], record["returns"]
 
-    def restore(self, wanted: dict[str, str]) -> None:
-        """Restores the best states, unless they are damaged or have other arrays than those wanted (`checkpoint.describe`)."""
-        self._restore(wanted)
-        record = {"leaves": self._leaves, "updates": self._updates, "returns": self._returns}
-        self._arrays, record = from_first(self._arrays, record)
-        self._leaves, self._updates, self._returns = record["leaves"], record["updates"], record["returns"]
-
-    def begin(self) -> None:
-        """Removes best states that a run which was killed before its first checkpoint left."""
-        if self._store is not None:
-            self._store.clear()
-
-    def _restore(self, wanted: dict[str, str]) -> None:
+    def _restore(self, store: Store, wanted: dict[str, str]) -> None:
         try:
-            there = self._store.updates() if self._store is not None else []  # in all processes: see `Directory.saved`
-            saved = first_readable(there, self._store.load) if self._store is not None and there else None
+            there = store.updates()  # in all processes: see `Directory.saved`
+            saved = first_readable(there, store.load) if there else None
         except CheckpointError as error:
-            warnings.warn(f"{error}; the best states begin anew", stacklevel=3)
+            warnings.warn(f"{error}; the best states begin anew", stacklevel=4)
             return
         if saved is None or leaf_differences({path: x for path, (x, _) in saved.record["leaves"].items()}, wanted):
             return
         self._arrays, self._leaves = saved.arrays, wanted
-        self._updates = best_updates(saved)
-        self._returns = saved.record["best"]["returns"]
+        self._updates, self._returns = best_updates(saved), saved.record["best"]["returns"]
 
     def update(self, updates: int, returns: np.ndarray, state: Any) -> None:
-        """Keeps the state of each run whose return improved, and begins to save it.
+        """Keep the state of each run whose return improved, and begin to save it.
 
         Raises:
             CheckpointError: the save before failed; `settle` tries again.
@@ -171,7 +136,7 @@ class Best:
         self._behind = False
 
     def settle(self) -> None:
-        """Waits until all best states are saved.
+        """Wait until all best states are saved.
 
         Raises:
             CheckpointError: it could not be; the next call tries again.

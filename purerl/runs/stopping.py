@@ -11,7 +11,7 @@ from purerl.core.metrics import summarize
 from purerl.core.numbers import is_number
 from purerl.runs.logging.progress import Progress
 from purerl.runs.processes import is_first
-from purerl.runs.storage.curves import Curves, Header, pending_of
+from purerl.runs.storage.curves import Rows, add_rows, nothing
 
 Rule = Callable[[Progress], Any]
 STOPPED = "stop_when"
@@ -26,43 +26,48 @@ class Stopping:
     Args:
         rule: the function; None for none.
         every: intervals in updates, of which the multiples are when the rule is asked; 0 for none.
-        header: of a row of metrics.
+        row: the dtype of a row of metrics.
         saved: the arrays and the record of the checkpoint that the run resumes from, if any.
     """
 
-    def __init__(self, rule: Rule | None, every: tuple[int, ...], header: Header, saved: tuple[dict, dict] | None = None):
-        self._rule, self._every, self._header = rule, tuple(n for n in every if n) if rule else (), header
-        self._begin()
+    def __init__(self, rule: Rule | None, every: tuple[int, ...], row: np.dtype, saved: tuple[dict, dict] | None = None):
+        self._rule, self._every, self._row = rule, tuple(n for n in every if n) if rule else (), row
         arrays, record = saved or ({}, {})
-        self._window.pending = pending_of(arrays, header.row, "asked")
+        self._asked = _restore(arrays, nothing(row))
         self.was_stopped = rule is not None and record.get("stopped_by") == STOPPED
-
-    def _begin(self) -> None:
-        self._window = Curves(self._header._replace(every=2**62))  # one row, which is never whole
 
     @property
     def saved(self) -> dict[str, Any]:
         """Return the part of a checkpoint's tree that the rule needs to be asked again after the same updates."""
-        return {"asked": self._window.pending} if self._rule else {}
+        return {"asked": self._asked} if self._rule else {}
 
     def until_due(self, updates: int) -> list[int]:
         """Return for each interval the updates until the rule is asked."""
         return [every - updates % every for every in self._every]
 
-    def append(self, rows: dict[str, Any]) -> None:
+    def append(self, rows: Rows) -> None:
         """Add the metrics of a chunk, leaves `[..., updates]`."""
         if self._rule:
-            self._window.append(rows)
+            self._asked = add_rows(self._asked, rows, jax.tree.leaves(rows)[0].shape[-1])
 
     def is_over(self, progress: Progress) -> bool:
         """Return True if the rule is due and ends the run. `progress` has the newest evaluation, and no metrics."""
         if self._rule is None or not any(progress.updates % every == 0 for every in self._every) or not is_first():
             return False
-        rows = jax.tree.map(lambda x: np.asarray(x)[..., None], self._window.pending)
-        if self._rule(progress._replace(metrics=rows)):
+        if self._rule(progress._replace(metrics=self._asked)):
             return True
-        self._begin()
+        self._asked = nothing(self._row)
         return False
+
+
+def _restore(arrays: dict[str, np.ndarray], row: Rows) -> Rows:
+    """Return the row in the arrays of a checkpoint; a metric that is missing there counts nothing."""
+
+    def leaf(path: Any, x: np.ndarray) -> np.ndarray:
+        saved = arrays.get(jax.tree_util.keystr(path), x)
+        return saved if (saved.shape, saved.dtype) == (x.shape, x.dtype) else x
+
+    return jax.tree_util.tree_map_with_path(leaf, {"asked": row})["asked"]
 
 
 def at_return(value: float) -> Rule:

@@ -16,9 +16,9 @@ from purerl.core.metrics import LAST, over_the_last
 from purerl.core.numbers import is_int
 from purerl.runs.analysis.plots import curves_in
 from purerl.runs.analysis.statistics import interval, iqm
-from purerl.runs.directory import num_runs
 from purerl.runs.evaluations import read_evaluations
 from purerl.runs.fit import FitResult
+from purerl.runs.run import num_runs
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage import curves
 from purerl.runs.storage.checkpoint import first_readable, read_record, saved_updates
@@ -63,7 +63,7 @@ def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
         raise CheckpointError(f"there is no directory {folder}")
     found = []
     for place, folders, files in os.walk(top):
-        if "checkpoints" in folders or "curves.bin" in files:
+        if "checkpoints" in folders or curves.FILE in files:
             found.append(pathlib.Path(place))
             folders.clear()
         folders.sort()
@@ -143,7 +143,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         CheckpointError: something that is needed is not there.
     """
     record = newest_record(directory)
-    if not (directory / "curves.bin").exists():
+    if not (directory / curves.FILE).exists():
         raise CheckpointError(f"no metrics in {directory}")
     metrics, header = curves.read(directory)
     lines = curves_in(directory, metrics, header, "episode_return")
@@ -280,7 +280,7 @@ def _listed(directory: pathlib.Path) -> Listed:
         record = newest_record(directory)
     except CheckpointError as error:
         return Listed(directory, "", "", 0, 0, 0, np.nan, "running" if running else str(error).split(" in ")[0], size)
-    header = curves.read_header(directory / "curves.bin")
+    header = curves.read_header(directory / curves.FILE)
     runs = len(header.runs) if header is not None else num_runs(record)
     values = record["config"]
     steps, total = record["updates"] * values["num_envs"] * values["num_steps"], int(values["total_timesteps"])

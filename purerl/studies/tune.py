@@ -26,12 +26,12 @@ from purerl.config.documentation import default_of, shown
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.numbers import is_count, is_int, is_number
 from purerl.runs.compile_cache import compile_cache
-from purerl.runs.directory import identity
-from purerl.runs.fit import OBJECTS
+from purerl.runs.identity import identity
 from purerl.runs.interrupts import Stop
+from purerl.runs.options import OBJECTS
 from purerl.runs.processes import process_count
-from purerl.runs.storage.checkpoint import Lock, run_directory
 from purerl.runs.storage.files import atomic_write
+from purerl.runs.storage.lock import Lock, run_directory
 from purerl.studies import space
 from purerl.studies.reading import PLAN, WINNER, Summary, read_plan, summary_of
 from purerl.studies.rungs import RungTrainer, check_program, check_rungs

@@ -8,7 +8,7 @@ import pytest
 import purerl
 from purerl.acting.normalize import Moments, RewardScale, initial_moments, merge, restored, reward_sums, standardized
 from purerl.core.keys import clock_at
-from purerl.runs.directory import warm_start
+from purerl.runs.warm_start import warm_start
 from tests.helpers.interrupted import fitted, stopped
 from tests.helpers.probes import Varied
 from tests.helpers.programs import equations

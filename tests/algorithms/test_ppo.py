@@ -190,7 +190,7 @@ def test_a_rate_goes_on_adapting_where_learning_has_stopped():
 
 @pytest.mark.slow
 def test_an_adaptive_penalty_is_no_obstacle_to_a_warm_start(tmp_path):
-    from purerl.runs.directory import warm_start
+    from purerl.runs.warm_start import warm_start
 
     cfg = CFG.replace(kl_penalty="adaptive")
     result = fitted(cfg=cfg, directory=tmp_path)

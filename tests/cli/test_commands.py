@@ -24,7 +24,8 @@ eval_episodes = 3
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     (folder / "flags.toml").write_text(FLAGS)
-    assert main(["ppo", "--config", str(folder / "flags.toml"), "--lr", "0.01", "--directory", str(folder / "ours")]) == 0
+    command = ["ppo", "--config", str(folder / "flags.toml"), "--lr", "0.01", "--csv", "--json-lines"]
+    assert main([*command, "--directory", str(folder / "ours")]) == 0
     return folder
 
 

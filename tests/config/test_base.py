@@ -11,7 +11,7 @@ from purerl import ConfigError, PPOConfig
 from purerl.config.algorithms import ALGORITHMS
 from purerl.config.documentation import shown
 from purerl.config.fields import is_float_leaf
-from purerl.runs.directory import _same
+from purerl.runs.identity import _same
 from purerl.runs.run_batch import settled, swept
 from purerl.studies.tune import as_code
 

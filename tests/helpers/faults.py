@@ -161,8 +161,9 @@ print("result:", result_of(result, directory))
 
 def started(code, directory, name="ppo", mode="raise", at=0):
     """A process that runs one of these scripts."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "2"}
-    if code is WHOLE:  # a cache of compiled programs would fill with the disk
+    # A cache of compiled programs would fill with the disk, and JAX would say so.
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "2", "PURERL_CACHE": "off"}
+    if code is WHOLE:
         cache = {"COMPILATION_CACHE_DIR": env["PURERL_TESTS_CACHE"], "PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
         env |= {f"JAX_{name}": value for name, value in cache.items()}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

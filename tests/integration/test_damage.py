@@ -11,7 +11,7 @@ import pytest
 
 import purerl
 from purerl import PPOConfig
-from purerl.runs.storage.checkpoint import Lock
+from purerl.runs.storage.lock import Lock
 from tests.helpers.faults import FULL, KILLED_LATE, script
 from tests.helpers.interrupted import fitted, stopped
 from tests.helpers.probes import Varied
@@ -70,10 +70,10 @@ def rows_of(result):
 
 
 DAMAGES = {
-    "a row": ("curves.bin", lambda data: data[:-200] + bytes([data[-200] ^ 4]) + data[-199:], 1),
-    "the first line": ("curves.bin", lambda data: b"{" + data, 0),
-    "cut": ("curves.bin", lambda data: data[:-400], 3),
-    "gone": ("curves.bin", None, 6),
+    "a row": ("curves.jsonl", lambda data: data[:-200] + bytes([data[-200] ^ 4]) + data[-199:], 1),
+    "the first line": ("curves.jsonl", lambda data: b"{" + data, 0),
+    "cut": ("curves.jsonl", lambda data: data[:-400], 3),
+    "gone": ("curves.jsonl", None, 6),
     "an evaluation": ("evaluations.jsonl", lambda data: data.replace(b"episode_length", b"episode_lenght", 1), 0),
     "no evaluations": ("evaluations.jsonl", None, 0),
 }
@@ -112,12 +112,15 @@ def test_damaged_metrics_cost_neither_the_state_nor_the_rest(evaluated, tmp_path
 def test_a_run_damaged_while_it_goes_gives_its_result(tmp_path):
     def damage(progress):
         if progress.updates == 5:
-            path = tmp_path / "curves.bin"
-            path.write_bytes(path.read_bytes()[:-100] + bytes(100))
+            path = tmp_path / "curves.jsonl"
+            path.write_bytes(path.read_bytes()[:-100] + bytes(99) + b"\n")
 
-    with pytest.warns(UserWarning, match=r"curves\.bin: 1 row of 10 damaged"):
-        result = fitted(directory=tmp_path, save_every=1, chunk_seconds=1e-9, recorders=(damage,))
-    assert digest(result.state) == digest(fitted(chunk_seconds=1e-9).state)
+    options = {"directory": tmp_path, "save_every": 1, "chunk_seconds": 1e-9}
+    result, whole = fitted(recorders=(damage,), **options), fitted(chunk_seconds=1e-9)
+    assert digest(result.state) == digest(whole.state)
+    assert digest(result.metrics) == digest(whole.metrics)
+    with pytest.warns(UserWarning, match=r"curves\.jsonl: 1 row of 10 damaged"):
+        result = fitted(**options)
     assert np.isnan(purerl.summarize(result.metrics)["loss"]).sum() == 1
 
 
@@ -185,7 +188,7 @@ LATE = {
     "fraction": ({"eval_max_steps": 2.5}, "eval_max_steps = 2.5: must be at least 1, not float"),
     "a flag": ({"exact": "no"}, "exact = 'no': must be True or False"),
     "checkpoints": ({"directory": "checkpoints"}, "cannot be written to"),
-    "curves": ({"directory": "curves.bin"}, "is a directory"),
+    "curves": ({"directory": "curves.jsonl"}, "is a directory"),
 }
 
 
@@ -193,7 +196,7 @@ LATE = {
 def test_what_cannot_be_is_refused_before_anything_is_compiled(case, tmp_path):
     options, says = LATE[case]
     if name := options.get("directory"):
-        (tmp_path / name).mkdir() if name == "curves.bin" else (tmp_path / name).write_text("")
+        (tmp_path / name).mkdir() if name == "curves.jsonl" else (tmp_path / name).write_text("")
         options = {"directory": tmp_path}
     before = compiles()
     with pytest.raises(purerl.ConfigError) as error:

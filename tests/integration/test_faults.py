@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import pytest
 
 import purerl
+from purerl.runs.storage import curves
 from tests.helpers import faults
 from tests.helpers.faults import committed, wait_for
 from tests.helpers.interrupted import fitted
@@ -64,7 +65,7 @@ def result_of(directory):
     """The hash of the final state, and the curves."""
     loaded = purerl.load(directory)
     assert loaded.updates == UPDATES
-    return digest(loaded.state), (directory / "curves.bin").read_bytes()
+    return digest(loaded.state), digest(curves.read(directory)[0])
 
 
 def kill(begin, directory, kills, in_commit, seed=0):

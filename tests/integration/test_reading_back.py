@@ -332,7 +332,7 @@ import sys
 sys.modules["fcntl"] = None  # importing it fails, as on Windows
 import warnings; warnings.simplefilter("ignore")
 import purerl
-from purerl.runs.storage.checkpoint import Lock
+from purerl.runs.storage.lock import Lock
 import pathlib
 lock = Lock(pathlib.Path({str(tmp_path)!r}))
 try:

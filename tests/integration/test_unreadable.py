@@ -55,7 +55,7 @@ READERS = {
 def test_what_cannot_be_read_is_named(directory, capsys, name):
     entries = [directory, *(path for path in directory.rglob("*") if len(path.relative_to(directory).parts) < 3)]
     if name in ("eval", "init_from", "resume"):  # where nothing is wrong they compile and train
-        entries = [path for path in entries if path.name in ("run", "checkpoints", "8", "curves.bin", "evaluations.jsonl")]
+        entries = [path for path in entries if path.name in ("run", "checkpoints", "8", "curves.jsonl", "evaluations.jsonl")]
     refused = []
     for path in sorted(entries):
         with unreadable(path):

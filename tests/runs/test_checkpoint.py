@@ -15,7 +15,8 @@ import pytest
 
 import purerl
 from purerl.runs.storage import checkpoint
-from purerl.runs.storage.checkpoint import Store, run_directory
+from purerl.runs.storage.checkpoint import Store
+from purerl.runs.storage.lock import run_directory
 from tests.helpers.interrupted import StopAt, fitted
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import digest

@@ -19,7 +19,7 @@ from purerl.core.reductions import num_devices, total
 from purerl.envs import make_env
 from purerl.learning import phases, update
 from purerl.runs.data_parallel import check_replicas
-from purerl.runs.directory import Run
+from purerl.runs.run import Run
 from purerl.runs.storage.checkpoint import saved_updates
 from purerl.runs.trainer import Trainer
 from tests.helpers.probes import Varied, boxed

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.runs.directory import warm_start
 from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard
 from purerl.runs.storage import checkpoint
+from purerl.runs.warm_start import warm_start
 from tests.helpers.interrupted import UPDATES, fitted, stopped
 from tests.helpers.probes import Varied
 from tests.helpers.programs import compiles
@@ -30,7 +30,7 @@ def whole():
 def test_stopped_after_every_update_and_resumed(whole, tmp_path):
     for update in range(1, UPDATES):
         stopped(tmp_path, update)
-        with open(tmp_path / "curves.bin", "ab") as file:
+        with open(tmp_path / "curves.jsonl", "ab") as file:
             file.write(bytes(1000))  # rows that a kill would leave behind its last checkpoint
     result = fitted(directory=tmp_path)
     assert digest(result.state) == digest(whole.state)
@@ -162,7 +162,7 @@ def test_fit_keeps_its_directory_to_itself(tmp_path):
 def test_what_cannot_be_drawn_is_refused_before_anything_is_compiled(tmp_path):
     with pytest.raises(purerl.ConfigError, match="no way of drawing it"):
         fitted(2, directory=tmp_path / "a", eval_every=1, render_every=1)
-    assert not (tmp_path / "a" / "curves.bin").exists()
+    assert not (tmp_path / "a" / "curves.jsonl").exists()
 
 
 def test_a_state_before_any_update_can_be_saved(tmp_path):
@@ -237,7 +237,7 @@ def test_resume_is_a_choice(tmp_path):
 @pytest.mark.slow
 def test_other_versions_and_devices_are_noted(tmp_path, monkeypatch):
     stopped(tmp_path, 3)
-    monkeypatch.setattr("purerl.runs.storage.checkpoint.PACKAGES", ("purerl",))
+    monkeypatch.setattr("purerl.runs.storage.objects.PACKAGES", ("purerl",))
     monkeypatch.setattr("purerl.__version__", "x")
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0")
     with pytest.warns(UserWarning, match=r"not bit-identically: purerl .* then, 0\.0 now"):
@@ -264,20 +264,6 @@ def test_a_directory_has_one_writer_and_many_readers(tmp_path):
 
     fitted(directory=tmp_path, save_every=1, recorders=(intrude,))
     assert seen in ([2], [1])
-
-
-def test_a_lock_that_may_not_hold_between_hosts_says_so(tmp_path, monkeypatch, recwarn):
-    assert checkpoint.file_system(tmp_path) not in checkpoint.NETWORKS
-    for kind, told in (("ext4", 0), ("nfs4", 1)):
-        monkeypatch.setattr(checkpoint, "file_system", lambda directory, kind=kind: kind)
-        (tmp_path / ".holder").write_text("process 7 on another-host")
-        checkpoint.Lock(tmp_path).release()
-        assert len(recwarn) == told
-        checkpoint.Lock(tmp_path).release()  # an orderly end leaves nothing to warn of
-        assert len(recwarn) == told
-    assert "locks of nfs4 may not hold between hosts, and process 7 on another-host has not ended there" in str(
-        recwarn[0].message
-    )
 
 
 # --- warm start -------------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def test_a_damaged_run_is_listed_beside_others(run, tmp_path):
     for name in ("whole", "damaged"):
         shutil.copytree(run[0], tmp_path / name)
     damaged = tmp_path / "damaged"
-    (damaged / "curves.bin").write_bytes(b"?" + (damaged / "curves.bin").read_bytes()[1:])
+    (damaged / "curves.jsonl").write_bytes(b"?" + (damaged / "curves.jsonl").read_bytes()[1:])
     (damaged / "evaluations.jsonl").unlink()
     (damaged / "evaluations.jsonl").mkdir()
     bad, good = listed(tmp_path)

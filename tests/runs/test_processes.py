@@ -90,7 +90,7 @@ def params_of(path):
 @pytest.mark.slow  # half a minute beside other tests
 def test_two_processes_train_one_agent(job, tmp_path):
     """The first one alone writes."""
-    two = job(2, SHORT, "--devices-per-run", "2")
+    two = job(2, SHORT, "--devices-per-run", "2", "--json-lines")
     assert two.ends()[0] == [0, 0], two.said(0) + two.said(1)
     assert "1,280 steps" in two.said(0)
     assert "steps" not in two.said(1)

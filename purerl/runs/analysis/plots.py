@@ -41,7 +41,7 @@ def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[C
         ConfigError: no such metric.
     """
     directory = pathlib.Path(path).expanduser()
-    if not (directory / "curves.bin").exists():
+    if not (directory / curves.FILE).exists():
         raise CheckpointError(f"no metrics in {path}")
     return curves_in(directory, *curves.read(directory), metric)
 

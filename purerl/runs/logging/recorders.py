@@ -60,7 +60,7 @@ def live_line() -> Callable[[Progress], None]:
 
 
 class Reports:
-    """Calls recorders. One that fails is reported, and left out until the next checkpoint. Use as a context manager.
+    """Call recorders. One that fails is reported, and left out until the next checkpoint. Use as a context manager.
 
     Attributes:
         latest: the `Progress` of the last call.
@@ -158,7 +158,7 @@ class Rows(abc.ABC):
         return f"{type(self).__name__}({str(self.path)!r})"
 
     def begin(self, progress: Progress) -> None:
-        """Opens the file, cut back to the rows before the run resumes."""
+        """Open the file, cut back to the rows before the run resumes."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.sink is not None:  # of before it failed
             with contextlib.suppress(OSError):
@@ -184,7 +184,7 @@ class Rows(abc.ABC):
         self._pending = (progress, jax.tree.map(lambda x: x[..., start:], rows)) if start < count else None
 
     def flush(self) -> None:
-        """Writes everything so far to the file."""
+        """Write everything so far to the file."""
         if self._pending is not None:
             progress, rest = self._pending
             self._pending = None
@@ -194,7 +194,7 @@ class Rows(abc.ABC):
 
     @abc.abstractmethod
     def write(self, row: dict[str, Any]) -> None:
-        """Adds a row to the file."""
+        """Add a row to the file."""
 
     def close(self) -> None:
         self.flush()
@@ -207,20 +207,20 @@ class TextRows(Rows):
 
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
-        lines = read_file(self.path).splitlines(keepends=True)
+        lines = [line for line in read_file(self.path).splitlines(keepends=True) if line.endswith(b"\n")]
         atomic_write(self.path, b"".join(self.kept(lines, progress.updates)))
         self.sink = open(self.path, "a")  # noqa: SIM115
 
     @abc.abstractmethod
     def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
-        """Return the lines that are whole rows up to this update."""
+        """Return the lines that are rows up to this update."""
 
 
 class JsonLines(TextRows):
     """One JSON object per row; NaN and infinity are null."""
 
     def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
-        return [line for line in lines if (row := _update_of(line)) is not None and row <= updates]
+        return [line for line in lines if _update_of(line) <= updates]
 
     def write(self, row: dict[str, Any]) -> None:
         finite = {name: x if math.isfinite(x) else None for name, x in row.items()}
@@ -235,15 +235,11 @@ class Csv(TextRows):
         super().begin(progress)
 
     def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
-        if not lines or not lines[0].endswith(b"\n"):  # the names themselves were cut off
-            return []
-        self._names = next(csv.reader([lines[0].decode(errors="replace")]))  # a label may have a comma
-        whole = [line for line in lines[1:] if line.endswith(b"\n") and line.count(b",") == len(self._names) - 1]
-        first = lambda line: line.partition(b",")[0]
-        rows = [line for line in whole if first(line).isdigit() and int(first(line)) <= updates]
-        if not rows:
-            self._names = []  # those of this run may be others
-        return [*lines[:1], *rows] if rows else []
+        found = [next(csv.reader([line.decode(errors="replace")])) for line in lines]  # a label may have a comma
+        is_row = lambda row: len(row) == len(found[0]) and row[0].isdigit() and int(row[0]) <= updates
+        rows = [line for line, row in zip(lines, found, strict=True) if is_row(row)]
+        self._names = found[0] if rows else []  # without rows, those of this run may be others
+        return [lines[0], *rows] if rows else []
 
     def write(self, row: dict[str, Any]) -> None:
         writer = csv.writer(self.sink, lineterminator="\n")
@@ -255,17 +251,21 @@ class Csv(TextRows):
 
 
 class TensorBoard(Rows):
-    """Scalars over environment steps (of one run), under the tags that TensorBoard users know: `charts/episodic_return`, ..."""
+    """Scalars over environment steps (of one run), under the tags that TensorBoard users know: `charts/episodic_return`, ...
+
+    A run that resumes begins another file, at whose first event TensorBoard forgets what earlier files have of later steps.
+    """
 
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
         # Its `SummaryWriter` writes from a thread of its own, and what fails there arrives nowhere.
         from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 
         self.path.mkdir(exist_ok=True)
-        for file in sorted(self.path.glob("events.out.tfevents.*")):
-            _cut_events(file, progress.updates * progress.plan.batch_size)
-        self.sink = EventsWriter(str(self.path / "events"))
+        steps = progress.updates * progress.plan.batch_size
+        self.sink = EventsWriter(str(self.path / "events"), f".{steps:020}")  # two of one second have two names
+        self.sink.write_event(Event(wall_time=time.time(), step=steps + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, row: dict[str, Any]) -> None:
         from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
@@ -324,31 +324,9 @@ class Wandb(Rows):
             self._run = None
 
 
-def _update_of(line: bytes) -> int | None:
-    """Return the update of a line that is a whole row, or None."""
+def _update_of(line: bytes) -> float:
+    """Return the update of a row, or infinity if the line is none."""
     try:
-        update = json.loads(line)["update"] if line.endswith(b"\n") else None
+        return int(json.loads(line)["update"])
     except (ValueError, KeyError, TypeError):
-        return None
-    return update if is_int(update) else None
-
-
-def _cut_events(path: pathlib.Path, steps: int) -> None:
-    """Cut an event file before the first event of a later step.
-
-    A record is its length in 8 bytes, 4 bytes of checksum, the event, and 4 bytes of checksum.
-    """
-    from google.protobuf.message import DecodeError
-    from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
-
-    data, end = path.read_bytes(), 0
-    while end + 12 <= len(data):
-        after = end + 12 + int.from_bytes(data[end : end + 8], "little") + 4
-        try:
-            if after > len(data) or Event.FromString(data[end + 12 : after - 4]).step > steps:
-                break
-        except DecodeError:
-            warnings.warn(f"{path} is damaged; it is cut off there", stacklevel=6)
-            break
-        end = after
-    os.truncate(path, end)
+        return math.inf

@@ -8,26 +8,21 @@ and of it only the v1 interface.
 import asyncio
 import contextlib
 import hashlib
-import importlib.metadata
 import json
 import logging
 import os
 import pathlib
 import re
 import shutil
-import socket
-import sys
-import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import filelock
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, DirectoryLocked, Problem
+from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, Problem
 from purerl.core.types import PyTree
 from purerl.runs.processes import agreed, is_first, process_count
 from purerl.runs.storage.files import read_errors
@@ -36,16 +31,13 @@ FORMAT = 2
 CLOCK = "['state'].clock"  # the only state leaf without a run axis
 UNFINISHED = ".orbax-checkpoint-tmp"  # what Orbax adds to the name of a checkpoint until it is whole
 KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # dtypes of keys, and their names
-NETWORKS = {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "fuse.glusterfs", "9p", "afs"}
-KEY_WORDS = {"threefry2x32": 2, "rbg": 4, "unsafe_rbg": 4}
-PACKAGES = ("purerl", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "orbax-checkpoint")
 
 
 class Checkpoint(NamedTuple):
     """A saved checkpoint.
 
     updates: finished updates.
-    record: JSON, as it was given to `Store.save`, with "versions" and "leaves" added.
+    record: JSON, as it was given to `Store.save`, with "leaves" added.
     arrays: from a path in the saved tree to an array on the host.
     """
 
@@ -99,27 +91,11 @@ def _sha256(data: bytes | np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(data).tobytes() if isinstance(data, np.ndarray) else data).hexdigest()
 
 
-def versions() -> dict[str, str]:
-    """Return the versions that the bits of a run depend on. Checkpoints record them and do not require them."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    values = jax.config.values
-    return {
-        **found,
-        "platform": jax.default_backend(),
-        "prng": f"{values['jax_default_prng_impl']}, partitionable {values['jax_threefry_partitionable']}",
-    }
-
-
 # --- a directory of checkpoints ---------------------------------------------------------------------------------------
 
 
 def prepare(directory: pathlib.Path) -> None:
-    """Makes a directory of checkpoints if it is not there, and removes what a process that was killed left unfinished in it.
+    """Make a directory of checkpoints if it is not there, and remove what a process that was killed left unfinished in it.
 
     Raises:
         ConfigError: there is a file in its place.
@@ -149,7 +125,7 @@ class Store:
         self._saving, self._saving_updates = None, 0
 
     def save(self, updates: int, tree: PyTree, record: dict[str, Any]) -> None:
-        """Copies a tree to the host and begins to write it. Waits for the save before.
+        """Copy a tree to the host and begin to write it. Wait for the save before.
 
         Raises:
             CheckpointError: that one, or this, could not be written.
@@ -165,13 +141,13 @@ class Store:
         """
         self.wait()
         leaves = {path: [described[path], _sha256(x)] for path, x in arrays.items()}
-        text = json.dumps({**record, "format": FORMAT, "updates": updates, "versions": versions(), "leaves": leaves})
+        text = json.dumps({**record, "format": FORMAT, "updates": updates, "leaves": leaves})
         # Orbax refuses arrays without elements; their place in the record is enough.
         stored = {path: x for path, x in arrays.items() if x.size}
         metadata = {"record": text, "sha256": _sha256(text.encode())}
         path, self._saving_updates = self._path(updates), updates
         (exists,), _ = agreed(path.exists())  # the first process may remove it before another one looks
-        with self._reported():
+        with _translate(self._failed):
             self._saving = _orbax().save_async(path, stored, overwrite=bool(exists), custom_metadata=metadata)
 
     def wait(self) -> None:
@@ -183,7 +159,7 @@ class Store:
         saving, self._saving = self._saving, None
         if saving is None:
             return
-        with self._reported():
+        with _translate(self._failed):
             saving.result()
             self._forget()
 
@@ -202,9 +178,6 @@ class Store:
         os.rename(self._path(updates), removed)
         shutil.rmtree(removed)
 
-    def _reported(self):
-        return _Translated(self._failed)
-
     def _failed(self, error: BaseException) -> CheckpointError:
         self._saving = None
         for unfinished in self.directory.glob(f"{self._saving_updates}{UNFINISHED}*"):
@@ -216,9 +189,9 @@ class Store:
         return saved_updates(self.directory)
 
     def clear(self) -> None:
-        """Removes all checkpoints."""
+        """Remove all checkpoints."""
         if is_first():
-            with self._reported():
+            with _translate(self._failed):
                 for updates in self.updates():
                     self._remove(updates)
 
@@ -280,7 +253,7 @@ def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
 
 def read_record(path: pathlib.Path) -> dict[str, Any]:
     """Return the record of the checkpoint in a directory, verified."""
-    with _Translated(lambda error: CheckpointCorrupt(f"the record of {path} cannot be read: {error}")):
+    with _translate(lambda error: CheckpointCorrupt(f"the record of {path} cannot be read: {error}")):
         with _alone():
             metadata = _orbax().metadata(path).custom_metadata
         text = metadata.get("record", "") if isinstance(metadata, dict) else ""
@@ -294,29 +267,24 @@ def read_record(path: pathlib.Path) -> dict[str, Any]:
 
 def read(path: pathlib.Path) -> Checkpoint:
     """Read and verify the checkpoint in a directory."""
-    record = read_record(path)
-    return Checkpoint(record["updates"], record, read_arrays(path, record["leaves"]))
-
-
-def read_arrays(path: pathlib.Path, leaves: dict[str, list[str]]) -> dict[str, np.ndarray]:
-    """Arrays of the checkpoint in a directory, verified: those of `leaves`, all or some of the leaves in its record."""
-    orbax = _orbax()
-    some = orbax.options.PyTreeOptions(loading=orbax.options.PyTreeOptions.Loading(partial_load=True))
-    with _Translated(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")), _alone(pytree_options=some):
+    record, orbax = read_record(path), _orbax()
+    with _translate(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")), _alone():
         stored = orbax.metadata(path).metadata
-        sizes = {name: _stored_size(described) for name, (described, _) in leaves.items()}
-        for name, size in sizes.items():  # before anything is allocated
-            if size and int(np.prod(stored[name].shape, dtype=object)) != size:
-                raise CheckpointCorrupt(f"{path}: {name} has the shape {stored[name].shape}, not {leaves[name][0]}")
-            if size and stored[name].dtype != _dtype(leaves[name][0]):
-                raise CheckpointCorrupt(f"{path}: {name} is of {stored[name].dtype}, not {leaves[name][0]}")
-        template = {name: np.empty(x.shape, x.dtype) for name, x in stored.items() if name in leaves}
-        arrays = orbax.load(path, template) if template else {}
-    for name, (described, expected) in leaves.items():
+        for name, (described, _) in record["leaves"].items():  # before anything is allocated
+            shape, is_key = shape_of(described), described.startswith("key<")
+            if 0 in shape:
+                continue
+            found = stored[name].shape[:-1] if is_key else stored[name].shape
+            if found != shape:
+                raise CheckpointCorrupt(f"{path}: {name} has the shape {found}, not {described}")
+            if stored[name].dtype != _dtype(described):
+                raise CheckpointCorrupt(f"{path}: {name} is of {stored[name].dtype}, not {described}")
+        arrays = orbax.load(path, {name: np.empty(x.shape, x.dtype) for name, x in stored.items()}) if stored else {}
+    for name, (described, expected) in record["leaves"].items():
         array = arrays.setdefault(name, np.empty(shape_of(described), _dtype(described)))
         if _sha256(array) != expected:
             raise CheckpointCorrupt(f"{path}: {name} is not what was written")
-    return arrays
+    return Checkpoint(record["updates"], record, arrays)
 
 
 def shape_of(described: str) -> tuple[int, ...]:
@@ -329,26 +297,15 @@ def _dtype(described: str) -> np.dtype:
     return jnp.dtype(np.uint32 if name.startswith("key<") else name)
 
 
-def _stored_size(described: str) -> int:
-    """Elements of an array as it is stored; a key is as many words as its kind has."""
-    name, size = described[: described.index("[")], int(np.prod(shape_of(described), dtype=object))
-    return size * KEY_WORDS[KEY_KINDS[name]] if name in KEY_KINDS else size
-
-
-class _Translated:
-    """Turns any error within into a checkpoint's, whose message has what a user can act on."""
-
-    def __init__(self, translate: Callable[[BaseException], CheckpointError]):
-        self._translate = translate
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        # One failed write cancels the others, and then the cancellation may be what surfaces.
-        failed = isinstance(error, Exception | asyncio.CancelledError)
-        if failed and not isinstance(error, CheckpointError):
-            raise self._translate(error) from None
+@contextlib.contextmanager
+def _translate(to_error: Callable[[BaseException], CheckpointError]) -> Iterator[None]:
+    """Turn any error of Orbax into one whose message has what a user can act on."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (Exception, asyncio.CancelledError) as error:  # a failed write cancels the others, whose error may come first
+        raise to_error(error) from None
 
 
 def _reason(error: BaseException) -> str:
@@ -367,17 +324,14 @@ def _orbax() -> Any:
     """Orbax, its reports kept off the terminal: its errors arrive as exceptions."""
     for logger in ("absl", "asyncio"):  # where one array cannot be read, asyncio would show what became of the others
         logging.getLogger(logger).addFilter(_not_of_orbax)
-    if not isinstance(sys.unraisablehook, _Unraisable):
-        sys.unraisablehook = _Unraisable(sys.unraisablehook)
-        warnings.filterwarnings("ignore", r"coroutine '(\w*Handler\.\w+|_create_paths)' was never awaited", RuntimeWarning)
     from orbax.checkpoint import v1
 
     return v1
 
 
-def _alone(**options: Any) -> contextlib.AbstractContextManager:
-    """Orbax, with these options, reads in this process alone, without waiting for the others of a job."""
-    orbax = _orbax()
+def _alone() -> contextlib.AbstractContextManager:
+    """Let Orbax read in this process alone, without waiting for the others of a job."""
+    orbax, options = _orbax(), {}
     if process_count() > 1:
         here = jax.process_index()
         alone = {"primary_host": here, "active_processes": {here}, "barrier_sync_key_prefix": f"of_{here}"}
@@ -388,92 +342,3 @@ def _alone(**options: Any) -> contextlib.AbstractContextManager:
 def _not_of_orbax(record: logging.LogRecord) -> bool:
     names = f"{record.pathname} {record.getMessage()}"
     return "orbax" not in names and "tensorstore" not in names
-
-
-class _Unraisable:
-    """A hook for errors that no code can catch.
-
-    Where one array cannot be written, Orbax closes the event loop that the others are about to report to. Each of those then
-    would print a traceback, dozens of them, from a thread of TensorStore's.
-    """
-
-    def __init__(self, otherwise: Callable[[Any], None]):
-        self._otherwise = otherwise
-
-    def __call__(self, unraisable: Any) -> None:
-        error = unraisable.exc_value
-        if unraisable.object is None and isinstance(error, RuntimeError) and str(error) == "Event loop is closed":
-            return
-        self._otherwise(unraisable)
-
-
-# --- the directory of a run -------------------------------------------------------------------------------------------
-
-
-class Lock:
-    """The lock of a directory: one process at a time may write. The death of the process releases it.
-
-    Between hosts it holds only if the disk's file system says so, which those of networks do not always do. There it warns of a
-    process of another host that has not released it: that one may still run, or was killed.
-
-    Raises:
-        DirectoryLocked: another process has it.
-    """
-
-    def __init__(self, directory: pathlib.Path):
-        self._lock, self._holder = filelock.FileLock(directory / ".lock"), directory / ".holder"
-        here, other = socket.gethostname(), ""
-        with contextlib.suppress(OSError):
-            other = self._holder.read_text()
-        try:
-            self._lock.acquire(timeout=0)
-        except filelock.Timeout:
-            raise DirectoryLocked(f"{directory} is being written to by {other or 'another process'}") from None
-        if other and not other.endswith(f" on {here}") and (kind := file_system(directory)) in NETWORKS:
-            hint = f"locks of {kind} may not hold between hosts, and {other} has not ended there, or was killed: make sure of it"
-            warnings.warn(f"{directory}: {hint}", stacklevel=5)
-        with contextlib.suppress(OSError):  # without it, the messages above have no holder
-            self._holder.write_text(f"process {os.getpid()} on {here}")
-
-    def release(self) -> None:
-        with contextlib.suppress(OSError):
-            self._holder.unlink()
-        self._lock.release()
-
-
-def file_system(directory: pathlib.Path) -> str:
-    """Return the kind of file system that a directory is on, such as `ext4` or `nfs4`; "" where it is not known."""
-    try:
-        mounts = [line.split()[1:3] for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
-    except OSError:
-        return ""
-    inside = [(len(place), kind) for place, kind in mounts if directory.is_relative_to(place)]
-    return max(inside, default=(0, ""))[1]
-
-
-def run_directory(directory: Any) -> pathlib.Path:
-    """Return a writable directory: its absolute path, created if needed, and tested by a write.
-
-    Raises:
-        ConfigError: it cannot be one.
-    """
-    wrong = lambda hint: ConfigError([Problem("directory", directory, hint)])
-    if not isinstance(directory, str | os.PathLike) or not str(directory):
-        raise wrong("must be a path")
-    text = os.fspath(directory)
-    if any(ord(character) < 32 for character in text):
-        raise wrong("must not contain control characters such as a new line")
-    if "://" in text:
-        raise wrong("must be on a local or mounted file system")
-    path = pathlib.Path(text).expanduser().absolute()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path, delete=False) as probe:
-            probe.write(b"probe")
-            os.fsync(probe.fileno())
-        moved = f"{probe.name}.moved"  # a name that no other process has
-        os.replace(probe.name, moved)
-        os.unlink(moved)
-    except OSError as error:
-        raise wrong(f"cannot be written to: {error.strerror}") from error
-    return path

@@ -1,32 +1,32 @@
-"""The metrics of a run on the host, in memory or in an append-only file.
+"""The metrics of a run on the host, in memory and in a journal.
 
-The file is one line of JSON, which describes the rows and the runs, and then rows of bytes, all of one size, each with its
-checksum. Rows after the last checkpoint are cut off on resuming. A damaged or missing row counts steps and nothing else.
+The first entry of the journal describes the rows and the runs. The others have rows, as records of bytes. Rows after the last
+checkpoint are cut off on resuming. A damaged or missing row counts steps and nothing else.
 """
 
-import json
 import pathlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from purerl.core import metrics as kinds
-from purerl.core.errors import CheckpointCorrupt, CheckpointError
-from purerl.core.metrics import add_up
-from purerl.runs.storage.checkpoint import read_arrays, read_record, saved_updates
-from purerl.runs.storage.files import AppendOnlyFile, checksum, read_file
+from purerl.core.errors import CheckpointCorrupt
+from purerl.core.metrics import Max, Mean, Sum, add_up
+from purerl.runs.storage.files import read_errors
+from purerl.runs.storage.journal import Entry, Journal, decode, encode, iterate
 
-CHECK = 8  # bytes of a checksum
-KINDS: dict[str, Callable[..., kinds.Sum | kinds.Mean | kinds.Max]] = {k.__name__: k for k in (kinds.Sum, kinds.Mean, kinds.Max)}
+FILE = "curves.jsonl"
+LINE = 64  # rows on a line at most: no more are lost where a byte is damaged
+KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Sum, Mean, Max)}
+Rows = dict[str, Any]  # metrics by name, leaves `[..., rows]`
 
 
 class Header(NamedTuple):
-    """The header of a file, its first line.
+    """The header of a journal, its first entry.
 
-    row: the metrics of one update, as shapes `[...]`.
+    row: the dtype of a row's record, from `row_dtype`.
     every: updates in a row.
     steps: environment steps in a row, of one run.
     runs: the config index and the seed of each run; the index is None if there is one config only.
@@ -34,7 +34,7 @@ class Header(NamedTuple):
     devices_per_run: what the run resumes with, if it is not told otherwise.
     """
 
-    row: dict[str, Any]
+    row: np.dtype
     every: int
     steps: int
     runs: tuple[tuple[int | None, int], ...] = ()
@@ -46,264 +46,225 @@ class Curves:
     """Rows of metrics, one for each `every` updates in whatever chunks they come.
 
     Attributes:
-        pending: the sum of the updates after the last whole row, leaves `[...]`; nothing counted if there are none.
         finished: updates so far.
 
     Args:
         header: what a row is.
-        path: the file; None for memory.
+        path: of the journal; None for memory alone.
     """
 
     def __init__(self, header: Header, path: pathlib.Path | None = None):
-        self._header, self._every, self._row = header, header.every, header.row
-        self._rows: list[dict[str, Any]] = []
-        self.finished, self.pending = 0, _nothing(header.row)
-        self._path, self._file = path, AppendOnlyFile(path, _packed_header(header))
+        self._header, self._path = header, path
+        self.finished, self._pending, self._whole = 0, nothing(header.row), bytearray()
+        self._journal = Journal(path, [_to_entry(header)])
 
     def begin(self, finished: int) -> None:
-        """Resume after `finished` updates, with the rows of the file up to then.
+        """Resume after `finished` updates, with the rows of the journal up to then. Warn of damaged or missing rows.
 
-        Of rows that are damaged or missing it warns; they count nothing but their steps.
+        Raises:
+            CheckpointError: the journal cannot be read.
         """
         self.finished = finished
-        path = self._path
-        if path is None or not finished:
-            return
-        rows = self._adopt(lambda: read_file(path))
-        self._file = AppendOnlyFile(path, _packed_header(self._header) + _packed(rows, self._row, 0))
+        if self._path is not None and finished:
+            records, self._pending = _resume(self._path, self._header, finished)
+            self._whole += records.tobytes()
+            self._journal = Journal(self._path, [_to_entry(self._header), *_entries(records, 0)])
 
-    def append(self, rows: dict[str, Any]) -> None:
-        """Adds the metrics of some updates, leaves `[..., updates]`."""
-        start, count = 0, jax.tree.leaves(rows)[0].shape[-1]
+    def append(self, rows: Rows) -> None:
+        """Add the metrics of some updates, leaves `[..., updates]`."""
+        start, count, every = 0, jax.tree.leaves(rows)[0].shape[-1], self._header.every
         while start < count:
-            filled = self.finished % self._every
+            filled = self.finished % every
             # To the end of the row that was begun, or as many whole rows as there are, or what is left.
-            size = self._every - filled if filled else max(self._every, (count - start) // self._every * self._every)
+            size = every - filled if filled else max(every, (count - start) // every * every)
             size = min(size, count - start)
-            part = jax.tree.map(lambda x: x[..., start : start + size], rows)  # noqa: B023
-            if size > self._every:
-                self._write(_added(_nothing(self._row), part, self._every))
-            else:
-                added = _added(self.pending, part, size)
-                ends = filled + size == self._every
-                self.pending = _nothing(self._row) if ends else jax.tree.map(lambda x: x[..., 0], added)
-                if ends:
-                    self._write(added)
+            added = add_rows(self._pending, jax.tree.map(lambda x: x[..., start : start + size], rows), min(size, every))  # noqa: B023
+            is_whole = (filled + size) % every == 0
+            self._pending = nothing(self._header.row) if is_whole else added
+            if is_whole:
+                self._write(_pack(added, self._header.row))
             self.finished, start = self.finished + size, start + size
 
-    def _write(self, rows: dict[str, Any]) -> None:
-        if self._path is None:
-            self._rows.append(rows)
-        else:
-            self._file.add(_packed(rows, self._row, self.finished // self._every))
+    def _write(self, records: np.ndarray) -> None:
+        for entry in _entries(records, len(self._whole) // records.itemsize):
+            self._journal.add(entry)
+        self._whole += records.tobytes()
 
     def flush(self) -> None:
-        """Writes everything so far to the file.
+        """Write everything so far to the journal, a row that was begun as well.
 
         Raises:
             CheckpointError: it could not be written; the next flush tries again.
         """
-        self._file.flush()
+        if self.finished % self._header.every:
+            (entry,) = _entries(_pack(self._pending, self._header.row), self.finished // self._header.every)
+            self._journal.add({**entry, "updates": self.finished})
+        self._journal.flush()
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Rows:
         """Return all rows; the last one may have fewer updates. Leaves `[..., rows]`."""
-        if self._path is None:
-            rows = jax.tree.map(lambda *x: np.concatenate(x, -1), _blank(self._header, 0), *self._rows)
-        else:
-            rows = self._adopt(self._file.read)
-        if self.finished % self._every:
-            rows = jax.tree.map(lambda a, b: np.concatenate([a, b[..., None]], -1), rows, self.pending)
-        return rows
-
-    def _adopt(self, read: Callable[[], bytes]) -> dict[str, Any]:
-        """Return the rows so far, of a file that may be damaged, in words where it is."""
-        count, data = self.finished // self._every, b""
-        try:
-            data = read()
-        except CheckpointError as error:
-            warnings.warn(str(error), stacklevel=4)
-        rows, lost = _adopted(data, self._header, count)
-        if lost:
-            _tell(self._path, lost, count, self._every)
-        elif data and _split(data)[0] is None:
-            warnings.warn(f"{self._path}: the first line was damaged, and is written anew", stacklevel=4)
-        return rows
+        rows = _unpack(np.frombuffer(bytes(self._whole), self._header.row))
+        begun = self.finished % self._header.every
+        return jax.tree.map(lambda *x: np.concatenate(x, -1), rows, self._pending) if begun else rows
 
     def close(self) -> None:
-        self._file.close()
+        self._journal.close()
 
 
-def read(directory: pathlib.Path) -> tuple[dict[str, Any], Header]:
-    """Return the rows of a run's directory, leaves `[..., rows]`, and the header of its file. Warns of damaged rows.
+@read_errors()
+def read(directory: pathlib.Path) -> tuple[Rows, Header]:
+    """Return the rows of a run's directory, leaves `[..., rows]`, and the header of its journal. Warn of damaged rows.
 
-    The last row may have fewer updates than the others: those that the newest checkpoint keeps until the row is whole.
+    The last row may have fewer updates than the others.
 
     Raises:
-        CheckpointError: the file cannot be read, or its first line is damaged.
+        CheckpointError: the journal cannot be read, or its first line is damaged.
     """
-    path = directory / "curves.bin"
-    header, body = _split(read_file(path))
+    path = directory / FILE
+    header, entries, damaged = _parse(path)
     if header is None:
         raise CheckpointCorrupt(f"the first line of {path} is damaged; resuming the run repairs it")
-    rows, lost = _rows(body, header, None)
-    if lost:
-        _tell(path, lost, jax.tree.leaves(rows)[0].shape[-1], header.every)
-    return (rows if header.every == 1 else _with_pending(rows, header, directory / "checkpoints")), header
-
-
-def pending_of(arrays: dict[str, np.ndarray], row: dict[str, Any], name: str = "pending") -> dict[str, Any]:
-    """Return the row of this name in the arrays of a checkpoint; a metric that these do not have counts nothing.
-
-    `pending` is the row of the updates after the last whole row.
-    """
-
-    def leaf(path: Any, x: np.ndarray) -> np.ndarray:
-        saved = arrays.get(jax.tree_util.keystr(path), x)
-        return saved if (saved.shape, saved.dtype) == (x.shape, x.dtype) else x
-
-    return jax.tree_util.tree_map_with_path(leaf, {name: _nothing(row)})[name]
-
-
-def _with_pending(rows: dict[str, Any], header: Header, checkpoints: pathlib.Path) -> dict[str, Any]:
-    """Return the whole rows of a run, and as the last one the updates after them, if its newest checkpoint is of those."""
-    updates = max(saved_updates(checkpoints), default=0)
-    if not updates % header.every or updates // header.every != jax.tree.leaves(rows)[0].shape[-1]:
-        return rows
-    place = checkpoints / str(updates)
-    try:
-        leaves = read_record(place)["leaves"]
-        arrays = read_arrays(place, {name: leaves[name] for name in leaves if name.startswith("['pending']")})
-    except CheckpointError as error:
-        warnings.warn(f"{error}; the metrics of the last {updates % header.every} updates are left out", stacklevel=4)
-        return rows
-    return jax.tree.map(lambda a, b: np.concatenate([a, b[..., None]], -1), rows, pending_of(arrays, header.row))
+    records, lost = _place(entries, header.row, header)
+    if lost or damaged:
+        _tell(path, lost, len(records), header.every)
+    return _unpack(records), header
 
 
 def read_header(path: pathlib.Path) -> Header | None:
-    """Return the header of a file; None if there is none, or it is damaged."""
+    """Return the header of a journal; None if there is none, or it is damaged."""
     try:
-        with open(path, "rb") as file:
-            return _split(file.readline())[0]
+        return _to_header(next(iterate(path), None))
     except OSError:
         return None
 
 
-def _tell(path: pathlib.Path | None, lost: int, count: int, every: int) -> None:
-    counted = "they count nothing" if lost > 1 else "it counts nothing"
-    each = "" if every == 1 else f" of {every} updates each"
-    rows = "rows" if lost > 1 else "row"
-    warnings.warn(f"{path}: {lost} {rows} of {count}{each} damaged or missing; {counted} but the steps", stacklevel=5)
+@read_errors()
+def _resume(path: pathlib.Path, header: Header, updates: int) -> tuple[np.ndarray, Rows]:
+    """Return the records of whole rows after so many updates, and the row that was begun, from a journal that may be damaged."""
+    saved, entries, _ = _parse(path)
+    dtype, whole = (saved or header).row, updates // header.every
+    records, lost = _place([entry for entry in entries if "updates" not in entry], dtype, header, whole)
+    begun = [{**entry, "first": 0} for entry in entries if entry.get("updates") == updates]
+    pending, none = _place(begun, dtype, header._replace(steps=0), 1)
+    if lost := lost + (none if updates % header.every else 0):
+        _tell(path, lost, len(records), header.every)
+    elif saved is None:
+        warnings.warn(f"{path}: the first line was damaged, and is written anew", stacklevel=5)
+    return records, _unpack(pending)
 
 
-# --- bytes ------------------------------------------------------------------------------------------------------------
+def _parse(path: pathlib.Path) -> tuple[Header | None, list[Entry], bool]:
+    """Return the header of a journal, None if it is damaged, the other entries, and whether a line is damaged."""
+    header, entries, damaged = None, [], False
+    for entry in iterate(path):
+        if entry is None:
+            damaged = True
+        elif "row" in entry:
+            header = _to_header(entry)
+        else:
+            entries.append({**entry, "rows": decode(entry["rows"])})
+    return header, entries, damaged
 
 
-def _packed_header(header: Header) -> bytes:
-    parts = lambda metric: {part: [np.dtype(x.dtype).str, list(x.shape)] for part, x in vars(metric).items()}
-    described = {name: [type(metric).__name__, parts(metric)] for name, metric in header.row.items()}
-    text = json.dumps({**header._asdict(), "row": described}).encode()
-    return text + b" " + checksum(text).hex().encode() + b"\n"
-
-
-def _split(data: bytes) -> tuple[Header | None, bytes]:
-    """Return the header, None if it is damaged, and the rest."""
-    line, _, body = data.partition(b"\n")
-    text, _, mark = line.rpartition(b" ")
-    try:
-        if checksum(text).hex().encode() == mark:
-            header = json.loads(text)
-            runs = tuple(tuple(run) for run in header["runs"])
-            return Header(**{**header, "row": _row_of(header["row"]), "runs": runs, "configs": tuple(header["configs"])}), body
-        return None, body
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None, body
-
-
-def _row_of(described: dict[str, Any]) -> dict[str, Any]:
-    shaped = lambda dtype, shape: jax.ShapeDtypeStruct(tuple(shape), np.dtype(dtype))
-    return {name: KINDS[kind](**{part: shaped(*x) for part, x in parts.items()}) for name, (kind, parts) in described.items()}
-
-
-def _packed(rows: dict[str, Any], like: dict[str, Any], first: int) -> bytes:
-    """Rows `[..., rows]` as bytes, each followed by its checksum; `first` is the place of the first of them."""
-    parts = _parts(rows)
-    records = np.zeros(next(iter(parts.values())).shape[-1], _dtype(like))
-    for name, x in parts.items():
-        records[name] = np.moveaxis(x, -1, 0)
-    data, size = records.tobytes(), records.dtype.itemsize
-    each = (data[i * size : (i + 1) * size] for i in range(len(records)))
-    return b"".join(row + checksum(row, first + i) for i, row in enumerate(each))
-
-
-def _rows(body: bytes, header: Header, count: int | None) -> tuple[dict[str, Any], int]:
-    """Return the rows in what follows a header, leaves `[..., rows]`, and how many of them are blank.
+def _place(entries: list[Entry], dtype: np.dtype, header: Header, count: int | None = None) -> tuple[np.ndarray, int]:
+    """Return the records of entries, and how many of them are blank. Of two records with one place, the later one stands.
 
     Args:
-        body: after the first line.
-        header: of the file.
-        count: how many rows there should be; None for as many as there are.
+        entries: with rows of this dtype.
+        dtype: as they were written. A metric that is missing there, or has another shape, counts nothing.
+        header: of the records to return.
+        count: how many; None for up to the last one.
     """
-    dtype = _dtype(header.row)
-    size = dtype.itemsize
-    there = len(body) // (size + CHECK)
-    count = there if count is None else count
-    pieces = [body[i * (size + CHECK) : (i + 1) * (size + CHECK)] for i in range(min(there, count))]
-    right = [checksum(piece[:size], i) == piece[size:] for i, piece in enumerate(pieces)]
-    records = np.frombuffer(b"".join(piece[:size] for piece in pieces), dtype)
-    rows = _blank(header, count)
-    where = np.flatnonzero(right)
-    for name, x in _parts(rows).items():
-        x[..., where] = np.moveaxis(records[name][where], 0, -1)
-    return rows, count - len(where)
+    ranges = [np.arange(x["first"], x["first"] + len(x["rows"]) // dtype.itemsize) for x in entries]
+    places, found = np.concatenate([np.zeros(0, int), *ranges]), np.frombuffer(b"".join(x["rows"] for x in entries), dtype)
+    count = int(places.max(initial=-1)) + 1 if count is None else count
+    if dtype == header.row and np.array_equal(places, np.arange(count)):
+        return found, 0
+    records, inside = _blank(header, count), places < count
+    for name in set(records.dtype.names or ()) & set(dtype.names or ()):
+        if records.dtype[name] == dtype[name]:
+            records[name][places[inside]] = found[name][inside]
+    return records, count - len(np.unique(places[inside]))
 
 
-def _adopted(data: bytes, header: Header, count: int) -> tuple[dict[str, Any], int]:
-    """Return the first `count` rows of a file that may be damaged, or have other metrics, as rows of this header.
-
-    A metric that the file does not have counts nothing.
-    """
-    saved, body = _split(data)
-    saved = (saved or header)._replace(steps=header.steps)
-    rows, lost = _rows(body, saved, count)
-    blank = _blank(header, count)
-    alike = lambda name: name in rows and _shape(saved.row[name]) == _shape(header.row[name])
-    return {name: rows[name] if alike(name) else blank[name] for name in header.row}, lost
+def _tell(path: pathlib.Path, lost: int, count: int, every: int) -> None:
+    each = "" if every == 1 else f" of {every} updates each"
+    what = f"{lost} {'rows' if lost > 1 else 'row'} of {count}{each}" if lost else "the last rows"
+    warnings.warn(f"{path}: {what} damaged or missing; what is missing counts nothing but the steps", stacklevel=5)
 
 
-def _shape(metric: Any) -> tuple:
-    return type(metric).__name__, {part: (x.shape, np.dtype(x.dtype)) for part, x in vars(metric).items()}
+def _entries(records: np.ndarray, first: int) -> Iterator[Entry]:
+    """Yield records as entries of a journal; `first` is the place of the first of them."""
+    for i in range(0, len(records), LINE):
+        yield {"first": first + i, "rows": encode(records[i : i + LINE])}
 
 
-def _parts(row: dict[str, Any]) -> dict[str, Any]:
-    return {f"{name}/{part}": x for name, metric in row.items() for part, x in vars(metric).items()}
+def _to_entry(header: Header) -> Entry:
+    return {**header._asdict(), "row": header.row.descr}
 
 
-def _dtype(row: dict[str, Any]) -> np.dtype:
-    return np.dtype([(name, np.dtype(x.dtype).newbyteorder("<"), x.shape) for name, x in _parts(row).items()])
+def _to_header(entry: Entry | None) -> Header | None:
+    if entry is None or "row" not in entry:
+        return None
+    row = np.dtype([(name, dtype, *map(tuple, shape)) for name, dtype, *shape in entry["row"]])
+    return Header(**{**entry, "row": row, "runs": tuple(map(tuple, entry["runs"])), "configs": tuple(entry["configs"])})
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _nothing(row: dict[str, Any]) -> dict[str, Any]:
-    start = lambda metric: lambda x: np.full(x.shape, metric.start, x.dtype)
-    return {name: jax.tree.map(start(metric), metric) for name, metric in row.items()}
+def row_dtype(row: Rows) -> np.dtype:
+    """Return the dtype of a row's record, with a field for each part of each metric, such as "loss/Mean/total".
+
+    Args:
+        row: metrics of one update, shapes `[...]`.
+    """
+    parts = [(f"{name}/{type(metric).__name__}/{part}", x) for name, metric in row.items() for part, x in vars(metric).items()]
+    return np.dtype([(name, np.dtype(x.dtype).newbyteorder("<"), x.shape) for name, x in parts])
 
 
-def _blank(header: Header, count: int) -> dict[str, Any]:
-    """Rows that count steps and nothing else, leaves `[..., count]`."""
-    rows = jax.tree.map(lambda x: np.repeat(x[..., None], count, axis=-1), _nothing(header.row))
-    if "steps" in rows:
-        rows["steps"] = jax.tree.map(lambda x: np.full_like(x, header.steps), rows["steps"])
-    return rows
+def _fields(dtype: np.dtype) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each field, and its metric, kind and part."""
+    for field in dtype.names or ():
+        metric, kind, part = field.rsplit("/", 2)
+        yield field, metric, kind, part
 
 
-def _added(before: dict[str, Any], rows: dict[str, Any], every: int) -> dict[str, Any]:
-    """Each `every` rows added up on top of `before`, `[..., rows] -> [..., rows / every]`."""
+def _pack(rows: Rows, dtype: np.dtype) -> np.ndarray:
+    """Return rows as records `[rows]`."""
+    records = np.zeros(jax.tree.leaves(rows)[0].shape[-1], dtype)
+    for field, metric, _, part in _fields(dtype):
+        records[field] = np.moveaxis(getattr(rows[metric], part), -1, 0)
+    return records
+
+
+def _unpack(records: np.ndarray) -> Rows:
+    """Return records `[rows]` as rows."""
+    parts: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+    for field, metric, kind, part in _fields(records.dtype):
+        parts.setdefault((metric, kind), {})[part] = np.ascontiguousarray(np.moveaxis(records[field], 0, -1))
+    return {metric: KINDS[kind](**x) for (metric, kind), x in parts.items()}
+
+
+def _blank(header: Header, count: int) -> np.ndarray:
+    """Return records that count steps and nothing else."""
+    records = np.zeros(count, header.row)
+    for field, metric, kind, _ in _fields(header.row):
+        records[field] = header.steps if metric == "steps" else KINDS[kind].start
+    return records
+
+
+def nothing(row: np.dtype) -> Rows:
+    """Return one row that counts nothing."""
+    return _unpack(_blank(Header(row, 1, 0), 1))
+
+
+def add_rows(before: Rows, rows: Rows, every: int) -> Rows:
+    """Add each `every` rows on top of the one row `before`, `[..., rows] -> [..., rows / every]`."""
 
     def cut(x, first):
         x = x.reshape(*x.shape[:-1], -1, every)
-        first = np.broadcast_to(first[..., None, None], (*x.shape[:-1], 1))
+        first = np.broadcast_to(first[..., None], (*x.shape[:-1], 1))
         return np.concatenate([first, x], -1)
 
     return jax.tree.map(lambda x, first: x.astype(first.dtype), add_up(jax.tree.map(cut, rows, before)), before)

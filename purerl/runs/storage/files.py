@@ -21,7 +21,7 @@ def checksum(data: bytes, place: int = 0) -> bytes:
 
 @contextlib.contextmanager
 def write_errors(path: Any) -> Iterator[None]:
-    """Turns an OSError of a write into a CheckpointError that names the file."""
+    """Turn an OSError of a write into a CheckpointError that names the file."""
     try:
         yield
     except OSError as error:
@@ -30,7 +30,7 @@ def write_errors(path: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_errors() -> Iterator[None]:
-    """Turns an OSError of a read into a CheckpointError that names the file. Also a decorator."""
+    """Turn an OSError of a read into a CheckpointError that names the file. Also a decorator."""
     try:
         yield
     except OSError as error:
@@ -50,7 +50,7 @@ class AppendOnlyFile:
         self._content, self._new = content, []  # content is empty once the file is open
 
     def add(self, data: bytes) -> None:
-        """Appends data, in memory until the next flush."""
+        """Append data, in memory until the next flush."""
         if self._path is not None:
             self._new.append(data)
 
@@ -81,37 +81,19 @@ class AppendOnlyFile:
         file.truncate(self._end)
         return file
 
-    def read(self) -> bytes:
-        """Return all its data, as the file has it now, or from memory if there is no file yet.
-
-        Raises:
-            CheckpointError: it cannot be read.
-        """
-        if self._file is None:
-            return b"".join([self._content, *self._new])
-        try:
-            self._file.seek(0)
-            return b"".join([self._file.readall()[: self._end], *self._new])
-        except OSError as error:
-            raise CheckpointError(f"{self._path} cannot be read: {error.strerror}") from None
-
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
 
+@read_errors()
 def read_file(path: pathlib.Path) -> bytes:
     """Return the contents of a file; empty if there is none.
 
     Raises:
         CheckpointError: it cannot be read.
     """
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+    return path.read_bytes() if path.exists() else b""
 
 
 def atomic_write(path: pathlib.Path, data: bytes) -> None:

@@ -6,6 +6,7 @@ They are names, shapes and numbers, for comparison only. Nothing that is read fr
 import dataclasses
 import functools
 import hashlib
+import importlib.metadata
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from purerl.core.types import Environment
 
 ARGUMENTS = ("config_class", "algorithm", "env", "env_params", "network", "torso", "memory", "advantage", "policy_loss")
 ARGUMENTS += ("extra_loss", "optimizer", "lr_schedule", "reward_shaper", "intrinsic")
+PACKAGES = ("purerl", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "orbax-checkpoint")
 FLAGS = ("config_class", "algorithm", "env")  # what a command can import
 
 
@@ -55,10 +57,10 @@ def qualified_name(x: Any) -> str:
     return f"{one.__module__}.{one.__qualname__}"
 
 
-def object_differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
-    """Return the objects in which two runs differ, in words that name the argument to pass."""
+def object_differences(saved: dict[str, Any], current: dict[str, Any], names: tuple[str, ...] = ARGUMENTS) -> list[str]:
+    """Describe how the objects of two runs differ, with the argument to pass."""
     found = []
-    for name in ARGUMENTS:
+    for name in names:
         then, now = saved.get(name), current.get(name)
         if then is None and now is not None:
             found.append(f"{name}: the run had the default, {now['is']} here; leave out `{name}=`")
@@ -116,3 +118,19 @@ def _value(x: Any) -> str:
     if x.size == 1:
         return f"{x.item():.9g}" if x.dtype.kind == "f" else str(x.item())
     return f"{x.dtype}{list(x.shape)} {hashlib.sha256(np.ascontiguousarray(x).tobytes()).hexdigest()[:12]}"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that the bits of a run depend on. Checkpoints record them and do not require them."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    values = jax.config.values
+    return {
+        **found,
+        "platform": jax.default_backend(),
+        "prng": f"{values['jax_default_prng_impl']}, partitionable {values['jax_threefry_partitionable']}",
+    }

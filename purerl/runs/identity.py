@@ -1,0 +1,115 @@
+"""The identity of a run: what a checkpoint records of it, and how two runs differ."""
+
+import json
+import os
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+
+from purerl.config.algorithms import ALGORITHMS, algorithm_of
+from purerl.config.base import OnPolicyConfig
+from purerl.config.fields import Config
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.numbers import is_int
+from purerl.pure import Train
+from purerl.runs.run_batch import settled
+from purerl.runs.storage.objects import describe_objects, object_differences, versions
+
+WARM = ("['state'].params", "['state'].statistics")  # what a run that begins with another's parameters takes from it
+
+
+def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int | None = None, **more: Any) -> dict[str, Any]:
+    """Return what a checkpoint records of its run.
+
+    Args:
+        train: its objects are those of the run.
+        cfg: of the run, or a batch of them.
+        seed, num_seeds: None for a state that `fit` did not make.
+        more: `exact`, `share` and `devices_per_run`, what the bits of runs depend on.
+    """
+    return {
+        "algorithm": algorithm_of(cfg),
+        "config": json.loads(cfg.to_json()),
+        "seed": seed or 0,
+        "num_seeds": num_seeds,
+        "exact": False,
+        "share": 1,
+        "devices_per_run": 1,
+        **more,
+        "objects": describe_objects(train.given | own_class(type(cfg)), train.env),
+        "action_unit": train.action_unit,
+        "x64": bool(jax.config.values["jax_enable_x64"]),
+        "versions": versions(),
+    }
+
+
+def own_class(cls: type[Config]) -> dict[str, type[Config]]:
+    """Return the class of a config as an object of the user's, if it is none of purerl's."""
+    return {} if cls in ALGORITHMS.values() else {"config_class": cls}
+
+
+def differences(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPolicyConfig]) -> list[str]:
+    """Describe how two runs differ: config fields, config class and user objects."""
+    text = lambda name, then, now: f"{name}: {then!r} in the checkpoint, {now!r} here"
+    found = [text(n, saved[n], current[n]) for n in ("algorithm", "seed", "num_seeds", "exact", "x64") if saved[n] != current[n]]
+    if saved["algorithm"] == current["algorithm"] and not object_differences(
+        saved["objects"], current["objects"], ("config_class",)
+    ):
+        then, now = (json.loads(settled(config_of(record, cls)).to_json()) for record in (saved, current))
+        changed = [name for name in now if name != "total_timesteps" and not _same(then[name], now[name])]
+        found += [text(name, then[name], now[name]) for name in changed]
+    return found + unit_differences(saved, current["action_unit"]) + object_differences(saved["objects"], current["objects"])
+
+
+def unit_differences(record: dict[str, Any], current: str) -> list[str]:
+    """Describe how the unit of actions differs between two runs. A record without an entry is of the environment's unit."""
+    saved = record.get("action_unit", "environment")
+    if saved == current or "either" in (saved, current):
+        return []
+    hint = "the mean and the deviation of the policy mean other actions; train again, or use the version that saved it"
+    return [f"action_unit: {saved!r} in the checkpoint, {current!r} here: {hint}"]
+
+
+def begin_anew(path: Any, differences: list[str]) -> str:
+    """Return a hint to begin another run, with the parameters of this one if they mean the same there."""
+    fit = not any(text.startswith((*WARM, "action_unit")) and ".discounted" not in text for text in differences)
+    with_these = "" if not fit else f"; init_from={str(path)!r} (--init-from) begins it with these parameters"
+    return f"another run needs another directory{with_these}"
+
+
+def changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPolicyConfig]) -> list[str]:
+    """List reasons why a resumed run may not be bit-identical."""
+    found, (then, now) = [], (config_of(record, cls) for record in (saved, current))
+    schedules = [name for name in now.follows_progress if name not in current["objects"]]
+    if then.total_timesteps != now.total_timesteps and schedules:
+        text = f"was {then.total_timesteps:,}, and {' and '.join(schedules)} follows it: the values jump from here on"
+        found.append(f"total_timesteps = {now.total_timesteps:,}: {text}")
+    layout = lambda record: {"runs on each device": record["share"], "devices of a run": record.get("devices_per_run", 1)}
+    saved, current = ({**record["versions"], **layout(record)} for record in (saved, current))
+    changed = [f"{name} {saved.get(name)} then, {current[name]} now" for name in current if saved.get(name) != current[name]]
+    return found + ([f"resuming, but not bit-identically: {'; '.join(changed)}"] if changed else [])
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Return True if two values of a config are the same int, or the same number in single precision, or else equal."""
+    if is_int(a) and is_int(b):
+        return a == b
+    if all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b)):
+        return np.float32(a) == np.float32(b)
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
+    return a == b
+
+
+def config_of(record: dict[str, Any], cls: type[OnPolicyConfig] | None = None) -> OnPolicyConfig:
+    """Return the config of a checkpoint, of the user's class if it is of one."""
+    return (cls or ALGORITHMS[record["algorithm"]]).from_json(json.dumps(record["config"]))
+
+
+def absolute(directory: Any) -> pathlib.Path:
+    """Return the absolute path of a directory that a user named."""
+    if not isinstance(directory, str | os.PathLike):
+        raise ConfigError([Problem("directory", directory, "must be a path")])
+    return pathlib.Path(directory).expanduser().absolute()

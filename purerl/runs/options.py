@@ -1,0 +1,81 @@
+"""The rules for the arguments of `fit`."""
+
+import inspect
+import os
+from typing import Any
+
+from purerl.config.other_names import renamed
+from purerl.config.rules import Rule as FieldRule
+from purerl.config.rules import at_least, one_of
+from purerl.core.errors import Problem, nearest
+from purerl.core.numbers import is_flag, is_int, is_number
+from purerl.train import make_train
+
+# What `make_train` takes beside the config; the axis of devices is what `devices_per_run` makes.
+OBJECTS = tuple(name for name in inspect.signature(make_train).parameters if name not in ("cfg", "axis_name", "axis_size"))
+RULES: dict[str, FieldRule] = {
+    "devices_per_run": at_least(1),
+    "resume": one_of("auto", "must", "never"),
+    "save_seconds": FieldRule("must be above 0", lambda x: x > 0),
+    "save_every": at_least(0),
+    "keep": at_least(1),
+    "keep_every": at_least(0),
+    "on_save_error": one_of("raise", "warn"),
+    "eval_every": at_least(0),
+    "eval_episodes": at_least(1),
+    "eval_max_steps": at_least(1),
+    "render_every": at_least(0),
+    "on_nonfinite": one_of("raise", "ignore"),
+    "stop_every": at_least(0),
+    "chunk_seconds": FieldRule("must be above 0", lambda x: x > 0),
+    "max_hours": at_least(0),
+}
+
+
+def wrong_options(options: dict[str, Any]) -> list[Problem]:
+    """Return the invalid arguments of `fit`, all of which are given by name."""
+    flags = ("exact", "eval_deterministic")
+    found = [Problem(name, options[name], "must be True or False") for name in flags if not is_flag(options[name])]
+    for name, rule in RULES.items():
+        value = options[name]
+        if name in ("eval_max_steps", "devices_per_run") and value is None:
+            continue
+        is_right = is_number if name.endswith(("seconds", "hours")) else is_int
+        right = isinstance(value, str) if rule.choices else is_right(value)
+        if not (right and rule.holds(value)):
+            found.append(Problem(name, value, rule.text if rule.choices or right else f"{rule.text}, not {type(value).__name__}"))
+    if not found and options["render_every"] and not (options["eval_every"] and options["directory"]):
+        found.append(Problem("render_every", options["render_every"], "needs eval_every and a directory to draw into"))
+    if options["seed"] is None:
+        found.append(Problem("seed", None, "must be an int from 0 to 2**32 - 1"))
+    for name in ("directory", "init_from"):
+        if options[name] is not None and not isinstance(options[name], str | os.PathLike):
+            found.append(Problem(name, options[name], "must be a path"))
+    if not isinstance(options["recorders"], tuple | list) or not all(map(callable, options["recorders"])):
+        found.append(Problem("recorders", options["recorders"], "must be a tuple of functions of a Progress: (recorder,)"))
+    found += _wrong_stopping(options)
+    if options["eval_env_params"] is not None and not isinstance(options["eval_env_params"], dict):
+        found.append(Problem("eval_env_params", options["eval_env_params"], "must be a dict of parameters"))
+    found += [_unknown(options, name, value) for name, value in options["objects"].items() if name not in OBJECTS]
+    if options["resume"] == "must" and options["directory"] is None:
+        found.append(Problem("directory", None, "resume='must' needs the directory to resume from"))
+    return found
+
+
+def _wrong_stopping(options: dict[str, Any]) -> list[Problem]:
+    """Return what is wrong with the rule by which a run is to end."""
+    rule, every = options["stop_when"], options["stop_every"]
+    if rule is None:
+        return [Problem("stop_every", every, "needs stop_when")] if every else []
+    if not callable(rule):
+        return [Problem("stop_when", rule, "must be a function of a Progress, such as purerl.at_return(475)")]
+    if not every and not options["eval_every"]:
+        return [Problem("stop_when", rule, "is never asked: it needs eval_every, or stop_every")]
+    return []
+
+
+def _unknown(options: dict[str, Any], name: str, value: Any) -> Problem:
+    """Return an argument that neither `fit` nor `make_train` has."""
+    if name in options["cfg"].field_docs:
+        return Problem(name, value, f"no argument of fit; set it in the config: cfg.replace({name}=...)")
+    return Problem(name, value, f"no argument of fit; {renamed(name) or nearest(name, [*options, *OBJECTS])}")

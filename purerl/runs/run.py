@@ -1,0 +1,292 @@
+"""Runs in directories, for users: loaded with all that continuing them needs, saved and restored."""
+
+import dataclasses
+import functools
+import pathlib
+from typing import Any
+
+import jax
+
+from purerl.config.base import OnPolicyConfig
+from purerl.config.fields import Config
+from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem
+from purerl.core.keys import clock_at
+from purerl.core.reductions import gathered, on_axis
+from purerl.core.types import Episodes, TrainState
+from purerl.envs.host import host_errors
+from purerl.pure import Train
+from purerl.runs.data_parallel import DataParallel, check_replicas
+from purerl.runs.devices import use_cores
+from purerl.runs.directory import Directory
+from purerl.runs.evaluations import best_updates
+from purerl.runs.identity import absolute, config_of, differences, identity, own_class, unit_differences
+from purerl.runs.processes import by_first, on_host
+from purerl.runs.run_batch import Batch, pairs_of, state_at
+from purerl.runs.storage import checkpoint
+from purerl.runs.storage.checkpoint import (
+    Checkpoint,
+    newest_readable,
+    saved_updates,
+)
+from purerl.runs.storage.curves import FILE, read_header
+from purerl.runs.storage.lock import run_directory
+from purerl.runs.storage.objects import describe_objects, object_differences, qualified_name
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run, or several side by side, with all that continuing it needs; what `load` and `fit` return.
+
+    Attributes:
+        batch: configs, seeds and objects.
+        state: with a leading axis if there are several runs, but for the clock.
+        finished: of each run, its finished updates; they differ where each run's best state was loaded.
+        directory: where it was kept; None if it was not.
+        place: of a run that was selected, among those it was selected from.
+
+    Example:
+        >>> run = purerl.load("runs/a")
+        >>> one = run.select(seed=1)
+        >>> one.evaluate(num_episodes=4).returns.shape
+        (4,)
+        >>> policy = one.train.policy(one.state)
+    """
+
+    batch: Batch = dataclasses.field(repr=False)
+    state: TrainState = dataclasses.field(repr=False)
+    finished: tuple[int, ...]
+    directory: pathlib.Path | None = None
+    place: int | None = None
+
+    @property
+    def cfg(self) -> OnPolicyConfig:
+        """Return the config; of a batch of configs all of them, with leaves `[configs]`."""
+        return self.batch.cfg
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Return the label of each run: "seed 3", or "config 0, seed 3"."""
+        return self.batch.labels
+
+    @property
+    def updates(self) -> int:
+        """Finished updates, of several runs the most."""
+        return max(self.finished)
+
+    @property
+    def num_runs(self) -> int | None:
+        """Return how many runs there are; None for one without a leading axis."""
+        return len(self.labels) if self.batch.batched else None
+
+    @property
+    def train(self) -> Train:
+        """Return the training function of the run's config.
+
+        Raises:
+            ConfigError: there are several configs; `select` one.
+        """
+        if len(self.batch.configs) > 1:
+            hint = "each has a training function of its own: run.select(config=0, seed=...).train"
+            raise ConfigError([Problem("config", f"{len(self.batch.configs)} configs", hint)])
+        return self.batch.train
+
+    def select(self, run: int | str | None = None, *, config: int | None = None, seed: int | None = None) -> "Run":
+        """Return one run of several, with its own config, its state and a training function.
+
+        Args:
+            run: its place, or its label.
+            config, seed: in place of that, the index of its config and its seed; one of them is enough where it is unique.
+
+        Raises:
+            ConfigError: there is no such run, or more than one.
+        """
+        i = self.batch.index(run, config, seed)
+        state = state_at(self.state, i) if self.batch.batched else self.state
+        state = jax.device_put(state, jax.local_devices()[0]) if self.batch.devices_per_run > 1 else state
+        state, place = state.replace(clock=clock_at(self.finished[i])), i if self.place is None else self.place
+        return Run(self.batch.one(i), state, (self.finished[i],), self.directory, place)
+
+    def evaluate(
+        self,
+        num_episodes: int = 128,
+        seed: int = 0,
+        deterministic: bool = False,
+        max_steps: int | None = None,
+        env_params: dict[str, Any] | None = None,
+    ) -> Episodes:
+        """Evaluate each run in its own environment; return whole episodes on the host, `[episodes]` or `[runs, episodes]`.
+
+        Args:
+            num_episodes: of each run.
+            seed: of the episodes.
+            deterministic, max_steps, env_params: as `Train.evaluate` takes them.
+        """
+        options = (num_episodes, deterministic, max_steps, env_params)
+        of_run = lambda train, state, key: on_axis(gathered, train.axis)(train.evaluate(state, key, *options))
+        evaluate = self.batch.over(of_run, (Train.seed_axes, 0), 0)
+        key = jax.random.key(seed)
+        keys = jax.random.split(key, len(self.labels)) if self.batch.batched else key
+        with host_errors():
+            return jax.device_get(jax.jit(evaluate)(self.batch.cfgs, self.state, keys))
+
+    @functools.cached_property
+    def best(self) -> "Run":
+        """Return each run's state at its best evaluation.
+
+        Raises:
+            CheckpointError: no evaluation was kept.
+        """
+        if self.directory is None:
+            raise CheckpointError("the best states are kept in a directory only, and this run has none")
+        best = load(self.directory, best=True, config_class=type(self.cfg), **self.batch.objects)
+        return best if self.place is None else best.select(self.place)
+
+
+def load(
+    directory: Any, *, updates: int | None = None, best: bool = False, config_class: type[Config] | None = None, **given: Any
+) -> Run:
+    """Return the config, the state and a ready `Train` of a run. Reads only, also while another process writes.
+
+    It warns of a damaged checkpoint, and loads the one before.
+
+    Args:
+        directory: as `fit` or `save` was given it.
+        updates: which checkpoint; the newest if None.
+        best: of each run the state with the best evaluation.
+        config_class: of the run's config, if it is none of purerl's.
+        **given: the environment, network and so on that `make_train` was given: they are not saved.
+
+    Raises:
+        CheckpointMismatch: an object is missing, or another one than the run had.
+        CheckpointError: no checkpoint was found, it cannot be read, or it does not fit.
+        ConfigError: as `make_train`.
+
+    Example:
+        >>> run = purerl.load("runs/a")
+        >>> run.cfg.env, run.updates, run.labels
+        ('CartPole-v1', 2, ('seed 0', 'seed 1'))
+        >>> best = purerl.load("runs/a", best=True)
+    """
+    home = absolute(directory)
+    saved = newest_readable(home / ("best" if best else "checkpoints"), updates)
+    record = saved.record
+    if config_class is not None and not (isinstance(config_class, type) and issubclass(config_class, OnPolicyConfig)):
+        raise ConfigError(
+            [Problem("config_class", config_class, "must be the class of a config, as purerl.configclass makes it")]
+        )
+    own = {} if config_class is None else own_class(config_class)
+    missing = {name: x for name, x in record["objects"].items() if name not in given | own}
+    if missing:
+        raise CheckpointMismatch(directory, object_differences(missing, {}))
+    named = {name: {"is": qualified_name(x)} for name, x in own.items()}
+    if found := object_differences(record["objects"], named, ("config_class",)):
+        raise CheckpointMismatch(directory, found)
+    lead = _lead(saved)
+    known = record["num_seeds"] is not None
+    count = record["num_seeds"] if known else (lead or (1,))[0]
+    batch = Batch(config_of(record, config_class), record["seed"] if known else None, count, given, batched=bool(lead))
+    described = describe_objects(batch.train.given | own, batch.train.env)
+    if found := unit_differences(record, batch.train.action_unit) + object_differences(record["objects"], described):
+        raise CheckpointMismatch(directory, found)
+    runs = len(batch.labels)
+    finished = best_updates(saved) if best else [saved.updates] * runs
+    return Run(batch, _state(saved, batch.train, directory), tuple(finished), home)
+
+
+def saved_values(directory: Any) -> dict[str, Any]:
+    """Return the config of a run as it was saved, a value by field, whatever its class.
+
+    Raises:
+        CheckpointError: no checkpoint was found, or it cannot be read.
+    """
+    return newest_readable(absolute(directory) / "checkpoints").record["config"]
+
+
+def saved_layout(directory: pathlib.Path | None) -> int:
+    """Return how many devices each run of a directory had; 1 without a checkpoint, and where there are no longer so many."""
+    if directory is None or not saved_updates(directory / "checkpoints"):
+        return 1
+    header = read_header(directory / FILE)  # which does not start JAX, as Orbax does
+    if header is None or header.devices_per_run == 1:
+        return 1
+    use_cores()
+    return header.devices_per_run if header.devices_per_run <= len(jax.devices()) else 1
+
+
+def num_runs(record: dict[str, Any]) -> int:
+    """Return how many runs a checkpoint's record is of."""
+    return len(pairs_of(config_of(record), record["seed"], record["num_seeds"] or 1))
+
+
+def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None:
+    """Write a state, of one run or of many under `vmap`, as a checkpoint, and wait until it is written.
+
+    Args:
+        directory: made if it is not there.
+        train: what `make_train` or `data_parallel` returned.
+        state: of it.
+
+    Raises:
+        ConfigError: the directory cannot be written to, or has a run of `fit`; or devices differ where they should not.
+        CheckpointError: the state could not be written.
+
+    Example:
+        >>> train = purerl.make_train(purerl.PPOConfig())
+        >>> purerl.save("saved", train, train.init(jax.random.key(0)))
+    """
+    if isinstance(train, DataParallel):
+        check_replicas(state, train.axis_name)
+    path, train = by_first(lambda: run_directory(directory)) or absolute(directory), _whole(train)
+    if (path / FILE).exists():
+        raise ConfigError([Problem("directory", str(path), "has a run of fit, which saves its states itself; name another one")])
+    with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:
+        home.save(int(state.clock), {"state": on_host(state)}, {"seconds": 0.0})
+
+
+def restore(directory: Any, train: Train | DataParallel, *, updates: int | None = None) -> TrainState:
+    """Return the state that `save` or `fit` wrote, for this `train`. Of a damaged checkpoint it warns, and takes the one before.
+
+    Args:
+        directory: that it was saved in.
+        train: what `make_train` returned for it, or `data_parallel`, on whose devices the state then is.
+        updates: how many it had finished; None for the newest.
+
+    Raises:
+        CheckpointMismatch: it was written for another config or with other objects, or its arrays do not fit.
+        CheckpointError: there is none, or it cannot be read.
+
+    Example:
+        >>> train = purerl.make_train(purerl.PPOConfig())
+        >>> purerl.save("kept", train, train.init(jax.random.key(0)))
+        >>> state = purerl.restore("kept", train)
+    """
+    saved = newest_readable(absolute(directory) / "checkpoints", updates)
+    whole = _whole(train)
+    same = ("algorithm", "config", "x64", "objects", "action_unit")
+    current = {**saved.record, **{name: identity(whole, whole.cfg)[name] for name in same}}
+    if found := differences(saved.record, current, type(whole.cfg)):
+        raise CheckpointMismatch(directory, found)
+    state = _state(saved, whole, directory)
+    return train.place(state) if isinstance(train, DataParallel) else state
+
+
+def _whole(train: Train | DataParallel) -> Train:
+    return train.whole if isinstance(train, DataParallel) else train
+
+
+def _lead(saved: Checkpoint) -> tuple[int, ...]:
+    """Return the leading axes that a state was saved with."""
+    return checkpoint.shape_of(saved.record["leaves"].get("['state'].key", ["[]"])[0])
+
+
+def _state(saved: Checkpoint, train: Train, directory: Any) -> TrainState:
+    """Return the state of a checkpoint, with the leading axes that it was saved with."""
+    lead, one = _lead(saved), {"state": jax.eval_shape(train.init, jax.random.key(0))}
+    leaves, structure = jax.tree_util.tree_flatten_with_path(one)
+    is_clock = lambda path: jax.tree_util.keystr(path).startswith(checkpoint.CLOCK)
+    batched = lambda path, x: x if is_clock(path) else jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype)
+    template = structure.unflatten([batched(path, x) for path, x in leaves])
+    states = {name: x for name, (x, _) in saved.record["leaves"].items() if name.startswith("['state']")}
+    if found := checkpoint.leaf_differences(states, checkpoint.describe(template)):
+        raise CheckpointMismatch(directory, found)
+    return checkpoint.to_tree(saved.arrays, template)["state"]

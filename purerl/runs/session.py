@@ -1,0 +1,259 @@
+"""Sessions: one call of `fit`, the host's loop around training.
+
+A session runs the same `Train.update` as `Train.__call__`, a chunk of updates at a time. The length of a chunk is an argument of
+one compiled program. Nothing on the device or in the program grows with the length of the run. Logging, evaluation and
+checkpoints between chunks do not affect training.
+"""
+
+import contextlib
+import signal
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from purerl.core.errors import CheckpointError, NotFiniteError
+from purerl.core.types import TrainState
+from purerl.envs.host import take_failure
+from purerl.learning.nonfinite import LEARNT, first_bad_leaf
+from purerl.runs import host_environments
+from purerl.runs.data_parallel import check_replicas
+from purerl.runs.directory import Directory
+from purerl.runs.evaluations import Best, Evaluations
+from purerl.runs.interrupts import Stop
+from purerl.runs.logging.progress import Progress
+from purerl.runs.logging.recorders import Reports
+from purerl.runs.processes import agreed, by_first, from_first, is_first, on_host, placed
+from purerl.runs.stopping import STOPPED, Stopping
+from purerl.runs.storage.checkpoint import Checkpoint, describe, to_tree
+from purerl.runs.storage.curves import FILE, Curves, Header, row_dtype
+from purerl.runs.storage.files import write_errors
+from purerl.runs.trainer import MAX_CHUNK, Trainer
+from purerl.runs.warm_start import require_checkpoint, warm_start
+from purerl.runs.watch import MetricWatch
+
+MAX_SECONDS = 15.0  # of a chunk: a signal is answered after it
+TIME_IS_UP, RULE_SAYS_SO = 1000, 1001  # outside the range of signal numbers
+REASONS = {TIME_IS_UP: "max_hours", RULE_SAYS_SO: STOPPED}
+Score = Callable[[TrainState], dict[str, np.ndarray]]
+
+
+class Session:
+    """Train runs from the start, a checkpoint or other parameters, and save them.
+
+    Attributes:
+        state, updates, seconds: of the runs so far.
+        finite: `[runs]`, of each whether all that it has learnt is finite.
+        stopped_by: what ended it early, as in `FitResult`.
+
+    Args:
+        runs: what is trained.
+        home: its directory, entered.
+        score: the evaluation; None without evaluations.
+        asked: the arguments of `fit`, and when it was `entered`.
+    """
+
+    state: TrainState
+
+    def __init__(self, runs: Trainer, home: Directory, score: Score | None, asked: types.SimpleNamespace):
+        self.runs, self.home, self.score, self.asked, self.plan = runs, home, score, asked, runs.here.plan
+        self.updates, self.seconds, self.finite = 0, 0.0, np.ones(len(runs.labels), bool)
+        self.stopped_by: signal.Signals | str | None = None
+        row, every = row_dtype(runs.row()), asked.cfg.metrics_every
+        header = Header(row, every, every * self.plan.batch_size, runs.pairs, runs.differ, runs.devices_per_run)
+        self.curves = Curves(header, home.file(FILE))
+        template = runs.template()
+        saved = share(home.saved(asked.resume, self.plan, describe({"state": template})))
+        if saved is None and asked.init_from is not None:
+            require_checkpoint(asked.init_from)  # before anything is compiled
+        record = {} if saved is None else saved.record
+        self._evaluated = _protocol(asked) or record.get("evaluated")  # without evaluations, those of before remain
+        self.state = runs.init()
+        if saved is not None:
+            self._resume(saved, template)
+        elif asked.init_from is not None:
+            self.state = runs.restart(warm_start(self.state, asked.init_from, runs.train.action_unit))
+        self._began = (self.updates, self.seconds)
+        self._saved_updates = self.updates
+        by_first(lambda: self.curves.begin(self.updates))
+        self._stopping = Stopping(
+            asked.stop_when, (asked.eval_every, asked.stop_every), row, saved and (saved.arrays, saved.record)
+        )
+        self.report = Reports(asked.recorders, self._progress())
+        expected = record.get("evaluations", 0)
+        self.evaluations = Evaluations(home.file("evaluations.jsonl"), self.updates, len(runs.labels), expected)
+        self.best = Best(home.best, home.identity, len(runs.labels), None if saved is None else describe({"state": template}))
+
+    def _resume(self, saved: Checkpoint, template: TrainState) -> None:
+        self.updates, self.seconds = saved.updates, saved.record["seconds"]
+        self.finite = np.array(saved.record.get("finite", self.finite))
+        if self.asked.on_nonfinite == "raise" and not self.finite.all():
+            label, path = self.runs.labels[int(np.argmin(self.finite))], self.home.path
+            raise NotFiniteError(f"{label} had diverged when {path} was saved; on_nonfinite='ignore' goes on with the others")
+        fresh, state = self.state, to_tree(saved.arrays, {"state": template})["state"]
+        self.state = jax.tree.map(lambda x, like: placed(x, like.sharding), state, fresh)
+        if self.runs.on_host:
+            self.state = host_environments.restored(self.runs, self.state, fresh, saved)
+
+    def train(self) -> None:
+        """Train until the last update, or until something ends the session; save, and wait until all is saved."""
+        with contextlib.closing(self.curves), contextlib.closing(self.evaluations), self.report:
+            self._train()
+            with self._save_errors():
+                self.home.wait()
+
+    def _train(self) -> None:
+        for write in (self.curves.flush, self.evaluations.flush):  # what was damaged is mended now
+            with self._save_errors():
+                by_first(write)
+        (over,), _ = agreed(self._stopping.was_stopped and self._is_over())
+        self.stopped_by = STOPPED if over else None
+        done = self.updates == self.plan.num_updates or over
+        if not done:
+            self.runs.compile(self.state)
+        if self.score is not None and self.updates == 0:
+            self._evaluate(self.score)
+        if not done:
+            with Stop() as stop:
+                self._loop(stop)
+
+    def _loop(self, stop: Stop) -> None:
+        asked, raises, last = self.asked, self.asked.on_nonfinite == "raise", self.plan.num_updates
+        watch = MetricWatch(self.runs.labels, self.plan.batch_size, self.updates)
+        length, saved_at, start, done = 1, time.monotonic(), time.perf_counter(), False
+        while not done:
+            before = time.perf_counter()
+            length = self._shorten(length)
+            rows = self._chunk(length)
+            self.seconds = self._began[1] + time.perf_counter() - start
+            watch(rows, self.updates, self.updates == last, raises)
+            if raises and not self.finite.all():
+                raise _diverged(self.state, rows, self.finite, self.updates, self.runs.labels)
+            if is_first():
+                self.curves.append(rows)
+                self._stopping.append(rows)
+            self.report(self._progress(metrics=rows))
+            spent = time.perf_counter() - before
+            length = max(1, round(length * min(4.0, min(asked.chunk_seconds, MAX_SECONDS) / spent)))
+            if self.score is not None and self.updates % asked.eval_every == 0:
+                self._evaluate(self.score)
+            due = time.monotonic() - saved_at >= asked.save_seconds
+            (length, due, _), (_, _, reason) = agreed(length, due, self._reason(stop))
+            self.stopped_by = REASONS.get(reason) or (signal.Signals(reason) if reason else None)
+            done = self.updates == last or self.stopped_by is not None
+            due = due or any(every and self.updates % every == 0 for every in (asked.save_every, asked.keep_every))
+            if done or (due and self.finite.any()):
+                self._save()
+                saved_at = time.monotonic()
+
+    def _shorten(self, length: int) -> int:
+        """Return the updates of a chunk that ends where something is due, at the latest."""
+        intervals = (self.asked.save_every, self.asked.keep_every, self.asked.eval_every)
+        until_due = (every - self.updates % every for every in intervals if every)
+        left = self.plan.num_updates - self.updates
+        return min(length, MAX_CHUNK, left, *until_due, *self._stopping.until_due(self.updates))
+
+    def _chunk(self, length: int) -> dict[str, Any]:
+        """Train for so many updates, and return their metrics."""
+        try:
+            self.state, rows, self.finite = self.runs.chunk(self.state, length)
+        except jax.errors.JaxRuntimeError as error:
+            if (failure := take_failure()) is None:
+                raise
+            if self.updates > self._saved_updates:
+                self._save()
+            raise failure from error
+        self.updates += length
+        return rows
+
+    def _reason(self, stop: Stop) -> int:
+        """Return the number of what ends the session now, or 0."""
+        hours, limit = (time.perf_counter() - self.asked.entered) / 3600, self.asked.max_hours
+        return RULE_SAYS_SO if self._is_over() else stop.asked or (TIME_IS_UP if limit and hours >= limit else 0)
+
+    def _is_over(self) -> bool:
+        return self._stopping.is_over(self._progress(evaluation=self.evaluations.newest()))
+
+    def _progress(self, metrics: dict[str, Any] | None = None, evaluation: dict[str, np.ndarray] | None = None) -> Progress:
+        return Progress(self.plan, self.runs.labels, self.updates, self.seconds, metrics or {}, self._began, evaluation)
+
+    def _evaluate(self, score: Score) -> None:
+        self.evaluations.add(self.updates, score(self.state))
+        with self._save_errors():
+            self.evaluations.flush()
+        whole = on_host(self.state)
+        with self._save_errors():
+            self.best.update(self.updates, np.where(self.finite, self.evaluations.returns(self.updates), -np.inf), whole)
+        every = self.asked.render_every * self.asked.eval_every
+        if every and self.updates % every == 0 and (drawing := self.home.file(f"renders/{self.updates}.gif")):
+            with self._save_errors(), write_errors(drawing):
+                self.runs.render(whole, drawing)
+
+    def _save(self) -> None:
+        """Save what a checkpoint depends on, and then the checkpoint."""
+        self.report.flush()
+        if self.runs.devices_per_run > 1 and self._saved_updates == self._began[0]:  # the first time
+            check_replicas(self.state)
+        for write in (self.curves.flush, self.evaluations.flush, self.best.settle):
+            with self._save_errors():
+                write()
+        whole = on_host(self.state)
+        with self._save_errors():
+            outside = {"environments": host_environments.saved(self.state)} if self.runs.on_host else {}
+            more = {
+                "seconds": self.seconds,
+                "evaluations": len(self.evaluations),
+                "evaluated": self._evaluated,
+                "finite": self.finite.tolist(),
+                "stopped_by": self.stopped_by if isinstance(self.stopped_by, str) else None,
+            }
+            self.home.save(self.updates, {"state": whole, **self._stopping.saved, **outside}, more)
+        self._saved_updates = self.updates
+
+    @contextlib.contextmanager
+    def _save_errors(self) -> Iterator[None]:
+        """Raise a failure to save, or make it a warning: the next save may succeed."""
+        try:
+            yield
+        except CheckpointError as error:
+            if self.asked.on_save_error == "raise":
+                raise
+            text = f"{error}; training continues, and saves again when the next checkpoint is due"
+            warnings.warn(text, stacklevel=4)
+
+
+def _protocol(asked: types.SimpleNamespace) -> dict[str, Any] | None:
+    """Return how evaluations are made, for the record of a checkpoint; None without evaluations."""
+    if not asked.eval_every:
+        return None
+    params = {name: np.asarray(x).tolist() for name, x in (asked.eval_env_params or {}).items()}
+    how = {"episodes": asked.eval_episodes, "deterministic": bool(asked.eval_deterministic)}
+    return {**how, "max_steps": asked.eval_max_steps, "env_params": params}  # the last two make it another task
+
+
+def share(saved: Checkpoint | None) -> Checkpoint | None:
+    """Return a checkpoint that the first process has read, or None, in all of them."""
+    record = {} if saved is None else {"updates": saved.updates, "record": saved.record}
+    arrays, record = from_first(None if saved is None else saved.arrays, record)
+    return None if arrays is None else Checkpoint(record["updates"], record["record"], arrays)
+
+
+def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updates: int, labels: tuple[str, ...]) -> Exception:
+    """Return the error that names the update, the run and the parameter that is not finite."""
+    run = int(np.argmin(finite))
+    learned = on_host({name: getattr(state, name) for name in LEARNT})
+    of_run = jax.tree.map(lambda x: x[run] if len(finite) > 1 else x, learned)
+    totals = np.stack([np.atleast_2d(jax.tree.leaves(metric)[0])[run] for metric in rows.values()])
+    bad = ~np.isfinite(totals).all(0)
+    first = updates - totals.shape[1] + 1 + (int(np.argmax(bad)) if bad.any() else totals.shape[1] - 1)
+    leaf = first_bad_leaf(of_run)
+    return NotFiniteError(
+        f"{labels[run]}: {leaf} is not finite; first seen in update {first}. The last checkpoint is from before. "
+        "If the environment's numbers are finite, which purerl.check_env tells, a lower lr or max_grad_norm may help; "
+        "nonfinite='reset' resets environments whose numbers are not, nonfinite='freeze' skips such updates, "
+        "on_nonfinite='ignore' continues"
+    )

@@ -1,0 +1,67 @@
+"""The directory of a run: made and tested, and locked by the process that writes to it."""
+
+import contextlib
+import os
+import pathlib
+import socket
+import tempfile
+from typing import Any
+
+import filelock
+
+from purerl.core.errors import ConfigError, DirectoryLocked, Problem
+
+
+class Lock:
+    """The lock of a directory: one process at a time may write. The death of the process releases it.
+
+    Between hosts the lock holds only if the file system's locks do (`flock`): on a network's disk, start a run once.
+
+    Raises:
+        DirectoryLocked: another process has it.
+    """
+
+    def __init__(self, directory: pathlib.Path):
+        self._lock, self._holder = filelock.FileLock(directory / ".lock"), directory / ".holder"
+        try:
+            self._lock.acquire(timeout=0)
+        except filelock.Timeout:
+            other = "another process"
+            with contextlib.suppress(OSError):
+                other = self._holder.read_text()
+            raise DirectoryLocked(f"{directory} is being written to by {other}") from None
+        with contextlib.suppress(OSError):  # without it, the message above has no holder
+            self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+
+    def release(self) -> None:
+        with contextlib.suppress(OSError):
+            self._holder.unlink()
+        self._lock.release()
+
+
+def run_directory(directory: Any) -> pathlib.Path:
+    """Return a writable directory: its absolute path, created if needed, and tested by a write.
+
+    Raises:
+        ConfigError: it cannot be one.
+    """
+    wrong = lambda hint: ConfigError([Problem("directory", directory, hint)])
+    if not isinstance(directory, str | os.PathLike) or not str(directory):
+        raise wrong("must be a path")
+    text = os.fspath(directory)
+    if any(ord(character) < 32 for character in text):
+        raise wrong("must not contain control characters such as a new line")
+    if "://" in text:
+        raise wrong("must be on a local or mounted file system")
+    path = pathlib.Path(text).expanduser().absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path, delete=False) as probe:
+            probe.write(b"probe")
+            os.fsync(probe.fileno())
+        moved = f"{probe.name}.moved"  # a name that no other process has
+        os.replace(probe.name, moved)
+        os.unlink(moved)
+    except OSError as error:
+        raise wrong(f"cannot be written to: {error.strerror}") from error
+    return path
