@@ -12,7 +12,7 @@ from purerl import __version__
 from purerl.cli.by_path import algorithms_of
 from purerl.cli.commands import COMMANDS
 from purerl.cli.flags import base_of, config_of, flags_of, job_of, refuse_unknown, values_of
-from purerl.cli.options import Training, Tuning
+from purerl.cli.run_options import Training, Tuning
 from purerl.cli.training import run_training, run_tuning
 from purerl.core.errors import CheckpointError, ConfigError, EnvironmentFailed, NotFiniteError
 from purerl.runs.compile_cache import compile_cache

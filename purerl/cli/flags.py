@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 import tyro
 
-from purerl.cli.options import Training
+from purerl.cli.run_options import Training
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig, RNDConfig
 from purerl.config.documentation import GROUPS, parse_docs

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from purerl.cli.by_path import imported_objects
-from purerl.cli.options import Training, Tuning
+from purerl.cli.run_options import Training, Tuning
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import ConfigError, Problem
 from purerl.runs.analysis.statistics import few_seeds, with_interval
