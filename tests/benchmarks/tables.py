@@ -380,7 +380,7 @@ def gpu_glance_table(gpu):
 
 
 # What the README shows at a glance.
-GLANCE = ("CartPole-v1", "Acrobot-v1", "MountainCar-v0", "Pendulum-v1", "Breakout-MinAtar", "Asterix-MinAtar")
+GLANCE = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "Breakout-MinAtar")
 SPEED_GLANCE = {
     "A": "CartPole, 4 environments x 128 steps",
     "B": "CartPole, 2048 environments x 32 steps",
