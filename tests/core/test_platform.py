@@ -49,7 +49,7 @@ def test_the_accelerators_way_is_another_one(both):
 # --- the parts --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arch", ["separate", "shared"])
+@pytest.mark.parametrize("arch", ["separate", pytest.param("shared", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("changes", [{}, {"torso": "cnn"}, {"memory": "gru"}, {"memory": "lstm"}], ids=str)
 def test_networks_and_their_gradients(both, arch, changes):
     shape = (10, 10, 4) if "torso" in changes else (5,)

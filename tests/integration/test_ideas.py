@@ -154,6 +154,7 @@ IN_PRODUCT = ((resumed, "daac"), (resumed, "ppg"), (resumed, "rnd"))  # alone: r
 # Every check with every algorithm, and every door with every check, but for these. The whole product is slow.
 PAIRS = [([*DOORS][(i + j) % len(DOORS)], check, kind) for i, check in enumerate(CHECKS) for j, kind in enumerate(KINDS)]
 PAIRS = [pair for pair in PAIRS if pair[1:] not in IN_PRODUCT]
+PAIRS = [pair if pair[1:] == (jit, "ppo") else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS]
 
 
 @pytest.mark.filterwarnings("ignore:.*no phase trains them")  # the network has the heads of PPG and of DAAC

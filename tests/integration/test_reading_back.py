@@ -73,6 +73,7 @@ def test_the_command_evaluates_each_run_in_its_own_environment(tmp_path, capsys)
     assert at_start.std() > 500
 
 
+@pytest.mark.slow
 def test_a_plot_has_a_line_for_each_config(batch, tmp_path):
     directory, result = batch
     figure = plots.plot([directory], tmp_path / "a.png")

@@ -259,6 +259,7 @@ def test_configs_that_memory_cannot_hold_are_trained_in_batches(tmp_path, monkey
     np.testing.assert_array_equal(again.returns, result.returns)
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_has_no_score_and_the_others_go_on(tmp_path, capsys):
     made = purerl.sweep(SHORT, {"lr": [1e38, 1e-3]})
     result = made.fit(0, tmp_path, num_seeds=2, env=Varied())
@@ -288,6 +289,7 @@ class Lured(Varied):
         return obs, state, jnp.float32(action == 0), done, info
 
 
+@pytest.mark.slow
 def test_a_run_that_diverged_has_no_best_state_and_is_finished(tmp_path):
     made = purerl.sweep(SHORT, [{"lr": 1e38, "gamma": 0.9}, {"lr": 1e-3, "gamma": 0.9}])
     made.fit(0, tmp_path / "a", env=Lured(), eval_every=2, eval_episodes=2)
