@@ -1,0 +1,149 @@
+"""Comparisons over seeds and tasks."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import mannwhitneyu, trim_mean
+
+import purerl
+from purerl import cli
+from purerl.runs.analysis import statistics
+from purerl.studies.reading import listed
+from purerl.studies.tasks import names_of, task_of
+from tests.helpers.studies import SHORT
+from tests.helpers.tiny import CFG
+
+
+@pytest.mark.parametrize("entries", [5, [5], {"a": 5}, {"a": []}])
+def test_entries_that_are_no_folders_are_refused(entries):
+    with pytest.raises(purerl.ConfigError, match="entries"):
+        purerl.compare(entries)
+
+
+def test_a_score_that_is_not_a_number_is_not_the_best():
+    assert np.isnan(purerl.iqm([1, 2, 3, np.nan]))
+    assert purerl.iqm([1, 2, 3, 4]) == 2.5
+    assert purerl.interval([1.0, 2.0, 3.0])[0] >= 1
+
+
+def test_statistics_are_those_of_the_paper():
+    rng = np.random.default_rng(0)
+    scores = [rng.normal(size=8), rng.normal(1, 2, size=12), rng.normal(size=4)]
+    every = np.concatenate(scores)
+    np.testing.assert_allclose(statistics.pooled(scores), trim_mean(every, 0.25), rtol=1e-12)
+    low, high = statistics.stratified_interval(scores)
+    resampled = [trim_mean(np.concatenate([rng.choice(x, len(x)) for x in scores]), 0.25) for _ in range(4000)]
+    np.testing.assert_allclose([low, high], np.percentile(resampled, [2.5, 97.5]), atol=0.05)
+    assert statistics.stratified_interval(scores[:1]) == statistics.interval(scores[0])
+    thresholds = np.linspace(-2, 2, 9)
+    by_hand = [np.mean([sum(s > t for s in x) / len(x) for x in scores]) for t in thresholds]
+    np.testing.assert_allclose(statistics.profile(scores, thresholds), by_hand, rtol=1e-12)
+    others = [rng.normal(0.5, size=8), rng.normal(size=6), np.round(scores[2])]
+    by_rank = [mannwhitneyu(x, y).statistic / (len(x) * len(y)) for x, y in zip(scores, others, strict=True)]
+    np.testing.assert_allclose(statistics.improvement(scores, others), np.mean(by_rank), rtol=1e-12)
+    low, high = statistics.improvement_interval(scores, others)
+    assert low < np.mean(by_rank) < high
+    assert statistics.improvement(others, others) == 0.5
+
+
+@pytest.fixture(scope="module")
+def two_tasks(tmp_path_factory):
+    """Two entries on two tasks, with evaluations."""
+    home = tmp_path_factory.mktemp("compared")
+    small = {"total_timesteps": 256, "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "hidden": (8,)}
+    options = {"num_seeds": 2, "eval_every": 2, "eval_episodes": 4, "eval_deterministic": True}
+    for task in ("CartPole-v1", "Catch-bsuite"):
+        cfg = purerl.PPOConfig(env=task, **small)
+        for name, seed in (("quick", 0), ("slow", 7)):
+            purerl.fit(cfg, seed, directory=home / name / task, **options)
+    return home
+
+
+@pytest.mark.slow
+def test_comparisons_over_tasks(two_tasks, tmp_path, capsys):
+    folders = [two_tasks / "quick", two_tasks / "slow"]
+    raw = purerl.compare(folders)
+    assert list(raw.entries) == ["quick", "slow"]
+    assert raw.tasks == ("CartPole-v1", "Catch-bsuite")
+    with pytest.raises(purerl.ConfigError, match="normalised"):
+        raw.aggregate("quick")
+    (tmp_path / "reference.toml").write_text('CartPole-v1 = [20.0, 500.0]\n"Catch-bsuite" = [-1, 1]\n')
+    found = purerl.compare(folders, reference=tmp_path / "reference.toml")
+    normal = [(raw.scores("quick", "CartPole-v1") - 20) / 480, (raw.scores("quick", "Catch-bsuite") + 1) / 2]
+    np.testing.assert_allclose(found.aggregate("quick")[0], trim_mean(np.concatenate(normal), 0.25), rtol=1e-6)
+    evaluated = purerl.compare(folders, episodes="evaluation", score="auc")
+    table = [json.loads(line) for line in (two_tasks / "slow/CartPole-v1/evaluations.jsonl").read_text().splitlines()]
+    means = np.mean([row["episode_return"] for row in table], axis=0)
+    np.testing.assert_allclose(evaluated.scores("slow", "CartPole-v1"), means, rtol=1e-6)
+    assert "4 evaluation episodes, the most likely actions" in evaluated.protocol
+    assert "CartPole-v1 256 steps" in evaluated.protocol
+    files = [str(tmp_path / f"out.{kind}") for kind in ("md", "tex", "json", "csv", "png")]
+    args = ["compare", *map(str, folders), "--reference", str(tmp_path / "reference.toml"), "--out", *files]
+    assert cli.main(args) == 0
+    assert "probability of improvement" in capsys.readouterr().out
+    exported = json.loads((tmp_path / "out.json").read_text())
+    assert exported["scores"]["quick"]["Catch-bsuite"]["seeds"] == [0, 1]
+    assert exported["all"]["quick"][0] == pytest.approx(found.aggregate("quick")[0])
+    assert (tmp_path / "out.csv").read_text().count("\n") == 1 + 2 * 2 * 2
+    assert r"\toprule" in (tmp_path / "out.tex").read_text()
+    assert "| quick | 2 |" in (tmp_path / "out.md").read_text()
+    assert (tmp_path / "out.png").stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_what_cannot_be_compared_is_refused(two_tasks, tmp_path):
+    with pytest.raises(purerl.ConfigError, match=r"has no run of Catch-bsuite"):
+        purerl.compare({"a": [two_tasks / "quick"], "b": [two_tasks / "slow" / "CartPole-v1"]})
+    with pytest.raises(purerl.ConfigError, match="seed 0 of CartPole-v1 twice"):
+        purerl.compare({"a": [two_tasks / "quick", two_tasks / "quick"]})
+    together = purerl.compare({"a": [two_tasks / "quick", two_tasks / "slow"]})
+    assert together.entries["a"]["Catch-bsuite"].seeds == (0, 1, 7, 8)
+    with pytest.raises(purerl.CheckpointError, match="no run in"):
+        purerl.compare([tmp_path])
+    with pytest.raises(purerl.CheckpointError, match="no directory"):
+        purerl.compare([tmp_path / "nowhere"])
+    for options, says in (({"score": "best"}, "choose from"), ({"reference": {}}, "no scores of this task")):
+        with pytest.raises(purerl.ConfigError, match=says):
+            purerl.compare([two_tasks / "quick"], **options)
+    assert cli.main(["compare", str(two_tasks / "quick"), "--out", str(tmp_path / "a.doc")]) == 2
+
+
+@pytest.mark.slow
+def test_parameters_of_an_environment_are_tasks_of_their_own(tmp_path):
+    """Longer episodes have higher returns, and no better config."""
+    made = purerl.sweep(SHORT, {"env_params.max_steps_in_episode": [5, 50]})
+    evaluation = {"eval_every": 2, "eval_episodes": 2, "eval_max_steps": 50, "eval_env_params": {"gravity": 5.0}}
+    made.fit(0, tmp_path / "s", num_seeds=2, **evaluation)
+    names = [f"CartPole-v1 (env_params.max_steps_in_episode = {n})" for n in (5, 50)]
+    found = purerl.compare([tmp_path / "s"])
+    assert (list(found.entries), list(found.tasks)) == (["s"], names[::-1] if names[0] > names[1] else names)
+    assert np.mean(found.scores("s", names[0])) <= 5 < np.mean(found.scores("s", names[1]))
+    for task in purerl.compare([tmp_path / "s"], episodes="evaluation").tasks:
+        assert task.startswith("CartPole-v1 (env_params.gravity = 5, env_params.max_steps_in_episode = ")
+        assert task.endswith(", eval_max_steps = 50)")
+    assert [row.task for row in listed(tmp_path)] == names
+    first, second = sorted((tmp_path / "s").glob("[01]-*"))
+    with pytest.raises(purerl.ConfigError, match=r"has no run of CartPole-v1 \(.* = 50\), which others have"):
+        purerl.compare({"a": [first], "b": [second]})
+
+
+def test_a_task_is_all_that_makes_the_environment():
+    record = lambda **fields: {"config": json.loads(CFG.replace(**fields).to_json())}
+    name = lambda **fields: task_of(record(**fields)).name
+    assert name() == "CartPole-v1"
+    assert name(env="DeepSea-bsuite", env_kwargs=(("size", 10),)) == "DeepSea-bsuite (env_kwargs.size = 10)"
+    assert name(num_levels=7, env_params={"g": 9.8}) == name(num_levels=7, env_params={"g": np.float32(9.8)})
+    assert name(num_levels=7, env_params={"g": 9.8}) == "CartPole-v1 (env_params.g = 9.8, num_levels = 7)"
+    batch = record(env_params={"g": np.float32([1, 2])})
+    assert [task_of(batch, i).name for i in (1, None)] == ["CartPole-v1 (env_params.g = 2)", "CartPole-v1 (env_params.g = 1, 2)"]
+    evaluated = {"env_params": {"g": 3.0}, "max_steps": 40}
+    assert task_of(record(), None, evaluated).name == "CartPole-v1 (env_params.g = 3, eval_max_steps = 40)"
+    own = lambda **env: task_of(record() | {"objects": {"env": {"is": "my.Env", **env}}})
+    short, long, other = (
+        own(max_steps="5", actions="Discrete n=2"),
+        own(max_steps="50", actions="Discrete n=2"),
+        task_of(record()),
+    )
+    assert names_of([short, other]) == {short: "my.Env", other: "CartPole-v1"}
+    assert list(names_of([short, long, short]).values()) == ["my.Env (max_steps = 5)", "my.Env (max_steps = 50)"]

@@ -1,0 +1,392 @@
+"""Sweeps: which configs, their programs and their results."""
+
+import json
+import math
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl import Range, cli
+from purerl.runs.trainer import Trainer
+from purerl.studies import space
+from purerl.studies import sweep as sweeps
+from purerl.studies.reading import listed
+from tests.helpers.probes import Varied
+from tests.helpers.studies import GRID, SHORT
+from tests.helpers.tiny import CFG, digest
+
+
+class StopAt:
+    """A recorder that ends a run after so many updates."""
+
+    def __init__(self, updates):
+        self._updates = updates
+
+    def __call__(self, progress):
+        if progress.updates >= self._updates:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_grid_has_all_combinations_and_a_program_for_each_static_choice():
+    made = purerl.sweep(CFG, GRID)
+    assert len(made.points) == 8
+    assert made.labels[:3] == (
+        "lr = 0.001, ent_coef = 0, num_steps = 16",
+        "lr = 0.001, ent_coef = 0, num_steps = 8",
+        "lr = 0.001, ent_coef = 0.1, num_steps = 16",
+    )
+    first, second = made.programs()
+    assert (first.places, second.places) == ((0, 2, 4, 6), (1, 3, 5, 7))
+    assert (first.cfg.num_steps, second.cfg.num_steps) == (16, 8)
+    np.testing.assert_array_equal(first.cfg.lr, np.float32([1e-3, 1e-3, 1e-2, 1e-2]))
+    assert np.ndim(first.cfg.gamma) == 0  # what is not swept stays a part of the program
+    assert [program.places for program in made.programs(at_once=3)] == [(0, 2, 4), (6,), (1, 3, 5), (7,)]
+    for i, cfg in enumerate(made.configs):
+        assert (cfg.lr, cfg.ent_coef, cfg.num_steps) == tuple(made.points[i].values())
+
+
+def test_points_and_draws():
+    points = purerl.sweep(CFG, [{"lr": 1e-3}, {"gamma": 0.9, "hidden": (8, 8)}, {"lr": 1e-3}])
+    assert points.labels == ("lr = 0.001", "gamma = 0.9, hidden = 8x8")  # each once
+    values = {"lr": Range(1e-5, 1e-1, log=True), "num_epochs": Range(1, 4), "optimizer": ["adam", "sgd"]}
+    for method in ("sobol", "random"):
+        drawn = purerl.sweep(CFG, values, draws=64, method=method, seed=1)
+        assert drawn.labels == purerl.sweep(CFG, values, draws=64, method=method, seed=1).labels
+        assert drawn.labels != purerl.sweep(CFG, values, draws=64, method=method, seed=2).labels
+        rates, epochs, optimizers = zip(*(point.values() for point in drawn.points), strict=True)
+        assert 1e-5 <= min(rates) < 1e-4 < 1e-2 < max(rates) <= 1e-1
+        assert set(epochs) == {1, 2, 3, 4}
+        assert set(optimizers) == {"adam", "sgd"}
+    decades = np.histogram(np.log10([p["lr"] for p in purerl.sweep(CFG, values, draws=64).points]), [-5, -4, -3, -2, -1])[0]
+    assert decades.tolist() == [16, 16, 16, 16]  # a low-discrepancy sequence
+
+
+def test_values_of_the_command_line():
+    cfg = CFG.replace(rnd=purerl.RNDConfig(), env_params={"g": 10.0})
+    texts = ["reward_clip=10,auto", "hidden=64x64,8", "num-steps=16,1e2", "normalize_obs=auto,false", "rnd-int-coef=0.5"]
+    more = ["env_params.g=5,10", "env_kwargs.size=5,name", "gamma=0.9:0.99", "ent_coef=1e-4:1e-2:log", "arch=shared"]
+    found = space.parsed(cfg, [*texts, *more], "sweep")
+    assert found == {
+        "reward_clip": (10.0, -math.inf),
+        "hidden": ((64, 64), (8,)),
+        "num_steps": (16, 100),
+        "normalize_obs": ("auto", False),
+        "rnd.int_coef": (0.5,),
+        "env_params.g": (5.0, 10.0),
+        "env_kwargs.size": (5, "name"),
+        "gamma": Range(0.9, 0.99),
+        "ent_coef": Range(1e-4, 1e-2, log=True),
+        "arch": ("shared",),
+    }
+    changed = space.with_values(cfg, {"rnd.int_coef": 0.5, "env_params.g": 5.0, "env_kwargs.size": 5, "lr": 1.0})
+    assert (changed.rnd.int_coef, changed.env_params, changed.env_kwargs, changed.lr) == (0.5, {"g": 5.0}, (("size", 5),), 1.0)
+
+
+WRONG = {
+    "no such field": ({"lrr": [1.0]}, {}, "lrr = '': no such field; did you mean 'lr'"),
+    "another system's": ({"learning_rate": [1.0]}, {}, "`lr`"),
+    "no values": ({"lr": []}, {}, "must be a list of values"),
+    "one value": ({"lr": 1e-3}, {}, "must be a list of values"),
+    "a range": ({"lr": Range(1e-4, 1e-3)}, {}, "a range needs draws"),
+    "a range of words": ({"optimizer": Range(0, 1)}, {"draws": 4}, "its values are no numbers"),
+    "backwards": ({"lr": Range(1e-3, 1e-4)}, {"draws": 4}, "from a number to a larger one"),
+    "log of nothing": ({"ent_coef": Range(0, 1, log=True)}, {"draws": 4}, "both above 0"),
+    "without rnd": ({"rnd.int_coef": [1.0]}, {}, "changes nothing without rnd"),
+    "a whole field": ({"env_params": [1.0]}, {}, "name one of them"),
+    "draws": ({"lr": [1.0]}, {"draws": -1}, "must be an int of at least 0"),
+    "a method": ({"lr": [1.0]}, {"method": "grid"}, "choose from sobol, random"),
+    "nothing": ({}, {}, "must be a dict from fields"),
+    "points with draws": ([{"lr": 1.0}], {"draws": 2}, "without draws"),
+    "a name that is none": ({3: [1.0]}, {}, "must be the name of a field"),
+    "a seed of draws": ({"lr": Range(1e-4, 1e-3)}, {"draws": 2, "seed": -1}, "seed = -1: must be an int from 0"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_no_sweep_is_refused(case):
+    values, options, says = WRONG[case]
+    with pytest.raises(purerl.ConfigError) as refused:
+        purerl.sweep(CFG, values, **options)
+    assert says in str(refused.value)
+
+
+WRONG_VALUES = {
+    "a float": {"num_steps": [16, 8], "lr": [1e-3, -1.0]},
+    "a choice": {"activation": ["tanh", "tahn"]},
+    "a word": {"lr": ["a"]},
+    "nothing": {"lr": [None, 1e-3]},
+    "a range": {"clip_eps": Range(-1.0, 0.2)},
+    "a range of words": {"lr": Range("a", "b")},
+    "half a number": {"num_epochs": Range(0.5, 3, log=True)},
+    "one number": {"lr": np.array(1e-3)},
+    "a parameter": {"env_params.g": ["x"]},
+}
+
+
+@pytest.mark.parametrize("case", WRONG_VALUES)
+def test_wrong_values_are_refused_before_anything_is_trained(case):
+    name = list(WRONG_VALUES[case])[-1]
+    with pytest.raises(purerl.ConfigError, match=f"{name} = "):
+        purerl.sweep(SHORT, WRONG_VALUES[case], draws=2)
+    with pytest.raises(purerl.ConfigError, match=f"{name} = "):
+        purerl.tune(SHORT, WRONG_VALUES[case], trials=2)
+
+
+def test_all_programs_and_options_are_checked_before_the_first_is_trained(tmp_path):
+    made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "CartPol-v1"]})
+    for options in ({"at_once": 1}, {"at_once": None}, {"at_once": 1, "max_hours": "x"}, {"seed": None}, {"at_once": 0}):
+        with pytest.raises(purerl.ConfigError):
+            made.fit(**{"seed": 0, "directory": tmp_path, **options})
+    made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "Acrobot-v1"]})
+    with pytest.raises(purerl.ConfigError, match="length"):
+        made.fit(0, tmp_path, eval_every=1, eval_env_params={"length": 1.0})
+    assert list(tmp_path.iterdir()) == []  # so that the right call is not refused
+
+
+def test_the_directory_of_a_run_is_none_for_a_sweep(tmp_path):
+    purerl.fit(SHORT, directory=tmp_path, env=Varied())
+    with pytest.raises(purerl.CheckpointMismatch, match="it has a run, and no sweep"):
+        purerl.sweep(SHORT, {"gamma": [0.9, 0.95]}).fit(directory=tmp_path, env=Varied())
+    assert not (tmp_path / "sweep.json").exists()
+
+
+def test_in_place_of_a_sweep_that_kept_nothing_another_one_may_begin(tmp_path):
+    (tmp_path / "sweep.json").write_text('{"at_once": 1, "seed": 7}')
+    stop = lambda *_: (StopAt(4),)  # in the last chunk of the last program, which ends nothing early
+    result = purerl.sweep(SHORT, {"gamma": [0.9, 0.95]}).fit(directory=tmp_path, env=Varied(), recorders=stop)
+    assert result.results[0].progress.updates == 4
+    assert result.stopped_by is None
+
+
+def test_values_that_six_digits_do_not_tell_apart():
+    made = purerl.sweep(SHORT, {"gamma": [0.9999991, 0.9999992]})
+    assert made.labels == ("gamma = 0.9999991", "gamma = 0.9999992")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Eight configs of two seeds, exact, in a directory."""
+    home = tmp_path_factory.mktemp("sweeps") / "s"
+    return home, purerl.sweep(SHORT, GRID).fit(3, home, num_seeds=2, exact=True, env=Varied())
+
+
+def test_results_are_ranked_by_their_returns(trained):
+    _, result = trained
+    assert result.returns.shape == (8, 2)
+    assert np.isfinite(result.returns).all()
+    ranked = result.summary()
+    assert [row.iqm for row in ranked] == sorted((row.iqm for row in ranked), reverse=True)
+    assert result.sweep.labels[result.returns.mean(1).argmax()] == ranked[0].label
+    assert space.in_words({path: getattr(result.best, path) for path in GRID}) == ranked[0].label
+
+
+@pytest.mark.slow
+@pytest.mark.as_users
+def test_every_row_has_the_bits_of_its_run_alone(trained):
+    """As users compile: without optimisation XLA sums in another order where a program has more in it."""
+    _, result = trained
+    cfg, row = result.sweep.configs[5], result.results[1].run.select(config=2, seed=4)
+    assert result.programs[1].places[2] == 5
+    alone = purerl.sweep(cfg, [{"lr": cfg.lr, "ent_coef": cfg.ent_coef}]).fit(4, exact=True, env=Varied())
+    assert digest(row.state.params) == digest(alone.results[0].run.select(0).state.params)
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_goes_on_to_the_same_bits(trained, tmp_path):
+    _, whole = trained
+    options = {"num_seeds": 2, "exact": True, "env": Varied(), "chunk_seconds": 1e-9}
+    made = purerl.sweep(SHORT, GRID)
+    seen = []
+
+    def stopping(path, cfg):
+        seen.append(path.name)
+        return (StopAt(2),) if cfg.num_steps == 8 else ()
+
+    part = made.fit(3, tmp_path / "s", recorders=stopping, **options)
+    assert part.stopped_by == signal.SIGTERM
+    assert seen == ["0-num_steps=16", "1-num_steps=8"]
+    assert part.results[1].progress.updates == 2
+    rest = made.fit(3, tmp_path / "s", **options)
+    for got, want in zip(rest.results, whole.results, strict=True):
+        assert digest(got.state) == digest(want.state)
+        assert digest(got.metrics) == digest(want.metrics)
+    with pytest.raises(purerl.CheckpointMismatch, match=r"points: .* in sweep\.json, .* here"):
+        purerl.sweep(SHORT, {"lr": [1e-3, 1e-1]}).fit(3, tmp_path / "s", **options)
+    (tmp_path / "s" / "sweep.json").write_text("{")
+    with pytest.raises(purerl.CheckpointCorrupt, match="is damaged"):
+        made.fit(3, tmp_path / "s", **options)
+
+
+@pytest.mark.slow
+def test_configs_that_memory_cannot_hold_are_trained_in_batches(tmp_path, monkeypatch):
+    made = purerl.sweep(SHORT, {"lr": [1e-3, 2e-3, 3e-3, 4e-3]})
+    runs = Trainer(made.programs()[0].cfg, 0, 2, False, {"env": Varied()}, 1)
+    runs.compile(runs.template())
+    monkeypatch.setattr(sweeps, "available_bytes", lambda: 0.6 * runs.needed_bytes() / sweeps.MOST_OF_MEMORY)
+    result = made.fit(0, tmp_path, num_seeds=2, env=Varied())
+    assert [program.places for program in result.programs] == [(0, 1), (2, 3)]
+    monkeypatch.undo()
+    again = made.fit(0, tmp_path, num_seeds=2, env=Varied())  # it goes on with the batches that it began with
+    assert [program.places for program in again.programs] == [(0, 1), (2, 3)]
+    np.testing.assert_array_equal(again.returns, result.returns)
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_has_no_score_and_the_others_go_on(tmp_path, capsys):
+    made = purerl.sweep(SHORT, {"lr": [1e38, 1e-3]})
+    result = made.fit(0, tmp_path, num_seeds=2, env=Varied())
+    assert np.isnan(result.returns).tolist() == [[True, True], [False, False]]
+    assert result.diverged == 2
+    assert [row.label for row in result.summary()] == ["lr = 0.001", "lr = 1e+38"]
+    assert result.best.lr == 1e-3
+    again = made.fit(0, tmp_path, num_seeds=2, env=Varied())  # which is finished
+    assert again.results[0].progress.updates == again.results[0].progress.began[0] == 4
+    np.testing.assert_array_equal(again.returns, result.returns)
+    with pytest.raises(purerl.NotFiniteError, match="config 0, seed 0"):
+        made.fit(0, num_seeds=2, env=Varied(), on_nonfinite="raise")
+    with pytest.raises(purerl.NotFiniteError, match="config 0, seed 0 had diverged when"):
+        made.fit(0, tmp_path, num_seeds=2, env=Varied(), on_nonfinite="raise")
+    with pytest.warns(UserWarning, match=r"lr = 1e\+38: 2 of 2 runs diverged and are left out"):
+        assert [name.split(": ")[1] for name in purerl.compare([tmp_path]).entries] == ["lr = 0.001"]
+    flags = ("--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--num-seeds", "2", "--sweep", "lr=1e-3,1e38")
+    assert cli.main(["ppo", *flags]) == 0
+    assert "2 of 4 runs diverged and have no score." in capsys.readouterr().out
+
+
+class Lured(Varied):
+    """Pays for the first action, which is the one that a policy of NaN takes."""
+
+    def step_env(self, key, state, action, params):
+        obs, state, _, done, info = super().step_env(key, state, action, params)
+        return obs, state, jnp.float32(action == 0), done, info
+
+
+@pytest.mark.slow
+def test_a_run_that_diverged_has_no_best_state_and_is_finished(tmp_path):
+    made = purerl.sweep(SHORT, [{"lr": 1e38, "gamma": 0.9}, {"lr": 1e-3, "gamma": 0.9}])
+    made.fit(0, tmp_path / "a", env=Lured(), eval_every=2, eval_episodes=2)
+    best = purerl.load(tmp_path / "a", best=True, env=Lured())
+    assert best.finished[0] == 0
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(best.state.params)))
+    (row,) = listed(tmp_path / "a")
+    table = [json.loads(line)["episode_return"] for line in (tmp_path / "a" / "evaluations.jsonl").read_text().splitlines()]
+    assert row.best == max(both[1] for both in table) < max(both[0] for both in table)
+    alone = purerl.sweep(SHORT, [{"lr": 1e38}])
+    for _ in range(2):
+        result = alone.fit(0, tmp_path / "b", env=Varied())
+    assert result.results[0].progress.began[0] == 4
+    with pytest.raises(ValueError, match="no config has a score"):
+        _ = result.best
+
+
+def test_a_config_without_the_score_of_a_seed_is_not_the_best():
+    made = purerl.sweep(SHORT, {"lr": [1e-2, 1e-3]})
+    returns = np.array([[np.nan, 9.0], [1.0, 2.0]])
+    result = sweeps.SweepResult(made, made.programs(), (), 2, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweeps.SweepResult, "returns", returns)
+        assert [(row.label, row.seeds) for row in result.summary()] == [("lr = 0.001", 2), ("lr = 0.01", 1)]
+
+
+def test_a_batch_of_configs_is_no_base_of_a_sweep():
+    with pytest.raises(purerl.ConfigError, match=r"lr = .*must be one number here"):
+        purerl.sweep(CFG.replace(lr=np.float32([1e-3, 1e-1])), {"gamma": [0.9, 0.99]})
+
+
+def test_points_with_different_parameters_of_the_environment_are_programs_of_their_own():
+    assert len(purerl.sweep(CFG, [{"env_params.gravity": 9.8}, {"lr": 1e-3}, {"lr": 1e-2}]).programs()) == 2
+
+
+def test_recorders_of_a_sweep_are_a_function():
+    with pytest.raises(purerl.ConfigError, match="recorders"):
+        purerl.sweep(CFG, {"lr": [1e-3]}).fit(recorders=(print,))
+
+
+def test_a_sweep_that_was_begun_may_have_to_resume(tmp_path):
+    made = purerl.sweep(SHORT, {"num_steps": [16, 8]})
+    with pytest.raises(purerl.ConfigError, match="no checkpoint to resume from"):
+        made.fit(0, tmp_path, resume="must", env=Varied())
+    stopped = made.fit(0, tmp_path, max_hours=1e-9, env=Varied())
+    assert stopped.stopped_by == "max_hours"
+    purerl.fit(made.programs()[0].cfg, 0, tmp_path / made.programs()[0].name, env=Varied())
+    assert len(made.fit(0, tmp_path, resume="must", env=Varied()).results) == 2
+
+
+def test_two_sweeps_do_not_plan_in_one_directory(tmp_path):
+    """Another one, while the first trains and has no checkpoint yet."""
+
+    def meanwhile(progress):
+        try:
+            purerl.sweep(SHORT, {"lr": [5e-3, 6e-3]}).fit(0, tmp_path, env=Varied())
+        except purerl.DirectoryLocked as error:
+            refused.append(error)
+
+    refused, first = [], purerl.sweep(SHORT, {"lr": [1e-3, 2e-3]})
+    first.fit(0, tmp_path, env=Varied(), recorders=lambda path, cfg: (meanwhile,))
+    assert refused
+    assert json.loads((tmp_path / "sweep.json").read_text())["labels"] == list(first.labels)
+
+
+def test_what_is_not_swept_is_no_argument_of_the_program():
+    """So that what is off costs nothing in a sweep either."""
+    same = jax.vmap(lambda lr: SHORT.replace(lr=lr))(np.float32([1e-3, 1e-2]))  # with all leaves as arrays
+    assert Trainer(same, 0, 1, False, {"env": Varied()}, 1).cfgs.keys() == {"lr"}
+    made = SHORT.replace(lr=np.float32([1e-3, 1e-2]), gamma=np.float32([0.99, 0.99]))
+    again = Trainer(made, 0, 2, False, {"env": Varied()}, 1)
+    assert again.cfgs.keys() == {"lr", "gamma"}
+    other = again.with_configs(made.replace(gamma=np.float32([0.5, 0.9])))
+    assert other.cfgs["gamma"].tolist() == np.float32([0.5, 0.5, 0.9, 0.9]).tolist()
+    assert again.cfgs["gamma"].tolist() == np.float32([0.99] * 4).tolist()
+
+
+def test_configs_of_a_sweep_are_compared_and_listed(trained, capsys):
+    home, result = trained
+    found = purerl.compare([home])
+    assert set(found.entries) == {f"s: {label}" for label in result.sweep.labels}
+    for label, scores in zip(result.sweep.labels, result.returns, strict=True):
+        np.testing.assert_allclose(found.scores(f"s: {label}", found.tasks[0]), scores, rtol=1e-6)
+    rows = listed(home.parent)
+    assert [(row.directory.name, row.runs, row.state) for row in rows] == [
+        ("0-num_steps=16", 8, "finished"),
+        ("1-num_steps=8", 8, "finished"),
+    ]
+    assert rows[0].best == pytest.approx(result.returns[[0, 2, 4, 6]].max())
+    assert cli.main(["runs", str(home.parent)]) == 0
+    assert "2 runs in" in capsys.readouterr().out
+
+
+def test_a_best_config_is_of_one_task():
+    made = purerl.sweep(CFG, {"num_levels": [0, 8], "lr": [1e-3, 1e-2]})
+    result = sweeps.SweepResult(made, made.programs(), (), 2, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweeps.SweepResult, "returns", np.array([[1.0, 1.0], [2.0, 2.0], [8.0, 8.0], [7.0, 7.0]]))
+        assert [row.iqm for row in result.summary()] == [2.0, 1.0, 8.0, 7.0]  # each task by itself
+        with pytest.raises(purerl.ConfigError, match="num_levels = 'swept': is a part of the task"):
+            _ = result.best
+
+
+def test_environments_of_a_sweep_are_tasks(tmp_path):
+    made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "Catch-bsuite"], "lr": [1e-3, 1e-2]})
+    result = made.fit(0, tmp_path / "s")
+    found = purerl.compare([tmp_path / "s"])
+    assert found.tasks == ("CartPole-v1", "Catch-bsuite")
+    assert list(found.entries) == ["s: lr = 0.001", "s: lr = 0.01"]
+    scores = [found.scores(entry, task) for task in found.tasks for entry in found.entries]
+    np.testing.assert_allclose(scores, result.returns, rtol=1e-6)
+
+
+def test_a_sweep_from_a_file_and_the_command_line(tmp_path, capsys):
+    small = ["--total-timesteps", "128", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
+    (tmp_path / "flags.toml").write_text("csv = true\n[sweep]\nlr = [1e-3, 1e-2]\n")
+    assert cli.main(["ppo", *small, "--config", str(tmp_path / "flags.toml"), "--directory", str(tmp_path / "s")]) == 0
+    assert "2 configs, 1 programs" in capsys.readouterr().out
+    assert (tmp_path / "s" / "metrics.csv").exists()
+    assert cli.main(["ppo", *small, "--sweep", "lr=x"]) == 2
+    assert "'x' is no number" in capsys.readouterr().err
+    assert cli.main(["ppo", *small, "--draws", "4"]) == 2
+    assert "needs --sweep" in capsys.readouterr().err
