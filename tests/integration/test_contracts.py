@@ -124,7 +124,7 @@ def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
     original = purerl.core.keys.named_key
     algorithms, learning = purerl.algorithms, purerl.learning
     for module in (
-        purerl.core.keys,
+        purerl.core.reductions,
         purerl.acting.rollout,
         learning.update,
         learning.rewards,
