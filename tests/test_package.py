@@ -99,7 +99,7 @@ def test_heavy_packages_are_imported_where_they_are_used():
             "algorithms.rnd",
         },
         "rich": {"runs.logging.console"},
-        "orbax": {"runs.storage.checkpoint"},
+        "orbax": {"runs.storage.orbax_v1"},
         "tensorboardX": {"runs.logging.recorders"},
         "wandb": {"runs.logging.recorders"},
         "matplotlib": {"runs.analysis.plots", "studies.comparison", "envs.jumanji"},

@@ -78,7 +78,7 @@ def test_the_readmes_python_runs(tmp_path, monkeypatch):
 def test_the_readmes_commands_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^    purerl (.*?)(?: +#.*)?$", README, re.MULTILINE)
-    assert len(commands) == 10
+    assert len(commands) == 9
     for command in commands:
         words = shlex.split(command.replace("tune ppo --env Acrobot-v1", "tune ppo --env CartPole-v1"))  # whose episodes end soon
         trains = words[0] in ("ppo", "tune")

@@ -129,7 +129,7 @@ def dangerous(function):
 
 from purerl import cli
 from purerl.runs.storage import checkpoint
-checkpoint._orbax()
+checkpoint.orbax()
 for module, names in ((os, ("rename", "replace", "mkdir", "fsync", "truncate", "unlink", "rmdir")),):
     for name in names:
         setattr(module, name, dangerous(getattr(module, name)))

@@ -1,15 +1,13 @@
 """Checkpoints: all that resuming a run bit-identically needs, as arrays and JSON, written atomically.
 
 A checkpoint holds a tree of arrays and a record: the config, the run, versions, and the shape, dtype and SHA-256 of every array.
-It has no pickles and no names of classes; code and environments come from the caller. This is the only module that uses Orbax,
-and of it only the v1 interface.
+It has no pickles and no names of classes; code and environments come from the caller. Of Orbax only the v1 interface is used.
 """
 
 import asyncio
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import pathlib
 import re
@@ -24,8 +22,9 @@ import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, Problem
 from purerl.core.types import PyTree
-from purerl.runs.processes import agreed, is_first, process_count
+from purerl.runs.processes import agreed, is_first
 from purerl.runs.storage.files import read_errors
+from purerl.runs.storage.orbax_v1 import in_this_process, orbax
 
 FORMAT = 2
 CLOCK = "['state'].clock"  # the only state leaf without a run axis
@@ -148,7 +147,7 @@ class Store:
         path, self._saving_updates = self._path(updates), updates
         (exists,), _ = agreed(path.exists())  # the first process may remove it before another one looks
         with _translate(self._failed):
-            self._saving = _orbax().save_async(path, stored, overwrite=bool(exists), custom_metadata=metadata)
+            self._saving = orbax().save_async(path, stored, overwrite=bool(exists), custom_metadata=metadata)
 
     def wait(self) -> None:
         """Returns when what was saved is whole.
@@ -254,8 +253,8 @@ def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
 def read_record(path: pathlib.Path) -> dict[str, Any]:
     """Return the record of the checkpoint in a directory, verified."""
     with _translate(lambda error: CheckpointCorrupt(f"the record of {path} cannot be read: {error}")):
-        with _alone():
-            metadata = _orbax().metadata(path).custom_metadata
+        with in_this_process():
+            metadata = orbax().metadata(path).custom_metadata
         text = metadata.get("record", "") if isinstance(metadata, dict) else ""
         if not text or _sha256(text.encode()) != metadata.get("sha256"):
             raise CheckpointCorrupt(f"the record of {path} is not what was written")
@@ -267,9 +266,9 @@ def read_record(path: pathlib.Path) -> dict[str, Any]:
 
 def read(path: pathlib.Path) -> Checkpoint:
     """Read and verify the checkpoint in a directory."""
-    record, orbax = read_record(path), _orbax()
-    with _translate(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")), _alone():
-        stored = orbax.metadata(path).metadata
+    record, v1 = read_record(path), orbax()
+    with _translate(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")), in_this_process():
+        stored = v1.metadata(path).metadata
         for name, (described, _) in record["leaves"].items():  # before anything is allocated
             shape, is_key = shape_of(described), described.startswith("key<")
             if 0 in shape:
@@ -279,7 +278,7 @@ def read(path: pathlib.Path) -> Checkpoint:
                 raise CheckpointCorrupt(f"{path}: {name} has the shape {found}, not {described}")
             if stored[name].dtype != _dtype(described):
                 raise CheckpointCorrupt(f"{path}: {name} is of {stored[name].dtype}, not {described}")
-        arrays = orbax.load(path, {name: np.empty(x.shape, x.dtype) for name, x in stored.items()}) if stored else {}
+        arrays = v1.load(path, {name: np.empty(x.shape, x.dtype) for name, x in stored.items()}) if stored else {}
     for name, (described, expected) in record["leaves"].items():
         array = arrays.setdefault(name, np.empty(shape_of(described), _dtype(described)))
         if _sha256(array) != expected:
@@ -315,30 +314,3 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).split("\n")[0][:300] or type(error).__name__
-
-
-# --- Orbax and the terminal -------------------------------------------------------------------------------------------
-
-
-def _orbax() -> Any:
-    """Orbax, its reports kept off the terminal: its errors arrive as exceptions."""
-    for logger in ("absl", "asyncio"):  # where one array cannot be read, asyncio would show what became of the others
-        logging.getLogger(logger).addFilter(_not_of_orbax)
-    from orbax.checkpoint import v1
-
-    return v1
-
-
-def _alone() -> contextlib.AbstractContextManager:
-    """Let Orbax read in this process alone, without waiting for the others of a job."""
-    orbax, options = _orbax(), {}
-    if process_count() > 1:
-        here = jax.process_index()
-        alone = {"primary_host": here, "active_processes": {here}, "barrier_sync_key_prefix": f"of_{here}"}
-        options["multiprocessing_options"] = orbax.options.MultiprocessingOptions(**alone)
-    return orbax.Context(**options)
-
-
-def _not_of_orbax(record: logging.LogRecord) -> bool:
-    names = f"{record.pathname} {record.getMessage()}"
-    return "orbax" not in names and "tensorstore" not in names
