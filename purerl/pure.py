@@ -81,7 +81,7 @@ class Train:
         return self._init(typed_key(key))
 
     def __call__(self, key: jax.Array) -> TrainResult:
-        """Train: `init`, then `plan.num_updates` times `update`. Pure: wrap it in `jax.jit`, `jax.vmap` or both."""
+        """Run `init`, then `plan.num_updates` times `update`. Pure: wrap it in `jax.jit`, `jax.vmap` or both."""
         updates, every = self.cfg.num_updates, self.cfg.metrics_every
         if updates // every >= 2**31:
             hint = f"more than 2**31 rows of metrics; use fit, or metrics_every = {updates // 2**31 + 1} or more"
@@ -93,7 +93,7 @@ class Train:
         return TrainResult(*jax.lax.scan(functools.partial(accumulate, self.update), self.init(key), counts))
 
     def on_axis(self, name: str, size: int) -> "Train":
-        """One device's share of this training, as `make_train` gives it for an `axis_name` and an `axis_size`."""
+        """Return one device's share of this training, as `make_train` gives it for an `axis_name` and an `axis_size`."""
         axis = checked_axis(name, size)
         check_devices(self.cfg, self.env, self.network, size)
         return Train(self.cfg, self.env, self.network, self._algorithm, self._remake_env, self.given, axis)
@@ -124,7 +124,7 @@ class Train:
         env_params: dict[str, Any] | None = None,
         training_levels: bool = False,
     ) -> Episodes:
-        """Whole episodes of a state's policy in fresh environments. Pure, and changes nothing of the state.
+        """Play whole episodes of a state's policy in fresh environments. Pure: nothing of the state changes.
 
         On an axis of devices each has an equal share of the episodes, and returns that.
 

@@ -134,7 +134,7 @@ def _per_entry(function: Callable, moments: PyTree, obs: PyTree) -> PyTree:
 
 
 def standardize_observations(cfg: OnPolicyConfig, statistics: Statistics, obs: PyTree) -> PyTree:
-    """Standardised observations, `[L, N, ...]`, the input of the network."""
+    """Return standardised observations, `[L, N, ...]`, the input of the network."""
     see = lambda moments, x: standardized(moments, x, cfg.obs_clip) if isinstance(moments, Moments) else x
     return _per_entry(see, statistics.obs, obs) if cfg.normalize_obs else obs
 
@@ -152,7 +152,7 @@ def merge_rewards(cfg: OnPolicyConfig, statistics: Statistics, steps: Transition
 
 
 def scaled_rewards(cfg: OnPolicyConfig, statistics: Statistics, reward: jax.Array) -> jax.Array:
-    """Rewards `[T, B(, K)]` divided by the running standard deviation of the discounted return; of several streams the first.
+    """Return rewards `[T, B(, K)]` divided by the running standard deviation of discounted returns; of several streams the first.
 
     `r / sqrt(var + 1e-8)`, clipped to `+- reward_clip` and never centred, which would change what is optimal.
     """
@@ -178,7 +178,7 @@ def reward_sums(
 
 
 def standardize_values(statistics: Statistics, x: jax.Array) -> jax.Array:
-    """Values or value targets in the units of the network's values."""
+    """Return values or value targets in the units of the network's values."""
     return standardized(statistics.value, x, jnp.float32(jnp.inf)) if isinstance(statistics.value, Moments) else x
 
 

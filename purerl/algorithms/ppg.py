@@ -103,7 +103,7 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
         return state.replace(params=params, opt_state={**state.opt_state, aux_optimizer: opt_state}), metrics
 
     def skipped(state: TrainState, after: TrainState) -> dict[str, Any]:
-        """After a skipped update, store the previous rollout again (zeros if there is none)."""
+        """Store the previous rollout again after a skipped update (zeros if there is none)."""
         at = ((state.clock + (cfg.n_pi - 1)) % cfg.n_pi).astype(jnp.int32)
         read = lambda axis: lambda x: jax.lax.dynamic_index_in_dim(x, at, axis, keepdims=False)
         buffer = state.extra["buffer"]

@@ -23,7 +23,7 @@ MASK = re.compile(r"action_?mask|(legal|valid|avail\w*)_?action")  # the name of
 
 
 def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> None:
-    """Warns of settings that are valid but probably a mistake. The warnings point to the caller of `make_train`.
+    """Warn of settings that are valid but probably a mistake. The warnings point to the caller of `make_train`.
 
     Args:
         asked: the config as the user wrote it, with `auto`.
@@ -39,7 +39,7 @@ def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, giv
 
 
 def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment, phases: tuple[Phase, ...]) -> None:
-    """Warns of groups of a user's network that no phase trains. The warning points to the caller of `make_train`."""
+    """Warn of groups of a user's network that no phase trains. The warning points to the caller of `make_train`."""
     params = shapes_of(cfg, network, env)[0]
     if idle := sorted(params.keys() - {group for phase in phases for group in moving_groups(phase, params)}):
         hint = f"no phase trains them; those of this algorithm train {', '.join(_trained(phases)) or 'all'}"

@@ -36,7 +36,7 @@ def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: b
 
 
 def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) -> list[Problem]:
-    """Observation entries that the environment does not have, and random actions in an unbounded space."""
+    """Report observation entries that the environment does not have, and random actions in an unbounded space."""
     found, space = [], env.observation_space
     if cfg.normalize_obs and all(map(is_index, entries_of(space).values())):
         found.append(Problem("normalize_obs", True, "the environment's observation is an index, which is no quantity"))
@@ -57,7 +57,7 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) 
 
 
 def _info_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
-    """Entries of the environment's info that are no number for each environment, or no vector."""
+    """Report entries of the environment's info that are no number for each environment, or no vector."""
     if not env.info:
         return []
     shapes = {name: x.shape[1:] for name, x in env.step_shapes(cfg.num_envs).info.items()}
@@ -108,7 +108,7 @@ def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[
 
 
 def _memory() -> int | None:
-    """Bytes of memory of the device that trains; None if it is not known."""
+    """Return the bytes of memory of the device that trains; None if it is not known."""
     device = jax.local_devices()[0]
     if device.platform == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None

@@ -122,7 +122,7 @@ def shapes_of(cfg: OnPolicyConfig, network: Network, env: Environment, num_envs:
 
 
 def sequence_problems(cfg: OnPolicyConfig) -> list[Problem]:
-    """Minibatches that would split the sequences of a network with a memory."""
+    """Report minibatches that would split the sequences of a network with a memory."""
     if cfg.minibatches in ("flat", "time"):
         hint = "the network has a memory, so the steps of an environment must stay in order; use 'auto'"
         return [Problem("minibatches", cfg.minibatches, hint)]

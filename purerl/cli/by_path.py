@@ -36,7 +36,7 @@ def _import_module(name: str, flag: str) -> Any:
 
 
 def imported_env(path: str, env_kwargs: tuple) -> Any:
-    """The environment that an import path names: an object, or a class or function that makes one of these arguments.
+    """Return the environment that an import path names: an object, or a class or function that makes one of these arguments.
 
     A bare environment gets `wrap_env`. None for `gymnasium/module:id`, whose module registers the id: it is imported.
     """

@@ -34,14 +34,14 @@ purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions
 
 @dataclasses.dataclass
 class Tune:
-    """Searches for good settings of an algorithm: batches of trials as one program, the worse half of each rung stops.
+    """Search for good settings of an algorithm: batches of trials as one program, the worse half of each rung stops.
 
     "purerl tune ppo --help" lists all settings. Needs pip install 'purerl[tune]'.
     """
 
 
 def main(args: list[str] | None = None) -> int:
-    """Runs a command and returns its exit status.
+    """Run a command and return its exit status.
 
     0: done, now or before, or ended by Ctrl-C; 1: a checkpoint failed, the run diverged, or another process of the job ended;
     2: the config cannot be trained. Saved, and to be resumed: 143 was ended by SIGTERM, 138 by SIGUSR1, and 75 by --max-hours.

@@ -68,7 +68,7 @@ class Watch(Reader):
 
 @dataclasses.dataclass
 class Eval(Watch):
-    """Evaluates every run in a directory, in its own environment, by the returns of fresh episodes.
+    """Evaluate every run in a directory, in its own environment, by the returns of fresh episodes.
 
     Attributes:
         num_episodes: Episodes of each run.
@@ -85,7 +85,7 @@ class Eval(Watch):
 
 @dataclasses.dataclass
 class Plot:
-    """Plots the learning curves of runs, a line for each config with a band over its seeds.
+    """Plot the learning curves of runs, a line for each config with a band over its seeds.
 
     Attributes:
         dirs: Directories of the runs to compare, one at least.
@@ -112,7 +112,7 @@ class Plot:
 
 @dataclasses.dataclass
 class Compare:
-    """Compares runs over seeds and tasks: interquartile means, probabilities of improvement, profiles (Agarwal et al. 2021).
+    """Compare runs over seeds and tasks: interquartile means, probabilities of improvement, profiles (Agarwal et al. 2021).
 
     purerl compare runs/ppo runs/ppg compares two folders, with a run of each task inside. purerl compare new=runs/a,runs/b
     old=runs/c names them.
@@ -168,7 +168,7 @@ class Compare:
 
 @dataclasses.dataclass
 class Runs:
-    """Lists the runs in a folder: algorithm, environment, steps, best score, how they ended, size.
+    """List the runs in a folder: algorithm, environment, steps, best score, how they ended, size.
 
     Attributes:
         folder: Where to look.
@@ -192,7 +192,7 @@ class Runs:
 
 @dataclasses.dataclass
 class Render(Watch):
-    """Renders an episode of a run's policy: of the run that --run names, or of the first.
+    """Render an episode of a run's policy: of the run that --run names, or of the first.
 
     Attributes:
         out: File to write.
@@ -210,7 +210,7 @@ class Render(Watch):
 
 @dataclasses.dataclass
 class Export(Reader):
-    """Writes a run's policy, of the run that --run names or of the first, as a program that needs only jax and flatbuffers.
+    """Write a run's policy, of the run that --run names or of the first, as a program that needs only jax and flatbuffers.
 
     With act = jax.export.deserialize(bytearray(open("policy.jaxexport", "rb").read())).call it acts in any number of
     environments: action, carry = act(carry, obs, first, jax.random.PRNGKey(0), False). All arrays have a leading axis of
@@ -233,7 +233,7 @@ class Export(Reader):
 
 @dataclasses.dataclass
 class Cache:
-    """Says where compiled programs are kept, and how many: the second start of a run does not compile.
+    """Say where compiled programs are kept, and how many: the second start of a run does not compile.
 
     The environment variable PURERL_CACHE names another directory, or "off". A gigabyte is kept at most.
 
@@ -258,7 +258,7 @@ class Cache:
 
 
 def _make_folder(out: str) -> None:
-    """Makes the folder of a file to write, before anything is computed for it."""
+    """Make the folder of a file to write, before anything is computed for it."""
     try:
         pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

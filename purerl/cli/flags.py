@@ -117,7 +117,7 @@ def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: ty
 
 
 def _value_texts(values: Any) -> tuple[str, ...]:
-    """Values to try as flags have them, of a file with a list of such texts, or with a table of lists."""
+    """Return values to try as flags have them, of a file with a list of such texts, or with a table of lists."""
     texts = lambda xs: [
         "x".join(map(str, x)) if isinstance(x, list) else str(x).lower() if isinstance(x, bool) else str(x) for x in xs
     ]
@@ -242,7 +242,7 @@ def config_of(cls: type[OnPolicyConfig], flags: dict[str, Any]) -> OnPolicyConfi
 
 
 def _parse(text: str) -> Any:
-    """A number, true, false or null as JSON has them; any other word as it is."""
+    """Return a number, true, false or null as JSON has them; any other word as it is."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

@@ -262,7 +262,7 @@ class DAACConfig(OnPolicyConfig):
 
     @property
     def arch(self) -> str:
-        """Two networks."""
+        """Return the architecture: two networks."""
         return "separate"
 
     def cross_field_errors(self) -> list[Problem]:

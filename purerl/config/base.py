@@ -320,7 +320,7 @@ class OnPolicyConfig(Config):
 
     @property
     def streams(self) -> int:
-        """Number of reward streams, each with its own value."""
+        """Return the number of reward streams, each with its own value."""
         return 1 if self.rnd is None else 2
 
     @property
@@ -330,7 +330,7 @@ class OnPolicyConfig(Config):
 
     @property
     def batch_size(self) -> int:
-        """Environment steps of one update."""
+        """Return the environment steps of one update."""
         return self.num_envs * self.num_steps
 
     @property
@@ -345,12 +345,12 @@ class OnPolicyConfig(Config):
 
     @property
     def minibatch_size(self) -> int:
-        """Environment steps of one gradient step."""
+        """Return the environment steps of one gradient step."""
         return self.training_size // self.num_minibatches
 
     @property
     def skipped_updates(self) -> int:
-        """Updates before the first that learns."""
+        """Return the updates before the first that learns."""
         return -(-int(self.learning_starts) // self.batch_size)
 
     @property
@@ -360,17 +360,17 @@ class OnPolicyConfig(Config):
 
     @property
     def num_updates(self) -> int:
-        """Updates of the whole run, rounded up."""
+        """Return the updates of the whole run, rounded up."""
         return -(-int(self.total_timesteps) // self.batch_size)
 
     @property
     def keeps(self) -> dict[str, str]:
-        """Entries of `TrainState.extra` that may be large, by the field that their size depends on."""
+        """Return the entries of `TrainState.extra` that may be large, by the field that their size depends on."""
         return {}
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Further heads of the network, on the features of the policy."""
+        """Return the further heads of the network, on the features of the policy."""
         return ()
 
     def cross_field_errors(self) -> list[Problem]:
@@ -444,7 +444,7 @@ class OnPolicyConfig(Config):
         return [Problem("num_minibatches", self.num_minibatches, hint)]
 
     def resolved(self, env: Environment) -> Self:
-        """This config with the values that suit an environment's actions in place of `auto`."""
+        """Return the config with the values that suit an environment's actions in place of `auto`."""
         box = isinstance(env.action_space, Box)
         entries = entries_of(env.observation_space).values()
         quantities = not all(map(is_index, entries))  # an index is none

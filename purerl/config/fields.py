@@ -71,7 +71,7 @@ def nested(kind: type) -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def configclass(cls: type) -> type:
-    """Makes a class of `leaf` and `static` fields, a subclass of another config's, a config: a frozen dataclass and a PyTree.
+    """Make a class of `leaf` and `static` fields, a subclass of another config's, a config: a frozen dataclass and a PyTree.
 
     Its fields join those of its base in JSON, sweeps, checks, flags and help. The docstring of the class may document them in
     sections: Environment, Rollout, Optimisation, Policy loss, Value, Statistics, Network, Memory, Curiosity, Run.
@@ -154,7 +154,7 @@ class Config:
         return hash((type(self), *(frozenset(x.items()) if isinstance(x, dict) else x for x in values)))
 
     def replace(self, **changes) -> Self:
-        """This config with other values.
+        """Return the config with other values.
 
         Raises:
             ConfigError: a name that is no field, with the nearest that is.
@@ -173,7 +173,7 @@ class Config:
         return cls(**values)
 
     def to_json(self) -> str:
-        """This config as JSON text, one field a line; an infinite float is the string "inf". `from_json` reads it back."""
+        """Return the config as JSON text, one field a line; an infinite float is the string "inf". `from_json` reads it back."""
         return json.dumps(_to_json(self), indent=2)
 
     @classmethod
@@ -211,11 +211,11 @@ class Config:
         raise_if_any(unknown_names(names, fields, "field", f"help(purerl.{cls.__name__}) lists all"))
 
     def resolved(self, env: Any) -> Self:
-        """This config with a value wherever a field asks for one that follows from other fields or from the environment."""
+        """Return the config with a value wherever a field asks for one that follows from other fields or from the environment."""
         return self
 
     def cross_field_errors(self) -> list[Problem]:
-        """Problems between fields that are each right by themselves."""
+        """Report problems between fields that are each right by themselves."""
         return []
 
     def warnings_of(self) -> list[Problem]:

@@ -16,7 +16,7 @@ from purerl.core.numbers import is_int, is_number
 
 
 def validate(cfg: Config) -> None:
-    """Checks every field of a config, or of a batched config: what `jax.vmap` made of one to sweep it.
+    """Check every field of a config, or of a batched config: what `jax.vmap` made of one to sweep it.
 
     Raises:
         ConfigError: with all the problems found; for a sweep each names the values that are wrong. Also for what is no config.
@@ -42,7 +42,7 @@ def undecorated(cfg: Config) -> list[Problem]:
 
 
 def problems(cfg: Config) -> list[Problem]:
-    """Everything wrong with a config by itself. Traced values cannot be checked and pass."""
+    """Report everything wrong with a config by itself. Traced values cannot be checked and pass."""
     found = field_problems(cfg)
     static = {field.name for field in dataclasses.fields(cfg) if field.metadata.get("static")}
     return found if static.intersection(problem.field for problem in found) else found + cfg.cross_field_errors()

@@ -32,7 +32,7 @@ def _in_a_line(value: Any) -> str:
 
 @contextlib.contextmanager
 def code_of(field: str, what: str) -> Iterator[None]:
-    """Turns an error that a user's own code raises into a ConfigError with the original as its cause.
+    """Turn an error that a user's own code raises into a ConfigError with the original as its cause.
 
     Args:
         field: the argument that has the code.
@@ -77,7 +77,7 @@ class ConfigError(ValueError):
 
 
 def raise_if_any(found: list[Problem]) -> None:
-    """Raises a ConfigError of these problems, if there are any."""
+    """Raise a ConfigError of these problems, if there are any."""
     if found:
         raise ConfigError(found)
 

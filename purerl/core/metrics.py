@@ -64,7 +64,7 @@ def mean_where(x: jax.Array, where: jax.Array) -> Mean:
 
 
 def values(metrics: dict[str, Any]) -> dict[str, jax.Array]:
-    """Metrics of one update as scalars on the device; NaN for a mean over nothing."""
+    """Return the metrics of one update as scalars on the device; NaN for a mean over nothing."""
     read = lambda metric: metric.total / metric.count if isinstance(metric, Mean) else jax.tree.leaves(metric)[0]
     return {name: read(metric) for name, metric in metrics.items()}
 
@@ -102,7 +102,7 @@ def over_the_last(mean: Mean, share: float) -> np.ndarray:
 
 
 def summarize(metrics: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Metrics as plain NumPy arrays of the same leading shape: `[num_updates]`, or `[num_seeds, num_updates]` and so on.
+    """Return metrics as plain NumPy arrays of the same leading shape: `[num_updates]`, or `[num_seeds, num_updates]` and so on.
 
     A mean over nothing, such as the return in an update that ended no episode, is NaN.
 

@@ -96,7 +96,7 @@ def where_any(flags: jax.Array, run: Callable, otherwise: PyTree) -> PyTree:
 
 
 def strong(tree: Any) -> Any:
-    """Arrays whose dtype no longer depends on what they meet: weakly typed leaves would drift in a scan's carry."""
+    """Return arrays whose dtype no longer depends on what they meet: weakly typed leaves would drift in a scan's carry."""
 
     def one(path, x):
         try:

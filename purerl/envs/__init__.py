@@ -93,7 +93,7 @@ def lives_on_host(env_id: str, env: Any = None) -> bool:
 
 
 def _informed(env: Environment, info: tuple[str, ...], finite: bool, num_envs: int = 2) -> Environment:
-    """With these entries of its info alone; on the host, environments that nobody else steps."""
+    """Return an environment with these entries of its info alone; on the host, one that nobody else steps."""
     if env.host:
         return env.host.environment(info, finite)
     return with_info(with_finite(env, num_envs) if finite else env, info)

@@ -49,7 +49,7 @@ def auto_reset(reset: Callable, step: Callable, slow_reset: bool = False) -> Aut
 
 
 def restart(reset: Callable, keys: jax.Array, ended: jax.Array, running: PyTree, slow_reset: bool) -> PyTree:
-    """States and observations with new ones wherever an episode ended.
+    """Return states and observations with new ones wherever an episode ended.
 
     On a CPU the reset is computed only in steps where some episode ended, which makes up to 1.5 times as many steps a second;
     under `vmap` over seeds, and on an accelerator, it is computed in every step.

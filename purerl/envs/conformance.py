@@ -40,7 +40,7 @@ class EnvReport(NamedTuple):
 def check_env(
     env: Any, env_params: Any = None, *, env_kwargs: tuple = (), num_envs: int = 16, num_steps: int = 1100, seed: int = 0
 ) -> EnvReport:
-    """Tries an environment with random actions, and reports what would train wrongly.
+    """Try an environment with random actions, and report what would train wrongly.
 
     It looks at shapes and dtypes, whether the state is a fixed point of a step, both flags and the time limit, whether runs are
     deterministic, whether a reset forgets the episode before, whether environments of a batch are independent, the observation
@@ -158,7 +158,7 @@ def _final_observation(trial: RandomRollout) -> list[str]:
 
 
 def _limit(env: Environment, trial: RandomRollout) -> tuple[list[str], list[str]]:
-    """Problems and notes of the time limit."""
+    """Return the problems and notes of the time limit."""
     early = trial.truncated & (trial.length < (env.truncates_after or 0))
     if early.any():
         shortest = trial.length[early].min()
@@ -258,7 +258,7 @@ def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended
 
 
 def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[str]]:
-    """Problems and notes of first observations."""
+    """Return the problems and notes of first observations."""
     obs = jax.jit(env.reset)(jax.random.split(named_key(key, "start"), B))[1]
     finite, in_range = bool(all_finite(quantities(env, obs))), bool(within_space(env, obs))
     leaves = jax.tree.leaves(jax.device_get(obs))

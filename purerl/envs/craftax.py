@@ -62,7 +62,7 @@ def make(name: str, env_kwargs: tuple) -> Any:
 
 
 def default_params(env: Any) -> Any:
-    """Craftax's `EnvParams`."""
+    """Return Craftax's `EnvParams`."""
     return env.default_params
 
 

@@ -25,7 +25,7 @@ def _is_array(x: Any) -> bool:
 
 
 def check_not_gymnasium(env: Any) -> None:
-    """Raises a ConfigError for an environment, or a class of them, of gymnasium's."""
+    """Raise a ConfigError for an environment, or a class of them, of gymnasium's."""
     kind = env if isinstance(env, type) else type(env)
     if any(cls.__module__.startswith("gymnasium.") for cls in kind.__mro__):
         hint = "is one of gymnasium's, of which several are needed: purerl.from_gymnasium(lambda: ...), or an id gymnasium/..."

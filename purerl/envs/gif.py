@@ -9,13 +9,13 @@ FASTEST = 0.02  # seconds of an image; viewers slow down what is faster
 
 
 def draw_in_memory() -> None:
-    """To be called before pygame draws: without a screen and a loudspeaker it would complain."""
+    """Prepare for pygame to draw: without a screen and a loudspeaker it would complain."""
     for driver in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
         os.environ.setdefault(driver, "dummy")
 
 
 def save_gif(images: Sequence[np.ndarray] | np.ndarray, path: str | os.PathLike, seconds: float) -> None:
-    """Images `[height, width, 3]` uint8 as a GIF of so many seconds an image; where that is too fast, some are left out."""
+    """Encode images `[height, width, 3]` uint8 as a GIF of so many seconds an image; too fast ones are left out."""
     from PIL import Image
 
     every = max(1, round(FASTEST / seconds))

@@ -134,7 +134,7 @@ def default_params(env: Any) -> Any:
 
 
 def _draw(env: Any, params: Any):
-    """gymnax's own drawing, where it has one for this environment."""
+    """Draw as gymnax does, where it has a drawing for this environment."""
     if getattr(env, "name", None) not in DRAWN:
         return None
 

@@ -200,7 +200,7 @@ def _refuse(axis_size: int, in_batched: list, x: jax.Array) -> Any:
 
 @contextlib.contextmanager
 def _noted(name: str) -> Iterator[None]:
-    """Notes the error of a block, and lets it pass."""
+    """Note the error of a block, and let it pass."""
     _failures.clear()
     try:
         yield
@@ -211,7 +211,7 @@ def _noted(name: str) -> Iterator[None]:
 
 
 def _close(numbers: list[int]) -> None:
-    """Closes these sets."""
+    """Close these sets."""
     while numbers:
         _open.pop(numbers.pop()).close()
 
@@ -229,7 +229,7 @@ def snapshot(ticket: Ticket) -> dict[str, Any]:
 
 
 def restore(ticket: Ticket, saved: dict[str, Any]) -> None:
-    """Makes the environments of a ticket those of a snapshot."""
+    """Make the environments of a ticket those of a snapshot."""
     _open[int(ticket.number[0])].restore(saved)
 
 
@@ -241,7 +241,7 @@ def take_failure() -> EnvironmentFailed | None:
 
 @contextlib.contextmanager
 def host_errors() -> Iterator[None]:
-    """Within it, what an environment on the host raises is an `EnvironmentFailed`, in place of JAX's error."""
+    """Raise an `EnvironmentFailed` for the error of an environment on the host, in place of JAX's error."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

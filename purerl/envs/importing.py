@@ -34,7 +34,7 @@ def lazily(*names: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Within it a library is imported without its warnings, and as if outside of a notebook, whose pictures it would change."""
+    """Import a library without its warnings, and as if outside of a notebook, whose pictures it would change."""
     notebook = builtins.__dict__.pop("__IPYTHON__", None)
     try:
         with warnings.catch_warnings():

@@ -9,7 +9,7 @@ KIND = "threefry2x32"
 
 
 def with_levels(env: Environment, num_levels: int) -> Environment:
-    """Environments whose episodes begin in one of this many levels: layouts, maps, rule sets, whatever a reset draws; 0 for any.
+    """Return environments whose episodes begin in one of so many levels: whatever a reset draws, such as maps; 0 for any.
 
     Level `i` is the reset with the key `fold_in(key(0), i)`, in every run; which one an episode has is drawn uniformly.
 

@@ -44,7 +44,7 @@ def check_names(names: tuple[str, ...], info: Iterable[str]) -> None:
 
 
 def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) -> dict[str, Any]:
-    """Refuses an environment whose step and reset disagree, or whose signals have the wrong shape. Nothing is compiled.
+    """Refuse an environment whose step and reset disagree, or whose signals have the wrong shape. Nothing is compiled.
 
     Args:
         step: `(key, env_state, action) -> (*observations, env_state, reward, terminated, truncated, info)` of one environment.

@@ -15,7 +15,7 @@ from purerl.core.errors import ConfigError, Problem, nearest
 
 @contextlib.contextmanager
 def constructing(env_id: str, env_kwargs: tuple) -> Iterator[None]:
-    """Within it an environment is made, also while a program is traced.
+    """Make an environment, also while a program is traced.
 
     Raises:
         ConfigError: its constructor refused the arguments.
@@ -59,7 +59,7 @@ def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:
 
 
 def _misfit(params: Any, name: str, value: Any) -> str | None:
-    """Why a value cannot take a parameter's place."""
+    """Say why a value cannot take a parameter's place."""
     if _kind(params, name) is None:
         return "is no number, and cannot be overridden"
     shape = np.shape(getattr(params, name))

@@ -78,7 +78,7 @@ def adapt(made: PgxGame, params: None) -> Environment:
 
 
 def _draw(env_states: list, returns: np.ndarray, path: Any) -> None:
-    """Cells in the colour of what is there: Pgx itself draws vector graphics, and a GIF has pixels."""
+    """Draw cells in the colour of what is there: Pgx itself draws vector graphics, and a GIF has pixels."""
     seen = np.stack([np.asarray(state.observation) for state, _ in env_states])
     kinds = seen.shape[-1]
     colours = [(0.0, 0.0, 0.0), *(colorsys.hsv_to_rgb(kind / kinds, 0.8, 1.0) for kind in range(kinds))]

@@ -64,6 +64,6 @@ def adapt(env: Any, params: None) -> Environment:
 
 
 def _rendered(env: Any, states: list) -> list:
-    """Images of states, without the progress bar."""
+    """Draw images of states, without the progress bar."""
     with contextlib.redirect_stderr(io.StringIO()):
         return env.render(states)

@@ -91,7 +91,7 @@ def _of_gymnasium(env_id: str) -> list[str]:
 
 
 def _imported(name: str) -> ModuleType:
-    """The adapter of a suite. Where it is imported under a trace, the arrays of its library's modules must outlive the trace."""
+    """Return the adapter of a suite. The arrays of its library's modules outlive a trace that it is imported under."""
     with jax.ensure_compile_time_eval():
         return importlib.import_module(f"purerl.envs.{name}")
 

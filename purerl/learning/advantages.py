@@ -34,7 +34,7 @@ from purerl.learning.intrinsic import Estimator, over_streams
 
 
 def gae(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantages:
-    """Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, equations 11 and 16).
+    """Compute generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, equations 11 and 16).
 
         delta_t = r_t + gamma * V'_t - V_t,    V'_t = 0 where terminated, else the value before the reset
         A_t     = delta_t + gamma * lambda * A_{t+1},    the second term absent where the episode ended
@@ -61,7 +61,7 @@ def vtrace(
     c_clip: Scalar,
     pg_clip: Scalar,
 ) -> Advantages:
-    """V-trace (Espeholt et al. 2018, arXiv:1802.01561, section 4.1): GAE for data that another policy gathered.
+    """Compute V-trace (Espeholt et al. 2018, arXiv:1802.01561, section 4.1): GAE for data that another policy gathered.
 
         rho_t    = pi(a_t | s_t) / pi_b(a_t | s_t)
         delta_t  = min(rho_clip, rho_t) * (r_t + gamma * V'_t - V_t),    V'_t as in `gae`
@@ -92,7 +92,7 @@ def vtrace(
 
 
 def td_lambda(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantages:
-    """TD(lambda) returns (Sutton & Barto 2018, section 12.1), and their difference to the values as advantages.
+    """Compute TD(lambda) returns (Sutton & Barto 2018, section 12.1), and their difference to the values as advantages.
 
         target_t = r_t + gamma * ((1 - lambda) * V'_t + lambda * target_{t+1})
 
@@ -106,7 +106,7 @@ def td_lambda(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantage
 
 
 def n_step(steps: Transition, gamma: Scalar, n: int) -> Advantages:
-    """n-step returns (Sutton & Barto 2018, section 7.1), and their difference to the values as advantages.
+    """Compute n-step returns (Sutton & Barto 2018, section 7.1), and their difference to the values as advantages.
 
         target_t = r_t + gamma * r_{t+1} + ... + gamma^{n-1} * r_{t+n-1} + gamma^n * V'_{t+n-1}
 
@@ -155,7 +155,7 @@ def advantage_estimator(cfg: OnPolicyConfig, estimator: Estimator) -> Callable[[
 
 
 def standardize(advantage: jax.Array, known: tuple[jax.Array, jax.Array] | tuple[()] = ()) -> jax.Array:
-    """Advantages with mean 0 and population standard deviation 1, over all devices: `(A - mean) / (std + 1e-8)`.
+    """Return advantages with mean 0 and population standard deviation 1, over all devices: `(A - mean) / (std + 1e-8)`.
 
     Args:
         advantage: `[...]`.
@@ -166,7 +166,7 @@ def standardize(advantage: jax.Array, known: tuple[jax.Array, jax.Array] | tuple
 
 
 def _continuation(steps: Transition) -> tuple[jax.Array, jax.Array]:
-    """1 where the next row belongs to the same episode, else 0; and V' with `terminated` winning. Both shaped as values."""
+    """Return 1 where the next row is of the same episode, else 0; and V' with `terminated` winning. Shaped as values."""
     chex.assert_equal_shape((steps.reward, steps.value, steps.next_value))
     chex.assert_equal_shape_prefix((steps.terminated, steps.truncated, steps.value), 2)
 

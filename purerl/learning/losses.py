@@ -22,7 +22,7 @@ def probability_ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array
 
 
 def clipped_surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: jax.Array, clip_eps: Scalar) -> jax.Array:
-    """PPO's policy loss (Schulman et al. 2017, arXiv:1707.06347, equation 7), to be minimised.
+    """Compute PPO's policy loss (Schulman et al. 2017, arXiv:1707.06347, equation 7), to be minimised.
 
         loss = -min(r * A, clip(r, 1 - eps, 1 + eps) * A),    r = exp(log_prob - old_log_prob), at most exp(20)
 
@@ -42,7 +42,7 @@ def half_squared_error(prediction: jax.Array, target: jax.Array) -> jax.Array:
 
 
 def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: str, clip_eps: Scalar) -> jax.Array:
-    """Half the squared error of a value, with its step limited in one of the ways in use.
+    """Compute half the squared error of a value, with its step limited in one of the ways in use.
 
         none     (V - target)^2 / 2
         max      max((V - target)^2, (V_old + clip(V - V_old, -eps, eps) - target)^2) / 2
@@ -73,5 +73,5 @@ def approximate_kl(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
 
 
 def clip_fraction(log_prob: jax.Array, old_log_prob: jax.Array, clip_eps: Scalar) -> jax.Array:
-    """1 where the ratio of probabilities lies outside `1 +- clip_eps`, else 0."""
+    """Return 1 where the ratio of probabilities lies outside `1 +- clip_eps`, else 0."""
     return (jnp.abs(probability_ratio(log_prob, old_log_prob) - 1) > clip_eps).astype(jnp.float32)

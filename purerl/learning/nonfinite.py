@@ -35,7 +35,7 @@ def freeze(update: Callable, skipped: Callable) -> Callable:
 
 
 def finite_leaves(tree: PyTree) -> list[jax.Array]:
-    """For each leaf of floats, whether all of it is finite. Bool scalars."""
+    """Return for each leaf of floats whether all of it is finite. Bool scalars."""
     return [jnp.isfinite(x).all() for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
 
 

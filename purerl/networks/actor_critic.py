@@ -107,7 +107,7 @@ def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Spac
 
 
 def _check_own(views: Callable, observation_space: PyTree, torsos: dict[str, nn.Module], memory: nn.Module | None) -> None:
-    """Tries the user's torso and memory on shapes: 2 steps of 3 environments."""
+    """Try the user's torso and memory on shapes: 2 steps of 3 environments."""
     obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, 3, *x.shape), x.dtype), observation_space, is_leaf=is_index)
     seen, past = jax.eval_shape(views, obs)
     sizes = {group: check_torso(module, seen[group]) for group, module in torsos.items()}
@@ -119,7 +119,7 @@ def _check_own(views: Callable, observation_space: PyTree, torsos: dict[str, nn.
 def _separate(
     cfg: OnPolicyConfig, trunks: dict[str, Trunk], further: dict[str, nn.Module], views: Callable, gain: Callable
 ) -> Network:
-    """A trunk with a head for each of policy and value, and further heads on the policy's; the carry is a dict of the trunks'.
+    """Return a trunk with a head for each of policy and value, and further heads on the policy's; the carry is a dict of theirs.
 
     Two trunks of one shape, without convolutions, are computed at once on an accelerator: each layer is one batched product and
     not two, which takes 7 of 58 kernels from a minibatch of 64-64 networks. On a CPU batched products take a tenth longer.
@@ -175,7 +175,7 @@ def _separate(
 
 
 def _with_heads(outputs: Outputs, further: dict[str, nn.Module], params: PyTree, features: jax.Array) -> Outputs:
-    """Outputs with what further heads make of the policy's features."""
+    """Return the outputs with what further heads make of the policy's features."""
     if not further:
         return outputs
     return outputs._replace(heads={name: applied(head, params[name], features) for name, head in further.items()})
@@ -184,7 +184,7 @@ def _with_heads(outputs: Outputs, further: dict[str, nn.Module], params: PyTree,
 def _shared(
     cfg: OnPolicyConfig, trunk: Trunk, heads: dict[str, nn.Module], further: dict[str, nn.Module], views: Callable, gain: Callable
 ) -> Network:
-    """One trunk and all heads; the carry is the trunk's."""
+    """Return one trunk with all heads; the carry is the trunk's."""
 
     def initial_carry(num_envs):
         return trunk.memory.initial_carry(num_envs) if trunk.memory is not None else ()
@@ -215,7 +215,7 @@ def _initial_inputs(obs: PyTree, initial_carry: Callable, recurrent: bool) -> tu
 
 
 def _steps(outputs: Outputs, first: jax.Array) -> Outputs:
-    """Outputs `[L * N, ...]` as `[L, N, ...]`."""
+    """Return outputs `[L * N, ...]` as `[L, N, ...]`."""
     return jax.tree.map(lambda y: y.reshape(*first.shape, *y.shape[1:]), outputs)
 
 

@@ -107,7 +107,7 @@ def from_nnx(make: Callable[[Any], Any]) -> Network:
 
 
 def _network(init: Callable, apply: Callable, initial_carry: Callable | None) -> Network:
-    """A network of `init(key, *inputs)` and `apply(params, *inputs)`; inputs are observations, or carry, observations, first."""
+    """Return a network of `init(key, *inputs)` and `apply(params, *inputs)`; inputs are obs, or carry, obs and first."""
     if initial_carry is None:
         return Network(init, lambda params, carry, obs, first: (_outputs(apply(params, obs)), carry))
 

@@ -13,7 +13,7 @@ from purerl.core.types import PyTree
 def initialize(
     key: jax.Array, params: PyTree, scheme: str, gain: Callable[[str], float | None], last: tuple[str, ...] = ()
 ) -> PyTree:
-    """Parameters with every kernel drawn anew.
+    """Return parameters with every kernel drawn anew.
 
     All numbers come from one draw, since every draw in a program takes XLA a tenth of a second to compile. Under `vmap` an
     accelerator draws those of all seeds at once, and a CPU one seed after the other: its batched draw is a batched LAPACK QR
@@ -51,12 +51,12 @@ def _normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Mean 0 and variance 1, like the normal numbers."""
+    """Draw numbers of mean 0 and variance 1, like the normal ones."""
     return jax.random.uniform(key, shape, jnp.float32, -math.sqrt(3), math.sqrt(3))
 
 
 def _orthogonal(normal: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """A matrix with orthonormal columns, or rows if those are fewer, uniformly distributed if the entries given are normal."""
+    """Return a matrix with orthonormal columns, or rows if those are fewer; uniformly distributed if the entries are normal."""
     rows, columns = normal.shape
     q, r = jnp.linalg.qr(normal if rows >= columns else normal.T)
     q = q * jnp.sign(jnp.diagonal(r))[None]

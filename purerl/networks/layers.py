@@ -45,7 +45,7 @@ class Conv(nn.Module):
         return product + bias.astype(x.dtype)[None, None, None]
 
     def of_patches(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        """As one matrix product of all image patches."""
+        """Convolve as one matrix product of all image patches."""
         N, H, W, C = x.shape
         rows, columns = ((n - self.size) // self.stride + 1 for n in (H, W))
         reach = lambda start, count: slice(start, start + (count - 1) * self.stride + 1, self.stride)
@@ -54,7 +54,7 @@ class Conv(nn.Module):
         return (patches @ kernel.reshape(-1, self.filters)).reshape(N, rows, columns, self.filters)
 
     def of_library(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        """As XLA computes it, on a GPU by cuDNN."""
+        """Convolve as XLA does, on a GPU by cuDNN."""
         strides, layout = (self.stride, self.stride), ("NHWC", "HWIO", "NHWC")
         return jax.lax.conv_general_dilated(x, kernel, strides, "VALID", dimension_numbers=layout)
 

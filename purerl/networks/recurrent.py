@@ -217,6 +217,6 @@ class Memory(nn.Module):
         return x, tuple(after)
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Zeros."""
+        """Return zeros."""
         zeros = lambda: jnp.zeros((num_envs, self.size), jnp.float32)
         return tuple((zeros(), zeros()) if self.kind == "lstm" else zeros() for _ in range(self.layers))

@@ -82,7 +82,7 @@ class DataParallel:
         return self._mapped(self.train.init, (PartitionSpec(),), self.specs)(typed_key(key))
 
     def update(self, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """One iteration on all devices; the metrics are those of all."""
+        """Run one iteration on all devices; the metrics are those of all."""
         return self._mapped(self.train.update, (self.specs,), (self.specs, PartitionSpec()))(state)
 
     def __call__(self, key: jax.Array) -> TrainResult:

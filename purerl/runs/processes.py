@@ -25,7 +25,7 @@ HEARTBEAT_SECONDS = 60  # a process that is not heard of for so long has ended, 
 
 
 def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -> None:
-    """Connects this process with the others of its job, before JAX computes anything and before any suite is imported.
+    """Connect this process with the others of its job, before JAX computes anything and before any suite is imported.
 
     Without arguments JAX finds the job by itself: Slurm, Open MPI, Kubernetes (with `jax[k8s]`), TPU pods.
 
@@ -61,7 +61,7 @@ def is_first() -> bool:
 
 
 def agreed(*values: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Small numbers as the first process has them, and the largest that any process has."""
+    """Return small numbers as the first process has them, and the largest that any process has."""
     if process_count() == 1:
         return values, values
     of_all = multihost_utils.process_allgather(np.array(values, np.int32))

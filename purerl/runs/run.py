@@ -70,7 +70,7 @@ class Run:
 
     @property
     def updates(self) -> int:
-        """Finished updates, of several runs the most."""
+        """Return the finished updates, of several runs the most."""
         return max(self.finished)
 
     @property

@@ -147,7 +147,7 @@ class Batch:
         return jax.tree.map(of, axes, is_leaf=lambda x: x is None or isinstance(x, TrainState))
 
     def over(self, function: Callable, in_axes: tuple, out_axes: Any, exact: bool = False) -> Callable:
-        """`function(train, ...)` of every run, each with the `Train` of its own config; to be called with `cfgs` in its place.
+        """Return `function(train, ...)` of every run, each with the `Train` of its own config; to call with `cfgs` in its place.
 
         Where an agent has several devices, what is no part of a state must be the same on all of them.
         """

@@ -50,7 +50,7 @@ class Trainer(Batch):
 
     @property
     def share(self) -> int:
-        """Runs on each device, or on the devices of a run. Without `exact` the last bits of a run depend on this number."""
+        """Return the runs on each device, or on the devices of a run. Without `exact` a run's last bits depend on this."""
         return -(-len(self.labels) // self.rows)
 
     def template(self) -> TrainState:
@@ -90,13 +90,13 @@ class Trainer(Batch):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), self._row)
 
     def chunk(self, state: TrainState, length: int) -> tuple[TrainState, dict[str, Any], np.ndarray]:
-        """`length <= MAX_CHUNK` updates: the state, their metrics `[(runs,) length]`, and whether each run is finite. Donates."""
+        """Run `length <= MAX_CHUNK` updates; return state, metrics `[(runs,) length]` and which runs are finite. Donates."""
         state, buffer, finite = self._chunk(self.cfgs, state, np.int32(length))
         buffer, finite = jax.device_get(on_host((buffer, finite)))
         return state, jax.tree.map(lambda x: x[..., :length], buffer), np.atleast_1d(finite)
 
     def compile(self, state: TrainState) -> None:
-        """Compiles `chunk`, one program for every length."""
+        """Compile `chunk`, one program for every length."""
         chunk = self._over(self._run_chunk, (Train.seed_axes, None), (Train.seed_axes, 0, 0))
         donated = () if self.on_host else (1,)  # a state whose environments fail in the chunk after it is saved
         self._chunk = jax.jit(chunk, donate_argnums=donated).lower(self.cfgs, state, np.int32(1)).compile()
@@ -131,7 +131,7 @@ class Trainer(Batch):
         return lambda state: {name: np.atleast_1d(x) for name, x in found(state).items()}
 
     def render(self, state: TrainState, path: pathlib.Path) -> None:
-        """Draws an episode of the first run's policy."""
+        """Draw an episode of the first run's policy."""
         render(self.train, state_at(state, 0) if self.batched else state, path)
 
     def _over(self, function: Callable, in_axes: tuple, out_axes: Any) -> Callable:

@@ -27,7 +27,7 @@ def compare(
     episodes: str = "training",
     reference: Any = None,
 ) -> Comparison:
-    """Holds runs against each other, over seeds and over tasks.
+    """Hold runs against each other, over seeds and over tasks.
 
     Args:
         entries: from a name to folders of runs; or folders, each an entry by its own name. All runs in a folder, and in those

@@ -86,7 +86,7 @@ class Comparison:
         return float(statistics.iqm(scores)), float(low), float(high)
 
     def improvement(self, entry: str, other: str) -> tuple[float, float, float]:
-        """The probability that a run of an entry scores above one of another, the mean over tasks, and its 95 % interval."""
+        """Return the probability that a run of an entry scores above another's, the mean over tasks, and its 95 % interval."""
         ours, theirs = ([self.scores(name, task) for task in self.tasks] for name in (entry, other))
         return statistics.improvement(ours, theirs), *statistics.improvement_interval(ours, theirs)
 
@@ -129,7 +129,7 @@ class Comparison:
         return ["X", "Y", "P(X > Y)"], rows
 
     def markdown(self) -> str:
-        """Both tables, and the protocol."""
+        """Return both tables and the protocol."""
         line = lambda cells: "| " + " | ".join(cells) + " |"
         tables = [[line(x), "|" + "---|" * len(x), *map(line, rows), ""] for x, rows in (self.rows(), self.pair_rows()) if rows]
         return "\n".join([*itertools.chain(*tables), self.protocol, ""])
@@ -175,7 +175,7 @@ class Comparison:
         return text.getvalue()
 
     def draw(self, out: str | os.PathLike) -> Any:
-        """One picture: sample efficiency, performance profile, and probabilities of improvement. Returns the figure."""
+        """Draw sample efficiency, performance profile and probabilities of improvement in one picture; return the figure."""
         from matplotlib.figure import Figure
 
         panels = [self._draw_efficiency, self._draw_profiles] if self.can_pool else []
@@ -224,7 +224,7 @@ class Comparison:
         axes.set_title("probability of improvement", fontsize="medium")
 
     def write(self, out: str | os.PathLike) -> None:
-        """Writes a file: .md, .tex, .json, .csv, or a picture.
+        """Write a file: .md, .tex, .json, .csv, or a picture.
 
         Raises:
             ConfigError: of another kind.

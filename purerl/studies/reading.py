@@ -111,7 +111,7 @@ def has_begun(home: pathlib.Path) -> bool:
 
 
 def refuse_another(file: pathlib.Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raises a CheckpointMismatch if a directory's study or sweep was begun with something else than is wanted."""
+    """Raise a CheckpointMismatch if a directory's study or sweep was begun with something else than is wanted."""
     wanted = json.loads(json.dumps(wanted))
     if changed := [name for name in wanted if saved.get(name) != wanted[name]]:
         differ = [f"{name}: {saved.get(name)!s:.100} in {file.name}, {wanted[name]!s:.100} here" for name in changed]

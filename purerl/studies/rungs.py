@@ -51,7 +51,7 @@ def going_on(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
 
 
 def check_program(train: Train, rungs: int) -> None:
-    """Raises a ConfigError where a study cannot train such runs."""
+    """Raise a ConfigError where a study cannot train such runs."""
     if train.env.host is not None:
         hint = "lives on the host, and a study goes back to states of trials; purerl.sweep tries settings there"
         raise ConfigError([Problem("env", train.env.name, hint)])

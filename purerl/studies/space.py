@@ -205,7 +205,7 @@ def is_int_field(cfg: OnPolicyConfig, path: str) -> bool:
 
 
 def in_words(point: dict[str, Any], digits: int = 6) -> str:
-    """ "lr = 0.001, num_steps = 64" """
+    """Return a point as text: "lr = 0.001, num_steps = 64"."""
     return ", ".join(f"{path} = {value_in_words(value, digits)}" for path, value in point.items())
 
 

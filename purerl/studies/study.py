@@ -53,7 +53,7 @@ class Study:
             self._open(home)
 
     def _open(self, home: pathlib.Path) -> None:
-        """Goes on with the study of a directory, or begins one there."""
+        """Go on with the study of a directory, or begin one there."""
         plain = lambda x: list(map(space.to_json, x)) if isinstance(x, tuple) else str(x)
         plan = {"algorithm": algorithm_of(self.cfg), "config": json.loads(self.cfg.to_json())}
         plan |= {"values": {path: plain(x) for path, x in self.search.values.items()}, **self._options}
@@ -160,7 +160,7 @@ class Study:
         return [self._states[number] for number in numbers]
 
     def _remove_old_states(self) -> None:
-        """Removes states that no rung begins from any more."""
+        """Remove states that no rung begins from any more."""
         if self._store is not None:
             needed = {self._source(x.number) for x in self._found().values() if x.status == "waiting"}
             for old in set(self._store.updates()) - needed:

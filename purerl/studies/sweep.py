@@ -76,12 +76,12 @@ class Sweep:
 
     @property
     def configs(self) -> tuple[OnPolicyConfig, ...]:
-        """Each config."""
+        """Return each config."""
         return tuple(space.with_values(self.cfg, point) for point in self.points)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Each config in words: "lr = 0.001, num_steps = 64"."""
+        """Return each config in words: "lr = 0.001, num_steps = 64"."""
         short = tuple(map(space.in_words, self.points))
         return short if len(set(short)) == len(short) else tuple(space.in_words(point, space.EXACT) for point in self.points)
 
@@ -91,7 +91,7 @@ class Sweep:
         return tuple(map(task_of_config, self.configs))
 
     def programs(self, at_once: int | None = None) -> tuple[Program, ...]:
-        """The configs as batches for `fit`: one for all that differ in floats alone, and one for each choice of what is static.
+        """Return the configs as batches for `fit`: one for all that differ in floats alone, one for each choice of static fields.
 
         Args:
             at_once: configs in a batch, at most.
@@ -113,7 +113,7 @@ class Sweep:
         max_hours: float = 0.0,
         **options: Any,
     ) -> "SweepResult":
-        """Trains all of them by `purerl.fit`, one program after the other.
+        """Train all of them by `purerl.fit`, one program after the other.
 
         A sweep that was killed goes on where it was by the same call. The directory of a sweep of one program is that of a run;
         one of several programs has a directory for each, and `sweep.json` says what is where.
@@ -269,7 +269,7 @@ class SweepResult(NamedTuple):
 
     @property
     def best(self) -> OnPolicyConfig:
-        """The config with the highest interquartile mean. It was chosen on these seeds: its score is too good by that choice.
+        """Return the config with the highest interquartile mean. It was chosen on these seeds, which makes its score too high.
 
         Raises:
             ConfigError: the configs are of several tasks, whose scores cannot be compared.
@@ -285,7 +285,7 @@ class SweepResult(NamedTuple):
 
 
 def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "sobol", seed: int = 0) -> Sweep:
-    """Many configs from one.
+    """Make many configs from one.
 
     Args:
         cfg: the config that they are made from.

@@ -113,7 +113,7 @@ def tune(
     watch: Callable[[Step], None] | None = None,
     **objects: Any,
 ) -> Tuned:
-    """Searches for good settings, with Optuna's samplers and pruners. Needs `pip install 'purerl[tune]'`.
+    """Search for good settings, with Optuna's samplers and pruners. Needs `pip install 'purerl[tune]'`.
 
     A trial's score is the mean return over its seeds in the last fifth of a rung. All trials have the same seeds. A trial stops
     if its score is below the median of all scores at that rung so far, or if a seed diverges. If with some seed no episode ended,
@@ -212,7 +212,7 @@ def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rung
 
 
 def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, home: Any, deadline: float, objects: Any) -> Tuned:
-    """Trains the best trials again with seeds that follow those of the search, and the winner of that with the next ones."""
+    """Train the best trials again with seeds that follow those of the search, and the winner of that with the next ones."""
 
     def train(points: tuple, name: str, seed: int, seeds: int) -> SweepResult:
         left = max(1e-9, deadline - time.perf_counter()) / 3600 if math.isfinite(deadline) else 0.0

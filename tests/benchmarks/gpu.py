@@ -50,7 +50,7 @@ def config(changes, **more):
 
 
 def about():
-    """The device and the versions that are measured."""
+    """Return the device and the versions that are measured."""
     import flax
     import jax
 
@@ -59,7 +59,7 @@ def about():
 
 
 def smoke(name, small):
-    """Whether all parameters are finite after an update of an algorithm."""
+    """Return True if all parameters are finite after an update of an algorithm."""
     import jax
     import jax.numpy as jnp
 
@@ -76,7 +76,7 @@ def smoke(name, small):
 
 
 def speed(name, small):
-    """Seconds to compile, and environment steps a second over all seeds, of three runs."""
+    """Measure seconds to compile, and environment steps a second over all seeds, of three runs."""
     import jax
 
     import purerl
@@ -91,7 +91,7 @@ def speed(name, small):
 
 
 def fits(num_envs):
-    """Whether an update of B with so many environments runs."""
+    """Return True if an update of B with so many environments runs."""
     import jax
 
     import purerl
@@ -102,7 +102,7 @@ def fits(num_envs):
 
 
 def profile(directory):
-    """A trace of one update of B, after one that compiles."""
+    """Trace one update of B, after one that compiles."""
     import jax
 
     import purerl
@@ -119,7 +119,7 @@ ONE = {"about": about, "smoke": smoke, "speed": speed, "fits": fits, "profile": 
 
 
 def process(what, *values):
-    """The result of one measurement, in a process of its own; None if that failed."""
+    """Return the result of one measurement, in a process of its own; None if that failed."""
     command = [sys.executable, "-m", "tests.benchmarks.gpu", "--one", json.dumps([what, *values])]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PURERL_CACHE": "off"})
     if done.returncode:

@@ -65,7 +65,7 @@ def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.H
 
 
 def filled(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-    """Steps, and the values of the seeds that have any, from where each of them has one: `[points]` and `[seeds, points]`.
+    """Return steps, and the values of the seeds that have any, from where each of them has one: `[points]` and `[seeds, points]`.
 
     In between, a seed without a value has what its neighbours interpolate; after its last one, that one stands.
     """
@@ -86,7 +86,7 @@ def plot(
     centre: str = "iqm",
     labels: Sequence[str] = (),
 ) -> Any:
-    """Draws the curves of runs in one picture: a line for each config, the centre of its seeds, and their interval as a band.
+    """Draw the curves of runs in one picture: a line for each config, the centre of its seeds, and their interval as a band.
 
     Args:
         directories: of the runs to compare.

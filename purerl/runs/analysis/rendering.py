@@ -26,7 +26,7 @@ def render(
     max_steps: int | None = None,
     deterministic: bool = False,
 ) -> float:
-    """Draws one episode into a file (`.gif`), with the suite's own drawing, and gives its return.
+    """Draw one episode into a file (`.gif`), with the suite's own drawing, and return its return.
 
     Args:
         train: as the state's run had it.
@@ -88,5 +88,5 @@ def check_drawing(env: Environment, max_steps: int | None) -> tuple[Callable, in
 
 
 def _is_key(x: jax.Array) -> bool:
-    """Random keys are no arrays of NumPy's."""
+    """Return True for random keys, which are no arrays of NumPy's."""
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

@@ -9,7 +9,7 @@ COVERAGE = {2: 50, 3: 75, 4: 88}  # per cent of intervals of so many seeds that 
 
 
 def mean(scores: np.ndarray) -> np.ndarray:
-    """Over the first axis. `[seeds, ...] -> [...]`"""
+    """Return the mean over the first axis, `[seeds, ...] -> [...]`."""
     return np.mean(scores, axis=0)
 
 

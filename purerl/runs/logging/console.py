@@ -31,12 +31,12 @@ class LiveLine:
         self._live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
 
     def close(self) -> None:
-        """Ends the live line."""
+        """End the live line."""
         if self._live:
             self._live.stop()
 
     def begin(self, progress: Progress) -> None:
-        """Begins the live line; prints a line if nothing is left to train, and one if accelerators are left idle."""
+        """Begin the live line; print a line if nothing is left to train, and one if accelerators are left idle."""
         runs, there = len(progress.labels), jax.device_count()
         if jax.default_backend() != "cpu" and runs * progress.plan.devices < there:
             used = f"{runs * progress.plan.devices} of {there} devices are used"
@@ -91,7 +91,7 @@ def evaluation_table(episodes: Episodes, labels: tuple[str, ...], finished: tupl
 
 
 def _console() -> RichConsole:
-    """Standard output: where it is a file or a pipe, with lines wide enough for a table."""
+    """Return standard output: where it is a file or a pipe, with lines wide enough for a table."""
     console = RichConsole()
     fixed = console.is_terminal or console.is_jupyter or "COLUMNS" in os.environ
     return console if fixed else RichConsole(width=WIDTH)
@@ -108,7 +108,7 @@ def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], 
 
 
 def overall(mean: Mean) -> float:
-    """One mean over everything that was counted, on the host; NaN if nothing was."""
+    """Return one mean over everything that was counted, on the host; NaN if nothing was."""
     count = np.sum(mean.count, dtype=np.int64)
     return float(np.sum(mean.total, dtype=np.float64) / count) if count else float("nan")
 

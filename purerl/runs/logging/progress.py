@@ -29,12 +29,12 @@ class Progress(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Environment steps so far, over all runs."""
+        """Return the environment steps so far, over all runs."""
         return self.updates * self.plan.batch_size * len(self.labels)
 
     @property
     def steps_per_second(self) -> float:
-        """Steps per second of this process."""
+        """Return the steps per second of this process."""
         updates = self.updates - self.began[0]
         return updates * self.plan.batch_size * len(self.labels) / max(self.seconds - self.began[1], 1e-9)
 

@@ -53,7 +53,7 @@ TAGS = {  # the names that TensorBoard users know
 
 
 def live_line() -> Callable[[Progress], None]:
-    """The recorder of the command `purerl`: one live line of progress in a terminal, a line every few seconds elsewhere."""
+    """Return the recorder of the command: one live line of progress in a terminal, a line every few seconds elsewhere."""
     from purerl.runs.logging.console import LiveLine
 
     return LiveLine()
@@ -78,7 +78,7 @@ class Reports:
         self._each("__call__", progress)
 
     def flush(self) -> None:
-        """Before a checkpoint. Recorders that failed are started again. Further failures are silent."""
+        """Flush recorders before a checkpoint. Those that failed are started again. Further failures are silent."""
         failed, self._failed = self._failed, []
         self._each("flush")
         for recorder in failed:
@@ -108,7 +108,7 @@ class Reports:
 
 
 def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[str, Any]:
-    """One flat row of plain numbers: `metrics` added up, ending at `updates`.
+    """Return one flat row of plain numbers: `metrics` added up, ending at `updates`.
 
     One run gives `{"episode_return": 21.0}`. Several give their mean under that name, then `episode_return/min`, `/max`, `/std`
     and each run's own, `episode_return/seed 3`; a run without a value is left out of the first four.

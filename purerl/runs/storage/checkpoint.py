@@ -133,7 +133,7 @@ class Store:
         self.write(updates, to_arrays(tree), describe(tree), record)
 
     def write(self, updates: int, arrays: dict[str, np.ndarray], described: dict[str, str], record: dict[str, Any]) -> None:
-        """Begins to write arrays, as `to_arrays` and `describe` gave them. Waits for the save before.
+        """Begin to write arrays, as `to_arrays` and `describe` gave them. Waits for the save before.
 
         Raises:
             CheckpointError: that one, or this, could not be written.
@@ -150,7 +150,7 @@ class Store:
             self._saving = orbax().save_async(path, stored, overwrite=bool(exists), custom_metadata=metadata)
 
     def wait(self) -> None:
-        """Returns when what was saved is whole.
+        """Wait until what was saved is whole.
 
         Raises:
             CheckpointError: it could not be written; the checkpoints before it are still there.
@@ -163,7 +163,7 @@ class Store:
             self._forget()
 
     def _forget(self) -> None:
-        """Removes the checkpoints that need not be kept."""
+        """Remove the checkpoints that need not be kept."""
         if not is_first():
             return
         there = self.updates()
@@ -172,7 +172,7 @@ class Store:
             self._remove(updates)
 
     def _remove(self, updates: int) -> None:
-        """Removes a checkpoint in one step."""
+        """Remove a checkpoint in one step."""
         removed = self.directory / f"{updates}{UNFINISHED}-removed"
         os.rename(self._path(updates), removed)
         shutil.rmtree(removed)
@@ -308,7 +308,7 @@ def _translate(to_error: Callable[[BaseException], CheckpointError]) -> Iterator
 
 
 def _reason(error: BaseException) -> str:
-    """Why a write failed: the system's word for it, if the error has one anywhere."""
+    """Return why a write failed: the system's word for it, if the error has one anywhere."""
     if code := re.search(r"os_error_code='(\d+)'", str(error)):
         return os.strerror(int(code[1]))
     if isinstance(error, OSError) and error.strerror:

@@ -15,7 +15,7 @@ from purerl.core.errors import CheckpointError
 
 
 def checksum(data: bytes, place: int = 0) -> bytes:
-    """8 bytes of a SHA-256 of the data and its place in the file."""
+    """Return 8 bytes of a SHA-256 of the data and its place in the file."""
     return hashlib.sha256(place.to_bytes(8, "little") + data).digest()[:8]
 
 
@@ -97,7 +97,7 @@ def read_file(path: pathlib.Path) -> bytes:
 
 
 def atomic_write(path: pathlib.Path, data: bytes) -> None:
-    """Replaces a file atomically.
+    """Replace a file atomically.
 
     Raises:
         OSError: it could not be written; the other one is still there.

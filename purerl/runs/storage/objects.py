@@ -23,7 +23,7 @@ FLAGS = ("config_class", "algorithm", "env")  # what a command can import
 
 
 def describe_objects(given: dict[str, Any], environment: Environment) -> dict[str, Any]:
-    """JSON that describes the objects.
+    """Return JSON that describes the objects.
 
     Args:
         given: by argument of `make_train`, those that are not its defaults, and `config_class`, if it is none of purerl's.
