@@ -136,7 +136,7 @@ def test_counts_are_exact(seen):
 
 @pytest.mark.parametrize("box", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_ratio_is_one_before_the_first_step(box):
-    """With a rate of 0 every gradient step is before the first one."""
+    """Train at a rate of 0: every gradient step is before the first one."""
     still = ON.replace(lr=0.0, lr_final=0.0, total_timesteps=64 * 5)
     metrics = purerl.summarize(jax.jit(tiny(still, box=box))(jax.random.key(0)).metrics)
     np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-6)

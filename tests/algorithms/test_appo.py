@@ -193,7 +193,7 @@ def test_targets_of_stale_data_are_the_double_sum_and_need_the_final_observation
 
 
 def test_the_surrogate_is_the_reference_vector(vectors):
-    """With the probability that the ratio is over, `max(pi_T, pi_b / clip)`, it is PPO's own."""
+    """Compare with PPO's own, with the probability that the ratio is over, `max(pi_T, pi_b / clip)`."""
     given, expected = vectors["impact_surrogate"]
     behaviour, target, current = (jnp.asarray(given[f"{name}_logp"], jnp.float32) for name in ("behaviour", "target", "current"))
     assert len(expected) >= 6

@@ -123,7 +123,7 @@ def test_the_last_auxiliary_phase_learns_although_the_rate_falls_to_zero():
 
 @pytest.mark.parametrize("arch", ["dual", "detach", "shared"])
 def test_what_the_value_moves(arch):
-    """Of the policy's features, in the policy phase: everything if they are shared, else nothing."""
+    """Move the policy's features in the policy phase if they are shared, else not."""
     train = made(PPG.replace(arch=arch))
     state = train.init(KEY)
     first, target = jnp.ones((1, 4), bool), jnp.arange(4.0)[None]
@@ -139,7 +139,7 @@ def test_what_the_value_moves(arch):
 
 @pytest.mark.slow
 def test_without_auxiliary_epochs_it_is_ppo_to_the_bit(fresh_python):
-    """As users compile: without optimisation XLA sums in another order where a program has more in it."""
+    """Compile as users do: without optimisation XLA sums in another order where a program has more in it."""
     code = """
 import jax, purerl
 from tests.helpers.probes import Varied
@@ -190,7 +190,7 @@ def test_the_ratio_is_one_before_the_first_step(memory):
 
 
 def test_a_memory_is_replayed_from_where_each_rollout_began():
-    """Without a step between, the clone is the policy that acted: the value error is that of the values the rollouts had."""
+    """Take no step between: the clone is the policy that acted, and the value error is that of the values the rollouts had."""
     cfg = PPG.replace(lr=0.0, aux_lr=0.0, total_timesteps=64 * 4, normalize_reward=False)
     acted = []
 

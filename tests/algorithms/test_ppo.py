@@ -26,7 +26,7 @@ SLOW = ("everything", "multi_discrete", "clipped")  # everything, and a memory: 
 
 @pytest.mark.parametrize("kind", ["multi_binary", "tanh", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)])
 def test_the_ratio_is_one_before_the_first_step(kind):
-    """With a rate of 0 every gradient step is before the first one; random actions count, with their own probability."""
+    """Train at a rate of 0: every gradient step is before the first one; random actions count, with their own probability."""
     cfg, env = KINDS[kind]
     still = cfg.replace(lr=0.0, lr_final=0.0, lr_max=0.0, lr_min=0.0, warmup_steps=0, learning_starts=0, total_timesteps=64 * 5)
     result = jax.jit(purerl.make_train(still, env=env))(KEY)
@@ -91,7 +91,7 @@ def test_statistics_of_a_tree_leave_out_indices_and_masks():
 
 
 def test_a_reward_shaper_sees_the_reward_and_the_step():
-    """What is learnt from is shaped; what is reported is the environment's."""
+    """Shape what is learnt from, and report the environment's rewards."""
     train = purerl.make_train(CFG.replace(reward_clip=1.0), env=Varied(), reward_shaper=lambda reward, step: 0 * reward + step)
     plain = tiny(CFG)
     shaped, same = (purerl.summarize(jax.jit(t)(KEY).metrics) for t in (train, plain))

@@ -273,7 +273,7 @@ def test_a_count_bonus_in_ten_lines():
 
 @pytest.mark.slow
 def test_pretraining_without_rewards_then_fine_tuning(tmp_path):
-    """What was learnt without the environment's rewards is where a run with them begins."""
+    """Begin a run with the environment's rewards where one without them ended."""
     of = lambda **coefs: RND.replace(rnd=RNDConfig(features=8, hidden=(16,), init_steps=0, **coefs))
     first = fitted(cfg=of(ext_coef=0.0), directory=tmp_path)
     tuned = fitted(cfg=of(int_coef=0.0, ext_coef=1.0).replace(lr=0.0), init_from=tmp_path)
@@ -282,7 +282,7 @@ def test_pretraining_without_rewards_then_fine_tuning(tmp_path):
 
 @pytest.mark.slow
 def test_a_predictor_comes_with_its_target(tmp_path):
-    """What was seen in another run is not new in this one, whatever its seed."""
+    """Know what was seen in another run, whatever its seed."""
     cfg = RND.replace(total_timesteps=64 * 200, lr=3e-3)
     first = fitted(200, cfg=cfg, directory=tmp_path)
     fresh = fitted(1, cfg=cfg, seed=1)

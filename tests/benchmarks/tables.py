@@ -46,7 +46,7 @@ def kept(name):
 
 
 def learning_table(results):
-    """A row for each environment: scores, what they are compared with, and whether the interval reaches it."""
+    """Make a row for each environment: scores, what they are compared with, and whether the interval reaches it."""
     lines = ["| environment | steps | IQM | 95 % interval | all seeds | gymnax | optimum | peer | reached |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|--:|---|")
     count = 0
@@ -67,7 +67,7 @@ def learning_table(results):
 
 
 def choices_table(choices):
-    """What presets were chosen from, the best of each environment first."""
+    """List what presets were chosen from, the best of each environment first."""
     lines = ["| environment | candidate | steps | mean | each tuning seed |", "|---|---|--:|--:|---|"]
     for env, rows in choices.items():
         for name, row in sorted(rows.items(), key=lambda item: -np.mean(item[1]["scores"])):
@@ -122,7 +122,7 @@ def compiling_table(rows):
 
 
 def programs_table(programs, target="h100"):
-    """What an update launches on a device, beside purejaxrl's."""
+    """List what an update launches on a device, beside purejaxrl's."""
     lines = ["| | kernels | purejaxrl's | ratio | waits | scratch memory | purejaxrl's | moved | loops: times x kernels |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|--:|---|")
     megabytes = lambda row: f"{row['memory'] / 1e6:.1f} MB"
@@ -172,7 +172,7 @@ MEMORY, NVLINK, NETWORK, NVLINK_DEVICES = 3.35e12, 450e9, 50e9, 8
 
 
 def scaling_table(programs):
-    """What links add to an update of B with 2048 environments on each device, by bytes alone."""
+    """List what links add to an update of B with 2048 environments on each device, by bytes alone."""
     row = programs["B on 8 devices"]["h100"]["purerl"]
     lines = ["| devices | memory, at 3.35 TB/s | links | share of one device's speed |", "|--:|--:|--:|--:|"]
     for count in (1, 8, 64, 256):
@@ -255,7 +255,7 @@ def sweeps_table(rows):
 
 
 def tuning_table(rows):
-    """What searches found, beside the presets of then; as good as those where the intervals overlap, or above."""
+    """List what searches found, beside the presets of then; as good as those where the intervals overlap, or above."""
     lines = [
         "| search | trials | of which to the end | million steps | minutes | seeds 0 - 7: IQM (95 %) | preset | as good |",
         "|---|--:|--:|--:|--:|--:|--:|---|",
@@ -326,7 +326,7 @@ def study_table(rows):
 
 
 def names_table(system):
-    """What a system calls things, and what they are here."""
+    """List what a system calls things, and what they are here."""
     lines = [f"| {system} | purerl | |", "|---|---|---|"]
     for row in names():
         if row["system"] == system:
@@ -336,7 +336,7 @@ def names_table(system):
 
 
 def glance_table(results):
-    """A row for each environment, with the score that gymnax publishes."""
+    """Make a row for each environment, with the score that gymnax publishes."""
     lines = ["| | steps | purerl: IQM (95 %) | gymnax's own agent |", "|---|--:|--:|--:|"]
     for name in GLANCE:
         row = results["purerl"][name]
@@ -359,7 +359,7 @@ def speed_glance_table(speed):
 
 
 def gpu_table(gpu):
-    """A row for each workload: the best run of each program, and of both in one call their ratio."""
+    """Make a row for each workload: the best run of each program, and of both in one call their ratio."""
     lines = ["| | purerl, steps/s | purejaxrl | ratio | memory, MB | purejaxrl's | compiling, s | purejaxrl's |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|--:|")
     for name, row in gpu["speed"].items():

@@ -29,7 +29,7 @@ def imported():
 
 
 def refused(args: list[str]) -> bool:
-    """Whether a command ends as one that was not understood, within a second of CPU time."""
+    """Return True if a command ends as one that was not understood, within a second of CPU time."""
     gc.collect()  # what the tests before left is collected at any later time
     start = time.thread_time()
     status = main(args)

@@ -254,7 +254,7 @@ PURERL += "--num-epochs 2 --clip-eps 0.1 --value-clip none --advantage-norm none
 
 
 def place(system, name):
-    """Where the table of a system says that a name is."""
+    """Return the place that the table of a system gives for a name."""
     (row,) = (row for row in ROWS if row["system"] == system and row["name"] == name)
     assert row["purerl"] or row["note"]
     return row["purerl"]

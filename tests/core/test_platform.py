@@ -23,7 +23,7 @@ KEY = jax.random.key(0)
 
 @pytest.fixture
 def both(monkeypatch):
-    """What a function gives on a CPU, and what in the accelerator's way."""
+    """Return a function's results on a CPU, and by the accelerator's way."""
 
     def run(function, *args):
         here = jax.device_get(jax.jit(function)(*args))

@@ -89,7 +89,7 @@ def test_a_number_that_is_not_finite_ends_the_episode_as_terminal():
 
 
 def test_other_environments_are_bit_for_bit_the_same():
-    """With the same keys and without a check, and the others until their first fault."""
+    """Compare with the same keys and without a check, and the others until their first fault."""
     (kinds, checked, _), (_, plain, _) = rolled_out(finite=True), rolled_out(finite=False)
     never = np.isin(kinds, ["none", "info"]) & ~checked.terminated.any(0)
     assert never.sum() > 2

@@ -336,7 +336,7 @@ class Privileged:
 
 
 def read_by(cfg, env):
-    """How many numbers of an observation each network reads."""
+    """Count the numbers of an observation that each network reads."""
     params = jax.eval_shape(purerl.make_train(cfg, env=env).init, jax.random.key(0)).params
     return {group: max(x.shape[0] for x in jax.tree.leaves(params[group]) if x.ndim == 2) for group in ("policy", "value")}
 

@@ -48,7 +48,7 @@ FORKS = pytest.mark.filterwarnings("ignore:os.fork")  # gymnasium's own default
     "made", [pytest.param(name, marks=[pytest.mark.slow, FORKS] if "async" in name else []) for name in MADE]
 )
 def test_flags_and_the_last_observation_of_an_episode_are_exact(made):
-    """Of nine steps: episodes 0, 1 and 2 of three steps each."""
+    """Take nine steps: episodes 0, 1 and 2 of three steps each."""
     env = MADE[made]()
     env = env.host.environment(("twice", "ended"))
 

@@ -127,7 +127,7 @@ def linear(action_space):
 
 
 def network_action(env, action):
-    """What the environment was given: a Gaussian's action is clipped to the bounds."""
+    """Return the action that the environment was given: a Gaussian's is clipped to the bounds."""
     return action if isinstance(env.action_space, purerl.Discrete) else jnp.clip(action, -1, 1)
 
 
@@ -201,7 +201,7 @@ def test_specs_that_are_computed_are_known_inside_a_trace(env_id):
 
 @pytest.mark.slow
 def test_rewards_of_repeated_actions_add_up():
-    """In brax, against single steps. An action that ends the episode is not repeated."""
+    """Compare brax with single steps. An action that ends the episode is not repeated."""
     installed("brax/")
     repeated, single = (make_env("brax/fast", (("action_repeat", count),), {}) for count in (3, 1))
     keys, action = jax.random.split(KEY, (2, 2)), jnp.array([[1.0], [-1.0]])
@@ -281,7 +281,7 @@ def test_worlds_of_craftax_are_the_same_alone_and_in_a_batch():
 
 @pytest.mark.long
 def test_worlds_of_craftax_are_as_many_of_each_kind_as_plain_resets_make():
-    """What is left of the player in the worlds that the resets of training draw: a chi-square test."""
+    """Compare the player's surroundings in the worlds that the resets of training draw: a chi-square test."""
     installed("craftax/")
     from purerl.envs import craftax
 
@@ -328,7 +328,7 @@ def test_an_update_of_other_algorithms(env_id, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", [*ONE_EACH[3:], "jumanji/Maze-v0"])
 def test_it_may_be_made_inside_a_trace(env_id):
-    """As in a sweep over configs, and where an evaluation has other levels."""
+    """Make it as in a sweep over configs, and where an evaluation has other levels."""
     installed(env_id)
     cfg = CFG.replace(env=env_id, num_levels=2, num_envs=2, num_steps=4, num_minibatches=1, total_timesteps=8)
 
@@ -443,7 +443,7 @@ def test_masks_of_single_choices_keep_several():
 
 @pytest.mark.slow
 def test_rulesets_are_drawn_by_each_reset(tmp_path, monkeypatch):
-    """From a file like the suite's own, of which a part is left for evaluation."""
+    """Draw from a file like the suite's own, of which a part is left for evaluation."""
     installed("xminigrid/")
     from xminigrid import benchmarks
 
@@ -493,7 +493,7 @@ def rollout_of(slow_reset, key, num_envs, num_steps=40):
 
 @pytest.mark.parametrize("num_envs", [1, 7, 64])
 def test_a_slow_reset_gives_the_same_episodes(num_envs, monkeypatch):
-    """Which environments are reset, when, and with which keys; alone, under vmap over seeds, and as on an accelerator."""
+    """Compare which environments are reset, when, and with which keys; alone, under vmap over seeds, and as on an accelerator."""
     seeds = jax.random.split(KEY, 3)
     want = jax.jit(jax.vmap(lambda key: rollout_of(False, key, num_envs)))(seeds)
     assert want.terminated.sum() + want.truncated.sum() > 10

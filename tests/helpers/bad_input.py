@@ -222,7 +222,7 @@ ACCEPTED = {
 
 
 def outcome(case):
-    """What a row's case raises, as text; empty if nothing."""
+    """Return the error of a row's case as text; empty if there is none."""
     try:
         case()
     except (purerl.ConfigError, purerl.CheckpointError) as error:

@@ -8,7 +8,7 @@ README = pathlib.Path(__file__).parent.parent.parent / "README.md"
 
 
 def bare_python(fresh_python, code, folder):
-    """What code prints where nothing can be imported but the README's packages and what they require."""
+    """Return the output of code where nothing can be imported but the README's packages and what they require."""
     (says,) = re.findall(r"purerl export .*# needs (.*) alone to run", README.read_text())
     site = folder / "site"
     site.mkdir()

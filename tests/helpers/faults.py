@@ -178,7 +178,7 @@ def script(code, directory, **kwargs):
 
 
 def disks_that_fill(points, directory):
-    """What becomes of a disk that fills at each of so many writes, in both modes, as a table of how often."""
+    """Count the outcomes of a disk that fills at each of so many writes, in both modes, as a table of how often."""
     _, out = script(FULL, directory / "whole")
     writes, wanted = int(out[-2].split()[1]), out[-1]
     outcomes = {"writes": writes, "filled": 0, "not as asked": 0, "not our message alone": 0, "lost": 0}
@@ -235,7 +235,7 @@ def numbers_of(name, directory):
 
 
 def outcomes_of_flips(count, directory):
-    """What becomes of so many single flipped bits, spread over all files of three runs, as a table of how often."""
+    """Count the outcomes of so many single flipped bits, spread over all files of three runs, as a table of how often."""
     runs = {}
     for name in CONFIGS:
         trained(name, directory / name)

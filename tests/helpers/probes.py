@@ -32,7 +32,7 @@ ACTIONS = {
 
 
 def right_action(kind, target):
-    """What `aim` wants of choices: of several the second is the opposite of the first."""
+    """Return the action that `aim` wants: of several the second is the opposite of the first."""
     return target if kind == "discrete" else jnp.stack([target, 1 - target])
 
 

@@ -38,5 +38,5 @@ def compiles():
 
 
 def on_accelerator(*args, cpu, default, tpu=None):
-    """In place of `jax.lax.platform_dependent`: the accelerator's way, wherever the program runs."""
+    """Replace `jax.lax.platform_dependent` by the accelerator's way, wherever the program runs."""
     return default(*args)

@@ -50,7 +50,7 @@ CASES = {  # config and environment; the configs say all that a default could ch
 
 
 def circumstances():
-    """What the bits depend on beside the config."""
+    """Return the circumstances that the bits depend on beside the config."""
     cpu = pathlib.Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
     found = {name: re.search(rf"^{name}\s*: (.*)$", cpu, re.MULTILINE) for name in ("model name", "flags")}
     model, features = (match[1] if match else "" for match in found.values())

@@ -38,7 +38,7 @@ def train(**objects):
 
 
 def traced(**objects):
-    """What is refused when an update is traced, before anything is compiled."""
+    """Return a case that is refused when an update is traced, before anything is compiled."""
     return lambda: jax.eval_shape(purerl.make_train(purerl.PPOConfig(total_timesteps=512), **objects), jax.random.key(0))
 
 

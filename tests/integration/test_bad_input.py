@@ -28,7 +28,7 @@ def ids(cases):
 
 @pytest.fixture(scope="module")
 def traced_seconds():
-    """What it takes this machine to trace an update, of which compiling takes ten times as long."""
+    """Measure how long this machine traces an update, of which compiling takes ten times as long."""
 
     def once():
         start = time.thread_time()
@@ -41,7 +41,7 @@ def traced_seconds():
 
 @pytest.fixture
 def no_collection():
-    """What the tests before left to be collected takes up to a second, whenever Python chooses."""
+    """Prevent Python from collecting what earlier tests left, which takes up to a second."""
     gc.disable()
     yield
     gc.enable()

@@ -38,7 +38,7 @@ EMPTY = {(probe, kind) for probe in ("TimeLimit", "BothFlags", "FinalObs") for k
 
 
 def trained(probe, kind="discrete"):
-    """What five trained seeds say of some observations: for each, `(right [5, 2], value [5])`.
+    """Return the outputs of five trained seeds for some observations: for each, `(right [5, 2], value [5])`.
 
     `right` is the probability of the right action, for target 0 and 1; of real actions, 1 less the distance from it.
     """
@@ -92,7 +92,7 @@ def test_value_is_discounted(kind):
 
 
 def is_right(rightness, target, kind):
-    """Whether the policy takes the right action: with probability 0.95, or with a mean close to it."""
+    """Return True if the policy takes the right action: with probability 0.95, or with a mean close to it."""
     return rightness[:, target] >= (0.9 if KINDS[kind][0] == "box" else 0.95)
 
 

@@ -204,7 +204,7 @@ def _rates(cfg, divergences):
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0, 0.0])
 def test_no_ratio_is_infinite(advantage):
-    """Where the clip wins the gradient is 0; where it does not, it still leads back, however far the policy went."""
+    """Bound ratios: where the clip wins the gradient is 0; elsewhere it leads back, however far the policy went."""
     of = lambda log_prob: losses.clipped_surrogate(log_prob, jnp.float32(0), jnp.float32(advantage), jnp.float32(0.2))
     for log_ratio in (19.0, 89.0, 1e9, -1e9):
         loss, gradient = jax.value_and_grad(of)(jnp.float32(log_ratio))
@@ -440,7 +440,7 @@ def test_another_environments_parameters_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_script_may_be_imported_as_a_module(tmp_path, fresh_python):
-    """What `__main__` defined is the same object where a notebook imports it."""
+    """Import a script as a notebook does: what `__main__` defined is the same object where a notebook imports it."""
     (tmp_path / "mine.py").write_text(
         "import purerl, tests.helpers.probes\nclass Mine(tests.helpers.probes.Varied): pass\n"
         "if __name__ == '__main__':\n    from tests.helpers.tiny import CFG\n"

@@ -24,7 +24,7 @@ def test_the_interquartile_mean_is_that_of_the_middle_half():
 
 
 def test_the_interval_covers_the_mean():
-    """Of 200 samples of 8 from a normal distribution, 95 % of intervals contain its mean; a bootstrap of 8 somewhat fewer."""
+    """Draw 200 samples of 8 from a normal distribution: 95 % of intervals contain its mean; a bootstrap of 8 somewhat fewer."""
     rng = np.random.default_rng(0)
     spans = [interval(rng.normal(size=8), resamples=500) for _ in range(200)]
     assert 0.82 < np.mean([low <= 0 <= high for low, high in spans]) < 0.98
@@ -94,7 +94,7 @@ def test_nothing_is_recorded_unasked(monkeypatch):
 
 
 def test_steps_and_seconds_to_a_threshold():
-    """Of three seeds: at the third of four parts, from the first on, and never."""
+    """Reach it with three seeds: at the third of four parts, from the first on, and never."""
     curves = [[10, None, 480, 500], [475, 10, 10, 10], [None, 100, 200, 300]]
     row = {"startup": 7.0, "seconds": [3.0, 5.0], "curves": curves}
     steps, seconds = peers_tasks.reached(row, "CartPole-v1", points=4)
@@ -118,7 +118,7 @@ def test_the_table_of_peers(tmp_path, monkeypatch):
 
 
 def test_a_peer_has_the_settings_that_are_better_for_it(monkeypatch):
-    """By the tuning seeds; purerl has its preset or what was tuned for it."""
+    """Choose by the tuning seeds; purerl has its preset or what was tuned for it."""
     score = lambda settings, seeds: {
         "scores": [settings.get("learning_rate", settings.get("lr")) * (seed - 99) for seed in seeds],
         "curves": [[]] * len(seeds),
@@ -215,7 +215,7 @@ def test_the_counts_of_a_program():
 
 @pytest.mark.long
 def test_programs_counted_anew():
-    """In an environment of its own beside the tests, which is made if it is not there: 6 GB."""
+    """Count in an environment of its own beside the tests, which is made if it is not there: 6 GB."""
     home = tables.ROOT / ".venv-programs"
     if not home.exists():
         subprocess.run([sys.executable, "-m", "venv", home], check=True)

@@ -170,13 +170,13 @@ def in_vmap(cfg, make, run):
 
 
 def in_a_sweep(cfg, make, run):
-    """As `purerl.sweep` and `purerl.tune` make their programs, up to what they compile."""
+    """Trace as `purerl.sweep` and `purerl.tune` make their programs, up to what they compile."""
     (program,) = purerl.sweep(cfg, {"lr": [1e-3, 1e-2]}).programs()
     Trainer(program.cfg, 0, 1, False, make(), 1).evaluation(2)
 
 
 def in_an_evaluation(cfg, make, run):
-    """With levels, an evaluation makes the environments again."""
+    """Trace an evaluation, which makes the environments again where there are levels."""
     train = purerl.make_train(cfg, **make())
     return jax.eval_shape(lambda state: train.evaluate(state, KEY, 2), jax.eval_shape(train.init, KEY))
 
@@ -214,7 +214,7 @@ def test_swept_bounds_are_not_checked():
 
 
 def test_bounds_are_checked_inside_a_trace():
-    """What is known stays known there, so that what cannot work is refused."""
+    """Keep what is known inside a trace, so that what cannot work is refused."""
     wrong = {"env": simulator.simulator._replace(action_space=bounds(1.0, 1.0))}
     with pytest.raises(purerl.ConfigError, match="needs low < high"):
         in_jit(CFG, lambda: wrong, acted)

@@ -175,7 +175,7 @@ def test_adam_counts_every_gradient_step():
 
 @pytest.mark.slow
 def test_minibatch_steps_add_up_to_the_full_gradient():
-    """With plain gradient descent and a tiny rate, an epoch of M minibatches moves as far as M steps on the whole batch."""
+    """Descend plainly at a tiny rate: an epoch of M minibatches moves as far as M steps on the whole batch."""
     cfg = PPOConfig(**PLAIN, advantage_norm="none")
     env = make_env("CartPole-v1", (), {})
     network = actor_critic(cfg, env.observation_space, env.action_space)

@@ -126,7 +126,7 @@ CELLS_OF_FLAX = {"gru": (GRU(5), nn.GRUCell(5), gru_of_flax), "lstm": (LSTM(5), 
 
 @pytest.mark.parametrize("kind", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_the_gradient_is_that_of_flax_by_plain_differentiation(kind):
-    """Of parameters, carry and inputs, over steps at which episodes begin."""
+    """Compare gradients of parameters, carry and inputs, over steps at which episodes begin."""
     cell, theirs, as_theirs = CELLS_OF_FLAX[kind]
     carry = jax.random.normal(jax.random.key(1), (4, 5))
     carry = (carry, 2 * carry) if kind == "lstm" else carry
@@ -187,7 +187,7 @@ def combinations(*lengths):
 
 @combinations(0, 8, 1, 2)
 def test_the_ratio_is_one_across_episodes(kind, length):
-    """With a rate of 0; episodes of 1 to 5 steps, so that a rollout of 16 has more than three ends."""
+    """Train at a rate of 0, with episodes of 1 to 5 steps, so that a rollout of 16 has more than three ends."""
     cfg = REMEMBERS.replace(memory=kind, sequence_length=length, lr=0.0, lr_final=0.0, normalize_obs=True)
     metrics = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)
     assert (metrics["episodes"] > 4 * 3).all()

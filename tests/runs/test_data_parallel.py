@@ -103,7 +103,7 @@ def on_devices(cfg, count, updates):
 
 
 def shareable(cfg, count):
-    """With minibatches that so many devices can have equal shares of."""
+    """Return a config whose minibatches so many devices can share equally."""
     if cfg.num_envs // count % MINIBATCHES and cfg.minibatches == "env":
         cfg = cfg.replace(minibatches="flat")
     if cfg.memory != "none" and count == 8:
@@ -231,7 +231,7 @@ def test_devices_evaluate_episodes_of_their_own(count):
 
 @pytest.mark.slow
 def test_evaluations_are_over_the_episodes_of_all_devices():
-    """Those of `data_parallel`, of a run, and the means that `fit` reports."""
+    """Compare evaluations of `data_parallel`, of a run, and the means that `fit` reports."""
     runs = Trainer(PPO, 0, 1, False, {"env": Varied()}, 2)
     state = runs.init()
     spread, whole = purerl.data_parallel(runs.train, mesh()), jax.device_put(state, jax.local_devices()[0])

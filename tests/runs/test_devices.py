@@ -41,7 +41,7 @@ def test_any_number_of_seeds(count, alone):
 
 @pytest.mark.slow
 def test_exact_rows_have_the_bits_of_their_run_alone(fresh_python):
-    """As users compile: with the flags of these tests XLA fuses the first operations of a row with what picks it."""
+    """Compile as users do: with the flags of these tests XLA fuses the first operations of a row with what picks it."""
     code = """
 import jax, purerl
 purerl.use_cores()

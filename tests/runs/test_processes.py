@@ -251,7 +251,7 @@ def test_what_is_wrong_with_a_job_is_said(job, tmp_path):
 
 @pytest.mark.long
 def test_twenty_kills_of_a_job_lose_nothing(job, tmp_path, record_fault):
-    """Of one or both processes, at any moment; most while a checkpoint is written."""
+    """Kill one or both processes at any moment, most while a checkpoint is written."""
 
     flags, steps = ("--devices-per-run", "2", "--save-every", "1", "--keep", "2", "--num-seeds", "1"), str(128 * 400)
     rng, during, kills = random.Random(0), 0, 0

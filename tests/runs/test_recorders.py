@@ -181,7 +181,7 @@ def test_what_is_refused_begins_no_run_of_weights_and_biases(wandb):
 
 
 def test_a_csv_goes_on_under_names_with_commas(tmp_path):
-    """Those of a batch of configs have them: `value_loss/config 0, seed 3`."""
+    """Name columns as a batch of configs does: `value_loss/config 0, seed 3`."""
     for updates in (1, 2):
         rows = Csv(tmp_path / "metrics.csv")
         rows.begin(SimpleNamespace(updates=updates - 1))

@@ -26,7 +26,7 @@ else:
 
 
 def run_killed(kind, directory, kills, seed=0):
-    """What a sweep or a study gives that is killed so many times, and how often it was killed before it ended."""
+    """Return the output of a sweep or study that is killed so many times, and the kills before it ended."""
     command, rng, killed = [sys.executable, "-c", KILLED, kind, str(directory)], random.Random(seed), 0
     while killed < kills:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -46,7 +46,7 @@ def run_killed(kind, directory, kills, seed=0):
 
 @pytest.mark.long
 def test_a_kill_loses_nothing(tmp_path):
-    """Of a study, whose batches are sweeps."""
+    """Kill a study, whose batches are sweeps."""
     assert run_killed("study", tmp_path / "killed", 1)[0] == run_killed("study", tmp_path / "whole", 0)[0]
 
 

@@ -188,7 +188,7 @@ def test_results_are_ranked_by_their_returns(trained):
 @pytest.mark.slow
 @pytest.mark.as_users
 def test_every_row_has_the_bits_of_its_run_alone(trained):
-    """As users compile: without optimisation XLA sums in another order where a program has more in it."""
+    """Compile as users do: without optimisation XLA sums in another order where a program has more in it."""
     _, result = trained
     cfg, row = result.sweep.configs[5], result.results[1].run.select(config=2, seed=4)
     assert result.programs[1].places[2] == 5
@@ -333,7 +333,7 @@ def test_two_sweeps_do_not_plan_in_one_directory(tmp_path):
 
 
 def test_what_is_not_swept_is_no_argument_of_the_program():
-    """So that what is off costs nothing in a sweep either."""
+    """Keep what is off free of cost in a sweep, too."""
     same = jax.vmap(lambda lr: SHORT.replace(lr=lr))(np.float32([1e-3, 1e-2]))  # with all leaves as arrays
     assert Trainer(same, 0, 1, False, {"env": Varied()}, 1).cfgs.keys() == {"lr"}
     made = SHORT.replace(lr=np.float32([1e-3, 1e-2]), gamma=np.float32([0.99, 0.99]))

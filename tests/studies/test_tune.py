@@ -99,7 +99,7 @@ def test_narrow_ranges_have_many_points():
 
 
 def untrained(score):
-    """In place of `Study._train`: each trial has the score of its point at every rung."""
+    """Replace `Study._train`: each trial has the score of its point at every rung."""
     return lambda self, batch: (batch._replace(scores=tuple((score(point),) for point in batch.points)), [])
 
 
@@ -114,7 +114,7 @@ class NeverStops(optuna.pruners.BasePruner):
 
 
 def scored_by(scores, diverged=()):
-    """In place of `Study._train`: each trial has the scores of its rate, at every rung."""
+    """Replace `Study._train`: each trial has the scores of its rate, at every rung."""
 
     def train(self, batch):
         lost = tuple(n for n, point in zip(batch.trials, batch.points, strict=True) if point["lr"] in diverged)
@@ -186,7 +186,7 @@ def test_of_equally_good_trials_noisy_ones_go_on_no_more_often():
 
 
 def test_new_trials_are_drawn_where_those_before_were_good(monkeypatch):
-    """Those that wait for their next rung count, and do so as good ones: without them there would be random draws alone."""
+    """Count trials that wait for their next rung, as good ones: without them there would be random draws alone."""
     values = {"lr": Range(1e-4, 1e-2, log=True), "gamma": Range(0.9, 1.0), "gae_lambda": Range(0.8, 1.0)}
     far = lambda point: (
         abs(math.log10(point["lr"] / 2.5e-3)) / 2 + abs(point["gamma"] - 0.98) / 0.1 + abs(point["gae_lambda"] - 0.9) / 0.2
