@@ -136,9 +136,8 @@ def _info_shapes(environments: VectorEnvironments) -> dict[str, tuple[int, ...]]
     found = {}
     with contextlib.closing(environments):
         for _ in environments.explore(PROBED):
-            rows = environments.told | environments.told.get(
-                "final_info", {}
-            )  # of a reset in the same step, the last info of an episode is apart
+            told = environments.told
+            rows = told | told.get("final_info", {})  # after a reset in the same step the last info of an episode is there
             first = {name: x[0] for name, x in rows.items() if name[0] != "_" and isinstance(x, np.ndarray)}
             found |= {name: np.shape(x) for name, x in first.items() if np.ndim(x) <= 1 and np.asarray(x).dtype.kind in "biuf"}
     return found

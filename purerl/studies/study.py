@@ -38,7 +38,7 @@ class Study:
         search, trainer: of its trials.
         home: its directory, or None.
         search_hours: as `tune` takes them.
-        limit: a function that gives what ends it before its time, or None.
+        limit: a function that returns the reason to end early, or None.
     """
 
     def __init__(
