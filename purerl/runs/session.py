@@ -123,7 +123,9 @@ class Session:
 
     def _loop(self, stop: Stop) -> None:
         asked, raises, last = self.asked, self.asked.on_nonfinite == "raise", self.plan.num_updates
-        watch = MetricWatch(self.runs.labels, self.plan.batch_size, self.updates)
+        cfg = asked.cfg
+        clip = None if cfg.value_clip == "none" or cfg.normalize_value else float(np.max(cfg.value_clip_eps))
+        watch = MetricWatch(self.runs.labels, self.plan.batch_size, self.updates, clip)
         length, saved_at, start, done = 1, time.monotonic(), time.perf_counter(), False
         while not done:
             before = time.perf_counter()

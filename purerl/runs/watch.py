@@ -1,4 +1,4 @@
-"""Warnings and errors for what the metrics of a run count as wrong: numbers that are not finite, and action masks."""
+"""Warnings and errors for what the metrics of a run tell: numbers that are not finite, action masks, values far from returns."""
 
 import warnings
 from typing import Any
@@ -10,8 +10,9 @@ from purerl.core.masks import VALUES
 from purerl.runs.processes import is_first
 
 ENOUGH = 10  # updates after which a share of them is judged
-RESETS, SKIPS = "resets", "skips"
+RESETS, SKIPS, FAR_VALUES = "resets", "skips", "far values"
 SHARE = 0.1  # of updates, that may be skipped without a warning
+SETTLED, FAR = 100, 5  # updates after which values are judged; errors in units of what the value clip lets a value move by
 MASKS = {  # metrics that are 0 unless the environment is wrong
     "empty_masks": "observations have an action mask without a valid action, and any action was taken; purerl.check_env tells",
     "malformed_masks": f"observations have an action mask with values other than 0 and 1. {VALUES[:1].upper()}{VALUES[1:]}",
@@ -19,18 +20,21 @@ MASKS = {  # metrics that are 0 unless the environment is wrong
 
 
 class MetricWatch:
-    """Read the metrics of each chunk, and warn once of each kind: environments that were reset, skipped updates, wrong masks.
+    """Read the metrics of each chunk, and warn once of each kind.
+
+    The kinds: environments that were reset, skipped updates, wrong masks, and values that the value clip holds far from returns.
 
     Args:
         labels: of the runs.
         batch_size: steps of one update of one run.
         updates: before the first chunk.
+        value_clip: the range of the value clip, in units of the return; None without a clip.
     """
 
-    def __init__(self, labels: tuple[str, ...], batch_size: int, updates: int):
-        self._labels, self._batch_size, self._began = labels, batch_size, updates
+    def __init__(self, labels: tuple[str, ...], batch_size: int, updates: int, value_clip: float | None = None):
+        self._labels, self._batch_size, self._began, self._value_clip = labels, batch_size, updates, value_clip
         self._skipped = np.zeros(len(labels), np.int64)
-        self._warned = set() if is_first() else {RESETS, SKIPS, *MASKS}  # the other processes have the same to say
+        self._warned = set() if is_first() else {RESETS, SKIPS, FAR_VALUES, *MASKS}  # the other processes have the same to say
 
     def __call__(self, rows: dict[str, Any], updates: int, last: bool, raises: bool) -> None:
         """Judge a chunk.
@@ -48,6 +52,8 @@ class MetricWatch:
             if count := int(np.sum(rows[name].total)):
                 self._warned.add(name)
                 warnings.warn(f"{name}: {count:,} {MASKS[name]}", stacklevel=3)
+        if self._value_clip is not None and updates >= SETTLED and "value_loss" in rows:
+            self._judge_values(np.sqrt(2 * np.atleast_2d(rows["value_loss"].read())[:, -1]), updates)
         counts = {name: np.atleast_2d(x.total) for name, x in rows.items() if name.startswith("nonfinite")}
         if any(x.any() for name, x in counts.items() if name.startswith("nonfinite/")):
             self._judge_resets(counts, updates, raises)
@@ -73,6 +79,17 @@ class MetricWatch:
             ended = f"in {resets[run, place]} of its {self._batch_size} steps the environment was reset, with a reward of 0"
             then = left_out if name.startswith("info/") else ended
             warnings.warn(f"{at} is not finite, or above 1e18; {then}. The metrics nonfinite/... count it", stacklevel=4)
+
+    def _judge_values(self, errors: np.ndarray, updates: int) -> None:
+        """Warn if values `[runs]` err by more than all updates could have moved them: about the range of the clip in each."""
+        run = int(np.argmax(np.nan_to_num(errors)))
+        if FAR_VALUES not in self._warned and errors[run] > FAR * self._value_clip * updates:
+            self._warned.add(FAR_VALUES)
+            text = (
+                f"{self._labels[run]}: after {updates} updates the values err by {errors[run]:,.0f}, and the value clip lets them"
+            )
+            hint = "normalize_reward=True scales the returns; value_clip='none' lets values follow at once"
+            warnings.warn(f"{text} move by about {self._value_clip:g} an update; {hint}", stacklevel=4)
 
     def _judge_skips(self, updates: int) -> None:
         run = int(np.argmax(self._skipped))
