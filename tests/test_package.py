@@ -1,4 +1,4 @@
-"""What the package promises as a whole: its floors, its imports, its documentation."""
+"""The package as a whole: layers, imports, documentation, habits."""
 
 import ast
 import graphlib
@@ -131,6 +131,14 @@ def test_every_public_thing_is_documented():
             public = isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
             one_liner = public and isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno <= 3
             assert not public or one_liner or ast.get_docstring(node), f"{name}.{node.name}"
+
+
+def test_docstrings_name_their_subject_at_once():
+    openers = re.compile(r"(What|Whether|That|Which|Of|Those|These|So many|How many|As in|None)\b")
+    for path in (path for folder in (ROOT, ROOT.parent / "tests") for path in folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                assert not openers.match(ast.get_docstring(node) or ""), (path, getattr(node, "name", "module"))
 
 
 def test_only_public_names_show():

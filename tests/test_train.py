@@ -1,4 +1,4 @@
-"""What a user does with `make_train`: jit, vmap over seeds and configs, plan, policy, evaluate."""
+"""`make_train` as a user calls it: jit, vmap over seeds and configs, plan, policy, evaluate."""
 
 import dataclasses
 import math

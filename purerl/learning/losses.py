@@ -16,7 +16,7 @@ MAX_LOG_RATIO = np.float32(20)  # a ratio of 5e8: far beyond any clip, and its s
 
 
 def probability_ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
-    """Compute `exp(log_prob - old_log_prob)`, at most `exp(20)`. Its gradient does not vanish beyond. `[...]`"""
+    """Compute `exp(log_prob - old_log_prob)`, `[...]`, at most `exp(20)`. Its gradient does not vanish beyond."""
     d = log_prob - old_log_prob
     return jnp.exp(jnp.where(d > MAX_LOG_RATIO, MAX_LOG_RATIO + (d - jax.lax.stop_gradient(d)), d))
 

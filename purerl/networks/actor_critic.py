@@ -33,7 +33,9 @@ HEAD_GAINS = {"policy": 0.01, "value": 1.0, "aux_value": 1.0, "advantage": 1.0}
 def actor_critic(
     cfg: OnPolicyConfig, observation_space: PyTree, action_space: Space, torso: Any = None, memory: Any = None
 ) -> Network:
-    """Return the network a config describes. Groups of parameters:
+    """Return the network a config describes.
+
+    The groups of its parameters:
 
         arch            groups                           the value's gradient reaches
         separate, dual  policy, value                    its own torso and memory ("37 details", number 13)
@@ -224,7 +226,6 @@ def _gain(cfg: OnPolicyConfig, own_memory: bool) -> Callable[[str], float | None
 
     None for those that begin as the user made them: in a memory, and in a torso of two functions.
     """
-
     in_torso = math.sqrt(2) if cfg.init == "orthogonal" else 1.0  # not in `gain`, which outlives a trace of the config
 
     def gain(path):

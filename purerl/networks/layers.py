@@ -159,7 +159,7 @@ class OfAction(struct.PyTreeNode):
     weight: jax.Array
 
     def __call__(self, action: jax.Array) -> jax.Array:
-        """Return `action: [*batch, d]`, encoded as its distribution does. `[*batch]`"""
+        """Return the function `[*batch]` at `action [*batch, d]`, encoded as its distribution does."""
         return self.constant + (self.weight * action).sum(-1)
 
 

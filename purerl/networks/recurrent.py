@@ -50,7 +50,7 @@ def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 class GRU(nn.Module):
-    """A gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), its reset gate applied after the product as in cuDNN:
+    """A gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), its reset gate applied after the product as in cuDNN.
 
         r = sigmoid(x W_r + b_r + h U_r)
         z = sigmoid(x W_z + b_z + h U_z)
@@ -84,7 +84,7 @@ class GRU(nn.Module):
 
 
 class LSTM(nn.Module):
-    """A long short-term memory (Hochreiter & Schmidhuber 1997):
+    """A long short-term memory (Hochreiter & Schmidhuber 1997).
 
         i, f, o = sigmoid(x W + b + h U),    g = tanh(x W_g + b_g + h U_g)
         c' = f * c + i * g
@@ -118,7 +118,7 @@ LONGEST_MEMORY = 128.0  # steps, as a minimal GRU begins
 
 
 class MinGRU(nn.Module):
-    """A minimal gated recurrent unit (Feng et al. 2024, arXiv:2410.01201), whose gate and candidate read the input alone:
+    """A minimal gated recurrent unit (Feng et al. 2024, arXiv:2410.01201), whose gate and candidate read the input alone.
 
         z = sigmoid(x W_z + b_z)
         h' = (1 - z) * h + z * (x W_h + b_h)

@@ -61,8 +61,9 @@ Values = Range | tuple  # what a field is to try
 
 
 def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Values]:
-    """Return the values of a flag of the command line: "lr=1e-4,3e-4", "hidden=64x64,256x256", "memory_inputs=action+reward"
-    or "lr=1e-5:1e-2:log".
+    """Return the values that a flag of the command line gives each field.
+
+    Forms: "lr=1e-4,3e-4", "hidden=64x64,256x256", "memory_inputs=action+reward" and "lr=1e-5:1e-2:log".
 
     Raises:
         ConfigError: a text that is none of these, or a value that its field cannot have.

@@ -1,4 +1,4 @@
-"""What presets were chosen from; every score that chose is kept in `choices.json`.
+"""The candidates that presets were chosen from; `choices.json` keeps every score that chose.
 
 python -m tests.benchmarks.choices ENV ... --record      the candidates that have no score yet
 

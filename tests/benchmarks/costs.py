@@ -1,4 +1,4 @@
-"""What a memory, phases, a ring and curiosity cost next to plain PPO of the same sizes: CartPole, 4 environments x 128 steps.
+"""The costs of a memory, phases, a ring and curiosity beside plain PPO of the same sizes: CartPole, 4 x 128.
 
     python -m tests.benchmarks.costs [NAME ...]
 

@@ -37,7 +37,7 @@ TURNS = 3
 
 
 def peer(python, cfg, seeds, scored, threads=2):
-    """What Stable-Baselines3 does with the settings of a config: seconds and scores of each seed."""
+    """Train Stable-Baselines3 with the hyperparameters of a config; return seconds and scores of each seed."""
     work = {
         "program": "Stable-Baselines3",
         "env": cfg.env.removeprefix("gymnasium/"),

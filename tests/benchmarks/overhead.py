@@ -1,4 +1,4 @@
-"""What `fit` costs next to `jax.jit(train)`: with checkpoints every 30 s, JSON lines, CSV and TensorBoard, in steady state.
+"""The cost of `fit` beside `jax.jit(train)`: with checkpoints every 30 s, JSON lines, CSV and TensorBoard, in steady state.
 
     python -m tests.benchmarks.overhead
 

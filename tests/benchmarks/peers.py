@@ -101,7 +101,7 @@ def preset(env):
 
 
 def tuned(env):
-    """What the tuner finds for a task; an adaptive rate, which pays in long trainings, is not among it."""
+    """Tune a task, without an adaptive rate, which pays in long trainings."""
     cfg = preset(env).replace(lr_schedule="linear")
     options = {"trials": TRIALS, "at_once": 8, "num_seeds": TASKS[env].tuning_seeds, "seed": FIRST_SEED_OF_TRIALS}
     return purerl.tune(cfg, default_ranges(cfg), finalists=2, final_seeds=1, **options).cfg
@@ -169,7 +169,7 @@ PROGRAMS = {
 
 
 def measure(name, env, settings, *, python, path, seeds):
-    """What a program says of training a task, seed after seed in one process.
+    """Train a task in a process of its own, seed after seed; return what the process reports.
 
     Returns:
         startup: seconds before the first step. seconds: of each seed. scores: of each. curves `[seeds, 50]`: the mean return at
@@ -189,7 +189,7 @@ def side_by_side(trained, settings, seeds):
 
 
 def run(python, script, work):
-    """What a script prints last, read as JSON."""
+    """Run a script; return its last line, read as JSON."""
     done = subprocess.run([python, str(HERE / script), json.dumps(work)], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stderr)
@@ -264,7 +264,7 @@ def chosen(name, env, trained):
 
 
 def _mean(scores):
-    """None if one of them is, where no episode ended."""
+    """Return the mean; None if one value is, where no episode ended."""
     return None if None in scores else float(np.mean(scores))
 
 

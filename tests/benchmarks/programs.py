@@ -1,4 +1,4 @@
-"""What an update launches on an H100 and on a TPU v5e, counted on programs compiled for them. Neither is needed.
+"""Kernels, waits and bytes of an update on an H100 and on a TPU v5e, counted without having either.
 
     python3 -m venv .venv-programs && .venv-programs/bin/pip install "jax[cuda13,tpu]==0.10.2" .      (6 GB)
     .venv-programs/bin/python -m tests.benchmarks.programs [NAME ...]
@@ -92,7 +92,7 @@ def counted_peer(name, target, path, python):
 
 
 def beyond(name, target, row):
-    """Which counts are above their ceilings: those for an H100, and on several TPUs 1.05 times what is recorded of one."""
+    """Return the counts above their ceilings: those for an H100, and on several TPUs 1.05 times what is recorded of one."""
     from tests.benchmarks import recording
 
     if target == "h100":

@@ -41,7 +41,7 @@ SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "
 
 
 def mesh_of(target, count=1):
-    """So many described devices: `h100`, or `v5e`."""
+    """Return a mesh of described devices: `h100`, or `v5e`."""
     if target == "h100":
         topology = topologies.get_topology_desc(platform="cuda", target_config=H100, topology=f"1x1x{count}")
     else:
@@ -146,7 +146,7 @@ def _bound(computations, rest):
 
 
 def _count(computations, name, loops, times=1):
-    """What one run of a computation launches."""
+    """Count the kernels, waits and bytes of one run of a computation."""
     total = collections.Counter()
     of_loops = iter(_whiles(computations, name))
     sizes = {made: _size(kind) for _, _, kind, made in computations[name]}

@@ -1,4 +1,4 @@
-"""What benchmarks keep: JSON files beside this one, written by a command with `--record` alone, and on a clean commit."""
+"""Records of benchmarks: JSON files beside this one, written by `--record` alone, and on a clean commit."""
 
 import argparse
 import json
@@ -38,7 +38,7 @@ class _OnCleanCommit(argparse.Action):
 
 
 def load(file):
-    """What a file keeps, by name; nothing where there is none yet."""
+    """Return the records of a file by name; an empty dict without the file."""
     path = HERE / file
     return json.loads(path.read_text()) if path.exists() else {}
 
@@ -82,7 +82,7 @@ def circumstances(command):
 
 
 def platform():
-    """What the bits of a run depend on: the compiler, the processor, and how many cores share the work."""
+    """Return what the bits of a run depend on: the compiler, the processor, and how many cores share the work."""
     return f"jaxlib {jaxlib.__version__}, processor {kind_of_processor()}, {cores()} cores"
 
 

@@ -1,4 +1,4 @@
-"""What the scores of gymnax's environments are compared with, and the optima that can be computed.
+"""Published scores of gymnax's environments, and the optima that can be computed.
 
 python -m tests.benchmarks.references          the optima, in seconds
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Reference(NamedTuple):
-    """What a score is compared with.
+    """A score to compare with, and its source.
 
     published: what gymnax publishes for its own PPO agent (https://github.com/RobertTLange/gymnax, its table of environments).
     optimum: the highest mean return that can be had.

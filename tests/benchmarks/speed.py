@@ -36,7 +36,7 @@ MANY = GRU | {"num_envs": 64, "num_minibatches": 8, "total_timesteps": 409_600, 
 
 
 class Workload(NamedTuple):
-    """What purerl runs, what the peer runs, the least ratio of their speeds, and the peer."""
+    """The configs of purerl and of the peer, the least ratio of their speeds, and the peer."""
 
     ours: dict
     theirs: dict

@@ -8,7 +8,7 @@ from tests.benchmarks.references import REFERENCES
 
 
 class Case(NamedTuple):
-    """What is trained under a name.
+    """A config that is trained under a name, and how it is tuned and scored.
 
     cfg: its config.
     env: an environment in place of the config's.
@@ -82,7 +82,7 @@ def chains():
 
 
 def corridors():
-    """What is seen at one end of a corridor says which way is right at the other; with 4 M steps the settings of 1 M."""
+    """Remember what was seen at one end of a corridor at the other; with 4 M steps by the hyperparameters of 1 M."""
     cfg = purerl.preset("xminigrid/MiniGrid-DoorKey-5x5").replace(env="xminigrid/MiniGrid-MemoryS8", total_timesteps=1_000_000)
     memories = {
         "GRU": cfg,

@@ -31,7 +31,7 @@ FIXED |= {"UPDATE_EPOCHS": 4, "ANNEAL_LR": True, "DEBUG": False}
 
 
 class Space(NamedTuple):
-    """What it reads of a space."""
+    """The attributes of a space that purejaxrl reads."""
 
     n: int = 0
     shape: tuple = ()

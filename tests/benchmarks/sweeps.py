@@ -73,7 +73,7 @@ def speed(total_timesteps=100_000):
 
 
 def tuned(task, minutes, random):
-    """What a search of so many minutes finds for a task from the defaults, scored on seeds 0 - 7 as presets are."""
+    """Search for some minutes from the defaults; score the result on seeds 0 - 7, as presets are."""
     import optuna
 
     purerl.use_cores()

@@ -20,7 +20,7 @@ INF = np.inf
 
 
 class Doors:
-    """Of three doors one is open, another in each step; the reward is 1 for it. `mask` is made of the open one's index."""
+    """Pay 1 for the one open door of three, another in each step. `mask` is made of its index."""
 
     action_space, max_steps = purerl.Discrete(3), 6
 

@@ -1,4 +1,4 @@
-"""What an accelerator computes in another way than a CPU: both ways on this machine."""
+"""Computations that an accelerator does in another way than a CPU: both ways on this machine."""
 
 import jax
 import jax.numpy as jnp

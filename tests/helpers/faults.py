@@ -49,7 +49,7 @@ def wait_for(condition, process):
 
 
 def trained(name, directory, updates=30, **options):
-    """A run that writes every file there is."""
+    """Train a run that writes every file there is."""
     home = pathlib.Path(directory)
     files = (JsonLines(home / "metrics.jsonl"), Csv(home / "metrics.csv"), TensorBoard(home / "tensorboard"))
     cfg = CONFIGS[name]().replace(total_timesteps=64 * updates)
@@ -59,7 +59,7 @@ def trained(name, directory, updates=30, **options):
 
 
 def result_of(result, directory):
-    """The hash of all that a run gives: state, metrics, evaluations, and each run's best state."""
+    """Return the hash of all that a run gives: state, metrics, evaluations, and each run's best state."""
     best = purerl.load(directory, best=True, env=Varied())
     table = json.dumps({name: x.tolist() for name, x in result.evaluations.items()})
     parts = (digest(result.state), digest(result.metrics), table, digest(best.state.params), str(getattr(best, "finished", "")))
@@ -160,7 +160,7 @@ print("result:", result_of(result, directory))
 
 
 def started(code, directory, name="ppo", mode="raise", at=0):
-    """A process that runs one of these scripts."""
+    """Start a process that runs one of these scripts."""
     # A cache of compiled programs would fill with the disk, and JAX would say so.
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "2", "PURERL_CACHE": "off"}
     if code is WHOLE:
@@ -204,7 +204,7 @@ OURS = ("could not be saved to", "could not be written", "cannot be written to",
 
 
 def only_recorders(lines):
-    """Recorders never end a run: where the disk filled for the last file of one, there was nothing left to end."""
+    """Return True if recorders alone complained: they never end a run, so a disk that they filled last ended nothing."""
     return all("the recorder" in line for line in lines)
 
 
@@ -212,7 +212,7 @@ def only_recorders(lines):
 
 
 def flipped(data, bit=None):
-    """Bytes with one bit of them changed, the middle one's fifth by default."""
+    """Return bytes with one bit flipped, by default the fifth of the middle byte."""
     place, bit = divmod(len(data) // 2 * 8 + 4 if bit is None else bit, 8)
     return data[:place] + bytes([data[place] ^ (1 << bit)]) + data[place + 1 :]
 

@@ -15,7 +15,7 @@ NOTEBOOKS = sorted((pathlib.Path(__file__).parent.parent.parent / "notebooks").g
 
 
 def executed(path, folder, seconds):
-    """The notebook after it ran in a folder, without the times and counts that differ from run to run."""
+    """Run a notebook in a folder; return it without the times and counts that differ from run to run."""
     notebook = read(path, NO_CONVERT)
     NotebookClient(notebook, timeout=seconds, resources={"metadata": {"path": str(folder)}}, record_timing=False).execute()
     for cell in notebook.cells:

@@ -76,7 +76,7 @@ class Probe(Environment):
         return (action == right_action(self.kind, target)).astype(jnp.float32).mean()
 
     def goes(self, action):
-        """An action as 0 or 1."""
+        """Return an action as 0 or 1."""
         first = action if self.kind == "discrete" else action[0]
         return (first > 0).astype(jnp.int32)
 
@@ -244,7 +244,7 @@ class Rich(Varied):
 
 
 def acting(probe, kind):
-    """The same probe with actions of another kind."""
+    """Return the same probe with actions of another kind."""
     return type(kind + probe.__name__, (probe,), {"kind": kind})
 
 

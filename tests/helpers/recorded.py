@@ -60,7 +60,7 @@ def circumstances():
 
 
 def params(name):
-    """The parameters of a config after three updates, one after the other: `[numbers]` float32."""
+    """Return the parameters of a config after three updates, concatenated: `[numbers]` float32."""
     cfg, env = CASES[name]
     run = lambda cfg, key: purerl.make_train(cfg, env=env())(key).state.params
     if np.ndim(cfg.lr):
@@ -75,7 +75,7 @@ def digest(numbers):
 
 
 def recorded():
-    """The hashes by circumstances and name, and the numbers by name."""
+    """Return the hashes by circumstances and name, and the numbers by name."""
     path = HERE / "hashes.json"
     hashes = json.loads(path.read_text()) if path.exists() else {}
     if not (HERE / "params.npz").exists():

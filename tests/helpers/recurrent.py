@@ -8,7 +8,7 @@ from purerl.networks.distributions import Categorical
 
 
 def running_sum(num_actions, width):
-    """The memory is the sum of the observations of this episode; policy and value are linear in it."""
+    """Return a network whose hidden state sums the observations of an episode; policy and value are linear in it."""
 
     def init(key, obs):
         key_policy, key_value = jax.random.split(key)

@@ -31,12 +31,12 @@ def learner(cfg, network=None):
 
 
 def at(tree, index):
-    """The part of every leaf at this index."""
+    """Return the part of every leaf at this index."""
     return jax.tree.map(lambda x: x[index], tree)
 
 
 def digest(tree):
-    """SHA-256 over the path, dtype, shape and bytes of every leaf."""
+    """Return the SHA-256 over the path, dtype, shape and bytes of every leaf."""
     sha = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         is_key = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -43,7 +43,7 @@ def traced(**objects):
 
 
 def advantages(change):
-    """An estimator whose result is changed."""
+    """Trace an estimator whose result is changed."""
     return traced(advantage=lambda steps, cfg: change(purerl.advantages.gae(steps, cfg.gamma, cfg.gae_lambda)))
 
 
@@ -52,7 +52,7 @@ def paid(reward):
 
 
 def choosing(space, policy):
-    """A network whose policy is for other actions than the environment's."""
+    """Return a training whose policy is for other actions than the environment's."""
     spaced = type("Spaced", (probes.Constant,), {"action_space": lambda self, params=None: space})()
     init = lambda key, obs: {"policy": jnp.zeros(3), "value": jnp.zeros(3)}
     apply = lambda params, carry, obs, first: (outputs(first, policy(first.shape)), carry)
@@ -271,7 +271,7 @@ def plain_field():
 
 
 def own_class(**fields):
-    """A class of configs with one more field, each a value, or a type and a value."""
+    """Return a class of configs with more fields, each a value, or a type and a value."""
     typed = {name: x for name, x in fields.items() if isinstance(x, tuple)}
     plain = {name: x[1] if name in typed else x for name, x in fields.items()}
     notes = {name: kind for name, (kind, _) in typed.items()}
@@ -287,12 +287,12 @@ class Returning(nn.Module):
 
 
 def returning(outputs, env="CartPole-v1"):
-    """A module that returns this of its features `[L, N, 4]`."""
+    """Return a training whose module maps its features `[L, N, 4]` by this function."""
     return lambda: purerl.make_train(purerl.PPOConfig(env=env), network=purerl.from_linen(Returning(outputs)))
 
 
 def own_env(**changes):
-    """A `purerl.Environment` of which parts are changed, and values of its steps."""
+    """Return a `purerl.Environment` with some parts changed, and values of its steps."""
     parts = {name: changes.pop(name) for name in list(changes) if name in purerl.Environment._fields}
     step = lambda *args: simulator.step(*args).replace(**changes)
     return simulator.simulator._replace(**{"step": step} | parts)

@@ -1,1 +1,1 @@
-"""What researchers add from outside, each in a file of under 30 lines, and no copy of ours."""
+"""Researchers' ideas, each in a file of under 30 lines, without a copy of purerl's code."""

@@ -1,4 +1,4 @@
-"""What every run keeps to, whatever it trains: strict modes of JAX, distinct random streams, a fixed point of the state."""
+"""Contracts of every run: strict modes of JAX, distinct random streams, a fixed point of the state."""
 
 import dataclasses
 

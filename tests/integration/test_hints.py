@@ -1,4 +1,4 @@
-"""What an error proposes works, and names what the user meant: values, fields, flags, suites, files."""
+"""Hints of errors work and name what the user meant: values, fields, flags, suites, files."""
 
 import importlib
 import re

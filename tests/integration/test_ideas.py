@@ -1,4 +1,4 @@
-"""What researchers add from outside (`tests/ideas`), in every algorithm, under every transformation, killed and loaded."""
+"""Researchers' ideas from outside (`tests/ideas`), in every algorithm, under every transformation, killed and loaded."""
 
 import importlib
 import pathlib

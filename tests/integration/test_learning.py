@@ -1,4 +1,4 @@
-"""What is learnt: minutes each. `python -m pytest -m slow -s` prints every seed."""
+"""Learning results, minutes each. `python -m pytest -m slow -s` prints every seed."""
 
 import numpy as np
 import pytest

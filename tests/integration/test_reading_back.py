@@ -389,7 +389,7 @@ def test_an_auxiliary_phase_does_not_grow_with_the_environments():
 
 
 class Other(Varied):
-    """Of the same shapes."""
+    """Another state of the same shapes."""
 
     limit = 3
 

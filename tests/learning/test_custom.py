@@ -1,4 +1,4 @@
-"""What a user adds, each in a few lines of their own: an estimator, a policy loss, an environment, a network."""
+"""A user's own estimator, policy loss, environment and network, a few lines each."""
 
 import inspect
 

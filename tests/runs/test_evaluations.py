@@ -1,4 +1,4 @@
-"""What a run leaves behind: evaluations, pictures, and a policy that needs nothing of purerl."""
+"""Evaluations, pictures, and an exported policy that needs nothing of purerl."""
 
 import json
 import shutil
