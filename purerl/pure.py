@@ -230,8 +230,10 @@ def _with_one_clock(update: Callable) -> Callable:
     @one.def_vmap
     def refuse(axis_size: int, is_batched: list[Clock], clock: Clock) -> Any:
         """Refuse an axis. Only `vmap` over a clock that has one calls this, also through `jit` and loops."""
-        hint = "all runs share one: jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
-        raise ConfigError([Problem("state", "its clock has an axis of runs", hint)])
+        hint = (
+            "all runs share one update counter: jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
+        )
+        raise ConfigError([Problem("state", "its update counter has an axis of runs", hint)])
 
     @functools.wraps(update)
     def checked(state: TrainState) -> tuple[TrainState, dict[str, Any]]:

@@ -123,12 +123,12 @@ def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any])
                 continue
             provided = needs is MEMORY and not given.keys().isdisjoint(("memory", "network"))
             if needs is not None and not provided and not needs.holds(cfg, env.action_space):
-                found[name] = Problem(name, value, f"is not read; it needs {needs.text}")
+                found[name] = Problem(name, value, f"has no effect; it needs {needs.text}")
             for argument, x in given.items():
                 partly = (argument == "torso" and isinstance(x, dict)) or (argument == "lr_schedule" and _has_own_rate(cfg, name))
                 partly |= argument == "env" and ":" in cfg.env  # the command line made it of this import path
                 if name in REPLACED.get(argument, ()) and not partly:
-                    found[name] = Problem(name, value, f"is not read; {argument}= takes its place")
+                    found[name] = Problem(name, value, f"has no effect; {argument}= replaces it")
     return list(found.values())
 
 

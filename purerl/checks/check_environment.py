@@ -39,7 +39,7 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) 
     """Report observation entries that the environment does not have, and random actions in an unbounded space."""
     found, space = [], env.observation_space
     if cfg.normalize_obs and all(map(is_index, entries_of(space).values())):
-        found.append(Problem("normalize_obs", True, "the environment's observation is an index, which is no quantity"))
+        found.append(Problem("normalize_obs", True, "observations are categorical and cannot be normalised"))
     there = space if isinstance(space, dict) else {}
     for field in ("action_mask", "critic_obs"):
         name = getattr(cfg, field)
@@ -52,7 +52,7 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) 
     asked = {"warmup_steps": cfg.warmup_steps} | random_steps
     for field, steps in asked.items():
         if steps and not bounded(env.action_space):
-            found.append(Problem(field, steps, "actions without bounds cannot all be drawn alike; use 0"))
+            found.append(Problem(field, steps, "uniform random actions need a bounded action space; use 0"))
     return found
 
 
@@ -69,7 +69,7 @@ def _info_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
 def mask_problem(shape: tuple[int, ...], actions: Space) -> str:
     """Say why an entry of this shape cannot be the mask of these actions; "" if it can."""
     if not (sizes := choices_of(actions)):
-        return f"only choices can be masked, and the action space is {type(actions).__name__}"
+        return f"only discrete actions can be masked; the action space is {type(actions).__name__}"
     return "" if shape == (sum(sizes),) else f"must be one flag for each of {sum(sizes)} actions, not {list(shape)}"
 
 
@@ -118,7 +118,7 @@ def _memory() -> int | None:
 def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count: int) -> None:
     """Raise unless so many devices can have equal shares of the environments, and of every minibatch."""
     if env.host:
-        raise ConfigError([Problem("env", env.name, f"lives on the host, and cannot be spread over {count} devices")])
+        raise ConfigError([Problem("env", env.name, f"runs on the host and cannot be spread over {count} devices")])
     if cfg.num_envs % count:
         near = sorted({max(cfg.num_envs // count, 1) * count, -(-cfg.num_envs // count) * count})
         hint = f"must be divisible by the number of devices, {count}{would_work(near)}"

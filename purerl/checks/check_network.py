@@ -47,7 +47,7 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
     if not isinstance(params, dict):
         found.append(Problem("network", type(params).__name__, "init must return a dict from a group's name to its parameters"))
     elif "value" not in params and surely_holds(cfg.critic_lr_scale, lambda x: x != 1):
-        hint = f"no group of the network's parameters is called 'value', so nothing would learn at it; there are {sorted(params)}"
+        hint = f"it scales the learning rate of the parameter group 'value', and the network's groups are {sorted(params)}"
         found.append(Problem("critic_lr_scale", cfg.critic_lr_scale, hint))
     for name in cfg.heads:
         if name not in outputs.heads:
@@ -92,7 +92,7 @@ def _warn_of_rounding(outputs: Outputs) -> None:
     floats = {x.dtype for x in jax.tree.leaves(outputs) if jax.numpy.issubdtype(x.dtype, np.floating)}
     for kind in sorted(dtype.name for dtype in floats if dtype.itemsize < 4):
         step = float(jax.numpy.finfo(kind).eps) * 256
-        hint = f"were rounded before they become float32, values near 300 to steps of {step:g}; end in layers of float32"
+        hint = f"were rounded before they became float32, values near 300 to multiples of {step:g}; end in layers of float32"
         warnings.warn(str(Problem("network", f"outputs of {kind}", f"{hint}: nn.Dense(1, dtype=jnp.float32)")), stacklevel=6)
 
 

@@ -139,9 +139,7 @@ class Compare:
             name, is_named, folders = text.partition("=")
             if is_named and not os.path.exists(text):
                 if name in entries:
-                    raise ConfigError(
-                        [Problem("entries", text, f"{name} is there twice; its folders go behind one, with commas")]
-                    )
+                    raise ConfigError([Problem("entries", text, f"{name} is given twice; separate its folders by commas")])
                 if not all(folders := folders.split(",")):
                     raise ConfigError([Problem("entries", text, "has an empty folder")])
                 entries[name] = folders

@@ -80,7 +80,7 @@ def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], option
     name = given.preset or file.get("preset")
     cfg = preset(name) if name else None
     if cfg and algorithm_of(cfg) != algorithm_of(algorithms[asked]()):
-        raise ConfigError([Problem("preset", name, f"was tuned for {algorithm_of(cfg)}, and is none for another algorithm")])
+        raise ConfigError([Problem("preset", name, f"was tuned for {algorithm_of(cfg)}: use purerl {algorithm_of(cfg)}")])
     base = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)} if cfg else {}
     return base | file
 

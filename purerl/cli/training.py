@@ -37,9 +37,7 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
     options |= imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
     if asked.stop_at_return is not None:
         if not (asked.eval_every or asked.stop_every):
-            raise ConfigError(
-                [Problem("stop_at_return", asked.stop_at_return, "is never asked: it needs eval_every, or stop_every")]
-            )
+            raise ConfigError([Problem("stop_at_return", asked.stop_at_return, "is never checked: set eval_every or stop_every")])
         options["stop_when"] = at_return(asked.stop_at_return)
     if asked.sweep:
         return _train_sweep(cfg, asked, options)

@@ -117,7 +117,7 @@ class APPOConfig(PPOConfig):
         found = super().cross_field_errors()
         for name, only in (("estimator", "gae"), ("truncation", "final_obs")):
             if self.correction == "vtrace" and getattr(self, name) != only:
-                found.append(Problem(name, getattr(self, name), f"V-trace has {only!r} only; see the config's `correction`"))
+                found.append(Problem(name, getattr(self, name), f"correction='vtrace' has {only!r} only"))
         return found
 
 
@@ -201,7 +201,7 @@ class PPGConfig(OnPolicyConfig):
         found, columns = super().cross_field_errors(), self.n_pi * self.num_envs
         if columns * self.num_steps >= 2**31:
             most = (2**31 - 1) // self.batch_size
-            hint = f"{self.n_pi} rollouts of {self.batch_size} steps in all; it must be below 2**31"
+            hint = f"{self.n_pi} rollouts of {self.batch_size} steps in all; the number must be below 2**31"
             found.append(Problem("n_pi", self.n_pi, hint + (f"; at most {most} would work" if most else "")))
         elif columns % self.aux_accumulation:
             each = self.aux_columns if self.aux_columns and columns % self.aux_columns == 0 else 1
@@ -216,7 +216,7 @@ class PPGConfig(OnPolicyConfig):
             hint = f"needs one loss for policy and value, so e_pi = e_v; they are {self.e_pi} and {self.e_v}"
             found.append(Problem("aux_optimizer", self.aux_optimizer, hint))
         if self.aux_optimizer == "shared" and self.lr_schedule == "kl_adaptive":
-            hint = "the auxiliary phase has no rate that adapts; use 'separate'"
+            hint = "the auxiliary phase has no adaptive learning rate; use 'separate'"
             found.append(Problem("aux_optimizer", self.aux_optimizer, hint))
         return found
 

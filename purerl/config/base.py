@@ -377,7 +377,7 @@ class OnPolicyConfig(Config):
         if self.training_size >= 2**31:
             name, other = ("num_envs", "num_steps") if self.training_size < 2**31 * self.num_envs else ("num_steps", "num_envs")
             value, most = getattr(self, name), (2**31 - 1) * getattr(self, name) // self.training_size
-            hint = f"with {other} = {getattr(self, other)} a batch has {self.training_size} steps; it must be below 2**31"
+            hint = f"with {other} = {getattr(self, other)} a batch has {self.training_size} steps; the number must be below 2**31"
             found = [Problem(name, value, f"{hint}; at most {most} would work")]
         else:
             found = self.minibatch_problems() or self._single_step_problems()
@@ -390,9 +390,9 @@ class OnPolicyConfig(Config):
             hint = f"must divide num_steps = {self.num_steps}{'' if recurrent else ', and needs a memory'}{would_work(choices)}"
             found.append(Problem("sequence_length", self.sequence_length, hint))
         if self.clip_schedule == "linear" and surely_holds(self.clip_eps, lambda x: x == math.inf):
-            found.append(Problem("clip_schedule", self.clip_schedule, "from an infinite clip_eps there is no way down"))
+            found.append(Problem("clip_schedule", self.clip_schedule, "a linear schedule needs a finite clip_eps"))
         if self.training_size < 2**31 <= self.metrics_every * self.training_size:
-            hint = f"a row would count 2**31 steps or more; at most {(2**31 - 1) // self.training_size} would work"
+            hint = f"a row of metrics would count 2**31 steps or more; at most {(2**31 - 1) // self.training_size} would work"
             found.append(Problem("metrics_every", self.metrics_every, hint))
         return found
 
@@ -475,14 +475,14 @@ class OnPolicyConfig(Config):
     def warnings_of(self) -> list[Problem]:
         found = []
         if surely_holds(self.clip_eps, lambda x: (x >= 1) & (x < math.inf)):
-            hint = "from 1 on no decrease of a probability is clipped; 0.1 to 0.3 is usual"
+            hint = "at 1 or more, no decrease of a probability is clipped; 0.1 to 0.3 is usual"
             found.append(Problem("clip_eps", self.clip_eps, hint))
         adapts = self.lr_schedule == "kl_adaptive" and self.learns_from_others is False
         if adapts and self.policy_epochs * self.num_minibatches == 1:
             then = "stays" if self.lr_kl_every == "minibatch" else "only rises"
-            hint = f"an update has one minibatch, which is measured before it moves the policy: the rate {then}"
+            hint = f"an update has one minibatch, whose divergence is measured before the policy moves, so the rate {then}"
             found.append(Problem("lr_schedule", self.lr_schedule, hint))
         if self.learning_starts < self.warmup_steps and surely_holds(self.target_kl, np.isfinite):
-            hint = "random actions are far from the policy, and stop its learning; learning_starts = warmup_steps avoids it"
+            hint = "warm-up actions are off-policy and trigger target_kl; set learning_starts >= warmup_steps"
             found.append(Problem("target_kl", self.target_kl, hint))
         return found

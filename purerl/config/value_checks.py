@@ -88,7 +88,7 @@ def _is_numeric(value: Any) -> bool:
 
 def _static_problem(value: Any, kind: type, rule: Rule) -> str | None:
     if isinstance(value, Tracer):
-        return "static: it shapes the program, so it cannot be traced or swept by vmap, as floats can; loop over it instead"
+        return "a static field cannot be traced or swept by vmap; use purerl.sweep, or a loop"
     fits = is_int(value) if kind is int else _is_of(value, kind)
     if not fits:
         kinds = {int: "must be an int", bool: "must be True or False", str: rule.text or "must be a string"}

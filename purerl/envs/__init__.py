@@ -41,7 +41,7 @@ def make_env(
         ConfigError: there is no such environment, or it does not keep the protocol.
     """
     if env is not None and env_kwargs and ":" not in env_id:
-        hint = "are for the environment that an id names; one that is passed as env= was made with its arguments already"
+        hint = "apply to an environment named by its id; an env= object already has its arguments"
         raise ConfigError([Problem("env_kwargs", env_kwargs, hint)])
     if isinstance(env, Environment):
         return _own(env, env_params, params, info, num_envs, finite)
@@ -58,12 +58,12 @@ def make_env(
     if env is None:
         env = gymnax.make(env_id, env_kwargs)
         if params is not None and not isinstance(params, type(defaults := gymnax.default_params(env))):
-            hint = f"{env_id} needs its {type(defaults).__name__}; single values belong into PPOConfig(env_params=...)"
+            hint = f"{env_id} needs its {type(defaults).__name__}; single values belong in PPOConfig(env_params=...)"
             raise ConfigError([Problem("env_params", params, hint)])
     if isinstance(env, type):
         raise ConfigError([Problem("env", env.__name__, "must be an object, not a class: write env=" + env.__name__ + "()")])
     if isinstance(env, str):
-        raise ConfigError([Problem("env", env, f"an id belongs into the config: PPOConfig(env={env!r})")])
+        raise ConfigError([Problem("env", env, f"an id belongs in the config: PPOConfig(env={env!r})")])
     if isinstance(env, tuple):
         raise ConfigError(
             [Problem("env", "a tuple", "pass the environment and its parameters apart: env=env, env_params=params")]

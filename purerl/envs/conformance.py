@@ -62,7 +62,7 @@ def check_env(
         >>> print(report.notes[0])
         observations: float32[4]; actions: Discrete(n=2); time limit: 500 steps
     """
-    counts = (("num_envs", num_envs, 2, "to be compared"), ("num_steps", num_steps, 1, "to be looked at"))
+    counts = (("num_envs", num_envs, 2, "to be compared"), ("num_steps", num_steps, 1, "to be checked"))
     wrong = [(name, x, least, why) for name, x, least, why in counts if not (is_int(x) and x >= least)]
     raise_if_any([Problem(name, x, f"must be an int of at least {least}, {why}") for name, x, least, why in wrong])
     try:
@@ -97,7 +97,7 @@ def check_env(
         f"time limit: {'not known' if made.max_steps is None else f'{made.max_steps} steps'}",
         f"in {num_envs} x {num_steps} random steps: {trial.terminated.sum()} terminated, {trial.truncated.sum()} truncated, "
         f"{(trial.terminated & trial.truncated).sum()} of them both",
-        *([] if ends else ["no episode ended, so that resets were not looked at; raise num_steps"]),
+        *([] if ends else ["no episode ended, so resets were not checked; raise num_steps"]),
         *([SHARED] if trial.last_state is None else []),
         *start_notes,
         *(missing if start_notes else []),
@@ -108,15 +108,15 @@ def check_env(
 
 
 DIFFERENT_RUNS = (
-    "not deterministic: two runs from one key differ. It has state outside of its state, such as numpy.random or a counter in "
-    "Python; use the key, and keep everything in the state, or in gymnasium self.np_random"
+    "not deterministic: two runs from one key differ. Something is kept outside of the state, such as numpy.random or a counter "
+    "in Python; draw from the key and keep all in the state, or in gymnasium draw from self.np_random"
 )
-REMEMBERS = "a reset does not forget: what follows it depends on the episode before. Reset every part of the state"
+REMEMBERS = "state leaks across resets: an episode depends on the previous one. Reset every part of the state"
 ROWS = (
-    "environments of a batch influence each other: in another order, or beside others, they give other results. Only the agents "
-    "of one game may"
+    "environments of a batch influence each other: results depend on their order or on their neighbours. Only agents of one "
+    "game may share state"
 )
-SHARED = "environments share parts of the state, as the agents of one game do, so that resets were not looked at"
+SHARED = "environments share parts of the state, as the agents of one game do, so resets were not checked"
 
 
 def _made(env: Any, env_params: Any, env_kwargs: tuple, num_envs: int) -> Environment:

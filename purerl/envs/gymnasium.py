@@ -89,7 +89,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
         env, layers = environments.envs, _layers(environments.envs)
         _check_statistics(layers)
         if not own and len({*map(id, env.get_attr("unwrapped"))}) == 1:
-            raise ConfigError([Problem("make", make, "gives the same environment again; it must make a new one each time")])
+            raise ConfigError([Problem("make", make, "returns the same environment again; it must make a new one each time")])
         spec = next((spec for x in reversed(layers) if (spec := getattr(x, "spec", None))), None)
         limits = [x._max_episode_steps for x in layers if isinstance(x, gymnasium.wrappers.TimeLimit)]
         made = Environment(
@@ -128,7 +128,7 @@ def _check_shapes(obs: PyTree, env: Environment) -> None:
     """
     shapes, wanted = [x.shape for x in jax.tree.leaves(obs)], [tuple(x.shape) for x in entries_of(env.observation_space).values()]
     if shapes != wanted:
-        raise ConfigError([Problem("make", shapes, f"observations have these shapes, and those of the space are {wanted}")])
+        raise ConfigError([Problem("make", shapes, f"observations have these shapes; the space declares {wanted}")])
 
 
 def _info_shapes(environments: VectorEnvironments) -> dict[str, tuple[int, ...]]:

@@ -229,7 +229,7 @@ def _mode(env: VectorEnv) -> AutoresetMode:
     # Without shared memory, processes of gymnasium's reset again what a mask has reset.
     by_mask = isinstance(inner, SyncVectorEnv | AsyncVectorEnv) and getattr(inner, "shared_memory", True)
     if mode is AutoresetMode.NEXT_STEP and not by_mask:
-        hint = "resets in the step after the last one, which is then no step to learn from; use AutoresetMode.SAME_STEP"
+        hint = "resets one step late, and that step cannot be learnt from; use AutoresetMode.SAME_STEP"
         raise ConfigError([Problem("make", type(inner).__name__, hint)])
     return mode
 

@@ -171,7 +171,7 @@ class Host:
             if (opened := _open.get(number)) is None:
                 raise EnvironmentFailed("the environments of this state are closed; begin with train.init, or resume with fit")
             if opened.steps % 2**32 != before:
-                at = f"it is of step {before} of its environments, which are at step {opened.steps}"
+                at = f"it is from step {before}, and its environments are at step {opened.steps}"
                 raise EnvironmentFailed(f"this state is not the newest; {at}")
             after = opened.step(words[2:].view(space.dtype).reshape(opened.count, *space.shape))
             self._draw(opened)
@@ -194,7 +194,7 @@ def not_vmapped(x: jax.Array) -> jax.Array:
 
 @not_vmapped.def_vmap
 def _refuse(axis_size: int, in_batched: list, x: jax.Array) -> Any:
-    hint = "lives on the host, where one run is trained after the other: fit(num_seeds=...), jax.lax.map or a loop, no jax.vmap"
+    hint = "runs on the host, which trains one run after the other: use fit(num_seeds=...), jax.lax.map or a loop, not jax.vmap"
     raise ConfigError([Problem("env", "under jax.vmap", hint)])
 
 
@@ -225,7 +225,7 @@ def snapshot(ticket: Ticket) -> dict[str, Any]:
     with contextlib.suppress(EnvironmentFailed):
         if opened is not None and opened.steps % 2**32 == ticket.steps[0]:
             return opened.snapshot()
-    return {"missing": "they had failed when this was saved"}
+    return {"missing": "they had failed before this state was saved"}
 
 
 def restore(ticket: Ticket, saved: dict[str, Any]) -> None:

@@ -128,7 +128,7 @@ def make(name: str, env_kwargs: tuple) -> Any:
             kwargs["generator"] = _generator(name, *kwargs["generator"])
         env = suite.make(name, **kwargs)
     if env.reward_spec.shape:
-        raise ConfigError([Problem("env", f"jumanji/{name}", f"is for {env.reward_spec.shape[0]} agents, and purerl trains one")])
+        raise ConfigError([Problem("env", f"jumanji/{name}", f"is for {env.reward_spec.shape[0]} agents; purerl trains one")])
     return env
 
 

@@ -22,7 +22,7 @@ def with_levels(env: Environment, num_levels: int) -> Environment:
     if not num_levels:
         return env
     if env.host:
-        hint = "needs an environment in JAX, whose resets are drawn by keys; this one lives on the host"
+        hint = "needs an environment in JAX, whose resets are drawn by keys; this one runs on the host"
         raise ConfigError([Problem("num_levels", num_levels, hint)])
 
     if env.resets_itself:

@@ -57,7 +57,7 @@ def make(name: str, env_kwargs: tuple) -> PgxGame:
         ConfigError: no such game, one for several players, or its constructor refused the arguments.
     """
     if name not in NAMES and name in suite.available_envs():
-        hint = f"is a game for {suite.make(name).num_players} players, and purerl trains one agent"
+        hint = f"is a game for {suite.make(name).num_players} players; purerl trains one agent"
         raise ConfigError([Problem("env", f"pgx/{name}", hint)])
     if name not in NAMES:
         raise ConfigError([Problem("env", f"pgx/{name}", f"no game of Pgx for one player; {nearest(name, NAMES)}")])

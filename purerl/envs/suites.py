@@ -35,8 +35,8 @@ IDS = {  # how the ids of a suite look: one that is written without its suite is
     "gymnasium": r"(ALE/|phys2d/|tabular/)?[^/]+-v\d+",
 }
 REFUSED = {
-    "jaxmarl": "its environments are for several agents, and purerl trains one",
-    "kinetix": "kinetix-env cannot be installed beside a JAX of this year: pip finds no set of versions",
+    "jaxmarl": "its environments are for several agents; purerl trains one",
+    "kinetix": "kinetix-env cannot be installed beside a current JAX: pip finds no set of versions",
     "popgym_arcade": "popgym-arcade installs stable-gymnax, whose package takes gymnax's place",
 }
 

@@ -72,7 +72,7 @@ def make(name: str, env_kwargs: tuple) -> GridWorld:
     kwargs = dict(env_kwargs)
     benchmark, part = kwargs.pop("benchmark", None), kwargs.pop("rulesets", None)
     if part is not None and benchmark is None:
-        raise ConfigError([Problem("env_kwargs", {"rulesets": part}, "needs a benchmark, which they are of")])
+        raise ConfigError([Problem("env_kwargs", {"rulesets": part}, "needs a benchmark that the rule sets are from")])
     steps = kwargs.get("max_steps", 1)
     if not (isinstance(steps, int) and steps >= 1):
         raise ConfigError([Problem("env_kwargs", {"max_steps": steps}, "must be an int of at least 1")])

@@ -122,13 +122,13 @@ def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
     with jax.numpy_dtype_promotion("standard"):
         taken, refusal = _call(lambda: jax.eval_shape(step, params))
         if not refusal and jax.tree.map(np.shape, taken) != jax.tree.map(np.shape, params):
-            refusal = "its steps have other shapes than they have"
+            refusal = "its updates must have the shapes of the parameters"
         if refusal:
-            return [Problem("optimizer", optimizer, f"cannot move these parameters: {refusal}")]
+            return [Problem("optimizer", optimizer, f"cannot update these parameters: {refusal}")]
         with jax.ensure_compile_time_eval(), jax.disable_jit():
             # Without a result it wants other groups than this one, or is made of tracers.
             taken, _ = _call(lambda: float(step({"policy": np.ones(1, np.float32)})["policy"][0]))
-    hint = "gives steps against the gradient, so it has its own learning rate; take optax.scale_by_adam(), not optax.adam()"
+    hint = "already applies a learning rate; use optax.scale_by_adam(), not optax.adam()"
     return [Problem("optimizer", optimizer, hint)] if taken is not None and taken < 0 else []
 
 

@@ -99,10 +99,10 @@ def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Spac
     if cfg.memory == "none" and not own_memory and cfg.memory_inputs:
         found.append(Problem("memory_inputs", cfg.memory_inputs, "nothing reads them with memory = 'none'"))
     if cfg.arch not in ("separate", "dual") and cfg.critic_obs:
-        hint = f"one torso would show the policy {cfg.critic_obs!r}, which only the value may see; use two, or critic_obs=''"
+        hint = f"shows the policy {cfg.critic_obs!r}, which only the value network may read; use 'separate', or critic_obs=''"
         found.append(Problem("arch", cfg.arch, hint))
     if not jax.tree.leaves(spaces["policy"]):
-        return [*found, Problem("critic_obs", cfg.critic_obs, "leaves the policy nothing to see")]
+        return [*found, Problem("critic_obs", cfg.critic_obs, "leaves the policy no observation")]
     for space in [spaces["value"]] if isinstance(torso, dict) else spaces.values():
         found += [problem for problem in torso_problems(cfg, space, torso) if problem not in found]
     return found

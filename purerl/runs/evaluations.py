@@ -103,7 +103,7 @@ class Best:
             there = store.updates()  # in all processes: see `Directory.saved`
             saved = first_readable(there, store.load) if there else None
         except CheckpointError as error:
-            warnings.warn(f"{error}; the best states begin anew", stacklevel=4)
+            warnings.warn(f"{error}; best states start over", stacklevel=4)
             return
         if saved is None or leaf_differences({path: x for path, (x, _) in saved.record["leaves"].items()}, wanted):
             return

@@ -68,7 +68,7 @@ def unit_differences(record: dict[str, Any], current: str) -> list[str]:
     saved = record.get("action_unit", "environment")
     if saved == current or "either" in (saved, current):
         return []
-    hint = "the mean and the deviation of the policy mean other actions; train again, or use the version that saved it"
+    hint = "the same output of the policy means another action; train again, or use the version that saved it"
     return [f"action_unit: {saved!r} in the checkpoint, {current!r} here: {hint}"]
 
 

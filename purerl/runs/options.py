@@ -70,7 +70,7 @@ def _wrong_stopping(options: dict[str, Any]) -> list[Problem]:
     if not callable(rule):
         return [Problem("stop_when", rule, "must be a function of a Progress, such as purerl.at_return(475)")]
     if not every and not options["eval_every"]:
-        return [Problem("stop_when", rule, "is never asked: it needs eval_every, or stop_every")]
+        return [Problem("stop_when", rule, "is never checked: set eval_every or stop_every")]
     return []
 
 

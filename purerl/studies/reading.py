@@ -102,7 +102,7 @@ def read_plan(file: pathlib.Path) -> dict[str, Any] | None:
             return plan
     except ValueError:
         pass
-    raise CheckpointCorrupt(f"{file} is damaged; without it what is in this directory cannot go on")
+    raise CheckpointCorrupt(f"{file} is damaged; without it this directory cannot be resumed")
 
 
 def has_begun(home: pathlib.Path) -> bool:

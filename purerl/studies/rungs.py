@@ -53,10 +53,10 @@ def going_on(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
 def check_program(train: Train, rungs: int) -> None:
     """Raise a ConfigError where a study cannot train such runs."""
     if train.env.host is not None:
-        hint = "lives on the host, and a study goes back to states of trials; purerl.sweep tries settings there"
+        hint = "runs on the host, where a study cannot go back to the states of trials; use purerl.sweep"
         raise ConfigError([Problem("env", train.env.name, hint)])
     if train.plan.num_updates < 2 ** (rungs - 1):
-        raise ConfigError([Problem("rungs", rungs, f"there are {train.plan.num_updates} updates, too few for so many rungs")])
+        raise ConfigError([Problem("rungs", rungs, f"{train.plan.num_updates} updates are too few for so many rungs")])
 
 
 def check_rungs(trains: Iterable[Train], rungs: int) -> str:

@@ -74,7 +74,7 @@ def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Va
         try:
             path = _path(cfg, name)
             if path in values:
-                found.append(Problem(flag, text, f"{path} is there twice; write all its values behind one"))
+                found.append(Problem(flag, text, f"{path} is given twice; join its values by commas"))
             values[path] = _range_of(given) if ":" in given else tuple(_value_of(cfg, path, x) for x in given.split(","))
         except ConfigError as error:
             found += [Problem(flag, text, problem.hint) for problem in error.problems]

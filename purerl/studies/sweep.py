@@ -314,7 +314,7 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
     for path, x in jax.tree_util.tree_leaves_with_path(cfg.replace(env_params={})):
         if np.ndim(x):
             name = jax.tree_util.keystr(path, simple=True, separator=".")
-            found.append(Problem(name, x, "must be one number here; name it among the values to sweep it"))
+            found.append(Problem(name, x, "must be a single number; to sweep it, list it among the values"))
     raise_if_any(found)
     if isinstance(values, list | tuple):
         if draws or not values or not all(isinstance(point, dict) for point in values):

@@ -90,7 +90,7 @@ class Tuned(NamedTuple):
 
     def _chosen(self) -> OnPolicyConfig:
         if self.cfg is None:
-            raise ConfigError([Problem("cfg", None, "none was chosen before the study was stopped")])
+            raise ConfigError([Problem("cfg", None, "the study was stopped before it chose a config")])
         return self.cfg
 
 

@@ -254,7 +254,7 @@ def test_refuses_a_clock_for_each_seed():
     train = made()
     states = jax.eval_shape(jax.vmap(train.init), jax.random.split(KEY, 2))
     for run in (train.update, jax.jit(train.update), scanned(train)):
-        with pytest.raises(purerl.ConfigError, match="its clock has an axis of runs"):
+        with pytest.raises(purerl.ConfigError, match="its update counter has an axis of runs"):
             jax.eval_shape(jax.vmap(run), states)
 
 

@@ -148,7 +148,7 @@ def test_other_ways_to_treat_a_time_limit_train(mode):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"clip_eps": np.inf, "clip_schedule": "linear"}, "no way down"),
+        ({"clip_eps": np.inf, "clip_schedule": "linear"}, "needs a finite clip_eps"),
         ({"minibatches": "time", "num_envs": 1, "num_minibatches": 16}, "minibatches of one step"),
         ({"sequence_length": 4}, "the network has no memory"),
     ],
@@ -163,7 +163,7 @@ def test_a_policy_that_sees_nothing_and_entries_that_are_there_already_are_refus
         def observe_state(self, state):
             return {"previous_reward": super().observe_state(state)}
 
-    with pytest.raises(purerl.ConfigError, match="nothing to see"):
+    with pytest.raises(purerl.ConfigError, match="leaves the policy no observation"):
         purerl.make_train(CFG.replace(critic_obs="previous_reward"), env=Named())
     with pytest.raises(purerl.ConfigError, match="such an entry already"):
         purerl.make_train(CFG.replace(memory="gru", memory_inputs=("reward",)), env=Named())

@@ -344,7 +344,7 @@ def test_what_cannot_be_trained_is_refused():
         def action_space(self, params=None):
             return spaces.Box(-jnp.inf, jnp.inf, (1,))
 
-    with pytest.raises(purerl.ConfigError, match="actions without bounds"):
+    with pytest.raises(purerl.ConfigError, match="need a bounded action space"):
         made(RND, Unbounded())
     made(CFG, Unbounded(), intrinsic=(lambda key, obs: (), lambda state, steps: (steps.reward, state)))
     with pytest.raises(purerl.ConfigError, match="must be a RNDConfig, or None"):

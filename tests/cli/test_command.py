@@ -219,9 +219,9 @@ def test_flags_of_other_systems_are_refused_with_ours(flags, says, capsys):
         (["export", "nowhere"], "no checkpoint in"),
         (["export", "nowhere", "--out", "file/a"], "its folder cannot be made"),
         (["eval", "nowhere"], "no checkpoint in"),
-        (["compare", "a=file", "a=nowhere"], "a is there twice"),
+        (["compare", "a=file", "a=nowhere"], "a is given twice"),
         (["compare", "a=file,"], "has an empty folder"),
-        (["ppo", "--sweep", "lr=1e-4", "--sweep", "lr=3e-4"], "lr is there twice"),
+        (["ppo", "--sweep", "lr=1e-4", "--sweep", "lr=3e-4"], "lr is given twice"),
         (["ppo", "--total-timesteps", "1e3", "--directory", "d", "--write-every", "-1"], "every = -1"),
     ],
 )

@@ -153,7 +153,7 @@ def test_a_traced_tau_decides_when_it_is_known():
 
 
 def test_what_a_row_of_metrics_counts_fits_its_integers():
-    with pytest.raises(ConfigError, match="metrics_every = 2000000: a row would count"):
+    with pytest.raises(ConfigError, match="metrics_every = 2000000: a row of metrics would count"):
         purerl.make_train(purerl.APPOConfig(metrics_every=2_000_000, replay=4))  # 512 steps of each of four rollouts
     wide = purerl.distributions.DiagGaussian(jnp.zeros((8, 4, 17)), jnp.zeros((8, 4, 17)))
     assert wide.metrics()["policy_std"].count == 32

@@ -79,7 +79,7 @@ def test_probable_masks_that_are_not_used_are_warned_of():
         (Doors(name="valid_actions"), "action_mask='valid_actions' uses it"),
         (Doors(name="mask"), "action_mask='mask' uses it"),
         (Doors(wrong), r"as a mask it must be one flag for each of 3 actions, not \[2, 3\]"),
-        (type("Switches", (Doors,), {"action_space": purerl.MultiBinary(3)})(), "only choices can be masked"),
+        (type("Switches", (Doors,), {"action_space": purerl.MultiBinary(3)})(), "only discrete actions can be masked"),
     ]:
         with pytest.warns(UserWarning, match=says):
             purerl.make_train(CFG, env=purerl.wrap_env(env))

@@ -302,7 +302,7 @@ def test_agents_of_one_game_are_environments_side_by_side():
 @pytest.mark.slow
 def test_check_env_and_export_know_agents_of_one_game():
     report = purerl.check_env(games, num_envs=12, num_steps=20)
-    assert ["Only the agents of one game may" in problem for problem in report.problems] == [True], report.problems
+    assert ["Only agents of one game may" in problem for problem in report.problems] == [True], report.problems
     assert any("share parts of the state" in note for note in report.notes)
     train = purerl.make_train(PPOConfig(num_envs=6, num_steps=8, num_minibatches=2, hidden=(8,)), env=games)
     purerl.export(train, jax.jit(train.init)(jax.random.key(0)))
@@ -310,12 +310,12 @@ def test_check_env_and_export_know_agents_of_one_game():
 
 def test_settings_that_an_object_replaces():
     kwargs = PPOConfig(env_kwargs=(("size", 12),))
-    says = r"env_kwargs = \(\('size', 12\),\): are for the environment that an id names"
+    says = r"env_kwargs = \(\('size', 12\),\): apply to an environment named by its id"
     for env in (Varied(), games):
         with pytest.raises(purerl.ConfigError, match=says):
             purerl.make_train(kwargs.replace(num_envs=6), env=env)
     assert "env_kwargs" in purerl.check_env(Varied(), env_kwargs=(("size", 12),)).problems[0]
-    with pytest.warns(UserWarning, match="env = 'Pendulum-v1': is not read; env= takes its place"):
+    with pytest.warns(UserWarning, match="env = 'Pendulum-v1': has no effect; env= replaces it"):
         purerl.make_train(PPOConfig(env="Pendulum-v1"), env=Varied())
     from_command = PPOConfig(
         env="tests.helpers.probes:Varied", env_kwargs=(("size", 12),)
@@ -347,5 +347,5 @@ def test_privileged_observations_go_to_the_value_alone():
     assert read_by(cfg, env) == {"policy": 2, "value": 7}
     assert read_by(cfg.replace(critic_obs=""), env) == {"policy": 7, "value": 7}
     assert read_by(cfg, env._replace(critic_obs="")) == {"policy": 7, "value": 7}
-    with pytest.raises(purerl.ConfigError, match="show the policy 'privileged_state', which only the value may see"):
+    with pytest.raises(purerl.ConfigError, match="shows the policy 'privileged_state', which only the value network may read"):
         purerl.make_train(cfg.replace(arch="shared"), env=env)

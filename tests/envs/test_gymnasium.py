@@ -129,7 +129,9 @@ def test_only_the_newest_state_goes_on():
     init, update = jax.jit(train.init), jax.jit(train.update)
     first = init(jax.random.key(0))
     second, _ = update(first)
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"this state is not the newest; it is of step 0 .* at step 16"):
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=r"this state is not the newest; it is from step 0, and its environments are at step 16"
+    ):
         jax.block_until_ready(update(first))
     assert "not the newest" in str(host.take_failure())
     jax.block_until_ready(update(second))  # which goes on
@@ -137,7 +139,7 @@ def test_only_the_newest_state_goes_on():
         init(jax.random.key(seed))
     with pytest.raises(jax.errors.JaxRuntimeError, match="closed"):
         jax.block_until_ready(update(second))
-    with pytest.raises(purerl.ConfigError, match="one run is trained after the other"):
+    with pytest.raises(purerl.ConfigError, match="trains one run after the other"):
         jax.eval_shape(jax.vmap(train.init), jax.random.split(jax.random.key(0), 2))
 
 
@@ -205,7 +207,7 @@ def test_settings_that_cannot_be(tmp_path):
     wrong = [
         ({"env": "gymnasium/CartPol-v1"}, {}, "Did you mean: `CartPole`"),
         ({"env": "gymnasium/nowhere:CartPole-v1"}, {}, "a config imports no module: import nowhere before"),
-        ({"env": "gymnasium/CartPole-v1", "num_levels": 3}, {}, "lives on the host"),
+        ({"env": "gymnasium/CartPole-v1", "num_levels": 3}, {}, "runs on the host"),
         ({"env": "gymnasium/CartPole-v1"}, {"env_params": {"g": 9.8}}, "has no object of parameters"),
         ({"env": "gymnasium/CartPole-v1", "env_kwargs": (("vectorization", "fast"),)}, {}, "must be one of sync, async"),
         ({"env": "gymnasium/CartPole-v1", "env_kwargs": (("wind", 1),)}, {}, "refused by gymnasium/CartPole-v1"),
@@ -223,20 +225,20 @@ def test_settings_that_cannot_be(tmp_path):
             return np.zeros(3)
 
     made = [
-        (Wrong, "sync", "those of the space are"),
+        (Wrong, "sync", "the space declares"),
         (Ends(), "sync", "must be a function"),
         (dict, "sync", "Expected env to be a `gymnasium.Env`"),
         (Ends, "vector", "must make a gymnasium.vector"),
         (
             lambda count: gymnasium.make_vec("CartPole-v1", count, "vector_entry_point"),
             "vector",
-            "in the step after the last one",
+            "resets one step late",
         ),
     ]
     for make, vectorization, text in made:
         with pytest.raises(purerl.ConfigError, match=text):
             purerl.from_gymnasium(make, vectorization)
-    with pytest.raises(purerl.ConfigError, match="a study goes back to states"):
+    with pytest.raises(purerl.ConfigError, match="a study cannot go back to the states"):
         purerl.tune(CARTPOLE, {"lr": purerl.Range(1e-4, 1e-3)}, trials=2, rungs=1)
 
 
@@ -379,7 +381,7 @@ def test_a_vector_that_only_some_steps_have():
 def test_vector_environments_that_would_be_reset_wrongly():
     vector = gymnasium.vector
     asynchronous = lambda count: vector.AsyncVectorEnv([Ends] * count, shared_memory=False, context="forkserver")
-    with pytest.raises(purerl.ConfigError, match="in the step after the last one"):
+    with pytest.raises(purerl.ConfigError, match="resets one step late"):
         purerl.from_gymnasium(asynchronous, "vector")
     normalised = lambda count: gymnasium.wrappers.vector.NormalizeReward(vector.SyncVectorEnv([Ends] * count))
     with pytest.raises(purerl.ConfigError, match="'NormalizeReward': has running statistics"):
@@ -498,7 +500,7 @@ def test_a_run_does_not_go_on_in_other_wrappers(tmp_path):
 
 def test_each_environment_is_another_object():
     env = Ends()
-    with pytest.raises(purerl.ConfigError, match="gives the same environment again"):
+    with pytest.raises(purerl.ConfigError, match="returns the same environment again"):
         purerl.from_gymnasium(lambda: env)
 
 

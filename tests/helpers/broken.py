@@ -147,10 +147,10 @@ BROKEN = {
     "limit that is none": (batch(limit=9), "past its time limit of 9"),
     "truncated before it says": (batch()._replace(truncates_after=20), "`truncates_after` = 20"),
     "final observation lost": (batch(after_the_reset), "the final observation is missing"),
-    "reset that remembers": (batch(remembered), "a reset does not forget"),
+    "reset that remembers": (batch(remembered), "state leaks across resets"),
     "rows that mix": (batch(mixed), "influence each other"),
     "rows with a common mean": (batch(centred), "influence each other"),
-    "reset that keeps the time": (batch(late_clock, limit=None), "a reset does not forget"),
+    "reset that keeps the time": (batch(late_clock, limit=None), "state leaks across resets"),
     "first index out of range": (OutOfRangeAtFirst(), "a first observation outside of its declared space"),
     "observation a step late": (batch(late), "`obs` is not `next_obs`"),
 }

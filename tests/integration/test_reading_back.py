@@ -181,7 +181,7 @@ def test_rounding_does_not_raise_an_adaptive_rate():
     assert _rates(cfg, [5e-11, 5e-11, 1.0, 5e-11]) == pytest.approx([1e-3, 1.5e-3, 1e-3, 1.5e-3])
     stale = purerl.APPOConfig(lr_schedule="kl_adaptive", lr=1e-3, num_minibatches=4)  # its first divergence is real
     assert _rates(stale, [5e-3 - 1e-5, 1.0, 5e-3, 5e-3]) == pytest.approx([1.5e-3, 1e-3, 1e-3, 1e-3])
-    with pytest.warns(UserWarning, match="measured before it moves the policy: the rate stays"):
+    with pytest.warns(UserWarning, match="measured before the policy moves, so the rate stays"):
         still = tiny(CFG.replace(lr_schedule="kl_adaptive", num_minibatches=1, num_epochs=1))
     np.testing.assert_array_equal(purerl.summarize(jax.jit(still)(KEY).metrics)["lr"], np.float32(1e-3))
 
@@ -277,9 +277,9 @@ def test_what_cannot_move_the_parameters_is_refused():
     broken = optax.GradientTransformation(lambda params: (), raises)
     flat = optax.GradientTransformation(lambda params: (), lambda g, s, p=None: (jax.tree.map(jnp.sum, g), s))
     tiny()  # imports the suite
-    for optimizer, says in ((broken, "only matrices of tungsten"), (flat, "other shapes"), (optax.contrib.scale_by_muon(), "")):
+    for optimizer, says in ((broken, "only matrices of tungsten"), (flat, "must have the shapes"), (optax.contrib.scale_by_muon(), "")):
         before = compiles()
-        with pytest.raises(purerl.ConfigError, match=f"optimizer.*cannot move these parameters: .*{says}"):
+        with pytest.raises(purerl.ConfigError, match=f"optimizer.*cannot update these parameters: .*{says}"):
             tiny(optimizer=optimizer)
         assert compiles() == before
 
@@ -528,7 +528,7 @@ class Breaks:
 
 def test_a_recorder_that_failed_is_tried_again():
     recorder = Breaks(at=3)
-    with pytest.warns(UserWarning, match="failed, it is left out until the next checkpoint: OSError"):
+    with pytest.warns(UserWarning, match="failed, it is skipped until the next checkpoint: OSError"):
         fitted(updates=8, save_every=5, chunk_seconds=1e-9, recorders=(recorder,))
     assert recorder.seen == [1, 2, 6, 7, 8]
     assert recorder.began == 2

@@ -113,8 +113,8 @@ def test_one_warning_names_every_setting_without_effect_and_what_would_read_it()
         "lr_power = 2.0": "lr_schedule = 'polynomial'",
         "log_std_init = 1.0": "actions in a Box",
     }.items():
-        assert f"{field}: is not read; it needs {switch}" in text
-    with pytest.warns(UserWarning, match=r"hidden = \(8,\): is not read; network= takes its place"):
+        assert f"{field}: has no effect; it needs {switch}" in text
+    with pytest.warns(UserWarning, match=r"hidden = \(8,\): has no effect; network= replaces it"):
         purerl.make_train(purerl.PPOConfig(hidden=(8,)), network=purerl.make_train(purerl.PPOConfig()).network)
 
 

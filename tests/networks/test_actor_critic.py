@@ -66,12 +66,12 @@ def test_every_kind_of_action_has_a_distribution(actions, distribution, kind):
     ("cfg", "env", "says"),
     [
         ({"action_distribution": "tanh"}, Varied(), "is for Box actions, not Discrete"),
-        ({"arch": "shared", "critic_obs": "secret"}, Rich(), "one torso would show the policy"),
+        ({"arch": "shared", "critic_obs": "secret"}, Rich(), "shows the policy"),
         ({"torso": "nature_cnn"}, Varied(), "at least 36 x 36"),
         ({"action_mask": "legal"}, Varied(), "which is no dict"),
         ({"action_mask": "legall"}, Rich(), "which has 'index', 'legal', 'secret', 'seen'"),
         ({"action_mask": "secret"}, Rich(), r"one flag for each of 5 actions, not \[6\]"),
-        ({"action_mask": "legal"}, acting(Rich, "box")(), "only choices can be masked"),
+        ({"action_mask": "legal"}, acting(Rich, "box")(), "only discrete actions can be masked"),
         ({"critic_obs": "x"}, Rich(), "critic_obs = 'x'"),
         ({"info": ("nothing",)}, Rich(), "'illegal', 'time'"),
     ],
@@ -87,7 +87,7 @@ def test_tanh_needs_bounds_and_so_do_random_actions():
     env.action_space = lambda params=None: endless
     for cfg, says in (
         (CFG.replace(action_distribution="tanh"), "finite bounds"),
-        (CFG.replace(warmup_steps=64), "without bounds"),
+        (CFG.replace(warmup_steps=64), "bounded action space"),
     ):
         with pytest.raises(purerl.ConfigError, match=says):
             purerl.make_train(cfg, env=env)
@@ -303,7 +303,7 @@ class Half(nn.Module):
 
 @pytest.mark.parametrize(("dtype", "step"), [("bfloat16", "2"), ("float16", "0.25"), ("float64", None)])
 def test_outputs_of_any_network_are_float32(dtype, step):
-    said = pytest.warns(UserWarning, match=f"outputs of {dtype}.* steps of {step}") if step else contextlib.nullcontext()
+    said = pytest.warns(UserWarning, match=f"outputs of {dtype}.* multiples of {step}") if step else contextlib.nullcontext()
     with jax.enable_x64(dtype == "float64"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "env = observations of float64")
         with said:

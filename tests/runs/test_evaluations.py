@@ -182,6 +182,6 @@ def test_a_batch_of_configs_is_trained_side_by_side(tmp_path):
 
 @pytest.mark.parametrize("name", ["policy.onnx", "policy.PT", "policy.tflite"])
 def test_policies_are_not_exported_under_names_of_other_formats(name, tmp_path):
-    with pytest.raises(purerl.ConfigError, match=r"a file of jax.export is no \.\w+ file; name it \*.jaxexport"):
+    with pytest.raises(purerl.ConfigError, match=r"jax.export does not write \.\w+ files; name it \*.jaxexport"):
         export(None, None, tmp_path / name)
     assert not list(tmp_path.iterdir())

@@ -246,7 +246,7 @@ def test_what_is_wrong_with_a_job_is_said(job, tmp_path):
     assert "name it by coordinator, num_processes, process_id" in lonely.said()
     half = job(1, SHORT, "--coordinator", "127.0.0.1:1")
     assert half.ends()[0] == [2]
-    assert "num_processes = 'not given': the three of coordinator, num_processes, process_id belong together" in half.said()
+    assert "num_processes = 'not given': coordinator, num_processes, process_id must be given together" in half.said()
 
 
 @pytest.mark.long

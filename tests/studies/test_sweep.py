@@ -294,7 +294,7 @@ def test_a_config_without_the_score_of_a_seed_is_not_the_best():
 
 
 def test_a_batch_of_configs_is_no_base_of_a_sweep():
-    with pytest.raises(purerl.ConfigError, match=r"lr = .*must be one number here"):
+    with pytest.raises(purerl.ConfigError, match=r"lr = .*must be a single number"):
         purerl.sweep(CFG.replace(lr=np.float32([1e-3, 1e-1])), {"gamma": [0.9, 0.99]})
 
 

@@ -95,7 +95,7 @@ class Reports:
             if (error := self._error_of(recorder, method, *args)) is not None:
                 self._recorders = [x for x in self._recorders if x is not recorder]
                 self._failed.append(recorder)
-                hint = "it is left out until the next checkpoint"
+                hint = "it is skipped until the next checkpoint"
                 warnings.warn(f"the recorder {recorder!r} failed, {hint}: {error!r}", stacklevel=4)
 
     def _error_of(self, recorder: Any, method: str, *args: Any) -> Exception | None:
