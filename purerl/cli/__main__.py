@@ -1,4 +1,4 @@
-"""`python -m purerl.cli` is the command `purerl`."""
+"""Run the command `purerl` as `python -m purerl.cli`."""
 
 import sys
 

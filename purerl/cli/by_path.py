@@ -12,10 +12,10 @@ from purerl.envs.functions import wrapped_if_bare
 
 
 def imported(path: str, flag: str) -> Any:
-    """Import the object of a path `package.module:name`. The folder that the command is run in is searched, too.
+    """Import the object at a path `package.module:name`. The current folder is searched, too.
 
     Raises:
-        ConfigError: there is no such module or name, or the module raises an error.
+        ConfigError: the module or the name does not exist, or the module raises an error.
     """
     module, colon, name = path.partition(":")
     if not (module and colon and name):
@@ -36,9 +36,9 @@ def _import_module(name: str, flag: str) -> Any:
 
 
 def imported_env(path: str, env_kwargs: tuple) -> Any:
-    """Return the environment that an import path names: an object, or a class or function that makes one of these arguments.
+    """Return the environment at an import path: an object, or the result of a class or function called with `env_kwargs`.
 
-    A bare environment gets `wrap_env`. None for `gymnasium/module:id`, whose module registers the id: it is imported.
+    `wrap_env` wraps a single environment. For `gymnasium/module:id`, import the module, which registers the id; return None.
     """
     if path.startswith("gymnasium/"):
         _import_module(path.removeprefix("gymnasium/").partition(":")[0], "env")
@@ -53,7 +53,7 @@ def imported_env(path: str, env_kwargs: tuple) -> Any:
 
 
 def algorithms_of(args: list[str]) -> tuple[dict[str, type[OnPolicyConfig]], list[str]]:
-    """Return the classes of configs by subcommand, and the arguments, in which an import path of a class is its name."""
+    """Return config classes by subcommand, and the arguments; an import path of a class is replaced by the name of the class."""
     path = args[0] if args and ":" in args[0] and not args[0].startswith("-") else ""
     if not path:
         return ALGORITHMS, args

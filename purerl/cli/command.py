@@ -1,4 +1,4 @@
-"""The command line: a subcommand for each algorithm, its flags made from the fields of its config, and some for finished runs."""
+"""The command line: a subcommand for each algorithm, with flags from the fields of its config, and commands for finished runs."""
 
 import dataclasses
 import inspect
@@ -34,17 +34,17 @@ purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions
 
 @dataclasses.dataclass
 class Tune:
-    """Search for good settings of an algorithm: batches of trials as one program, the worse half of each rung stops.
+    """Search for good hyperparameters of an algorithm: batches of trials train as one program, the worse half of each rung stops.
 
-    "purerl tune ppo --help" lists all settings. Needs pip install 'purerl[tune]'.
+    "purerl tune ppo --help" lists all flags. Needs pip install 'purerl[tune]'.
     """
 
 
 def main(args: list[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    0: done, now or before, or ended by Ctrl-C; 1: a checkpoint failed, the run diverged, or another process of the job ended;
-    2: the config cannot be trained. Saved, and to be resumed: 143 was ended by SIGTERM, 138 by SIGUSR1, and 75 by --max-hours.
+    0: finished, now or before, or ended by Ctrl-C; 1: a checkpoint failed, the run diverged, or another process of the job ended;
+    2: the config cannot be trained. After 143 (SIGTERM), 138 (SIGUSR1) and 75 (--max-hours), the run is saved and can be resumed.
     """
     args = sys.argv[1:] if args is None else args
     if args == ["--version"]:
@@ -62,7 +62,7 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _run(args: list[str]) -> int:
-    """Do what the arguments ask for, and return the exit status."""
+    """Run the command that the arguments name, and return the exit status."""
     try:
         options_class = Training
         if args[:1] == ["tune"]:

@@ -1,4 +1,4 @@
-"""The commands for finished runs. Each is a dataclass of its flags; `execute` does what it says and returns the exit status."""
+"""The commands for finished runs. Each is a dataclass of its flags; `execute` runs the command and returns the exit status."""
 
 import dataclasses
 import os
@@ -27,11 +27,11 @@ class Reader:
 
     Attributes:
         dir: Directory of the run.
-        run: Which run, if the directory has several: its index from 0, or its label, such as "config 1, seed 0".
-        best: The state with the best evaluation instead of the last.
-        env: The environment that the run was trained in, package.module:name, if it is none of purerl's.
-        algorithm: The algorithm that it was trained by, package.module:function, likewise.
-        config_class: The class of its config, package.module:Class, likewise.
+        run: One of several runs in the directory: its index from 0, or its label, such as "config 1, seed 0".
+        best: Use the state with the best evaluation instead of the last state.
+        env: Environment that the run was trained in, package.module:name, if custom.
+        algorithm: Algorithm that the run was trained by, package.module:function, if custom.
+        config_class: Class of the run's config, package.module:Class, if custom.
     """
 
     dir: tyro.conf.Positional[str]
@@ -42,14 +42,14 @@ class Reader:
     config_class: str = ""
 
     def load(self) -> Run:
-        """Load the runs of the directory, with the objects that the command names."""
+        """Load the runs of the directory, with the objects that the flags name."""
         env_kwargs = tuple(map(tuple, saved_values(self.dir)["env_kwargs"])) if ":" in self.env else ()
         own = imported_objects(self.env, self.algorithm, env_kwargs)
         cls = imported(self.config_class, "config_class") if self.config_class else None
         return load(self.dir, best=self.best, config_class=cls, **own)
 
     def load_one(self) -> Run:
-        """Load the one run that the command is about."""
+        """Load the run that --run names, or the first run."""
         return self.load().select(self.run or 0)
 
 
@@ -58,7 +58,7 @@ class Watch(Reader):
     """Options of commands that run episodes.
 
     Attributes:
-        deterministic: The most likely actions instead of random ones.
+        deterministic: Take the most likely actions instead of random ones.
         seed: Seed of the episodes.
     """
 
@@ -71,7 +71,7 @@ class Eval(Watch):
     """Evaluate every run in a directory, in its own environment, by the returns of fresh episodes.
 
     Attributes:
-        num_episodes: Episodes of each run.
+        num_episodes: Episodes per run.
     """
 
     num_episodes: int = 128
@@ -85,13 +85,13 @@ class Eval(Watch):
 
 @dataclasses.dataclass
 class Plot:
-    """Plot the learning curves of runs, a line for each config with a band over its seeds.
+    """Plot the learning curves of runs: a line per config, with a band over its seeds.
 
     Attributes:
-        dirs: Directories of the runs to compare, one at least.
+        dirs: Directories of the runs to compare, at least one.
         out: File to write.
-        metric: Any name in a run's metrics: episode_return, episode_length, entropy, approx_kl, explained_variance, ...
-        centre: Interquartile mean or mean over seeds.
+        metric: Any metric of the runs: episode_return, episode_length, entropy, approx_kl, explained_variance, ...
+        centre: Statistic over seeds: interquartile mean or mean.
     """
 
     dirs: tyro.conf.Positional[tuple[str, ...]]
@@ -115,13 +115,13 @@ class Compare:
     """Compare runs over seeds and tasks: interquartile means, probabilities of improvement, profiles (Agarwal et al. 2021).
 
     purerl compare runs/ppo runs/ppg compares two folders, with a run of each task inside. purerl compare new=runs/a,runs/b
-    old=runs/c names them.
+    old=runs/c gives names to groups of folders.
 
     Attributes:
         entries: Folders of runs, or name=folder,folder.
         score: The last tenth of training (or the last evaluation), or the area under the learning curve.
-        episodes: Those of training, or of evaluations.
-        reference: TOML or JSON file of the scores that are 0 and 1 when normalised: "CartPole-v1" = [20.0, 500.0].
+        episodes: Episodes to score: those of training, or of evaluations.
+        reference: TOML or JSON file of the scores that normalise to 0 and 1: "CartPole-v1" = [20.0, 500.0].
         out: Files to write: .md and .tex tables, .png, .pdf and .svg pictures, .json and .csv with every score.
     """
 
@@ -169,7 +169,7 @@ class Runs:
     """List the runs in a folder: algorithm, environment, steps, best score, how they ended, size.
 
     Attributes:
-        folder: Where to look.
+        folder: Folder to search.
     """
 
     folder: tyro.conf.Positional[str] = "runs"
@@ -190,7 +190,7 @@ class Runs:
 
 @dataclasses.dataclass
 class Render(Watch):
-    """Render an episode of a run's policy: of the run that --run names, or of the first.
+    """Render an episode of a run's policy: of the run that --run names, or of the first run.
 
     Attributes:
         out: File to write.
@@ -210,9 +210,9 @@ class Render(Watch):
 class Export(Reader):
     """Write a run's policy, of the run that --run names or of the first, as a program that needs only jax and flatbuffers.
 
-    With act = jax.export.deserialize(bytearray(open("policy.jaxexport", "rb").read())).call it acts in any number of
+    Load it by act = jax.export.deserialize(bytearray(open("policy.jaxexport", "rb").read())).call, and act in any number of
     environments: action, carry = act(carry, obs, first, jax.random.PRNGKey(0), False). All arrays have a leading axis of
-    environments. The carry is () without a memory, first says where an episode begins, and the last argument is True for the
+    environments. The carry is () without a recurrent network, first marks episode starts, and the last argument is True for the
     most likely actions.
 
     Attributes:
@@ -231,12 +231,12 @@ class Export(Reader):
 
 @dataclasses.dataclass
 class Cache:
-    """Say where compiled programs are kept, and how many: the second start of a run does not compile.
+    """Show where compiled programs are cached, and how many: the second start of a run does not compile.
 
-    The environment variable PURERL_CACHE names another directory, or "off". A gigabyte is kept at most.
+    The environment variable PURERL_CACHE names another directory, or "off". The cache holds at most a gigabyte.
 
     Attributes:
-        clear: Remove them.
+        clear: Remove all cached programs.
     """
 
     clear: bool = False
@@ -256,7 +256,7 @@ class Cache:
 
 
 def _make_folder(out: str) -> None:
-    """Make the folder of a file to write, before anything is computed for it."""
+    """Create the folder of a file to write, before the contents are computed."""
     try:
         pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Flags of the command line made from the fields of a config, and read back; files of flags."""
+"""Command-line flags, made from the fields of a config and read back; files of flags."""
 
 import argparse
 import dataclasses
@@ -36,10 +36,10 @@ TUNING_EXAMPLES = """
 - purerl {0} --config runs/t/best.toml
 """
 
-# Where a flag cannot have the type of its field: text can be a whole number written as 1e6, and pairs are a sequence of words.
+# Types of flags that differ from those of their fields: pairs, for example, are a sequence of words.
 FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float]}
-FLAG_TYPES["sweep"] = FLAG_TYPES["param"] = tyro.conf.UseAppendAction[tuple[str, ...]]  # once for each field
-# What is written differently in a shell than in Python.
+FLAG_TYPES["sweep"] = FLAG_TYPES["param"] = tyro.conf.UseAppendAction[tuple[str, ...]]  # repeated for each field
+# Help texts of flags that are written differently in a shell than in Python.
 FLAG_HELP = {
     "env": "Id of a gymnax environment, of another suite's (brax/ant), or package.module:Class of one of your own.",
     "env_kwargs": "Arguments of its constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite.",
@@ -55,7 +55,7 @@ FLAG_HELP = {
 
 
 def job_of(args: list[str]) -> dict[str, Any] | None:
-    """Return how to find the other processes of a job, or None if there are none, before anything else is imported."""
+    """Return how to find the other processes of a job, or None without a job. Nothing else is imported before."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--distributed", action="store_true")
     parser.add_argument("--coordinator", default="")
@@ -64,13 +64,13 @@ def job_of(args: list[str]) -> dict[str, Any] | None:
     try:
         found = vars(parser.parse_known_args(args)[0])
     except argparse.ArgumentError:
-        return None  # what is wrong is said where all flags are read
+        return None  # the error is reported when all flags are read
     named = found["coordinator"] or found["num_processes"] > 0 or found["process_id"] >= 0
     return found if found.pop("distributed") or named else None
 
 
 def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type = Training) -> dict[str, Any]:
-    """Return what the flags start from, by name: a preset, and a file on top. They have to be known before the flags are made."""
+    """Return the defaults of flags, by name: from a preset, overridden by a file. Flags are then made with these defaults."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset")
     parser.add_argument("--config")
@@ -86,7 +86,7 @@ def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], option
 
 
 OF_TYRO = ("help", "tyro_print_completion", "tyro_write_completion")
-ONLY_FLAGS = ("config", "distributed", "coordinator", "num_processes", "process_id")  # read before any file is
+ONLY_FLAGS = ("config", "distributed", "coordinator", "num_processes", "process_id")  # read before any file
 
 
 def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: type) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: ty
 
 
 def _value_texts(values: Any) -> tuple[str, ...]:
-    """Return values to try as flags have them, of a file with a list of such texts, or with a table of lists."""
+    """Return values to try as texts of flags. In a file, `values` is a list of such texts, or a table of lists."""
     texts = lambda xs: [
         "x".join(map(str, x)) if isinstance(x, list) else str(x).lower() if isinstance(x, bool) else str(x) for x in xs
     ]
@@ -127,7 +127,7 @@ def _value_texts(values: Any) -> tuple[str, ...]:
 
 
 def _file_problems(values: dict[str, Any], cls: type[OnPolicyConfig], options: type) -> list[Problem]:
-    """Return what is wrong with the values of a file, each by itself."""
+    """Return a problem for each invalid value of a file."""
     of = lambda cls, prefix="": {f.name: values[prefix + f.name] for f in dataclasses.fields(cls) if prefix + f.name in values}
     found = field_problems(cls(**{name: x for name, x in of(cls).items() if name != "rnd"}))
     inner = field_problems(RNDConfig(**of(RNDConfig, "rnd_")))
@@ -141,7 +141,7 @@ def _file_problems(values: dict[str, Any], cls: type[OnPolicyConfig], options: t
 
 
 def refuse_unknown(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type = Training) -> None:
-    """Refuse all flags that a command does not have, each with the one to use."""
+    """Raise an error for all flags that a command does not have, each with the flag to use instead."""
     if not (args and args[0] in algorithms):
         return
     cls = algorithms[args[0]]
@@ -167,9 +167,9 @@ def _names(cls: type[OnPolicyConfig], options: type) -> list[str]:
 def flags_of(
     name: str, base: dict[str, Any], cls: type[OnPolicyConfig], examples: bool = False, options: type = Training
 ) -> type:
-    """Return a dataclass that tyro turns into flags, a dataclass for each group of fields inside.
+    """Return a dataclass that tyro turns into flags, with a nested dataclass for each group of fields.
 
-    The fields are those of the config, of its `rnd` and of the options, their defaults replaced by `base`.
+    The fields are those of the config, of its `rnd` and of the options, with defaults replaced by `base`.
     """
     docs = cls.field_docs | parse_docs(inspect.cleandoc(options.__doc__ or ""))[1]
     parts = [(part, f) for part in (cls(), options()) for f in dataclasses.fields(part)]
@@ -183,7 +183,7 @@ def flags_of(
     groups = []
     for group in GROUPS:
         inside = [flag for flag, doc in docs.items() if doc.group == group]
-        names = {flag: fields.keys() - set(get_args(fields[flag][0])) for flag in inside}  # a choice may have the name of a field
+        names = {flag: fields.keys() - set(get_args(fields[flag][0])) for flag in inside}  # a choice may be called like a field
         texts = [f"    {flag}: {_as_flags(FLAG_HELP.get(flag, docs[flag].text), names[flag])}" for flag in inside]
         made = dataclasses.make_dataclass(
             group, [(flag, *fields[flag]) for flag in inside], namespace={"__doc__": "\n".join(["", "Attributes:", *texts, ""])}
@@ -196,12 +196,12 @@ def flags_of(
 
 
 def values_of(flags: Any) -> dict[str, Any]:
-    """Return the values by flag of a dataclass of `flags_of`."""
+    """Return the values of a dataclass from `flags_of`, by flag."""
     return {flag: value for group in vars(flags).values() for flag, value in vars(group).items()}
 
 
 def _as_flags(text: str, names: Collection[str], cls: type[OnPolicyConfig] = OnPolicyConfig) -> str:
-    """Return a text without backticks, in which the fields and the arguments of `fit` that are flags are written as such."""
+    """Return a text without backticks, with fields and arguments of `fit` written as flags where flags exist."""
     place = re.compile(rf"(?:{cls.__name__}\.|fit\()?(rnd_)?(\w+)(?:=\))?")
 
     def written(code: re.Match) -> str:
@@ -217,7 +217,7 @@ def _flag_type(field: dataclasses.Field) -> Any:
     if rule is SWITCH:
         return bool | Literal["auto"]
     if field.metadata.get("whole_float"):
-        return int | float
+        return int | float  # text may be a whole number written as 1e6
     kind = Literal[rule.choices] if rule.choices else FLAG_TYPES.get(field.name, field.type)
     return kind | Literal["auto"] if rule.auto else kind
 
@@ -231,7 +231,7 @@ def _default(field: dataclasses.Field, value: Any) -> Any:
 
 
 def config_of(cls: type[OnPolicyConfig], flags: dict[str, Any]) -> OnPolicyConfig:
-    """Return the config that flags ask for."""
+    """Return the config that the flags describe."""
     inner = {f.name: flags[f"rnd_{f.name}"] for f in dataclasses.fields(RNDConfig)}
     changed = [name for name, value in inner.items() if value != getattr(RNDConfig(), name)]
     if changed and not flags["rnd"]:
@@ -242,7 +242,7 @@ def config_of(cls: type[OnPolicyConfig], flags: dict[str, Any]) -> OnPolicyConfi
 
 
 def _parse(text: str) -> Any:
-    """Return a number, true, false or null as JSON has them; any other word as it is."""
+    """Return a number, true, false or null from JSON; any other word unchanged."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

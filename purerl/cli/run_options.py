@@ -9,38 +9,38 @@ class Training:
     """The options of a training command beside the config.
 
     Run:
-        preset: Environment whose tuned config is the default of the other flags.
-        config: TOML file of flags, underscores for dashes. Flags of the command line take precedence.
+        preset: Environment whose tuned config gives the defaults of the other flags.
+        config: TOML file of flags, with underscores for dashes. Flags of the command line take precedence.
         seed: Seed of the first run.
-        num_seeds: Runs side by side, with the seeds that follow, spread over the devices or the cores.
-        exact: Every one of several seeds has the bits of its run alone. Seeds of one device then train one after the other.
-        devices_per_run: Devices that the environments of one agent are spread over; 0 for as many as a resumed run had, else 1.
-        distributed: This is one of several processes, such as of srun, that train together; JAX finds the others.
-        coordinator: Where JAX does not find them, host:port of the first process.
-        num_processes: Likewise, how many there are.
-        process_id: Likewise, which one this is, from 0.
-        directory: Where checkpoints, metrics (also for TensorBoard) and evaluations go; none without.
-        resume: Resume from the directory's newest checkpoint: `auto` if there is one, `must`, or `never`.
-        init_from: Directory of another run, whose parameters this one starts from.
+        num_seeds: Number of runs side by side, with consecutive seeds, spread over the devices or the cores.
+        exact: Make every run bit-identical to the same run alone. Seeds on one device then train one after the other.
+        devices_per_run: Devices that one agent's environments are spread over; 0 for as many as a resumed run had, else 1.
+        distributed: Train together with other processes, such as those of srun; JAX finds the others.
+        coordinator: If JAX does not find the other processes, host:port of the first one.
+        num_processes: If JAX does not find the other processes, the total number of processes.
+        process_id: If JAX does not find the other processes, the index of this process, from 0.
+        directory: Directory of checkpoints, metrics (also for TensorBoard) and evaluations; without it nothing is saved.
+        resume: Resume from the directory's newest checkpoint: `auto` if one exists, `must`, or `never`.
+        init_from: Directory of another run, whose parameters this run starts from.
         sweep: Values of a flag to try, all combinations side by side: --sweep lr=1e-4,3e-4 --sweep hidden=64x64,256x256.
-        draws: So many draws from the values of --sweep, which may then be ranges: --sweep lr=1e-5:1e-2:log.
-        at_once: Configs of a sweep in one program, at most; 0 for as many as memory holds.
-        algorithm: An algorithm of your own, package.module:function.
-        max_hours: End saved after this many hours, with exit status 75; 0 for no limit.
-        save_seconds: About how long between two checkpoints.
-        save_every: A checkpoint at each k-th update as well; 0 for none.
-        keep: Newest checkpoints to keep.
-        keep_every: Save a checkpoint at each k-th update too, and keep those for ever; 0 for none.
-        write_every: Updates in a row of the files; 0 writes one about each second.
-        eval_every: Evaluate before the first update and after each k-th; 0 never.
-        eval_episodes: Episodes of an evaluation.
+        draws: Number of draws from the values of --sweep, which may then be ranges: --sweep lr=1e-5:1e-2:log.
+        at_once: Most configs of a sweep in one program; 0 for as many as fit into memory.
+        algorithm: Custom algorithm, package.module:function.
+        max_hours: End and save the run after this many hours, with exit status 75; 0 for no limit.
+        save_seconds: Approximate seconds between two checkpoints.
+        save_every: Also save a checkpoint every k updates; 0 for none.
+        keep: Number of newest checkpoints to keep.
+        keep_every: Also save a checkpoint every k updates, and keep it for ever; 0 for none.
+        write_every: Updates per row of the files; 0 writes a row about every second.
+        eval_every: Evaluate before the first update and every k updates; 0 for never.
+        eval_episodes: Episodes per evaluation.
         eval_deterministic: Evaluate the most likely actions instead of random ones.
-        render_every: Of the evaluations, one in k draws an episode into the directory; 0 for none.
-        stop_at_return: End the run, saved, once the mean return of all seeds is this high, asked at evaluations and --stop-every.
-        stop_every: Ask --stop-at-return after each k-th update too; 0 for at evaluations alone.
+        render_every: At every k-th evaluation, render an episode into the directory; 0 for none.
+        stop_at_return: End and save the run once all seeds' mean return is this high, checked at evaluations and --stop-every.
+        stop_every: Also check --stop-at-return every k updates; 0 for only at evaluations.
         csv: Also write metrics.csv into the directory.
         json_lines: Also write metrics.jsonl into the directory, one JSON object per row.
-        wandb: Weights & Biases project to log to; none without.
+        wandb: Weights & Biases project to log to, if any.
     """
 
     preset: str = ""
@@ -82,21 +82,21 @@ class Tuning:
     """The options of a tuning command beside the config.
 
     Run:
-        preset: Environment whose tuned config is the default of the other flags.
-        config: TOML file of flags, underscores for dashes. Flags of the command line take precedence.
-        param: What to tune: --param lr=1e-5:1e-2:log --param ent_coef=0:0.05 --param num_steps=32,64,128; without it lr,
-          ent_coef, gamma, gae_lambda and num_steps, over wide ranges.
-        trials: How many settings to try.
-        num_seeds: Seeds of each.
-        directory: Where the study is kept, which the same command continues; none without.
-        rungs: Into which training is cut; after each, the worse half of the trials so far stops.
-        at_once: Trials in one program; 0 for as many as suit the number of trials, 16 at most.
-        finalists: Trials that are trained again, with other seeds, of which the best wins.
-        final_seeds: Seeds of the winner, which no choice has seen.
-        seed: The first seed.
-        search_hours: Begin no further trials after this many hours; 0 for no limit.
-        max_hours: End saved after this many hours, with exit status 75; 0 for no limit.
-        algorithm: An algorithm of your own, package.module:function.
+        preset: Environment whose tuned config gives the defaults of the other flags.
+        config: TOML file of flags, with underscores for dashes. Flags of the command line take precedence.
+        param: Values of a field to try: --param lr=1e-5:1e-2:log --param ent_coef=0:0.05 --param num_steps=32,64,128; by default
+          lr, ent_coef, gamma, gae_lambda and num_steps, over wide ranges.
+        trials: Number of configs to try.
+        num_seeds: Seeds per trial.
+        directory: Directory of the study, which the same command continues; without it nothing is saved.
+        rungs: Number of rungs of training; after each rung, the worse half of the trials so far stops.
+        at_once: Trials in one program; 0 for as many as suit the number of trials, at most 16.
+        finalists: Number of best trials that are trained again, with other seeds; the best of them wins.
+        final_seeds: Number of seeds of the winner's reported score, which no choice has used.
+        seed: First seed.
+        search_hours: Begin no new trials after this many hours; 0 for no limit.
+        max_hours: End and save the study after this many hours, with exit status 75; 0 for no limit.
+        algorithm: Custom algorithm, package.module:function.
     """
 
     preset: str = ""

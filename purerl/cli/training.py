@@ -1,4 +1,4 @@
-"""The commands of training and tuning."""
+"""The commands for training and tuning."""
 
 import json
 import pathlib
@@ -22,7 +22,7 @@ from purerl.studies import space
 from purerl.studies.sweep import sweep
 from purerl.studies.tune import Step, tune
 
-EXIT_TIME_IS_UP = 75  # "try again later", of sysexits.h
+EXIT_TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: "try again later"
 
 TO_FIT = (
     *("num_seeds", "exact", "resume", "max_hours", "save_seconds", "save_every", "keep", "keep_every"),
@@ -31,7 +31,7 @@ TO_FIT = (
 
 
 def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
-    """Train as the flags ask for, and return the exit status."""
+    """Train as the flags describe, and return the exit status."""
     options = {name: getattr(asked, name) for name in TO_FIT}
     options |= {name: getattr(asked, name) or None for name in ("directory", "init_from", "devices_per_run")}
     options |= imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
@@ -78,7 +78,7 @@ def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) 
 
 
 def run_tuning(cfg: OnPolicyConfig, asked: Tuning) -> int:
-    """Tune as the flags ask for, and return the exit status."""
+    """Tune as the flags describe, and return the exit status."""
     values = space.parsed(cfg, asked.param, "param") if asked.param else space.default_ranges(cfg)
     names = ("trials", "num_seeds", "rungs", "finalists", "final_seeds", "seed", "search_hours", "max_hours")
     options = {name: getattr(asked, name) for name in names}
@@ -94,7 +94,7 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning) -> int:
         console.print(f"{line}; {step.seconds:.1f} s", highlight=False, markup=False)
 
     found = tune(cfg, values, watch=watch, **options, **imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs))
-    if (score := found.summary) is None:  # it was stopped
+    if (score := found.summary) is None:  # the study was stopped
         saved = "the same command goes on" if asked.directory else "nothing was saved; with --directory DIR it could go on"
         console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials: {saved}.", highlight=False)
         return _status(found.stopped_by)
@@ -117,7 +117,7 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning) -> int:
 
 
 def _status(stopped_by: signal.Signals | str | None) -> int:
-    """Return the exit status of a training that this ended."""
+    """Return the exit status of a training that `stopped_by` ended."""
     if stopped_by == STOPPED:
         return 0
     if stopped_by == "max_hours":
@@ -126,7 +126,7 @@ def _status(stopped_by: signal.Signals | str | None) -> int:
 
 
 def _stopped(progress: Progress, stopped_by: signal.Signals | str, asked: Training) -> str:
-    """Describe what ended a run early, and how to go on."""
+    """Describe why a run ended early, and how to continue it."""
     text = f"Stopped after {progress.updates:,} of {progress.plan.num_updates:,} updates"
     if stopped_by == STOPPED:
         return f"{text}: the mean return is at least {asked.stop_at_return:g}."

@@ -1,1 +1,1 @@
-"""Runs on the host: `fit`, directories, checkpoints, evaluations, and what shows and draws them."""
+"""Training runs on the host: `fit`, run directories, checkpoints, evaluations, logging and plots."""

@@ -1,7 +1,7 @@
-"""The persistent compilation cache: a program that was compiled once starts at once the next time.
+"""The persistent compilation cache: later processes load programs from disk instead of compiling them again.
 
-It is JAX's own, in a directory of purerl's, for each version of jaxlib and kind of processor. The environment variable
-`PURERL_CACHE` names another directory, or `off`. A user's own settings of JAX's cache are kept, and back after a run.
+The cache is JAX's own, in one directory per version of jaxlib and kind of processor. The environment variable `PURERL_CACHE`
+names another directory, or `off`. A cache that the user has configured is kept. After a run, JAX has its previous settings again.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ import platformdirs
 from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
 VARIABLE = "PURERL_CACHE"
-MAX_BYTES = 2**30  # then the programs that were not used for longest are removed
+MAX_BYTES = 2**30  # beyond this size, JAX evicts the least recently used programs
 
 
 def cache_directory() -> pathlib.Path | None:
-    """Return where compiled programs are kept; None if that is switched off."""
+    """Return the directory of compiled programs; None if the cache is switched off."""
     chosen = os.environ.get(VARIABLE, "")
     if chosen.lower() == "off":
         return None
@@ -33,11 +33,11 @@ def cache_directory() -> pathlib.Path | None:
 
 @contextlib.contextmanager
 def compile_cache() -> Iterator[None]:
-    """Read compiled programs from the directory, and keep them there, until the block ends.
+    """Read and write compiled programs in the cache directory until the block ends.
 
-    A cache that the user has configured is kept, and one that is switched off stays off. A directory that cannot be made, or that
-    others may write to, is not used: what it holds is executed. JAX never keeps programs that call back to the host. JAX warns of
-    a program that cannot be read or written, and compiles it.
+    If the user has configured or disabled JAX's cache, nothing changes. If the directory cannot be created, or other users may
+    write to it, the directory is not used, because its programs are executed. JAX never caches programs that call back to the
+    host. If JAX cannot read or write a program, JAX warns and compiles the program.
     """
     directory = cache_directory()
     now = jax.config.values
@@ -61,13 +61,13 @@ def compile_cache() -> Iterator[None]:
 
 
 def cached_programs() -> list[pathlib.Path]:
-    """Return the files of the programs that are kept, of this version and processor."""
+    """Return the files of the cached programs for this version of jaxlib and this processor."""
     directory = cache_directory()
     return sorted(directory.glob("*-cache")) if directory else []
 
 
 def _remove_unfinished(directory: pathlib.Path) -> None:
-    """Remove programs whose writing was interrupted: without the second file that JAX writes, it would keep no others."""
+    """Remove half-written programs: if a program lacks the second file that JAX writes, JAX caches no further program."""
     with contextlib.suppress(OSError, filelock.Timeout), filelock.FileLock(directory / ".lockfile", timeout=1):  # JAX's own lock
         for program in directory.glob("*-cache"):
             if not program.with_name(program.name.removesuffix("cache") + "atime").exists():
@@ -77,11 +77,11 @@ def _remove_unfinished(directory: pathlib.Path) -> None:
 def _set(values: dict[str, object]) -> None:
     for name, value in values.items():
         jax.config.update(name, value)
-    jax_cache.reset_cache()  # which JAX opens once, with the settings of that moment
+    jax_cache.reset_cache()  # JAX opens the cache once, with the settings of that moment
 
 
 def _is_private(directory: pathlib.Path) -> bool:
-    """Return True if the directory is there or could be made, and no other user may write to it."""
+    """Return True if the directory exists or could be created, and no other user may write to it."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = directory.stat()
@@ -93,7 +93,7 @@ def _is_private(directory: pathlib.Path) -> bool:
 
 
 def kind_of_processor() -> str:
-    """Return the kind of processor: a program for one may use instructions that another does not have."""
+    """Return a hash of the processor's model and features: a program may use instructions that another processor lacks."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
         kind = "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))

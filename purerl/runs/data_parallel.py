@@ -1,8 +1,8 @@
-"""One agent on many devices: each has an equal share of its environments, and all have its parameters.
+"""One agent on many devices: each device has an equal share of the environments, and all devices have the same parameters.
 
-Every device collects rollouts in environments of its own and learns from them. Gradients and statistics are means over all
-devices (`purerl.core.reductions`), so parameters, optimizer states and statistics stay equal on all of them, bit for bit. What is
-exchanged does not grow with the number of environments.
+Every device collects rollouts in its own environments and learns from them. Gradients and statistics are averaged over all
+devices (`purerl.core.reductions`), so parameters, optimizer states and statistics stay bit-identical on all devices. The amount
+of communication does not grow with the number of environments.
 """
 
 import collections
@@ -23,22 +23,22 @@ from purerl.core.types import Episodes, TrainResult, TrainState
 from purerl.pure import Train
 from purerl.runs.processes import agreed, placed
 
-DATA = "data"  # the axis of devices of one agent
+DATA = "data"  # mesh axis of one agent's devices
 
 
 def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParallel":
-    """Return a training run with the environments of one agent spread over the devices of a mesh.
+    """Return a training run with one agent's environments spread over the devices of a mesh.
 
-    On GPUs XLA hides what devices exchange behind other work, and may need up to half as much memory again for it, where
-    `XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false` needs none.
+    On GPUs, XLA overlaps communication with other work, which may need up to half as much memory again. With
+    `XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false`, no extra memory is needed.
 
     Args:
-        train: as `make_train` gives it. Its `num_envs`, and everything that counts, is that of all devices together.
-        mesh: devices, of this process or of several, or devices that are only described, to compile for.
-        axis_name: the axis of the mesh to spread over. Along other axes everything is computed alike.
+        train: from `make_train`. Its `num_envs` and all counts are totals over all devices.
+        mesh: devices of one or several processes, or devices that are only described, to compile for.
+        axis_name: the mesh axis to spread environments over. Along other axes, every device computes the same.
 
     Raises:
-        ConfigError: the devices cannot have equal shares, or `train` is one device's share already.
+        ConfigError: the devices cannot have equal shares, or `train` is already one device's share.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(total_timesteps=1024))
@@ -57,44 +57,44 @@ def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParal
 
 
 class DataParallel:
-    """The functions of a `Train` for a mesh, as `data_parallel` returns them.
+    """A `Train` on a mesh of devices, as returned by `data_parallel`.
 
-    A state is one of global arrays, shaped as on one device. `init` places it; after that JAX knows where it is.
+    A state has global arrays, shaped as on one device. `init` places the arrays; afterwards JAX knows where the arrays are.
 
     Attributes:
-        train: the run as one device computes its share of it.
-        whole: the run without devices, as `make_train` gave it.
-        axis_name: of the axis of the mesh that environments are spread over.
+        train: one device's share of the run.
+        whole: the run without devices, as returned by `make_train`.
+        axis_name: the mesh axis that environments are spread over.
         mesh: the devices.
-        specs: a `TrainState` of `PartitionSpec`: environments and rollouts are spread, everything else is on all devices.
+        specs: a `TrainState` of `PartitionSpec`: environments and rollouts are sharded, everything else is replicated.
     """
 
     def __init__(self, train: Train, mesh: Mesh, axis_name: str):
         self.train, self.whole, self.axis_name = train.on_axis(axis_name, mesh.shape[axis_name]), train, axis_name
-        # `jax.make_mesh` makes axes explicit, and a `shard_map` over those refuses what was not placed.
+        # `jax.make_mesh` makes explicit axes, over which `shard_map` refuses arrays that were not placed.
         self.mesh = Mesh(mesh.devices, mesh.axis_names)
         self.cfg, self.env, self.network = train.cfg, train.env, train.network
         self.plan = dataclasses.replace(self.train.plan, compile_update=self._compile_update)
         self.specs, self._spread = state_specs(train, self.train), PartitionSpec(axis_name)
 
     def init(self, key: jax.Array) -> TrainState:
-        """Return the state before the first update. `key`: one key, typed or raw."""
+        """Return the initial state. `key`: one key, typed or raw."""
         return self._mapped(self.train.init, (PartitionSpec(),), self.specs)(typed_key(key))
 
     def update(self, state: TrainState) -> tuple[TrainState, dict[str, Any]]:
-        """Run one iteration on all devices; the metrics are those of all."""
+        """Run one update on all devices; metrics are aggregated over all devices."""
         return self._mapped(self.train.update, (self.specs,), (self.specs, PartitionSpec()))(state)
 
     def __call__(self, key: jax.Array) -> TrainResult:
-        """Return the result of the whole run, as `Train.__call__`."""
-        specs = TrainResult(self.specs, cast(Any, PartitionSpec()))  # one for all metrics
+        """Train to the end and return the result, as `Train.__call__` does."""
+        specs = TrainResult(self.specs, cast(Any, PartitionSpec()))  # one spec for all metrics
         return self._mapped(self.train, (PartitionSpec(),), specs)(typed_key(key))
 
     def place(self, state: TrainState) -> TrainState:
-        """Return a state, of one run or of several under `vmap`, that every process has whole, on the devices of the mesh."""
+        """Place a state on the mesh. Every process holds the whole state, of one run or of several under `vmap`."""
         specs, lead = self.specs, [None] * state.key.ndim
         several = jax.tree.map(lambda spec: PartitionSpec(*lead, *spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
-        specs = several.replace(clock=specs.clock)  # which has no axis of runs
+        specs = several.replace(clock=specs.clock)  # the update counter has no run axis
         return jax.tree.map(lambda x, spec: placed(x, NamedSharding(self.mesh, spec)), state, specs)
 
     def policy(self, state: TrainState) -> Policy:
@@ -102,7 +102,7 @@ class DataParallel:
         return self.whole.policy(state)
 
     def evaluate(self, state: TrainState, key: jax.Array, num_episodes: int = 128, **options: Any) -> Episodes:
-        """Return `Train.evaluate`, with an equal share of the episodes on each device."""
+        """Evaluate as `Train.evaluate` does, with an equal share of the episodes on each device."""
         run = lambda state, key: self.train.evaluate(state, key, num_episodes, **options)
         return self._mapped(run, (self.specs, PartitionSpec()), self._spread)(state, typed_key(key))
 
@@ -116,10 +116,10 @@ class DataParallel:
 
 
 def state_specs(whole: Train, here: Train) -> TrainState:
-    """Return how a state is spread: along the axis of each array that is shorter on one device than it is without an axis.
+    """Return the `PartitionSpec` of each array: sharded along the axis that is shorter on one device, else replicated.
 
     Raises:
-        ConfigError: an array of the environments' state has no axis of environments.
+        ConfigError: an array of the environments' state has no environment axis.
     """
     key = jax.random.key(0)
     shapes, shapes_here = jax.eval_shape(whole.init, key), shapes_on(here.axis, here.init, key)
@@ -137,10 +137,10 @@ def state_specs(whole: Train, here: Train) -> TrainState:
 
 
 def check_replicas(state: TrainState, axis_name: str = DATA) -> None:
-    """Compare the copies that several devices hold of one part of a state, in this process and between processes.
+    """Check that the copies of an array on several devices are equal, within this process and between processes.
 
     Raises:
-        ConfigError: the copies of an array differ, so that a checkpoint would keep one of them.
+        ConfigError: the copies of an array differ, so that a checkpoint would keep only one of them.
     """
     found = [(f"state{jax.tree_util.keystr(path)}", _checksums(x)) for path, x in jax.tree_util.tree_leaves_with_path(state)]
     parts = [(name, sums) for name, by_place in found for sums in by_place]
@@ -155,7 +155,7 @@ def check_replicas(state: TrainState, axis_name: str = DATA) -> None:
 
 
 def _checksums(x: jax.Array) -> list[set[int]]:
-    """Return the checksums, of 31 bits, of each part of an array that several devices hold, as this process sees them."""
+    """Return 31-bit checksums of each replicated part of an array, as this process sees its copies."""
     x = jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
     copies = collections.Counter(map(str, x.sharding.devices_indices_map(x.shape).values()))
     sums = {place: set() for place in sorted(copies) if copies[place] > 1}

@@ -18,25 +18,25 @@ Devices = Sequence[jax.Device]  # pyright: ignore[reportInvalidTypeForm]
 def over_devices(
     function: Callable, in_axes: Any = 0, out_axes: Any = 0, *, devices: Devices | None = None, exact: bool = False
 ) -> Callable:
-    """Return `jax.vmap(function)` with its rows spread over devices: each takes an equal share of them.
+    """Return `jax.vmap(function)` with its rows spread over devices: each device takes an equal share of the rows.
 
-    Rows do not communicate. Where they do not divide by the number of devices, the last row is computed more than once and
-    the copies are dropped. With one device, or one row, this is `jax.vmap`.
+    Rows do not communicate. If the number of rows is not a multiple of the number of devices, the last row is computed more than
+    once and the copies are dropped. With one device, or one row, the result is `jax.vmap(function)`.
 
     On a CPU every core can be a device: call `use_cores()` before JAX computes anything.
 
-    A row's result depends on how many rows share its device, by rounding (1e-7 in a step), because XLA compiles another
-    program for another shape. With `exact` each device computes its rows one after the other, and every row has the bits
-    of `jax.jit(function)` on it alone.
+    Without `exact`, a row's result depends by rounding (1e-7 in a step) on the number of rows on its device, because XLA compiles
+    another program for another shape. With `exact`, each device computes its rows one after the other, and every row is
+    bit-identical to `jax.jit(function)` on that row alone.
 
     On several CPU devices, XLA (jaxlib 0.10.2) keeps some memory for each large product in a loop until the program ends: up to
-    15 MB a second with minibatches of thousands. `fit` ends its programs after 15 seconds at most.
+    15 MB a second with minibatches of thousands. `fit` ends its programs after at most 15 seconds.
 
     Args:
-        function: any function of arrays; `Train` is one.
-        in_axes, out_axes: as in `jax.vmap`, but 0 and None only: `train.seed_axes` for a state.
+        function: any function of arrays, such as a `Train`.
+        in_axes, out_axes: as in `jax.vmap`, but only 0 and None: `train.seed_axes` for a state.
         devices: `jax.local_devices()` if None.
-        exact: one row after the other on each device.
+        exact: compute the rows of each device one after the other.
 
     Example:
         >>> purerl.over_devices(lambda x: 2 * x)(jnp.arange(3.0)).tolist()
@@ -57,12 +57,12 @@ def over_devices(
 def over_rows(
     function: Callable, in_axes: Any, out_axes: Any, mesh_for: Callable[[int], Mesh], specs_of: Callable[[Any], Any], exact: bool
 ) -> Callable:
-    """Return `over_devices` on any mesh that has an axis of rows.
+    """Return `over_devices` on any mesh with an axis of rows.
 
     Args:
-        function, in_axes, out_axes, exact: as there.
-        mesh_for: the mesh for so many rows.
-        specs_of: from axes to the `PartitionSpec` of each argument, or of each result.
+        function, in_axes, out_axes, exact: as in `over_devices`.
+        mesh_for: a function from the number of rows to the mesh.
+        specs_of: a function from axes to the `PartitionSpec` of each argument, or of each result.
     """
     rowwise = _one_by_one if exact else jax.vmap
 
@@ -83,7 +83,7 @@ def over_rows(
 
 
 def _one_by_one(function: Callable, in_axes: tuple, out_axes: Any) -> Callable:
-    """Return `jax.vmap` by a loop over the rows."""
+    """Return `jax.vmap(function)`, computed by a loop over the rows."""
 
     def mapped(*args):
         leaves, structure = jax.tree.flatten(args)
@@ -100,8 +100,8 @@ def _one_by_one(function: Callable, in_axes: tuple, out_axes: Any) -> Callable:
 
 
 def _by_axis(axes: Any, tree: Any, batched: Callable, shared: Callable = lambda x: x) -> Any:
-    """Return `batched(x)` of the leaves that have an axis of rows, `shared(x)` of the others; `axes` is a prefix of the tree."""
-    # None is an axis here, and nothing at all inside a tree: as a number it is the one and not the other.
+    """Return `batched(x)` for leaves with a row axis and `shared(x)` for other leaves; `axes` is a prefix of the tree."""
+    # None means "no row axis" here, but JAX treats None in a tree as no leaf at all: -1 stands in for None.
     axes = jax.tree.map(lambda axis: -1 if axis is None else axis, axes, is_leaf=lambda axis: axis is None)
     leaves, structure = jax.tree.flatten(tree)
     of_each = jax.tree.leaves(jax.tree.broadcast(axes, tree))
@@ -109,18 +109,18 @@ def _by_axis(axes: Any, tree: Any, batched: Callable, shared: Callable = lambda 
 
 
 def _specs(axes: Any) -> Any:
-    """Return which arguments are cut by rows, and which every device gets whole."""
+    """Return the `PartitionSpec` of each argument: cut by rows, or whole on every device."""
     return jax.tree.map(lambda axis: PartitionSpec(ROWS) if axis == 0 else PartitionSpec(), axes, is_leaf=lambda x: x is None)
 
 
 def use_cores(count: int | None = None) -> None:
     """Make each CPU core a JAX device, so that `over_devices` can use it.
 
-    Must come before JAX computes anything; afterwards it changes nothing, and warns if JAX has started with one device.
-    A number of CPU devices that was configured before (`jax_num_cpu_devices`, or `XLA_FLAGS`) is kept.
+    Call `use_cores` before JAX computes anything. A later call changes nothing, and warns if JAX has started with one device.
+    If the number of CPU devices is already configured (`jax_num_cpu_devices`, or `XLA_FLAGS`), that number is kept.
 
     Args:
-        count: devices; as many as this process has cores if None.
+        count: number of devices; if None, the number of cores of this process.
 
     Example:
         >>> purerl.use_cores()
@@ -142,9 +142,9 @@ def use_cores(count: int | None = None) -> None:
 
 
 def add_xla_flags(*flags: str) -> None:
-    """Add flags to `XLA_FLAGS`, before JAX computes anything, except flags that this version of XLA does not have.
+    """Add flags to `XLA_FLAGS` before JAX computes anything, except flags that this version of XLA does not know.
 
-    XLA ends the process at a flag that it does not know, so that another process is asked first.
+    An unknown flag makes XLA end the process, so another process tries each flag first.
     """
     given = os.environ.get("XLA_FLAGS", "").split()
     known = [flag for flag in flags if flag not in given and _is_xla_flag(flag)]
@@ -152,13 +152,13 @@ def add_xla_flags(*flags: str) -> None:
 
 
 def _is_xla_flag(flag: str) -> bool:
-    """Return True if a process with this flag lives to make XLA's options."""
+    """Return True if another process with this flag survives the creation of XLA's options."""
     command = [sys.executable, "-c", "from jaxlib import xla_client; xla_client.CompileOptions()"]
     return not subprocess.run(command, env={**os.environ, "XLA_FLAGS": flag}, capture_output=True).returncode
 
 
 def available_bytes() -> int:
-    """Return the free memory of each device; CPU devices have an equal part of the machine's."""
+    """Return the free memory of each device, in bytes; CPU devices share the machine's memory equally."""
     device = jax.local_devices()[0]
     if stats := device.memory_stats():
         return stats["bytes_limit"] - stats["bytes_in_use"]

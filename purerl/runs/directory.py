@@ -1,10 +1,10 @@
-"""The directory of a run: all that resuming it bit-identically needs.
+"""Run directories: everything needed to resume a run bit for bit.
 
-checkpoints/       the newest and the lasting ones, by number of updates
+checkpoints/       the newest checkpoints and those that `keep_every` keeps, by number of updates
 best/              the state of each run at its best evaluation
 curves.jsonl       metrics, see `purerl.runs.storage.curves`
 evaluations.jsonl  evaluations
-renders/           drawings of evaluations
+renders/           animations of episodes
 
 A directory is data: nothing in it is ever imported, called or executed.
 """
@@ -34,15 +34,15 @@ from purerl.runs.storage.lock import Lock
 
 
 class Directory:
-    """A directory that this process trains in, locked while it is entered; with None nothing is kept, and every save is none.
+    """The run directory owned by this process, locked while open. With `path=None` every save is a no-op.
 
-    In a job of several processes only the first one writes anything but its part of a checkpoint.
+    In a job of several processes, the first process writes all files; the others write only their part of a checkpoint.
 
     Args:
-        path: absolute, as `checkpoint.run_directory` gives it.
-        identity: what must be the same for a run to resume: see `identity`.
-        cls: the class of its config.
-        keep, keep_every: as `Store` takes them.
+        path: absolute path, from `run_directory`.
+        identity: the record that must match for a run to resume; see `identity`.
+        cls: the class of the run's config.
+        keep, keep_every: as in `Store`.
     """
 
     def __init__(
@@ -80,23 +80,23 @@ class Directory:
                     error.add_note(f"A checkpoint failed as well: {other}")
 
     def file(self, name: str) -> pathlib.Path | None:
-        """Return the path of a file; None if nothing is kept, or another process keeps it."""
+        """Return the path of a file; None without a directory, and in all processes but the first."""
         return self.path / name if self.path is not None and is_first() else None
 
     def saved(self, resume: str, plan: Plan, wanted: dict[str, str]) -> Checkpoint | None:
-        """Return the checkpoint to resume from, if any, read and verified. Nothing is compiled.
+        """Return the checkpoint to resume from, read and verified; None without a checkpoint. Nothing is compiled.
 
         Args:
             resume: `auto`, `must` or `never`.
-            plan: of the run that resumes.
-            wanted: what its state is like, from `checkpoint.describe`.
+            plan: the plan of the run that resumes.
+            wanted: dtypes and shapes of the run's state, from `checkpoint.describe`.
 
         Raises:
-            ConfigError: there is a checkpoint and should be none, or the other way round.
-            CheckpointMismatch: it is of another run, or of a later update than the last one asked for.
-            CheckpointCorrupt: it cannot be read; with `auto` none of them can.
+            ConfigError: `resume` is `never` and a checkpoint exists, or `resume` is `must` and no checkpoint exists.
+            CheckpointMismatch: the checkpoint is of another run, or of a later update than `plan` has.
+            CheckpointCorrupt: the checkpoint cannot be read; with `auto`, no checkpoint can be read.
         """
-        # All processes read, and not the first alone: Orbax counts what each does, and waits for ever where the counts differ.
+        # Every process reads, not only the first: Orbax counts each process's operations, and hangs if the counts differ.
         store = self._checkpoints
         there = store.updates() if store is not None else []
         if there and resume == "never":
@@ -122,10 +122,10 @@ class Directory:
             warnings.warn(text, stacklevel=5)
 
     def save(self, updates: int, tree: PyTree, more: dict[str, Any]) -> None:
-        """Begin to write a checkpoint, with more entries in its record than the run's identity.
+        """Begin to write a checkpoint, whose record has the run's identity and the entries of `more`.
 
         Raises:
-            CheckpointError: the one before could not be written, or this one.
+            CheckpointError: the previous checkpoint or this one could not be written.
         """
         if self._checkpoints is not None:
             self._checkpoints.save(updates, tree, {**self.identity, **more})
@@ -134,7 +134,7 @@ class Directory:
         """Wait until the newest checkpoint is written.
 
         Raises:
-            CheckpointError: it could not be written.
+            CheckpointError: the checkpoint could not be written.
         """
         if self._checkpoints is not None:
             self._checkpoints.wait()

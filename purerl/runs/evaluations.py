@@ -1,4 +1,4 @@
-"""Evaluations during a run, and the best state of each run. They do not affect training."""
+"""Evaluations during a run, and the best state of each run. Neither affects training."""
 
 import math
 import pathlib
@@ -19,10 +19,10 @@ class Evaluations:
     """The table of evaluations, in memory and in a journal.
 
     Args:
-        path: of the journal; None for memory alone.
-        updates: where the run resumes. Later rows are dropped, and damaged ones.
-        runs: how many there are.
-        expected: how many rows there should be by then. Of fewer it warns.
+        path: path of the journal; None keeps the table only in memory.
+        updates: finished updates of the run that resumes. Later rows and damaged rows are dropped.
+        runs: number of runs.
+        expected: number of rows that the journal should have by then; missing rows raise a warning.
 
     Raises:
         CheckpointError: the journal cannot be read.
@@ -39,31 +39,31 @@ class Evaluations:
         self.flush, self.close = self._journal.flush, self._journal.close
 
     def add(self, updates: int, columns: dict[str, np.ndarray]) -> None:
-        """Add the columns of an evaluation, `[runs]` each."""
+        """Add the columns of an evaluation, each `[runs]`."""
         row = {"update": updates} | {name: x.tolist() for name, x in columns.items()}
         self._rows.append(row)
         self._journal.add(row)
 
     def returns(self, updates: int) -> np.ndarray:
-        """Return the mean return of each run after so many updates, `[runs]`; minus infinity where it is not known, or NaN."""
+        """Return each run's mean return in the evaluation after `updates`, `[runs]`; minus infinity if unknown or NaN."""
         known = [row["episode_return"] for row in self._rows if row["update"] == updates]
         scores = np.array(known[-1] if known else [-math.inf] * self._runs, np.float64)
         return np.where(np.isnan(scores), -math.inf, scores)
 
     def newest(self) -> dict[str, np.ndarray] | None:
-        """Return the columns of the newest evaluation, each `[runs]`; None if there is none."""
+        """Return the columns of the newest evaluation, each `[runs]`; None before the first evaluation."""
         return {name: np.array(self._rows[-1][name]) for name in COLUMNS} if self._rows else None
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def table(self) -> dict[str, np.ndarray]:
-        """Return `update [n]` and the columns `[n, runs]`."""
+        """Return `update [n]` and the columns, each `[n, runs]`."""
         return _table(self._rows, self._runs)
 
 
 def read_evaluations(path: pathlib.Path, runs: int) -> dict[str, np.ndarray]:
-    """Return the table of a journal, as `Evaluations.table` gives it; empty if there is none. Damaged rows are left out."""
+    """Return the table of a journal, as `Evaluations.table` does; empty without a journal. Damaged rows are left out."""
     return _table([row for row in read_journal(path) if row is not None], runs)
 
 
@@ -73,17 +73,16 @@ def _table(rows: list[Entry], runs: int) -> dict[str, np.ndarray]:
 
 
 class Best:
-    """The state of each of several runs at its best evaluation, on the host and as a checkpoint.
+    """The state of each run at its best evaluation, on the host and as a checkpoint.
 
-    Whether a run is better than before is held against what is kept, so that a kill between an evaluation and the checkpoint of
-    its state loses neither.
+    Improvement is judged against the saved best state, so a kill between an evaluation and its save loses nothing.
 
     Args:
-        store: of the checkpoint; None keeps nothing.
-        record: of the run, for the checkpoint.
-        runs: how many there are.
-        wanted: the arrays of a state (`checkpoint.describe`) if the run resumes: best states are restored, unless they are
-          damaged or have other arrays. None removes them.
+        store: store of the checkpoint; None saves nothing.
+        record: record of the run, for the checkpoint.
+        runs: number of runs.
+        wanted: the arrays of a state (`checkpoint.describe`) if the run resumes. Saved best states are then restored, unless they
+          are damaged or have other arrays. None removes saved best states.
     """
 
     def __init__(self, store: Store | None, record: dict[str, Any], runs: int, wanted: dict[str, str] | None = None):
@@ -91,7 +90,7 @@ class Best:
         self._arrays, self._leaves, self._behind = {}, {}, False
         self._updates, self._returns = [0] * runs, [-math.inf] * runs
         if store is not None and wanted is None:
-            store.clear()  # best states that a run which was killed before its first checkpoint left
+            store.clear()  # left by a run that was killed before its first checkpoint
         elif store is not None and wanted is not None:
             self._restore(store, wanted)
             record = {"leaves": self._leaves, "updates": self._updates, "returns": self._returns}
@@ -111,10 +110,10 @@ class Best:
         self._updates, self._returns = best_updates(saved), saved.record["best"]["returns"]
 
     def update(self, updates: int, returns: np.ndarray, state: Any) -> None:
-        """Keep the state of each run whose return improved, and begin to save it.
+        """Keep the state of each run whose return improved, and begin to save the kept states.
 
         Raises:
-            CheckpointError: the save before failed; `settle` tries again.
+            CheckpointError: the previous save failed; `settle` tries again.
         """
         better = returns > np.array(self._returns)
         if self._store is None or not better.any():
@@ -139,7 +138,7 @@ class Best:
         """Wait until all best states are saved.
 
         Raises:
-            CheckpointError: it could not be; the next call tries again.
+            CheckpointError: a save failed; the next call tries again.
         """
         if self._store is None:
             return
@@ -153,5 +152,5 @@ class Best:
 
 
 def best_updates(saved: Checkpoint) -> list[int]:
-    """Return the update of each run's best state, in a checkpoint of best states."""
+    """Return the update of each run's best state, from a checkpoint of best states."""
     return saved.record["best"]["updates"]

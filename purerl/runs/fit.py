@@ -28,19 +28,19 @@ from purerl.runs.stopping import Rule
 from purerl.runs.storage.lock import run_directory
 from purerl.runs.trainer import Trainer
 
-MANY_ROWS = 1_000_000  # of metrics: hundreds of megabytes
+MANY_ROWS = 1_000_000  # more rows of metrics bring a warning: they take hundreds of megabytes
 
 
 class FitResult(NamedTuple):
     """The result of a run, finished or interrupted.
 
-    state: after the last finished chunk. With several runs its leaves have a leading axis, but for the clock.
+    state: after the last finished chunk. With several runs, leaves have a leading run axis, except the update counter.
     metrics: as in `TrainResult`, on the host, from the first update on; leaves `[rows]`, or `[runs, rows]`.
     evaluations: `update [n]`, and `episode_return`, `episode_length` and `finished`, means over episodes, `[n, runs]`.
-    progress: where the run stood at the end; its `began` is where this call went on from.
-    stopped_by: the signal that ended it early, "max_hours", "stop_when", or None.
-    run: the state with its config, as `load` gives it; `run.select` takes one run out of several.
-    finite: `[runs]`, of each whether all that it has learnt is finite; False only with `on_nonfinite="ignore"`.
+    progress: the progress at the end; its `began` is the point from which this call resumed.
+    stopped_by: the reason for an early end: a signal, "max_hours" or "stop_when"; None without an early end.
+    run: the state with its config, as returned by `load`; `run.select` selects one of several runs.
+    finite: `[runs]`, True if all learnt values of a run are finite. False is possible only with `on_nonfinite="ignore"`.
 
     Example:
         >>> result = purerl.fit(purerl.PPOConfig(total_timesteps=1024), num_seeds=2)
@@ -86,60 +86,60 @@ def fit(
     recorders: tuple[Callable[[Progress], None], ...] = (),
     **objects: Any,
 ) -> FitResult:
-    """Train in chunks of updates, with logging, evaluation and, in a directory, checkpoints between them.
+    """Train in chunks of updates; log, evaluate and, in a directory, save checkpoints between chunks.
 
-    A run that is killed at any moment and resumed, any number of times, ends bit-identical to an uninterrupted run. SIGINT
-    (Ctrl-C), SIGTERM or SIGUSR1 ends the run after the current chunk: it is saved, and the result so far is returned. A second
-    signal has its usual effect. The result of a run that is already finished is returned at once.
+    If a run is killed at any moment and resumed, any number of times, the result is bit-identical to an uninterrupted run.
+    SIGINT (Ctrl-C), SIGTERM or SIGUSR1 ends the run after the current chunk: the run is saved, and the result so far is returned.
+    A second signal has its usual effect. If a run is already finished, its result is returned at once.
 
-    In a job of several processes (`jax.distributed`) all of them call it alike, and runs are spread over the devices of all. The
-    first process alone reads and writes the directory, calls the recorders and has the metrics. A signal to one ends all.
+    In a job of several processes (`jax.distributed`), every process makes the same call, and runs are spread over the devices of
+    all processes. Only the first process reads and writes the directory, calls the recorders and has the metrics. A signal to one
+    process ends all of them.
 
     Args:
         cfg: the config; or a batch of configs, with leaves `[configs]`, to train side by side.
-        seed: of the first run. Run i starts from `jax.random.key(seed + i)`.
-        directory: for checkpoints, metrics and evaluations; None keeps nothing.
-        num_seeds: runs of each config, side by side in one program, spread over the devices; on a CPU over its cores.
-        exact: each of several runs has the bits of the same run alone: see `over_devices`.
-        devices_per_run: devices that the environments of one agent are spread over: see `data_parallel`. If None, as many as the
-          directory's run had, else 1. With another number than before a run goes on with the same parameters and statistics, and
-          its environments are dealt out anew.
-        resume: `auto` resumes from the directory's newest checkpoint if there is one, `must` requires one, `never` refuses one.
-          Everything but `total_timesteps` and the arguments below must be the same. Objects of your own are compared by name,
-          shapes and values.
-          It warns if a schedule depends on `total_timesteps` and that has changed.
-        init_from: a directory of another run, whose parameters this one starts from.
+        seed: seed of the first run. Run i starts from `jax.random.key(seed + i)`.
+        directory: directory of checkpoints, metrics and evaluations; None saves nothing.
+        num_seeds: runs per config, side by side in one program, spread over the devices; on a CPU over its cores.
+        exact: make each of several runs bit-identical to the same run alone; see `over_devices`.
+        devices_per_run: number of devices that one agent's environments are spread over; see `data_parallel`. If None, the number
+          of the directory's run, else 1. If the number differs from the directory's, a resumed run keeps its parameters and
+          statistics, and its environments are redistributed.
+        resume: `auto` resumes from the directory's newest checkpoint if one exists, `must` requires a checkpoint, `never` refuses
+          one. Everything but `total_timesteps` and the arguments below must be the same. Custom objects are compared by name,
+          shapes and values. If `total_timesteps` has changed and a schedule depends on it, `fit` warns.
+        init_from: directory of another run, whose parameters this run starts from.
         save_seconds: approximate seconds between two checkpoints.
-        save_every: also saves a checkpoint at each k-th update; 0 for none.
+        save_every: also save a checkpoint every k updates; 0 for none.
         keep: number of newest checkpoints to keep.
-        keep_every: saves a checkpoint at each k-th update too, and keeps those for ever; 0 for none.
+        keep_every: also save a checkpoint every k updates, and keep it for ever; 0 for none.
         on_save_error: if a file cannot be written, `raise`, or `warn` and try again when the next checkpoint is due.
-        eval_every: evaluates before the first update and after each k-th; 0 for never.
-        eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as `Train.evaluate` takes them.
-        render_every: every k-th evaluation also renders an episode of the first run into the directory; 0 for none.
-        stop_when: a rule, `(Progress) -> bool`, that ends the run, saved, where it returns True; see `purerl.at_return`. The rule
-          is asked after each evaluation but the one before the first update, and after each `stop_every`-th update: so the run
-          ends after the same update on every machine. Its `Progress` has the newest `evaluation`. The `metrics` there are one row
-          of all updates since the rule was last asked, leaves `[1]` or `[runs, 1]`. The same call does not continue a run that
-          its rule ended; a call without the rule, or with one that returns False, does.
-        stop_every: asks `stop_when` after each k-th update too; 0 for at evaluations alone.
-        on_nonfinite: `raise` if a run has diverged, or no step of an update was finite, or `ignore` it: other runs go on. Where
-          none is left, a checkpoint is made only at the end.
-        chunk_seconds: approximate seconds of a chunk, 15 at most, so that a signal is answered soon.
-        max_hours: ends the run, saved, after this many hours of this call; 0 for no limit.
-        recorders: called with a `Progress` after each chunk; see `purerl.recorders`. One that fails is reported, and tried again
-          after the next checkpoint.
-        **objects: `env`, `network`, `measure` and the others, as `make_train` takes them.
+        eval_every: evaluate before the first update and every k updates; 0 for never.
+        eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as in `Train.evaluate`.
+        render_every: at every k-th evaluation, also render an episode of the first run into the directory; 0 for none.
+        stop_when: a rule, `(Progress) -> bool`, that ends and saves the run when the rule returns True; see `purerl.at_return`.
+          The rule is called after each evaluation except the one before the first update, and every `stop_every` updates, so the
+          run ends after the same update on every machine. Its `Progress` has the newest `evaluation`. The `metrics` there are one
+          row over all updates since the rule's last call, leaves `[1]` or `[runs, 1]`. If a rule has ended a run, the same call
+          does not continue the run; a call without the rule, or with a rule that returns False, does.
+        stop_every: also call `stop_when` every k updates; 0 for only at evaluations.
+        on_nonfinite: if a run has diverged, or no step of an update was finite, `raise` an error, or `ignore` it and train the
+          other runs. If no other run is left, a checkpoint is saved only at the end.
+        chunk_seconds: approximate seconds of a chunk, at most 15, so that a signal takes effect soon.
+        max_hours: end and save the run after this many hours of this call; 0 for no limit.
+        recorders: called with a `Progress` after each chunk; see `purerl.recorders`. If a recorder fails, `fit` warns and tries
+          the recorder again after the next checkpoint.
+        **objects: `env`, `network`, `measure` and the other arguments of `make_train`.
 
     Returns:
-        `FitResult`: state, metrics, evaluations, progress, the signal that stopped it, and the `Run`.
+        `FitResult`: state, metrics, evaluations, progress, the reason for an early end, and the `Run`.
 
     Raises:
-        ConfigError: as `make_train`, for the arguments, for a directory that cannot be written to, and, before the first save,
-          where what all devices of a run should have alike differs.
-        CheckpointMismatch: the directory's run is another one.
+        ConfigError: as `make_train`; or an argument is invalid, the directory cannot be written to, or, checked before the first
+          save, arrays that must be equal on all devices of a run differ.
+        CheckpointMismatch: the directory has another run.
         CheckpointError: a file of the directory could not be written or read.
-        DirectoryLocked: another process trains there.
+        DirectoryLocked: another process trains in the directory.
         NotFiniteError: a run has diverged, or its environments are not finite.
 
     Example:
@@ -153,11 +153,11 @@ def fit(
     check_type(cfg)
     arguments = dict(locals())
     raise_if_any(wrong_options(arguments))
-    # Numbers of NumPy would overflow where Python's do not, and are no JSON.
+    # NumPy's numbers overflow where Python's do not, and are not JSON.
     asked = types.SimpleNamespace(**{name: x.item() if isinstance(x, np.generic) else x for name, x in arguments.items()})
     asked.entered = time.perf_counter()
     asked.recorders = recorders if is_first() else ()
-    asked.on_save_error = on_save_error if process_count() == 1 else "raise"  # the others would wait for ever
+    asked.on_save_error = on_save_error if process_count() == 1 else "raise"  # the other processes would wait for ever
     path = None
     if directory is not None:
         path = by_first(lambda: run_directory(directory)) or pathlib.Path(directory).expanduser().absolute()
@@ -180,10 +180,10 @@ def fit(
 
 
 def evaluation_of(runs: Trainer, options: dict[str, Any]) -> Callable | None:
-    """Return `Trainer.evaluation` for arguments of `fit`, by name; None without evaluations. Nothing is compiled.
+    """Return `Trainer.evaluation` for `options` of `fit`, by name; None without evaluations. Nothing is compiled.
 
     Raises:
-        ConfigError: the runs cannot be evaluated or drawn like this.
+        ConfigError: the runs cannot be evaluated or rendered with these options.
     """
     asked = {name: parameter.default for name, parameter in inspect.signature(fit).parameters.items()} | options
     if not asked["eval_every"]:
@@ -195,7 +195,7 @@ def evaluation_of(runs: Trainer, options: dict[str, Any]) -> Callable | None:
 
 
 def check_arguments(*arguments: Any, **options: Any) -> None:
-    """Raise a ConfigError where `fit` would refuse such arguments, whatever the config."""
+    """Raise a ConfigError if `fit` would refuse these arguments with any config."""
     bound = inspect.signature(fit).bind(*arguments, **options)
     bound.apply_defaults()
     raise_if_any(wrong_options(bound.arguments))

@@ -1,4 +1,4 @@
-"""Environments on the host in checkpoints: their state is no part of the training state."""
+"""External (Python) environments in checkpoints: their state is not part of the training state."""
 
 import json
 import warnings
@@ -13,18 +13,18 @@ from purerl.runs.trainer import Trainer
 
 
 def saved(state: TrainState) -> dict[str, np.ndarray]:
-    """Return a snapshot of each run's environments, as bytes `[size]`, by the place of the run."""
+    """Return a snapshot of each run's environments, as bytes `[size]`, by the index of the run."""
     texts = (json.dumps(snapshot(ticket)).encode() for ticket in _tickets(state))
     return {str(i): np.frombuffer(text, np.uint8) for i, text in enumerate(texts)}
 
 
 def restored(runs: Trainer, state: TrainState, fresh: TrainState, saved: Checkpoint) -> TrainState:
-    """Return the state of a checkpoint with environments that stand where its own stood; where that cannot be, they begin anew.
+    """Return a checkpoint's state with its environments restored; if that is impossible, warn and restart the environments.
 
     Args:
-        runs: that are resumed.
-        state: of the checkpoint.
-        fresh: the first state of these runs, whose environments are used.
+        runs: the runs that resume.
+        state: the checkpoint's state.
+        fresh: the initial state of these runs, whose environments are used.
         saved: the checkpoint.
     """
     snapshots = [json.loads(saved.arrays[f"['environments']['{i}']"].tobytes()) for i in range(len(runs.labels))]

@@ -1,4 +1,4 @@
-"""The identity of a run: what a checkpoint records of it, and how two runs differ."""
+"""The identity of a run: its record in a checkpoint, and the differences between two runs."""
 
 import json
 import os
@@ -17,17 +17,17 @@ from purerl.pure import Train
 from purerl.runs.run_batch import settled
 from purerl.runs.storage.objects import describe_objects, object_differences, versions
 
-WARM = ("['state'].params", "['state'].statistics")  # what a run that begins with another's parameters takes from it
+WARM = ("['state'].params", "['state'].statistics")  # the leaves that a warm start takes from another run
 
 
 def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int | None = None, **more: Any) -> dict[str, Any]:
-    """Return what a checkpoint records of its run.
+    """Return the record that identifies a run in its checkpoints.
 
     Args:
-        train: its objects are those of the run.
-        cfg: of the run, or a batch of them.
+        train: the run's `Train`, with its objects.
+        cfg: config of the run, or a batch of configs.
         seed, num_seeds: None for a state that `fit` did not make.
-        more: `exact`, `share` and `devices_per_run`, what the bits of runs depend on.
+        more: `exact`, `share` and `devices_per_run`, on which the bits of runs depend.
     """
     return {
         "algorithm": algorithm_of(cfg),
@@ -46,7 +46,7 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
 
 
 def own_class(cls: type[Config]) -> dict[str, type[Config]]:
-    """Return the class of a config as an object of the user's, if it is none of purerl's."""
+    """Return the config class as the object `config_class` if the class is user-defined; else {}."""
     return {} if cls in ALGORITHMS.values() else {"config_class": cls}
 
 
@@ -64,7 +64,7 @@ def differences(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPoli
 
 
 def unit_differences(record: dict[str, Any], current: str) -> list[str]:
-    """Describe how the unit of actions differs between two runs. A record without an entry is of the environment's unit."""
+    """Describe how the unit of actions differs between two runs. A record without this entry means the environment's unit."""
     saved = record.get("action_unit", "environment")
     if saved == current or "either" in (saved, current):
         return []
@@ -73,7 +73,7 @@ def unit_differences(record: dict[str, Any], current: str) -> list[str]:
 
 
 def begin_anew(path: Any, differences: list[str]) -> str:
-    """Return a hint to begin another run, with the parameters of this one if they mean the same there."""
+    """Return a hint to begin another run, with the parameters of this run if they mean the same there."""
     fit = not any(text.startswith((*WARM, "action_unit")) and ".discounted" not in text for text in differences)
     with_these = "" if not fit else f"; init_from={str(path)!r} (--init-from) begins it with these parameters"
     return f"another run needs another directory{with_these}"
@@ -93,7 +93,7 @@ def changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Return True if two values of a config are the same int, or the same number in single precision, or else equal."""
+    """Return True if two config values are equal: ints exactly, other numbers in single precision."""
     if is_int(a) and is_int(b):
         return a == b
     if all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b)):
@@ -104,12 +104,12 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def config_of(record: dict[str, Any], cls: type[OnPolicyConfig] | None = None) -> OnPolicyConfig:
-    """Return the config of a checkpoint, of the user's class if it is of one."""
+    """Return the config in a checkpoint's record. `cls`: the class of the config, if user-defined."""
     return (cls or ALGORITHMS[record["algorithm"]]).from_json(json.dumps(record["config"]))
 
 
 def absolute(directory: Any) -> pathlib.Path:
-    """Return the absolute path of a directory that a user named."""
+    """Return the absolute path of a directory that the user gave."""
     if not isinstance(directory, str | os.PathLike):
         raise ConfigError([Problem("directory", directory, "must be a path")])
     return pathlib.Path(directory).expanduser().absolute()

@@ -1,4 +1,4 @@
-"""The signals that end a run: SIGINT, SIGTERM and SIGUSR1, which a cluster can send some time before it kills."""
+"""The signals that end a run: SIGINT, SIGTERM and SIGUSR1, which a cluster can send some time before it kills the job."""
 
 import signal
 import threading
@@ -8,12 +8,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, *((signal.SIGUSR1,) if hasattr(signal,
 
 
 class Stop:
-    """Records the first of these signals. The second one has its usual effect: KeyboardInterrupt, or the end of the process.
+    """Records the first of these signals. A second signal has its usual effect: KeyboardInterrupt, or the end of the process.
 
-    Use as a context manager. Only the main thread may listen; elsewhere nothing is noted.
+    Use as a context manager. Only the main thread can listen; in other threads no signal is recorded.
 
     Attributes:
-        asked: the signal that came, or None.
+        asked: the recorded signal, or None.
     """
 
     def __init__(self):

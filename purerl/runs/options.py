@@ -1,4 +1,4 @@
-"""The rules for the arguments of `fit`."""
+"""Rules for the arguments of `fit`."""
 
 import inspect
 import os
@@ -11,7 +11,7 @@ from purerl.core.errors import Problem, nearest
 from purerl.core.numbers import is_flag, is_int, is_number
 from purerl.train import make_train
 
-# What `make_train` takes beside the config; the axis of devices is what `devices_per_run` makes.
+# Arguments of `make_train` beside the config; `devices_per_run` takes the place of the device axis.
 OBJECTS = tuple(name for name in inspect.signature(make_train).parameters if name not in ("cfg", "axis_name", "axis_size"))
 RULES: dict[str, FieldRule] = {
     "devices_per_run": at_least(1),
@@ -33,7 +33,7 @@ RULES: dict[str, FieldRule] = {
 
 
 def wrong_options(options: dict[str, Any]) -> list[Problem]:
-    """Return the invalid arguments of `fit`, all of which are given by name."""
+    """Return a problem for each invalid argument of `fit`. `options`: all arguments by name."""
     flags = ("exact", "eval_deterministic")
     found = [Problem(name, options[name], "must be True or False") for name in flags if not is_flag(options[name])]
     for name, rule in RULES.items():
@@ -63,7 +63,7 @@ def wrong_options(options: dict[str, Any]) -> list[Problem]:
 
 
 def _wrong_stopping(options: dict[str, Any]) -> list[Problem]:
-    """Return what is wrong with the rule by which a run is to end."""
+    """Return the problems of `stop_when` and `stop_every`."""
     rule, every = options["stop_when"], options["stop_every"]
     if rule is None:
         return [Problem("stop_every", every, "needs stop_when")] if every else []
@@ -75,7 +75,7 @@ def _wrong_stopping(options: dict[str, Any]) -> list[Problem]:
 
 
 def _unknown(options: dict[str, Any], name: str, value: Any) -> Problem:
-    """Return an argument that neither `fit` nor `make_train` has."""
+    """Return the problem of an argument that neither `fit` nor `make_train` has."""
     if name in options["cfg"].field_docs:
         return Problem(name, value, f"no argument of fit; set it in the config: cfg.replace({name}=...)")
     return Problem(name, value, f"no argument of fit; {renamed(name) or nearest(name, [*options, *OBJECTS])}")

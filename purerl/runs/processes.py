@@ -1,7 +1,7 @@
-"""Several processes that train together, one for each host: what the first decides for all, and what all know.
+"""Several processes that train together, one per host: decisions of the first process, and data that all processes share.
 
-All of them run the same program. The first one alone reads and writes the directory, and decides what depends on time. What
-follows are collectives: every process must call them, in the same order. With one process they are nothing.
+All processes run the same program. Only the first process reads and writes the directory, and makes decisions that depend on
+time. The functions below are collectives: every process must call them, in the same order. With one process they are no-ops.
 """
 
 import json
@@ -18,24 +18,24 @@ from purerl.core.types import PyTree
 from purerl.runs.devices import add_xla_flags
 
 Arrays = dict[str, np.ndarray]
-# On CPUs XLA begins what does not depend on each other in any order, exchanges too. Several devices of a process would each take
-# their own, and gloo's exchanges would not match.
+# On CPUs, XLA starts independent operations in any order, collectives included. Each device of a process would take an order of
+# its own, and gloo's messages would not match.
 IN_ONE_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
-HEARTBEAT_SECONDS = 60  # a process that is not heard of for so long has ended, and the others end too
+HEARTBEAT_SECONDS = 60  # a process that is silent for so long counts as ended, and the others end too
 
 
 def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -> None:
-    """Connect this process with the others of its job, before JAX computes anything and before any suite is imported.
+    """Connect this process to the other processes of its job, before JAX computes anything and before a suite is imported.
 
-    Without arguments JAX finds the job by itself: Slurm, Open MPI, Kubernetes (with `jax[k8s]`), TPU pods.
+    Without arguments, JAX finds the job by itself: Slurm, Open MPI, Kubernetes (with `jax[k8s]`), TPU pods.
 
     Args:
         coordinator: host and port that the first process listens on.
-        num_processes: in all.
-        process_id: of this one, from 0.
+        num_processes: total number of processes.
+        process_id: index of this process, from 0.
 
     Raises:
-        ConfigError: there is no such job, or its processes did not meet.
+        ConfigError: no such job exists, or its processes did not connect.
     """
     given = {"coordinator": bool(coordinator), "num_processes": num_processes > 0, "process_id": process_id >= 0}
     if any(given.values()) and not all(given.values()):
@@ -51,17 +51,17 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
 
 
 def process_count() -> int:
-    """Return how many processes there are. It does not start JAX, whose devices can still be chosen after it."""
+    """Return the number of processes. JAX is not started, so its devices can still be chosen afterwards."""
     return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def is_first() -> bool:
-    """Return True if this process reads, writes and decides."""
+    """Return True in the process that reads, writes and decides."""
     return process_count() == 1 or jax.process_index() == 0
 
 
 def agreed(*values: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return small numbers as the first process has them, and the largest that any process has."""
+    """Return the first process's values, and for each value the maximum over all processes. Values must fit in 32 bits."""
     if process_count() == 1:
         return values, values
     of_all = multihost_utils.process_allgather(np.array(values, np.int32))
@@ -69,7 +69,7 @@ def agreed(*values: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | None, dict[str, Any]]:
-    """Return arrays by name, or None, and JSON, as the first process has them."""
+    """Return the first process's arrays, by name or None, and its JSON record, in every process."""
     if process_count() == 1:
         return arrays, record
     shapes = None if arrays is None else {name: [str(x.dtype), list(x.shape)] for name, x in arrays.items()}
@@ -84,11 +84,11 @@ def from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | 
 
 
 def by_first(function: Callable[[], Any]) -> Any:
-    """Call a function in the first process alone; return its result there, None in the others. It calls no collective.
+    """Call `function` in the first process only; return its result there, None elsewhere. `function` must not call a collective.
 
     Raises:
-        Exception: as the function; in the other processes a CheckpointError that says the same. Without this they would wait for
-          the first one until it is not heard of any more.
+        Exception: the function's error; in the other processes, a CheckpointError with the same message. Without this error, the
+          other processes would wait until the first one counts as ended.
     """
     if process_count() == 1:
         return function()
@@ -96,7 +96,7 @@ def by_first(function: Callable[[], Any]) -> Any:
     if is_first():
         try:
             found = function()
-        except Exception as error:  # a recorder of the user's may raise anything
+        except Exception as error:  # a custom recorder may raise anything
             failed = error
     _, record = from_first(None, {"failed": None if failed is None else str(failed)})
     if failed is not None:
@@ -107,14 +107,14 @@ def by_first(function: Callable[[], Any]) -> Any:
 
 
 def _bytes_from_first(data: bytes) -> bytes:
-    (high, low), _ = agreed(*divmod(len(data), 2**30))  # numbers of 32 bits
+    (high, low), _ = agreed(*divmod(len(data), 2**30))  # `agreed` takes 32-bit numbers
     size = high * 2**30 + low
     buffer = np.frombuffer(data, np.uint8) if is_first() else np.zeros(size, np.uint8)
     return np.asarray(multihost_utils.broadcast_one_to_all(buffer)).astype(np.uint8).tobytes() if size else b""
 
 
 def on_host(tree: PyTree) -> PyTree:
-    """Return a tree whose arrays every process has whole; those that are on devices of other processes are fetched."""
+    """Return a tree with every array whole in every process; arrays on devices of other processes are gathered."""
 
     def whole(x):
         if not isinstance(x, jax.Array) or x.is_fully_addressable:
@@ -127,7 +127,7 @@ def on_host(tree: PyTree) -> PyTree:
 
 
 def placed(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
-    """Return an array that every process has whole, on devices of all of them."""
+    """Place an array, which every process holds whole, on the devices of `sharding`, which may belong to other processes."""
     if sharding.is_fully_addressable:
         return jax.device_put(x, sharding)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

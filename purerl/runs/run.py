@@ -1,4 +1,4 @@
-"""Runs in directories, for users: loaded with all that continuing them needs, saved and restored."""
+"""Runs in directories, for users: `load`, `save`, `restore` and the `Run` that they share."""
 
 import dataclasses
 import functools
@@ -35,14 +35,14 @@ from purerl.runs.storage.objects import describe_objects, object_differences, qu
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run, or several side by side, with all that continuing it needs; what `load` and `fit` return.
+    """One or several runs, with everything needed to continue them; returned by `load` and `fit`.
 
     Attributes:
         batch: configs, seeds and objects.
-        state: with a leading axis if there are several runs, but for the clock.
-        finished: of each run, its finished updates; they differ where each run's best state was loaded.
-        directory: where it was kept; None if it was not.
-        place: of a run that was selected, among those it was selected from.
+        state: the training state; with several runs, leaves have a leading run axis, except the update counter.
+        finished: finished updates of each run; they differ if the best state of each run was loaded.
+        directory: directory of the run; None if the run was not saved.
+        place: index of a selected run among the runs that it was selected from.
 
     Example:
         >>> run = purerl.load("runs/a")
@@ -60,7 +60,7 @@ class Run:
 
     @property
     def cfg(self) -> OnPolicyConfig:
-        """Return the config; of a batch of configs all of them, with leaves `[configs]`."""
+        """Return the config, or the batch of configs with leaves `[configs]`."""
         return self.batch.cfg
 
     @property
@@ -70,12 +70,12 @@ class Run:
 
     @property
     def updates(self) -> int:
-        """Return the finished updates, of several runs the most."""
+        """Return the number of finished updates; with several runs, the maximum."""
         return max(self.finished)
 
     @property
     def num_runs(self) -> int | None:
-        """Return how many runs there are; None for one without a leading axis."""
+        """Return the number of runs; None for one run without a leading axis."""
         return len(self.labels) if self.batch.batched else None
 
     @property
@@ -83,7 +83,7 @@ class Run:
         """Return the training function of the run's config.
 
         Raises:
-            ConfigError: there are several configs; `select` one.
+            ConfigError: the batch has several configs; `select` one run first.
         """
         if len(self.batch.configs) > 1:
             hint = "each has a training function of its own: run.select(config=0, seed=...).train"
@@ -91,14 +91,14 @@ class Run:
         return self.batch.train
 
     def select(self, run: int | str | None = None, *, config: int | None = None, seed: int | None = None) -> "Run":
-        """Return one run of several, with its own config, its state and a training function.
+        """Return one of several runs, with its own config, state and training function.
 
         Args:
-            run: its place, or its label.
-            config, seed: in place of that, the index of its config and its seed; one of them is enough where it is unique.
+            run: index or label of the run.
+            config, seed: alternatively, the index of its config and its seed; either is enough if only one run matches.
 
         Raises:
-            ConfigError: there is no such run, or more than one.
+            ConfigError: no run matches, or more than one run does.
         """
         i = self.batch.index(run, config, seed)
         state = state_at(self.state, i) if self.batch.batched else self.state
@@ -117,9 +117,9 @@ class Run:
         """Evaluate each run in its own environment; return whole episodes on the host, `[episodes]` or `[runs, episodes]`.
 
         Args:
-            num_episodes: of each run.
-            seed: of the episodes.
-            deterministic, max_steps, env_params: as `Train.evaluate` takes them.
+            num_episodes: episodes per run.
+            seed: seed of the episodes.
+            deterministic, max_steps, env_params: as in `Train.evaluate`.
         """
         options = (num_episodes, deterministic, max_steps, env_params)
         of_run = lambda train, state, key: on_axis(gathered, train.axis)(train.evaluate(state, key, *options))
@@ -131,10 +131,10 @@ class Run:
 
     @functools.cached_property
     def best(self) -> "Run":
-        """Return each run's state at its best evaluation.
+        """Return this run with each state at its best evaluation.
 
         Raises:
-            CheckpointError: no evaluation was kept.
+            CheckpointError: no best state was saved.
         """
         if self.directory is None:
             raise CheckpointError("the best states are kept in a directory only, and this run has none")
@@ -145,20 +145,20 @@ class Run:
 def load(
     directory: Any, *, updates: int | None = None, best: bool = False, config_class: type[Config] | None = None, **given: Any
 ) -> Run:
-    """Return the config, the state and a ready `Train` of a run. Reads only, also while another process writes.
+    """Return a run's config, state and ready `Train`. `load` only reads, even while another process writes.
 
-    It warns of a damaged checkpoint, and loads the one before.
+    If a checkpoint is damaged, `load` warns and reads the previous one.
 
     Args:
-        directory: as `fit` or `save` was given it.
-        updates: which checkpoint; the newest if None.
-        best: of each run the state with the best evaluation.
-        config_class: of the run's config, if it is none of purerl's.
-        **given: the environment, network and so on that `make_train` was given: they are not saved.
+        directory: directory that was given to `fit` or `save`.
+        updates: the checkpoint to load, by its finished updates; the newest if None.
+        best: load each run's state at its best evaluation.
+        config_class: class of the run's config, if user-defined.
+        **given: environment, network and other objects that `make_train` was given: checkpoints do not contain them.
 
     Raises:
-        CheckpointMismatch: an object is missing, or another one than the run had.
-        CheckpointError: no checkpoint was found, it cannot be read, or it does not fit.
+        CheckpointMismatch: an object is missing, or differs from the run's.
+        CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read or does not fit.
         ConfigError: as `make_train`.
 
     Example:
@@ -194,19 +194,19 @@ def load(
 
 
 def saved_values(directory: Any) -> dict[str, Any]:
-    """Return the config of a run as it was saved, a value by field, whatever its class.
+    """Return the saved config of a run as values by field, whatever the config's class.
 
     Raises:
-        CheckpointError: no checkpoint was found, or it cannot be read.
+        CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read.
     """
     return newest_readable(absolute(directory) / "checkpoints").record["config"]
 
 
 def saved_layout(directory: pathlib.Path | None) -> int:
-    """Return how many devices each run of a directory had; 1 without a checkpoint, and where there are no longer so many."""
+    """Return the recorded devices per run, or 1 if unknown or no longer available."""
     if directory is None or not saved_updates(directory / "checkpoints"):
         return 1
-    header = read_header(directory / FILE)  # which does not start JAX, as Orbax does
+    header = read_header(directory / FILE)  # unlike Orbax, `read_header` does not start JAX
     if header is None or header.devices_per_run == 1:
         return 1
     use_cores()
@@ -214,20 +214,20 @@ def saved_layout(directory: pathlib.Path | None) -> int:
 
 
 def num_runs(record: dict[str, Any]) -> int:
-    """Return how many runs a checkpoint's record is of."""
+    """Return the number of runs in a checkpoint's record."""
     return len(pairs_of(config_of(record), record["seed"], record["num_seeds"] or 1))
 
 
 def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None:
-    """Write a state, of one run or of many under `vmap`, as a checkpoint, and wait until it is written.
+    """Write a state, of one run or of many under `vmap`, as a checkpoint, and wait until the checkpoint is written.
 
     Args:
-        directory: made if it is not there.
-        train: what `make_train` or `data_parallel` returned.
-        state: of it.
+        directory: created if missing.
+        train: from `make_train` or `data_parallel`.
+        state: a state of `train`.
 
     Raises:
-        ConfigError: the directory cannot be written to, or has a run of `fit`; or devices differ where they should not.
+        ConfigError: the directory cannot be written to or has a run of `fit`, or arrays that must be equal on all devices differ.
         CheckpointError: the state could not be written.
 
     Example:
@@ -244,16 +244,16 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
 
 
 def restore(directory: Any, train: Train | DataParallel, *, updates: int | None = None) -> TrainState:
-    """Return the state that `save` or `fit` wrote, for this `train`. Of a damaged checkpoint it warns, and takes the one before.
+    """Return the state that `save` or `fit` wrote, for this `train`. If a checkpoint is damaged, warn and read the previous one.
 
     Args:
-        directory: that it was saved in.
-        train: what `make_train` returned for it, or `data_parallel`, on whose devices the state then is.
-        updates: how many it had finished; None for the newest.
+        directory: directory of the checkpoint.
+        train: from `make_train`; or from `data_parallel`, on whose devices the state is placed.
+        updates: the checkpoint to read, by its finished updates; the newest if None.
 
     Raises:
-        CheckpointMismatch: it was written for another config or with other objects, or its arrays do not fit.
-        CheckpointError: there is none, or it cannot be read.
+        CheckpointMismatch: the checkpoint has another config or other objects, or its arrays do not fit.
+        CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig())
@@ -275,12 +275,12 @@ def _whole(train: Train | DataParallel) -> Train:
 
 
 def _lead(saved: Checkpoint) -> tuple[int, ...]:
-    """Return the leading axes that a state was saved with."""
+    """Return the sizes of the leading axes of a saved state."""
     return checkpoint.shape_of(saved.record["leaves"].get("['state'].key", ["[]"])[0])
 
 
 def _state(saved: Checkpoint, train: Train, directory: Any) -> TrainState:
-    """Return the state of a checkpoint, with the leading axes that it was saved with."""
+    """Return the state of a checkpoint, with its saved leading axes."""
     lead, one = _lead(saved), {"state": jax.eval_shape(train.init, jax.random.key(0))}
     leaves, structure = jax.tree_util.tree_flatten_with_path(one)
     is_clock = lambda path: jax.tree_util.keystr(path).startswith(checkpoint.CLOCK)

@@ -1,4 +1,4 @@
-"""Batches of runs: the config and seed of each, and how to select one of them."""
+"""Batches of runs: the config and seed of each run, and the selection of one run."""
 
 import functools
 import os
@@ -30,27 +30,27 @@ class Batch:
     """Configs and seeds that are run together.
 
     Attributes:
-        cfg: a config, or a batch of them with leaves `[configs]`.
-        configs: each of them.
-        pairs: of each run the index of its config, None with a single one that is no batch, and its seed, None if not known.
-        cfgs: what is swept in a batch of configs, `[runs]` by field: an argument of a program. All else is a part of it.
-        differ: what each config of a batch has of its own, in words: "lr = 0.001, env_params.g = 10"; () without a batch.
-        labels: one for each run: "seed 3", or with a batch of configs "config 0, seed 3"; "run 3" where its seed is not known.
-        batched: whether states have a leading axis of runs; that of one run alone has none.
-        train: made from the config; from the first, of a batch.
-        here: `train`, or one device's share of it where an agent has several devices.
-        devices_per_run: how many devices an agent has.
+        cfg: a config, or a batch of configs with leaves `[configs]`.
+        configs: all configs, one by one.
+        pairs: for each run, its config's index (None without a batch of configs) and its seed (None if unknown).
+        cfgs: swept values of a batch of configs, `[runs]` by field: arguments of the program. All other values are compiled in.
+        differ: for each config of a batch, a text of its own values: "lr = 0.001, env_params.g = 10"; () without a batch.
+        labels: one per run: "seed 3", or with a batch of configs "config 0, seed 3"; "run 3" if the seed is unknown.
+        batched: True if states have a leading run axis, which the state of a single run lacks.
+        train: made from the config; in a batch, from the first config.
+        here: one device's share of `train` if an agent has several devices, else `train`.
+        devices_per_run: number of devices of one agent.
 
     Args:
-        cfg: a config, or a batch of them, as `jax.vmap` makes them.
-        seed: of the first run; run i of a config begins with `jax.random.key(seed + i)`. None if it is not known.
-        num_seeds: runs of each config.
-        objects: as `make_train` takes them.
-        batched: as above; None for whether there are several runs.
-        devices_per_run: as above. Each run is on so many devices, and the runs are spread over the rest of them.
+        cfg: a config, or a batch of configs as made by `jax.vmap`.
+        seed: seed of the first run; run i of a config begins with `jax.random.key(seed + i)`. None if unknown.
+        num_seeds: runs per config.
+        objects: arguments of `make_train`.
+        batched: as above; if None, True for several runs or a batch of configs.
+        devices_per_run: as above. Runs are spread over groups of this many devices.
 
     Raises:
-        ConfigError: as `make_train`, and for the seeds.
+        ConfigError: as `make_train`, or the seeds are invalid.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Batch:
         return train if self.devices_per_run == 1 else train.on_axis(DATA, self.devices_per_run)
 
     def train_of(self, cfg: dict[str, Any]) -> Train:
-        """Return the `Train` of one run, on one of its devices, from the part of `cfgs` that is its own."""
+        """Return the `Train` of one run, on one of its devices. `cfg`: the run's values of `cfgs`."""
         own = lambda path, x: cfg.get(jax.tree_util.keystr(path, simple=True, separator="."), x)
         make = lambda: make_train(jax.tree_util.tree_map_with_path(own, self.configs[0]), **self.objects)
         train = self._share_of(make()) if cfg else self.here
@@ -114,16 +114,16 @@ class Batch:
 
     @property
     def on_host(self) -> bool:
-        """Return True if the environments live on the host: then one run is computed after the other, on one device."""
+        """Return True if the environments are external (Python): then runs are computed one after the other, on one device."""
         return self.train.env.host is not None
 
     @property
     def rows(self) -> int:
-        """Return how many runs are computed at a time, each on devices of its own."""
+        """Return the number of runs that are computed at a time, each on devices of its own."""
         return 1 if self.on_host else min(len(jax.devices()) // self.devices_per_run, len(self.pairs))
 
     def mesh(self, rows: int) -> Mesh:
-        """Return the devices of so many runs."""
+        """Return the mesh for this number of runs."""
         groups = min(self.rows, rows)
         devices = np.array(jax.devices()[: groups * self.devices_per_run])
         return Mesh(devices.reshape(groups, self.devices_per_run), (ROWS, DATA))
@@ -133,7 +133,7 @@ class Batch:
         return state_specs(self.train, self.here)
 
     def _specs(self, axes: Any) -> Any:
-        """Return how arguments or results are spread over the mesh, from their run axes; those of a state are `seed_axes`."""
+        """Return the `PartitionSpec`s of arguments or results on the mesh, from their run axes (`seed_axes` for a state)."""
 
         def of_leaf(axis, spec=NOT_SPREAD):
             return PartitionSpec(ROWS, *spec) if axis == 0 and self.batched else spec
@@ -147,9 +147,9 @@ class Batch:
         return jax.tree.map(of, axes, is_leaf=lambda x: x is None or isinstance(x, TrainState))
 
     def over(self, function: Callable, in_axes: tuple, out_axes: Any, exact: bool = False) -> Callable:
-        """Return `function(train, ...)` of every run, each with the `Train` of its own config; to call with `cfgs` in its place.
+        """Return `function(train, ...)` over all runs, each with its config's `Train`. Call the result with `cfgs` for `train`.
 
-        Where an agent has several devices, what is no part of a state must be the same on all of them.
+        If an agent has several devices, everything outside its state must be equal on all of them.
         """
         of_run = lambda cfg, *args: function(self.train_of(cfg), *args)
         in_axes = (dict.fromkeys(self.cfgs, 0), *in_axes)
@@ -165,16 +165,16 @@ class Batch:
         return over_devices(of_run, in_axes=in_axes, out_axes=out_axes, **options)
 
     def one(self, run: int) -> "Batch":
-        """Return the run at this place by itself; it keeps its label."""
+        """Return the run at an index as a batch of its own, with the same label."""
         alone = Batch(self.configs[run // self.num_seeds], self.pairs[run][1], 1, self.objects)
         alone.pairs, alone.labels = (self.pairs[run],), (self.labels[run],)
         return alone
 
     def index(self, run: int | str | None = None, config: int | None = None, seed: int | None = None) -> int:
-        """Return the place of a run, by its place (from the end if negative), its label, or its config and seed.
+        """Return the index of a run from its index (from the end if negative), its label, or its config and seed.
 
         Raises:
-            ConfigError: there is no such run, or more than one.
+            ConfigError: no run matches, or more than one run does.
         """
         if isinstance(run, str) and run.lstrip("-").isdigit():
             run = int(run)
@@ -193,23 +193,23 @@ class Batch:
 
 
 def settled(cfg: OnPolicyConfig) -> Any:
-    """Return a batch of configs whose environment parameters are one number where they do not differ.
+    """Return a batch of configs in which environment parameters that are equal in all configs are one number.
 
-    `jax.vmap` makes arrays of all fields, and a time limit that is an argument of the program would not be known.
+    `jax.vmap` makes arrays of all fields. As an array, a time limit would be an argument of the program, unknown when compiling.
     """
     one = lambda x: np.asarray(x).flat[0] if np.ndim(x) and len(np.unique(x)) == 1 else x
     return cfg.replace(env_params={name: one(x) for name, x in cfg.env_params.items()}) if _is_vmapped(cfg) else cfg
 
 
 def pairs_of(cfg: OnPolicyConfig, seed: int | None, num_seeds: int) -> tuple[tuple[int | None, int | None], ...]:
-    """Return `Batch.pairs` of a config, or a batch of them."""
+    """Return `Batch.pairs` of a config, or of a batch of configs."""
     sizes = [np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)]
     configs = range(sizes[0]) if sizes else (None,)
     return tuple((i, None if seed is None else seed + j) for i in configs for j in range(num_seeds))
 
 
 def differences_of(cfg: OnPolicyConfig) -> tuple[str, ...]:
-    """Return `Batch.differ` of a config, or a batch of them."""
+    """Return `Batch.differ` of a config, or of a batch of configs."""
     sizes = [len(x) for x in jax.tree.leaves(cfg) if np.ndim(x)]
     text = lambda i: ", ".join(f"{name} = {_number(x[i])}" for name, x in swept(cfg).items()) or f"config {i}"
     return tuple(map(text, range(sizes[0]))) if sizes else ()
@@ -218,7 +218,7 @@ def differences_of(cfg: OnPolicyConfig) -> tuple[str, ...]:
 def swept(cfg: OnPolicyConfig) -> dict[str, np.ndarray]:
     """Return the fields of a batch of configs that are arrays, `[configs]`: "lr", "env_params.g".
 
-    Of a batch as `jax.vmap` makes it, where all are, those that differ.
+    In a batch made by `jax.vmap`, where all fields are arrays, only those that differ are returned.
     """
     leaves = jax.tree_util.tree_leaves_with_path(cfg)
     batched = {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x) for path, x in leaves if np.ndim(x)}
@@ -226,7 +226,7 @@ def swept(cfg: OnPolicyConfig) -> dict[str, np.ndarray]:
 
 
 def _is_vmapped(cfg: OnPolicyConfig) -> bool:
-    return all(np.ndim(x) for x in jax.tree.leaves(cfg.replace(env_params={})))  # of which `settled` makes numbers
+    return all(np.ndim(x) for x in jax.tree.leaves(cfg.replace(env_params={})))  # `settled` makes numbers of `env_params`
 
 
 def _number(value: Any) -> str:

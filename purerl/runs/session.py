@@ -1,7 +1,7 @@
 """Sessions: one call of `fit`, the host's loop around training.
 
 A session runs the same `Train.update` as `Train.__call__`, a chunk of updates at a time. The length of a chunk is an argument of
-one compiled program. Nothing on the device or in the program grows with the length of the run. Logging, evaluation and
+one compiled program. Neither memory on the device nor the program grows with the length of the run. Logging, evaluation and
 checkpoints between chunks do not affect training.
 """
 
@@ -36,25 +36,25 @@ from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.runs.warm_start import require_checkpoint, warm_start
 from purerl.runs.watch import MetricWatch
 
-MAX_SECONDS = 15.0  # of a chunk: a signal is answered after it
+MAX_SECONDS = 15.0  # of a chunk: a signal takes effect at its end
 TIME_IS_UP, RULE_SAYS_SO = 1000, 1001  # outside the range of signal numbers
 REASONS = {TIME_IS_UP: "max_hours", RULE_SAYS_SO: STOPPED}
 Score = Callable[[TrainState], dict[str, np.ndarray]]
 
 
 class Session:
-    """Train runs from the start, a checkpoint or other parameters, and save them.
+    """Train runs from the start, from a checkpoint or from another run's parameters, and save them.
 
     Attributes:
-        state, updates, seconds: of the runs so far.
-        finite: `[runs]`, of each whether all that it has learnt is finite.
-        stopped_by: what ended it early, as in `FitResult`.
+        state, updates, seconds: training state, finished updates and seconds so far.
+        finite: `[runs]`, True if all learnt values of a run are finite.
+        stopped_by: the reason for an early end, as in `FitResult`.
 
     Args:
-        runs: what is trained.
-        home: its directory, entered.
-        score: the evaluation; None without evaluations.
-        asked: the arguments of `fit`, and when it was `entered`.
+        runs: the runs to train.
+        home: their directory, open.
+        score: the evaluation function; None without evaluations.
+        asked: the arguments of `fit`, and `entered`, the time of its call.
     """
 
     state: TrainState
@@ -71,7 +71,7 @@ class Session:
         if saved is None and asked.init_from is not None:
             require_checkpoint(asked.init_from)  # before anything is compiled
         record = {} if saved is None else saved.record
-        self._evaluated = _protocol(asked) or record.get("evaluated")  # without evaluations, those of before remain
+        self._evaluated = _protocol(asked) or record.get("evaluated")  # a call without evaluations keeps the saved protocol
         self.state = runs.init()
         if saved is not None:
             self._resume(saved, template)
@@ -100,14 +100,14 @@ class Session:
             self.state = host_environments.restored(self.runs, self.state, fresh, saved)
 
     def train(self) -> None:
-        """Train until the last update, or until something ends the session; save, and wait until all is saved."""
+        """Train until the last update, or until an early end; then save, and wait until everything is saved."""
         with contextlib.closing(self.curves), contextlib.closing(self.evaluations), self.report:
             self._train()
             with self._save_errors():
                 self.home.wait()
 
     def _train(self) -> None:
-        for write in (self.curves.flush, self.evaluations.flush):  # what was damaged is mended now
+        for write in (self.curves.flush, self.evaluations.flush):  # repairs damaged journals
             with self._save_errors():
                 by_first(write)
         (over,), _ = agreed(self._stopping.was_stopped and self._is_over())
@@ -153,14 +153,14 @@ class Session:
                 saved_at = time.monotonic()
 
     def _shorten(self, length: int) -> int:
-        """Return the updates of a chunk that ends where something is due, at the latest."""
+        """Return the length of the next chunk, so short that it ends when a save, an evaluation or a check is due."""
         intervals = (self.asked.save_every, self.asked.keep_every, self.asked.eval_every)
         until_due = (every - self.updates % every for every in intervals if every)
         left = self.plan.num_updates - self.updates
         return min(length, MAX_CHUNK, left, *until_due, *self._stopping.until_due(self.updates))
 
     def _chunk(self, length: int) -> dict[str, Any]:
-        """Train for so many updates, and return their metrics."""
+        """Train for this many updates, and return their metrics."""
         try:
             self.state, rows, self.finite = self.runs.chunk(self.state, length)
         except jax.errors.JaxRuntimeError as error:
@@ -173,7 +173,7 @@ class Session:
         return rows
 
     def _reason(self, stop: Stop) -> int:
-        """Return the number of what ends the session now, or 0."""
+        """Return the number of the reason to end the session now, or 0."""
         hours, limit = (time.perf_counter() - self.asked.entered) / 3600, self.asked.max_hours
         return RULE_SAYS_SO if self._is_over() else stop.asked or (TIME_IS_UP if limit and hours >= limit else 0)
 
@@ -196,9 +196,9 @@ class Session:
                 self.runs.render(whole, drawing)
 
     def _save(self) -> None:
-        """Save what a checkpoint depends on, and then the checkpoint."""
+        """Save the files that a checkpoint depends on, and then the checkpoint."""
         self.report.flush()
-        if self.runs.devices_per_run > 1 and self._saved_updates == self._began[0]:  # the first time
+        if self.runs.devices_per_run > 1 and self._saved_updates == self._began[0]:  # at the first save only
             check_replicas(self.state)
         for write in (self.curves.flush, self.evaluations.flush, self.best.settle):
             with self._save_errors():
@@ -218,7 +218,7 @@ class Session:
 
     @contextlib.contextmanager
     def _save_errors(self) -> Iterator[None]:
-        """Raise a failure to save, or make it a warning: the next save may succeed."""
+        """Raise a failure to save, or turn it into a warning: the next save may succeed."""
         try:
             yield
         except CheckpointError as error:
@@ -229,16 +229,16 @@ class Session:
 
 
 def _protocol(asked: types.SimpleNamespace) -> dict[str, Any] | None:
-    """Return how evaluations are made, for the record of a checkpoint; None without evaluations."""
+    """Return the protocol of evaluations, for the record of a checkpoint; None without evaluations."""
     if not asked.eval_every:
         return None
     params = {name: np.asarray(x).tolist() for name, x in (asked.eval_env_params or {}).items()}
     how = {"episodes": asked.eval_episodes, "deterministic": bool(asked.eval_deterministic)}
-    return {**how, "max_steps": asked.eval_max_steps, "env_params": params}  # the last two make it another task
+    return {**how, "max_steps": asked.eval_max_steps, "env_params": params}  # the last two define another task
 
 
 def share(saved: Checkpoint | None) -> Checkpoint | None:
-    """Return a checkpoint that the first process has read, or None, in all of them."""
+    """Return the checkpoint that the first process has read, or None, in every process."""
     record = {} if saved is None else {"updates": saved.updates, "record": saved.record}
     arrays, record = from_first(None if saved is None else saved.arrays, record)
     return None if arrays is None else Checkpoint(record["updates"], record["record"], arrays)

@@ -1,4 +1,4 @@
-"""Stopping a run by a rule: a function of its progress that is asked after given updates, never after given times."""
+"""Stopping a run by a rule: a function of its progress, called after given updates, never after given times."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,16 +18,16 @@ STOPPED = "stop_when"
 
 
 class Stopping:
-    """The rule by which a run ends early, and the metrics since it was last asked.
+    """The rule that ends a run early, and the metrics since the rule's last call.
 
-    The updates after which the rule is asked, and what it sees, do not depend on chunks, nor on where a run was resumed: so the
-    run ends after the same update on every machine. In a job of several processes the first one asks.
+    The updates after which the rule is called, and its input, depend neither on chunks nor on where a run resumed. So the run
+    ends after the same update on every machine. In a job of several processes, only the first process calls the rule.
 
     Args:
-        rule: the function; None for none.
-        every: intervals in updates, of which the multiples are when the rule is asked; 0 for none.
-        row: the dtype of a row of metrics.
-        saved: the arrays and the record of the checkpoint that the run resumes from, if any.
+        rule: the function, or None.
+        every: intervals in updates; the rule is called at the multiples of each. An interval of 0 is ignored.
+        row: dtype of a row of metrics.
+        saved: arrays and record of the checkpoint that the run resumes from, if any.
     """
 
     def __init__(self, rule: Rule | None, every: tuple[int, ...], row: np.dtype, saved: tuple[dict, dict] | None = None):
@@ -38,11 +38,11 @@ class Stopping:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """Return the part of a checkpoint's tree that the rule needs to be asked again after the same updates."""
+        """Return the part of a checkpoint's tree that lets the rule continue after the same updates."""
         return {"asked": self._asked} if self._rule else {}
 
     def until_due(self, updates: int) -> list[int]:
-        """Return for each interval the updates until the rule is asked."""
+        """Return, for each interval, the number of updates until the rule's next call."""
         return [every - updates % every for every in self._every]
 
     def append(self, rows: Rows) -> None:
@@ -51,7 +51,7 @@ class Stopping:
             self._asked = add_rows(self._asked, rows, jax.tree.leaves(rows)[0].shape[-1])
 
     def is_over(self, progress: Progress) -> bool:
-        """Return True if the rule is due and ends the run. `progress` has the newest evaluation, and no metrics."""
+        """Return True if the rule is due and ends the run. `progress` has the newest evaluation, but no metrics."""
         if self._rule is None or not any(progress.updates % every == 0 for every in self._every) or not is_first():
             return False
         if self._rule(progress._replace(metrics=self._asked)):
@@ -61,7 +61,7 @@ class Stopping:
 
 
 def _restore(arrays: dict[str, np.ndarray], row: Rows) -> Rows:
-    """Return the row in the arrays of a checkpoint; a metric that is missing there counts nothing."""
+    """Return the saved row from a checkpoint's arrays; a metric that is missing or has another shape starts at zero counts."""
 
     def leaf(path: Any, x: np.ndarray) -> np.ndarray:
         saved = arrays.get(jax.tree_util.keystr(path), x)
@@ -73,11 +73,11 @@ def _restore(arrays: dict[str, np.ndarray], row: Rows) -> Rows:
 def at_return(value: float) -> Rule:
     """Return a rule that ends a run once its mean return, over all seeds, is at least `value`.
 
-    The return is that of the newest evaluation. Without evaluations it is that of the training episodes since the rule was last
-    asked, each seed's mean over its episodes; if no episode of a seed ended, the run goes on.
+    The rule uses the newest evaluation. Without evaluations, the rule uses the training episodes since its last call: the mean
+    over seeds of each seed's mean return. If no episode of a seed ended, the run continues.
 
     Raises:
-        ConfigError: the value is no number.
+        ConfigError: `value` is not a number.
 
     Example:
         >>> rule = purerl.at_return(20)

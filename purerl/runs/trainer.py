@@ -1,4 +1,4 @@
-"""Training of a batch of runs as one program: seeds, configs, or both."""
+"""Training of a batch of runs, over seeds, configs or both, as one compiled program."""
 
 import copy
 import pathlib
@@ -21,17 +21,17 @@ from purerl.runs.analysis.rendering import render
 from purerl.runs.processes import on_host
 from purerl.runs.run_batch import Batch, state_at, swept
 
-MAX_CHUNK = 1024  # updates in one chunk, at most: the size of the buffer for their metrics
+MAX_CHUNK = 1024  # most updates in one chunk: the size of the metrics buffer
 
 
 class Trainer(Batch):
-    """A batch of runs that is trained together; other arguments are those of `Batch`.
+    """A batch of runs that are trained together; other arguments as in `Batch`.
 
     Args:
-        exact: every run has the bits of its run alone.
+        exact: make every run bit-identical to the same run alone.
     """
 
-    pairs: tuple[tuple[int | None, int], ...]  # whose seeds are known
+    pairs: tuple[tuple[int | None, int], ...]  # here all seeds are known
 
     def __init__(
         self,
@@ -50,25 +50,25 @@ class Trainer(Batch):
 
     @property
     def share(self) -> int:
-        """Return the runs on each device, or on the devices of a run. Without `exact` a run's last bits depend on this."""
+        """Return the runs per device, or per group of a run's devices. Without `exact`, a run's last bits depend on this."""
         return -(-len(self.labels) // self.rows)
 
     def template(self) -> TrainState:
-        """Return the shapes of the first state. Nothing is compiled."""
+        """Return the shapes of the initial state. Nothing is compiled."""
         return jax.eval_shape(lambda: self._first(self.cfgs, self._keys()))
 
     def init(self, updates: int = 0) -> TrainState:
-        """Return the initial state; for each number of updates another one, drawn from keys of its own."""
+        """Return an initial state. Each value of `updates` gives a different state, from its own random keys."""
         return self._jitted_first(self.cfgs, np.asarray(jax.random.key_data(self._keys(updates))))
 
     def _first_of_data(self, cfgs: dict[str, Any], data: jax.Array) -> TrainState:
         return self._first(cfgs, jax.random.wrap_key_data(data, impl=jax.random.key_impl(self._keys())))
 
     def with_configs(self, cfg: OnPolicyConfig) -> Self:
-        """Return these runs with other values of what is an argument, as many configs as before. What is compiled stays so.
+        """Return a copy with new swept values; the compiled program is reused.
 
         Args:
-            cfg: a batch that differs from the one before in its swept fields alone.
+            cfg: a batch of as many configs, which differs from the current one only in swept fields.
         """
         cfg, other = cfg.resolved(self.train.env), copy.copy(self)
         other.cfgs = {path: np.repeat(x, self.num_seeds).astype(self.cfgs[path].dtype) for path, x in swept(cfg).items()}
@@ -90,26 +90,26 @@ class Trainer(Batch):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), self._row)
 
     def chunk(self, state: TrainState, length: int) -> tuple[TrainState, dict[str, Any], np.ndarray]:
-        """Run `length <= MAX_CHUNK` updates; return state, metrics `[(runs,) length]` and which runs are finite. Donates."""
+        """Run `length <= MAX_CHUNK` updates; return state, metrics `[(runs,) length]`, finite runs `[runs]`. Donates `state`."""
         state, buffer, finite = self._chunk(self.cfgs, state, np.int32(length))
         buffer, finite = jax.device_get(on_host((buffer, finite)))
         return state, jax.tree.map(lambda x: x[..., :length], buffer), np.atleast_1d(finite)
 
     def compile(self, state: TrainState) -> None:
-        """Compile `chunk`, one program for every length."""
+        """Compile `chunk`: one program for every length."""
         chunk = self._over(self._run_chunk, (Train.seed_axes, None), (Train.seed_axes, 0, 0))
-        donated = () if self.on_host else (1,)  # a state whose environments fail in the chunk after it is saved
+        donated = () if self.on_host else (1,)  # if external environments fail in a chunk, the state before it is saved
         self._chunk = jax.jit(chunk, donate_argnums=donated).lower(self.cfgs, state, np.int32(1)).compile()
 
     def needed_bytes(self) -> int:
-        """Return the bytes that each device needs for `chunk`, by its compiler."""
+        """Return the bytes that `chunk` needs on each device, as reported by the compiler."""
         return needed_bytes(self._chunk)
 
     def evaluation(self, num_episodes: int, **options: Any) -> Callable[[TrainState], dict[str, np.ndarray]]:
-        """Return a function from a state to the mean return and length of `num_episodes`, and the share that finished. `[runs]`.
+        """Return a function from a state to mean return, mean length and finished share of `num_episodes`, each `[runs]`.
 
-        It has its own random key, so that evaluation does not affect training. It is traced here, and compiled where it
-        is first called.
+        The function has its own random key, so that evaluation does not affect training. It is traced here, and compiled at its
+        first call.
 
         Raises:
             ConfigError: as `Train.evaluate`.
@@ -131,7 +131,7 @@ class Trainer(Batch):
         return lambda state: {name: np.atleast_1d(x) for name, x in found(state).items()}
 
     def render(self, state: TrainState, path: pathlib.Path) -> None:
-        """Draw an episode of the first run's policy."""
+        """Render an episode of the first run's policy into a file."""
         render(self.train, state_at(state, 0) if self.batched else state, path)
 
     def _over(self, function: Callable, in_axes: tuple, out_axes: Any) -> Callable:

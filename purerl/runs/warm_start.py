@@ -1,4 +1,4 @@
-"""Warm starts: a run that begins with the parameters of another one."""
+"""Warm starts: runs that begin with the parameters of another run."""
 
 from typing import Any
 
@@ -21,14 +21,14 @@ def require_checkpoint(directory: Any) -> None:
 
 
 def warm_start(state: TrainState, directory: Any, action_unit: str) -> TrainState:
-    """Return a state with the parameters and statistics of another run. Those of one run are copied to each of several.
+    """Return a state with the parameters and statistics of another run. Parameters of one run are copied to each of several.
 
-    What intrinsic rewards keep comes along, if both have them: a predictor is useless without its target. Running sums of the
-    rewards of single environments do not: they are no statistics, and there may be more or fewer environments.
+    If both runs have intrinsic rewards, the state of intrinsic rewards is copied too: a predictor is useless without its target.
+    Running sums of single environments' rewards are not copied: sums are not statistics, and the number of sums may differ.
 
     Raises:
-        ConfigError: they do not fit.
-        CheckpointError: there is no checkpoint, or it cannot be read.
+        ConfigError: the parameters or statistics do not fit.
+        CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read.
     """
     saved = newest_readable(absolute(directory) / "checkpoints")
     if found := unit_differences(saved.record, action_unit):

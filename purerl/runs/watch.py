@@ -1,4 +1,4 @@
-"""Warnings and errors for what the metrics of a run tell: numbers that are not finite, action masks, values far from returns."""
+"""Warnings and errors about a run's metrics: numbers that are not finite, invalid action masks, values far from returns."""
 
 import warnings
 from typing import Any
@@ -9,44 +9,44 @@ from purerl.core.errors import NotFiniteError
 from purerl.core.masks import VALUES
 from purerl.runs.processes import is_first
 
-ENOUGH = 10  # updates after which a share of them is judged
+ENOUGH = 10  # updates before the share of skipped updates is judged
 RESETS, SKIPS, FAR_VALUES = "resets", "skips", "far values"
-SHARE = 0.1  # of updates, that may be skipped without a warning
-SETTLED, FAR = 100, 5  # updates after which values are judged; errors in units of what the value clip lets a value move by
-MASKS = {  # metrics that are 0 unless the environment is wrong
+SHARE = 0.1  # largest share of updates that may be skipped without a warning
+SETTLED, FAR = 100, 5  # updates before values are judged; largest error, in units of the change that the value clip allows
+MASKS = {  # metrics that are 0 unless the environment is faulty
     "empty_masks": "observations have an action mask without a valid action, and any action was taken; purerl.check_env tells",
     "malformed_masks": f"observations have an action mask with values other than 0 and 1. {VALUES[:1].upper()}{VALUES[1:]}",
 }
 
 
 class MetricWatch:
-    """Read the metrics of each chunk, and warn once of each kind.
+    """Check the metrics of each chunk, and warn once of each kind of problem.
 
-    The kinds: environments that were reset, skipped updates, wrong masks, and values that the value clip holds far from returns.
+    The kinds: environment resets, skipped updates, invalid masks, and values that the value clip keeps far from returns.
 
     Args:
-        labels: of the runs.
-        batch_size: steps of one update of one run.
-        updates: before the first chunk.
-        value_clip: the range of the value clip, in units of the return; None without a clip.
+        labels: labels of the runs.
+        batch_size: steps per update of one run.
+        updates: finished updates before the first chunk.
+        value_clip: range of the value clip, in units of the return; None without a clip.
     """
 
     def __init__(self, labels: tuple[str, ...], batch_size: int, updates: int, value_clip: float | None = None):
         self._labels, self._batch_size, self._began, self._value_clip = labels, batch_size, updates, value_clip
         self._skipped = np.zeros(len(labels), np.int64)
-        self._warned = set() if is_first() else {RESETS, SKIPS, FAR_VALUES, *MASKS}  # the other processes have the same to say
+        self._warned = set() if is_first() else {RESETS, SKIPS, FAR_VALUES, *MASKS}  # others would repeat the warnings
 
     def __call__(self, rows: dict[str, Any], updates: int, last: bool, raises: bool) -> None:
-        """Judge a chunk.
+        """Check a chunk.
 
         Args:
-            rows: metrics of its updates, `[(runs,) length]`.
-            updates: after it.
-            last: the run ends with it.
-            raises: an update without any finite step is an error.
+            rows: metrics of the chunk's updates, `[(runs,) length]`.
+            updates: finished updates after the chunk.
+            last: True if the run ends with this chunk.
+            raises: raise an error if no step of an update is finite.
 
         Raises:
-            NotFiniteError: every step of an update was not finite.
+            NotFiniteError: no step of an update was finite.
         """
         for name in MASKS.keys() & rows.keys() - self._warned:
             if count := int(np.sum(rows[name].total)):
@@ -81,7 +81,7 @@ class MetricWatch:
             warnings.warn(f"{at} is not finite, or above 1e18; {then}. The metrics nonfinite/... count it", stacklevel=4)
 
     def _judge_values(self, errors: np.ndarray, updates: int) -> None:
-        """Warn if values `[runs]` err by more than all updates could have moved them: about the range of the clip in each."""
+        """Warn if errors of values `[runs]` exceed what all updates together can correct: about the clip's range in each."""
         run = int(np.argmax(np.nan_to_num(errors)))
         if FAR_VALUES not in self._warned and errors[run] > FAR * self._value_clip * updates:
             self._warned.add(FAR_VALUES)

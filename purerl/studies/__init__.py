@@ -1,1 +1,1 @@
-"""Questions that take many runs: sweeps, tuning, comparisons, and what a folder has."""
+"""Studies over many runs: sweeps, tuning, comparisons, and lists of the runs in a folder."""

@@ -27,20 +27,21 @@ def compare(
     episodes: str = "training",
     reference: Any = None,
 ) -> Comparison:
-    """Hold runs against each other, over seeds and over tasks.
+    """Compare entries, such as algorithms, over seeds and over tasks.
 
     Args:
-        entries: from a name to folders of runs; or folders, each an entry by its own name. All runs in a folder, and in those
-          inside, are of that entry: a task each, or several configs, which become an entry each. A task is an environment with
-          its `env_kwargs`, `env_params` and `num_levels`, and has a column of its own. All entries need the same tasks.
-        score: `final`, the mean over the last tenth of training or the last evaluation; `auc`, the mean over the learning curve.
-        episodes: of `training`, where actions are sampled while it learns; or of `evaluation`.
-        reference: scores that are 0 and 1 when normalised: a dict from a task to a pair, or a TOML or JSON file of them. Scores
-          of several tasks are pooled only with one.
+        entries: a dict from a name to folders of runs; or a list of folders, each an entry by its own name. All runs in a folder
+          and its subfolders belong to the entry: one run per task, or several configs, each of which becomes an entry. A task is
+          an environment with its `env_kwargs`, `env_params` and `num_levels`, and has its own column. All entries need the same
+          tasks.
+        score: `final`, the mean over the last tenth of training, or the last evaluation; `auc`, the mean over the learning curve.
+        episodes: `training`, whose episodes sample actions while the agent learns; or `evaluation`.
+        reference: scores that normalise to 0 and 1: a dict from a task to a pair, or a TOML or JSON file of one. Scores of
+          several tasks are pooled only with a reference.
 
     Raises:
-        ConfigError: a wrong argument, or entries that cannot be compared.
-        CheckpointError: a folder has no runs, or one of them cannot be read.
+        ConfigError: an argument is wrong, or the entries cannot be compared.
+        CheckpointError: a folder has no runs, or a run cannot be read.
 
     Example:
         >>> print(purerl.compare(["runs/a"]).rows()[0])
@@ -75,7 +76,7 @@ def compare(
 
 
 def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored, directory: pathlib.Path) -> None:
-    """Add scores to an entry; further seeds of a task that it has to those."""
+    """Add scores to an entry; if the entry already has the task, append the new seeds to it."""
     of_tasks = read.setdefault(entry, {})
     if np.isnan(one.scores).any():
         raise CheckpointError(f"{directory}: of {int(np.isnan(one.scores).sum())} runs no episode ended, so they have no score")
@@ -101,7 +102,7 @@ def _same_tasks(read: dict[str, dict[str, Scored]]) -> None:
 
 @read_errors()
 def _reference_of(reference: Any, tasks: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Return the pair of each task."""
+    """Return the pair of reference scores of each task."""
     table = reference
     if isinstance(reference, str | os.PathLike):
         path = pathlib.Path(reference).expanduser()

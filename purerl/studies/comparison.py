@@ -1,4 +1,4 @@
-"""The scores of entries on tasks: statistics, tables and pictures, as Agarwal et al. 2021 (arXiv:2108.13264) ask for them."""
+"""The scores of entries on tasks: statistics, tables and plots, as recommended by Agarwal et al. 2021 (arXiv:2108.13264)."""
 
 import csv
 import dataclasses
@@ -17,18 +17,18 @@ from purerl.runs.analysis import statistics
 from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.studies.reading import Scored
 
-POINTS = 40  # of a curve or a profile
-ENTRIES_IN_PAIRS = 6  # of more, each is compared with the first alone
+POINTS = 40  # of a sample-efficiency curve
+ENTRIES_IN_PAIRS = 6  # of more entries, each is compared with the first one only
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Scores of several entries on the same tasks; what `purerl.compare` returns. Prints as tables.
+    """Scores of several entries on the same tasks, as returned by `purerl.compare`. Prints as tables.
 
     Attributes:
-        entries: from the name of each to its scores, by task.
-        reference: of each task the scores that are 0 and 1 when normalised; None without a reference.
-        protocol: what the scores are, in a sentence, and a note if the intervals are of few seeds.
+        entries: scores by name of the entry and by task.
+        reference: for each task, the scores that normalise to 0 and 1; None without a reference.
+        protocol: a text that says how scores were measured, and notes intervals of few seeds.
 
     Example:
         >>> comparison = purerl.compare({"ours": ["runs/a"], "again": ["runs/a"]})
@@ -42,25 +42,25 @@ class Comparison:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Return the tasks, which every entry has."""
+        """Return the tasks, which all entries share."""
         return tuple(next(iter(self.entries.values())))
 
     @property
     def note(self) -> str:
-        """Return a note on intervals of few seeds; "" if every entry has enough."""
+        """Return a note on intervals of too few seeds; "" if every entry has enough."""
         return statistics.few_seeds(len(x.scores) for of_tasks in self.entries.values() for x in of_tasks.values())
 
     @property
     def can_pool(self) -> bool:
-        """Return True if scores of all tasks may be put together: there is one task, or they are normalised."""
+        """Return True if scores of all tasks can be pooled: there is one task, or the scores are normalised."""
         return len(self.tasks) == 1 or self.reference is not None
 
     def scores(self, entry: str, task: str) -> np.ndarray:
-        """Return the scores of an entry on a task, `[seeds]`, as they were measured."""
+        """Return the raw scores of an entry on a task, `[seeds]`."""
         return self.entries[entry][task].scores
 
     def normalized(self, entry: str) -> list[np.ndarray]:
-        """Return the scores of an entry on each task, `[seeds]`: 0 and 1 are those of the reference; without one as measured."""
+        """Return the normalised scores of an entry on each task, `[seeds]`; without a reference, the raw scores."""
         return [self._normal(task, self.scores(entry, task)) for task in self.tasks]
 
     def _normal(self, task: str, scores: np.ndarray) -> np.ndarray:
@@ -68,7 +68,7 @@ class Comparison:
         return (scores - low) / (high - low)
 
     def aggregate(self, entry: str) -> tuple[float, float, float]:
-        """Return the interquartile mean over seeds and tasks, and the ends of its 95 % stratified bootstrap interval.
+        """Return the interquartile mean over seeds and tasks, and both ends of its 95 % stratified bootstrap interval.
 
         Raises:
             ConfigError: scores of several tasks are not normalised.
@@ -80,38 +80,38 @@ class Comparison:
         return float(statistics.iqm(np.concatenate(scores))), float(low), float(high)
 
     def of_task(self, entry: str, task: str) -> tuple[float, float, float]:
-        """Return the interquartile mean over the seeds of one task, as measured, and the ends of its 95 % bootstrap interval."""
+        """Return the interquartile mean of raw scores over one task's seeds, and both ends of its 95 % bootstrap interval."""
         scores = self.scores(entry, task)
         low, high = statistics.interval(scores)
         return float(statistics.iqm(scores)), float(low), float(high)
 
     def improvement(self, entry: str, other: str) -> tuple[float, float, float]:
-        """Return the probability that a run of an entry scores above another's, the mean over tasks, and its 95 % interval."""
+        """Return the probability that `entry` scores above `other`, averaged over tasks, and both ends of its 95 % interval."""
         ours, theirs = ([self.scores(name, task) for task in self.tasks] for name in (entry, other))
         return statistics.improvement(ours, theirs), *statistics.improvement_interval(ours, theirs)
 
     def profile(self, entry: str, thresholds: np.ndarray) -> np.ndarray:
-        """Return the share of runs whose normalised score is above each threshold, the mean over tasks, `[thresholds]`."""
+        """Return the share of runs with a normalised score above each threshold, averaged over tasks, `[thresholds]`."""
         return statistics.profile(self.normalized(entry), thresholds)
 
     def efficiency(self, entry: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the interquartile mean after each share of training: shares, centre, low and high end, `[points]` each.
+        """Return shares of training, the interquartile mean after each share, and its low and high end, each `[points]`.
 
-        Before the first episode of a run ends, its first value stands.
+        Before the first episode of a run ends, the run's first value is used.
         """
         shares = np.linspace(0, 1, POINTS + 1)[1:]
         at = [self._normal(task, _at(self.entries[entry][task], shares)) for task in self.tasks]
         return shares, statistics.iqm(np.concatenate(at)), *statistics.stratified_interval(at, resamples=1000)
 
     def pairs(self) -> Iterator[tuple[str, str]]:
-        """Return the pairs of entries that are compared."""
+        """Yield the pairs of entries that are compared."""
         for i, name in enumerate(list(self.entries)[: None if len(self.entries) <= ENTRIES_IN_PAIRS else 1]):
             yield from ((name, other) for other in list(self.entries)[i + 1 :])
 
     # --- as text and pictures -----------------------------------------------------------------------------------------
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
-        """Return the table of interquartile means: its columns, and a row for each entry."""
+        """Return the table of interquartile means: its columns, and one row per entry."""
         words = lambda numbers: statistics.with_interval(numbers, _short)
         pooled = len(self.tasks) > 1 and self.can_pool
         columns = ["", "seeds", *self.tasks, *(["all, normalised"] if pooled else [])]
@@ -123,13 +123,13 @@ class Comparison:
         return columns, rows
 
     def pair_rows(self) -> tuple[list[str], list[list[str]]]:
-        """Return the table of probabilities of improvement: its columns, and a row for each pair."""
+        """Return the table of probabilities of improvement: its columns, and one row per pair."""
         words = lambda numbers: statistics.with_interval(numbers, "{:.2f}".format)
         rows = [[ours, theirs, words(self.improvement(ours, theirs))] for ours, theirs in self.pairs()]
         return ["X", "Y", "P(X > Y)"], rows
 
     def markdown(self) -> str:
-        """Return both tables and the protocol."""
+        """Return both tables and the protocol as Markdown."""
         line = lambda cells: "| " + " | ".join(cells) + " |"
         tables = [[line(x), "|" + "---|" * len(x), *map(line, rows), ""] for x, rows in (self.rows(), self.pair_rows()) if rows]
         return "\n".join([*itertools.chain(*tables), self.protocol, ""])
@@ -137,7 +137,7 @@ class Comparison:
     __str__ = markdown
 
     def latex(self) -> str:
-        """Return the first table for a paper, with booktabs, and the protocol as its caption."""
+        """Return the first table as LaTeX with booktabs, and the protocol as its caption."""
         signs = {ord(sign): f"\\{sign}" for sign in "&%_#$"} | {ord(">"): "$>$"}
         columns, rows = self.rows()
         head, *body = [" & ".join(cell.translate(signs) for cell in row) + r" \\" for row in (columns, *rows)]
@@ -153,7 +153,7 @@ class Comparison:
         return "\n".join(parts) + "\n"
 
     def to_json(self) -> str:
-        """Return every score, with the protocol and what was computed of them."""
+        """Return every score, the protocol and all computed statistics as JSON."""
         raw = {
             name: {task: {"seeds": x.seeds, "scores": x.scores.tolist()} for task, x in of_tasks.items()}
             for name, of_tasks in self.entries.items()
@@ -166,7 +166,7 @@ class Comparison:
         return json.dumps(plain, indent=1)
 
     def csv(self) -> str:
-        """Return every score, one a line."""
+        """Return every score as CSV, one score per line."""
         text = io.StringIO()
         rows = csv.writer(text, lineterminator="\n")
         every = ((name, task, one) for name, of_tasks in self.entries.items() for task, one in of_tasks.items())
@@ -175,7 +175,7 @@ class Comparison:
         return text.getvalue()
 
     def draw(self, out: str | os.PathLike) -> Any:
-        """Draw sample efficiency, performance profile and probabilities of improvement in one picture; return the figure."""
+        """Plot sample efficiency, performance profiles and probabilities of improvement in one figure; return the figure."""
         from matplotlib.figure import Figure
 
         panels = [self._draw_efficiency, self._draw_profiles] if self.can_pool else []
@@ -227,8 +227,8 @@ class Comparison:
         """Write a file: .md, .tex, .json, .csv, or a picture.
 
         Raises:
-            ConfigError: of another kind.
-            CheckpointError: it could not be written.
+            ConfigError: the file has another suffix.
+            CheckpointError: the file could not be written.
         """
         from matplotlib.figure import Figure
 
@@ -245,7 +245,7 @@ class Comparison:
 
 
 def _at(one: Scored, shares: np.ndarray) -> np.ndarray:
-    """Return a learning curve at shares of training, `[seeds, points]`."""
+    """Return a learning curve, interpolated at shares of training, `[seeds, points]`."""
     filled = []
     for row in one.curve:
         seen = ~np.isnan(row)

@@ -1,4 +1,4 @@
-"""The runs in folders: the plan they belong to, their scores, how far they are, and how they ended."""
+"""The runs in folders: the plan of their study or sweep, their scores, their progress, and how they ended."""
 
 import contextlib
 import json
@@ -28,21 +28,21 @@ from purerl.studies.tasks import Task, is_of_task, task_of
 SCORES = ("final", "auc")
 EPISODES = ("training", "evaluation")
 PLAN = "sweep.json"
-WINNER = "winner"  # the file of a study that says in which of its folders the runs of its winner are
+WINNER = "winner"  # the file in which a study names the folder of its winner's runs
 
 
 class Scored(NamedTuple):
-    """The scores of the seeds of one config on one task.
+    """The scores of one config's seeds on one task.
 
-    label: how the config differs from others in its directory, but for the task; "" if it is the only one.
-    algorithm: of the config.
+    label: how the config differs from others in its directory, the task aside; "" for a single config.
+    algorithm: algorithm of the config.
     task: the environment, with its parameters.
-    seeds: which.
+    seeds: seed of each score.
     scores: `[seeds]`.
     steps: `[points]` environment steps of one seed.
-    curve: `[seeds, points]` mean returns after so many steps, NaN where no episode ended.
-    evaluated: of scores of evaluations how many episodes each had, whether actions were the most likely ones, and how the
-      environment differed; None if the scores are those of training.
+    curve: `[seeds, points]` mean returns after these steps, NaN if no episode ended.
+    evaluated: for scores of evaluations, their number of episodes, whether actions were the most likely ones, and how the
+      environment differed; None for scores of training.
     """
 
     label: str
@@ -57,7 +57,7 @@ class Scored(NamedTuple):
 
 @read_errors()
 def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
-    """Return the directories of runs in a folder and the folders inside it, in order; that folder alone if it is one itself."""
+    """Return the directories of all runs in a folder and its subfolders, sorted; if the folder is a run, only the folder."""
     top = pathlib.Path(folder).expanduser()
     if not top.is_dir():
         raise CheckpointError(f"there is no directory {folder}")
@@ -71,10 +71,10 @@ def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
 
 
 def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:
-    """Return `runs_below`, but of a study in it the winner alone: the choice among its finalists flatters their scores.
+    """Return `runs_below`, but of a study only the winner: the selection among its finalists flatters their scores.
 
     Raises:
-        CheckpointError: there are none.
+        CheckpointError: the folder has no such runs.
     """
     top, found, is_study = pathlib.Path(folder).expanduser(), [], False
     for directory in runs_below(folder):
@@ -89,7 +89,7 @@ def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:
 
 
 def read_plan(file: pathlib.Path) -> dict[str, Any] | None:
-    """Return what a directory's study or sweep was begun with; None if it has none.
+    """Return the saved plan of a directory's study or sweep; None without a plan.
 
     Raises:
         CheckpointCorrupt: the file is damaged.
@@ -106,12 +106,12 @@ def read_plan(file: pathlib.Path) -> dict[str, Any] | None:
 
 
 def has_begun(home: pathlib.Path) -> bool:
-    """Return True if the directory of a sweep has a checkpoint."""
+    """Return True if a sweep's directory has a checkpoint."""
     return any(saved_updates(folder / "checkpoints") for folder in (home, *home.iterdir()))
 
 
 def refuse_another(file: pathlib.Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise a CheckpointMismatch if a directory's study or sweep was begun with something else than is wanted."""
+    """Raise a CheckpointMismatch if the saved plan of a study or sweep differs from the wanted plan."""
     wanted = json.loads(json.dumps(wanted))
     if changed := [name for name in wanted if saved.get(name) != wanted[name]]:
         differ = [f"{name}: {saved.get(name)!s:.100} in {file.name}, {wanted[name]!s:.100} here" for name in changed]
@@ -119,10 +119,10 @@ def refuse_another(file: pathlib.Path, saved: dict[str, Any], wanted: dict[str, 
 
 
 def newest_record(directory: pathlib.Path) -> dict[str, Any]:
-    """Return the record of the newest readable checkpoint of a run; its arrays are not read.
+    """Return the record of a run's newest readable checkpoint, without reading its arrays.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: the run has no readable checkpoint.
     """
     folder = directory / "checkpoints"
     if not (there := saved_updates(folder)):
@@ -132,15 +132,15 @@ def newest_record(directory: pathlib.Path) -> dict[str, Any]:
 
 @read_errors()
 def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
-    """Return the scores of a run's directory, one for each of its configs. Runs that diverged are left out, with a warning.
+    """Return the scores of a run's directory, one `Scored` per config. Diverged runs are left out, with a warning.
 
     Args:
-        directory: of the run.
+        directory: directory of the run.
         score: `final`, the last tenth of training, or the last evaluation; `auc`, the mean over the curve.
         episodes: `training` or `evaluation`.
 
     Raises:
-        CheckpointError: something that is needed is not there.
+        CheckpointError: a checkpoint, metrics or evaluations are missing.
     """
     record = newest_record(directory)
     if not (directory / curves.FILE).exists():
@@ -176,19 +176,19 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
 
 
 def _mean_of_seen(values: np.ndarray) -> np.ndarray:
-    """Return the mean of each row without what is NaN; NaN where all is."""
+    """Return the mean of each row without its NaN values; NaN if all values are NaN."""
     count = (~np.isnan(values)).sum(1)
     return np.divide(np.nansum(values, axis=1), count, out=np.full(len(values), np.nan), where=count > 0)
 
 
 def _without_task(label: str) -> str:
-    """Return a label without the parts that belong to the task, by which compared runs are told apart anyway."""
-    parts = re.split(r", (?=[\w.]+ = )", label)  # a value may have commas as well
+    """Return a label without the parts of the task, which comparisons show in any case."""
+    parts = re.split(r", (?=[\w.]+ = )", label)  # values may contain commas, too
     return ", ".join(part for part in parts if not is_of_task(part.partition(" = ")[0]))
 
 
 def _labels_in_sweep(directory: pathlib.Path) -> tuple[str, ...]:
-    """Return what the configs of a program of a sweep are called there; () if it is none of a sweep's."""
+    """Return the labels that a sweep gave the configs of a program; () if the directory does not belong to a sweep."""
     with contextlib.suppress(CheckpointError, LookupError, TypeError, AttributeError):
         for home in (directory, directory.parent):
             if (plan := read_plan(home / PLAN)) is not None:
@@ -201,10 +201,10 @@ def _labels_in_sweep(directory: pathlib.Path) -> tuple[str, ...]:
 class Summary(NamedTuple):
     """A config's scores over seeds.
 
-    label: the config in words.
-    seeds: how many have a score.
-    iqm: the interquartile mean, NaN without any.
-    low, high: its 95 % bootstrap interval; NaN of one seed, and too narrow below five.
+    label: description of the config.
+    seeds: number of seeds with a score.
+    iqm: the interquartile mean; NaN without a score.
+    low, high: its 95 % bootstrap interval; NaN with one seed, and too narrow below five seeds.
     """
 
     label: str
@@ -215,7 +215,7 @@ class Summary(NamedTuple):
 
 
 def summary_of(label: str, scores: np.ndarray) -> Summary:
-    """Summarise scores `[seeds]`, leaving out NaN."""
+    """Summarise scores `[seeds]`, ignoring NaN."""
     scores = scores[~np.isnan(scores)]
     if not len(scores):
         return Summary(label, 0, np.nan, np.nan, np.nan)
@@ -223,9 +223,9 @@ def summary_of(label: str, scores: np.ndarray) -> Summary:
 
 
 def final_returns(result: FitResult) -> np.ndarray:
-    """Return the score of each run, `[runs]`: the last evaluation's, or without one that of the last tenth of training.
+    """Return the score of each run, `[runs]`: the last evaluation, or without evaluations the last tenth of training.
 
-    NaN where the run diverged or no episode ended.
+    If the run diverged or no episode ended, the score is NaN.
     """
     if len(result.evaluations["update"]):
         scores = result.evaluations["episode_return"][-1].astype(np.float64)
@@ -238,16 +238,16 @@ def final_returns(result: FitResult) -> np.ndarray:
 
 
 class Listed(NamedTuple):
-    """A run's directory, in short.
+    """Overview of a run's directory.
 
-    directory: of it.
-    algorithm, task: of it, the task with its parameters; "" where no checkpoint says so.
-    runs: seeds and configs in it, side by side.
-    steps: environment steps so far, of one of them.
-    total_steps: that were asked for.
-    best: the highest mean return of any run, whatever its task: at an evaluation, or without evaluations in the last tenth of
-      training; or NaN.
-    state: `finished`, `stop_when` if that rule ended it, `running`, `stopped`, or why it cannot be read.
+    directory: its path.
+    algorithm, task: algorithm and task of the run, the task with its parameters; "" if no checkpoint can be read.
+    runs: number of runs side by side, over seeds and configs.
+    steps: finished environment steps, of one run.
+    total_steps: requested environment steps, of one run.
+    best: highest mean return of any run, whatever its task: of an evaluation, or without evaluations of the last tenth of
+      training; NaN if unknown.
+    state: `finished`, `stop_when` if that rule ended the run, `running`, `stopped`, or why the run cannot be read.
     size: in bytes.
     """
 
@@ -263,10 +263,10 @@ class Listed(NamedTuple):
 
 
 def listed(folder: str | os.PathLike) -> list[Listed]:
-    """Return the runs in a folder and the folders inside it.
+    """Return an overview of each run in a folder and its subfolders.
 
     Raises:
-        CheckpointError: there is no such folder.
+        CheckpointError: the folder does not exist.
     """
     return [_listed(directory) for directory in runs_below(folder)]
 
@@ -303,7 +303,7 @@ def _best(directory: pathlib.Path, finite: list[bool]) -> float:
 
 
 def _is_running(directory: pathlib.Path) -> bool:
-    """Return True if the process that last wrote to a directory still runs, as far as this machine knows. Takes no lock."""
+    """Return True if the process that last wrote to a directory still runs on this machine. Takes no lock."""
     try:
         _, pid, _, host = (directory / ".holder").read_text().split()
         if host != socket.gethostname():

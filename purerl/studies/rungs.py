@@ -1,4 +1,4 @@
-"""Rungs: the parts that the training of a study's trials is cut into, and which trials go on after each."""
+"""Rungs: the parts into which the training of a study's trials is divided, and the trials that continue after each."""
 
 import json
 import time
@@ -21,25 +21,25 @@ from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.studies import space
 from purerl.studies.steps import Step
 
-Arrays = dict[str, np.ndarray]  # of a state without its clock: each with an axis of runs
-SCORED = 0.2  # the share of a rung, at its end, whose episodes score it
-CHUNK_SECONDS = 2.0  # after which a signal is answered
+Arrays = dict[str, np.ndarray]  # of a state without its update counter, each with a run axis
+SCORED = 0.2  # the final share of a rung, whose episodes give its score
+CHUNK_SECONDS = 2.0  # of a chunk: a signal takes effect at its end
 
 
 def end_of_rung(rung: int, rungs: int, num_updates: int) -> int:
-    """Return the number of updates after which a rung ends; each rung has twice the updates of the one before."""
+    """Return the number of updates at the end of a rung; each rung ends at twice the updates of the previous one."""
     return 0 if rung < 0 else max(rung + 1, num_updates >> (rungs - 1 - rung))
 
 
 def going_on(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
-    """Return which trials go on: those that are not below the median of all values at their rung.
+    """Return True for each trial that continues: its value is not below the median of all values at its rung.
 
     A simulation chose the rule, `tests/benchmarks/pruning.py`: with as many steps, an allowance for the noise of a value finds no
-    better trials, since noisy ones profit from it.
+    better trials, since noisy trials profit from it.
 
     Args:
-        values: `[reported]` means over seeds, of everything reported so far; NaN if unknown, which stops no trial.
-        rungs: `[reported]` at which they were reported.
+        values: `[reported]` means over seeds, of all reports so far; NaN if unknown, which stops no trial.
+        rungs: `[reported]` rung of each report.
     """
     reported, at = np.asarray(values, float), np.asarray(rungs)
     kept = np.ones(len(reported), bool)
@@ -51,7 +51,7 @@ def going_on(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
 
 
 def check_program(train: Train, rungs: int) -> None:
-    """Raise a ConfigError where a study cannot train such runs."""
+    """Raise a ConfigError if a study cannot train this `Train`."""
     if train.env.host is not None:
         hint = "runs on the host, where a study cannot go back to the states of trials; use purerl.sweep"
         raise ConfigError([Problem("env", train.env.name, hint)])
@@ -60,12 +60,12 @@ def check_program(train: Train, rungs: int) -> None:
 
 
 def check_rungs(trains: Iterable[Train], rungs: int) -> str:
-    """Check that an episode fits into the first rung. Return what is to be warned of, or "".
+    """Check that an episode fits into the first rung. Return a warning, or "".
 
     Raises:
-        ConfigError: fewer rungs would be long enough.
+        ConfigError: the first rung is too short, and fewer rungs would help.
     """
-    found, warning = {}, ""  # hints, by how many rungs would do
+    found, warning = {}, ""  # hints, by the largest number of rungs that would work
     for train in trains:
         limit, updates = train.env.max_steps or 0, train.plan.num_updates
         steps = [end_of_rung(0, n, updates) * train.cfg.num_steps for n in range(1, rungs + 1)]
@@ -80,7 +80,7 @@ def check_rungs(trains: Iterable[Train], rungs: int) -> str:
 
 
 class RungTrainer:
-    """Trains batches of trials to the end of a rung; other arguments are those of `Study`.
+    """Trains batches of trials to the end of a rung; other arguments as in `Study`.
 
     No program is compiled twice: the floats of a config are arguments.
     """
@@ -90,14 +90,14 @@ class RungTrainer:
         self._programs: dict[str, Trainer] = {}
 
     def train(self, batch: Step, states: list[Arrays] | None) -> tuple[Step, list[Arrays]] | None:
-        """Return the step with scores, and the state of each trial at its end; None if something ends the study before.
+        """Return the step with scores, and the final state of each trial; None if the study is stopped before.
 
         Args:
-            batch: its rung, program, trials and points.
-            states: of each trial at the beginning of the rung; None to begin with the first rung.
+            batch: the step's rung, program, trials and points.
+            states: state of each trial at the beginning of the rung; None to begin with the first rung.
         """
         before, count, seeds = time.perf_counter(), len(batch.trials), self._options["num_seeds"]
-        # Compiling once more for the few that end a search is cheaper than training long beside copies.
+        # For the last few trials, compiling a smaller program is cheaper than training beside copies of them.
         rows = min(self._options["at_once"], 1 << (count - 1).bit_length())
         copies = lambda each: [*each, *[each[-1]] * (rows - count)]
         runs = self._runs(batch.static, copies(batch.points))
@@ -117,10 +117,10 @@ class RungTrainer:
     def _advance(
         self, runs: Trainer, state: TrainState, updates: int, length_of_rung: int
     ) -> tuple[TrainState, np.ndarray, np.ndarray] | None:
-        """Train a batch for so many updates, a chunk at a time, unless something ends the study before.
+        """Train a batch for this many updates, a chunk at a time; return None if the study is stopped before.
 
-        Return the state, the scores in the rung `[trials, seeds]`, NaN where a run diverged or no episode ended, and which
-        trials are finite with every seed.
+        Return the state, the scores in the rung `[trials, seeds]` (NaN if a run diverged or no episode ended), and for each trial
+        True if every seed is finite.
         """
         rows, finite, done, length, before = [], np.ones(0, bool), 0, 1, time.perf_counter()
         while done < updates:
@@ -137,7 +137,7 @@ class RungTrainer:
         return state, scores.reshape(shape), np.all(finite.reshape(shape), axis=1)
 
     def _runs(self, static: dict[str, Any], points: list[dict[str, Any]]) -> Trainer:
-        """Return the runs of these points, with the program of their static values."""
+        """Return the runs of these points, with the compiled program of their static values."""
         floats = [path for path in points[0] if not space.is_static(self._cfg, path)]
         batch = space.stack_configs(self._cfg, points, floats or None)
         name = json.dumps([static, len(points)])
@@ -152,12 +152,12 @@ class RungTrainer:
 
 
 def split(arrays: Arrays, count: int) -> list[Arrays]:
-    """Return the part of each of `count` trials that are side by side."""
+    """Return each trial's arrays, from arrays of `count` trials side by side."""
     return [dict(zip(arrays, parts, strict=True)) for parts in zip(*(np.split(x, count) for x in arrays.values()), strict=True)]
 
 
 def _join(states: list[Arrays], fresh: TrainState, template: TrainState, updates: int) -> TrainState:
-    """Return the states of trials after so many updates side by side, on the devices of the fresh ones."""
+    """Return the states of trials after `updates` side by side, on the devices of the fresh state."""
     arrays = {path: np.concatenate([state[path] for state in states]) for path in states[0]}
     joined = to_tree(arrays, template.replace(clock=None)).replace(clock=clock_at(updates))
     return jax.tree.map(lambda x, like: placed(x, like.sharding), joined, fresh)

@@ -1,4 +1,4 @@
-"""The points of new trials, as Optuna proposes them from the steps so far."""
+"""Proposal of new trials: Optuna draws their points from the steps so far."""
 
 import dataclasses
 import logging
@@ -14,19 +14,19 @@ from purerl.core.errors import ConfigError, Problem
 from purerl.studies import space
 from purerl.studies.steps import Step, trials_of
 
-FIRST_DRAWS = 8  # that TPE makes at random, at least
-MOST_LISTED = 100_000  # combinations of static fields
+FIRST_DRAWS = 8  # minimum number of random draws before TPE uses its model
+MOST_LISTED = 100_000  # most combinations of static fields that are listed
 
 Point = dict[str, Any]
 
 
 @dataclasses.dataclass
 class Search:
-    """Proposes new trials, stops trials if there is a pruner, and weighs parameters. All from the steps; Optuna keeps nothing.
+    """Proposes trials, prunes trials if there is a pruner, and estimates importances, all from the steps; Optuna stores nothing.
 
     Args:
-        cfg, values, trials, sampler, pruner: as `tune` takes them.
-        options: what a study that goes on must have as before: num_seeds, rungs, at_once, seed, and the objects in words.
+        cfg, values, trials, sampler, pruner: as in `tune`.
+        options: options that a continued study must keep: num_seeds, rungs, at_once, seed, and the description of the objects.
     """
 
     cfg: OnPolicyConfig
@@ -38,7 +38,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self._optuna = _import_optuna()
-        self._attrs: dict[int, dict[str, Any]] = {}  # what samplers and pruners noted of trials
+        self._attrs: dict[int, dict[str, Any]] = {}  # notes of samplers and pruners, by trial
         self._distributions = {path: self._distribution_of(path, x) for path, x in self.values.items()}
 
     def _distribution_of(self, path: str, values: space.Values) -> Any:
@@ -50,9 +50,9 @@ class Search:
         return kinds.FloatDistribution(values.low, values.high, log=values.log)
 
     def new_batch(self, steps: Sequence[Step]) -> Step | None:
-        """Return new trials, all of one program; None if there are enough.
+        """Return new trials, all of one program; None if there are enough trials.
 
-        Where all points, or all programs of one point each, can be listed, they are tried once each.
+        If all points, or all programs of one point each, can be listed, each of them is tried once.
         """
         known = [trial.point for trial in trials_of(steps, self.options["rungs"]).values()]
         count, points = min(self.options["at_once"], self.trials - len(known)), space.num_points(self.cfg, self.values)
@@ -62,7 +62,7 @@ class Search:
         if points <= self.trials or (is_static and points <= MOST_LISTED):
             tried = {space.in_words(point, space.EXACT) for point in known}
             untried = [x for x in space.all_points(self.values) if space.in_words(x, space.EXACT) not in tried]
-            if points > self.trials:  # the first ones would be no fair sample
+            if points > self.trials:  # the first ones would be a biased sample
                 np.random.default_rng([self.options["seed"], len(known)]).shuffle(untried)
             found = [x for x in untried if self._static(x) == self._static(untried[0])][:count]
             drawn = list(map(self._drawn_of, found))
@@ -75,7 +75,7 @@ class Search:
         return Step(0, self._static(found[0]), numbers, tuple(found), drawn=tuple(drawn))
 
     def _ask(self, steps: Sequence[Step], known: list[Point], count: int) -> list[Point]:
-        """Return what Optuna draws for new trials. With batches enough each program is tried before Optuna chooses one."""
+        """Return Optuna's draws for new trials. With enough batches, each program is tried once before Optuna chooses."""
         static, fixed = {path: x for path, x in self.values.items() if space.is_static(self.cfg, path)}, {}
         if space.num_points(self.cfg, static) <= -(-self.trials // self.options["at_once"]):
             tried = [self._static(point) for point in known]
@@ -84,11 +84,11 @@ class Search:
         seed, startup = self.options["seed"] + 1 + len(steps), max(self.options["at_once"], FIRST_DRAWS)
         tpe = {"multivariate": True, "constant_liar": True, "n_startup_trials": startup}
         sampler = samplers.TPESampler(seed=seed, **tpe) if self.sampler is None else self.sampler(seed)
-        # To TPE a trial that still runs is a bad one, and no reason to stop drawing at random. The better half of a rung waits.
+        # TPE treats running trials as bad, and not as startup trials. But waiting trials are the better half of their rung.
         study = self._study(steps, states.PRUNED if self.sampler is None else states.RUNNING)
         for _ in range(count):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that what is fixed is experimental
+                warnings.simplefilter("ignore")  # PartialFixedSampler warns that it is experimental
                 study.sampler = samplers.PartialFixedSampler(fixed, sampler) if fixed else sampler
                 trial = study.ask(self._distributions)
             drawn.append(trial.params)
@@ -105,7 +105,7 @@ class Search:
         return found
 
     def importance(self, steps: Sequence[Step]) -> dict[str, float]:
-        """Return the share of the variance of completed trials' scores that each parameter explains; {} if it is not known."""
+        """Return the share of the variance of completed trials' scores that each parameter explains; {} if unknown."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -115,7 +115,7 @@ class Search:
             return {}
 
     def _study(self, steps: Sequence[Step], waiting: Any) -> Any:
-        """Return a study of Optuna's with all trials so far, in which those that wait have the state `waiting`."""
+        """Return an Optuna study of all trials so far, with the state `waiting` for trials that wait."""
         states, drawn, values = self._optuna.trial.TrialState, {}, {}
         for step in steps:
             drawn |= zip(step.trials, step.drawn, strict=False)
@@ -125,11 +125,11 @@ class Search:
         for number, trial in sorted(trials_of(steps, self.options["rungs"]).items()):
             state = {"completed": states.COMPLETE, "waiting": waiting}.get(trial.status, states.PRUNED)
             if (trial.completed and math.isnan(trial.score)) or (state == waiting == states.PRUNED and not values[number]):
-                state = states.FAIL  # nothing is known of it
+                state = states.FAIL  # its score is unknown
             made = self._optuna.trial.create_trial(
                 state=state,
                 value=trial.score if state == states.COMPLETE else None,
-                params=drawn.get(number) or self._drawn_of(trial.point),  # the first studies did not keep them
+                params=drawn.get(number) or self._drawn_of(trial.point),  # older studies did not store them
                 distributions=self._distributions,
                 intermediate_values=values[number],
                 system_attrs=self._attrs.get(number),
@@ -138,11 +138,11 @@ class Search:
         return study
 
     def restore(self, point: Point) -> Point:
-        """Return a point that was read as JSON as it was before."""
+        """Return a point, read from JSON, with its original types."""
         return self._point_of(self._drawn_of(point))
 
     def _point_of(self, drawn: Point) -> Point:
-        """Return a point as its config has it: numbers with the digits that tell a hundred steps of a range apart."""
+        """Return drawn parameters as config values, with as many digits as tell a hundred steps of a range apart."""
         point = dict(drawn)
         for path, x in self.values.items():
             if isinstance(x, tuple):
@@ -152,7 +152,7 @@ class Search:
         return point
 
     def _drawn_of(self, point: Point) -> Point:
-        """Return a point as Optuna has it."""
+        """Return a point as Optuna's parameters."""
         return {path: _word(x) if isinstance(self.values[path], tuple) else x for path, x in point.items()}
 
     def _static(self, point: Point) -> Point:
@@ -166,7 +166,7 @@ def _word(value: Any) -> str:
 def _import_optuna() -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its progress bars, about notebooks
+            warnings.simplefilter("ignore")  # Optuna's progress bars warn about notebooks
             import optuna
     except ImportError as error:
         raise ConfigError([Problem("tune", "optuna", "is not installed: pip install 'purerl[tune]'")]) from error

@@ -1,4 +1,4 @@
-"""Values to try: of single fields of a config, on the command line and in Python."""
+"""Values to try: for single fields of a config, on the command line and in Python."""
 
 import dataclasses
 import itertools
@@ -21,11 +21,11 @@ from purerl.core.numbers import is_int, is_number
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`; of a field that is an int, the whole ones.
+    """All numbers from `low` to `high`; for an int field, all integers.
 
     Args:
         low, high: the ends, both included.
-        log: draws are uniform in the logarithm.
+        log: draw uniformly in the logarithm.
 
     Example:
         >>> purerl.Range(1e-5, 1e-3, log=True).at(0.5)
@@ -37,14 +37,14 @@ class Range:
     log: bool = False
 
     def at(self, share: float) -> float:
-        """Return the number below which this share of the range lies, by the uniform measure or that of the logarithm."""
+        """Return the number at this share of the range, measured linearly or in the logarithm."""
         if not self.log:
             return float(self.low + share * (self.high - self.low))
         return float(f"{math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low))):.12g}")
 
     @property
     def digits(self) -> int:
-        """Return how many significant digits tell a hundred steps of the range apart; at least 3."""
+        """Return the number of significant digits that tell a hundred steps of the range apart; at least 3."""
         wide = math.log(self.high / self.low) if self.log else self.high - self.low
         if wide <= 0:
             return EXACT
@@ -55,9 +55,9 @@ class Range:
         return f"{self.low:g}:{self.high:g}" + (":log" if self.log else "")
 
 
-EXACT = 9  # digits of a number in single precision
-TIME_LIMITS = ("env_params.max_steps_in_episode", "env_params.max_timesteps")  # must be known when a program is made
-Values = Range | tuple  # what a field is to try
+EXACT = 9  # digits that identify a float32
+TIME_LIMITS = ("env_params.max_steps_in_episode", "env_params.max_timesteps")  # compiled into the program
+Values = Range | tuple  # values to try for a field
 
 
 def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Values]:
@@ -66,7 +66,7 @@ def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Va
     Forms: "lr=1e-4,3e-4", "hidden=64x64,256x256", "memory_inputs=action+reward" and "lr=1e-5:1e-2:log".
 
     Raises:
-        ConfigError: a text that is none of these, or a value that its field cannot have.
+        ConfigError: a text has none of these forms, or a value is invalid for its field.
     """
     found, values = [], {}
     for text in texts:
@@ -90,7 +90,7 @@ def checked(cfg: OnPolicyConfig, values: Any, flag: str) -> dict[str, Values]:
     """Return values to try as ranges and tuples, by the path of their field.
 
     Raises:
-        ConfigError: a name that is no field, no values, or one that its field cannot have.
+        ConfigError: a name is not a field, or the values of a field are missing or invalid.
     """
     if not isinstance(values, dict) or not values:
         raise ConfigError([Problem(flag, values, 'must be a dict from fields to values: {"lr": [1e-4, 3e-4]}')])
@@ -113,7 +113,7 @@ def checked(cfg: OnPolicyConfig, values: Any, flag: str) -> dict[str, Values]:
 
 
 def default_ranges(cfg: OnPolicyConfig) -> dict[str, Values]:
-    """Return what is tuned if nothing else is asked for: wide ranges of what matters most in the algorithms of the PPO family."""
+    """Return the default search space: wide ranges of the most important hyperparameters of the PPO family."""
     return {
         "lr": Range(1e-4, 1e-2, log=True),
         "ent_coef": Range(1e-4, 0.1, log=True),
@@ -124,7 +124,7 @@ def default_ranges(cfg: OnPolicyConfig) -> dict[str, Values]:
 
 
 def with_values(cfg: OnPolicyConfig, point: dict[str, Any]) -> OnPolicyConfig:
-    """Return a config with other values of fields; "rnd.int_coef" and "env_params.g" are those of what is inside a field."""
+    """Return a config with other values of fields; "rnd.int_coef" and "env_params.g" are values inside a field."""
     for path, value in point.items():
         name, _, inner = path.partition(".")
         if name == "rnd" and cfg.rnd is not None:
@@ -138,17 +138,17 @@ def with_values(cfg: OnPolicyConfig, point: dict[str, Any]) -> OnPolicyConfig:
 
 
 def is_static(cfg: OnPolicyConfig, path: str) -> bool:
-    """Return True if another value makes another program."""
+    """Return True if another value of the field needs another program."""
     return path in TIME_LIMITS or bool(_field(cfg, path).metadata.get("static"))
 
 
 def static_values(cfg: OnPolicyConfig, point: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of a point that make its program, as JSON has them."""
+    """Return the values of a point that are compiled into its program, as JSON."""
     return json.loads(json.dumps({path: to_json(x) for path, x in point.items() if is_static(cfg, path)}))
 
 
 def group_points(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], list[int]]]:
-    """Return the places of points of one program each, with the static values that it is made with."""
+    """Return, for each program, its static values and the indices of its points."""
     groups: dict[Any, tuple[dict[str, Any], list[int]]] = {}
     for place, point in enumerate(points):
         static = {path: x for path, x in point.items() if is_static(cfg, path)}
@@ -158,7 +158,7 @@ def group_points(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]]) -> list[
 
 
 def stack_configs(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]], paths: Collection[str] | None) -> OnPolicyConfig:
-    """Return the configs of points as one, with arrays `[points]` for these fields, or with None for all that are floats."""
+    """Return the configs of points as one, with arrays `[points]` for the fields in `paths`, or for all floats if None."""
 
     def leaf(path, *xs):
         is_array = paths is None or jax.tree_util.keystr(path, simple=True, separator=".") in paths
@@ -168,13 +168,13 @@ def stack_configs(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]], paths: 
 
 
 def num_points(cfg: OnPolicyConfig, values: dict[str, Values]) -> float:
-    """Return how many points there are: infinitely many with a range of a field that is no int."""
+    """Return the number of points; infinite if a field that is not an int has a range."""
     count = lambda path, x: len(x) if isinstance(x, tuple) else x.high - x.low + 1 if is_int_field(cfg, path) else math.inf
     return math.prod(count(path, x) for path, x in values.items())
 
 
 def all_points(values: dict[str, Values]) -> list[dict[str, Any]]:
-    """Return every combination of lists and of ranges of whole numbers, the last field varying fastest."""
+    """Return every combination of values from lists and integer ranges, the last field varying fastest."""
     each = [x if isinstance(x, tuple) else range(int(x.low), int(x.high) + 1) for x in values.values()]
     return [dict(zip(values, point, strict=True)) for point in itertools.product(*each)]
 
@@ -193,7 +193,7 @@ def draw_points(cfg: OnPolicyConfig, values: dict[str, Values], draws: int, meth
             return x[int(share * len(x))]
         if not is_int_field(cfg, path):
             return x.at(share)
-        # Every whole number has the same share, or the same in the logarithm.
+        # Wider by 0.5 at both ends, so that each integer has the same share, in the logarithm if `log`.
         wider = Range(x.low - 0.5, x.high + 0.5, x.log)
         return int(np.clip(round(wider.at(share)), x.low, x.high))
 
@@ -201,7 +201,7 @@ def draw_points(cfg: OnPolicyConfig, values: dict[str, Values], draws: int, meth
 
 
 def is_int_field(cfg: OnPolicyConfig, path: str) -> bool:
-    """Return True if its values are whole numbers."""
+    """Return True if the values of the field are ints."""
     return not path.startswith("env_params.") and kind_of(_field(cfg, path)) is int
 
 
@@ -211,14 +211,14 @@ def in_words(point: dict[str, Any], digits: int = 6) -> str:
 
 
 def value_in_words(value: Any, digits: int = 6) -> str:
-    """Return a value as text; `EXACT` digits tell any two floats of single precision apart."""
+    """Return a value as text; `EXACT` digits distinguish any two float32 numbers."""
     if isinstance(value, float):
         return "auto" if value == AUTO else f"{value:.{digits}g}"
     return "x".join(map(str, value)) if isinstance(value, tuple) and all(map(is_int, value)) else str(value)
 
 
 def to_json(value: Any) -> Any:
-    """Return a value of a point as JSON; an infinite float and "auto" as strings."""
+    """Return a value of a point for JSON, an infinite float or "auto" as a string."""
     return value_in_words(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -226,10 +226,10 @@ def to_json(value: Any) -> Any:
 
 
 def _path(cfg: OnPolicyConfig, name: str) -> str:
-    """Return the path of a field by its name as a flag, in Python, or dotted.
+    """Return the path of a field from its name as a flag, in Python, or dotted.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: no field has this name.
     """
     if not isinstance(name, str):
         raise ConfigError([Problem("values", name, "must be the name of a field")])
@@ -254,7 +254,7 @@ def _path(cfg: OnPolicyConfig, name: str) -> str:
 
 
 def _place(cfg: OnPolicyConfig, path: str) -> tuple[OnPolicyConfig | RNDConfig, str]:
-    """Return the config that a path leads into, this one or its `rnd`, and the name of the field there."""
+    """Return the config that has the field of a path, `cfg` or its `rnd`, and the field's name there."""
     outer, _, inner = path.partition(".")
     return (cfg.rnd, inner) if outer == "rnd" and cfg.rnd is not None else (cfg, outer)
 
@@ -270,7 +270,7 @@ def _is_number(cfg: OnPolicyConfig, path: str) -> bool:
 
 
 def _range_hint(cfg: OnPolicyConfig, path: str, x: Range) -> str:
-    """Return what is wrong with a range for a field by itself; "" if nothing is."""
+    """Return what is wrong with a range for a field; "" if the range is valid."""
     is_finite = all(is_number(end) and math.isfinite(end) for end in (x.low, x.high))
     if not is_finite or x.low >= x.high or (x.log and x.low <= 0):
         return "must be from a number to a larger one; with log, both above 0"
@@ -285,11 +285,11 @@ def _tuple_of(values: Any) -> tuple:
     if isinstance(values, str | bytes | dict) or is_scalar or not hasattr(values, "__iter__"):
         return ()
     plain = (tuple(x) if isinstance(x, list) else x.item() if hasattr(x, "item") else x for x in values)
-    return tuple({value_in_words(x, EXACT): x for x in plain}.values())  # each once
+    return tuple({value_in_words(x, EXACT): x for x in plain}.values())  # without duplicates
 
 
 def _value_problems(cfg: OnPolicyConfig, path: str, values: Sequence[Any]) -> list[Problem]:
-    """Return what is wrong with values of a field, each by itself."""
+    """Return a problem for each invalid value of a field."""
     outer = path.partition(".")[0]
     if outer == "env_kwargs":
         return []
@@ -308,7 +308,7 @@ def _range_of(text: str) -> Range:
 
 
 def _value_of(cfg: OnPolicyConfig, path: str, text: str) -> Any:
-    """Return a value of a field from its text."""
+    """Return the value of a field from its text."""
     field, text = _field(cfg, path), text.strip()
     kind = kind_of(field)
     if path.startswith("env_kwargs."):

@@ -1,4 +1,4 @@
-"""The steps of a study, the lines of its journal, and the trials that follow from them."""
+"""The steps of a study, the lines of its journal, and the trials that result from the steps."""
 
 import json
 import math
@@ -12,18 +12,18 @@ from purerl.studies import space
 
 
 class Step(NamedTuple):
-    """A batch of trials that trained to the end of a rung: a line of the journal.
+    """A batch of trials that trained to the end of a rung: one line of the journal.
 
     rung: from 0.
-    static: what its program was made with, by field.
-    trials: their numbers.
-    points: the values of each, by field.
-    scores: `[trials][seeds]`, the mean return of each at the end of the rung; NaN where no episode ended, or the run diverged.
-    kept: the numbers of trials that go on to the next rung, or in the last one completed it.
-    env_steps: environment steps that it took.
-    seconds: that it took.
-    diverged: the numbers of trials of which a run diverged.
-    drawn: in the first rung the parameters of each as Optuna drew them: numbers of points are rounded.
+    static: static values of the program, by field.
+    trials: numbers of the trials.
+    points: values of each trial, by field.
+    scores: `[trials][seeds]`, mean returns at the end of the rung; NaN if no episode ended, or the run diverged.
+    kept: numbers of the trials that continue to the next rung; in the last rung, of those that completed it.
+    env_steps: environment steps of this step.
+    seconds: duration of this step.
+    diverged: numbers of the trials with a diverged run.
+    drawn: in the first rung, each trial's parameters as Optuna drew them: numbers in `points` are rounded.
     """
 
     rung: int
@@ -39,12 +39,12 @@ class Step(NamedTuple):
 
     @property
     def values(self) -> list[float]:
-        """Return the mean of each trial over seeds; NaN if a seed has no score."""
+        """Return each trial's mean over seeds; NaN if a seed has no score."""
         return [float(np.mean(scores)) for scores in self.scores]
 
     @property
     def unknown(self) -> list[int]:
-        """Return the numbers of trials that cannot be judged: with some seed no episode ended."""
+        """Return the numbers of trials that cannot be judged: no episode of some seed ended."""
         return [n for n, value in zip(self.trials, self.values, strict=True) if math.isnan(value) and n not in self.diverged]
 
 
@@ -52,10 +52,10 @@ class Trial(NamedTuple):
     """A config that was tried.
 
     number: from 0.
-    point: its values, by field.
-    rung: the last one that it finished, from 0.
+    point: values of the config, by field.
+    rung: the last finished rung, from 0.
     status: `waiting` for its next rung, `stopped` by the pruner, `diverged`, or `completed`.
-    scores: `[seeds]` at the end of that rung; NaN of a seed that diverged, or with which no episode ended.
+    scores: `[seeds]` at the end of that rung; NaN if the seed diverged or none of its episodes ended.
     """
 
     number: int
@@ -71,18 +71,18 @@ class Trial(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Return the mean over the seeds that have a score; NaN without any."""
+        """Return the mean over the seeds that have a score; NaN without one."""
         known = self.scores[np.isfinite(self.scores)]
         return float(np.mean(known)) if known.size else math.nan
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Return the key to sort trials by, the best first: those with a score of every seed come before others."""
+        """Return the sort key of a trial, the best first; trials with a score of every seed come before others."""
         return not np.isfinite(self.scores).all(), -np.nan_to_num(self.score, nan=-np.inf)
 
 
 def trials_of(steps: Iterable[Step], rungs: int) -> dict[int, Trial]:
-    """Return the trials after these steps by number, those that were trained last at the end."""
+    """Return the trials after these steps, by number; the trials that were trained last come last."""
     found = {}
     for step in steps:
         going = "completed" if step.rung + 1 == rungs else "waiting"
@@ -94,7 +94,7 @@ def trials_of(steps: Iterable[Step], rungs: int) -> dict[int, Trial]:
 
 
 def line_of(step: Step) -> bytes:
-    """Return the line of a step, with a checksum."""
+    """Return the journal line of a step, with a checksum."""
     found = step._asdict()
     found["points"] = [{path: space.to_json(x) for path, x in point.items()} for point in step.points]
     found["scores"] = [[x if math.isfinite(x) else None for x in row] for row in step.scores]
@@ -102,7 +102,7 @@ def line_of(step: Step) -> bytes:
 
 
 def step_of(line: bytes) -> Step | None:
-    """Return the step of a line, or None if it is damaged."""
+    """Return the step of a journal line, or None if the line is damaged."""
     try:
         found = json.loads(line)
         mark = found.pop("check")
@@ -110,7 +110,7 @@ def step_of(line: bytes) -> Step | None:
             return None
         scores = np.array(found["scores"], float)  # with NaN for null
         without = [n for n, row in zip(found["trials"], scores, strict=True) if not np.isfinite(row).all()]
-        found |= {"scores": scores.tolist(), "diverged": found.get("diverged", without)}  # 0.3 stopped all without a score
+        found |= {"scores": scores.tolist(), "diverged": found.get("diverged", without)}  # 0.3 stopped trials without a score
         found["points"] = [{path: _tuples(x) for path, x in point.items()} for point in found["points"]]
         return Step(**{name: _tuples(x) for name, x in found.items()})
     except (ValueError, TypeError, KeyError, AttributeError):

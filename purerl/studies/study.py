@@ -1,4 +1,4 @@
-"""Studies: which trials to train next, and the directory that holds all that was decided."""
+"""Studies: the choice of the trials to train next, and the directory that records all decisions."""
 
 import json
 import math
@@ -24,20 +24,20 @@ STUDY = "study.json"
 
 
 class Study:
-    """The steps so far, and the next one.
+    """The steps of a study so far, and the next step.
 
-    All else follows from the steps. Each is a line of `trials.jsonl`, written after the states that the next rung begins from.
+    All else follows from the steps. Each step is a line of `trials.jsonl`, written after the states that the next rung needs.
 
     Attributes:
-        search: which points it tries.
-        cfg: what is not tuned.
-        steps: so far.
-        env_steps, seconds: spent so far.
+        search: proposes the points to try.
+        cfg: values of all fields that are not tuned.
+        steps: the steps so far.
+        env_steps, seconds: environment steps and seconds of the steps so far.
 
     Args:
-        search, trainer: of its trials.
-        home: its directory, or None.
-        search_hours: as `tune` takes them.
+        search, trainer: search and trainer of the trials.
+        home: directory of the study, or None.
+        search_hours: as in `tune`.
         limit: a function that returns the reason to end early, or None.
     """
 
@@ -47,13 +47,13 @@ class Study:
         self.search, self.cfg, self.steps, self.env_steps, self.seconds = search, search.cfg, [], 0, 0.0
         self._trainer, self._options, self._limit = trainer, search.options, limit
         self._search_seconds = 3600 * search_hours or math.inf
-        self._states: dict[int, Arrays] = {}  # of trials that wait
+        self._states: dict[int, Arrays] = {}  # of waiting trials
         self._file, self._store = AppendOnlyFile(None, b""), None
         if home is not None:
             self._open(home)
 
     def _open(self, home: pathlib.Path) -> None:
-        """Go on with the study of a directory, or begin one there."""
+        """Continue the study of a directory, or begin a study there."""
         plain = lambda x: list(map(space.to_json, x)) if isinstance(x, tuple) else str(x)
         plan = {"algorithm": algorithm_of(self.cfg), "config": json.loads(self.cfg.to_json())}
         plan |= {"values": {path: plain(x) for path, x in self.search.values.items()}, **self._options}
@@ -107,12 +107,12 @@ class Study:
         return step
 
     def _next_batch(self) -> Step | None:
-        """Return trials that wait, if they fill a batch, or new ones, or else leftovers, so that partial batches are merged."""
+        """Return a full batch of waiting trials, else new trials, else leftovers, earliest rung first, so that batches merge."""
         new = lambda: self.search.new_batch(self.steps) if self.seconds <= self._search_seconds else None
         return self._waiting_batch(self._options["at_once"], latest=True) or new() or self._waiting_batch(1, latest=False)
 
     def _waiting_batch(self, least: int, latest: bool) -> Step | None:
-        """Return trials of one program that wait for the same rung, the latest or earliest one that has so many of them."""
+        """Return waiting trials of one program, from the latest or earliest rung where at least `least` wait; else None."""
         groups: dict[tuple[int, str], list[Trial]] = {}
         for trial in self._found().values():
             if trial.status == "waiting":
@@ -125,11 +125,11 @@ class Study:
         return Step(enough[0][0], json.loads(enough[0][1]), tuple(x.number for x in batch), tuple(x.point for x in batch))
 
     def _train(self, batch: Step) -> tuple[Step, list[Arrays]] | None:
-        """Return the step with scores, and the state of each trial at its end; None if something ends the study."""
+        """Return the step with scores, and the final state of each trial; None if the study is stopped before."""
         return self._trainer.train(batch, self._load_states(batch.trials) if batch.rung else None)
 
     def _judge(self, step: Step) -> tuple[int, ...]:
-        """Return the trials that go on, or in the last rung all that did not diverge."""
+        """Return the trials that continue; in the last rung, all that did not diverge."""
         whole = tuple(number for number in step.trials if number not in step.diverged)
         if step.rung + 1 == self._options["rungs"]:
             return whole
@@ -141,14 +141,14 @@ class Study:
         kept = dict(zip(step.trials, going_on(values, rungs)[-len(step.trials) :], strict=True))
         return tuple(number for number in whole if kept[number])
 
-    # --- states of trials that wait -----------------------------------------------------------------------------------
+    # --- states of waiting trials -------------------------------------------------------------------------------------
 
     def _source(self, number: int) -> int:
-        """Return the step that a trial's state comes from."""
+        """Return the index of the step that stored a trial's state."""
         return max(i for i, step in enumerate(self.steps) if number in step.kept)
 
     def _load_states(self, numbers: tuple[int, ...]) -> list[Arrays] | None:
-        """Return the state of each trial; None if one was removed: a line of the journal after that is lost."""
+        """Return the state of each trial; None if a state was removed, because a later line of the journal is lost."""
         for number in numbers:
             if number not in self._states and self._store is not None:
                 source = self._source(number)
@@ -160,7 +160,7 @@ class Study:
         return [self._states[number] for number in numbers]
 
     def _remove_old_states(self) -> None:
-        """Remove states that no rung begins from any more."""
+        """Remove states that no further rung begins from."""
         if self._store is not None:
             needed = {self._source(x.number) for x in self._found().values() if x.status == "waiting"}
             for old in set(self._store.updates()) - needed:
@@ -170,15 +170,15 @@ class Study:
 
     @property
     def unjudged(self) -> int:
-        """Return how often a trial went on because with some seed no episode had ended in a rung."""
+        """Return how often a trial continued because no episode of some seed had ended in a rung."""
         return sum(len(step.unknown) for step in self.steps)
 
     def trials(self) -> list[Trial]:
-        """Return all that finished a rung: completed ones first, then by the last rung and the score."""
+        """Return all trials that finished a rung: completed trials first, then by last rung and score."""
         return sorted(self._found().values(), key=lambda x: (-x.completed, -x.rung, x.rank, x.number))
 
     def best(self, count: int) -> list[Trial]:
-        """Return the best trials that were trained to the end and have a score, the best first; of equal points one."""
+        """Return the best completed trials that have a score, the best first; of trials with equal points, only the best."""
         scored = sorted((x for x in self._found().values() if x.completed and not math.isnan(x.score)), key=lambda x: x.number)
         different = {space.in_words(x.point, space.EXACT): x for x in sorted(scored, key=lambda x: x.rank, reverse=True)}
         return sorted(different.values(), key=lambda x: x.rank)[:count]

@@ -1,4 +1,4 @@
-"""Sweeps: many configs, trained as few programs as their static fields allow."""
+"""Sweeps: many configs, trained by as few programs as their static fields allow."""
 
 import contextlib
 import dataclasses
@@ -37,15 +37,15 @@ from purerl.studies.tasks import Task, is_of_task, task_of_config
 
 METHODS = ("sobol", "random")
 MOST_OF_MEMORY = 0.8
-MUCH_MORE = 200  # an update needs less than so many times the bytes of its state and rollout
+MUCH_MORE = 200  # an update needs less memory than this multiple of its state and rollout
 
 
 class Program(NamedTuple):
     """Configs that are trained side by side.
 
-    cfg: a batch of them, with leaves `[configs]` where they differ; or one config.
-    places: of each, its place in the sweep.
-    name: of its directory, inside that of a sweep of several programs.
+    cfg: a batch of configs, with leaves `[configs]` where they differ; or one config.
+    places: index of each config in the sweep.
+    name: name of the program's directory, inside the directory of a sweep of several programs.
     """
 
     cfg: OnPolicyConfig
@@ -55,11 +55,11 @@ class Program(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """Many configs; what `purerl.sweep` returns.
+    """Many configs, as returned by `purerl.sweep`.
 
     Attributes:
-        cfg: the config that they are made from.
-        points: of each, the values that it has in place of that one's, by field.
+        cfg: the config from which all are made.
+        points: for each config, the values that replace those of `cfg`, by field.
 
     Example:
         >>> cfg = purerl.PPOConfig(total_timesteps=1024)
@@ -76,12 +76,12 @@ class Sweep:
 
     @property
     def configs(self) -> tuple[OnPolicyConfig, ...]:
-        """Return each config."""
+        """Return all configs."""
         return tuple(space.with_values(self.cfg, point) for point in self.points)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return each config in words: "lr = 0.001, num_steps = 64"."""
+        """Return a text of each config: "lr = 0.001, num_steps = 64"."""
         short = tuple(map(space.in_words, self.points))
         return short if len(set(short)) == len(short) else tuple(space.in_words(point, space.EXACT) for point in self.points)
 
@@ -91,10 +91,10 @@ class Sweep:
         return tuple(map(task_of_config, self.configs))
 
     def programs(self, at_once: int | None = None) -> tuple[Program, ...]:
-        """Return the configs as batches for `fit`: one for all that differ in floats alone, one for each choice of static fields.
+        """Return the configs as batches for `fit`: one batch per choice of static fields, whose configs differ only in floats.
 
         Args:
-            at_once: configs in a batch, at most.
+            at_once: largest number of configs in a batch.
         """
         size, paths = at_once or len(self.points), {path for point in self.points for path in point}
         batch = lambda places: space.stack_configs(self.cfg, [self.points[i] for i in places], paths)
@@ -113,24 +113,24 @@ class Sweep:
         max_hours: float = 0.0,
         **options: Any,
     ) -> "SweepResult":
-        """Train all of them by `purerl.fit`, one program after the other.
+        """Train all configs by `purerl.fit`, one program after the other.
 
-        A sweep that was killed goes on where it was by the same call. The directory of a sweep of one program is that of a run;
-        one of several programs has a directory for each, and `sweep.json` says what is where.
+        After a kill, the same call continues the sweep. A sweep of one program has the directory of a run. A sweep of several
+        programs has a directory for each of them, and `sweep.json` lists their configs.
 
-        A run that diverges has no score, and the others go on, unless `on_nonfinite` is "raise".
+        A run that diverges has no score, and the other runs continue, unless `on_nonfinite` is "raise".
 
         Args:
             seed, num_seeds: as in `fit`; the same seeds for each config.
-            directory: for checkpoints, metrics and evaluations; None keeps nothing.
-            at_once: configs in a program, at most; if None as many as memory holds, by what the compiler says they need. A sweep
-              that goes on keeps what it began with.
-            recorders: `(directory of a program, its configs) -> recorders`, as `fit` takes them.
-            max_hours: as in `fit`, of the whole sweep.
-            **options: others of `fit`.
+            directory: directory of checkpoints, metrics and evaluations; None saves nothing.
+            at_once: largest number of configs in a program; if None, as many as fit into memory, by the compiler's estimate. A
+              sweep that continues keeps its first number.
+            recorders: `(directory of a program, its configs) -> recorders`, as in `fit`.
+            max_hours: as in `fit`, for the whole sweep.
+            **options: other arguments of `fit`.
 
         Raises:
-            ConfigError, CheckpointError: as `fit`, and for a directory of another sweep.
+            ConfigError, CheckpointError: as `fit`, or the directory has another sweep.
         """
         entered, options = time.perf_counter(), {"on_nonfinite": "ignore", **options}
         found = [] if at_once is None or is_count(at_once) else [Problem("at_once", at_once, "must be an int of at least 1")]
@@ -138,7 +138,7 @@ class Sweep:
             found.append(Problem("recorders", recorders, "must be a function (directory of a program, its configs) -> recorders"))
         raise_if_any(found)
         check_arguments(self.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
-        for program in self.programs():  # before the first of them is trained
+        for program in self.programs():  # all programs, before the first is trained
             raise_if_any(problems(program.cfg))
         home = None
         if directory is not None:
@@ -147,7 +147,7 @@ class Sweep:
             by_first(lambda: _lock_plan(home, planning))
             programs = self._planned(home, at_once, seed, num_seeds, options)
         if options.get("resume") == "must" and home is not None and has_begun(home):
-            options["resume"] = "auto"  # of programs that come later nothing is there yet
+            options["resume"] = "auto"  # later programs have no checkpoint yet
         results, stopped_by = [], None
         for program in programs:
             left = max_hours - (time.perf_counter() - entered) / 3600 if max_hours else 0.0
@@ -158,16 +158,16 @@ class Sweep:
             path = home if home is None or len(programs) == 1 else home / program.name
             rows = by_first(functools.partial(recorders, path, program.cfg)) if recorders else None
             results.append(fit(program.cfg, seed, path, num_seeds=num_seeds, recorders=rows or (), max_hours=left, **options))
-            stopped_by = results[-1].stopped_by if results[-1].stopped_by != STOPPED else None  # the rule ends that program alone
+            stopped_by = results[-1].stopped_by if results[-1].stopped_by != STOPPED else None  # `stop_when` ends one program
         progress = results[-1].progress if len(results) == len(programs) else None
         if progress is not None and progress.updates == progress.plan.num_updates:
-            stopped_by = None  # in the last chunk of the last program
+            stopped_by = None  # stopped in the last chunk of the last program, where nothing was left to train
         return SweepResult(self, programs, tuple(results), num_seeds, stopped_by)
 
     def _planned(
         self, home: pathlib.Path | None, at_once: int | None, seed: int, num_seeds: int, options: dict
     ) -> tuple[Program, ...]:
-        """Return the programs that were begun in a directory, or new ones."""
+        """Return the programs that were begun in a directory, or new programs."""
         plan = {
             "algorithm": algorithm_of(self.cfg),
             "config": {**json.loads(self.cfg.to_json()), "total_timesteps": None},
@@ -177,7 +177,7 @@ class Sweep:
         }
         saved = None if home is None else by_first(lambda: _saved_at_once(home, plan))
         alone = process_count() == 1
-        runs = [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []  # which checks them
+        runs = [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []  # checks them
         fit_at_once = lambda: min(map(self._that_fit, runs), default=len(self.points))
         (at_once,), _ = agreed(saved or at_once or fit_at_once())
         programs = self.programs(at_once)
@@ -188,7 +188,7 @@ class Sweep:
         return programs
 
     def _that_fit(self, runs: Trainer) -> int:
-        """Return how many configs memory holds at once, by what the compiler says of these runs of a program."""
+        """Return how many configs fit into memory at once, by the compiler's estimate for the runs of a program."""
         available, plan = MOST_OF_MEMORY * available_bytes(), runs.here.plan
         if runs.share * MUCH_MORE * (plan.state_bytes + plan.rollout_bytes) < available:
             return len(self.points)
@@ -201,7 +201,7 @@ def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any
     """Return the runs of a program. Nothing is compiled.
 
     Raises:
-        ConfigError: as `make_train`, and where they cannot be evaluated.
+        ConfigError: as `make_train`, or the runs cannot be evaluated.
     """
     objects = {name: x for name, x in options.items() if name in OBJECTS}
     runs = Trainer(program.cfg, seed, num_seeds, options.get("exact") or False, objects, options.get("devices_per_run") or 1)
@@ -213,7 +213,7 @@ def _lock_plan(home: pathlib.Path | None, planning: contextlib.ExitStack) -> Non
     """Lock the plan of a sweep in its directory, and the directories of its programs.
 
     Raises:
-        DirectoryLocked: another process has one of them.
+        DirectoryLocked: another process holds one of the locks.
     """
     if home is not None and (home / PLAN).exists():
         for folder in (home, *(path.parent for path in home.glob("*/.lock"))):
@@ -223,14 +223,14 @@ def _lock_plan(home: pathlib.Path | None, planning: contextlib.ExitStack) -> Non
 class SweepResult(NamedTuple):
     """The result of a sweep, finished or interrupted.
 
-    `returns` has a score for each run, `summary()` a row for each config, and `best` is the config of the highest row. Runs that
-    diverged have no score: rows are of the others alone, and `diverged` counts them.
+    `returns` has a score for each run, `summary()` a row for each config, and `best` is the config of the highest row. Diverged
+    runs have no score: rows summarise the other runs, and `diverged` counts the diverged ones.
 
     sweep: the configs that were trained.
     programs: batches of configs, one after the other.
     results: the `FitResult` of each program that was begun.
-    num_seeds: of each config.
-    stopped_by: the signal that ended it early, "max_hours", or None.
+    num_seeds: seeds per config.
+    stopped_by: the reason for an early end, a signal or "max_hours"; None without an early end.
     """
 
     sweep: Sweep
@@ -241,9 +241,9 @@ class SweepResult(NamedTuple):
 
     @property
     def returns(self) -> np.ndarray:
-        """Return the score of each run, `[configs, seeds]`; NaN where nothing was trained, or it diverged.
+        """Return the score of each run, `[configs, seeds]`; NaN if the run was not trained, or diverged.
 
-        It is the last evaluation's mean return, or without evaluations the mean over the episodes of the last tenth of training.
+        The score is the mean return of the last evaluation, or without evaluations of the episodes in the last tenth of training.
         """
         scores = np.full((len(self.sweep.points), self.num_seeds), np.nan)
         for program, result in zip(self.programs, self.results, strict=False):
@@ -251,10 +251,10 @@ class SweepResult(NamedTuple):
         return scores
 
     def summary(self) -> list[Summary]:
-        """Return of each config its label, and the interquartile mean over the seeds that did not diverge, with its interval.
+        """Return each config's label, and the interquartile mean over its seeds that did not diverge, with its interval.
 
-        The best come first, and last those that have no score of some seed, since the others alone would flatter them. Scores of
-        several tasks are not ranked against each other: each task has its configs in a row, in the order of the sweep.
+        The best configs come first. Configs without a score of some seed come last, since their other seeds would flatter them.
+        Configs of different tasks are not ranked against each other: each task has its own rows, in the order of the sweep.
         """
         tasks = list(dict.fromkeys(self.sweep.tasks))
         every = zip(self.sweep.tasks, self.sweep.labels, self.returns, strict=True)
@@ -264,15 +264,15 @@ class SweepResult(NamedTuple):
 
     @property
     def diverged(self) -> int:
-        """Return how many runs diverged."""
+        """Return the number of diverged runs."""
         return sum(int((~result.finite).sum()) for result in self.results)
 
     @property
     def best(self) -> OnPolicyConfig:
-        """Return the config with the highest interquartile mean. It was chosen on these seeds, which makes its score too high.
+        """Return the config with the highest interquartile mean. Its score is biased upwards: these seeds chose the config.
 
         Raises:
-            ConfigError: the configs are of several tasks, whose scores cannot be compared.
+            ConfigError: the configs belong to several tasks, whose scores cannot be compared.
             ValueError: no config has a score.
         """
         if len(set(self.sweep.tasks)) > 1:
@@ -288,15 +288,15 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
     """Make many configs from one.
 
     Args:
-        cfg: the config that they are made from.
-        values: a dict from fields to lists of values: all combinations of them, the last field varying fastest. Fields inside a
-          field are dotted: "rnd.int_coef", "env_params.g". Or a list of such dicts with one value each: these points.
-        draws: with a number, this many draws of the values instead, which may be a `purerl.Range` too.
-        method: of the draws: `sobol`, a scrambled Sobol sequence, which fills the space evenly; or `random`.
-        seed: of the draws.
+        cfg: the config from which all are made.
+        values: a dict from fields to lists of values: all combinations are tried, the last field varying fastest. Fields inside a
+          field are dotted: "rnd.int_coef", "env_params.g". Or a list of dicts with one value per field: exactly these points.
+        draws: if above 0, draw this many points from the values instead, which may then also be a `purerl.Range`.
+        method: how to draw: `sobol`, a scrambled Sobol sequence, which fills the space evenly; or `random`.
+        seed: seed of the draws.
 
     Raises:
-        ConfigError: no such field, wrong values, or a range without draws.
+        ConfigError: a field does not exist, a value is wrong, or a range has no draws.
 
     Example:
         >>> cfg = purerl.PPOConfig()
@@ -336,15 +336,15 @@ def _name(number: int, static: dict[str, Any]) -> str:
 
 
 def _saved_at_once(home: pathlib.Path, wanted: dict[str, Any]) -> int | None:
-    """Return with how many configs at once the sweep that is `wanted` was begun in a directory; None if it was not.
+    """Return `at_once` of the sweep that was begun in a directory; None without a sweep.
 
     Raises:
-        CheckpointMismatch: another one was.
+        CheckpointMismatch: the directory has a run, or a sweep that differs from `wanted`.
     """
     saved = read_plan(home / PLAN)
     if saved is None and saved_updates(home / "checkpoints"):
         raise CheckpointMismatch(home, ["it has a run, and no sweep"])
-    if saved is None or not has_begun(home):  # it was killed before anything was kept
+    if saved is None or not has_begun(home):  # killed before its first checkpoint
         return None
     refuse_another(home / PLAN, saved, wanted)
     return saved["at_once"]

@@ -1,4 +1,4 @@
-"""Tasks: what two runs must share before their scores may be compared."""
+"""Tasks: the environment and its parameters, which two runs must share for their scores to be comparable."""
 
 import json
 from collections.abc import Iterable
@@ -9,14 +9,14 @@ import numpy as np
 from purerl.config.base import OnPolicyConfig
 from purerl.core.numbers import is_int
 
-FIELDS = ("env", "env_kwargs", "env_params", "num_levels")  # of a config
+FIELDS = ("env", "env_kwargs", "env_params", "num_levels")  # fields of a config that define the task
 
 
 class Task(NamedTuple):
     """The environment of a run.
 
-    name: the id, or the name of an own environment, with the parameters that the run changed.
-    own: the description of an own environment, as checkpoints record it: pairs of an entry and its text, sorted; () without one.
+    name: id of the environment, or name of a custom one, with the parameters that the run changed.
+    own: description of a custom environment, as in checkpoints: sorted pairs of an entry and its text; () for other environments.
     """
 
     name: str
@@ -27,9 +27,9 @@ def task_of(record: dict[str, Any], config: int | None = None, evaluated: dict[s
     """Return the task of a run.
 
     Args:
-        record: of a checkpoint.
-        config: the index in a batch of configs, or None.
-        evaluated: how evaluation episodes differ from those of training, for their scores.
+        record: record of a checkpoint.
+        config: index in a batch of configs, or None.
+        evaluated: for scores of evaluations, how their episodes differ from those of training.
     """
     values, objects, evaluated = record["config"], record.get("objects", {}), evaluated or {}
     params = {name: _number(x, config) for name, x in values.get("env_params", {}).items()}
@@ -46,12 +46,12 @@ def task_of(record: dict[str, Any], config: int | None = None, evaluated: dict[s
 
 
 def task_of_config(cfg: OnPolicyConfig) -> Task:
-    """Return the task of a config without an own environment."""
+    """Return the task of a config without a custom environment."""
     return task_of({"config": json.loads(cfg.to_json())})
 
 
 def names_of(tasks: Iterable[Task]) -> dict[Task, str]:
-    """Return a name for each task: its own, and where several share that, the entries in which their descriptions differ."""
+    """Return a name for each task. Tasks that share a name also show how their descriptions differ."""
     tasks, found = tuple(dict.fromkeys(tasks)), {}
     for task in tasks:
         others = [dict(other.own) for other in tasks if other.name == task.name]
@@ -61,12 +61,12 @@ def names_of(tasks: Iterable[Task]) -> dict[Task, str]:
 
 
 def is_of_task(path: str) -> bool:
-    """Return True if the path of a field is a part of the task."""
+    """Return True if the field at a path is part of the task."""
     return path.partition(".")[0] in FIELDS
 
 
 def _number(value: Any, config: int | None) -> str:
-    """Return a parameter as text, the same for the same number in single precision; of a batch one value, or all."""
+    """Return a parameter as text, equal for numbers that are equal in single precision; of a batch, one value or all values."""
     if isinstance(value, list):
         return _number(value[config], None) if config is not None else ", ".join(_number(x, None) for x in value)
     return str(value) if is_int(value) else np.format_float_positional(np.float32(value), trim="-")

@@ -1,11 +1,10 @@
-"""Tuning: Optuna proposes settings, batches of trials train as one program, and the worse half of each rung stops.
+"""Tuning: Optuna proposes hyperparameters, batches of trials train as one program, and the worse half of each rung stops.
 
-A trial is a config with a few seeds. Its training is cut into rungs: each ends at twice the steps of the one before. A batch of
-trials trains side by side to the end of its rung. Those that Optuna's pruner stops are replaced: by trials that wait for the next
-rung, once there is a batch of them, or by new ones. No program is compiled for them, since the floats of a config are arguments.
+A trial is a config with a few seeds. Its training is divided into rungs: each ends at twice the steps of the previous one. A
+batch of trials trains side by side to the end of its rung. Trials that the pruner stops are replaced: by trials that wait for
+the next rung, once they fill a batch, or by new trials. This compiles no new program, since the floats of a config are arguments.
 
-A study that is killed goes on from the last batch that was whole: the one that was interrupted is trained again, and no trial
-counts twice.
+A study that is killed continues from the last complete batch. The interrupted batch is trained again, and no trial counts twice.
 """
 
 import contextlib
@@ -43,22 +42,21 @@ from purerl.studies.tasks import is_of_task
 from purerl.train import make_train
 
 MOST_AT_ONCE = 16
-MOST_CHECKED = 32  # programs that are made before the first is trained
+MOST_CHECKED = 32  # of more programs, only the first is checked before training
 
 
 class Tuned(NamedTuple):
     """The result of tuning, finished or interrupted.
 
-    cfg: the best config; None only if `stopped_by` says what interrupted the study before.
-    point: what it has in place of the config that was tuned, by field.
-    summary: its score on seeds that neither tuning nor the choice among finalists has seen.
-    trials: all, the best first: completed ones before others.
-    finalists: labels of the best trials, and their scores on seeds that tuning has not seen, the best first.
-    importance: the share of the variance of scores that each parameter explains, by field, among completed trials alone: what
-      the pruner stopped or what diverged does not count, so that a parameter which decided about that may look unimportant. {} if
-      it is not known.
-    env_steps, seconds: spent on all of it.
-    stopped_by: the signal that ended it early, "max_hours", or None.
+    cfg: the best config; None only if the study was interrupted before, for the reason in `stopped_by`.
+    point: values of the best config that replace those of the tuned config, by field.
+    summary: score of the best config on seeds that were used neither in the search nor for the choice among the finalists.
+    trials: all trials, the best first; completed trials come before others.
+    finalists: labels of the best trials, and their scores on seeds that the search did not use, the best first.
+    importance: share of the variance of scores that each parameter explains, by field, among completed trials only. Stopped and
+      diverged trials do not count, so a parameter that decides about stopping or divergence may look unimportant. {} if unknown.
+    env_steps, seconds: environment steps and seconds of the whole study.
+    stopped_by: the reason for an early end, a signal or "max_hours"; None without an early end.
 
     Example:
         >>> cfg = purerl.PPOConfig(lr=3e-4, hidden=(8,))
@@ -80,7 +78,7 @@ class Tuned(NamedTuple):
     stopped_by: Any
 
     def toml(self) -> str:
-        """Return the best config as a file for `purerl ... --config`."""
+        """Return the best config as TOML, for `purerl ... --config`."""
         return as_toml(self._chosen())
 
     def preset_line(self) -> str:
@@ -113,37 +111,37 @@ def tune(
     watch: Callable[[Step], None] | None = None,
     **objects: Any,
 ) -> Tuned:
-    """Search for good settings, with Optuna's samplers and pruners. Needs `pip install 'purerl[tune]'`.
+    """Search for good hyperparameters with Optuna's samplers and pruners. Needs `pip install 'purerl[tune]'`.
 
     A trial's score is the mean return over its seeds in the last fifth of a rung. All trials have the same seeds. A trial stops
-    if its score is below the median of all scores at that rung so far, or if a seed diverges. If with some seed no episode ended,
-    the trial goes on. The best completed trials are trained again with other seeds, which choose the winner; a third set of seeds
-    gives the score that is reported.
+    if its score is below the median of all scores at that rung so far, or if a seed diverges. If no episode of some seed ended,
+    the trial continues. The best completed trials, the finalists, are trained again with other seeds, which choose the winner. A
+    third set of seeds gives the reported score.
 
     Args:
-        cfg: what is not tuned.
-        values: a dict from fields to a `purerl.Range` or a list. Of static fields each choice is a program of its own. The
-          environment and its parameters are no such fields: scores of several tasks have no best.
-        trials: how many settings to try; of lists alone each combination once, at most.
-        num_seeds: of each trial.
-        directory: for the study, which the same call continues after a kill, and for the runs of finalists; None keeps nothing.
-          More `trials` may be asked for later.
-        rungs: into which training is cut. The first ends at `1 / 2**(rungs - 1)` of it, and must be as long as an episode.
-        at_once: trials in a program; if None `trials / (2 * choices of static fields)`, 16 at most. A study that goes on has
-          as many as it began with.
-        finalists: completed trials that are trained again.
-        final_seeds: of the winner.
-        seed: trials have the seeds from here on, and the finalists and the winner those that follow.
-        search_hours: begins no further trials after this many hours of training them; 0 for no limit.
-        max_hours: ends the study, saved, after this many hours of this call; 0 for no limit.
-        sampler: from a seed to one of Optuna's samplers; if None TPE, after a first batch that is drawn at random. To TPE, trials
-          that wait for their next rung count with the score that they have; to another sampler they still run.
-        pruner: one of Optuna's pruners, in place of the rule above. Each trial's score is reported to it.
-        watch: called after each batch.
-        **objects: `env`, `network` and the others, as `make_train` takes them.
+        cfg: the config; fields that are not in `values` stay fixed.
+        values: a dict from fields to a `purerl.Range` or a list. Each choice of static fields is a program of its own. The
+          environment and its parameters cannot be tuned: scores of different tasks have no best.
+        trials: number of configs to try; with lists alone, each combination at most once.
+        num_seeds: seeds per trial.
+        directory: directory of the study, which the same call continues after a kill, and of the finalists' runs; None saves
+          nothing. A later call may ask for more `trials`.
+        rungs: number of rungs. The first ends at `1 / 2**(rungs - 1)` of training, and must be as long as an episode.
+        at_once: trials in a program; if None `trials / (2 * choices of static fields)`, at most 16. A study that continues keeps
+          its first number.
+        finalists: number of completed trials that are trained again.
+        final_seeds: number of seeds of the winner's reported score.
+        seed: first seed of the trials; the seeds of the finalists and of the winner follow.
+        search_hours: begin no new trials after this many hours of training them; 0 for no limit.
+        max_hours: end and save the study after this many hours of this call; 0 for no limit.
+        sampler: a function from a seed to an Optuna sampler; if None, TPE after a random first batch. TPE uses the current scores
+          of trials that wait for their next rung; for another sampler, these trials are running.
+        pruner: an Optuna pruner, in place of the median rule above. Each trial's score is reported to it.
+        watch: called with the `Step` after each batch.
+        **objects: `env`, `network` and the other arguments of `make_train`.
 
     Raises:
-        ConfigError: wrong arguments, Optuna is not installed, or at the end no trial has a score; the directory is kept.
+        ConfigError: an argument is wrong, Optuna is not installed, or no trial has a score at the end; the directory is kept.
         CheckpointMismatch: the directory has another study.
 
     Example:
@@ -194,10 +192,10 @@ def tune(
 
 
 def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rungs: int, objects: dict[str, Any]) -> Any:
-    """Return the objects in words, after every program was made, or of very many the first.
+    """Return a description of the objects, after making every program, or only the first of very many.
 
     Raises:
-        ConfigError: as `make_train`, and where a study cannot train it.
+        ConfigError: as `make_train`, or a study cannot train the program.
     """
     few = space.num_points(cfg, static) <= MOST_CHECKED
     points = space.all_points(static if few else {path: x if isinstance(x, tuple) else (x.low,) for path, x in static.items()})
@@ -212,7 +210,7 @@ def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rung
 
 
 def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, home: Any, deadline: float, objects: Any) -> Tuned:
-    """Train the best trials again with seeds that follow those of the search, and the winner of that with the next ones."""
+    """Train the finalists with the seeds that follow those of the search, and their winner with the next seeds."""
 
     def train(points: tuple, name: str, seed: int, seeds: int) -> SweepResult:
         left = max(1e-9, deadline - time.perf_counter()) / 3600 if math.isfinite(deadline) else 0.0
@@ -223,7 +221,7 @@ def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, h
         return result
 
     seed = study.search.options["seed"] + num_seeds
-    name = f"finalists/{len(best)}-of-{len(study.trials())}"  # more trials, asked for later, may have other finalists
+    name = f"finalists/{len(best)}-of-{len(study.trials())}"  # with more trials, a later call may have other finalists
     chosen = train(tuple(trial.point for trial in best), name, seed, num_seeds)
     if chosen.stopped_by is not None:
         return _result(study, chosen.stopped_by)
@@ -233,7 +231,7 @@ def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, h
     winner = best[chosen.sweep.labels.index(rows[0].label)]
     name = f"best/{winner.number}"
     saved = None if home is None else read_plan(home / name / PLAN)
-    if saved is not None and saved["num_seeds"] != final_seeds:  # other seeds were asked for before
+    if saved is not None and saved["num_seeds"] != final_seeds:  # an earlier call had another number of seeds
         name += f"-with-{final_seeds}-seeds"
     last = train((winner.point,), name, seed + num_seeds, final_seeds)
     if last.stopped_by is not None:
@@ -256,7 +254,7 @@ def _result(study: Study, stopped_by: Any, **found: Any) -> Tuned:
 
 
 def _without_score(what: str, total: int, counts: dict[str, int], home: pathlib.Path | None) -> ConfigError:
-    """Return the error of a study in which nothing has a score: how many diverged or were stopped; the rest ended no episode."""
+    """Return the error of a study without scores. `counts`: how many diverged or were stopped; the others ended no episode."""
     counts = {**counts, "ended no episode": total - sum(counts.values())}
     why = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     hint = f"none has a score: {why}; lower values of lr help where runs diverge, a larger total_timesteps where no episode ends"
@@ -289,14 +287,14 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
 
 
 def _changed_values(cfg: OnPolicyConfig | RNDConfig) -> dict[str, Any]:
-    """Return what a config has in place of its class's defaults, by field."""
+    """Return the values of a config that differ from the defaults of its class, by field."""
     values = {field: getattr(cfg, field.name) for field in dataclasses.fields(cfg)}
     plain = lambda x: x.item() if isinstance(x, np.generic) else x
     return {field.name: shown(field, plain(x)) for field, x in values.items() if x != default_of(field)}
 
 
 def as_toml(cfg: OnPolicyConfig) -> str:
-    """Return a config as a file of flags, for `--config`."""
+    """Return a config as TOML flags, for `--config`."""
 
     def text(value):
         if isinstance(value, dict):
@@ -308,11 +306,11 @@ def as_toml(cfg: OnPolicyConfig) -> str:
         values |= {"rnd": True} | {f"rnd_{name}": x for name, x in _changed_values(cfg.rnd).items()}
     if "env_kwargs" in values:
         values["env_kwargs"] = dict(values["env_kwargs"])
-    note = f"# with --env {values.pop('env')}\n" if ":" in values.get("env", "") else ""  # nothing of a file is imported
+    note = f"# with --env {values.pop('env')}\n" if ":" in values.get("env", "") else ""  # import paths in files are refused
     return note + "".join(f"{name} = {text(x)}\n" for name, x in values.items())
 
 
 def as_code(cfg: OnPolicyConfig | RNDConfig) -> str:
-    """Return a config as Python."""
+    """Return a config as Python code."""
     code = lambda x: as_code(x) if isinstance(x, RNDConfig) else "math.inf" if x == math.inf else repr(x)
     return f"{type(cfg).__name__}({', '.join(f'{name}={code(x)}' for name, x in _changed_values(cfg).items())})"

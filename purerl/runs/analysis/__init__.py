@@ -1,1 +1,1 @@
-"""Analysis of finished runs: plots, statistics over seeds, drawings of episodes, exported policies."""
+"""Analysis of finished runs: plots, statistics over seeds, rendered episodes, exported policies."""

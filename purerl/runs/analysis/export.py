@@ -1,4 +1,4 @@
-"""Exports a trained policy as a standalone program, which needs `jax` and `flatbuffers` but not purerl."""
+"""Export of a trained policy as a standalone program, which needs `jax` and `flatbuffers` but not purerl."""
 
 import os
 import pathlib
@@ -18,25 +18,25 @@ OTHER_FORMATS = {".onnx", ".pt", ".pth", ".tflite", ".pb", ".h5", ".keras", ".sa
 def export(
     train: Train, state: TrainState, path: str | os.PathLike | None = None, platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
 ) -> bytes:
-    """Return the policy of a state, its parameters included, as a serialized `jax.export` program.
+    """Return the policy of a state, with its parameters, as a serialized `jax.export` program.
 
-    It is read by
+    Load and call the program by
 
         act = jax.export.deserialize(bytearray(data)).call
         action, carry = act(carry, obs, first, key_data, deterministic)
 
-    for any number of environments B: `obs [B, ...]` in the environment's dtype, `first [B]` bool, `carry` as
-    `policy.initial_carry(B)` gives it, which is `()` without a memory, `key_data` the two words of
-    `jax.random.PRNGKey(seed)`, and `deterministic` a bool scalar.
+    for any number of environments B. `obs [B, ...]` has the environment's dtype. `first [B]`, bool, marks episode starts. `carry`
+    is the hidden state, at first `policy.initial_carry(B)`, and `()` without a recurrent network. `key_data` has the two words of
+    `jax.random.PRNGKey(seed)`. `deterministic` is a bool scalar.
 
     Args:
-        train: as the state's run had it.
-        state: of one run.
-        path: file to write; None writes none.
-        platforms: that it must run on.
+        train: the `Train` of the state's run.
+        state: state of one run.
+        path: file to write; None writes no file.
+        platforms: platforms that the program must run on.
 
     Raises:
-        ConfigError: the name of the file is one of another format, such as ONNX.
+        ConfigError: the suffix of the file belongs to another format, such as ONNX.
 
     Example:
         >>> run = purerl.load("runs/a").select(seed=0)

@@ -1,4 +1,4 @@
-"""Learning curves of the runs in directories."""
+"""Learning curves of runs in directories."""
 
 import os
 import pathlib
@@ -14,15 +14,15 @@ from purerl.runs.storage import curves
 from purerl.runs.storage.files import read_errors, write_errors
 
 CENTRES = {"iqm": ("interquartile mean", statistics.iqm), "mean": ("mean", statistics.mean)}
-POINTS = 60  # on a curve, at most
+POINTS = 60  # most points of a curve
 
 
 class Curve(NamedTuple):
     """A metric of the seeds of one config.
 
-    label: the name of the directory, and with several configs how this one differs.
-    steps: `[points]` environment steps, of one seed.
-    values: `[seeds, points]`, NaN where nothing was counted.
+    label: name of the directory and, with several configs, how this config differs.
+    steps: `[points]` environment steps of one seed.
+    values: `[seeds, points]`, NaN if nothing was counted.
     """
 
     label: str
@@ -32,13 +32,13 @@ class Curve(NamedTuple):
 
 @read_errors()
 def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[Curve]:
-    """Return a metric of a run over environment steps, a curve for each of its configs.
+    """Return a metric of a run over environment steps, one curve per config.
 
-    Rows are added up to at most 60 points, each the mean over everything counted in it; NaN where nothing was.
+    Rows are aggregated to at most 60 points, each the mean over everything counted in its rows; NaN if nothing was counted.
 
     Raises:
         CheckpointError: the directory has no curves, or their header is damaged.
-        ConfigError: no such metric.
+        ConfigError: the run has no such metric.
     """
     directory = pathlib.Path(path).expanduser()
     if not (directory / curves.FILE).exists():
@@ -47,7 +47,7 @@ def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[C
 
 
 def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.Header, metric: str) -> list[Curve]:
-    """Return `curves_of` a directory whose metrics were read."""
+    """Return the curves of a directory, as `curves_of` does, from metrics that are already read."""
     if metric not in metrics:
         raise ConfigError([Problem("metric", metric, nearest(metric, metrics))])
     steps, chosen = np.cumsum(np.atleast_2d(metrics["steps"].total)[0], dtype=np.int64), metrics[metric]
@@ -65,9 +65,9 @@ def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.H
 
 
 def filled(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps, and the values of the seeds that have any, from where each of them has one: `[points]` and `[seeds, points]`.
+    """Return steps `[points]` and gapless values `[seeds, points]` of the seeds with values, from where all of them have begun.
 
-    In between, a seed without a value has what its neighbours interpolate; after its last one, that one stands.
+    Missing values of a seed are interpolated linearly. After the last value of a seed, that value is repeated.
     """
     known = [values for values in curve.values if not np.isnan(values).all()]
     if not known:
@@ -86,21 +86,21 @@ def plot(
     centre: str = "iqm",
     labels: Sequence[str] = (),
 ) -> Any:
-    """Draw the curves of runs in one picture: a line for each config, the centre of its seeds, and their interval as a band.
+    """Plot the learning curves of runs: for each config, a line for the statistic over its seeds and a band for its interval.
 
     Args:
-        directories: of the runs to compare.
+        directories: directories of the runs to compare.
         out: file to write; its suffix gives the format.
-        metric: any name in a run's metrics.
-        centre: `iqm` or `mean`, over seeds; the band is its 95 % bootstrap interval.
-        labels: of the lines; by default the names of their directories, and with several configs how each differs.
+        metric: any metric of the runs.
+        centre: the statistic over seeds, `iqm` or `mean`; the band is its 95 % bootstrap interval.
+        labels: labels of the lines; by default the names of their directories and, with several configs, how each differs.
 
     Returns:
         The matplotlib figure.
 
     Raises:
         CheckpointError: a directory has no curves.
-        ConfigError: no such metric, centre, or number of labels.
+        ConfigError: the metric, the statistic or the number of labels is wrong.
 
     Example:
         >>> figure = purerl.plot(["runs/a"], "curves.png")

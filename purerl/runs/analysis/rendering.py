@@ -1,4 +1,4 @@
-"""Renders an episode as an animation."""
+"""Rendering of an episode as an animation."""
 
 import os
 import pathlib
@@ -26,18 +26,18 @@ def render(
     max_steps: int | None = None,
     deterministic: bool = False,
 ) -> float:
-    """Draw one episode into a file (`.gif`), with the suite's own drawing, and return its return.
+    """Render one episode into a file (`.gif`), with the suite's own renderer, and return the return of the episode.
 
     Args:
-        train: as the state's run had it.
-        state: of one run.
-        path: of the file.
-        seed: of the episode.
-        max_steps: at most this many; the environment's time limit if None.
-        deterministic: the mode of the policy instead of a random action.
+        train: the `Train` of the state's run.
+        state: state of one run.
+        path: path of the file.
+        seed: seed of the episode.
+        max_steps: largest number of steps; the environment's time limit if None.
+        deterministic: take the mode of the policy instead of a random action.
 
     Raises:
-        ConfigError: the environment cannot be drawn, or has no known time limit and `max_steps` is None.
+        ConfigError: the environment cannot be rendered, or has no known time limit and `max_steps` is None.
 
     Example:
         >>> run = purerl.load("runs/a").select(seed=0)
@@ -77,7 +77,7 @@ def render(
 
 
 def check_drawing(env: Environment, max_steps: int | None) -> tuple[Callable, int]:
-    """Return `draw` and `max_steps`, or raise a ConfigError: nothing draws an environment, or says when its episodes end."""
+    """Return `draw` and `max_steps`; raise a ConfigError if the environment has no renderer or no known time limit."""
     if env.draw is None:
         raise ConfigError([Problem("env", env.name, "its suite has no way of drawing it")])
     if max_steps is None:
@@ -88,5 +88,5 @@ def check_drawing(env: Environment, max_steps: int | None) -> tuple[Callable, in
 
 
 def _is_key(x: jax.Array) -> bool:
-    """Return True for random keys, which are no arrays of NumPy's."""
+    """Return True for random keys, which NumPy cannot hold."""
     return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)

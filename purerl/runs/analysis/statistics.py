@@ -1,11 +1,11 @@
-"""Aggregate statistics over seeds, and over tasks: those of Agarwal et al. 2021, arXiv:2108.13264."""
+"""Aggregate statistics over seeds and over tasks, as in Agarwal et al. 2021, arXiv:2108.13264."""
 
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-FEW = 5  # seeds, below which an interval is too narrow
-COVERAGE = {2: 50, 3: 75, 4: 88}  # per cent of intervals of so many seeds that have the true value; those of a mean have fewer
+FEW = 5  # with fewer seeds, intervals are too narrow
+COVERAGE = {2: 50, 3: 75, 4: 88}  # by seeds: % of intervals that contain the true value; for a mean, fewer
 
 
 def mean(scores: np.ndarray) -> np.ndarray:
@@ -16,8 +16,8 @@ def mean(scores: np.ndarray) -> np.ndarray:
 def iqm(scores: np.ndarray) -> np.ndarray:
     """Return the interquartile mean over the first axis, `[seeds, ...] -> [...]`.
 
-    Of `n` scores the `n // 4` lowest and the `n // 4` highest are left out, as by `scipy.stats.trim_mean` and rliable. NaN where
-    a score is.
+    Of `n` scores, the `n // 4` lowest and the `n // 4` highest are left out, as by `scipy.stats.trim_mean` and rliable. If a
+    score is NaN, the result is NaN.
 
     Example:
         >>> float(purerl.iqm(np.array([-100.0, 1, 2, 3, 4, 5, 6, 100])))
@@ -30,10 +30,10 @@ def iqm(scores: np.ndarray) -> np.ndarray:
 
 
 def interval(scores: np.ndarray, statistic: Callable = iqm, resamples: int = 10_000) -> tuple[np.ndarray, np.ndarray]:
-    """Return the 95 % percentile bootstrap interval of a statistic over seeds: the low end and the high one, `[...]` each.
+    """Return the 95 % percentile bootstrap interval of a statistic over seeds: its low and its high end, each `[...]`.
 
-    One seed has no interval: both ends are NaN. Intervals of 2, 3 and 4 seeds are too narrow: at most 50, 75 and 88 % of them
-    have the true value.
+    With one seed, both ends are NaN. Intervals of 2, 3 and 4 seeds are too narrow: at most 50, 75 and 88 % of them contain the
+    true value.
 
     Example:
         >>> low, high = purerl.interval(np.arange(8.0))
@@ -50,7 +50,7 @@ def interval(scores: np.ndarray, statistic: Callable = iqm, resamples: int = 10_
 
 
 def few_seeds(counts: Iterable[int]) -> str:
-    """Return a note on the intervals of so many seeds; "" if each has enough."""
+    """Return a note on intervals of too few seeds; "" if all counts are large enough."""
     few = sorted({count for count in counts if count < FEW})
     said = [f"{COVERAGE[n]} % of intervals of {n} seeds" for n in few if n in COVERAGE]
     said = [f"at most {' and '.join(said)} have the true value, not 95 %"] if said else []
@@ -58,7 +58,7 @@ def few_seeds(counts: Iterable[int]) -> str:
 
 
 def with_interval(numbers: tuple[float, float, float], text: Callable[[float], str]) -> str:
-    """Return a statistic and its interval as text, "1.0 (0.5 to 1.5)"; without an interval the statistic alone."""
+    """Return a statistic and its interval as text, "1.0 (0.5 to 1.5)"; without an interval, the statistic alone."""
     middle, low, high = map(text, numbers)
     return middle if np.isnan(numbers[1]) else f"{middle} ({low} to {high})"
 
@@ -69,21 +69,21 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 
 
 def pooled(scores: Sequence[np.ndarray], statistic: Statistic = iqm) -> np.ndarray:
-    """Return a statistic over the scores of all tasks together, each `[seeds, ...]`."""
+    """Return a statistic over the pooled scores of all tasks, each `[seeds, ...]`."""
     return statistic(np.concatenate(list(scores)))
 
 
 def stratified_interval(
     scores: Sequence[np.ndarray], statistic: Statistic = iqm, resamples: int = 10_000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the 95 % percentile interval of `pooled`, by a stratified bootstrap: the seeds of each task are drawn anew.
+    """Return the 95 % percentile interval of `pooled`, by a stratified bootstrap: the seeds of each task are resampled.
 
-    For one task it is `interval`. If a task has one seed, both ends are NaN.
+    With one task, the result is `interval`. If a task has one seed, both ends are NaN.
 
     Args:
-        scores: of each task, `[seeds, ...]`; normalised, so that they can be pooled.
-        statistic: over the first axis.
-        resamples: of the bootstrap.
+        scores: scores of each task, `[seeds, ...]`; normalised, so that they can be pooled.
+        statistic: function of the scores over the first axis.
+        resamples: number of resamples.
     """
     if min(map(len, scores)) < 2:
         unknown = np.full(np.shape(scores[0])[1:], np.nan)[()]
@@ -95,15 +95,15 @@ def stratified_interval(
 
 
 def profile(scores: Sequence[np.ndarray], thresholds: np.ndarray) -> np.ndarray:
-    """Return a performance profile, `[thresholds]`: the share of runs whose score is above each, the mean over tasks."""
+    """Return a performance profile, `[thresholds]`: the share of runs with a score above each threshold, averaged over tasks."""
     return np.mean([(x[:, None] > thresholds).mean(0) for x in scores], axis=0)
 
 
 def improvement(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> float:
-    """Return the probability that a run of ours scores above one of theirs, the mean over tasks; a draw counts as half.
+    """Return the probability that a run of ours scores above a run of theirs, averaged over tasks; a draw counts as half.
 
     Args:
-        ours, theirs: of the same tasks in the same order, each `[seeds]`.
+        ours, theirs: scores of the same tasks in the same order, each `[seeds]`.
 
     Example:
         >>> from purerl.runs.analysis.statistics import improvement
@@ -115,7 +115,7 @@ def improvement(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> flo
 
 
 def improvement_interval(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], resamples: int = 2_000) -> tuple[float, float]:
-    """Return the 95 % percentile interval of `improvement`, by a stratified bootstrap of both; NaN if a side has one seed."""
+    """Return the 95 % percentile interval of `improvement`, by a stratified bootstrap of both; NaN if a task has one seed."""
     if min(map(len, (*ours, *theirs))) < 2:
         return np.nan, np.nan
     rng = np.random.default_rng(0)

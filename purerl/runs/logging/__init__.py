@@ -1,1 +1,1 @@
-"""Displays of a run while it trains: the terminal, and recorders for files and services."""
+"""Logging during training: terminal output, and recorders for files and services."""

@@ -16,13 +16,13 @@ from purerl.core.metrics import LAST, Mean, over_the_last, summarize
 from purerl.core.types import Episodes
 from purerl.runs.logging.progress import Progress
 
-WIDTH = 200  # of a line where nobody says how wide it may be
+WIDTH = 200  # of a line if the width of the output is unknown
 
 
 class LiveLine:
     """A recorder that shows the progress of a run: one live line in a terminal, plain lines elsewhere.
 
-    Plain lines come at most every `plain_seconds`.
+    Plain lines are printed at most every `plain_seconds`.
     """
 
     def __init__(self, console: RichConsole | None = None, plain_seconds: float = 5.0):
@@ -36,7 +36,7 @@ class LiveLine:
             self._live.stop()
 
     def begin(self, progress: Progress) -> None:
-        """Begin the live line; print a line if nothing is left to train, and one if accelerators are left idle."""
+        """Begin the live line; print a note if nothing is left to train, and a note if accelerators are idle."""
         runs, there = len(progress.labels), jax.device_count()
         if jax.default_backend() != "cpu" and runs * progress.plan.devices < there:
             used = f"{runs * progress.plan.devices} of {there} devices are used"
@@ -64,7 +64,7 @@ class LiveLine:
 
 
 def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
-    """Return the result of each run: its episodes, and their mean return and length over the last tenth of `metrics`."""
+    """Return a table of each run's episodes, last entropy, and mean return and length over the last tenth of `metrics`."""
     rate = progress.steps_per_second or progress.steps / max(progress.seconds, 1e-9)
     table = Table(title=f"{progress.steps:,} steps in {_clock(progress.seconds)}, {rate:,.0f} steps/s")
     for column in ("run", "episodes", "return", "length", "entropy"):
@@ -78,7 +78,7 @@ def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
 
 
 def evaluation_table(episodes: Episodes, labels: tuple[str, ...], finished: tuple[int, ...]) -> Table:
-    """Return the scores of each run, leaves `[runs, episodes]` on the host; `finished` are the updates of each."""
+    """Return a table of each run's scores. `episodes`: leaves `[runs, episodes]` on the host; `finished`: updates of each run."""
     count = episodes.returns.shape[1]
     after = f"{min(finished):,}" + (f" to {max(finished):,}" if len(set(finished)) > 1 else "")
     table = Table(title=f"{count} episodes after {after} updates")
@@ -91,15 +91,15 @@ def evaluation_table(episodes: Episodes, labels: tuple[str, ...], finished: tupl
 
 
 def _console() -> RichConsole:
-    """Return standard output: where it is a file or a pipe, with lines wide enough for a table."""
+    """Return a console on standard output; in a file or a pipe, its lines are wide enough for a table."""
     console = RichConsole()
     fixed = console.is_terminal or console.is_jupyter or "COLUMNS" in os.environ
     return console if fixed else RichConsole(width=WIDTH)
 
 
 def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
-    """Return a table of text, of which this many columns are not aligned to the right."""
-    table = Table(title=Text(title))  # brackets in it, or in a cell, are no markup
+    """Return a table of text whose first `left` columns are left-aligned."""
+    table = Table(title=Text(title))  # `Text`: brackets in titles and cells are not markup
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i < left else "right", overflow="fold")
     for row in rows:
@@ -108,7 +108,7 @@ def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], 
 
 
 def overall(mean: Mean) -> float:
-    """Return one mean over everything that was counted, on the host; NaN if nothing was."""
+    """Return the mean over everything counted, on the host; NaN if nothing was counted."""
     count = np.sum(mean.count, dtype=np.int64)
     return float(np.sum(mean.total, dtype=np.float64) / count) if count else float("nan")
 

@@ -1,4 +1,4 @@
-"""The progress of a run, as recorders receive it."""
+"""The progress of a run, as passed to recorders."""
 
 from typing import Any, NamedTuple
 
@@ -10,13 +10,13 @@ from purerl.core.plan import Plan
 class Progress(NamedTuple):
     """The progress of a run after a chunk.
 
-    plan: the whole run.
-    labels: of the runs side by side, one each: "seed 3".
+    plan: plan of the whole run.
+    labels: one label per run, such as "seed 3".
     updates: finished updates.
-    seconds: spent on them by all processes, with evaluations and saves, without compiling what trains.
-    metrics: of this chunk's updates; leaves `[chunk]`, or `[runs, chunk]`.
-    began: the updates and seconds that this process went on from.
-    evaluation: the newest one, `episode_return`, `episode_length` and `finished`, each `[runs]`; None if there is none.
+    seconds: spent on these updates, over all resumptions; evaluations and saves count, compiling the training program does not.
+    metrics: metrics of this chunk's updates; leaves `[chunk]`, or `[runs, chunk]`.
+    began: updates and seconds at which this process started or resumed.
+    evaluation: the newest evaluation: `episode_return`, `episode_length` and `finished`, each `[runs]`; None without one.
     """
 
     plan: Plan
@@ -34,11 +34,12 @@ class Progress(NamedTuple):
 
     @property
     def steps_per_second(self) -> float:
-        """Return the steps per second of this process."""
+        """Return the environment steps per second of this process."""
         updates = self.updates - self.began[0]
         return updates * self.plan.batch_size * len(self.labels) / max(self.seconds - self.began[1], 1e-9)
 
     @property
     def seconds_left(self) -> float:
+        """Return the estimated seconds until the last update."""
         updates = self.updates - self.began[0]
         return (self.seconds - self.began[1]) * (self.plan.num_updates - self.updates) / max(updates, 1)

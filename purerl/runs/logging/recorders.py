@@ -1,7 +1,7 @@
-"""Recorders: metrics of a run in files and services, written during training.
+"""Recorders: metrics of a run, written to files and services during training.
 
-A recorder is any callable of a `Progress`, called after each chunk. It may also have `begin(progress)`, called once with the
-progress that the run resumes from; `flush()`, called before each checkpoint; and `close()`.
+A recorder is any callable of a `Progress`, called after each chunk. A recorder may also have `begin(progress)`, called once with
+the progress that the run resumes from; `flush()`, called before each checkpoint; and `close()`.
 
 Example:
     >>> rows = purerl.recorders.Csv("runs/c/metrics.csv")
@@ -53,14 +53,14 @@ TAGS = {  # the names that TensorBoard users know
 
 
 def live_line() -> Callable[[Progress], None]:
-    """Return the recorder of the command: one live line of progress in a terminal, a line every few seconds elsewhere."""
+    """Return the command's recorder: one live line of progress in a terminal, a line every few seconds elsewhere."""
     from purerl.runs.logging.console import LiveLine
 
     return LiveLine()
 
 
 class Reports:
-    """Call recorders. One that fails is reported, and left out until the next checkpoint. Use as a context manager.
+    """Calls recorders. A recorder that fails is skipped, with a warning, until the next checkpoint. Use as a context manager.
 
     Attributes:
         latest: the `Progress` of the last call.
@@ -78,7 +78,7 @@ class Reports:
         self._each("__call__", progress)
 
     def flush(self) -> None:
-        """Flush recorders before a checkpoint. Those that failed are started again. Further failures are silent."""
+        """Flush recorders before a checkpoint, and restart those that failed. A restart that fails is silent."""
         failed, self._failed = self._failed, []
         self._each("flush")
         for recorder in failed:
@@ -108,10 +108,10 @@ class Reports:
 
 
 def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[str, Any]:
-    """Return one flat row of plain numbers: `metrics` added up, ending at `updates`.
+    """Return one flat row of plain numbers: `metrics` aggregated over the updates that end at `updates`.
 
-    One run gives `{"episode_return": 21.0}`. Several give their mean under that name, then `episode_return/min`, `/max`, `/std`
-    and each run's own, `episode_return/seed 3`; a run without a value is left out of the first four.
+    One run gives `{"episode_return": 21.0}`. Several runs give their mean under that name, then `episode_return/min`, `/max`,
+    `/std` and the value of each run, `episode_return/seed 3`. A run without a value is left out of the first four.
     """
     steps = updates * progress.plan.batch_size
     row = {"update": updates, "steps": steps, "seconds": round(progress.seconds, 3)}
@@ -123,27 +123,27 @@ def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[st
 
 
 def spread(name: str, values: np.ndarray, labels: tuple[str, ...]) -> dict[str, float]:
-    """Return the columns of one quantity of several runs, `[runs]`."""
+    """Return the columns of one metric of several runs. `values`: `[runs]`."""
     seen = values[~np.isnan(values)] if values.dtype.kind == "f" else values
     of = lambda statistic: float(statistic(seen.astype(np.float64))) if seen.size else math.nan
     across = {name: of(np.mean), f"{name}/min": of(np.min), f"{name}/max": of(np.max), f"{name}/std": of(np.std)}
     return across | {f"{name}/{label}": value.item() for label, value in zip(labels, values, strict=True)}
 
 
-ROWS = 5_000  # that a recorder without `every` writes while the time since the first second grows by a factor of e
+ROWS = 5_000  # of a recorder without `every`, each time that the seconds of the run grow by a factor of e
 
 
 class Rows(abc.ABC):
-    """The base class of recorders that write rows. A subclass writes a row, to `self.sink` if that is flushed and closed.
+    """The base class of recorders that write rows. A subclass writes each row; a `self.sink` that it sets is flushed and closed.
 
     Args:
-        path: the file, or for TensorBoard the directory.
-        every: updates in a row; 0 writes one for each chunk, and in a long run one for each 1/5,000 of the time so far, so that
-          a file of weeks is no larger than one of hours. A row also ends at each checkpoint, so that a run that is killed and
-          resumed neither loses nor repeats one.
+        path: the file; for TensorBoard, the directory.
+        every: updates per row. 0 writes one row per chunk, and in a long run one row per 1/5,000 of the time so far, so that the
+          file of weeks is no larger than that of hours. A row also ends at each checkpoint, so that a run that is killed and
+          resumed neither loses nor repeats a row.
 
     Raises:
-        ConfigError: every is no int of at least 0.
+        ConfigError: `every` is not an int of at least 0, or `path` is not a path.
     """
 
     def __init__(self, path: str | os.PathLike, every: int = 0):
@@ -160,7 +160,7 @@ class Rows(abc.ABC):
     def begin(self, progress: Progress) -> None:
         """Open the file, cut back to the rows before the run resumes."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.sink is not None:  # of before it failed
+        if self.sink is not None:  # left open by a failure
             with contextlib.suppress(OSError):
                 self.sink.close()
         self.sink, self._pending, self._written = None, None, 0.0
@@ -184,7 +184,7 @@ class Rows(abc.ABC):
         self._pending = (progress, jax.tree.map(lambda x: x[..., start:], rows)) if start < count else None
 
     def flush(self) -> None:
-        """Write everything so far to the file."""
+        """Write all pending rows to the file."""
         if self._pending is not None:
             progress, rest = self._pending
             self._pending = None
@@ -217,7 +217,7 @@ class TextRows(Rows):
 
 
 class JsonLines(TextRows):
-    """One JSON object per row; NaN and infinity are null."""
+    """One JSON object per row; NaN and infinity are written as null."""
 
     def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
         return [line for line in lines if _update_of(line) <= updates]
@@ -228,17 +228,17 @@ class JsonLines(TextRows):
 
 
 class Csv(TextRows):
-    """One line per row, under a line of names; NaN is empty."""
+    """One line per row, below a line of names; NaN is written as an empty cell."""
 
     def begin(self, progress: Progress) -> None:
         self._names: list[str] = []
         super().begin(progress)
 
     def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
-        found = [next(csv.reader([line.decode(errors="replace")])) for line in lines]  # a label may have a comma
+        found = [next(csv.reader([line.decode(errors="replace")])) for line in lines]  # quoted labels may contain commas
         is_row = lambda row: len(row) == len(found[0]) and row[0].isdigit() and int(row[0]) <= updates
         rows = [line for line, row in zip(lines, found, strict=True) if is_row(row)]
-        self._names = found[0] if rows else []  # without rows, those of this run may be others
+        self._names = found[0] if rows else []  # without rows, the names of this run may differ
         return [lines[0], *rows] if rows else []
 
     def write(self, row: dict[str, Any]) -> None:
@@ -246,25 +246,25 @@ class Csv(TextRows):
         if not self._names:
             self._names = list(row)
             writer.writerow(self._names)
-        values = [row.get(name, math.nan) for name in self._names]  # without `measure=` its columns are empty from here on
+        values = [row.get(name, math.nan) for name in self._names]  # without `measure=`, its columns stay empty
         writer.writerow(["" if math.isnan(x) else x for x in values])
 
 
 class TensorBoard(Rows):
     """Scalars over environment steps (of one run), under the tags that TensorBoard users know: `charts/episodic_return`, ...
 
-    A run that resumes begins another file, at whose first event TensorBoard forgets what earlier files have of later steps.
+    A resumed run begins another file. At its first event, TensorBoard forgets the later steps of earlier files.
     """
 
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
-        # Its `SummaryWriter` writes from a thread of its own, and what fails there arrives nowhere.
+        # tensorboardX's `SummaryWriter` writes in a thread of its own, where errors are lost.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 
         self.path.mkdir(exist_ok=True)
         steps = progress.updates * progress.plan.batch_size
-        self.sink = EventsWriter(str(self.path / "events"), f".{steps:020}")  # two of one second have two names
+        self.sink = EventsWriter(str(self.path / "events"), f".{steps:020}")  # distinguishes files of the same second
         self.sink.write_event(Event(wall_time=time.time(), step=steps + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, row: dict[str, Any]) -> None:
@@ -280,11 +280,11 @@ class TensorBoard(Rows):
 
 
 class Wandb(Rows):
-    """Rows to Weights & Biases, over environment steps. Its run begins when training does.
+    """Rows in Weights & Biases, over environment steps. The W&B run begins when training does.
 
     Args:
-        every: as of the others.
-        directory: of the run. What resumes there goes on in the same run of W&B, whose id it keeps in `wandb.id`.
+        every: as in the other recorders.
+        directory: run directory, where `wandb.id` keeps the id of the W&B run, so that a resumed run continues the same W&B run.
         **init: arguments of `wandb.init`.
 
     Raises:
@@ -325,7 +325,7 @@ class Wandb(Rows):
 
 
 def _update_of(line: bytes) -> float:
-    """Return the update of a row, or infinity if the line is none."""
+    """Return the update of a row, or infinity if the line is not a row."""
     try:
         return int(json.loads(line)["update"])
     except (ValueError, KeyError, TypeError):

@@ -1,1 +1,1 @@
-"""Files of a run: checkpoints, metrics, and the objects that made it."""
+"""Files of a run: checkpoints, metrics, and descriptions of the objects that made it."""

@@ -1,7 +1,7 @@
-"""Checkpoints: all that resuming a run bit-identically needs, as arrays and JSON, written atomically.
+"""Checkpoints: everything needed to resume a run bit for bit, as arrays and JSON, written atomically.
 
 A checkpoint holds a tree of arrays and a record: the config, the run, versions, and the shape, dtype and SHA-256 of every array.
-It has no pickles and no names of classes; code and environments come from the caller. Of Orbax only the v1 interface is used.
+It has no pickles and no class names to import; code and environments come from the caller. Only Orbax's v1 interface is used.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from purerl.runs.storage.orbax_v1 import in_this_process, orbax
 
 FORMAT = 2
 CLOCK = "['state'].clock"  # the only state leaf without a run axis
-UNFINISHED = ".orbax-checkpoint-tmp"  # what Orbax adds to the name of a checkpoint until it is whole
-KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # dtypes of keys, and their names
+UNFINISHED = ".orbax-checkpoint-tmp"  # Orbax's addition to the name of an unfinished checkpoint
+KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # by dtype of keys: JAX's name for them
 
 
 class Checkpoint(NamedTuple):
     """A saved checkpoint.
 
     updates: finished updates.
-    record: JSON, as it was given to `Store.save`, with "leaves" added.
-    arrays: from a path in the saved tree to an array on the host.
+    record: the JSON record that `Store.save` was given, with "leaves" added.
+    arrays: arrays on the host, by their path in the saved tree.
     """
 
     updates: int
@@ -49,17 +49,17 @@ class Checkpoint(NamedTuple):
 
 
 def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
-    """Return every leaf of a tree by its path, as a copy on the host; keys as their data."""
+    """Return a copy of every leaf on the host, by its path in the tree; of random keys, their data."""
 
     def copied(x):
-        # On a CPU `np.asarray` may be a view of memory that the next chunk of training writes to.
+        # On a CPU, `np.asarray` may return a view of memory that the next chunk of training overwrites.
         return np.array(jax.random.key_data(x) if _is_key(x) else x)
 
     return {jax.tree_util.keystr(path): copied(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def to_tree(arrays: dict[str, np.ndarray], template: PyTree) -> PyTree:
-    """Return the tree whose leaves `to_arrays` gave; `template` has its structure, shapes and dtypes."""
+    """Return the tree of arrays from `to_arrays`. `template` has its structure, shapes and dtypes."""
 
     def leaf(path, like):
         x = jnp.asarray(arrays[jax.tree_util.keystr(path)])
@@ -75,7 +75,7 @@ def describe(tree: PyTree) -> dict[str, str]:
 
 
 def leaf_differences(saved: dict[str, str], wanted: dict[str, str]) -> list[str]:
-    """Return the differences between two trees as `describe` gives them, in words."""
+    """Describe how two trees differ, both given by `describe`."""
     missing = [f"{path}: {wanted[path]} is not in the checkpoint" for path in wanted if path not in saved]
     surplus = [f"{path}: {saved[path]} is only in the checkpoint" for path in saved if path not in wanted]
     both = [path for path in wanted if path in saved and saved[path] != wanted[path]]
@@ -94,10 +94,10 @@ def _sha256(data: bytes | np.ndarray) -> str:
 
 
 def prepare(directory: pathlib.Path) -> None:
-    """Make a directory of checkpoints if it is not there, and remove what a process that was killed left unfinished in it.
+    """Create a directory of checkpoints if missing, and remove unfinished checkpoints of a process that was killed.
 
     Raises:
-        ConfigError: there is a file in its place.
+        ConfigError: a file is in its place, or the directory cannot be written to.
     """
     try:
         directory.mkdir(exist_ok=True)
@@ -110,13 +110,13 @@ def prepare(directory: pathlib.Path) -> None:
 class Store:
     """The checkpoints in a directory, by number of updates.
 
-    In a job of several processes all of them save, alike and in the same order, and the first writes. They need a file system
-    that they share.
+    In a job of several processes, every process saves the same arrays in the same order, and the first process writes. The
+    processes need a shared file system.
 
     Args:
-        directory: absolute, and there: see `prepare`.
-        keep: newest checkpoints to keep.
-        keep_every: keep those of every k-th update as well; 0 keeps none of them.
+        directory: absolute path of an existing directory; see `prepare`.
+        keep: number of newest checkpoints to keep.
+        keep_every: also keep the checkpoint of every k-th update; 0 keeps none of them.
     """
 
     def __init__(self, directory: pathlib.Path, keep: int = 3, keep_every: int = 0):
@@ -124,36 +124,36 @@ class Store:
         self._saving, self._saving_updates = None, 0
 
     def save(self, updates: int, tree: PyTree, record: dict[str, Any]) -> None:
-        """Copy a tree to the host and begin to write it. Wait for the save before.
+        """Wait for the previous save, then copy a tree to the host and begin to write the copy.
 
         Raises:
-            CheckpointError: that one, or this, could not be written.
+            CheckpointError: the previous save or this one failed.
         """
         self.wait()
         self.write(updates, to_arrays(tree), describe(tree), record)
 
     def write(self, updates: int, arrays: dict[str, np.ndarray], described: dict[str, str], record: dict[str, Any]) -> None:
-        """Begin to write arrays, as `to_arrays` and `describe` gave them. Waits for the save before.
+        """Wait for the previous save, then begin to write arrays from `to_arrays` and `describe`.
 
         Raises:
-            CheckpointError: that one, or this, could not be written.
+            CheckpointError: the previous save or this one failed.
         """
         self.wait()
         leaves = {path: [described[path], _sha256(x)] for path, x in arrays.items()}
         text = json.dumps({**record, "format": FORMAT, "updates": updates, "leaves": leaves})
-        # Orbax refuses arrays without elements; their place in the record is enough.
+        # Orbax refuses arrays without elements; their entry in the record is enough.
         stored = {path: x for path, x in arrays.items() if x.size}
         metadata = {"record": text, "sha256": _sha256(text.encode())}
         path, self._saving_updates = self._path(updates), updates
-        (exists,), _ = agreed(path.exists())  # the first process may remove it before another one looks
+        (exists,), _ = agreed(path.exists())  # the first process may remove it before another one checks
         with _translate(self._failed):
             self._saving = orbax().save_async(path, stored, overwrite=bool(exists), custom_metadata=metadata)
 
     def wait(self) -> None:
-        """Wait until what was saved is whole.
+        """Wait until the previous save is complete.
 
         Raises:
-            CheckpointError: it could not be written; the checkpoints before it are still there.
+            CheckpointError: the save failed; earlier checkpoints are unchanged.
         """
         saving, self._saving = self._saving, None
         if saving is None:
@@ -184,7 +184,7 @@ class Store:
         return CheckpointError(f"update {self._saving_updates} could not be saved to {self.directory}: {_reason(error)}")
 
     def updates(self) -> list[int]:
-        """Return the updates of the checkpoints, the oldest first."""
+        """Return the updates of the checkpoints, oldest first."""
         return saved_updates(self.directory)
 
     def clear(self) -> None:
@@ -195,10 +195,10 @@ class Store:
                     self._remove(updates)
 
     def load(self, updates: int) -> Checkpoint:
-        """Return a checkpoint, verified.
+        """Return a checkpoint, read and verified.
 
         Raises:
-            CheckpointCorrupt: it is not what was written.
+            CheckpointCorrupt: the checkpoint is damaged.
         """
         return read(self._path(updates))
 
@@ -208,7 +208,7 @@ class Store:
 
 @read_errors()
 def saved_updates(directory: pathlib.Path) -> list[int]:
-    """Return the updates of the checkpoints in a directory of checkpoints, the oldest first. Reads only, and takes no lock."""
+    """Return the updates of the checkpoints in a directory of checkpoints, oldest first. Only reads, and takes no lock."""
     whole = [path for path in directory.iterdir() if path.name.isascii() and path.name.isdecimal()] if directory.is_dir() else []
     return sorted(int(path.name) for path in whole if path.is_dir())
 
@@ -217,11 +217,11 @@ def saved_updates(directory: pathlib.Path) -> list[int]:
 def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Checkpoint:
     """Return the newest intact checkpoint in a directory of checkpoints, or the one of this update.
 
-    Of one that is damaged it warns, and takes the one before.
+    If a checkpoint is damaged, warn and read the previous one.
 
     Raises:
-        CheckpointError: there is none.
-        CheckpointCorrupt: it is damaged, and there is no other.
+        CheckpointError: the directory has no such checkpoint.
+        CheckpointCorrupt: the checkpoint is damaged, and no earlier one is intact.
     """
     while True:
         there = saved_updates(directory) if updates is None else [updates]
@@ -231,14 +231,14 @@ def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Chec
             return first_readable(there, lambda number: read(directory / str(number)))
         except CheckpointCorrupt:
             if saved_updates(directory) == there or updates is not None:
-                raise  # and else another process has removed them for newer ones
+                raise  # else another process has replaced the checkpoints by newer ones
 
 
 def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
-    """Return the result of reading the last of these updates, or the one before with a warning, if it is damaged.
+    """Read the checkpoint of the last of these updates; if it is damaged, warn and read the previous one.
 
     Raises:
-        CheckpointCorrupt: all are.
+        CheckpointCorrupt: all checkpoints are damaged.
     """
     for number in reversed(there):
         try:
@@ -251,7 +251,7 @@ def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
 
 
 def read_record(path: pathlib.Path) -> dict[str, Any]:
-    """Return the record of the checkpoint in a directory, verified."""
+    """Return the record of the checkpoint in a directory, read and verified."""
     with _translate(lambda error: CheckpointCorrupt(f"the record of {path} cannot be read: {error}")):
         with in_this_process():
             metadata = orbax().metadata(path).custom_metadata
@@ -269,7 +269,7 @@ def read(path: pathlib.Path) -> Checkpoint:
     record, v1 = read_record(path), orbax()
     with _translate(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")), in_this_process():
         stored = v1.metadata(path).metadata
-        for name, (described, _) in record["leaves"].items():  # before anything is allocated
+        for name, (described, _) in record["leaves"].items():  # before memory is allocated
             shape, is_key = shape_of(described), described.startswith("key<")
             if 0 in shape:
                 continue
@@ -287,7 +287,7 @@ def read(path: pathlib.Path) -> Checkpoint:
 
 
 def shape_of(described: str) -> tuple[int, ...]:
-    """Return the shape in what `describe` gives."""
+    """Return the shape in a description from `describe`."""
     return tuple(json.loads(described[described.index("[") :]))
 
 
@@ -298,17 +298,17 @@ def _dtype(described: str) -> np.dtype:
 
 @contextlib.contextmanager
 def _translate(to_error: Callable[[BaseException], CheckpointError]) -> Iterator[None]:
-    """Turn any error of Orbax into one whose message has what a user can act on."""
+    """Turn any error of Orbax into an error whose message tells the user what to do."""
     try:
         yield
     except CheckpointError:
         raise
-    except (Exception, asyncio.CancelledError) as error:  # a failed write cancels the others, whose error may come first
+    except (Exception, asyncio.CancelledError) as error:  # a failed write cancels the others, whose errors may come first
         raise to_error(error) from None
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a write failed: the system's word for it, if the error has one anywhere."""
+    """Return why a write failed: the operating system's message, if the error contains one."""
     if code := re.search(r"os_error_code='(\d+)'", str(error)):
         return os.strerror(int(code[1]))
     if isinstance(error, OSError) and error.strerror:

@@ -1,7 +1,7 @@
-"""The metrics of a run on the host, in memory and in a journal.
+"""The metrics history of a run on the host, in memory and in a journal.
 
-The first entry of the journal describes the rows and the runs. The others have rows, as records of bytes. Rows after the last
-checkpoint are cut off on resuming. A damaged or missing row counts steps and nothing else.
+The first entry of the journal describes the rows and the runs. Later entries contain rows, as bytes of records. On resuming,
+rows after the last checkpoint are cut off. A damaged or missing row counts steps and nothing else.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ from purerl.runs.storage.files import read_errors
 from purerl.runs.storage.journal import Entry, Journal, decode, encode, iterate
 
 FILE = "curves.jsonl"
-LINE = 64  # rows on a line at most: no more are lost where a byte is damaged
+LINE = 64  # most rows per line: a damaged byte loses no more than these
 KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Sum, Mean, Max)}
 Rows = dict[str, Any]  # metrics by name, leaves `[..., rows]`
 
@@ -26,12 +26,12 @@ Rows = dict[str, Any]  # metrics by name, leaves `[..., rows]`
 class Header(NamedTuple):
     """The header of a journal, its first entry.
 
-    row: the dtype of a row's record, from `row_dtype`.
-    every: updates in a row.
-    steps: environment steps in a row, of one run.
-    runs: the config index and the seed of each run; the index is None if there is one config only.
-    configs: what the configs differ in, in words; () where there is one only.
-    devices_per_run: what the run resumes with, if it is not told otherwise.
+    row: dtype of a row's record, from `row_dtype`.
+    every: updates per row.
+    steps: environment steps per row, of one run.
+    runs: config index and seed of each run; the index is None with a single config.
+    configs: for each config, a text of how it differs from the others; () with a single config.
+    devices_per_run: number of devices per run on resuming, unless another number is given.
     """
 
     row: np.dtype
@@ -43,14 +43,14 @@ class Header(NamedTuple):
 
 
 class Curves:
-    """Rows of metrics, one for each `every` updates in whatever chunks they come.
+    """Rows of metrics, one for each `every` updates, whatever the lengths of chunks.
 
     Attributes:
-        finished: updates so far.
+        finished: finished updates.
 
     Args:
-        header: what a row is.
-        path: of the journal; None for memory alone.
+        header: description of the rows.
+        path: path of the journal; None keeps the rows only in memory.
     """
 
     def __init__(self, header: Header, path: pathlib.Path | None = None):
@@ -59,7 +59,7 @@ class Curves:
         self._journal = Journal(path, [_to_entry(header)])
 
     def begin(self, finished: int) -> None:
-        """Resume after `finished` updates, with the rows of the journal up to then. Warn of damaged or missing rows.
+        """Resume after `finished` updates, with the journal's rows up to then. Warn of damaged or missing rows.
 
         Raises:
             CheckpointError: the journal cannot be read.
@@ -75,7 +75,7 @@ class Curves:
         start, count, every = 0, jax.tree.leaves(rows)[0].shape[-1], self._header.every
         while start < count:
             filled = self.finished % every
-            # To the end of the row that was begun, or as many whole rows as there are, or what is left.
+            # Complete the pending row first, then take all whole rows, then the rest.
             size = every - filled if filled else max(every, (count - start) // every * every)
             size = min(size, count - start)
             added = add_rows(self._pending, jax.tree.map(lambda x: x[..., start : start + size], rows), min(size, every))  # noqa: B023
@@ -91,10 +91,10 @@ class Curves:
         self._whole += records.tobytes()
 
     def flush(self) -> None:
-        """Write everything so far to the journal, a row that was begun as well.
+        """Write all rows so far to the journal, the incomplete last one included.
 
         Raises:
-            CheckpointError: it could not be written; the next flush tries again.
+            CheckpointError: the write failed; the next flush tries again.
         """
         if self.finished % self._header.every:
             (entry,) = _entries(_pack(self._pending, self._header.row), self.finished // self._header.every)
@@ -102,7 +102,7 @@ class Curves:
         self._journal.flush()
 
     def whole(self) -> Rows:
-        """Return all rows; the last one may have fewer updates. Leaves `[..., rows]`."""
+        """Return all rows, leaves `[..., rows]`; the last row may have fewer updates."""
         rows = _unpack(np.frombuffer(bytes(self._whole), self._header.row))
         begun = self.finished % self._header.every
         return jax.tree.map(lambda *x: np.concatenate(x, -1), rows, self._pending) if begun else rows
@@ -131,7 +131,7 @@ def read(directory: pathlib.Path) -> tuple[Rows, Header]:
 
 
 def read_header(path: pathlib.Path) -> Header | None:
-    """Return the header of a journal; None if there is none, or it is damaged."""
+    """Return the header of a journal; None if the journal is missing or its header is damaged."""
     try:
         return _to_header(next(iterate(path), None))
     except OSError:
@@ -140,7 +140,7 @@ def read_header(path: pathlib.Path) -> Header | None:
 
 @read_errors()
 def _resume(path: pathlib.Path, header: Header, updates: int) -> tuple[np.ndarray, Rows]:
-    """Return the records of whole rows after so many updates, and the row that was begun, from a journal that may be damaged."""
+    """Return the records of whole rows after `updates`, and the incomplete last row, from a journal that may be damaged."""
     saved, entries, _ = _parse(path)
     dtype, whole = (saved or header).row, updates // header.every
     records, lost = _place([entry for entry in entries if "updates" not in entry], dtype, header, whole)
@@ -154,7 +154,7 @@ def _resume(path: pathlib.Path, header: Header, updates: int) -> tuple[np.ndarra
 
 
 def _parse(path: pathlib.Path) -> tuple[Header | None, list[Entry], bool]:
-    """Return the header of a journal, None if it is damaged, the other entries, and whether a line is damaged."""
+    """Return the header of a journal (None if damaged), the other entries, and True if any line is damaged."""
     header, entries, damaged = None, [], False
     for entry in iterate(path):
         if entry is None:
@@ -167,13 +167,13 @@ def _parse(path: pathlib.Path) -> tuple[Header | None, list[Entry], bool]:
 
 
 def _place(entries: list[Entry], dtype: np.dtype, header: Header, count: int | None = None) -> tuple[np.ndarray, int]:
-    """Return the records of entries, and how many of them are blank. Of two records with one place, the later one stands.
+    """Return the records of entries by place, and the number of blank ones. Of records with equal places, the last one counts.
 
     Args:
-        entries: with rows of this dtype.
-        dtype: as they were written. A metric that is missing there, or has another shape, counts nothing.
-        header: of the records to return.
-        count: how many; None for up to the last one.
+        entries: entries with rows of `dtype`.
+        dtype: dtype of the written rows. A metric that is missing there, or has another shape, counts nothing.
+        header: header of the returned records.
+        count: number of records; None for all up to the last one.
     """
     ranges = [np.arange(x["first"], x["first"] + len(x["rows"]) // dtype.itemsize) for x in entries]
     places, found = np.concatenate([np.zeros(0, int), *ranges]), np.frombuffer(b"".join(x["rows"] for x in entries), dtype)
@@ -194,7 +194,7 @@ def _tell(path: pathlib.Path, lost: int, count: int, every: int) -> None:
 
 
 def _entries(records: np.ndarray, first: int) -> Iterator[Entry]:
-    """Yield records as entries of a journal; `first` is the place of the first of them."""
+    """Yield records as entries of a journal. `first`: the place of the first record."""
     for i in range(0, len(records), LINE):
         yield {"first": first + i, "rows": encode(records[i : i + LINE])}
 
@@ -224,7 +224,7 @@ def row_dtype(row: Rows) -> np.dtype:
 
 
 def _fields(dtype: np.dtype) -> Iterator[tuple[str, str, str, str]]:
-    """Yield each field, and its metric, kind and part."""
+    """Yield each field with its metric, kind and part."""
     for field in dtype.names or ():
         metric, kind, part = field.rsplit("/", 2)
         yield field, metric, kind, part
@@ -260,7 +260,7 @@ def nothing(row: np.dtype) -> Rows:
 
 
 def add_rows(before: Rows, rows: Rows, every: int) -> Rows:
-    """Add each `every` rows on top of the one row `before`, `[..., rows] -> [..., rows / every]`."""
+    """Aggregate each group of `every` rows on top of the row `before`, `[..., rows] -> [..., rows / every]`."""
 
     def cut(x, first):
         x = x.reshape(*x.shape[:-1], -1, every)

@@ -1,6 +1,6 @@
-"""Atomic and append-only files with checksums, for all that is written beside the checkpoints.
+"""Atomic and append-only files with checksums, for all files beside the checkpoints.
 
-A checksum is a part of a SHA-256. A write that fails loses nothing: its data stay in memory and are written with the next one.
+A checksum is a part of a SHA-256. If a write fails, nothing is lost: its data stay in memory, and the next write includes them.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from purerl.core.errors import CheckpointError
 
 
 def checksum(data: bytes, place: int = 0) -> bytes:
-    """Return 8 bytes of a SHA-256 of the data and its place in the file."""
+    """Return 8 bytes of a SHA-256 of the data and of their position in the file."""
     return hashlib.sha256(place.to_bytes(8, "little") + data).digest()[:8]
 
 
@@ -30,7 +30,7 @@ def write_errors(path: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def read_errors() -> Iterator[None]:
-    """Turn an OSError of a read into a CheckpointError that names the file. Also a decorator."""
+    """Turn an OSError of a read into a CheckpointError that names the file. Also works as a decorator."""
     try:
         yield
     except OSError as error:
@@ -38,11 +38,11 @@ def read_errors() -> Iterator[None]:
 
 
 class AppendOnlyFile:
-    """An append-only file. With the path None nothing is kept.
+    """An append-only file. With `path=None` nothing is written.
 
     Args:
-        path: of the file.
-        content: what it must hold to begin with. A file that begins with this is cut back to it; another one is replaced.
+        path: path of the file.
+        content: initial content. An existing file that begins with it is cut back to it; any other file is replaced.
     """
 
     def __init__(self, path: pathlib.Path | None, content: bytes):
@@ -55,17 +55,17 @@ class AppendOnlyFile:
             self._new.append(data)
 
     def flush(self) -> None:
-        """Write everything so far to the file.
+        """Write all pending data to the file.
 
         Raises:
-            CheckpointError: it could not be written; nothing is lost, and the next flush tries again.
+            CheckpointError: the write failed; nothing is lost, and the next flush tries again.
         """
         if self._path is None:
             return
         with write_errors(self._path):
             file = self._open(self._path) if self._file is None else self._file
             if self._new:
-                file.truncate(self._end)  # what a write that failed half-way left there
+                file.truncate(self._end)  # removes the remains of a failed write
                 file.seek(self._end)
                 data = rest = memoryview(b"".join(self._new))
                 while rest:
@@ -88,10 +88,10 @@ class AppendOnlyFile:
 
 @read_errors()
 def read_file(path: pathlib.Path) -> bytes:
-    """Return the contents of a file; empty if there is none.
+    """Return the contents of a file; empty if the file does not exist.
 
     Raises:
-        CheckpointError: it cannot be read.
+        CheckpointError: the file cannot be read.
     """
     return path.read_bytes() if path.exists() else b""
 
@@ -100,7 +100,7 @@ def atomic_write(path: pathlib.Path, data: bytes) -> None:
     """Replace a file atomically.
 
     Raises:
-        OSError: it could not be written; the other one is still there.
+        OSError: the write failed; the previous file is unchanged.
     """
     beside = path.with_name(path.name + ".new")
     try:

@@ -1,7 +1,7 @@
-"""Journals: append-only files of JSON objects, a line each with its checksum.
+"""Journals: append-only files of JSON objects, one per line, each with a checksum.
 
-Arrays are base64 of little-endian bytes, so that NaN, infinity and float32 are exact. A line without its end is
-left out: a kill cut it off, or another process is about to write the rest.
+Arrays are base64 of little-endian bytes, so that NaN, infinity and float32 are exact. A line without a line end is left out:
+a kill cut the line off, or another process is about to write the rest.
 """
 
 import base64
@@ -16,16 +16,16 @@ import numpy as np
 from purerl.runs.storage.files import AppendOnlyFile, checksum, read_errors
 
 Entry = dict[str, Any]
-CHECK = b'{"check": "%s", '  # how a line begins
+CHECK = b'{"check": "%s", '  # prefix of each line
 BEGIN = len(CHECK % (b"0" * 16))
 
 
 class Journal:
-    """A journal that this process writes to. With the path None nothing is kept.
+    """A journal that this process writes to. With `path=None` nothing is written.
 
     Args:
-        path: of the file.
-        entries: the entries to begin with. A file that is there is replaced at the first flush.
+        path: path of the file.
+        entries: initial entries. The first flush replaces an existing file.
     """
 
     def __init__(self, path: pathlib.Path | None, entries: Iterable[Entry] = ()):
@@ -39,7 +39,7 @@ class Journal:
 
 @read_errors()
 def read_journal(path: pathlib.Path) -> list[Entry | None]:
-    """Return the entries of a file, None for each damaged line; no entries if there is no file.
+    """Return the entries of a file, with None for each damaged line; empty if the file does not exist.
 
     Raises:
         CheckpointError: the file cannot be read.
@@ -48,7 +48,7 @@ def read_journal(path: pathlib.Path) -> list[Entry | None]:
 
 
 def iterate(path: pathlib.Path) -> Iterator[Entry | None]:
-    """Yield the entries of a file one by one, None for each damaged line.
+    """Yield the entries of a file one by one, with None for each damaged line.
 
     Raises:
         OSError: the file cannot be read.
@@ -59,12 +59,12 @@ def iterate(path: pathlib.Path) -> Iterator[Entry | None]:
 
 
 def encode(x: np.ndarray) -> str:
-    """Return the bytes of an array, little-endian, as text."""
+    """Return the little-endian bytes of an array as base64."""
     return base64.b64encode(x.astype(x.dtype.newbyteorder("<"), copy=False).tobytes()).decode()
 
 
 def decode(text: str) -> bytes:
-    """Return the bytes that `encode` wrote."""
+    """Return the bytes of a text from `encode`."""
     return binascii.a2b_base64(text)
 
 
@@ -75,7 +75,7 @@ def to_line(entry: Entry) -> bytes:
 
 
 def from_line(line: bytes) -> Entry | None:
-    """Return the entry of a line; None if the line is not what was written."""
+    """Return the entry of a line; None if the line is damaged."""
     try:
         entry = json.loads(line)
         return entry if entry.pop("check") == checksum(b"{" + line[BEGIN:-1]).hex() else None

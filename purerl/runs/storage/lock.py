@@ -1,4 +1,4 @@
-"""The directory of a run: made and tested, and locked by the process that writes to it."""
+"""Run directories: created, tested by a write, and locked by the process that writes to them."""
 
 import contextlib
 import os
@@ -13,12 +13,12 @@ from purerl.core.errors import ConfigError, DirectoryLocked, Problem
 
 
 class Lock:
-    """The lock of a directory: one process at a time may write. The death of the process releases it.
+    """The lock of a directory: one process at a time may write. The end of the process releases the lock.
 
-    Between hosts the lock holds only if the file system's locks do (`flock`): on a network's disk, start a run once.
+    Between hosts, the lock holds only if the file system's locks (`flock`) do: on a network disk, start each run only once.
 
     Raises:
-        DirectoryLocked: another process has it.
+        DirectoryLocked: another process holds the lock.
     """
 
     def __init__(self, directory: pathlib.Path):
@@ -30,7 +30,7 @@ class Lock:
             with contextlib.suppress(OSError):
                 other = self._holder.read_text()
             raise DirectoryLocked(f"{directory} is being written to by {other}") from None
-        with contextlib.suppress(OSError):  # without it, the message above has no holder
+        with contextlib.suppress(OSError):  # optional: the message above names the holder
             self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
 
     def release(self) -> None:
@@ -40,10 +40,10 @@ class Lock:
 
 
 def run_directory(directory: Any) -> pathlib.Path:
-    """Return a writable directory: its absolute path, created if needed, and tested by a write.
+    """Return a writable directory as an absolute path, created if needed, and tested by a write.
 
     Raises:
-        ConfigError: it cannot be one.
+        ConfigError: the path is not valid, or cannot be written to.
     """
     wrong = lambda hint: ConfigError([Problem("directory", directory, hint)])
     if not isinstance(directory, str | os.PathLike) or not str(directory):

@@ -1,6 +1,6 @@
-"""Descriptions of the objects that a user passed to `make_train`, to detect that a run is resumed with others.
+"""Descriptions of the objects that a user passed to `make_train`, to detect that a run resumes with other objects.
 
-They are names, shapes and numbers, for comparison only. Nothing that is read from a directory is ever imported or called.
+Descriptions have names, shapes and numbers, for comparison only. Nothing read from a directory is ever imported or called.
 """
 
 import dataclasses
@@ -19,15 +19,15 @@ from purerl.core.types import Environment
 ARGUMENTS = ("config_class", "algorithm", "env", "env_params", "network", "torso", "memory", "advantage", "policy_loss")
 ARGUMENTS += ("extra_loss", "optimizer", "lr_schedule", "reward_shaper", "intrinsic")
 PACKAGES = ("purerl", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "orbax-checkpoint")
-FLAGS = ("config_class", "algorithm", "env")  # what a command can import
+FLAGS = ("config_class", "algorithm", "env")  # objects that a command can import
 
 
 def describe_objects(given: dict[str, Any], environment: Environment) -> dict[str, Any]:
-    """Return JSON that describes the objects.
+    """Return a JSON description of the objects.
 
     Args:
-        given: by argument of `make_train`, those that are not its defaults, and `config_class`, if it is none of purerl's.
-        environment: what it made of `env` and `env_params`.
+        given: arguments of `make_train` that are not defaults, by name, and `config_class` if user-defined.
+        environment: the environment made from `env` and `env_params`.
     """
     described = {name: {"is": qualified_name(x)} for name, x in given.items()}
     if "env" in described:
@@ -44,7 +44,7 @@ def describe_objects(given: dict[str, Any], environment: Environment) -> dict[st
 
 
 def qualified_name(x: Any) -> str:
-    """Return a name for an object: of a function its own, of a tuple those of its parts, of anything else its class's."""
+    """Return the qualified name of a function, of the parts of a tuple or dict, or of the class of any other object."""
     if isinstance(x, functools.partial):
         return qualified_name(x.func)
     if isinstance(x, Environment):
@@ -78,14 +78,14 @@ def object_differences(saved: dict[str, Any], current: dict[str, Any], names: tu
 def _alike(what: str, then: Any, now: Any) -> bool:
     if what != "is" or then is None or now is None or then == now:
         return then == now
-    # What a script defines is called `__main__.Name` in the script itself, and by its module's name wherever it is imported.
+    # An object of a script is called `__main__.Name` in the script itself, but `module.Name` if the script is imported.
     ends = lambda a, b: a.startswith("__main__.") and b.endswith(a.removeprefix("__main__"))
     parts = then.split(", "), now.split(", ")
     return len(parts[0]) == len(parts[1]) and all(a == b or ends(a, b) or ends(b, a) for a, b in zip(*parts, strict=True))
 
 
 def _text(space: Any) -> str:
-    """Return a space, or a PyTree of them, in words."""
+    """Describe a space, or a PyTree of spaces."""
     is_space = lambda x: isinstance(x, Discrete | Indices | MultiDiscrete | MultiBinary | Box)
 
     def text(x):
@@ -98,7 +98,7 @@ def _text(space: Any) -> str:
 
 
 def _fields(module: Any) -> dict[str, str]:
-    """Return the settings of a linen module that are numbers, text or tuples of them."""
+    """Return the fields of a linen module that are numbers, text, or tuples of these."""
     if not isinstance(module, nn.Module):
         return {}
     plain = lambda x: isinstance(x, int | float | str) or (isinstance(x, tuple) and all(map(plain, x)))
@@ -113,7 +113,7 @@ def _numbers(params: Any) -> dict[str, str]:
 
 
 def _value(x: Any) -> str:
-    """Return a number as it is, an array by its shape and a part of its hash."""
+    """Return a number as text; of an array, dtype, shape and a part of its hash."""
     x = np.asarray(x)
     if x.size == 1:
         return f"{x.item():.9g}" if x.dtype.kind == "f" else str(x.item())
@@ -121,7 +121,7 @@ def _value(x: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that the bits of a run depend on. Checkpoints record them and do not require them."""
+    """Return the versions that the bits of a run depend on. Checkpoints record them, but do not require them."""
     found = {}
     for name in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""Orbax, kept off the terminal: its errors arrive as exceptions. This is the only module that imports it."""
+"""Orbax without terminal output: its errors arrive as exceptions. Only this module imports Orbax."""
 
 import contextlib
 import logging
@@ -13,8 +13,8 @@ from purerl.runs.processes import process_count
 
 
 def orbax() -> Any:
-    """Return Orbax's v1 interface, which prints nothing."""
-    for logger in ("absl", "asyncio"):  # where one array cannot be read, asyncio would show what became of the others
+    """Return Orbax's v1 interface, silenced."""
+    for logger in ("absl", "asyncio"):  # if one array cannot be read, asyncio would log the errors of the others
         logging.getLogger(logger).addFilter(_not_of_orbax)
     if not isinstance(sys.unraisablehook, _Unraisable):
         sys.unraisablehook = _Unraisable(sys.unraisablehook)
@@ -25,7 +25,7 @@ def orbax() -> Any:
 
 
 def in_this_process() -> contextlib.AbstractContextManager:
-    """Let Orbax read in this process alone, without waiting for the others of a job."""
+    """Let Orbax read in this process alone, without waiting for the other processes of the job."""
     v1, options = orbax(), {}
     if process_count() > 1:
         here = jax.process_index()
@@ -42,8 +42,8 @@ def _not_of_orbax(record: logging.LogRecord) -> bool:
 class _Unraisable:
     """A hook for errors that no code can catch.
 
-    Where one array cannot be written, Orbax closes the event loop that the others are about to report to. Each of those then
-    would print a traceback, dozens of them, from a thread of TensorStore's.
+    If one array cannot be written, Orbax closes the event loop to which the other arrays are about to report. Each of these would
+    then print a traceback, dozens in all, from a thread of TensorStore.
     """
 
     def __init__(self, otherwise: Callable[[Any], None]):
