@@ -1,1 +1,1 @@
-"""Acting: rollouts, policies, evaluation, and the statistics that normalise what networks see."""
+"""Acting: rollouts, policies, evaluation, and running statistics for normalisation."""

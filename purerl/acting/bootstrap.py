@@ -1,8 +1,8 @@
 """Bootstrap values: the value that follows each row of a rollout.
 
-The value of the next row's observation follows a step, except at the end of an episode. If a time limit ended the episode, the
-value of the observation before the reset follows. An environment that tells how long its truncated episodes are at least has few
-of these observations in a rollout, in most cases one. They are kept as C rows, `[C, B, ...]`, and not as a second array of the
+A step is followed by the value of the next row's observation. If a time limit ended the episode, the value of the observation
+before the reset follows instead. If an environment declares the least length of its truncated episodes, a rollout has few
+observations before resets, in most cases one. These are stored as C rows, `[C, B, ...]`, and not as a second array of the
 size of all observations.
 """
 
@@ -15,11 +15,11 @@ import numpy as np
 from purerl.core.platform import where_any
 from purerl.core.types import Actor, Environment, Network, Outputs, PyTree, TimeStep
 
-CHUNK = 2**22  # numbers of observations that go through the network at once
+CHUNK = 2**22  # scalars of observations that go through the network at once
 
 
 class LoopStep(NamedTuple):
-    """The parts of each step that the loop over time keeps, `[T, B, ...]`."""
+    """The outputs of each step of the loop over time, `[T, B, ...]`."""
 
     obs: PyTree
     first: jax.Array
@@ -33,13 +33,13 @@ class LoopStep(NamedTuple):
 
 
 class Bootstrap(NamedTuple):
-    """The way in which a rollout finds the value that follows each row.
+    """The method by which a rollout computes the value that follows each row.
 
     network: policy and value function.
     truncation: see `collect`.
-    count: C.
+    count: C, see `most_truncations`.
     recurrent: the value needs the hidden state, and is computed in the loop over time.
-    apart: the loop keeps the C observations before resets, and not one with every row.
+    apart: the loop stores the C observations before resets, instead of a `next_obs` with every row.
     episodic: see `next_values`.
     """
 
@@ -51,11 +51,11 @@ class Bootstrap(NamedTuple):
     episodic: tuple[bool, ...]
 
     def begin(self, actor: Actor) -> PyTree:
-        """Return what the loop over time keeps, before the first step: C observations and a counter, if anything."""
+        """Return the loop's storage before the first step: C observations and a counter if `apart`, else ()."""
         return (no_final_obs(actor.obs, self.count), jnp.zeros_like(actor.episode_length)) if self.apart else ()
 
     def after_step(self, params: PyTree, kept: PyTree, carry: PyTree, after: TimeStep, value: Any) -> tuple[PyTree, Any]:
-        """Return what the loop keeps after a step, and the value of the observation before a reset, `()` if it comes later."""
+        """Return the loop's storage after a step, and the value of the observation before a reset, or `()` if computed later."""
         if self.recurrent and self.truncation == "final_obs":
             no = jnp.zeros_like(after.truncated)
             final_value = lambda: one_step(self.network, params, carry, after.next_obs, no)[0].value
@@ -70,11 +70,11 @@ class Bootstrap(NamedTuple):
         """Return the value that follows each row, `[T, B(, K)]`.
 
         Args:
-            params: of the network.
-            kept: by the loop.
+            params: parameters of the network.
+            kept: the loop's storage after the last step.
             last: the actor after the last step.
-            steps: the rows, `[T, B, ...]`, with `final_value` as `after_step` gave it.
-            next_obs: the observations that steps led to, `[T, B, ...]`; not read if the loop kept those before resets.
+            steps: the rows, `[T, B, ...]`, with `final_value` from `after_step`.
+            next_obs: the observations after each step, `[T, B, ...]`; not read if `apart`.
         """
         value, final_value, flags = steps.value, steps.final_value, steps.after
         if self.truncation != "final_obs":
@@ -90,7 +90,7 @@ class Bootstrap(NamedTuple):
 
 
 def one_step(network: Network, params: PyTree, carry: PyTree, obs: PyTree, first: jax.Array) -> tuple[Outputs, PyTree]:
-    """Apply the network to one step of `B` environments: `obs [B, ...]`, `first [B]`; return outputs `[B, ...]` and the carry."""
+    """Apply the network to one step of `B` environments: `obs [B, ...]`, `first [B]`. Return outputs `[B, ...]` and the carry."""
     outputs, carry = network.apply(params, carry, jax.tree.map(lambda x: x[None], obs), first[None])
     return jax.tree.map(lambda x: x[0], outputs), carry
 
@@ -98,14 +98,14 @@ def one_step(network: Network, params: PyTree, carry: PyTree, obs: PyTree, first
 def next_values(
     value: jax.Array, truncated: jax.Array, final_value: jax.Array, last_value: jax.Array, episodic: tuple[bool, ...] = ()
 ) -> jax.Array:
-    """Return `Transition.next_value`: of the next row's observation, or of the last before a reset if a time limit ended it.
+    """Return `Transition.next_value`: the value of the next row, or, after a time limit, of the observation before the reset.
 
     Args:
-        value: `[T, B(, K)]`.
+        value: `[T, B(, K)]`, of each row's observation.
         truncated: `[T, B]`.
-        final_value: `[T, B(, K)]`, read where `truncated`.
+        final_value: `[T, B(, K)]`, of the observations before resets; read where `truncated`.
         last_value: `[B(, K)]`, of the observation after the last step.
-        episodic: of K streams, whether each ends with an episode: the value of one that does not is that of the next row.
+        episodic: for each of K streams, True if the stream ends with an episode. Other streams take the value of the next row.
     """
     truncated = truncated.reshape(truncated.shape + (1,) * (value.ndim - truncated.ndim))
     truncated = truncated & np.array(episodic).reshape((1,) * (value.ndim - 1) + (-1,)) if episodic else truncated
@@ -115,14 +115,14 @@ def next_values(
 def edge_values(
     network: Network, params: PyTree, final_obs: PyTree, last_obs: PyTree, first: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute values at the edges of a rollout, by a network without hidden state.
+    """Compute the values at the edges of a rollout, for a network without hidden state.
 
     Args:
         network: the value function.
-        params: its parameters.
+        params: parameters of the network.
         final_obs: `[C, B, ...]`, observations before the resets that time limits caused.
-        last_obs: `[B, ...]`, after the last step.
-        first: `[B]`, of the last.
+        last_obs: `[B, ...]`, observations after the last step.
+        first: `[B]`, episode starts of `last_obs`.
 
     Returns:
         Values of `final_obs`, `[C, B(, K)]`, and of `last_obs`, `[B(, K)]`.
@@ -135,9 +135,9 @@ def edge_values(
 
 
 def values_of(network: Network, params: PyTree, obs: PyTree, first: jax.Array) -> jax.Array:
-    """Compute values of all observations `[T, B, ...]` of a rollout, by a network without hidden state: `[T, B(, K)]`.
+    """Compute the values `[T, B(, K)]` of all observations `[T, B, ...]` of a rollout, for a network without hidden state.
 
-    Large observations go through the network some rows at a time, so that its activations take no more memory than the rollout.
+    Large observations go through the network in chunks of rows, so that activations take no more memory than the rollout.
     """
     T = first.shape[0]
     row = sum(x[0].size for x in jax.tree.leaves(obs))
@@ -153,7 +153,7 @@ def values_of(network: Network, params: PyTree, obs: PyTree, first: jax.Array) -
 
 
 def most_truncations(env: Environment, num_steps: int) -> int:
-    """Return C, how many episodes of one environment can be truncated in `num_steps` steps."""
+    """Return C, the maximum number of truncated episodes of one environment in `num_steps` steps."""
     return 1 + (num_steps - 1) // (env.truncates_after or 1)
 
 
@@ -163,7 +163,7 @@ def no_final_obs(obs: PyTree, count: int) -> PyTree:
 
 
 def with_final_obs(kept: PyTree, so_far: jax.Array, obs: PyTree, truncated: jax.Array) -> PyTree:
-    """Keep the observations `[B, ...]` of environments that are truncated now; `so_far [B]` counts the truncations before."""
+    """Store the observations `[B, ...]` of environments that are truncated now; `so_far [B]` counts earlier truncations."""
     count = jax.tree.leaves(kept)[0].shape[0]
     here = truncated[None] & (so_far[None] == jnp.arange(count)[:, None])
     write = lambda old, new: jnp.where(here.reshape(here.shape + (1,) * (new.ndim - 1)), new[None], old)
@@ -171,7 +171,7 @@ def with_final_obs(kept: PyTree, so_far: jax.Array, obs: PyTree, truncated: jax.
 
 
 def final_obs_of(next_obs: PyTree, truncated: jax.Array, count: int) -> PyTree:
-    """Return the rows `[C, B, ...]` of the truncations among all `[T, B, ...]`."""
+    """Select the rows at truncations, `[C, B, ...]`, from all rows `[T, B, ...]`."""
     if count == truncated.shape[0]:
         return next_obs
     nth = jnp.cumsum(truncated, axis=0, dtype=jnp.int32) - 1
@@ -181,7 +181,7 @@ def final_obs_of(next_obs: PyTree, truncated: jax.Array, count: int) -> PyTree:
 
 
 def at_truncations(x: jax.Array, truncated: jax.Array) -> jax.Array:
-    """Place the rows of truncations, `[C, B, ...]`, at their steps, `[T, B, ...]`; other steps have any value."""
+    """Place the rows of truncations, `[C, B, ...]`, at their steps, `[T, B, ...]`. Other steps have arbitrary values."""
     if x.shape[0] == truncated.shape[0]:
         return x
     if x.shape[0] == 1:
@@ -190,7 +190,7 @@ def at_truncations(x: jax.Array, truncated: jax.Array) -> jax.Array:
 
 
 def rows_of_truncations(truncated: jax.Array, count: int) -> jax.Array:
-    """Return the row of each truncation among the C that are kept, `[T, B]` int32; other steps have any row."""
+    """Return the index of each truncation among the C stored rows, `[T, B]` int32. Other steps have arbitrary indices."""
     if count == truncated.shape[0]:
         return jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32)[:, None], truncated.shape)
     return jnp.maximum(jnp.cumsum(truncated, axis=0, dtype=jnp.int32) - 1, 0)

@@ -21,18 +21,18 @@ def evaluate(
 ) -> Episodes:
     """Play the first episode of each of `num_episodes` fresh environments.
 
-    The program has a fixed length: it takes `max_steps` steps, and does not count those after an episode's end. It draws
-    from its own key and reads the policy without changing it.
+    The program has a fixed length: it takes `max_steps` steps, and ignores steps after the end of an episode. All randomness
+    comes from `key`, and the policy is not changed.
 
     Args:
         env: environments.
-        policy: acts in them.
+        policy: the acting policy.
         key: consumed.
-        num_episodes: how many.
-        max_steps: episodes that run longer are cut, and not `finished`.
+        num_episodes: number of episodes.
+        max_steps: longer episodes are cut, and not `finished`.
         deterministic: take the mode of the policy instead of a random action.
         info: entries of the environment's info to sum over each episode.
-        episode_info: those to read at its last step.
+        episode_info: entries of the environment's info to read at the last step of each episode.
     """
     env_state, obs = env.reset(jax.random.split(named_key(key, "evaluation/start"), num_episodes))
     shapes = env.step_shapes(num_episodes).info

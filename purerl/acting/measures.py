@@ -19,10 +19,10 @@ def rollout_metrics(
     """Measure the steps, rewards and finished episodes of a rollout.
 
     Args:
-        transition: its rows, `[T, B]`.
-        steps: the rows of the loop, `[T, B]`.
-        info: entries of the environment's info that are averaged over all steps.
-        episode_info: entries that are averaged over the ends of episodes.
+        transition: the rows of the rollout, `[T, B]`.
+        steps: the rows of the loop over time, `[T, B]`.
+        info: entries of the environment's info to average over all steps.
+        episode_info: entries of the environment's info to average over the last steps of episodes.
     """
     after, done = steps.after, steps.after.terminated | steps.after.truncated
     return {
@@ -41,11 +41,11 @@ def rollout_metrics(
 
 
 def _info_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
-    """Average entries of the environment's info over all steps, and over the ends of episodes."""
+    """Average entries of the environment's info over all steps, and over the last steps of episodes."""
     done = after.terminated | after.truncated
 
     def mean(x, where=None):
-        if after.nonfinite:  # numbers that are not finite are left out
+        if after.nonfinite:  # leave out nonfinite numbers
             where = jnp.isfinite(x) if where is None else where & jnp.isfinite(x)
         return mean_of(x) if where is None else mean_where(x, where)
 
@@ -58,7 +58,7 @@ def _info_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[st
 
 
 def _nonfinite_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
-    """Count the steps that were not finite, by entry; nothing if none is checked."""
+    """Count the nonfinite steps by entry. If nothing is checked, return no metrics."""
     if not after.nonfinite:
         return {}
     bad = lambda name: ~jnp.isfinite(after.info[name]).reshape(*after.reward.shape, -1).all(-1)

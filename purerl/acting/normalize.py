@@ -1,8 +1,8 @@
-"""Running statistics for normalisation. Updating and applying them are separate functions, because they are state.
+"""Running statistics for normalisation. Updating and applying statistics are separate functions, because statistics are state.
 
-They are frozen while a rollout is collected and learnt from, and updated once per update from its raw data. Reward statistics do
-not enter a probability ratio: they are updated first and then used. So the ratio of new to old probabilities is exactly 1 before
-the first gradient step, and `policy` and `evaluate` never change them.
+Statistics are frozen while a rollout is collected and learnt from, and updated once per update from its raw data. Reward
+statistics do not affect probability ratios: they are updated before they are used. The ratio of new to old probabilities is
+therefore exactly 1 before the first gradient step. `policy` and `evaluate` never change statistics.
 """
 
 from collections.abc import Callable
@@ -18,8 +18,8 @@ from purerl.core.keys import Clock, clock_at
 from purerl.core.spaces import is_index
 from purerl.core.types import PyTree, Scalar, Transition
 
-EPSILON = 1e-8  # added to a variance
-LARGEST = 1e15  # of a number in a batch: the squares of 2**28 of them add up in float32
+EPSILON = 1e-8  # added to variances
+LARGEST = 1e15  # bound of the numbers in a batch: the sum of 2**28 squares is finite in float32
 
 
 # --- moments ----------------------------------------------------------------------------------------------------------
@@ -29,7 +29,7 @@ class Moments(struct.PyTreeNode):
     """Running mean and variance.
 
     mean, variance: `[...]` float32; 0 and 1 before the first merge.
-    count: what was merged, an exact integer in two words.
+    count: number of merged observations, an exact integer in two words.
     """
 
     mean: jax.Array
@@ -45,15 +45,16 @@ def initial_moments(shape: tuple[int, ...]) -> Moments:
 def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) -> Moments:
     """Merge `x [T, B, ...]` into moments, over its first two axes and all devices (Chan et al. 1979).
 
-    With n0 seen, n new, d the difference of means, `mean + d n / (n0 + n)` and `(v0 n0 + v n + d^2 n0 n / (n0 + n)) / (n0 + n)`.
-    Each batch's variance is of deviations from its own mean, so it is exact far from 0, where `E[x^2] - E[x]^2` is not.
+    With n0 old and n new observations whose means differ by d, the mean is `mean + d n / (n0 + n)`, and the variance
+    `(v0 n0 + v n + d^2 n0 n / (n0 + n)) / (n0 + n)`. A batch's variance uses deviations from the batch mean, which is exact far
+    from 0, where `E[x^2] - E[x]^2` is not.
 
     Args:
-        moments: so far.
-        x: any real dtype. Finite numbers beyond +- 1e15 count as that, so that none makes a variance infinite.
-        prior: how many observations the initial mean 0 and variance 1 count for. 0 lets the first batch replace them; 1 (with
-          `ddof=1`) is skrl's RunningStandardScaler, 1e-4 baselines' RunningMeanStd.
-        ddof: 1 takes n - 1 for n in the variance of a batch.
+        moments: the moments so far.
+        x: any real dtype. Finite numbers beyond +- 1e15 count as +- 1e15, so that no number makes a variance infinite.
+        prior: number of observations that the initial mean 0 and variance 1 count for. With 0, the first batch replaces them; 1
+          (with `ddof=1`) is skrl's RunningStandardScaler, 1e-4 baselines' RunningMeanStd.
+        ddof: with 1, the variance of a batch divides by n - 1 instead of n.
     """
     if jnp.issubdtype(x.dtype, jnp.floating):
         x = jnp.where(jnp.isfinite(x), jnp.clip(x, -LARGEST, LARGEST), x)
@@ -79,19 +80,19 @@ def standardized(moments: Moments, x: jax.Array, clip: Scalar) -> jax.Array:
 
 
 def restored(moments: Moments, z: jax.Array) -> jax.Array:
-    """Invert `standardized` without its clip: `mean + z sqrt(variance + 1e-8)`."""
+    """Invert `standardized` without the clip: `mean + z sqrt(variance + 1e-8)`."""
     lead = (None,) * (z.ndim - moments.mean.ndim)
     return moments.mean[lead] + z * jnp.sqrt(moments.variance + EPSILON)[lead]
 
 
-# --- what PPO keeps ---------------------------------------------------------------------------------------------------
+# --- statistics of PPO -------------------------------------------------------------------------------------------------
 
 
 class RewardScale(struct.PyTreeNode):
-    """The scale of rewards.
+    """Statistics for the scale of rewards.
 
-    discounted: `[B]` float32, the discounted sum of each environment's rewards since its episode began.
-    moments: of all those sums; only the variance is used.
+    discounted: `[B]` float32, the discounted sum of each environment's rewards since the episode start.
+    moments: moments of all discounted sums; only the variance is used.
     """
 
     discounted: jax.Array
@@ -99,11 +100,11 @@ class RewardScale(struct.PyTreeNode):
 
 
 class Statistics(struct.PyTreeNode):
-    """Running statistics of a run; each is the empty tuple where it is switched off, and then has no overhead.
+    """Running statistics of a run. A disabled statistic is the empty tuple, without overhead.
 
-    obs: `Moments` of each entry `[...]` of an observation, and the empty tuple for an entry that is no quantity.
+    obs: `Moments` of each entry `[...]` of an observation; the empty tuple for a categorical entry or the action mask.
     reward: `RewardScale`.
-    value: `Moments`, of value targets `[]`.
+    value: `Moments` of value targets, `[]`, or `[K]` with several reward streams.
     """
 
     obs: PyTree = ()
@@ -112,7 +113,7 @@ class Statistics(struct.PyTreeNode):
 
 
 def initial_statistics(cfg: OnPolicyConfig, space: PyTree) -> Statistics:
-    """Return the initial statistics, in environments of this observation space."""
+    """Return the initial statistics for environments of this observation space."""
     sums = jnp.zeros(reductions.local_batch(cfg.num_envs), jnp.float32)
     return Statistics(
         obs=_quantities(cfg, space) if cfg.normalize_obs else (),
@@ -122,19 +123,19 @@ def initial_statistics(cfg: OnPolicyConfig, space: PyTree) -> Statistics:
 
 
 def _quantities(cfg: OnPolicyConfig, space: PyTree) -> PyTree:
-    """Return moments for every entry of an observation but indices and the action mask."""
+    """Return initial moments for every entry of an observation but categorical entries and the action mask."""
     if isinstance(space, dict):
         return {name: () if name == cfg.action_mask else _quantities(cfg, inside) for name, inside in space.items()}
     return jax.tree.map(lambda x: () if is_index(x) else initial_moments(x.shape), space, is_leaf=is_index)
 
 
 def _per_entry(function: Callable, moments: PyTree, obs: PyTree) -> PyTree:
-    """Apply a function to the moments, or the empty tuple, and the value of each entry of an observation."""
+    """Apply a function to the moments (or the empty tuple) and the value of each entry of an observation."""
     return jax.tree.map(function, moments, obs, is_leaf=lambda m: isinstance(m, Moments) or m == ())
 
 
 def standardize_observations(cfg: OnPolicyConfig, statistics: Statistics, obs: PyTree) -> PyTree:
-    """Return standardised observations, `[L, N, ...]`, the input of the network."""
+    """Return the input of the network, `[L, N, ...]`: observations, standardised if `normalize_obs`."""
     see = lambda moments, x: standardized(moments, x, cfg.obs_clip) if isinstance(moments, Moments) else x
     return _per_entry(see, statistics.obs, obs) if cfg.normalize_obs else obs
 
@@ -142,8 +143,8 @@ def standardize_observations(cfg: OnPolicyConfig, statistics: Statistics, obs: P
 def merge_rewards(cfg: OnPolicyConfig, statistics: Statistics, steps: Transition) -> Statistics:
     """Merge the discounted sums `G_t = gamma G_{t-1} (1 - first_t) + r_t` of a rollout's raw rewards into statistics.
 
-    They are updated before they are used. A terminal reward counts for its own episode. The sum restarts after the end of any
-    episode, by a terminal state or a time limit.
+    Reward statistics are updated before use. A terminal reward counts for its own episode. The sum restarts after the end of an
+    episode, at a terminal state or a time limit.
     """
     if not cfg.normalize_reward:
         return statistics
@@ -152,9 +153,9 @@ def merge_rewards(cfg: OnPolicyConfig, statistics: Statistics, steps: Transition
 
 
 def scaled_rewards(cfg: OnPolicyConfig, statistics: Statistics, reward: jax.Array) -> jax.Array:
-    """Return rewards `[T, B(, K)]` divided by the running standard deviation of discounted returns; of several streams the first.
+    """Divide rewards `[T, B(, K)]` by the running standard deviation of discounted returns; of several streams, only the first.
 
-    `r / sqrt(var + 1e-8)`, clipped to `+- reward_clip` and never centred, which would change what is optimal.
+    Returns `r / sqrt(var + 1e-8)`, clipped to `+- reward_clip`, without centring, which would change the optimal policy.
     """
     if not cfg.normalize_reward:
         return reward
@@ -178,12 +179,12 @@ def reward_sums(
 
 
 def standardize_values(statistics: Statistics, x: jax.Array) -> jax.Array:
-    """Return values or value targets in the units of the network's values."""
+    """Convert values or value targets from units of reward to the units of the network's values."""
     return standardized(statistics.value, x, jnp.float32(jnp.inf)) if isinstance(statistics.value, Moments) else x
 
 
 def restore_values(statistics: Statistics, z: jax.Array) -> jax.Array:
-    """Invert `standardize_values`: return values in the units of the rewards learnt from."""
+    """Invert `standardize_values`: convert the network's values to units of the training rewards."""
     return restored(statistics.value, z) if isinstance(statistics.value, Moments) else z
 
 

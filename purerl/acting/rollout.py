@@ -35,7 +35,7 @@ def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Arra
 
 
 def step_counts(clock: Clock, num_steps: int, num_envs: int) -> jax.Array:
-    """Return the environment steps before each row of the next rollout: `[T, 1]` float32, rounded."""
+    """Return the number of environment steps before each row of the next rollout: `[T, 1]` float32, rounded."""
     rows = jnp.arange(num_steps, dtype=jnp.float32)[:, None]
     return np.float32(num_envs) * (clock.as_float() * np.float32(num_steps) + rows)
 
@@ -48,15 +48,15 @@ def collect_rollout(
     behaviour: TrainState | None = None,
     **options: Any,
 ) -> tuple[TrainState, Rollout, dict[str, Any]]:
-    """Collect the rollout of an update; return the state with the environments after it, the rollout, and metrics.
+    """Collect the rollout of an update. Return the state with the environments after the rollout, the rollout, and metrics.
 
     Args:
         cfg: the config.
         env: environments.
         network: policy and value function.
-        state: where the environments and the clock stand.
-        behaviour: the parameters and statistics that act; the state's own if None.
-        **options: of `collect`, in place of the config's.
+        state: the training state before the rollout.
+        behaviour: the state whose parameters and statistics act; `state` if None.
+        **options: arguments of `collect` that override the config.
     """
     behaviour = state if behaviour is None else behaviour
     acting = acting_network(cfg, network, behaviour, state, env.action_space)
@@ -87,33 +87,33 @@ def collect(
     """Act for `T = num_steps` steps in every environment.
 
     All random numbers are drawn before the loop: drawing them in each step takes half as long again. Log-probabilities are
-    computed after it, in batches. So are values on a CPU without a memory, which takes 5 to 12 % less time; on an accelerator,
-    where acting is as fast with them as without, they are kept in the loop, and the network's activations on a whole rollout are
-    never in memory.
+    computed after the loop, in batches. On a CPU, the values of a network without hidden state are also computed after the loop,
+    which takes 5 to 12 % less time. On an accelerator, acting is as fast with values as without. Values are therefore computed in
+    the loop, and the network's activations on a whole rollout are never in memory.
 
     Args:
         env: the environments.
         network: policy and value function.
-        params: its parameters.
-        actor: where the environments stand, `[B]`.
+        params: parameters of the network.
+        actor: the state of the environments, `[B]`.
         key: consumed.
         num_steps: T.
-        truncation: what follows a step that a time limit ended (the vector `gae_mixed` has the numbers of each):
+        truncation: the value that bootstraps a truncated step (the test vector `gae_mixed` has the numbers of each):
 
-            final_obs    the value of the observation before the reset: right, since the episode could have gone on from it
+            final_obs    the value of the observation before the reset: correct, since the episode could have gone on
             current_obs  the value of the step's own observation (rsl_rl, skrl 1.4), even of a terminal step: one step late
-            zero         nothing, as if the state were terminal (rlib, cleanrl): values learn the time limit, not the task
-            ignore       the next episode, as if it were the same one (skrl 2.0): values leak across the reset
+            zero         0, as if the state were terminal (rlib, cleanrl): values learn the time limit, not the task
+            ignore       the value of the next episode's first observation (skrl 2.0): values leak across the reset
 
         length: steps of a training sequence, a divisor of T; None for T.
-        valued: False leaves `value` and `next_value` out, for who computes them later.
-        keep_next_obs: the rollout has `next_obs`.
-        episodic: of several reward streams, whether each ends with an episode.
-        info: entries of the environment's info whose mean over all steps is a metric.
-        episode_info: those whose mean over the ends of episodes is one, of a vector each entry's.
+        valued: if False, leave out `value` and `next_value`, for callers that compute them later.
+        keep_next_obs: if True, the rollout stores `next_obs`.
+        episodic: for each of several reward streams, True if the stream ends with an episode.
+        info: entries of the environment's info to average over all steps.
+        episode_info: entries of the environment's info to average over the last steps of episodes, a vector elementwise.
 
     Returns:
-        The actor after the rollout; the rollout, with the memory from before the first step of each sequence; and metrics of
+        The actor after the rollout; the rollout, with the hidden state before the first step of each sequence; and metrics of
         steps, rewards and finished episodes.
     """
     recurrent, (T, B) = bool(jax.tree.leaves(actor.carry)), (num_steps, actor.first.shape[0])
@@ -131,7 +131,7 @@ def collect(
         kept, final_value = bootstrap.after_step(params, kept, carry, after, value)
         following, episode = _next_actor(actor, after, carry)
         next_obs = () if apart else _rows(after.next_obs)
-        after = after.replace(env_state=(), obs=(), next_obs=next_obs)  # without what the next step keeps
+        after = after.replace(env_state=(), obs=(), next_obs=next_obs)  # drop what the next actor holds
         row = LoopStep(_rows(actor.obs), actor.first, outputs.policy, action, after, *episode, value, final_value)
         return (following, kept), row
 
@@ -168,7 +168,7 @@ def _scan_time(
 
 
 def _next_actor(actor: Actor, after: TimeStep, carry: PyTree) -> tuple[Actor, tuple[jax.Array, jax.Array]]:
-    """Return the actor after a step, and the return and length of each episode so far, `[B]`."""
+    """Return the actor after a step, and the return and length of each current episode so far, `[B]`."""
     episode_return, episode_length = actor.episode_return + after.reward, actor.episode_length + 1
     done = after.terminated | after.truncated
     following = Actor(
@@ -185,7 +185,7 @@ def _next_actor(actor: Actor, after: TimeStep, carry: PyTree) -> tuple[Actor, tu
 def random_draws(policy: Any, key: jax.Array, num_steps: int, num_envs: int) -> tuple[PyTree, jax.Array]:
     """Draw all randomness of a rollout: the noise of actions, `[T, B, ...]`, and the keys of the environments, `[T, 2, B]`.
 
-    `policy` is a distribution over the actions of one step, or its shapes. The key is consumed.
+    `policy` is a distribution over the actions of one step, or the shapes of such a distribution. The key is consumed.
     """
     noise = policy.noise(named_key(key, "action"), num_steps)
     return noise, split_keys(named_key(key, "environment"), num_steps, 2, num_envs)
@@ -211,7 +211,7 @@ def _scan_sequences(
 def _scan_packed(
     step: Callable, start: tuple, draws: PyTree, sequences: int, lead: tuple[int, ...]
 ) -> tuple[tuple, PyTree, PyTree]:
-    """Scan as `_scan_sequences`, with one array for the state and one for the rows; `start` begins with the actor."""
+    """Scan like `_scan_sequences`, with state and rows each packed into one array; `start` begins with the actor."""
     small = lambda tree: pack(tree, lead)
 
     def packed_step(state, draw):
@@ -224,17 +224,17 @@ def _scan_packed(
 
 
 def _rows(obs: PyTree) -> PyTree:
-    """Flatten observations `[B, ...]` to one row each: a CPU takes a third less time to keep 400 numbers than 10 x 10 x 4."""
+    """Flatten observations `[B, ...]` to one row each: a CPU stores 400 numbers in a third less time than 10 x 10 x 4."""
     return jax.tree.map(lambda x: x.reshape(x.shape[0], -1), obs)
 
 
 def _unrows(rows: PyTree, obs: PyTree) -> PyTree:
-    """Return rows `[T, B, size]` in the shape of the observations `[B, ...]` they were made of."""
+    """Reshape rows `[T, B, size]` to the shape of the observations `[B, ...]`."""
     return jax.tree.map(lambda x, like: x.reshape(*x.shape[:2], *like.shape[1:]), rows, obs) if jax.tree.leaves(rows) else ()
 
 
 def _transition(steps: LoopStep, next_obs: PyTree, truncation: str) -> Transition:
-    """Return the rows of a rollout. Their next values are `steps.final_value`, and `next_obs` is `()` unless it is kept."""
+    """Return the transitions of a rollout, with `steps.final_value` as next values. `next_obs` is `()` unless it is stored."""
     after = steps.after
     if truncation == "ignore":
         after = after.replace(truncated=jnp.zeros_like(after.truncated))

@@ -1,6 +1,6 @@
-"""Network wrappers: normalised observations, legal actions, values in units of reward, random warm-up.
+"""Network wrappers: normalised observations, valid actions, values in units of reward, random warm-up.
 
-Each function takes a network and returns one. Acting, evaluation, bootstrapping and learning use the same ones.
+Each function takes a network and returns a network. Acting, evaluation, bootstrapping and learning use the same wrappers.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from purerl.core.types import Network, TrainState
 
 
 def with_action_mask(network: Network, name: str) -> Network:
-    """Return a network whose policy takes valid actions only: those that the entry `name` of the observation marks."""
+    """Return a network whose policy takes only the actions that the observation entry `name` marks as valid."""
 
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)
@@ -26,7 +26,7 @@ def with_action_mask(network: Network, name: str) -> Network:
 
 
 def with_obs_normalization(cfg: OnPolicyConfig, network: Network, statistics: Statistics) -> Network:
-    """Return a network that sees standardised observations, if the config has `normalize_obs`."""
+    """Return a network that standardises its observations, if the config has `normalize_obs`."""
 
     def apply(params, carry, obs, first):
         return network.apply(params, carry, standardize_observations(cfg, statistics, obs), first)
@@ -35,7 +35,7 @@ def with_obs_normalization(cfg: OnPolicyConfig, network: Network, statistics: St
 
 
 def with_statistics(cfg: OnPolicyConfig, network: Network, state: TrainState) -> Network:
-    """Return the network for acting and values: it normalises observations, and undoes `normalize_value`."""
+    """Return the network for acting and values, which normalises observations and undoes `normalize_value`."""
     network = with_obs_normalization(cfg, network, state.statistics)
 
     def apply(params, carry, obs, first):
@@ -52,7 +52,7 @@ def with_random_warmup(cfg: OnPolicyConfig, network: Network, state: TrainState,
 
 
 def acting_network(cfg: OnPolicyConfig, network: Network, behaviour: TrainState, state: TrainState, space: Space) -> Network:
-    """Return the network that acts in training: with the statistics of `behaviour`, at random in the warm-up of `state`."""
+    """Return the network that acts in training, with the statistics of `behaviour` and the random warm-up of `state`."""
     return with_random_warmup(cfg, with_statistics(cfg, network, behaviour), state, space)
 
 
@@ -70,11 +70,11 @@ def with_uniform_policy(network: Network, space: Space, when: jax.Array) -> Netw
 
 
 class UniformOverride(struct.PyTreeNode):
-    """A distribution over actions, replaced by the uniform one where `random` is set.
+    """A distribution over actions that is uniform where `random` is set.
 
-    policy: the distribution.
-    random: `[*batch]` bool, where the uniform one takes its place.
-    bounds: of a Box action, each `[*batch, d]`; otherwise empty.
+    policy: the distribution where `random` is not set.
+    random: `[*batch]` bool.
+    bounds: bounds of a Box action, each `[*batch, d]`; otherwise empty.
     """
 
     policy: Any

@@ -1,1 +1,1 @@
-"""Configs: how fields work, what all algorithms share, what each adds, and presets."""
+"""Configs: field types, fields shared by all algorithms, fields of each algorithm, and presets."""

@@ -1,4 +1,4 @@
-"""The config of each algorithm: the fields that it adds to `purerl.config.base`."""
+"""The config of each algorithm: its fields beyond those of `purerl.config.base`."""
 
 import math
 from typing import Any, Self
@@ -29,7 +29,7 @@ class PPOConfig(OnPolicyConfig):
         num_epochs: Epochs over the rollout in each update.
 
     Network:
-        arch: `separate` torsos of policy and value, a `shared` one, or a shared one that the value's gradient does not reach
+        arch: `separate` torsos for policy and value, a `shared` torso, or a shared torso without gradients from the value loss
           (`detach`).
     """
 
@@ -49,33 +49,33 @@ AUX = is_above("e_aux", 0)
 class APPOConfig(PPOConfig):
     """Simulated asynchronous PPO: old data, V-trace and a target network (IMPACT, Luo et al. 2020, arXiv:1912.00167).
 
-    Nothing runs asynchronously. How stale data is, is a setting: actors act with parameters of some updates ago, and rollouts are
-    kept in a ring buffer and learnt from several times. `approx_kl`, and with it `target_kl`, is measured
-    against the denominator of the ratio, `max(pi_target, pi_behaviour / clip)`: it is above 0 from staleness alone.
+    Training is synchronous, and staleness is a hyperparameter: actors act with parameters from several updates ago, and a ring
+    buffer keeps rollouts for several updates. `approx_kl`, and with it `target_kl`, is measured against the denominator of the
+    ratio, `max(pi_target, pi_behaviour / clip)`. Staleness alone makes this KL divergence positive.
 
     Example:
         >>> cfg = purerl.APPOConfig(lag=4, replay=4, target_update_freq=8)
         >>> train = purerl.make_train(cfg)
 
     Rollout:
-        replay: Rollouts in the ring buffer. An update learns from as many. If fewer can be used, those are repeated.
-        max_uses: Largest number of updates that learn from a rollout. 0 means as long as it is in the ring buffer.
-        replay_order: The rollouts of an update: the `newest` usable ones, repeated as evenly as possible, or each drawn at
-          `random` from the usable ones.
-        lag: Updates between the parameters that act and the newest ones.
-        publish_every: Actors get new parameters in every k-th update.
+        replay: Rollouts in the ring buffer, and in the batch of each update. If fewer are usable, the usable ones are repeated.
+        max_uses: Maximum number of updates that learn from a rollout. 0 means all updates while the ring buffer holds it.
+        replay_order: The rollouts of an update: the `newest` usable rollouts, repeated as evenly as possible, or each rollout
+          drawn at `random` from the usable ones.
+        lag: Updates by which the acting parameters lag behind the newest parameters.
+        publish_every: Actors receive new parameters every `publish_every` updates.
 
     Policy loss:
-        target_ratio_clip: Bound of the ratio of the acting to the target policy in the surrogate: 2 in IMPACT, 1 in UniLab.
+        target_ratio_clip: Upper bound of the ratio of the acting to the target policy in the surrogate: 2 in IMPACT, 1 in UniLab.
         tau: Step size of the target network towards the parameters.
-        target_update_freq: The target network moves after every k-th update. With 1, and `tau = 1`, it follows the policy at
-          once, and no longer limits how far stale data can move it.
+        target_update_freq: The target network moves every `target_update_freq` updates. With 1 and `tau = 1`, the target network
+          follows the policy at once, and no longer limits how far stale data can move the policy.
 
     Value:
-        correction: `vtrace`, or `none`: PPO's GAE and ratio, with the values and log-probabilities of the policy that acted.
-        vtrace_rho_clip: Bound of the importance weight of a temporal difference.
-        vtrace_c_clip: Bound of the importance weight of a trace.
-        vtrace_pg_clip: Bound of the importance weight of an advantage.
+        correction: `vtrace`, or `none`: PPO's GAE and ratio, with the values and log-probabilities of the acting policy.
+        vtrace_rho_clip: Upper bound of the importance weight of a temporal difference.
+        vtrace_c_clip: Upper bound of the importance weight of a trace.
+        vtrace_pg_clip: Upper bound of the importance weight of an advantage.
     """
 
     replay: int = static(2, between(1, 2**16))
@@ -91,7 +91,7 @@ class APPOConfig(PPOConfig):
     tau: float = leaf(1.0, between(0, 1), VTRACE)
     target_update_freq: int = static(4, between(1, 2**16), VTRACE)
 
-    num_minibatches: int = static(8, at_least(1))  # of PPO's size: a batch is twice as large
+    num_minibatches: int = static(8, at_least(1))  # as large as PPO's minibatches: the batch is twice as large
 
     @property
     def columns(self) -> int:
@@ -125,8 +125,8 @@ class APPOConfig(PPOConfig):
 class PPGConfig(OnPolicyConfig):
     """Phasic Policy Gradient (Cobbe et al. 2021, arXiv:2009.04416), with the paper's names for its fields.
 
-    A phase is `n_pi` updates of PPO, the policy phase, and then the auxiliary phase: the policy network learns to predict the
-    values of all that was seen since the last one, while a clone of itself holds the policy where it is.
+    After each policy phase of `n_pi` PPO updates, an auxiliary phase trains the policy network to predict values on all
+    observations of the policy phase. A KL term against a clone of the network keeps the policy unchanged meanwhile.
 
     Example:
         >>> cfg = purerl.PPGConfig(n_pi=16, e_aux=6)
@@ -135,22 +135,22 @@ class PPGConfig(OnPolicyConfig):
         ['ppo', 'aux']
 
     Optimisation:
-        n_pi: Updates of a policy phase. Fewer than `n_pi` updates at the end of a run have no auxiliary phase.
-        e_pi: Epochs of the policy on each rollout.
-        e_v: Epochs of the value function on each rollout. If it equals `e_pi`, one loss trains both.
-        e_aux: Epochs of the auxiliary phase on all of its rollouts. 0 means no auxiliary phase.
-        aux_lr: Learning rate of the auxiliary phase. It follows `lr_schedule`, at its value when the policy phase began.
-        aux_optimizer: A `separate` optimizer for the auxiliary phase, or the one of the policy phase, `shared`.
-        aux_columns: Rollouts of single environments in each auxiliary minibatch. 0 means a sixteenth of `num_envs`, rounded down
-          to a number that divides them: 16 minibatches for each rollout of the phase, as in the paper.
-        aux_accumulation: Minibatches whose mean gradient makes one step.
+        n_pi: Updates of a policy phase. If a run ends with fewer than `n_pi` updates, no auxiliary phase follows them.
+        e_pi: Policy epochs over each rollout.
+        e_v: Value epochs over each rollout. If `e_v` equals `e_pi`, one loss trains policy and value.
+        e_aux: Epochs of the auxiliary phase over all of its rollouts. 0 disables the auxiliary phase.
+        aux_lr: Learning rate of the auxiliary phase, under `lr_schedule` as at the start of the policy phase.
+        aux_optimizer: Optimizer of the auxiliary phase: a `separate` optimizer, or the `shared` optimizer of the policy phase.
+        aux_columns: Single-environment rollouts in each auxiliary minibatch. 0 means a sixteenth of `num_envs`, rounded down to a
+          valid divisor: 16 minibatches for each rollout of the phase, as in the paper.
+        aux_accumulation: Minibatches whose mean gradient makes one gradient step.
 
     Policy loss:
-        beta_clone: Weight of KL(policy before the auxiliary phase || policy during it).
+        beta_clone: Weight of KL(policy before the auxiliary phase || policy during the auxiliary phase).
 
     Network:
-        arch: `dual`, policy and value each a torso, the policy's with an auxiliary value head; or a single torso, which the
-          gradient of the value reaches always (`shared`), or by way of the auxiliary head only (`detach`).
+        arch: `dual`: a torso each for policy and value, with an auxiliary value head on the policy's. `shared`: a single torso
+          that value gradients reach. `detach`: a single torso that value gradients reach through the auxiliary head only.
     """
 
     n_pi: int = static(32, between(1, 2**16), AUX)
@@ -184,7 +184,7 @@ class PPGConfig(OnPolicyConfig):
 
     @property
     def _default_aux_columns(self) -> int:
-        """Return the largest number up to a sixteenth of the environments that divides the rollouts of a phase."""
+        """Return the largest valid `aux_columns` up to a sixteenth of the environments, at least 1."""
         columns = self.n_pi * self.num_envs
         divides = lambda n: columns % n == 0 and columns // n % self.aux_accumulation == 0
         return next(filter(divides, range(self.num_envs // 16, 0, -1)), 1)
@@ -225,8 +225,8 @@ class PPGConfig(OnPolicyConfig):
 class DAACConfig(OnPolicyConfig):
     """Decoupled Advantage Actor-Critic (Raileanu & Fergus 2021, arXiv:2102.10330).
 
-    Two networks that share nothing. The policy's has a head that predicts the advantage of the action taken, which shapes its
-    features as a value would, without what the policy has no use for.
+    Policy and value are two networks without shared parameters. The policy network has a head that predicts the advantage of the
+    taken action. This prediction shapes the policy's features like a value loss, without the features that only a value needs.
 
     Example:
         >>> cfg = purerl.DAACConfig(e_v=9, adv_coef=0.25)
@@ -235,15 +235,15 @@ class DAACConfig(OnPolicyConfig):
         ['value', 'policy']
 
     Optimisation:
-        e_pi: Epochs of the policy on each rollout.
-        e_v: Epochs of the value function on a rollout.
-        value_freq: The value function learns from every k-th rollout.
+        e_pi: Policy epochs over each rollout.
+        e_v: Value epochs over a rollout.
+        value_freq: The value network learns from one in `value_freq` rollouts.
 
     Policy loss:
         adv_coef: Weight of the squared error of the predicted advantage.
 
     Value:
-        vf_coef: Weight of the value loss, half a squared error, in the value network's own phase.
+        vf_coef: Weight of the value loss (half the squared error), in the phase of the value network.
     """
 
     e_pi: int = static(1, between(1, 2**16))
@@ -262,7 +262,7 @@ class DAACConfig(OnPolicyConfig):
 
     @property
     def arch(self) -> str:
-        """Return the architecture: two networks."""
+        """Return the network architecture: `separate`."""
         return "separate"
 
     def cross_field_errors(self) -> list[Problem]:
@@ -282,6 +282,6 @@ ALGORITHMS: dict[str, type[OnPolicyConfig]] = {"ppo": PPOConfig, "ppg": PPGConfi
 
 
 def algorithm_of(cfg: Config) -> str:
-    """Return the name of a config's algorithm, as on the command line; a subclass has that of its base."""
+    """Return the name of a config's algorithm, as on the command line. A subclass has the name of its base class."""
     names = {cls: name for name, cls in ALGORITHMS.items()}
     return next(names[cls] for cls in type(cfg).__mro__ if cls in names)

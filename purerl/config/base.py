@@ -1,4 +1,4 @@
-"""The fields that the configs of all algorithms share. `purerl.config.fields` explains how configs work."""
+"""Config fields shared by all algorithms. `purerl.config.fields` explains how configs work."""
 
 import dataclasses
 import math
@@ -38,8 +38,8 @@ from purerl.core.types import Environment
 class RNDConfig(Config):
     """Random Network Distillation (Burda et al. 2019, arXiv:1810.12894): rewards for novel observations.
 
-    The bonus of a step is the error of a trained network that predicts a random one, on the observation it led to. It is a stream
-    of rewards with its own value and discount, which does not end with an episode.
+    The bonus of a step is the error of a trained network that predicts the output of a random network for the observation after
+    the step. Bonuses are a second reward stream, with its own value and discount, that does not end with an episode.
 
     Example:
         >>> cfg = purerl.PPOConfig(rnd=purerl.RNDConfig(int_coef=0.5))
@@ -50,13 +50,13 @@ class RNDConfig(Config):
         int_coef: Weight of the intrinsic advantage.
         ext_coef: Weight of the extrinsic advantage. 0 trains without the environment's rewards.
         gamma_int: Discount factor of intrinsic rewards.
-        predictor_fraction: Share of the steps that the predictor learns from, drawn for each rollout.
-        lr_scale: The learning rate of the predictor is this many times `lr`.
-        obs_clip: Bound of a standardised observation, the input of both networks.
-        init_steps: Environment steps of random actions before the first update, not counted in `total_timesteps`, that the
-          observation statistics start from; rounded up to whole rollouts.
-        features: Outputs of both networks.
-        hidden: Widths of their hidden layers; the predictor has two further layers of the last width.
+        predictor_fraction: Fraction of steps that train the predictor, drawn for each rollout.
+        lr_scale: Learning rate of the predictor, as a multiple of `lr`.
+        obs_clip: Bound of standardised observations, the input of both networks.
+        init_steps: Environment steps with random actions before the first update, to initialise the observation statistics.
+          Rounded up to whole rollouts, and not counted in `total_timesteps`.
+        features: Output size of both networks.
+        hidden: Widths of the hidden layers of both networks. The predictor has two more layers of the last width.
     """
 
     int_coef: float = leaf(1.0, finite(0))
@@ -80,138 +80,137 @@ BOX = Need("actions in a Box", lambda cfg, space: isinstance(space, Box))
 
 @configclass
 class OnPolicyConfig(Config):
-    """The config of all algorithms: environments, rollouts, advantages, losses, optimizers, networks.
+    """Config fields of all algorithms: environments, rollouts, advantages, losses, optimizers, networks.
 
-    The defaults are those of "The 37 Implementation Details of Proximal Policy Optimization" (Huang et al. 2022) for
-    classic control. Where the right value depends on the actions, the default is `auto`: one value for continuous
-    actions (a Box), another for discrete ones. Floats, but for counts of steps, and `env_params` can be swept by `jax.vmap`;
-    all other fields are static.
+    Defaults are those of "The 37 Implementation Details of Proximal Policy Optimization" (Huang et al. 2022) for classic control.
+    If the right value depends on the action space, the default is `auto`: one value for continuous actions (a Box), another for
+    discrete actions. `jax.vmap` can sweep `env_params` and all floats except counts of steps; all other fields are static.
 
     Environment:
-        env: The id of a gymnax environment: CartPole-v1, Pendulum-v1, Breakout-MinAtar, DeepSea-bsuite, ...; or one of another
-          suite: brax/ant, craftax/Craftax-Classic-Symbolic-v1, gymnasium/HalfCheetah-v5, jumanji/Snake-v1,
+        env: Environment id. Of gymnax: CartPole-v1, Pendulum-v1, Breakout-MinAtar, DeepSea-bsuite, ... Of other suites:
+          brax/ant, craftax/Craftax-Classic-Symbolic-v1, gymnasium/HalfCheetah-v5, jumanji/Snake-v1,
           navix/Navix-DoorKey-5x5-v0, pgx/minatar-breakout, playground/CartpoleBalance, xminigrid/MiniGrid-DoorKey-5x5.
-        env_kwargs: Arguments of its constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
-        env_params: Overrides of its parameters by name: `{"max_steps_in_episode": 200}`. They can be swept.
-        action_mask: The entry of a dict of observations that marks the valid actions with 1, or True, and the others with 0; ""
-          for none. `auto`: the suite's, and of your own environments the entry `action_mask`, if there is one.
+        env_kwargs: Arguments of the environment's constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
+        env_params: Overrides of environment parameters by name: `{"max_steps_in_episode": 200}`. Overrides can be swept.
+        action_mask: The entry of a dict of observations that marks valid actions with 1, or True, and invalid actions with 0; ""
+          for none. `auto`: the suite's entry; for custom environments the entry `action_mask`, if there is one.
         num_levels: Training episodes begin in one of this many levels: layouts, maps, rule sets, whatever a reset draws.
-          Evaluation begins in others, so that the two scores show how far what was learnt carries over. 0: episodes begin in any.
-        critic_obs: The entry of a dict of observations that only the value network sees; "" for none: the policy sees all.
-          `auto`: the suite's, as `privileged_state` in MuJoCo Playground.
-        info: Entries of the environment's info, numbers, that are averaged over all steps in the metrics, and summed over
-          evaluated episodes.
-        episode_info: Entries of its info, numbers or vectors, that are read at the last step of each episode: success,
-          achievements. The metrics have their means over episodes, of a vector each entry's.
+          Evaluation uses other levels, so that the difference of the two scores measures generalisation. 0: any level.
+        critic_obs: The entry of a dict of observations that only the value network sees; "" if the policy sees all entries.
+          `auto`: the suite's entry, such as `privileged_state` in MuJoCo Playground.
+        info: Numeric entries of the environment's info. The metrics average each entry over all steps, and evaluations sum each
+          entry over an episode.
+        episode_info: Entries of the environment's info, numbers or vectors, read at the last step of each episode, such as
+          success or achievements. The metrics average each entry over episodes, a vector elementwise.
 
     Rollout:
-        total_timesteps: Environment steps over all environments, rounded up to whole updates; `Train.plan` shows by how much.
-        num_envs: Environments that run in parallel.
-        num_steps: Steps of each environment between two updates.
-        truncation: The value that bootstraps an episode cut short by a time limit. `final_obs`, of the observation before the
-          reset, is right where the limit is no part of the task (Stable-Baselines3). 0 (`zero`) counts nothing after the limit,
-          which is right where it belongs to the task and the observation shows the time left; CleanRL, purejaxrl, rejax and rlib
-          always take it. The others are what other systems do: of the step's own observation (`current_obs`: rsl_rl, skrl 1.4),
-          of the next episode's first one (`ignore`: skrl 2.0).
+        total_timesteps: Environment steps over all environments, rounded up to whole updates; `Train.plan` shows the added steps.
+        num_envs: Number of parallel environments.
+        num_steps: Steps of each environment per update.
+        truncation: The bootstrap value of an episode that a time limit cuts short. `final_obs`: the value of the observation
+          before the reset, right if the limit is not part of the task (Stable-Baselines3). `zero`: 0, right if the limit is part
+          of the task and the observation shows the remaining time (always in CleanRL, purejaxrl, rejax and rlib). Other
+          systems use `current_obs`, the value of the step's own observation (rsl_rl, skrl 1.4), or `ignore`, the
+          value of the next episode's first observation (skrl 2.0).
         warmup_steps: Environment steps with uniformly random actions at the start, rounded up to whole updates.
         learning_starts: Environment steps before the first gradient step, rounded up to whole updates. Linear schedules count
-          these updates too; a `polynomial` one begins with the first gradient step.
+          these updates too; a `polynomial` schedule begins with the first gradient step.
 
     Optimisation:
-        num_minibatches: Gradient steps in each epoch. It must divide `num_envs * num_steps`.
-        minibatches: What stays together in a minibatch: nothing (`flat`), the whole rollout of an environment (`env`), one time
-          step of all environments (`time`), or `auto`: whole sequences with a memory, nothing without one.
+        num_minibatches: Minibatches, and so gradient steps, in each epoch. The number must divide `num_envs * num_steps`.
+        minibatches: Steps that stay together in a minibatch: none (`flat`), the whole rollout of an environment (`env`), one time
+          step of all environments (`time`), or `auto`: whole sequences for recurrent networks, none for others.
         lr: Learning rate at the first update.
-        lr_final: Learning rate that a `linear` or `polynomial` schedule ends at.
+        lr_final: Final learning rate of a `linear` or `polynomial` schedule.
         lr_schedule: `linear` in the number of updates (at update i of n: `lr + (lr_final - lr) * i / n`), `constant`,
           `polynomial` in gradient steps (at step s: `(lr - lr_final) * (1 - s / decay_steps)**lr_power + lr_final`), or
-          `kl_adaptive`: divided by `lr_kl_factor` where the policy moved too far, multiplied where it moved too little.
+          `kl_adaptive`: divided by `lr_kl_factor` if the policy moved too far, multiplied if the policy moved too little.
         lr_power: Exponent of the polynomial schedule; with 0 the rate is constant.
-        decay_steps: Gradient steps after which the polynomial schedule is at `lr_final`. 0 means the whole run.
-        desired_kl: The divergence KL(old || new), in nats, that `kl_adaptive` and an adaptive `kl_penalty` aim at.
-        lr_kl_tolerance: The policy moved too far above `desired_kl * lr_kl_tolerance`, too little below `desired_kl /
-          lr_kl_tolerance`.
+        decay_steps: Gradient steps until the polynomial schedule reaches `lr_final`. 0 means the whole run.
+        desired_kl: Target of KL(old || new), in nats, for `kl_adaptive` and for an adaptive `kl_penalty`.
+        lr_kl_tolerance: `kl_adaptive` lowers the rate if the KL divergence is above `desired_kl * lr_kl_tolerance`, and raises
+          the rate if the divergence is below `desired_kl / lr_kl_tolerance`.
         lr_kl_factor: Factor by which `kl_adaptive` changes the learning rate.
-        lr_kl_every: `kl_adaptive` follows the KL divergence of each `minibatch`, before its step (rsl_rl, UniLab), or the mean
-          over an `epoch`, after it (skrl).
+        lr_kl_every: The KL divergence that `kl_adaptive` follows: of each `minibatch`, before its gradient step (rsl_rl, UniLab),
+          or the mean over an `epoch`, after the epoch (skrl).
         lr_min: Lowest learning rate of `kl_adaptive`.
         lr_max: Highest learning rate of `kl_adaptive`.
-        critic_lr_scale: The learning rate of the value network is this many times `lr`.
+        critic_lr_scale: Learning rate of the value network, as a multiple of `lr`.
         optimizer: `adam`, `adamw`, `rmsprop` or `sgd`.
-        adam_eps: Epsilon of adam, adamw and rmsprop. That of rmsprop, whose decay is 0.99, is added inside the root, as in
-          TensorFlow: 1e-5 acts as 3e-3 does outside it.
+        adam_eps: Epsilon of adam, adamw and rmsprop. In rmsprop (decay 0.99), epsilon is added inside the root, as in TensorFlow:
+          1e-5 acts like 3e-3 outside the root.
         weight_decay: Weight decay of adamw.
-        max_grad_norm: Gradients are scaled down to this norm. inf disables it.
-        grad_clip: The norm is taken over all networks (`joint`) or over each network (`per_network`).
+        max_grad_norm: Maximum norm of gradients; larger gradients are scaled down. inf disables clipping.
+        grad_clip: Gradients are clipped by the norm over all networks (`joint`) or over each network (`per_network`).
 
     Policy loss:
-        clip_eps: The ratio of new to old probability is clipped to `1 +- clip_eps`. inf disables it.
+        clip_eps: The ratio of new to old probability is clipped to `1 +- clip_eps`. inf disables clipping.
         clip_eps_final: Final value of a `linear` schedule of `clip_eps`.
         clip_schedule: Schedule of `clip_eps`: `constant`, or `linear` in the number of updates.
-        advantage_norm: Advantages are standardised over each `minibatch`, over the `batch`, or `none`.
-        ent_coef: Weight of the entropy bonus. `auto`: 0 for actions in a Box, else 0.01.
+        advantage_norm: Advantages are standardised over each `minibatch`, over the `batch`, or not at all (`none`).
+        ent_coef: Weight of the entropy bonus. `auto`: 0 for continuous actions, 0.01 for discrete actions.
         ent_coef_final: Final value of a `linear` schedule of `ent_coef`.
         ent_schedule: Schedule of `ent_coef`: `constant`, or `linear` in the number of updates.
-        target_kl: Learning stops at a minibatch whose approximate KL divergence (`approx_kl`) is above this. inf disables it.
-        kl_stop: Learning stops for the rest of the `update`, in all epochs, or of the `epoch` (skrl).
-        kl_penalty: Adds `kl_coef` times KL(old || new) of the policies to the loss: `none`, `fixed`, or
-          `adaptive`: times `kl_coef_raise` after an update with a KL above `desired_kl * kl_coef_tolerance`, times
-          `kl_coef_lower` below `desired_kl / kl_coef_tolerance` (the paper's section 4; there without a clip: `clip_eps = inf`).
-        kl_coef: Weight of the KL penalty; of `adaptive` the initial one.
+        target_kl: Learning stops at a minibatch with an approximate KL divergence (`approx_kl`) above this value. inf: never.
+        kl_stop: The stop at `target_kl` lasts for the rest of the `update`, in all epochs, or of the `epoch` (skrl).
+        kl_penalty: Adds `kl_coef` times KL(old || new) of the policies to the loss: `none`, `fixed`, or `adaptive`. An adaptive
+          `kl_coef` is multiplied by `kl_coef_raise` after an update with a KL above `desired_kl * kl_coef_tolerance`, and by
+          `kl_coef_lower` below `desired_kl / kl_coef_tolerance` (section 4 of the PPO paper, with `clip_eps = inf`).
+        kl_coef: Weight of the KL penalty; the initial weight if `kl_penalty` is `adaptive`.
         kl_coef_tolerance: Tolerance of an adaptive penalty around `desired_kl`: 1.5 in the paper, 2 in RLlib.
-        kl_coef_raise: Factor of the weight after an update that moved too far: 2 in the paper, 1.5 in RLlib.
-        kl_coef_lower: Factor of the weight after an update that moved too little.
+        kl_coef_raise: Factor of the weight after an update that moved the policy too far: 2 in the paper, 1.5 in RLlib.
+        kl_coef_lower: Factor of the weight after an update that moved the policy too little.
 
     Value:
         gamma: Discount factor.
         gae_lambda: Lambda of `gae` and `td_lambda`: 0 has the most bias, 1 the most variance.
         estimator: Estimator of advantages and value targets: `gae`, `n_step` or `td_lambda`.
-        return_steps: Number of rewards in each return of `n_step`. 0 means all to the end of the rollout.
-        vf_coef: Weight of the value loss, which is half a squared error.
+        return_steps: Number of rewards in each return of `n_step`. 0 means all rewards to the end of the rollout.
+        vf_coef: Weight of the value loss (half the squared error).
         value_clip: Clipping of the value loss: `max` takes the larger of the clipped and the unclipped error, `replace` the
-          clipped one, `none` the unclipped one.
-        value_clip_eps: Range of the value clip, in the units of the network's values: of return, or standardised.
+          clipped error, `none` the unclipped error.
+        value_clip_eps: Range of the value clip, in the units of the network's values: returns, or standardised returns.
 
     Statistics:
-        normalize_obs: Observations are standardised by running statistics. `auto`: for actions in a Box.
-        obs_clip: Bound of a standardised observation.
-        normalize_reward: Rewards are divided by the running standard deviation of the discounted return, and not centred.
-          `auto`: for actions in a Box.
-        reward_clip: Bound of a scaled reward. inf disables it. `auto`: 10 for actions in a Box, else inf.
+        normalize_obs: Observations are standardised by running statistics. `auto`: True for continuous actions.
+        obs_clip: Bound of standardised observations.
+        normalize_reward: Rewards are divided by the running standard deviation of the discounted return, without centring.
+          `auto`: True for continuous actions.
+        reward_clip: Bound of scaled rewards. inf disables clipping. `auto`: 10 for continuous actions, inf for discrete actions.
         normalize_value: The network's values are standardised by running statistics of the value targets.
 
     Network:
         torso: `mlp`, `cnn` (MinAtar-sized images), `nature_cnn` (84 x 84 images; with `hidden=(512,)`), or `auto`: `cnn` or
-          `nature_cnn` for images (height, width, channels), by their size, and `mlp` for others.
-        hidden: Widths of the hidden layers; for images of those after the convolutions.
+          `nature_cnn` by the size of images (height, width, channels), and `mlp` for other observations.
+        hidden: Widths of the hidden layers; for images, of the layers after the convolutions.
         activation: Activation function: `tanh`, `relu`, `swish`, `gelu` or `elu`.
         init: Weight initialisation: `orthogonal`, `xavier_uniform`, `xavier_normal` or `lecun`.
-        compute_dtype: Torsos and memories compute in `float32` or `bfloat16`; all that is kept, heads and losses are float32.
-        matmul_precision: Of float32 products of matrices, the environment's among them: `default` is JAX's own, which on a recent
-          GPU rounds to TF32 (10 bits), `high`, or `highest`, which is float32. Simulated physics may need `highest`.
-        log_std_init: Logarithm of the initial standard deviation of a Box action. In units of the bounds, which are -1 and 1 to
-          the built-in policy. A dimension without two finite bounds has the unit of the environment, and
-          `tanh` the unit before the tanh.
-        action_distribution: Distribution of a Box action: `gaussian`, clipped to the bounds, or `tanh`, squashed between them.
-          `auto` is gaussian.
+        compute_dtype: Dtype of torsos and recurrent layers: `float32` or `bfloat16`. Stored arrays, heads and losses are float32.
+        matmul_precision: Precision of float32 matrix products, also in the environment: `default` is JAX's default, which on a
+          recent GPU rounds to TF32 (10 bits), `high`, or `highest`, which is float32. Simulated physics may need `highest`.
+        log_std_init: Logarithm of the initial standard deviation of continuous actions, in units of the bounds, which are -1 and
+          1 to the built-in policy. A dimension without two finite bounds has the unit of the environment, and `tanh` the unit
+          before the tanh.
+        action_distribution: Distribution of continuous actions: `gaussian`, clipped to the bounds, or `tanh`, squashed between
+          the bounds. `auto` is gaussian.
 
     Memory:
-        memory: `gru`, `lstm` or `min_gru` (a linear recurrence, computed in parallel over a sequence) behind the torso, or
-          `none`. Policy and value have one each, or share one, depending on `arch`.
+        memory: Recurrent layers behind the torso: `gru`, `lstm` or `min_gru` (a linear recurrence, computed in parallel over a
+          sequence), or `none`. Policy and value have separate or shared recurrent layers, depending on `arch`.
         memory_size: Width of the recurrent layers.
         memory_layers: Number of recurrent layers.
-        memory_inputs: Further inputs of the memory: `("action", "reward")` of the previous step, or one of them.
-        sequence_length: Steps of a training sequence of a network with a memory. It must divide `num_steps`. 0 means `num_steps`.
+        memory_inputs: Further inputs of the recurrent layers: `("action", "reward")` of the previous step, or one of the two.
+        sequence_length: Steps of a training sequence of a recurrent network, a divisor of `num_steps`. 0 means `num_steps`.
 
     Curiosity:
-        rnd: Intrinsic rewards by random network distillation, an `RNDConfig`; None for none.
+        rnd: Intrinsic rewards by random network distillation: an `RNDConfig`, or None to disable them.
 
     Run:
-        nonfinite: Numbers that are NaN or infinite. `ignore` trains with them. `reset` resets an environment whose observation
-          or reward is not finite, or beyond 1e18: the step is terminal, with a reward of 0, and such an `info` is left out of its
-          mean; the metrics `nonfinite_resets` and `nonfinite/...` count them. `freeze` skips and counts an update that would make
-          a parameter NaN or infinite, for that seed alone.
-        metrics_every: Updates in one row of metrics. Larger values save memory in very long runs.
+        nonfinite: Handling of NaN and infinite numbers. `ignore` trains with them. `reset` resets an environment whose
+          observation or reward is not finite, or beyond 1e18: the step is terminal, with a reward of 0, and a nonfinite `info` is
+          left out of its mean; the metrics `nonfinite_resets` and `nonfinite/...` count these steps. `freeze` skips and counts an
+          update that would make a parameter NaN or infinite, for that seed alone.
+        metrics_every: Updates per record of metrics. Larger values save memory in very long runs.
     """
 
     env: str = static("CartPole-v1")
@@ -283,7 +282,7 @@ class OnPolicyConfig(Config):
     memory_layers: int = static(1, between(1, 64), MEMORY)
     memory_inputs: tuple = static((), some_of("action", "reward"), MEMORY)
     sequence_length: int = static(0, at_least(0))
-    log_std_init: float = leaf(0.0, between(-20, 20), BOX)  # where `DiagGaussian` has a gradient
+    log_std_init: float = leaf(0.0, between(-20, 20), BOX)  # the range in which `DiagGaussian` has a gradient
     action_distribution: str = static("auto", one_of("auto", "gaussian", "tanh"), BOX)
     action_mask: str = static("auto")
     num_levels: int = static(0, between(0, 2**31 - 1))
@@ -302,7 +301,7 @@ class OnPolicyConfig(Config):
         """Return the config of intrinsic rewards.
 
         Raises:
-            ValueError: there are none.
+            ValueError: `rnd` is None.
         """
         if self.rnd is None:
             raise ValueError("the config has no intrinsic rewards: rnd is None")
@@ -310,67 +309,67 @@ class OnPolicyConfig(Config):
 
     @property
     def arch(self) -> str:
-        """Return which torsos there are: a field or a property of each algorithm's config."""
+        """Return the network architecture: a field or a property of each algorithm's config."""
         raise NotImplementedError
 
     @property
     def policy_epochs(self) -> int:
-        """Return the epochs of the policy over a rollout: a property of each algorithm's config."""
+        """Return the number of policy epochs over a rollout: a property of each algorithm's config."""
         raise NotImplementedError
 
     @property
     def streams(self) -> int:
-        """Return the number of reward streams, each with its own value."""
+        """Return the number of reward streams. Each stream has its own value."""
         return 1 if self.rnd is None else 2
 
     @property
     def keeps_next_obs(self) -> bool:
-        """Return True if a rollout has the observations that its steps led to."""
+        """Return True if a rollout stores the observation after each step."""
         return self.streams > 1
 
     @property
     def batch_size(self) -> int:
-        """Return the environment steps of one update."""
+        """Return the number of environment steps per update."""
         return self.num_envs * self.num_steps
 
     @property
     def columns(self) -> int:
-        """Return the environments in a batch: those of each rollout."""
+        """Return the number of environments in a batch, summed over the rollouts of the batch."""
         return self.num_envs
 
     @property
     def training_size(self) -> int:
-        """Return the environment steps of a batch."""
+        """Return the number of environment steps in a batch."""
         return self.columns * self.num_steps
 
     @property
     def minibatch_size(self) -> int:
-        """Return the environment steps of one gradient step."""
+        """Return the number of environment steps per gradient step."""
         return self.training_size // self.num_minibatches
 
     @property
     def skipped_updates(self) -> int:
-        """Return the updates before the first that learns."""
+        """Return the number of updates before the first gradient step."""
         return -(-int(self.learning_starts) // self.batch_size)
 
     @property
     def training_length(self) -> int:
-        """Return the steps of a training sequence of a recurrent network."""
+        """Return the number of steps in a training sequence of a recurrent network."""
         return self.sequence_length or self.num_steps
 
     @property
     def num_updates(self) -> int:
-        """Return the updates of the whole run, rounded up."""
+        """Return the number of updates of the whole run, rounded up."""
         return -(-int(self.total_timesteps) // self.batch_size)
 
     @property
     def keeps(self) -> dict[str, str]:
-        """Return the entries of `TrainState.extra` that may be large, by the field that their size depends on."""
+        """Return the large entries of `TrainState.extra`: a dict from the field that sets the size to the name of the entry."""
         return {}
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Return the further heads of the network, on the features of the policy."""
+        """Return the names of further heads on the features of the policy."""
         return ()
 
     def cross_field_errors(self) -> list[Problem]:
@@ -397,10 +396,10 @@ class OnPolicyConfig(Config):
         return found
 
     def minibatch_problems(self, recurrent: bool = False) -> list[Problem]:
-        """Return the problem of a number of minibatches that cannot be equal shares of a batch.
+        """Return a problem if the minibatches cannot be equal shares of a batch.
 
         Args:
-            recurrent: Require whole sequences. Without it, proposals leave sequences whole if `memory` asks for one.
+            recurrent: Require whole sequences. If False, proposed values keep sequences whole only if `memory` is set.
         """
         rule, units = self._minibatch_units(recurrent)
         if units % self.num_minibatches == 0:
@@ -409,7 +408,7 @@ class OnPolicyConfig(Config):
         return [Problem("num_minibatches", self.num_minibatches, hint + (self._shorter_sequences() if recurrent else ""))]
 
     def _minibatch_units(self, recurrent: bool) -> tuple[str, int]:
-        """Return the number that `num_minibatches` must divide, with a text that says so."""
+        """Return the divisibility rule for `num_minibatches` as text, and the number that `num_minibatches` must divide."""
         replay = " * replay" if self.columns > self.num_envs else ""
         if recurrent:
             units = self.training_size // self.training_length
@@ -427,11 +426,11 @@ class OnPolicyConfig(Config):
         return neighbours(self.num_minibatches, filter(self._can_standardise, choices))
 
     def _can_standardise(self, num_minibatches: int) -> bool:
-        """Return False if minibatches are single steps whose advantages are to be standardised."""
+        """Return False if minibatches are single steps whose advantages would be standardised."""
         return self.advantage_norm != "minibatch" or num_minibatches < self.training_size or self.training_size == 1
 
     def _shorter_sequences(self) -> str:
-        """Return a hint with the longest sequences of which `num_minibatches` can be made, or ""."""
+        """Return a hint with the largest `sequence_length` that allows `num_minibatches`, or ""."""
         fits = lambda length: self.training_size // length % self.num_minibatches == 0
         lengths = [length for length in divisors(self.num_steps) if fits(length)] if self.minibatches == "auto" else []
         return f", or sequence_length = {lengths[-1]}" if lengths and self._can_standardise(self.num_minibatches) else ""
@@ -444,10 +443,10 @@ class OnPolicyConfig(Config):
         return [Problem("num_minibatches", self.num_minibatches, hint)]
 
     def resolved(self, env: Environment) -> Self:
-        """Return the config with the values that suit an environment's actions in place of `auto`."""
+        """Return the config with each `auto` replaced by the value that suits the environment."""
         box = isinstance(env.action_space, Box)
         entries = entries_of(env.observation_space).values()
-        quantities = not all(map(is_index, entries))  # an index is none
+        quantities = not all(map(is_index, entries))  # nothing can be normalised if all observations are categorical
         auto = {"normalize_obs": box and quantities, "normalize_reward": box}
         auto |= {"action_mask": env.action_mask, "critic_obs": env.critic_obs}
         static = {name: value for name, value in auto.items() if getattr(self, name) == "auto"}
@@ -457,19 +456,19 @@ class OnPolicyConfig(Config):
 
     @property
     def follows_progress(self) -> tuple[str, ...]:
-        """Return the schedules that depend on `total_timesteps`."""
+        """Return the names of the schedules that depend on `total_timesteps`."""
         rate = self.lr_schedule == "linear" or (self.lr_schedule == "polynomial" and not self.decay_steps)
         linear = [name for name in ("clip_schedule", "ent_schedule") if getattr(self, name) == "linear"]
         return (*(("lr_schedule",) if rate else ()), *linear)
 
     @property
     def learns_from_others(self) -> Any:
-        """Return True if an update may learn from data of an older policy; traced, where that depends on a float that is."""
+        """Return True if an update may learn from data of an older policy. Traced if the answer depends on a traced float."""
         return False
 
     @property
     def measures_kl(self) -> bool:
-        """Return True if the exact KL divergence of the old from the new policy is computed."""
+        """Return True if the exact KL(old || new) of the policies is computed."""
         return self.lr_schedule == "kl_adaptive" or self.kl_penalty != "none"
 
     def warnings_of(self) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""The documentation of the fields of a config, in groups: read from docstrings, and joined over a class and its bases."""
+"""Documentation of config fields, in groups: parsed from docstrings, and joined over a class and its bases."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from purerl.config.rules import AUTO
 
 
 class FieldDoc(NamedTuple):
-    """The text of a field, and the group it is shown in."""
+    """The text of a field, and the group that shows the field."""
 
     group: str
     text: str
@@ -33,7 +33,7 @@ GROUPS = (
 
 
 def parse_docs(doc: str) -> tuple[str, dict[str, FieldDoc]]:
-    """Return a docstring's text above its groups, and what they say of each field."""
+    """Return the text of a docstring above its groups, and the documentation of each field."""
     summary, *sections = re.split(rf"^({'|'.join(GROUPS)}):$", doc, flags=re.MULTILINE)
     docs = {}
     for group, entries in zip(sections[::2], sections[1::2], strict=True):
@@ -52,7 +52,7 @@ def documented(cls: type) -> list[str]:
     return sections
 
 
-@functools.cache  # classes share most of their fields, and this is what takes time
+@functools.cache  # classes share most of their fields, and wrapping text is slow
 def _filled(name: str, default: str, text: str) -> str:
     return textwrap.fill(f"- `{name}` (`{default}`): {text}", 120, initial_indent="    ", subsequent_indent="      ")
 
@@ -63,6 +63,6 @@ def default_of(field: dataclasses.Field) -> Any:
 
 
 def shown(field: dataclasses.Field, value: Any) -> Any:
-    """Return a field's value as a reader writes it."""
+    """Return a field's value as users write it, with "auto" for `AUTO`."""
     is_auto = field.metadata["rule"].auto and isinstance(value, int | float | np.number) and value == AUTO
     return "auto" if is_auto else value

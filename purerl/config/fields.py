@@ -1,11 +1,11 @@
 """Configs: fields with rules, and JSON.
 
-Configs are frozen PyTrees. Their floats are leaves and all else is static. A sweep is therefore a config with batched leaves,
-made and consumed by `jax.vmap`, and the floats of a config that is an argument of a jitted function change without recompiling.
-"Off" for a float is a value (`max_grad_norm=inf`), never None, so that on and off share one tree structure.
+Configs are frozen PyTrees: floats are leaves, and all other fields are static. A sweep is a config with batched leaves, which
+`jax.vmap` makes and consumes. If a config is an argument of a jitted function, changed floats do not recompile the function. A
+disabled float has a value (`max_grad_norm=inf`), never None, so that enabled and disabled share one tree structure.
 
-Values are not checked when a config is built, only names, since JAX rebuilds configs around tracers: `make_train` checks them,
-and `validate` those of a sweep.
+Building a config checks names only, not values, since JAX rebuilds configs around tracers. `make_train` checks the values of a
+config, and `validate` checks those of a sweep.
 """
 
 import dataclasses
@@ -30,12 +30,12 @@ from purerl.core.errors import ConfigError, Problem, raise_if_any
 
 
 def leaf(default: float, rule: Rule = ANY, needs: Need | None = None) -> Any:
-    """Return a float field, a leaf of the config's PyTree: it can be swept.
+    """Return a float field: a leaf of the config's PyTree, which can be swept.
 
     Args:
-        default: its default.
-        rule: what a value must be; see `purerl.config.rules`.
-        needs: what another field must be for this one to have an effect.
+        default: the default value.
+        rule: the rule for valid values; see `purerl.config.rules`.
+        needs: the condition on another field under which this field has an effect.
 
     Example:
         >>> from purerl.config.rules import between
@@ -52,7 +52,7 @@ def leaf(default: float, rule: Rule = ANY, needs: Need | None = None) -> Any:
 
 
 def static(default: Any, rule: Rule = ANY, needs: Need | None = None) -> Any:
-    """Return a static field: not traced, compared by value, and hashed. Arguments as those of `leaf`.
+    """Return a static field: not traced, compared by value, and hashed. The arguments are those of `leaf`.
 
     Example:
         >>> @purerl.configclass
@@ -65,19 +65,19 @@ def static(default: Any, rule: Rule = ANY, needs: Need | None = None) -> Any:
 
 
 def nested(kind: type) -> Any:
-    """Return a field that is a config of this class, or None."""
+    """Return a field that holds a config of the class `kind`, or None."""
     return dataclasses.field(default=None, metadata={"rule": ANY, "nested": kind})
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def configclass(cls: type) -> type:
-    """Make a class of `leaf` and `static` fields, a subclass of another config's, a config: a frozen dataclass and a PyTree.
+    """Turn a subclass of a config, with `leaf` and `static` fields, into a config class: a frozen dataclass and a PyTree.
 
-    Its fields join those of its base in JSON, sweeps, checks, flags and help. The docstring of the class may document them in
+    The new fields join the base's fields in JSON, sweeps, checks, flags and help. The class docstring may document fields in
     sections: Environment, Rollout, Optimisation, Policy loss, Value, Statistics, Network, Memory, Curiosity, Run.
 
     Raises:
-        ConfigError: the class extends no config's, or a field is neither `leaf` nor `static`, or has no type.
+        ConfigError: the class does not extend a config, or a field is neither `leaf` nor `static`, or has no type.
 
     Example:
         >>> @purerl.configclass
@@ -89,19 +89,19 @@ def configclass(cls: type) -> type:
     """
     if not issubclass(cls, Config):
         raise ConfigError([Problem("configclass", cls.__name__, "must extend the class of a config, such as purerl.PPOConfig")])
-    cls.__hash__ = Config.__hash__  # what a dataclass would make of it cannot hash a dict
+    cls.__hash__ = Config.__hash__  # a dataclass's own hash fails on dicts
     notes = vars(cls).get("__annotations__", {})
     bare = [name for name, x in vars(cls).items() if isinstance(x, dataclasses.Field) and name not in notes]
     raise_if_any([Problem(f"{cls.__name__}.{name}", "without a type", f"write {name}: float = ...") for name in bare])
     try:
         made = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
-    except (TypeError, ValueError) as error:  # a default that may be changed, such as a list
+    except (TypeError, ValueError) as error:  # a mutable default, such as a list
         raise ConfigError([Problem("configclass", cls.__name__, str(error))]) from error
     hint = "must be purerl.leaf(default), a float that can be swept, or purerl.static(default)"
     plain = [field for field in dataclasses.fields(made) if "rule" not in field.metadata]
     raise_if_any([Problem(f"{cls.__name__}.{field.name}", field.default, hint) for field in plain])
     for field in dataclasses.fields(made):
-        if isinstance(field.type, str):  # of a module with `from __future__ import annotations`
+        if isinstance(field.type, str):  # the module has `from __future__ import annotations`
             field.type = typing.get_type_hints(made)[field.name]
         if type(field.default) is float and not field.metadata.get("static"):
             field.type = float
@@ -115,7 +115,7 @@ def configclass(cls: type) -> type:
 
 
 def _with_hints(init: Callable) -> Callable:
-    """Return a constructor that refuses unknown names with what they may have meant."""
+    """Return a constructor that refuses unknown names and suggests similar ones."""
 
     @functools.wraps(init)
     def checked(self, *args, **values):
@@ -126,7 +126,7 @@ def _with_hints(init: Callable) -> Callable:
 
 
 def count(default: int, rule: Rule, needs: Need | None = None) -> Any:
-    """Return a static integer that may also be written as a float: `1e6`."""
+    """Return a static integer field that also accepts whole floats, such as `1e6`."""
     return dataclasses.field(default=default, metadata={"rule": rule, "needs": needs, "static": True, "whole_float": True})
 
 
@@ -137,7 +137,7 @@ class Config:
     field_docs: ClassVar[dict[str, FieldDoc]] = {}
 
     def __post_init__(self) -> None:
-        # Numbers of NumPy would overflow where Python's do not, and are no JSON. Leaves are JAX's, which rebuilds configs.
+        # NumPy scalars overflow where Python numbers do not, and are not JSON. Leaves belong to JAX, which rebuilds configs.
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.metadata.get("static") and isinstance(value, np.generic):
@@ -154,34 +154,34 @@ class Config:
         return hash((type(self), *(frozenset(x.items()) if isinstance(x, dict) else x for x in values)))
 
     def replace(self, **changes) -> Self:
-        """Return the config with other values.
+        """Return a copy of the config with other values.
 
         Raises:
-            ConfigError: a name that is no field, with the nearest that is.
+            ConfigError: a name is not a field; the message suggests the nearest field.
         """
         self._refuse_unknown(changes)
         return dataclasses.replace(self, **changes)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Return the config with these values and defaults elsewhere.
+        """Return a config with these values, and defaults for all other fields.
 
         Raises:
-            ConfigError: a name that is no field, with the nearest that is.
+            ConfigError: a name is not a field; the message suggests the nearest field.
         """
         cls._refuse_unknown(values)
         return cls(**values)
 
     def to_json(self) -> str:
-        """Return the config as JSON text, one field a line; an infinite float is the string "inf". `from_json` reads it back."""
+        """Return the config as JSON for `from_json`, one field per line. An infinite float becomes the string "inf"."""
         return json.dumps(_to_json(self), indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the config that `to_json` wrote; fields left out keep their defaults.
+        """Return the config that `to_json` wrote. Missing fields have their defaults.
 
         Raises:
-            ConfigError: a name that is no field, with the nearest that is.
+            ConfigError: the text is not JSON, or a name is not a field; the message suggests the nearest field.
         """
         try:
             values = json.loads(text)
@@ -198,7 +198,7 @@ class Config:
         for field in dataclasses.fields(cls):
             try:
                 found |= {field.name: _from_json(values[field.name], field)} if field.name in values else {}
-            except ConfigError:  # of a config inside it
+            except ConfigError:  # raised by a nested config
                 raise
             except (TypeError, ValueError):
                 wrong.append(Problem(field.name, values[field.name], "must be a number, or a list of numbers"))
@@ -211,15 +211,15 @@ class Config:
         raise_if_any(unknown_names(names, fields, "field", f"help(purerl.{cls.__name__}) lists all"))
 
     def resolved(self, env: Any) -> Self:
-        """Return the config with a value wherever a field asks for one that follows from other fields or from the environment."""
+        """Return the config with all values filled in that follow from other fields or from the environment."""
         return self
 
     def cross_field_errors(self) -> list[Problem]:
-        """Report problems between fields that are each right by themselves."""
+        """Return the problems between fields that are each valid alone."""
         return []
 
     def warnings_of(self) -> list[Problem]:
-        """List values that can be trained but are hardly meant; `make_train` warns of them."""
+        """Return the values that can be trained but are hardly intended. `make_train` warns about these values."""
         return []
 
 
@@ -239,7 +239,7 @@ def _to_json(value: Any) -> Any:
 
 
 def _auto_to_json(field: dataclasses.Field, value: Any) -> Any:
-    """Return a field's value with "auto" for the number that stands for it."""
+    """Return a field's value with "auto" in place of the number `AUTO`."""
     return [shown(field, x) for x in value] if isinstance(value, list) else shown(field, value)
 
 
@@ -259,25 +259,25 @@ def _tuples(value: Any) -> Any:
 
 
 def is_float_leaf(field: dataclasses.Field) -> bool:
-    """Return True if a field is a leaf with one number, and no parameters of an environment or config of its own."""
+    """Return True if a field is a leaf with a single number, unlike `env_params` or a nested config."""
     return not field.metadata.get("static") and field.type is float
 
 
 def kind_of(field: dataclasses.Field) -> Any:
-    """Return the type of a field's values. That of a count is int, though `5e5` may be written."""
+    """Return the type of a field's values. The type of a count is int, although users may write `5e5`."""
     return int if field.metadata.get("whole_float") else field.type
 
 
 def or_default(value: Any, default: float) -> Any:
-    """Return a leaf's value, or this default where it is `AUTO`, elementwise."""
+    """Return a leaf's value with `default` in place of `AUTO`, elementwise."""
     if isinstance(value, Tracer):
         return jax.numpy.where(value == AUTO, default, value)
-    is_auto = np.asarray(value) == AUTO  # of an array of JAX's too, which would become a tracer inside a trace
+    is_auto = np.asarray(value) == AUTO  # also for JAX arrays, which would become tracers inside a trace
     return np.where(is_auto, np.float32(default), value) if np.ndim(value) else default if is_auto else value
 
 
 def single_precision(cfg: AnyConfig) -> AnyConfig:
-    """Return the config with its float leaves as float32, whatever their width, so that no default width leaks into a program."""
+    """Return the config with its float leaves cast to float32, so that no other float width enters a program."""
     floats = [f.name for f in dataclasses.fields(cfg) if is_float_leaf(f)]
     cast = lambda x: x.astype(np.float32) if isinstance(x, Tracer) else np.float32(x)
     inner = {name: single_precision(part) for name, part in inner_configs(cfg).items()}
@@ -285,5 +285,5 @@ def single_precision(cfg: AnyConfig) -> AnyConfig:
 
 
 def inner_configs(cfg: Config) -> dict[str, Config]:
-    """Return the configs inside a config, by field."""
+    """Return the nested configs of a config, by field."""
     return {f.name: part for f in dataclasses.fields(cfg) if isinstance(part := getattr(cfg, f.name), Config)}

@@ -1,4 +1,4 @@
-"""Names in other systems (`names.csv`), for error messages and the tables of migration."""
+"""Names in other systems (`names.csv`), for error messages and the migration tables."""
 
 import csv
 import functools
@@ -11,20 +11,20 @@ from purerl.core.errors import Problem, nearest
 
 @functools.cache
 def rows() -> tuple[dict[str, str], ...]:
-    """Return the table: `system`, `name` there, `purerl` (where it is here; "" for nowhere), `note`."""
+    """Return the table: `system`, `name` in that system, `purerl` (the name in purerl; "" if there is none), `note`."""
     text = importlib.resources.files("purerl.config").joinpath("names.csv").read_text()
     return tuple(csv.DictReader(text.splitlines()))
 
 
 def unknown_names(given: dict[str, Any], known: Collection[str], what: str, otherwise: str) -> list[Problem]:
-    """Return a problem for each name that is not known, and for each known one that has another meaning in the others' system.
+    """Return a problem for each unknown name, and for each known name with another meaning in the likely system.
 
     Args:
-        given: all names that were given together, with their values. The unknown ones show which system they are from; other
-            systems' meanings are then left out.
-        known: the names that may be given.
-        what: the noun for such a name: "field", "flag".
-        otherwise: the hint for a name that no system has and that resembles no known one.
+        given: all names that were given together, with their values. The unknown names identify the likely system; meanings
+            in other systems are then left out.
+        known: the valid names.
+        what: the noun for a name: "field", "flag".
+        otherwise: the hint for a name that no system has and that resembles no valid name.
     """
     unknown = [name for name in given if name not in known]
     systems = _likely_systems(list(given), unknown)
@@ -40,11 +40,11 @@ def unknown_names(given: dict[str, Any], known: Collection[str], what: str, othe
 
 
 def renamed(name: str, systems: Collection[str] = ()) -> str:
-    """Return a hint for a name of another system, in any case of letters; "" for a name that none has.
+    """Return a hint for a name of another system, in upper or lower case. If no system has the name, return "".
 
     Args:
         name: a field, an argument or a flag, with underscores.
-        systems: those whose meaning is told where they have the name; all of them if empty.
+        systems: if one of these systems has the name, the hint leaves out all other systems.
     """
     found = [row for row in rows() if row["name"].lower() == name.lower()]
     found = [row for row in found if row["system"] in systems] or found
@@ -62,7 +62,7 @@ def renamed(name: str, systems: Collection[str] = ()) -> str:
 
 
 def _likely_systems(names: list[str], unknown: list[str]) -> set[str]:
-    """Return the systems that have the most unknown names, and among these the most names; an empty set if all names are new."""
+    """Return the systems with the most unknown names, and among these with the most names. If all names are new, return none."""
     has = lambda system, wanted: sum((system, name.lower()) in _pairs() for name in wanted)
     score = {system: (has(system, unknown), has(system, names)) for system in {row["system"] for row in rows()}}
     best = max(score.values())
@@ -79,7 +79,7 @@ def _field(place: str) -> str:
 
 
 def _notes(found: list[dict[str, str]], always: bool = False) -> str:
-    """Return what is to be known of these rows, and of which systems they are if there are other meanings."""
+    """Return the notes of these rows. If `always`, name the system of a row even if it has no note."""
     notes = [row["system"] + (f": {row['note']}" if row["note"] else "") for row in found if row["note"] or always]
     return f" ({'; '.join(notes[:4])})" if notes else ""
 

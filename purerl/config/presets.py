@@ -34,7 +34,7 @@ _GRID = PPOConfig(
     total_timesteps=500_000, num_envs=64, num_steps=64, num_minibatches=8, lr=1e-3, hidden=(64,), activation="relu", torso="mlp"
 )
 
-_EPISODES = PPOConfig(  # an episode is a rollout, whose time is observed; what was done and paid is observed too
+_EPISODES = PPOConfig(  # a rollout is one episode; observations show time, previous action and previous reward
     num_envs=64,
     num_steps=100,
     num_minibatches=8,
@@ -60,7 +60,7 @@ PRESETS = {
     "Breakout-MinAtar": _MINATAR.replace(env="Breakout-MinAtar"),
     "DiscountingChain-bsuite": PPOConfig(
         env="DiscountingChain-bsuite",
-        truncation="zero",  # the time is observed, and nothing comes after it
+        truncation="zero",  # the time is observed, and nothing follows the time limit
     ),
     "FrozenLake-misc": PPOConfig(
         env="FrozenLake-misc",
@@ -76,7 +76,7 @@ PRESETS = {
     "GaussianBandit-misc": _BANDITS.replace(
         env="GaussianBandit-misc",
         total_timesteps=4_000_000,
-        num_envs=256,  # what an arm pays differs more from episode to episode than what is won by trying it
+        num_envs=256,  # an arm's pay varies more between episodes than the gain from trying the arm
         num_minibatches=16,
         lr=1e-3,
         value_clip="none",
@@ -101,13 +101,13 @@ PRESETS = {
         num_steps=16,
         lr=3e-3,
         gae_lambda=0.98,
-        ent_coef=0.03,  # every reward is -1 until the top is reached: exploration alone gets there
+        ent_coef=0.03,  # every reward is -1 until the car reaches the top, so only exploration gets there
     ),
     "MountainCarContinuous-v0": _CONTINUOUS.replace(
         env="MountainCarContinuous-v0",
         total_timesteps=1_000_000,
         gamma=0.999,
-        log_std_init=1.0,  # most actions then lie at the bounds, which is what swings the car up by chance
+        log_std_init=1.0,  # most actions then lie at the bounds, which swings the car up by chance
     ),
     "Pendulum-v1": _CONTINUOUS.replace(
         env="Pendulum-v1",
@@ -115,9 +115,9 @@ PRESETS = {
         num_envs=64,
         num_minibatches=32,
         lr=6e-4,
-        gamma=0.99,  # the best policy at a discount of 0.95 has a mean return of -149.5, that at 0.99 of -138
-        clip_eps=0.1,  # at 0.2 single seeds unlearned in long runs
-        log_std_init=-0.7,  # a torque of 1, half of its bound
+        gamma=0.99,  # the best policy has a mean return of -149.5 at a discount of 0.95, and of -138 at 0.99
+        clip_eps=0.1,  # with 0.2, some seeds unlearned in long runs
+        log_std_init=-0.7,  # a torque of 1, half of the bound
     ),
     "PointRobot-misc": _LEARNING_TO_LEARN.replace(
         env="PointRobot-misc",
@@ -143,7 +143,7 @@ PRESETS = {
     "brax/inverted_pendulum": _SIMULATED.replace(env="brax/inverted_pendulum", num_envs=16, num_steps=128, ent_coef=0.005),
     "brax/reacher": _SIMULATED.replace(env="brax/reacher", gamma=0.95),
     "craftax/Craftax-Classic-Symbolic-v1": _CRAFTAX.replace(env="craftax/Craftax-Classic-Symbolic-v1"),
-    # The settings of the small game: others were not tried.
+    # Hyperparameters of the small game; no others were tried.
     "craftax/Craftax-Symbolic-v1": _CRAFTAX.replace(env="craftax/Craftax-Symbolic-v1"),
     "jumanji/Game2048-v1": PPOConfig(
         env="jumanji/Game2048-v1",
@@ -189,17 +189,17 @@ PRESETS = {
     ),
     "playground/CartpoleBalance": _SIMULATED.replace(env="playground/CartpoleBalance", total_timesteps=1_000_000),
     "playground/CartpoleSwingup": _SIMULATED.replace(env="playground/CartpoleSwingup", total_timesteps=1_000_000),
-    "xminigrid/MiniGrid-DoorKey-5x5": _GRID.replace(  # what the agent carries is not seen
+    "xminigrid/MiniGrid-DoorKey-5x5": _GRID.replace(  # observations do not show the carried object
         env="xminigrid/MiniGrid-DoorKey-5x5", memory="gru", memory_size=64
     ),
 }
 
 
 def preset(name: str) -> PPOConfig:
-    """Return the config that was tuned for this environment; PPO.
+    """Return the PPO config that was tuned for an environment.
 
     Raises:
-        ConfigError: there is none, with the nearest name that has one.
+        ConfigError: no preset has this name; the message suggests the nearest name.
 
     Example:
         >>> purerl.preset("Breakout-MinAtar").hidden

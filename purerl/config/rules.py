@@ -11,9 +11,9 @@ from purerl.core.numbers import is_int
 
 
 class Rule(NamedTuple):
-    """A rule for values: a text, an elementwise test of concrete values (NaN passes none), or all choices.
+    """A rule for values: a text, an elementwise test of concrete values (False for NaN), and all choices, if any.
 
-    auto: it may also be "auto", for the value that suits the environment. A leaf then holds the number `AUTO`.
+    auto: "auto" is valid too, and stands for the value that suits the environment. A leaf then holds the number `AUTO`.
     """
 
     text: str
@@ -22,11 +22,11 @@ class Rule(NamedTuple):
     auto: bool = False
 
 
-AUTO = -math.inf  # "auto" as a number: a leaf must be one, so that a config can be swept and traced
+AUTO = -math.inf  # "auto" as a number, since leaves must be numbers to be swept and traced
 
 
 def or_auto(rule: Rule) -> Rule:
-    """Return a rule that "auto" passes too."""
+    """Return a rule that also accepts "auto"."""
     return Rule(f"{rule.text}, or 'auto'", lambda x: (x == AUTO) | rule.holds(x), rule.choices, auto=True)
 
 
@@ -60,7 +60,7 @@ def each(rule: Rule) -> Rule:
 
 
 def up_to(high: float, rule: Rule) -> Rule:
-    """Return a rule with an upper bound on top."""
+    """Return a rule with an additional upper bound."""
     return Rule(f"{rule.text} and at most {high:.1e}", lambda x: rule.holds(x) & (x <= high))
 
 
@@ -77,31 +77,31 @@ NAMES = Rule("must be a tuple of names", lambda xs: all(isinstance(x, str) for x
 
 
 class Need(NamedTuple):
-    """A condition for a field to have an effect: a text, and a test of a config and the action space."""
+    """A condition for a field to have an effect: a text, and a test of config and action space."""
 
     text: str
     holds: Callable[[Any, Any], bool]
 
 
 def when(**choices: Any) -> Need:
-    """Check that a field has one of these values: `when(optimizer=("adam", "adamw"))`, `when(normalize_obs=True)`."""
+    """Return the condition that a field has a given value: `when(optimizer=("adam", "adamw"))`, `when(normalize_obs=True)`."""
     ((name, values),) = choices.items()
     values = values if isinstance(values, tuple) else (values,)
     return Need(f"{name} = {' or '.join(map(repr, values))}", lambda cfg, space: getattr(cfg, name) in values)
 
 
 def either(*needs: Need) -> Need:
-    """Check that one of several holds."""
+    """Return the condition that at least one of the given conditions holds."""
     return Need(" or ".join(need.text for need in needs), lambda cfg, space: any(need.holds(cfg, space) for need in needs))
 
 
 def is_finite(name: str) -> Need:
-    """Check that a float is not infinite."""
+    """Return the condition that a float field is finite."""
     return Need(f"a finite {name}", lambda cfg, space: may_hold(getattr(cfg, name), np.isfinite))
 
 
 def is_above(name: str, bound: int) -> Need:
-    """Check that a static number is above a bound."""
+    """Return the condition that a static number is above a bound."""
     return Need(f"{name} above {bound}", lambda cfg, space: getattr(cfg, name) > bound)
 
 
@@ -109,10 +109,10 @@ def is_above(name: str, bound: int) -> Need:
 
 
 def may_hold(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:
-    """Return True unless a leaf is known to break a condition. Code that the condition needs is emitted for a tracer."""
-    return isinstance(value, Tracer) or bool(np.any(condition(np.asarray(value))))  # not operations of a program
+    """Return True if a leaf may meet a condition. For a tracer, return True, so that the code for the condition is emitted."""
+    return isinstance(value, Tracer) or bool(np.any(condition(np.asarray(value))))  # NumPy, since JAX would add operations
 
 
 def surely_holds(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:
-    """Return True if a leaf is known to meet a condition. Where the condition is refused or warned of, a tracer passes."""
+    """Return True if a leaf is known to meet a condition. For a tracer, return False, so that errors and warnings are skipped."""
     return not isinstance(value, Tracer) and may_hold(value, condition)

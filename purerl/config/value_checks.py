@@ -1,4 +1,4 @@
-"""Checks of the values of a config, each by itself and between fields."""
+"""Checks of the values of a config, field by field and between fields."""
 
 import dataclasses
 import types
@@ -16,10 +16,10 @@ from purerl.core.numbers import is_int, is_number
 
 
 def validate(cfg: Config) -> None:
-    """Check every field of a config, or of a batched config: what `jax.vmap` made of one to sweep it.
+    """Check every field of a config, or of a batched config that `jax.vmap` made for a sweep.
 
     Raises:
-        ConfigError: with all the problems found; for a sweep each names the values that are wrong. Also for what is no config.
+        ConfigError: `cfg` is not a config, or has invalid values; all problems are listed, for a sweep with the wrong values.
 
     Example:
         >>> purerl.validate(purerl.PPOConfig(gamma=0.99))
@@ -36,20 +36,20 @@ def validate(cfg: Config) -> None:
 
 
 def undecorated(cfg: Config) -> list[Problem]:
-    """Return a config whose class is none, since it only extends one."""
+    """Report a config class that lacks the `@configclass` decorator."""
     hint = "the class of a config must be decorated with @purerl.configclass"
     return [] if "__dataclass_params__" in vars(type(cfg)) else [Problem("cfg", type(cfg).__name__, hint)]
 
 
 def problems(cfg: Config) -> list[Problem]:
-    """Report everything wrong with a config by itself. Traced values cannot be checked and pass."""
+    """Report all problems of a config alone. Traced values cannot be checked and pass."""
     found = field_problems(cfg)
     static = {field.name for field in dataclasses.fields(cfg) if field.metadata.get("static")}
     return found if static.intersection(problem.field for problem in found) else found + cfg.cross_field_errors()
 
 
 def field_problems(cfg: Config) -> list[Problem]:
-    """Report what is wrong with each field by itself."""
+    """Report the problems of each field alone."""
     found = []
     for field in dataclasses.fields(cfg):
         value, rule = getattr(cfg, field.name), field.metadata["rule"]
@@ -68,14 +68,14 @@ def field_problems(cfg: Config) -> list[Problem]:
 
 
 def not_scalar(cfg: Config) -> list[Problem]:
-    """Return the leaves of a config that are arrays: a sweep that was not unwrapped by `jax.vmap`."""
+    """Report the leaves of a config that are arrays: `jax.vmap` did not unwrap the sweep."""
     hint = "must be one number; to train a sweep, jax.vmap over make_train"
     leaves = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if not f.metadata.get("static")}
     return [Problem(name, value, hint) for name, value in leaves.items() if any(np.ndim(x) for x in jax.tree.leaves(value))]
 
 
 def _is_numeric(value: Any) -> bool:
-    """Return True if a value is a finite number, an array of them, or a tracer; lists are left to the environment to judge."""
+    """Return True for a finite number, an array of finite numbers, or a tracer. The environment judges lists."""
     if isinstance(value, Tracer):
         return True
     if isinstance(value, str | bool | dict) or value is None:
@@ -98,7 +98,7 @@ def _static_problem(value: Any, kind: type, rule: Rule) -> str | None:
 
 
 def _is_of(value: Any, kind: Any) -> bool:
-    """Return True if a value has the type of a field, as far as its outer type says: of `tuple[int, ...]` a tuple."""
+    """Return True if a value has the outer type of a field: a tuple for `tuple[int, ...]`."""
     origin = typing.get_origin(kind)
     if origin is typing.Literal:
         return value in typing.get_args(kind)

@@ -1,1 +1,1 @@
-"""The ground: types, errors, random keys, the update counter, metrics and reductions. It imports nothing else of purerl."""
+"""Types, errors, random keys, the update counter, metrics and reductions. This package imports no other package of purerl."""

@@ -1,4 +1,4 @@
-"""Functions of users, which may have some parameters and leave out others."""
+"""Custom functions that accept only some of the offered arguments."""
 
 import inspect
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def accepted(function: Callable, **values: Any) -> dict[str, Any]:
-    """Return the keyword arguments that a function accepts."""
+    """Return the keyword arguments that `function` accepts. If its signature cannot be read, return none of them."""
     try:
         names = inspect.signature(function).parameters
-    except (TypeError, ValueError):  # a function of C has none that can be read
+    except (TypeError, ValueError):  # C functions have no readable signature
         return {}
     return {name: x for name, x in values.items() if name in names}

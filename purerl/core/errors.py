@@ -1,4 +1,4 @@
-"""The exceptions that purerl raises, and the format of their messages."""
+"""Exceptions of purerl and the format of their messages."""
 
 import contextlib
 import difflib
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Problem(NamedTuple):
-    """One thing wrong with a config: the field, its value, and what would work."""
+    """A problem with one field of a config: the field, its value, and a hint at what would work."""
 
     field: str
     value: Any
@@ -22,34 +22,34 @@ class Problem(NamedTuple):
 
 
 def _in_a_line(value: Any) -> str:
-    """Show a value in one short line."""
+    """Format a value as one short line."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # a value of the user's may have any repr, and Python refuses to write integers of thousands of digits
+    except Exception:  # a custom repr may raise, and Python refuses to print integers with thousands of digits
         text = f"<{type(value).__name__}>"
     return text if len(text) <= 120 else f"{text[:100]} ... ({type(value).__name__})"
 
 
 @contextlib.contextmanager
 def code_of(field: str, what: str) -> Iterator[None]:
-    """Turn an error that a user's own code raises into a ConfigError with the original as its cause.
+    """Convert an error of custom code into a ConfigError with the original as its cause. A ConfigError passes unchanged.
 
     Args:
-        field: the argument that has the code.
-        what: the function that was called, and how.
+        field: the argument that holds the custom code.
+        what: the call, as text for the message.
     """
     try:
         yield
     except ConfigError:
         raise
-    except Exception as error:  # a user's code may raise anything
+    except Exception as error:  # custom code may raise any exception
         text = " ".join(str(error).split())
         hint = f"raised {type(error).__name__}: {text[:300]}"
         raise ConfigError([Problem(field, what, hint)]) from error
 
 
 def guarded(field: str, function: Callable) -> Callable:
-    """Return a custom function whose errors are ConfigErrors that name its argument."""
+    """Wrap a custom function so that its errors become ConfigErrors about the argument `field`."""
 
     @functools.wraps(function)
     def call(*args, **kwargs):
@@ -60,7 +60,7 @@ def guarded(field: str, function: Callable) -> Callable:
 
 
 class ConfigError(ValueError):
-    """A config, environment or network that cannot be trained. `problems` lists all that was found.
+    """Error for a config, environment or network that cannot be trained; `problems` lists every problem found.
 
     Example:
         >>> try:
@@ -77,26 +77,26 @@ class ConfigError(ValueError):
 
 
 def raise_if_any(found: list[Problem]) -> None:
-    """Raise a ConfigError of these problems, if there are any."""
+    """Raise a ConfigError with the given problems. Do nothing if the list is empty."""
     if found:
         raise ConfigError(found)
 
 
 def nearest(name: str, names: Iterable[str], otherwise: str = "") -> str:
-    """Return a hint that names what `name` may have meant; or else the given hint, by default every choice."""
+    """Return a hint with the names most similar to `name`. If none is similar, return `otherwise`, by default all names."""
     names = list(names)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise or f"choose from {', '.join(names)}"
 
 
 def would_work(values: Iterable[Any]) -> str:
-    """Return the end of a hint that names the values to use, or "" if there are none."""
+    """Return the end of a hint that lists values that would work. If `values` is empty, return ""."""
     text = " or ".join(map(str, values))
     return f"; {text} would work" if text else ""
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that could not be written or read.
+    """Error while writing or reading a checkpoint.
 
     Example:
         >>> try:
@@ -108,7 +108,7 @@ class CheckpointError(RuntimeError):
 
 
 class CheckpointMismatch(CheckpointError):
-    """A checkpoint of another run than the one that asks for it. `differences` lists why.
+    """Error for a checkpoint that belongs to a different run; `differences` lists how the two runs differ.
 
     Example:
         >>> try:
@@ -126,7 +126,7 @@ class CheckpointMismatch(CheckpointError):
 
 
 class CheckpointCorrupt(CheckpointError):
-    """A checkpoint whose files are not what was written.
+    """Error for a checkpoint whose files differ from what was written.
 
     Example:
         >>> try:
@@ -137,7 +137,7 @@ class CheckpointCorrupt(CheckpointError):
 
 
 class DirectoryLocked(CheckpointError):
-    """Another process trains in this directory.
+    """Error for a run directory in which another process is training.
 
     Example:
         >>> try:
@@ -148,7 +148,7 @@ class DirectoryLocked(CheckpointError):
 
 
 class EnvironmentFailed(RuntimeError):
-    """An environment on the host that raised an error, or whose state is not the newest.
+    """Error for an external (Python) environment that raised an error, or that was called with a state older than its newest.
 
     Example:
         >>> try:
@@ -159,7 +159,7 @@ class EnvironmentFailed(RuntimeError):
 
 
 class NotFiniteError(ArithmeticError):
-    """Parameters, or all numbers of the environments, that are NaN or infinite: the run has diverged.
+    """Error for a diverged run: parameters are NaN or infinite, or no environment step of an update was finite.
 
     Example:
         >>> try:

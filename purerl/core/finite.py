@@ -1,4 +1,4 @@
-"""Numbers that can be learnt from: finite, and small enough that their squares are."""
+"""Checks for finite numbers. A number counts as finite only if its square is finite in float32."""
 
 import functools
 from typing import Any
@@ -13,29 +13,29 @@ LARGEST = np.float32(1e18)  # the square of 1.8e19 is infinite in float32
 
 
 def is_finite(x: Any) -> Any:
-    """Return True for each number whose square is finite in float32. `x` is an array of JAX or NumPy."""
+    """Return True for each number of a JAX or NumPy array whose square is finite in float32."""
     return abs(x.astype(np.float32)) <= LARGEST
 
 
 def nonfinite_rows(tree: PyTree, name: str) -> dict[str, Any]:
-    """Return for each array of floats `[B, ...]` the rows that are not finite, `[B]` bool, by the name of the array.
+    """Return the nonfinite rows of each float array `[B, ...]` in a tree: a dict from array name to `[B]` bool.
 
     Args:
-        tree: arrays of JAX or NumPy.
-        name: of a single array, and of a tree, whose entry `x` is `name/x`.
+        tree: JAX or NumPy arrays.
+        name: the name of the tree. If the tree is a single array, the array has this name; otherwise entry `x` is `name/x`.
     """
     return {at: ~is_finite(x).reshape(x.shape[0], -1).all(1) for at, x in float_entries(tree, name).items()}
 
 
 def float_entries(tree: PyTree, name: str) -> dict[str, Any]:
-    """Return the arrays of floats of a tree by their names, as in `nonfinite_rows`."""
+    """Return the float arrays of a tree by name, named as in `nonfinite_rows`."""
     path_of = lambda path: "/".join([name, *([jax.tree_util.keystr(path, simple=True, separator="/")] if path else [])])
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {path_of(path): x for path, x in leaves if jnp.issubdtype(x.dtype, jnp.floating)}
 
 
 def finite_or_zero(tree: PyTree) -> PyTree:
-    """Return the tree with 0 for each number that is not finite."""
+    """Return the tree with every nonfinite float replaced by 0."""
 
     def of(x):
         if not jnp.issubdtype(x.dtype, jnp.floating):
@@ -47,5 +47,5 @@ def finite_or_zero(tree: PyTree) -> PyTree:
 
 
 def any_of(flags: dict[str, Any]) -> Any:
-    """Return the rows that any of the flags marks."""
+    """Return the elementwise OR of all flags."""
     return functools.reduce(lambda one, other: one | other, flags.values())

@@ -1,6 +1,6 @@
-"""The clock of an agent, and its random keys, by name and clock.
+"""The update counter of an agent, and random keys derived from names and counters.
 
-The clock counts finished updates. Each use of randomness has its own key, so that adding one does not change the others.
+Each use of randomness has its own name and key. Adding a use does not change the keys of the others.
 """
 
 import math
@@ -18,21 +18,21 @@ WORD = 2**32
 
 
 class Clock(struct.PyTreeNode):
-    """Finished updates, `high * 2**32 + low`: two uint32 words, exact to 2**64 without 64-bit JAX.
+    """Counter of finished updates, `high * 2**32 + low`: two uint32 words, exact up to 2**64 without 64-bit JAX.
 
-    `clock + n`, `clock - n`, which stays at 0 until n updates are finished, `clock < n` and `clock % k` are for Python ints.
+    `clock + n`, `clock - n`, `clock < n` and `clock % k` take Python ints. `clock - n` is 0 until n updates are finished.
     """
 
     high: jax.Array
     low: jax.Array
 
     def __add__(self, n: int) -> "Clock":
-        """Return the clock n < 2**32 updates later."""
+        """Return the counter n updates later, for n < 2**32."""
         low = self.low + np.uint32(n)
         return Clock(high=self.high + (low < np.uint32(n)).astype(jnp.uint32), low=low)
 
     def __sub__(self, n: int) -> "Clock":
-        """Return the clock as if it had begun after n updates; it stands at 0 until then."""
+        """Return the counter of updates after the first n updates. Until n updates are finished, the result is 0."""
         high, low = (np.uint32(word) for word in divmod(n, WORD))
         early, borrow = self < n, (self.low < low).astype(jnp.uint32)
         zero = jnp.uint32(0)
@@ -44,12 +44,12 @@ class Clock(struct.PyTreeNode):
         return (self.high < high) | ((self.high == high) & (self.low < low))
 
     def __mod__(self, k: int) -> jax.Array:
-        """Return the remainder by k, at most 2**16 so that the words' remainders multiply within 32 bits. uint32 scalar."""
+        """Return the remainder modulo k, uint32 scalar. k is at most 2**16, so that products of remainders fit in 32 bits."""
         size, word = np.uint32(k), np.uint32(WORD % k)
         return ((self.high % size) * word + self.low % size) % size
 
     def __int__(self) -> int:
-        """Return the number of finished updates, exactly. Needs a concrete clock."""
+        """Return the exact number of finished updates. The counter must be concrete, not traced."""
         return int(self.high) * WORD + int(self.low)
 
     def as_float(self) -> jax.Array:
@@ -57,22 +57,22 @@ class Clock(struct.PyTreeNode):
         return self.high.astype(jnp.float32) * np.float32(WORD) + self.low.astype(jnp.float32)
 
     def progress(self, num_updates: int) -> jax.Array:
-        """Return the finished share of a run of `num_updates`: float32 from 0 to 1."""
+        """Return the finished fraction of a run of `num_updates` updates: float32 from 0 to 1."""
         return jnp.minimum(self.as_float() / np.float32(num_updates), np.float32(1))
 
     def is_due(self, every: int) -> jax.Array:
-        """Return True if the next update is the last of each `every`: the k-th, the 2k-th, ... Bool scalar."""
+        """Return True if the number of the next update, counted from 1, is a multiple of `every`. Bool scalar."""
         return self % every == np.uint32(every - 1)
 
 
 def clock_at(updates: int) -> Clock:
-    """Return the clock after so many updates."""
+    """Return the counter after `updates` finished updates."""
     high, low = divmod(updates, WORD)
     return Clock(high=jnp.uint32(high), low=jnp.uint32(low))
 
 
 def gradient_steps(clock: Clock, per_update: int, step: jax.Array) -> jax.Array:
-    """Return the gradient steps before the one of this index in its update: int32, which stays at its largest value."""
+    """Return the number of gradient steps before gradient step `step` of the next update: int32, at most 2**31 - 1."""
     largest = 2**31 - 1
     counted = clock.low * np.uint32(per_update) + step
     return jnp.where(clock < largest // per_update, counted.astype(jnp.int32), jnp.int32(largest))
@@ -82,10 +82,10 @@ def gradient_steps(clock: Clock, per_update: int, step: jax.Array) -> jax.Array:
 
 
 def named_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax.Array:
-    """Return the key for the use `name` of randomness at these counters, folded from the root `key`.
+    """Return the key for the named use of randomness at these counters, folded from the root `key`.
 
-    Unlike splitting, this does not depend on which other names exist or on the order of the calls. The root key is not consumed,
-    but each pair of a name and counters must be used only once.
+    Unlike a split key, the result does not depend on other names or on the order of calls. The root key is not consumed. Each
+    combination of name and counters must be used only once.
     """
     key = jax.random.fold_in(key, np.uint32(zlib.crc32(name.encode())))
     for counter in counters:
@@ -96,20 +96,20 @@ def named_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> 
 
 
 def flat_draw(draw: Callable, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return `draw(key, shape)` by way of one flat axis: the same numbers for half the compile time. Consumes the key."""
+    """Return `draw(key, shape)`, drawn along one flat axis: the same numbers in half the compile time. The key is consumed."""
     return draw(key, (math.prod(shape),), jnp.float32).reshape(shape)
 
 
 def split_keys(key: jax.Array, *shape: int) -> jax.Array:
-    """Return `jax.random.split(key, shape)` by way of one flat axis: the same keys for half the compile time."""
+    """Return `jax.random.split(key, shape)`, split along one flat axis: the same keys in half the compile time."""
     return jax.random.split(key, math.prod(shape)).reshape(shape)
 
 
 def typed_key(key: jax.Array) -> jax.Array:
-    """Return a single key, typed (`jax.random.key`) or raw (`jax.random.PRNGKey`), as a typed one.
+    """Return a single key, typed (`jax.random.key`) or raw (`jax.random.PRNGKey`), as a typed key.
 
     Raises:
-        ConfigError: not a key, or more than one.
+        ConfigError: `key` is not a random key, or is an array of several keys.
     """
     wrong = lambda value, hint: ConfigError([Problem("key", value, hint)])
     if not isinstance(key, jax.Array | np.ndarray):

@@ -1,4 +1,4 @@
-"""Action masks: which entry of an observation is one, and what is wrong with its values."""
+"""Action masks: find the mask among the entries of an observation, and check its values."""
 
 from typing import Any
 
@@ -16,12 +16,12 @@ VALUES = "an action mask has 1 (or True) for each valid action and 0 for each ot
 
 
 def choices_of(space: Space) -> tuple[int, ...]:
-    """Return how many values each choice of an action has, or () for actions that cannot be masked."""
+    """Return the number of values of each discrete action, or () if the actions cannot be masked."""
     return (space.n,) if isinstance(space, Discrete) else space.sizes if isinstance(space, MultiDiscrete) else ()
 
 
 def with_named_mask(env: Environment) -> Environment:
-    """Use the entry `action_mask` of a custom environment's observation as its action mask, if its shape is right."""
+    """Use the observation entry `action_mask` of a custom environment as its action mask, if the shape of the entry fits."""
     space = env.observation_space
     entry = space.get(ENTRY) if isinstance(space, dict) and not env.action_mask else None
     sizes = choices_of(env.action_space)
@@ -29,7 +29,7 @@ def with_named_mask(env: Environment) -> Environment:
 
 
 def is_empty(mask: jax.Array, space: Space) -> jax.Array:
-    """Return True for each row of a mask `[..., n]` in which a choice has no valid action."""
+    """Return True for each row of a mask `[..., n]` in which a discrete action has no valid value."""
     parts = jnp.split(mask.astype(bool), np.cumsum(choices_of(space))[:-1], axis=-1)
     return ~jnp.stack([part.any(-1) for part in parts]).all(0)
 
@@ -40,6 +40,6 @@ def is_malformed(mask: jax.Array) -> jax.Array:
 
 
 def mask_metrics(mask: jax.Array, space: Space) -> dict[str, Any]:
-    """Count the masks of a rollout, `[T, B, n]`, that cannot be right."""
+    """Count the empty and the malformed masks of a rollout, `[T, B, n]`."""
     count = lambda rows: Sum(total(rows.astype(jnp.int32)))
     return {"empty_masks": count(is_empty(mask, space)), "malformed_masks": count(is_malformed(mask))}

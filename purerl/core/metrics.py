@@ -1,7 +1,7 @@
-"""Metrics of an update, as sums and counts, so that rows can be added and the device never takes a mean over nothing.
+"""Metrics of an update. Means are kept as sums and counts, so that records can be added even if an update counted nothing.
 
-Metrics are a dict from a name to one of three kinds. Each kind defines how two rows are added and what to start from.
-`summarize` turns them into NumPy arrays on the host.
+Metrics are a dict from name to `Sum`, `Mean` or `Max`. Each class defines how two records are added and the start value.
+`summarize` converts metrics to NumPy arrays on the host.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ from flax import struct
 
 from purerl.core import reductions
 
-LAST = 0.1  # of training, whose episodes are the final ones
+LAST = 0.1  # final fraction of training, over which final returns are averaged
 
 
 class Sum(struct.PyTreeNode):
-    """A quantity that adds up: steps, episodes."""
+    """A quantity that is summed, such as steps or episodes."""
 
     total: jax.Array
     add = staticmethod(jnp.add)
@@ -29,7 +29,7 @@ class Sum(struct.PyTreeNode):
 
 
 class Mean(struct.PyTreeNode):
-    """A quantity to be averaged: `total / count`, and NaN where nothing was counted."""
+    """A quantity that is averaged: `total / count`, or NaN if the count is 0."""
 
     total: jax.Array
     count: jax.Array
@@ -42,7 +42,7 @@ class Mean(struct.PyTreeNode):
 
 
 class Max(struct.PyTreeNode):
-    """A quantity whose largest value counts."""
+    """A quantity whose maximum is kept."""
 
     value: jax.Array
     add = staticmethod(jnp.maximum)
@@ -53,24 +53,24 @@ class Max(struct.PyTreeNode):
 
 
 def mean_of(x: jax.Array) -> Mean:
-    """Return the mean over all of `x`, on all devices."""
+    """Return the mean of all entries of `x` over all devices."""
     return Mean(reductions.total(x.astype(jnp.float32)), jnp.int32(x.size * reductions.num_devices()))
 
 
 def mean_where(x: jax.Array, where: jax.Array) -> Mean:
-    """Return the mean of the entries of `x` where the mask is set, on all devices."""
+    """Return the mean over all devices of the entries of `x` where the mask `where` is set."""
     kept = jnp.where(where, x, jnp.zeros_like(x)).astype(jnp.float32)
     return Mean(reductions.total(kept), reductions.total(where.astype(jnp.int32)))
 
 
 def values(metrics: dict[str, Any]) -> dict[str, jax.Array]:
-    """Return the metrics of one update as scalars on the device; NaN for a mean over nothing."""
+    """Return the metrics of one update as scalars on the device. The mean of no entries is NaN."""
     read = lambda metric: metric.total / metric.count if isinstance(metric, Mean) else jax.tree.leaves(metric)[0]
     return {name: read(metric) for name, metric in metrics.items()}
 
 
 def accumulate(update: Callable, state: Any, count: jax.Array) -> tuple[Any, dict[str, Any]]:
-    """Apply `(state) -> (state, metrics)` `count` times; return the last state, and the metrics as one row."""
+    """Apply `update: (state) -> (state, metrics)` `count` times; return the last state, and the metrics as one record."""
     kinds = jax.eval_shape(update, state)[1]
     start = lambda metric: lambda x: jnp.full(x.shape, metric.start, x.dtype)
     nothing = {name: jax.tree.map(start(metric), metric) for name, metric in kinds.items()}
@@ -83,16 +83,16 @@ def accumulate(update: Callable, state: Any, count: jax.Array) -> tuple[Any, dic
 
 
 def add_up(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Aggregate rows on the host, `[..., rows] -> [...]`: one after the other, so that pieces do not matter."""
+    """Aggregate records on the host, `[..., rows] -> [...]`, in order, so that the result does not depend on chunk sizes."""
     ufunc = {jnp.add: np.add, jnp.maximum: np.maximum}
     add = lambda metric: lambda x: ufunc[metric.add].accumulate(x, axis=-1)[..., -1]
     return {name: jax.tree.map(add(metric), metric) for name, metric in metrics.items()}
 
 
 def over_the_last(mean: Mean, share: float) -> np.ndarray:
-    """Average the last share of each run's rows, `[rows]` or `[runs, rows]` on the host; return `[runs]`.
+    """Average the last `share` of each run's records, `[rows]` or `[runs, rows]` on the host; return `[runs]`.
 
-    Where nothing was counted there, over all rows; NaN where nothing was counted at all.
+    If nothing was counted in the last records, average over all records. If nothing was counted in any record, the mean is NaN.
     """
     totals, counts = (np.atleast_2d(x).astype(np.float64) for x in (mean.total, mean.count))
     tail = slice(-max(1, round(totals.shape[1] * share)), None)
@@ -102,9 +102,9 @@ def over_the_last(mean: Mean, share: float) -> np.ndarray:
 
 
 def summarize(metrics: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Return metrics as plain NumPy arrays of the same leading shape: `[num_updates]`, or `[num_seeds, num_updates]` and so on.
+    """Convert metrics to NumPy arrays of the same leading shape: `[num_updates]`, `[num_seeds, num_updates]` and so on.
 
-    A mean over nothing, such as the return in an update that ended no episode, is NaN.
+    The mean of no entries is NaN: for example the return of an update in which no episode ended.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(total_timesteps=1024))

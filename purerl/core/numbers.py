@@ -1,4 +1,4 @@
-"""Tests of the kind of a number."""
+"""Number predicates, divisors, and the choices nearest to a number."""
 
 import math
 from collections.abc import Iterable
@@ -8,12 +8,12 @@ import numpy as np
 
 
 def is_int(value: Any) -> TypeGuard[int]:
-    """Return True for a whole number that is no bool."""
+    """Return True for an integer that is not a bool."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def is_count(value: Any) -> TypeGuard[int]:
-    """Return True for a whole number of at least 1."""
+    """Return True for an integer of at least 1 that is not a bool."""
     return is_int(value) and value >= 1
 
 
@@ -23,7 +23,7 @@ def is_flag(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a number that is no bool."""
+    """Return True for a number that is not a bool."""
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
@@ -34,7 +34,7 @@ def divisors(number: int) -> list[int]:
 
 
 def neighbours(wanted: int, choices: Iterable[int]) -> list[int]:
-    """Return the largest choice up to a number, and the smallest from it on unless that is more than twice the number."""
+    """Return the choices next below and above `wanted`, the upper one only up to `2 * wanted` if there is a lower one."""
     choices = sorted(choices)
     below, over = [x for x in choices if x <= wanted][-1:], [x for x in choices if x >= wanted][:1]
     return sorted({*below, *(x for x in over if x <= 2 * wanted or not below)})

@@ -1,4 +1,4 @@
-"""The size of a run, known before anything is compiled."""
+"""The size of a run, computed before compilation."""
 
 import functools
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 
 class PhasePlan(NamedTuple):
-    """The number of runs of a phase.
+    """The schedule of one phase over a whole run.
 
-    name: of the phase.
-    runs: updates that it is a part of.
-    gradient_steps: in all of them.
-    left_over: updates after the last of them.
+    name: name of the phase.
+    runs: number of updates that run the phase.
+    gradient_steps: gradient steps of the phase in all updates.
+    left_over: updates after the last run of the phase.
     """
 
     name: str
@@ -28,7 +28,7 @@ HOST = """environments on the host, outside of JAX:
 
 
 def needed_bytes(compiled: Any) -> int:
-    """Return the bytes a program needs on each device, by its compiler: arguments, results, temporaries."""
+    """Return the memory that a compiled program needs on each device, in bytes: arguments, results and temporaries."""
     needed = compiled.memory_analysis()
     bytes_of = needed.argument_size_in_bytes + needed.output_size_in_bytes - needed.alias_size_in_bytes
     return bytes_of + needed.temp_size_in_bytes
@@ -36,22 +36,22 @@ def needed_bytes(compiled: Any) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """The size of a run. Prints as a small table, but for `update_bytes`, which takes a compilation.
+    """The size of a run. Prints as a table without `update_bytes`, which needs a compilation.
 
-    devices: that one agent's environments are spread over; the counts below are of all of them, the bytes of each.
-    num_updates: updates in all.
-    env_steps: environment steps in all, `total_timesteps` rounded up to whole updates.
-    extra_steps: by how much it was rounded up.
-    batch_size: environment steps of one update.
-    minibatch_size: environment steps of one gradient step.
-    gradient_steps: gradient steps in all.
-    parameters: trained numbers.
+    devices: devices per agent. All counts below are over all devices; all bytes are per device.
+    num_updates: updates of the run.
+    env_steps: environment steps of the run: `total_timesteps` rounded up to whole updates.
+    extra_steps: environment steps added by rounding up.
+    batch_size: environment steps per update.
+    minibatch_size: environment steps per gradient step.
+    gradient_steps: gradient steps of the run.
+    parameters: number of trained scalars.
     rollout_bytes: memory of one rollout.
-    state_bytes: memory of the whole state.
-    kept_bytes: of that, what an algorithm keeps besides: rollouts to learn from again, other versions of the parameters.
-    phases: what an update learns.
-    on_host: the environments live on the host, outside of JAX.
-    compile_update: gives the compiled update of one run.
+    state_bytes: memory of the training state.
+    kept_bytes: part of `state_bytes` for auxiliary state: rollouts to learn from again, other versions of the parameters.
+    phases: training phases of an update.
+    on_host: True if the environments are external (Python) environments, outside of JAX.
+    compile_update: returns the compiled update of one run.
     """
 
     devices: int
@@ -71,7 +71,7 @@ class Plan:
 
     @functools.cached_property
     def update_bytes(self) -> int:
-        """Return the most bytes that an update needs on a device, by the compiler. Compiles it."""
+        """Return the peak memory of an update on each device, in bytes, as reported by the compiler. Compiles the update."""
         return needed_bytes(self.compile_update())
 
     def __str__(self) -> str:

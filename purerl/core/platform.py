@@ -1,25 +1,25 @@
-"""Loops that cost little on each platform: the only module that asks which it is, and arrays packed for loops.
+"""Platform-dependent loops, and arrays packed for loops: the only module that distinguishes CPU, GPU and TPU.
 
-The choice is made when a program is compiled, by the platform it is compiled for, and not by the machine that traces it: a
-program may be compiled ahead of time, or exported. Both ways give the same numbers but for rounding, from the same parameters.
-Kernels are of one update of 2048 CartPoles x 32 steps, counted for an H100 (`tests/benchmarks/programs.md`).
+The choice is made at compilation, by the platform that the program is compiled for, not by the machine that traces the program:
+programs may be compiled ahead of time, or exported. Both variants compute the same numbers up to rounding, from the same
+parameters. Kernel counts are for one update of 2048 CartPoles x 32 steps on an H100 (`tests/benchmarks/programs.md`).
 
-| part | on a CPU | on an accelerator | why |
+| part | on a CPU | on an accelerator | reason |
 |---|---|---|---|
 | weights of many seeds | one seed after the other | batched | a CPU's batched QR may hang; on a GPU 1/97 of the time for 2048 |
-| what few environments need: resets, values with a memory | a branch | computed always | a branch is a wait for the host |
-| resets that are slow (Craftax's worlds) | one after the other | a sixteenth at a time | a wait is cheaper than worlds |
-| a rollout's rows, and what a step passes on | an array each | one array of words | less than half of the kernels of a step |
-| values without a memory | after the rollout | with the actions | a batch is 5 to 12 % faster on a CPU |
-| policy and value of one shape | one after the other | batched products | 7 kernels of a minibatch; a CPU takes a tenth longer |
-| convolutions | products of patches | cuDNN | 1/45 of the time of XLA's own on a CPU; a quarter less memory |
-| a GRU's or LSTM's gradient | keeps what it needs | recomputes it | 13 kernels a step and not 21; a CPU takes a quarter longer |
-| loops of small steps: estimators, shuffle | a step at a time | unrolled | few kernels for many steps |
-| what several devices do before an epoch | metrics before the shuffle | the same; a TPU: before its data | a third less memory |
+| work that few environments need: resets, recurrent values | a branch | computed always | a branch waits for the host |
+| slow resets (Craftax's worlds) | one after the other | a sixteenth at a time | waiting costs less than generating worlds |
+| rollout rows and loop state | one array per leaf | one packed array | less than half the kernels of a step |
+| values of feed-forward networks | after the rollout | with the actions | a batch is 5 to 12 % faster on a CPU |
+| policy and value of one shape | one after the other | batched products | 7 kernels fewer a minibatch; a CPU is a tenth slower |
+| convolutions | products of patches | cuDNN | 1/45 of the time of XLA's convolution on a CPU; a quarter less memory |
+| gradient of GRU and LSTM | stores intermediates | recomputes them | 13 kernels a step, not 21; a CPU takes a quarter longer |
+| loops of small steps: estimators, shuffle | one step at a time | unrolled | few kernels for many steps |
+| several devices, before an epoch | metrics before the shuffle | the same; TPU: before the batch | a third less memory |
 
-Dense layers of hidden units are flax's on both. Heads of up to 8 outputs are products with one column after the other on both: a
-fifth of the time of one product on a CPU, and up to 5 kernels fewer, since XLA fuses them. The recurrent cells are ours on both:
-a whole sequence's inputs are one product, which in flax's `RNN` is one for each step (purejaxrl's GRU has 2.7 times the kernels).
+Other parts are the same on all platforms. Hidden dense layers are flax's. Heads of up to 8 outputs multiply one column after the
+other: a fifth of the time of one product on a CPU, and up to 5 kernels fewer, since XLA fuses the products. Recurrent cells are
+custom: one product covers the inputs of a sequence, not of a step as in flax's `RNN` (purejaxrl's GRU has 2.7 times the kernels).
 """
 
 import functools
@@ -35,19 +35,19 @@ from flax import struct
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import PyTree
 
-LARGEST = 64  # numbers in a row that is packed; larger rows are worth an operation of their own
+LARGEST = 64  # numbers in a packed row; larger rows are worth a separate operation
 
 
 def by_platform(*args: PyTree, cpu: Callable, accelerator: Callable, tpu: Callable | None = None) -> PyTree:
-    """Compute `cpu(*args)` in a program for a CPU, `accelerator(*args)` in one for a GPU or TPU; the shapes are alike.
+    """Compute `cpu(*args)` in a program for a CPU, and `accelerator(*args)` in a program for a GPU or TPU.
 
-    `tpu` is the way of a TPU where that has one of its own.
+    If `tpu` is given, a program for a TPU computes `tpu(*args)` instead. All functions return the same shapes.
     """
     return jax.lax.platform_dependent(*args, cpu=cpu, default=accelerator, **({"tpu": tpu} if tpu else {}))
 
 
 def with_matmul_precision(function: Callable, precision: str) -> Callable:
-    """Return a function that multiplies matrices in this precision, its gradients too; `default` changes nothing."""
+    """Return a function that multiplies matrices in this precision, also in its gradients; `default` changes nothing."""
     if precision == "default":
         return function
 
@@ -62,14 +62,14 @@ def with_matmul_precision(function: Callable, precision: str) -> Callable:
 def scan(
     step: Callable, carry: PyTree, xs: PyTree, *, unroll: int = 1, reverse: bool = False, recomputes: bool = False
 ) -> tuple[PyTree, PyTree]:
-    """Scan as `jax.lax.scan`, with two changes on an accelerator, where an iteration costs as much as its kernels.
+    """Scan like `jax.lax.scan`, with two options for accelerators, where the cost of an iteration is its number of kernels.
 
     Args:
-        step, carry, xs, reverse: as there.
-        unroll: steps in an iteration, which become few kernels where a step has little to compute. On a CPU an iteration costs
-          next to nothing, and longer ones take longer to compile.
-        recomputes: the gradient keeps the step's matrix products alone and recomputes the rest. A GRU's step keeps two arrays
-          and not ten: 13 kernels and not 21, forward and backward. On a CPU it takes a quarter longer.
+        step, carry, xs, reverse: as in `jax.lax.scan`.
+        unroll: steps per iteration on an accelerator, so that steps with little computation become few kernels. A CPU does not
+          unroll: iterations cost next to nothing there, and longer iterations take longer to compile.
+        recomputes: on an accelerator, the gradient stores only the step's matrix products and recomputes the rest. A GRU's step
+          then stores two arrays, not ten: 13 kernels, not 21, forward and backward. A CPU would take a quarter longer.
     """
 
     def on_accelerator(carry, xs):
@@ -83,10 +83,11 @@ def scan(
 
 
 def where_any(flags: jax.Array, run: Callable, otherwise: PyTree) -> PyTree:
-    """Return `run()` if a flag is set. If none is, an accelerator gives `run()`, a CPU `otherwise`: do not read it then.
+    """Return `run()` if any flag is set. If no flag is set, return `otherwise` on a CPU and `run()` on an accelerator.
 
-    On a CPU a branch: what is seldom needed is seldom computed. On an accelerator it is always computed: a GPU's host would wait
-    for the flags, which takes longer than a few small kernels, and of thousands of environments some nearly always need it.
+    Do not read the result if no flag is set. A CPU branches, to skip work that is seldom needed. An accelerator always computes
+    `run()`: a GPU's host would wait for the flags, which takes longer than a few small kernels, and of thousands of environments
+    some nearly always need `run()`.
     """
     branch = lambda: jax.lax.cond(flags.any(), run, lambda: otherwise)
     return by_platform(cpu=branch, accelerator=run)
@@ -96,7 +97,7 @@ def where_any(flags: jax.Array, run: Callable, otherwise: PyTree) -> PyTree:
 
 
 def strong(tree: Any) -> Any:
-    """Return arrays whose dtype no longer depends on what they meet: weakly typed leaves would drift in a scan's carry."""
+    """Return arrays with strong dtypes: weak dtypes would drift in a scan's carry. Other leaves raise a ConfigError."""
 
     def one(path, x):
         try:
@@ -111,11 +112,11 @@ def strong(tree: Any) -> Any:
 
 
 class Packed(struct.PyTreeNode):
-    """A tree of arrays `[*lead, ...]` whose rows are packed bit for bit.
+    """A tree of arrays `[*lead, ...]` whose small rows are packed into one array, bit for bit.
 
-    arrays: the words of all small rows side by side, `[*lead, words]`, float32 if all are, else int32; then the other leaves.
-    structure: the tree.
-    rows: the shape and dtype of a row of each leaf that is packed, None of the others.
+    arrays: the words of all packed rows side by side, `[*lead, words]`, float32 if all rows are, else int32; then other leaves.
+    structure: the tree structure.
+    rows: for each leaf, the shape and dtype of its packed row, or None if the leaf is not packed.
     """
 
     arrays: list[jax.Array]
@@ -124,11 +125,11 @@ class Packed(struct.PyTreeNode):
 
 
 def pack(tree: PyTree, lead: tuple[int, ...] | None) -> Packed:
-    """Pack the small arrays of a tree that have these leading axes; with None, pack nothing."""
+    """Pack the small arrays of a tree whose leading axes are `lead`. If `lead` is None, pack nothing."""
     leaves, structure = jax.tree.flatten(tree)
     rows = tuple(_row(x, lead) for x in leaves)
     dtypes = {row.dtype for row in rows if row is not None}
-    # Signed: of unsigned words XLA makes kernels for a GPU that Triton refuses (jaxlib 0.10.2).
+    # Signed words: for unsigned words XLA generates GPU kernels that Triton refuses (jaxlib 0.10.2).
     dtype = jnp.float32 if dtypes == {np.dtype(np.float32)} else jnp.int32
     words = [_words(x, dtype).reshape(*(lead or ()), -1) for x, row in zip(leaves, rows, strict=True) if row is not None]
     others = [x for x, row in zip(leaves, rows, strict=True) if row is None]
@@ -136,7 +137,7 @@ def pack(tree: PyTree, lead: tuple[int, ...] | None) -> Packed:
 
 
 def unpack(packed: Packed) -> PyTree:
-    """Return the tree that was packed, with the leading axes that it has now."""
+    """Return the packed tree. Its leading axes are those of the packed arrays now, which may have changed since `pack`."""
     sizes = [math.prod(row.shape) for row in packed.rows if row is not None]
     words = iter(jnp.split(packed.arrays[0], np.cumsum(sizes)[:-1], axis=-1) if sizes else [])
     others = iter(packed.arrays[1:] if sizes else packed.arrays)
@@ -145,7 +146,7 @@ def unpack(packed: Packed) -> PyTree:
 
 
 def _row(x: jax.Array, lead: tuple[int, ...] | None) -> jax.ShapeDtypeStruct | None:
-    """Return the shape and dtype of a row that is packed, else None."""
+    """Return the shape and dtype of a leaf's row if the leaf is packed, else None."""
     if lead is None:
         return None
     is_word = x.dtype == bool or (jnp.issubdtype(x.dtype, jnp.number) and x.dtype.itemsize == 4)

@@ -1,12 +1,12 @@
-"""Reductions over environments, and the devices that these are spread over: the only module that knows of several.
+"""Reductions over the environments and devices of an agent: the only module that handles several devices.
 
-One agent can have its environments on several devices of a mesh axis. Each device then computes the same functions on its share,
-and what it has of its own are environments, rollouts and random numbers. Means, moments and gradients are taken over all devices
-by the functions here, so that parameters and statistics stay equal on all of them, bit for bit.
+The environments of one agent can be spread over the devices of a mesh axis. Each device then computes the same functions on its
+share of the environments, with its own rollouts and random numbers. The functions here take means, moments and gradients over all
+devices, so that parameters and statistics stay equal on all devices, bit for bit.
 
-The axis is part of the context in which a function is traced (`on_axis`), as JAX's precision of products is. So an estimator or
-an algorithm from outside is right on several devices if it reduces over environments with the functions here. Without an axis
-they are plain reductions.
+The axis is part of the context in which a function is traced (`on_axis`), like JAX's matmul precision. A custom estimator or
+algorithm is therefore correct on several devices if it reduces over environments with the functions here. Without an axis, these
+functions are plain reductions.
 """
 
 import contextvars
@@ -25,8 +25,8 @@ from purerl.core.platform import by_platform
 class Axis(NamedTuple):
     """A mesh axis that the environments of one agent are spread over.
 
-    name: as `jax.shard_map`, or `jax.vmap` with an `axis_name`, binds it.
-    size: how many devices.
+    name: the axis name that `jax.shard_map`, or `jax.vmap` with an `axis_name`, binds.
+    size: number of devices.
     """
 
     name: str
@@ -37,7 +37,7 @@ _AXIS: contextvars.ContextVar[Axis | None] = contextvars.ContextVar("axis", defa
 
 
 def on_axis(function: Callable, axis: Axis | None) -> Callable:
-    """Return a function that is traced as one device's share of an axis; with None the function itself."""
+    """Return a function that is traced as one device's share of an axis. If `axis` is None, return `function` itself."""
     if axis is None:
         return function
 
@@ -64,7 +64,7 @@ def shapes_on(axis: Axis | None, function: Callable, *args: Any) -> Any:
 
 
 def num_devices() -> int:
-    """Return the number of devices of an agent."""
+    """Return the number of devices per agent."""
     axis = _AXIS.get()
     return 1 if axis is None else axis.size
 
@@ -75,13 +75,13 @@ def local_batch(count: int) -> int:
 
 
 def fold_in_device(key: jax.Array) -> jax.Array:
-    """Return this device's own key, from a key that all devices hold."""
+    """Return a key for this device alone, from a key that is the same on all devices."""
     axis = _AXIS.get()
     return key if axis is None else jax.random.fold_in(key, jax.lax.axis_index(axis.name))
 
 
 def local_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax.Array:
-    """Return this device's own key for a named use of randomness; see `named_key`."""
+    """Return a key for this device alone and a named use of randomness; see `named_key`."""
     return fold_in_device(named_key(key, name, *counters))
 
 
@@ -89,17 +89,17 @@ def local_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> 
 
 
 def mean(x: jax.Array) -> jax.Array:
-    """Return the mean over all of `x`, on all devices. Every device holds equally many."""
+    """Return the mean of all entries of `x` over all devices. Every device must hold the same number of entries."""
     return pmean(x.mean())
 
 
 def total(x: jax.Array) -> jax.Array:
-    """Return the sum over all of `x`, on all devices."""
+    """Return the sum of all entries of `x` over all devices."""
     return _over(jax.lax.psum, x.sum())
 
 
 def pmax(x: jax.Array) -> jax.Array:
-    """Return the maximum over all of `x`, on all devices."""
+    """Return the maximum of all entries of `x` over all devices."""
     return _over(jax.lax.pmax, x.max())
 
 
@@ -109,7 +109,7 @@ def pall(flag: jax.Array) -> jax.Array:
 
 
 def pmean(tree: Any) -> Any:
-    """Return the mean over devices of what each holds, such as its gradients. One exchange for all arrays of one dtype."""
+    """Return the mean over devices of each array, such as gradients. If all arrays have one dtype, one exchange suffices."""
     axis, (leaves, structure) = _AXIS.get(), jax.tree.flatten(tree)
     if axis is None or not leaves:
         return tree
@@ -123,8 +123,8 @@ def pmean(tree: Any) -> Any:
 def reduce_before(metrics: Any, key: jax.Array, batch: Any) -> tuple[Any, jax.Array, Any]:
     """Place an optimisation barrier: devices reduce metrics before the epochs, so that the metrics' inputs can be freed.
 
-    A TPU would lay out the batch while it still holds those inputs, so there the batch waits, too. A GPU would need a copy for
-    that.
+    On a TPU the batch waits for the metrics too, since a TPU would otherwise lay out the batch while the inputs are still held.
+    On a GPU the wait of the batch would need a copy.
     """
     if _AXIS.get() is None:
         return metrics, key, batch
@@ -134,14 +134,14 @@ def reduce_before(metrics: Any, key: jax.Array, batch: Any) -> tuple[Any, jax.Ar
 
 
 def gathered(tree: Any) -> Any:
-    """Gather the arrays of all devices, one after the other along the first axis."""
+    """Gather the arrays of all devices, concatenated along the first axis."""
     return _over(lambda x, name: jax.lax.all_gather(x, name, tiled=True), tree)
 
 
 def quantile(x: jax.Array, q: float) -> jax.Array:
-    """Return the q-quantile of all of `x`, on all devices, to 2**-24 of the range of `x`.
+    """Return the q-quantile of all entries of `x` over all devices, to 2**-24 of the range of `x`.
 
-    By bisection, since sorting takes longer than all else that is done with a large batch (see `purerl.learning.shuffle`).
+    Found by bisection, since sorting takes longer than all other work on a large batch (see `purerl.learning.shuffle`).
     """
 
     def halve(_, bounds):

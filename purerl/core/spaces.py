@@ -1,4 +1,4 @@
-"""Spaces of actions and observations, and what follows from their shapes."""
+"""Action and observation spaces, and properties derived from their shapes."""
 
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ class Discrete(NamedTuple):
 
 
 class MultiDiscrete(NamedTuple):
-    """Several choices at once: `[len(sizes)]` int32, the i-th one of `0 .. sizes[i] - 1`.
+    """Several discrete values: `[len(sizes)]` int32, the i-th value in `0 .. sizes[i] - 1`.
 
     Example:
         >>> purerl.MultiDiscrete((3, 2)).shape
@@ -40,7 +40,7 @@ class MultiDiscrete(NamedTuple):
 
 
 class MultiBinary(NamedTuple):
-    """Several switches at once: `[n]` int32 of 0 and 1.
+    """Several binary values: `[n]` int32 of 0 and 1.
 
     Example:
         >>> purerl.MultiBinary(5).shape
@@ -56,11 +56,11 @@ class MultiBinary(NamedTuple):
 
 
 class Indices(NamedTuple):
-    """An array of indices in an observation, such as the tiles of a map or the pieces on a board. A network sees them one-hot.
+    """An observation array of categorical values, such as tiles of a map or pieces on a board. Networks see a one-hot encoding.
 
-    sizes: how many values an index has, and the one-hot vectors become a new last axis; or a tuple of these numbers, one for each
-      place on the last axis, and their one-hot vectors follow one another on it.
-    shape: of the array.
+    sizes: number of categories. With an int, the one-hot vectors are a new last axis. With a tuple, one number for each position
+      on the last axis, the one-hot vectors are concatenated along that axis.
+    shape: shape of the array.
 
     Example:
         >>> tiles = purerl.Indices((13, 12), shape=(7, 7, 2), dtype=np.dtype(np.uint8))  # what is there, and its colour
@@ -74,14 +74,14 @@ class Indices(NamedTuple):
 
     @property
     def encoded_shape(self) -> tuple[int, ...]:
-        """Return the shape that a network sees."""
+        """Return the shape of the one-hot encoded array."""
         return (*self.shape[:-1], sum(self.sizes)) if isinstance(self.sizes, tuple) else (*self.shape, self.sizes)
 
 
 class Box(NamedTuple):
     """Real arrays between two bounds.
 
-    low, high: `[*shape]` float32, in the environment's own units; may be infinite.
+    low, high: `[*shape]` float32, in the environment's units; may be infinite.
 
     Example:
         >>> purerl.Box(low=-np.ones(3, np.float32), high=np.ones(3, np.float32)).shape
@@ -101,30 +101,30 @@ Space = Discrete | MultiDiscrete | MultiBinary | Box
 
 
 def is_index(space: Any) -> bool:
-    """Return True for categorical spaces: an index, or an array of indices."""
+    """Return True for categorical spaces: `Discrete` or `Indices`."""
     return isinstance(space, Discrete | Indices)
 
 
 def encoded_shape(space: Any) -> tuple[int, ...]:
-    """Return the shape that a network sees of an entry of an observation."""
+    """Return the shape of an observation entry as a network sees it."""
     if isinstance(space, Discrete):
         return (space.n,)
     return space.encoded_shape if isinstance(space, Indices) else space.shape
 
 
 def entries_of(space: Any) -> dict[str, Any]:
-    """Return the spaces of an observation's entries by name; the name of a single array is ""."""
+    """Return the spaces of an observation's entries by name. A single array has the name ""."""
     leaves = jax.tree_util.tree_leaves_with_path(space, is_leaf=is_index)
     return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves}
 
 
-WIDEST = 1e6  # half widths from here on are no scale of an action, but stand for a missing bound
+WIDEST = 1e6  # a half width of this or more stands for a missing bound, not for the scale of an action
 
 
 def bounds_map(low: np.ndarray | jax.Array, high: np.ndarray | jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return centre and half width of each dimension of an action, `action = centre + half_width * x` for x from -1 to 1.
+    """Return centre and half width of each action dimension: `action = centre + half_width * x` for x from -1 to 1.
 
-    A dimension with an infinite bound, or a half width of 1e6 and more, has centre 0 and half width 1: it keeps its unit.
+    A dimension with an infinite bound, or a half width of at least 1e6, has centre 0 and half width 1, and so keeps its unit.
 
     Args:
         low, high: the bounds, `[...]` float32.

@@ -1,12 +1,12 @@
-"""Reward streams: the trailing axis `K` that rewards, values and targets have where there are intrinsic rewards."""
+"""Reward streams: with intrinsic rewards, rewards, values and targets have a trailing axis `K`."""
 
 import jax
 
-EPISODIC = (True, False)  # the environment's stream ends with an episode, the intrinsic one does not
+EPISODIC = (True, False)  # the extrinsic stream ends with an episode, the intrinsic stream does not
 
 
 def extrinsic(x: jax.Array, like: jax.Array) -> jax.Array:
-    """Return the environment's stream of `x [T, B(, K)]`: `[T, B]`, the shape of `like`."""
+    """Return the extrinsic stream of `x [T, B(, K)]`: `[T, B]`, the shape of `like`."""
     return x if x.ndim == like.ndim else x[..., 0]
 
 

@@ -1,8 +1,8 @@
-"""The shared types, and the shapes of their arrays.
+"""Shared types, and the shapes of their arrays.
 
-In the shape descriptions `T` is the number of steps of a rollout, `B` the number of environments, `K` the number of reward
-streams (usually absent), and a batch holds `N` sequences of `L` steps each. Arrays are time-major: `[T, B, ...]`. A
-seed axis is never written: it is only ever added by `jax.vmap`.
+In shapes, `T` is the number of steps of a rollout, `B` the number of environments, and `K` the number of reward streams (usually
+absent). A batch holds `N` sequences of `L` steps each. Arrays are time-major: `[T, B, ...]`. Shapes omit the seed axis, since
+only `jax.vmap` adds it.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from purerl.core.keys import Clock
 from purerl.core.spaces import Space
 
 PyTree = Any
-Scalar = float | jax.Array  # a hyperparameter: of a config, or traced
+Scalar = float | jax.Array  # a hyperparameter, concrete or traced
 
 
 # --- environments -----------------------------------------------------------------------------------------------------
@@ -24,16 +24,16 @@ Scalar = float | jax.Array  # a hyperparameter: of a config, or traced
 class TimeStep(struct.PyTreeNode):
     """The output of one step of `B` auto-resetting environments.
 
-    env_state: the environments' own state, after the reset where an episode ended.
-    obs: `[B, ...]` the observation to act on next; a new episode's first one where an episode ended.
-    next_obs: `[B, ...]` the observation this step led to, before any reset.
+    env_state: the state of the environments. If an episode ended, the state after the reset.
+    obs: `[B, ...]` the observation to act on next. If an episode ended, the first observation of the new episode.
+    next_obs: `[B, ...]` the observation after this step, before any reset.
     reward: `[B]` float32.
-    terminated: `[B]` bool, the episode ended in a terminal state: nothing follows, its value is 0.
-    truncated: `[B]` bool, the episode was cut short by a time limit: its continuation is worth `V(next_obs)`. Both flags can
-      be set; then `terminated` wins.
-    info: `[B, ...]` each, what else there is by name.
+    terminated: `[B]` bool, the episode ended in a terminal state, whose value is 0.
+    truncated: `[B]` bool, a time limit cut the episode short; the continuation is worth `V(next_obs)`. If both flags are set,
+      `terminated` wins.
+    info: `[B, ...]` each, further outputs by name.
     nonfinite: `[B]` bool each, the steps whose observation or reward was not finite, by the name of the entry: `reward`,
-      `observation`, or `observation/x` for its entry `x`. Empty where nothing is checked; purerl sets it.
+      `observation`, or `observation/x` for its entry `x`. Set by purerl; empty if nothing is checked.
 
     Example:
         >>> obs, done = jnp.zeros((4, 2)), jnp.zeros(4, bool)
@@ -50,28 +50,27 @@ class TimeStep(struct.PyTreeNode):
     nonfinite: dict[str, jax.Array] = struct.field(default_factory=dict)
 
 
-NEVER = 2**31 - 1  # steps after which an episode is truncated
+NEVER = 2**31 - 1  # `truncates_after` of environments that never truncate
 
 
 class Environment(NamedTuple):
     """A batch of auto-resetting environments as pure functions.
 
     reset: `(keys [B]) -> (env_state, obs)`.
-    step: `(keys [2, B], env_state, action) -> TimeStep`; the first row of keys moves the environments, the second resets them.
-    observation_space: the shape and dtype of one observation, as a `jax.ShapeDtypeStruct`, or `Discrete` for an index and
-      `Indices` for an array of them; a PyTree of them if an observation is one.
-    action_space: what `action` must be.
-    max_steps: the time limit in steps, or None where the environment does not say.
-    truncates_after: every truncated episode has at least so many steps: `max_steps`, where nothing but the time limit truncates;
-      `2**31 - 1`, where nothing does, or the limit is a part of the task and terminates. None if that is not known; then a
-      rollout takes the memory of its observations twice.
-    info: names of what `TimeStep.info` holds.
-    draw: `(env_states, returns, path)` draws single environments' states, a frame each, into a file; None where nothing can.
-    name: what it is called in messages and records.
-    action_mask: the entry of a dict of observations that marks the legal actions; "" for none.
-    critic_obs: the entry of a dict of observations that is meant for the value network alone; "" for none.
-    host: what opens and closes environments that live outside of `env_state`; None for pure ones. See `purerl.envs.host`.
-    resets_itself: whether its resets have random numbers of their own, and not the second row of keys.
+    step: `(keys [2, B], env_state, action) -> TimeStep`; the first row of keys is for the step, the second row for resets.
+    observation_space: the shape and dtype of one observation: a `jax.ShapeDtypeStruct`, `Discrete` for a categorical value,
+      `Indices` for an array of categorical values, or a PyTree of them.
+    action_space: the space of `action`.
+    max_steps: the time limit in steps, or None if unknown.
+    truncates_after: the least length of a truncated episode: `max_steps` if only the time limit truncates; `2**31 - 1` if nothing
+      truncates, or if the time limit is part of the task and terminates. If None (unknown), rollouts store observations twice.
+    info: names of the entries of `TimeStep.info`.
+    draw: `(env_states, returns, path)` renders states of a single environment into a file, one frame each; None if not supported.
+    name: the name in messages and records.
+    action_mask: name of the observation entry that marks valid actions; "" for none.
+    critic_obs: name of the observation entry that only the value network sees; "" for none.
+    host: handle that opens and closes external (Python) environments; None for pure ones. See `purerl.envs.host`.
+    resets_itself: True if resets draw their own random numbers and ignore the second row of keys.
 
     Example:
         >>> def reset(keys):
@@ -118,8 +117,8 @@ class Outputs(NamedTuple):
 
     policy: a distribution over actions (`purerl.distributions`) of batch shape `[L, N]`.
     value: `[L, N]` float32, or `[L, N, K]` with several reward streams.
-    heads: what else an algorithm asks for, by name: `aux_value`, shaped like `value`, for PPG; for DAAC `advantage`, a PyTree
-      that maps an encoded action `[L, N, d]` to `[L, N]`.
+    heads: further outputs by name. PPG needs `aux_value`, shaped like `value`. DAAC needs `advantage`, a callable PyTree that
+      maps an encoded action `[L, N, d]` to `[L, N]`.
 
     Example:
         >>> policy = purerl.distributions.Categorical(jnp.zeros((128, 4, 2)))
@@ -134,13 +133,13 @@ class Outputs(NamedTuple):
 class Network(NamedTuple):
     """A policy and a value function, as pure functions of their parameters.
 
-    init: `(key, obs [L, N, ...]) -> params`, a dict from the name of a group ("policy", "value", ...) to its parameters; a
-      phase of training moves whole groups.
-    apply: `(params, carry, obs [L, N, ...], first [L, N]) -> (Outputs, carry)`. Where `first` is set the network forgets
-      its memory, and then reads the observation. The returned carry is the memory after the last of the `L` steps.
-    initial_carry: `(num_envs) -> carry`, leaves `[num_envs, ...]`; the empty tuple for a network without memory.
-    prepare: `(params) -> params`, with what `apply` would otherwise compute from the parameters alone in every step. Called once
-      for each rollout on an accelerator; `apply` takes parameters with and without it.
+    init: `(key, obs [L, N, ...]) -> params`, a dict from group name ("policy", "value", ...) to the parameters of the group. A
+      training phase updates whole groups.
+    apply: `(params, carry, obs [L, N, ...], first [L, N]) -> (Outputs, carry)`. If `first` is set, the network resets its hidden
+      state before it reads the observation. The returned carry is the hidden state after the last of the `L` steps.
+    initial_carry: `(num_envs) -> carry`, leaves `[num_envs, ...]`; the empty tuple for a network without hidden state.
+    prepare: `(params) -> params`, adds arrays that `apply` would otherwise compute from the parameters in every step. Called once
+      per rollout on an accelerator; `apply` accepts prepared and unprepared parameters.
 
     Example:
         >>> def init(key, obs):
@@ -168,21 +167,21 @@ class Network(NamedTuple):
 
 
 class Transition(struct.PyTreeNode):
-    """Everything about one step t, and about no other: estimators never shift an array. Leaves `[T, B, ...]`.
+    """Everything about step t and nothing about other steps, so that estimators never shift an array. Leaves `[T, B, ...]`.
 
     obs: the observation that `action` was chosen for.
-    first: bool, `obs` opens an episode: reset the memory before reading it.
-    action: the policy's sample, in the unit of its distribution. The environment received
-      `policy.env_action(action, space)`: of a Box in its own unit, and clipped.
-    log_prob: float32, of `action` under the policy that acted.
-    value: float32 `[T, B(, K)]`, of `obs`.
+    first: bool, the episode start: `obs` is the first of its episode. Reset the hidden state before reading `obs`.
+    action: the sampled action, in the unit of its distribution. The environment received `policy.env_action(action, space)`: a
+      continuous action is converted to the environment's unit and clipped.
+    log_prob: float32, log-probability of `action` under the acting policy.
+    value: float32 `[T, B(, K)]`, the value of `obs`.
     reward: float32 `[T, B(, K)]`.
     terminated, truncated: bool, as in `TimeStep`. There is no `done`.
-    next_value: float32 `[T, B(, K)]`, of the observation this step led to, *before* any reset. Not masked: its reader
-      must let `terminated` win.
+    next_value: float32 `[T, B(, K)]`, the value of the observation after this step, *before* any reset. Not masked: readers must
+      let `terminated` win.
     policy: the distribution that `action` was drawn from.
-    next_obs: the observation this step led to, before any reset; `()` unless asked for.
-    intrinsic: what the loss of intrinsic rewards reads; `()` without them.
+    next_obs: the observation after this step, before any reset; `()` unless requested.
+    intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
 
     Example:
         >>> no = jnp.zeros((3, 1), bool)
@@ -211,7 +210,7 @@ class Rollout(struct.PyTreeNode):
     """One rollout of every environment.
 
     steps: `Transition`, leaves `[T, B, ...]`.
-    carry: leaves `[T / L, B, ...]`, the memory from before the first step of every sequence of `L` steps.
+    carry: leaves `[T / L, B, ...]`, the hidden state before the first step of every sequence of `L` steps.
     """
 
     steps: Transition
@@ -219,7 +218,7 @@ class Rollout(struct.PyTreeNode):
 
 
 class Advantages(struct.PyTreeNode):
-    """Advantages and value targets of each step, gradient-free.
+    """Advantages and value targets of each step, without gradients.
 
     advantage: `[T, B(, K)]` float32.
     target: `[T, B(, K)]` float32, the target of the value function.
@@ -236,11 +235,11 @@ class Advantages(struct.PyTreeNode):
 
 
 class Sample(struct.PyTreeNode):
-    """The part of a step that PPO's loss reads; the names are those of `Transition` and `Advantages`.
+    """The part of a step that PPO's loss reads. Fields are named as in `Transition` and `Advantages`.
 
-    policy: `()` where the loss does not ask for it.
-    intrinsic: what the loss of intrinsic rewards reads; `()` without them.
-    advantage_moments: of a minibatch, mean and variance of its advantages where they are known beforehand, else `()`.
+    policy: `()` if the loss does not read it.
+    intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
+    advantage_moments: mean and variance of the advantages of a minibatch if computed in advance, else `()`.
     """
 
     obs: PyTree
@@ -256,10 +255,10 @@ class Sample(struct.PyTreeNode):
 
 
 class Sequences(struct.PyTreeNode):
-    """A batch, or a minibatch of one: `N` sequences of `L` steps.
+    """A batch or minibatch: `N` sequences of `L` steps.
 
     steps: leaves `[L, N, ...]`.
-    carry: leaves `[N, ...]`, the memory from before the first step of each sequence.
+    carry: leaves `[N, ...]`, the hidden state before the first step of each sequence.
     """
 
     steps: PyTree
@@ -267,12 +266,12 @@ class Sequences(struct.PyTreeNode):
 
 
 class Intrinsic(NamedTuple):
-    """A second stream of rewards, made of what is seen and not given by the environment.
+    """A second reward stream, computed from observations instead of given by the environment.
 
-    init: `(key, obs [B, ...]) -> (groups of parameters, state)`; the groups are trained by whatever learns.
+    init: `(key, obs [B, ...]) -> (parameter groups, state)`; the groups join the trained parameters.
     reward: `(params, state, Transition [T, B] with next_obs) -> (reward [T, B], state, metrics)`.
-    training: `(state, Transition [T, B], key) -> what its loss reads of each step`, leaves `[T, B, ...]`; None without a loss.
-    loss: `(params, state, that of a minibatch [L, N, ...]) -> (scalar, metrics)`.
+    training: `(state, Transition [T, B], key) -> input of the loss for each step`, leaves `[T, B, ...]`; None without a loss.
+    loss: `(params, state, loss input of a minibatch [L, N, ...]) -> (scalar, metrics)`.
     """
 
     init: Callable
@@ -285,7 +284,7 @@ class Intrinsic(NamedTuple):
 
 
 class Actor(struct.PyTreeNode):
-    """The state of the interaction with environments, which outlives a rollout. Leaves `[B, ...]`."""
+    """The state of the interaction with the environments, kept between rollouts. Leaves `[B, ...]`."""
 
     env_state: PyTree
     obs: PyTree
@@ -300,11 +299,11 @@ class TrainState(struct.PyTreeNode):
 
     params: a dict from group to parameters.
     opt_state: a dict from phase to optimizer state.
-    actor: the environments and where they stand.
-    clock: finished updates. Never batched under `vmap` over seeds: see `Train.seed_axes`.
-    key: the root of all random keys. It never changes; the clock does.
+    actor: the state of the environments and the episodes in progress.
+    clock: the update counter. Never batched under `vmap` over seeds: see `Train.seed_axes`.
+    key: the root of all random keys. Constant; keys vary with the update counter.
     statistics: running statistics, see `purerl.acting.normalize`.
-    extra: what an algorithm keeps besides, by name.
+    extra: auxiliary state of the algorithm, by name.
     """
 
     params: PyTree
@@ -320,7 +319,7 @@ class TrainResult(struct.PyTreeNode):
     """The result of a whole run.
 
     state: the `TrainState` after the last update.
-    metrics: a dict of `purerl.core.metrics`, leaves `[num_updates]`, or one row for each `metrics_every` of them.
+    metrics: a dict of `purerl.core.metrics`, leaves `[num_updates]`, or one record per `metrics_every` updates.
     """
 
     state: TrainState
@@ -328,14 +327,14 @@ class TrainResult(struct.PyTreeNode):
 
 
 class Episodes(struct.PyTreeNode):
-    """The outcome of an evaluation, leaves `[num_episodes]`.
+    """The results of an evaluation, leaves `[num_episodes]`.
 
     returns: float32, undiscounted sum of rewards.
     lengths: int32, steps.
-    finished: bool; where False the episode was still running when the evaluation stopped, or met a number that is not finite
-      (with `nonfinite="reset"`), and the others are partial.
-    info: float32 each, the sum over the episode of the entries of `info` that the config names.
-    episode_info: float32 `[num_episodes, ...]` each, at the last step, of those that the config's `episode_info` names.
+    finished: bool. False if the episode was still running when the evaluation stopped, or met a nonfinite number (with
+      `nonfinite="reset"`); the other fields are then partial.
+    info: float32 each, the sum over the episode of each entry of `info` that the config names.
+    episode_info: float32 `[num_episodes, ...]` each, the value at the last step of each entry in the config's `episode_info`.
     """
 
     returns: jax.Array

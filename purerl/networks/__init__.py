@@ -1,1 +1,1 @@
-"""Policy and value networks, and the distributions over actions."""
+"""Policy and value networks, and distributions over actions."""

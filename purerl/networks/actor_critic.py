@@ -25,37 +25,37 @@ from purerl.networks.modules import OWN, applied, check_memory, check_torso, mem
 from purerl.networks.recurrent import Memory
 from purerl.networks.torsos import by_entry, torso_of, torso_problems
 
-STACKED = "trunks of policy and value, stacked"  # beside the groups, where `prepare` puts it
-# A policy that starts near uniform ("37 details", number 2); predictions of values and advantages as large as they come.
+STACKED = "trunks of policy and value, stacked"  # the key that `prepare` adds beside the groups
+# The policy starts near uniform ("37 details", number 2). Predictions of values and advantages are not scaled.
 HEAD_GAINS = {"policy": 0.01, "value": 1.0, "aux_value": 1.0, "advantage": 1.0}
 
 
 def actor_critic(
     cfg: OnPolicyConfig, observation_space: PyTree, action_space: Space, torso: Any = None, memory: Any = None
 ) -> Network:
-    """Return the network a config describes.
+    """Return the network that a config describes.
 
     The groups of its parameters:
 
         arch            groups                           the value's gradient reaches
-        separate, dual  policy, value                    its own torso and memory ("37 details", number 13)
-        shared          torso, (memory,) policy, value   the one torso and memory
-        detach          torso, (memory,) policy, value   its own last layer
+        separate, dual  policy, value                    the value's torso and memory ("37 details", number 13)
+        shared          torso, (memory,) policy, value   the shared torso and memory
+        detach          torso, (memory,) policy, value   the value's last layer
 
-    The config's `heads` are a group each, under their names, and read what the policy's head reads.
-    Of a dict of observations the policy does not see the entry `critic_obs`, nothing sees the entry `action_mask`, and the memory
-    alone sees what was done and paid before (`purerl.envs.previous`).
+    Each of the config's `heads` is a group with the head's name, and reads the same features as the policy's head. If
+    observations are a dict, the policy does not see the entry `critic_obs`, no network sees the entry `action_mask`, and only
+    recurrent layers see the previous action and reward (`purerl.envs.previous`).
 
     Args:
         cfg: the config.
-        observation_space, action_space: of the environment.
-        torso: the user's torso, or a dict of encoders by entry of the observation; None for the config's.
-        memory: the user's memory; None for the config's.
+        observation_space, action_space: spaces of the environment.
+        torso: a custom torso, or a dict of encoders by entry of the observation; None for the config's torso.
+        memory: a custom recurrent module; None for the config's.
 
     Raises:
-        ConfigError: the torso does not fit the observations, or the distribution the actions.
+        ConfigError: the torso does not fit the observations, or the distribution does not fit the actions.
     """
-    cfg = cfg.replace(critic_obs="") if cfg.critic_obs == "auto" else cfg  # of a config without an environment
+    cfg = cfg.replace(critic_obs="") if cfg.critic_obs == "auto" else cfg  # the config was not resolved by an environment
     previous = tuple(f"previous_{name}" for name in cfg.memory_inputs)
     hidden = {"policy": (cfg.action_mask, cfg.critic_obs, *previous), "value": (cfg.action_mask, *previous)}
     spaces = {group: without(observation_space, names) for group, names in hidden.items()}
@@ -77,7 +77,7 @@ def actor_critic(
         return jax.tree.map(lambda x: x.astype(dtype).reshape(-1, *x.shape[2:]), encoded)
 
     def views(obs):
-        """Return the input of each group's torso, computed once if it is the same, and the further input of a memory."""
+        """Return each group's torso input, computed once if the groups see the same, and a further input of recurrent layers."""
         policy = view(obs, "policy")
         past = encode({name: obs[name] for name in past_space}, past_space).astype(dtype) if past_space else None
         past = past if past is None else past.reshape(*past.shape[:2], -1)
@@ -94,7 +94,7 @@ def actor_critic(
 
 
 def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Space, torso: Any, own_memory: bool) -> list[Problem]:
-    """Report where the config does not fit what policy and value see, or the actions."""
+    """Report where the config does not fit the actions, or the observations that policy and value see."""
     found = _distribution_problems(cfg, action_space)
     if cfg.memory == "none" and not own_memory and cfg.memory_inputs:
         found.append(Problem("memory_inputs", cfg.memory_inputs, "nothing reads them with memory = 'none'"))
@@ -109,7 +109,7 @@ def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Spac
 
 
 def _check_own(views: Callable, observation_space: PyTree, torsos: dict[str, nn.Module], memory: nn.Module | None) -> None:
-    """Try the user's torso and memory on shapes: 2 steps of 3 environments."""
+    """Check a custom torso and a custom recurrent module on shapes: 2 steps of 3 environments."""
     obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, 3, *x.shape), x.dtype), observation_space, is_leaf=is_index)
     seen, past = jax.eval_shape(views, obs)
     sizes = {group: check_torso(module, seen[group]) for group, module in torsos.items()}
@@ -121,10 +121,10 @@ def _check_own(views: Callable, observation_space: PyTree, torsos: dict[str, nn.
 def _separate(
     cfg: OnPolicyConfig, trunks: dict[str, Trunk], further: dict[str, nn.Module], views: Callable, gain: Callable
 ) -> Network:
-    """Return a trunk with a head for each of policy and value, and further heads on the policy's; the carry is a dict of theirs.
+    """Return a network with separate trunks and heads for policy and value, and further heads on the policy's features.
 
-    Two trunks of one shape, without convolutions, are computed at once on an accelerator: each layer is one batched product and
-    not two, which takes 7 of 58 kernels from a minibatch of 64-64 networks. On a CPU batched products take a tenth longer.
+    The carry is a dict by group. On an accelerator, two trunks of one shape without convolutions are computed together: one
+    product per layer saves 7 of 58 kernels in a minibatch of 64-64 networks. On a CPU, batched products take a tenth longer.
     """
     memory = trunks["policy"].memory
     recurrent = memory is not None
@@ -141,7 +141,7 @@ def _separate(
         (x, past), (first, carry) = views(obs), _initial_inputs(obs, initial_carry, recurrent)
         params, features = {}, {}
         for group, trunk in trunks.items():
-            key_of_group = named_key(key, group)  # for parameters that a torso of the user's draws by itself
+            key_of_group = named_key(key, group)  # for parameters that a custom torso draws itself
             found, made = trunk.init_with_output(key_of_group, x[group], past, carry_of(carry, group), first)
             params[group], features[group] = made["params"], found[0]
         params |= {name: head.init(key, features["policy"])["params"] for name, head in further.items()}
@@ -177,7 +177,7 @@ def _separate(
 
 
 def _with_heads(outputs: Outputs, further: dict[str, nn.Module], params: PyTree, features: jax.Array) -> Outputs:
-    """Return the outputs with what further heads make of the policy's features."""
+    """Add the outputs of further heads on the policy's features."""
     if not further:
         return outputs
     return outputs._replace(heads={name: applied(head, params[name], features) for name, head in further.items()})
@@ -186,7 +186,7 @@ def _with_heads(outputs: Outputs, further: dict[str, nn.Module], params: PyTree,
 def _shared(
     cfg: OnPolicyConfig, trunk: Trunk, heads: dict[str, nn.Module], further: dict[str, nn.Module], views: Callable, gain: Callable
 ) -> Network:
-    """Return one trunk with all heads; the carry is the trunk's."""
+    """Return a network with one trunk for all heads. The carry is the trunk's hidden state."""
 
     def initial_carry(num_envs):
         return trunk.memory.initial_carry(num_envs) if trunk.memory is not None else ()
@@ -209,7 +209,7 @@ def _shared(
 
 
 def _initial_inputs(obs: PyTree, initial_carry: Callable, recurrent: bool) -> tuple[jax.Array | None, PyTree]:
-    """Return `first` and the initial carry for observations `[L, N, ...]`; neither without a memory."""
+    """Return `first` and the initial carry for observations `[L, N, ...]`, or None and () if the network is not recurrent."""
     if not recurrent:
         return None, ()
     first = jnp.ones(jax.tree.leaves(obs)[0].shape[:2], bool)
@@ -217,16 +217,16 @@ def _initial_inputs(obs: PyTree, initial_carry: Callable, recurrent: bool) -> tu
 
 
 def _steps(outputs: Outputs, first: jax.Array) -> Outputs:
-    """Return outputs `[L * N, ...]` as `[L, N, ...]`."""
+    """Reshape outputs `[L * N, ...]` to `[L, N, ...]`."""
     return jax.tree.map(lambda y: y.reshape(*first.shape, *y.shape[1:]), outputs)
 
 
 def _gain(cfg: OnPolicyConfig, own_memory: bool) -> Callable[[str], float | None]:
-    """Return the factor of each kernel as it begins, by its path; the schemes but `orthogonal` have a scale of their own.
+    """Return a function from a kernel's path to its initial factor; schemes other than `orthogonal` have their own scale.
 
-    None for those that begin as the user made them: in a memory, and in a torso of two functions.
+    The factor is None for kernels that keep their custom values: in a custom recurrent module, and in a torso of two functions.
     """
-    in_torso = math.sqrt(2) if cfg.init == "orthogonal" else 1.0  # not in `gain`, which outlives a trace of the config
+    in_torso = math.sqrt(2) if cfg.init == "orthogonal" else 1.0  # outside of `gain`, which outlives a trace of the config
 
     def gain(path):
         parts = path.split("/")
@@ -258,8 +258,8 @@ def _distribution_problems(cfg: OnPolicyConfig, space: Space) -> list[Problem]:
 
 
 def bounded(space: Space) -> bool:
-    """Return True if an action's range is finite, as far as is known under a trace."""
+    """Return True if the range of actions is finite. Under a trace, bounds are unknown and count as finite."""
     if not isinstance(space, Box) or isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
         return True
-    with np.errstate(over="ignore"):  # of the largest floats, which are bounds where there are none
+    with np.errstate(over="ignore"):  # the largest floats stand for missing bounds
         return bool(np.isfinite(np.asarray(space.high) - np.asarray(space.low)).all())

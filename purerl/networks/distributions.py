@@ -1,26 +1,25 @@
 """Distributions over actions.
 
-Each is a PyTree of its parameters, of any batch shape, with the same methods:
+Each distribution is a PyTree of its parameters, of any batch shape, with the same methods:
 
-    noise(key, *leading)    standard noise for `leading` times a sample, so that it can be drawn for a whole rollout at
-                            once: `[*leading, *batch, ...]`; the key is consumed
+    noise(key, *leading)    standard noise `[*leading, *batch, ...]`, for a whole rollout at once; the key is consumed
     sample(noise)           `[*batch, ...]` an action, a deterministic function of the noise of one sample
-    mode()                  the most likely action; of `TanhGaussian` the squashed mean
+    mode()                  the most likely action; for `TanhGaussian` the squashed mean
     log_prob(action)        `[*batch]` log-probability (density)
     entropy()               `[*batch]` in nats, summed over the dimensions of an action
     kl(other)               `[*batch]` KL(self || other) in nats
-    env_action(action, space)  what the environment receives for `action`
-    encoded(action)         `[*batch, d]` float32, an action as numbers that a network can read
+    env_action(action, space)  the action that the environment receives
+    encoded(action)         `[*batch, d]` float32, the action as the input of a network
     metrics()               scalars worth logging, by name
 
-and, for a run that asks for random actions first,
+Runs that start with random actions also use
 
-    uniform_sample(noise, *bounds)       an action drawn from all of the space alike, whatever the parameters
-    uniform_log_prob(action, *bounds)    `[*batch]` its log-probability (density)
+    uniform_sample(noise, *bounds)       an action drawn uniformly from the whole space, whatever the parameters
+    uniform_log_prob(action, *bounds)    `[*batch]` log-probability (density) of a uniformly drawn action
 
-where `bounds` are the lowest and the highest action of a Box in the environment's unit, `[*batch, d]`, and nothing otherwise.
+For a Box, `bounds` are the lowest and the highest action in the environment's unit, `[*batch, d]`; otherwise there are none.
 
-Those of choices also have `masked(legal)`: the same distribution where `legal` is set, and never anything else.
+Categorical distributions also have `masked(legal)`: the same distribution restricted to actions where `legal` is set.
 
 Example:
     >>> policy = purerl.distributions.Categorical(jnp.zeros((4, 2)))
@@ -43,11 +42,11 @@ from purerl.networks.gaussians import DiagGaussian, TanhGaussian
 
 __all__ = ["Bernoulli", "Categorical", "DiagGaussian", "MultiCategorical", "TanhGaussian"]
 
-ILLEGAL = -1e9  # a logit: its probability is exactly 0, and 0 times its logarithm is no NaN
+ILLEGAL = -1e9  # a logit with probability exactly 0, for which `p log p` is 0 and not NaN
 
 
 class Categorical(struct.PyTreeNode):
-    """One of `n` choices, with probabilities `softmax(logits)`.
+    """A categorical distribution over `n` actions, with probabilities `softmax(logits)`.
 
     logits: `[*batch, n]` float32, unnormalised.
     """
@@ -87,7 +86,7 @@ class Categorical(struct.PyTreeNode):
         return {}
 
     def masked(self, legal: jax.Array) -> "Categorical":
-        """Mask actions that are not `legal [*batch, n]`, of which one at least must be set."""
+        """Exclude the actions where `legal [*batch, n]` is not set. At least one action must be valid."""
         return Categorical(jnp.where(legal.astype(bool), self.logits, jnp.float32(ILLEGAL)))
 
     def uniform_sample(self, noise: jax.Array) -> jax.Array:
@@ -101,10 +100,10 @@ class Categorical(struct.PyTreeNode):
 
 
 class MultiCategorical(struct.PyTreeNode):
-    """Several independent choices; probabilities multiply, entropies and divergences add up ("37 details", number 37).
+    """Independent categorical actions: probabilities multiply, entropies and divergences add up ("37 details", number 37).
 
-    logits: `[*batch, sum(sizes)]` float32, those of one choice after those of another.
-    sizes: how many there are of each.
+    logits: `[*batch, sum(sizes)]` float32, concatenated over the actions.
+    sizes: number of values of each action.
     """
 
     logits: jax.Array
@@ -143,7 +142,7 @@ class MultiCategorical(struct.PyTreeNode):
         return {}
 
     def masked(self, legal: jax.Array) -> "MultiCategorical":
-        """Mask actions that are not `legal [*batch, sum(sizes)]`, of which one at least must be set in each choice."""
+        """Exclude the values where `legal [*batch, sum(sizes)]` is not set. Each action must have at least one valid value."""
         return self.replace(logits=Categorical(self.logits).masked(legal).logits)
 
     def uniform_sample(self, noise: jax.Array) -> jax.Array:
@@ -160,7 +159,7 @@ class MultiCategorical(struct.PyTreeNode):
 
 
 class Bernoulli(struct.PyTreeNode):
-    """Independent switches, each on with probability `sigmoid(logit)`.
+    """Independent binary actions, each 1 with probability `sigmoid(logit)`.
 
     logits: `[*batch, n]` float32.
     """
@@ -201,6 +200,6 @@ class Bernoulli(struct.PyTreeNode):
         return jnp.full(self.logits.shape[:-1], -self.logits.shape[-1] * math.log(2), jnp.float32)
 
     def _expected(self, logits: jax.Array) -> jax.Array:
-        """Return the cross entropy with switches of other logits."""
+        """Return the cross entropy with a Bernoulli distribution of other logits."""
         p = jax.nn.sigmoid(self.logits)
         return -(p * jax.nn.log_sigmoid(logits) + (1 - p) * jax.nn.log_sigmoid(-logits)).sum(-1)

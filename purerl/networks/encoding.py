@@ -1,4 +1,4 @@
-"""Observations as arrays that a network can read."""
+"""Encoding of observations as arrays that a network can read."""
 
 import jax
 import jax.numpy as jnp
@@ -8,18 +8,18 @@ from purerl.core.types import PyTree
 
 
 def encode(obs: PyTree, space: PyTree) -> jax.Array:
-    """Return an observation as one array of float32, `[L, N, ...]` in and out.
+    """Encode an observation as one float32 array, `[L, N, ...]` in and out.
 
-    An index becomes one-hot, an array of indices as `Indices` says, an image of bytes (three dimensions, uint8) is divided by
-    255, everything else is cast. Of several entries each is flattened, and they follow one another in the order of
-    `jax.tree.leaves`.
+    A categorical value becomes one-hot, an array of categorical values becomes one-hot as `Indices` says, an image of bytes
+    (three dimensions, uint8) is divided by 255, and anything else is cast. If an observation has several entries, the entries are
+    flattened and concatenated in the order of `jax.tree.leaves`.
     """
     entries = list(encode_entries(obs, space).values())
     return entries[0] if len(entries) == 1 else jnp.concatenate([x.reshape(*x.shape[:2], -1) for x in entries], axis=-1)
 
 
 def encode_entries(obs: PyTree, space: PyTree) -> dict[str, jax.Array]:
-    """Return the entries of an observation by name, each encoded as `encode` does."""
+    """Return the entries of an observation by name, each encoded as in `encode`."""
     return {name: _encode_entry(x, kind) for (name, kind), x in zip(entries_of(space).items(), jax.tree.leaves(obs), strict=True)}
 
 
@@ -36,5 +36,5 @@ def _encode_entry(x: jax.Array, space: jax.ShapeDtypeStruct | Discrete | Indices
 
 
 def without(obs: PyTree, names: tuple[str, ...]) -> PyTree:
-    """Return a dict of observations without these entries; anything else as it is."""
+    """Remove the named entries from a dict of observations. Return any other observation unchanged."""
     return {name: x for name, x in obs.items() if name not in names} if isinstance(obs, dict) else obs

@@ -1,4 +1,4 @@
-"""Modules of flax as networks: `from_linen` and `from_nnx`."""
+"""Networks from flax modules: `from_linen` and `from_nnx`."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -19,27 +19,27 @@ from purerl.networks.modules import applied, linen_module, only_parameters
 def from_linen(module: Any) -> Network:
     """Return a flax linen module as a network.
 
-    It is called with observations `[L, N, ...]` as the environment gives them, and returns
+    The module is called with observations `[L, N, ...]` as the environment gives them, and returns
 
         (policy, value)  or  (policy, value, heads)
 
-    policy: for Discrete actions logits `[L, N, n]`; for a Box `(mean, log_std)`, each `[L, N, d]`, or `[d]` for log_std, in the
-      environment's unit; for others, or in units of the bounds, a distribution of `purerl.distributions`.
-    value: `[L, N]` or `[L, N, 1]`; with two streams of rewards `[L, N, 2]`.
-    heads: a dict. PPG needs `aux_value`, `[L, N]` or `[L, N, 2]` as the value. DAAC needs `advantage`, a pair of a constant
-      `[L, N]` and a weight `[L, N, d]`, whose product with the action is added; the action of a choice is one-hot.
+    policy: for Discrete actions, logits `[L, N, n]`. For a Box, `(mean, log_std)` in the environment's unit, each `[L, N, d]`, or
+      `[d]` for log_std. For other actions, or in units of the bounds, a distribution of `purerl.distributions`.
+    value: `[L, N]` or `[L, N, 1]`; with two reward streams `[L, N, 2]`.
+    heads: a dict. PPG needs `aux_value`, shaped like the value, `[L, N]` or `[L, N, 2]`. DAAC needs `advantage`, a pair of a
+      constant `[L, N]` and a weight `[L, N, d]` for the function `constant + weight . action`; discrete actions are one-hot.
 
-    With a memory the module has a method `initial_carry(num_envs)`, is called as `module(carry, obs, first [L, N])`, and returns
-    such a tuple and the carry. Where `first` is set it must forget the carry before it reads the observation.
+    A recurrent module has a method `initial_carry(num_envs)`, is called as `module(carry, obs, first [L, N])`, and returns the
+    tuple above and the carry. If `first` is set, the module must reset the carry before reading the observation.
 
-    Its top-level submodules are the groups of parameters. PPG and DAAC train some of them alone, and need a submodule for each
-    of `policy`, `value` and the head, by these names. The module has parameters only, no batch statistics.
+    The top-level submodules are the groups of parameters. PPG and DAAC train some groups alone, and need submodules named
+    `policy`, `value` and like the head (`aux_value` or `advantage`). The module has parameters only, no batch statistics.
 
     Args:
         module: a linen module, or its class.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: `module` is not a linen module.
 
     Example:
         >>> class ActorCritic(nn.Module):
@@ -61,14 +61,14 @@ def from_linen(module: Any) -> Network:
 
 
 def from_nnx(make: Callable[[Any], Any]) -> Network:
-    """Return a flax nnx module as a network. It is called, and returns, as that of `from_linen`; its attributes are the groups.
+    """Return a flax nnx module as a network. Calls and results are as in `from_linen`; the module's attributes are the groups.
 
     Args:
-        make: `(rngs: nnx.Rngs) -> module`, such as the module's class. It is called for every seed, and must make all that is
-          random of `rngs`. The module has `nnx.Param` alone, no batch statistics and no dropout.
+        make: `(rngs: nnx.Rngs) -> module`, such as the module's class, called for every seed. All random numbers must come from
+          `rngs`. The module has `nnx.Param` only, no batch statistics and no dropout.
 
     Raises:
-        ConfigError: it makes no such module.
+        ConfigError: `make` does not return such a module.
 
     Example:
         >>> class ActorCritic(nnx.Module):
@@ -82,7 +82,7 @@ def from_nnx(make: Callable[[Any], Any]) -> Network:
         >>> train.plan.parameters
         259
     """
-    from flax import nnx  # which takes a quarter of the time that importing purerl takes
+    from flax import nnx  # imported here, since it takes a quarter of the time of importing purerl
 
     if isinstance(make, nnx.Module) or not callable(make):
         hint = "from_nnx takes a function of nnx.Rngs that makes the module, such as its class, since every seed has its own"
@@ -107,7 +107,7 @@ def from_nnx(make: Callable[[Any], Any]) -> Network:
 
 
 def _network(init: Callable, apply: Callable, initial_carry: Callable | None) -> Network:
-    """Return a network of `init(key, *inputs)` and `apply(params, *inputs)`; inputs are obs, or carry, obs and first."""
+    """Return a network from `init(key, *inputs)` and `apply(params, *inputs)`. Inputs are obs, or carry, obs and first."""
     if initial_carry is None:
         return Network(init, lambda params, carry, obs, first: (_outputs(apply(params, obs)), carry))
 
@@ -126,10 +126,10 @@ def _network(init: Callable, apply: Callable, initial_carry: Callable | None) ->
 
 
 def _outputs(found: Any) -> Outputs:
-    """Make `Outputs` of what a module returned.
+    """Convert the return value of a module to `Outputs`.
 
     Raises:
-        ConfigError: it returned something else.
+        ConfigError: the module returned something else.
     """
     if isinstance(found, Outputs):
         return found
@@ -158,5 +158,5 @@ def _is_array(x: Any) -> TypeGuard[jax.Array]:
 
 
 def _kind(x: Any) -> Any:
-    """Describe the shapes of arrays, and the types of other things, in the tuples of a module's outputs."""
+    """Describe a module's outputs as nested tuples: shapes for arrays, type names for other objects."""
     return tuple(map(_kind, x)) if type(x) is tuple else list(x.shape) if _is_array(x) else type(x).__name__

@@ -1,4 +1,4 @@
-"""Distributions over actions that are real numbers; `purerl.distributions` lists their methods."""
+"""Distributions over continuous actions; `purerl.distributions` lists their methods."""
 
 import math
 from typing import Any
@@ -14,22 +14,22 @@ from purerl.core.keys import flat_draw
 from purerl.core.metrics import Mean, mean_of
 from purerl.core.spaces import Box, Space, bounds_map
 
-LOG_STD_MIN, LOG_STD_MAX = -20.0, 20.0  # beyond any box, and all that is computed from it stays finite
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 20.0  # wider than any box, and derived numbers stay finite
 _HALF_LOG_2PI = np.float32(0.5 * np.log(2 * np.pi))
 
 
 class DiagGaussian(struct.PyTreeNode):
-    """Independent normals, one for each dimension of a Box action.
+    """Independent normal distributions, one for each dimension of a Box action.
 
-    The environment receives the sample in its own unit, clipped to its bounds. Rollouts, losses and entropies use the sample
-    itself and its density, so that the ratio of densities is exact.
+    The environment receives the sample in the environment's unit, clipped to the bounds. Rollouts, losses and entropies use the
+    unclipped sample and its density, so that the ratio of densities is exact.
 
-    mean, log_std: `[*batch, d]` float32. `log_std` is used clipped to [-20, 20]; outside it has no gradient.
-    unit: the unit of both. `environment`: the environment's. `bounds`: -1 and 1 are the bounds of an action, and a dimension
+    mean, log_std: `[*batch, d]` float32. `log_std` is clipped to [-20, 20] before use, and has no gradient outside of this range.
+    unit: the unit of both. `environment`: the environment's. `bounds`: -1 and 1 are the bounds of an action; a dimension
       without two finite bounds keeps the environment's unit (`core.spaces.bounds_map`). The built-in networks use `bounds`.
 
     Raises:
-        ConfigError: there is no such unit.
+        ConfigError: `unit` is unknown.
 
     Example:
         >>> policy = purerl.distributions.DiagGaussian(jnp.array([0.5]), jnp.zeros(1), unit="bounds")
@@ -101,12 +101,12 @@ class DiagGaussian(struct.PyTreeNode):
 
 
 class TanhGaussian(struct.PyTreeNode):
-    """Independent normals squashed between the bounds of a Box action by `tanh`.
+    """Independent normal distributions, squashed by `tanh` between the bounds of a Box action.
 
-    An action is the normal's sample u itself, from before the tanh, which is never inverted: so `log_prob` is finite for every
-    action. It is the density of `tanh(u)`, in (-1, 1); that of the environment's action differs by a constant, in no ratio.
+    An action is the normal sample u before the tanh. The tanh is never inverted, so `log_prob` is finite for every action.
+    `log_prob` is of `tanh(u)` in (-1, 1). For the environment's action it would differ by a constant that cancels in ratios.
 
-    mean, log_std: `[*batch, d]` float32, of u; as in `DiagGaussian`.
+    mean, log_std: `[*batch, d]` float32, parameters of u; as in `DiagGaussian`.
     """
 
     mean: jax.Array
@@ -123,27 +123,27 @@ class TanhGaussian(struct.PyTreeNode):
         return self.gaussian.sample(noise)
 
     def mode(self) -> jax.Array:
-        """Return the mode of the normal: the median of the action."""
+        """Return the mode of the normal distribution, which is the median of the squashed action."""
         return self.mean
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         return self.gaussian.log_prob(action) - _log_slope(action).sum(-1)
 
     def entropy(self) -> jax.Array:
-        """Return the normal's entropy and the expected log-slope of the tanh, by Gauss-Hermite quadrature of 64 points."""
+        """Return the normal's entropy plus the expected log-slope of the tanh, by 64-point Gauss-Hermite quadrature."""
         points, weights = (x.astype(np.float32) for x in np.polynomial.hermite_e.hermegauss(64))
         points = points.reshape((1,) * self.mean.ndim + (-1,))
         u = self.mean[..., None] + jnp.exp(self.gaussian.clipped_log_std)[..., None] * points
         return self.gaussian.entropy() + (_log_slope(u) @ (weights / weights.sum())).sum(-1)
 
     def kl(self, other: "TanhGaussian") -> jax.Array:
-        """Return the divergence of the normals, since one invertible function presses both."""
+        """Return the divergence of the normal distributions, which does not change if both are squashed by the same tanh."""
         return self.gaussian.kl(other.gaussian)
 
     def env_action(self, action: jax.Array, space: Box) -> jax.Array:
         action = action.reshape(action.shape[:-1] + space.shape)
         low, high = (jnp.broadcast_to(bound, action.shape) for bound in (space.low, space.high))
-        return jnp.clip(low + (high - low) * (0.5 + 0.5 * jnp.tanh(action)), low, high)  # rounding
+        return jnp.clip(low + (high - low) * (0.5 + 0.5 * jnp.tanh(action)), low, high)  # against rounding
 
     def encoded(self, action: jax.Array) -> jax.Array:
         return action
@@ -152,7 +152,7 @@ class TanhGaussian(struct.PyTreeNode):
         return self.gaussian.metrics()
 
     def uniform_sample(self, noise: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-        # With s = cdf(noise), a uniform number: u = artanh(2 s - 1) = (log s - log(1 - s)) / 2.
+        # The number s = cdf(noise) is uniform: u = artanh(2 s - 1) = (log s - log(1 - s)) / 2.
         log_cdf = jax.scipy.stats.norm.logcdf
         return 0.5 * (log_cdf(noise) - log_cdf(-noise))
 
@@ -161,7 +161,7 @@ class TanhGaussian(struct.PyTreeNode):
 
 
 def action_unit(policy: Any, space: Space) -> str:
-    """Return the unit of a policy's samples: `environment`, `bounds`, or `either` if the two are the same."""
+    """Return the unit of a policy's samples: `environment`, `bounds`, or `either` if both units are the same."""
     if not (isinstance(policy, DiagGaussian) and isinstance(space, Box)):
         return "either"
     if isinstance(space.low, Tracer) or isinstance(space.high, Tracer):

@@ -13,20 +13,21 @@ from purerl.core.types import PyTree
 def initialize(
     key: jax.Array, params: PyTree, scheme: str, gain: Callable[[str], float | None], last: tuple[str, ...] = ()
 ) -> PyTree:
-    """Return parameters with every kernel drawn anew.
+    """Return parameters with newly drawn kernels.
 
-    All numbers come from one draw, since every draw in a program takes XLA a tenth of a second to compile. Under `vmap` an
-    accelerator draws those of all seeds at once, and a CPU one seed after the other: its batched draw is a batched LAPACK QR
-    factorisation, and several of those at once on a machine of few cores wait for each other's threads for ever (jaxlib 0.10.2).
+    All numbers come from one draw, since XLA takes a tenth of a second to compile each draw in a program. Under `vmap`, an
+    accelerator draws for all seeds at once, and a CPU for one seed after the other: its batched draw would be a batched LAPACK QR
+    factorisation, and several of these at once on a machine of few cores deadlock, waiting for each other's threads (jaxlib
+    0.10.2).
 
     Args:
         key: consumed.
-        params: leaves named "kernel" are replaced, if they are of a dense layer, `[inputs, outputs]`, or of a convolution,
-          `[height, width, inputs, outputs]`; all others are kept.
+        params: leaves named "kernel" are replaced, in dense layers, `[inputs, outputs]`, and convolutions,
+          `[height, width, inputs, outputs]`. All other leaves are kept.
         scheme: `orthogonal` (Saxe et al. 2014, arXiv:1312.6120), `xavier_uniform` or `xavier_normal` (variance
           2 / (fan_in + fan_out), Glorot & Bengio 2010), or `lecun` (1 / fan_in, LeCun et al. 1998).
-        gain: from the path of a kernel, such as "torso/Dense_0/kernel", to the factor it is multiplied by; None to keep it.
-        last: groups whose numbers follow those of all others, which so begin with the same bits where there are no such groups.
+        gain: function from the path of a kernel, such as "torso/Dense_0/kernel", to the kernel's factor; None keeps the kernel.
+        last: groups that are drawn after all others, so that the bits of the others do not depend on these groups.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
@@ -51,12 +52,12 @@ def _normal(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Draw numbers of mean 0 and variance 1, like the normal ones."""
+    """Draw uniform numbers with mean 0 and variance 1."""
     return jax.random.uniform(key, shape, jnp.float32, -math.sqrt(3), math.sqrt(3))
 
 
 def _orthogonal(normal: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Return a matrix with orthonormal columns, or rows if those are fewer; uniformly distributed if the entries are normal."""
+    """Orthonormalise the columns of a matrix, or the rows if fewer. For normal entries, the result is uniformly distributed."""
     rows, columns = normal.shape
     q, r = jnp.linalg.qr(normal if rows >= columns else normal.T)
     q = q * jnp.sign(jnp.diagonal(r))[None]

@@ -1,4 +1,4 @@
-"""The parts of the built-in networks, as flax linen modules: torsos, heads, and a trunk that puts them together."""
+"""Parts of the built-in networks, as flax linen modules: torsos, heads, and a trunk that combines them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ from purerl.core.types import PyTree
 
 
 class MLP(nn.Module):
-    """Flattens an observation and applies dense layers. `[N, ...] -> [N, hidden[-1]]`, computed in the dtype of the input."""
+    """Dense layers on a flattened observation: `[N, ...] -> [N, hidden[-1]]`, computed in the dtype of the input."""
 
     hidden: tuple[int, ...]
     activation: Callable
@@ -29,8 +29,8 @@ class MLP(nn.Module):
 class Conv(nn.Module):
     """A convolution without padding, `[N, H, W, C] -> [N, H', W', filters]`.
 
-    On a CPU it is one matrix product of all image patches: XLA's own convolution, with its gradient, takes 45 times as long there
-    inside a loop (256 images of 10 x 10 x 4).
+    On a CPU the convolution is one matrix product of all image patches. XLA's own convolution, with its gradient, takes 45 times
+    as long there inside a loop (256 images of 10 x 10 x 4).
     """
 
     filters: int
@@ -54,19 +54,19 @@ class Conv(nn.Module):
         return (patches @ kernel.reshape(-1, self.filters)).reshape(N, rows, columns, self.filters)
 
     def of_library(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        """Convolve as XLA does, on a GPU by cuDNN."""
+        """Convolve by XLA's convolution, which is cuDNN's on a GPU."""
         strides, layout = (self.stride, self.stride), ("NHWC", "HWIO", "NHWC")
         return jax.lax.conv_general_dilated(x, kernel, strides, "VALID", dimension_numbers=layout)
 
 
-CONVOLUTIONS = {  # filters, size and stride of each layer, and the least height and width of an image
+CONVOLUTIONS = {  # filters, size and stride of each layer, and the minimum height and width of an image
     "cnn": (((16, 3, 1),), 3),  # for 10 x 10 images (Young & Tian 2019, arXiv:1903.03176)
     "nature_cnn": (((32, 8, 4), (64, 4, 2), (64, 3, 1)), 36),  # for 84 x 84 images (Mnih et al. 2015)
 }
 
 
 class CNN(nn.Module):
-    """Convolutions, then an `MLP`. `[N, H, W, C] -> [N, hidden[-1]]`."""
+    """Convolutions followed by an `MLP`: `[N, H, W, C] -> [N, hidden[-1]]`."""
 
     convolutions: tuple[tuple[int, int, int], ...]
     hidden: tuple[int, ...]
@@ -80,7 +80,7 @@ class CNN(nn.Module):
 
 
 class Encoders(nn.Module):
-    """An encoder for each entry of an observation, and an `MLP` of their features, one after the other.
+    """An encoder for each entry of an observation, and an `MLP` on the concatenated features.
 
     `{entry: [N, ...]} -> [N, hidden[-1]]`
     """
@@ -96,10 +96,10 @@ class Encoders(nn.Module):
 
 
 class Linear(nn.Module):
-    """The last layer of a head: `size` numbers from each row of features, `[N, features] -> [N, size]`.
+    """The last layer of a head: a dense layer, `[N, features] -> [N, size]`.
 
-    A few outputs are computed one by one. As one matrix product, with its gradient, 2 outputs of 2048 rows take XLA 220 us
-    on a CPU; one by one they take 40, because a product of a matrix and a vector has code of its own.
+    Up to 8 outputs are computed one column after the other, since matrix-vector products have special code. On a CPU, XLA takes
+    220 us for 2 outputs of 2048 rows as one matrix product with its gradient, and 40 us column by column.
     """
 
     size: int
@@ -113,7 +113,7 @@ class Linear(nn.Module):
 
 
 class LogitsHead(nn.Module):
-    """A distribution over choices from `size` logits."""
+    """A distribution over discrete actions from `size` logits."""
 
     size: int
     distribution: Callable
@@ -124,7 +124,7 @@ class LogitsHead(nn.Module):
 
 
 class GaussianHead(nn.Module):
-    """Means, and a standard deviation that is a parameter and not a function of the observation."""
+    """A Gaussian whose mean is a dense layer, and whose standard deviation is a parameter, independent of the observation."""
 
     size: int
     distribution: Callable
@@ -138,7 +138,7 @@ class GaussianHead(nn.Module):
 
 
 class ValueHead(nn.Module):
-    """A number for each step and stream of rewards. `[N, features] -> [N]`, or `[N, streams]` of several."""
+    """One value for each step and reward stream: `[N, features] -> [N]`, or `[N, streams]` for several streams."""
 
     streams: int = 1
 
@@ -149,7 +149,7 @@ class ValueHead(nn.Module):
 
 
 class OfAction(struct.PyTreeNode):
-    """A number for each step that depends on the action taken: `constant + weight . action`.
+    """A linear function of the taken action for each step: `constant + weight . action`.
 
     constant: `[*batch]`.
     weight: `[*batch, d]`.
@@ -159,12 +159,12 @@ class OfAction(struct.PyTreeNode):
     weight: jax.Array
 
     def __call__(self, action: jax.Array) -> jax.Array:
-        """Return the function `[*batch]` at `action [*batch, d]`, encoded as its distribution does."""
+        """Evaluate the function at `action [*batch, d]`, encoded by the action's distribution. Returns `[*batch]`."""
         return self.constant + (self.weight * action).sum(-1)
 
 
 class ActionHead(nn.Module):
-    """A dense layer to one number that reads features and, once it is known, an encoded action of `size` numbers."""
+    """A dense layer with one output on features and an encoded action of `size` numbers. Returns a function of the action."""
 
     size: int
 
@@ -177,11 +177,11 @@ class ActionHead(nn.Module):
 
 
 class Trunk(nn.Module):
-    """A torso, the memory behind it if there is one, and the head they end in.
+    """A torso, optional recurrent layers behind the torso, and an optional head.
 
-    `x [L * N, ...]` is what the torso sees, steps and sequences as one axis: with two, XLA transposes for each weight's gradient,
-    and takes half as long again. `past [L, N, ...]` is what the memory reads besides. The head computes in float32. Gives the
-    features, what the head makes of them (None without one), and the carry.
+    `x [L * N, ...]` is the input of the torso, with steps and sequences as one axis. With two axes, XLA would transpose for each
+    weight's gradient, which takes half as long again. `past [L, N, ...]` is a further input of the recurrent layers. The head
+    computes in float32. Returns the features, the head's output (None without a head), and the carry.
     """
 
     torso: nn.Module

@@ -1,4 +1,4 @@
-"""Torsos and memories of the user's, as flax linen modules."""
+"""Custom torsos and recurrent modules, as flax linen modules."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,11 +11,11 @@ from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.types import Network, PyTree
 from purerl.networks.distributions import ILLEGAL, Categorical, MultiCategorical
 
-OWN = "own"  # the name of parameters that begin as the user's function makes them
+OWN = "own"  # the name of parameters that keep the initial values of a custom function
 
 
 class Pair(nn.Module):
-    """A module of two pure functions, `init(key, x) -> params` and `apply(params, x) -> features`."""
+    """A module from two pure functions, `init(key, x) -> params` and `apply(params, x) -> features`."""
 
     init_function: Callable
     apply_function: Callable
@@ -28,7 +28,7 @@ class Pair(nn.Module):
 
 
 def linen_module(module: Any, what: str) -> Any:
-    """Return a linen module of its class, anything else as it is. `what` is what it is called in messages."""
+    """Instantiate a linen class; return anything else unchanged. `what` names the module in errors."""
     if not (isinstance(module, type) and issubclass(module, nn.Module)):
         return module
     with code_of(what, f"{module.__name__}()"):
@@ -41,21 +41,21 @@ def applied(module: nn.Module, params: PyTree, *inputs: Any) -> Any:
 
 
 def only_parameters(what: str, made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of what a module's `init` made, if it made nothing else."""
+    """Return the parameters among the collections of a module's `init`. Raise a ConfigError if there are other collections."""
     if others := sorted(made.keys() - {"params"}):
         raise ConfigError([Problem(what, others, "the module may have parameters only, no other collections")])
     return made.get("params", {})
 
 
 def torso_module(torso: Any, what: str = "torso") -> nn.Module:
-    """Return a torso of the user's as a module: `x [N, ...] -> features [N, size]`.
+    """Return a custom torso as a module: `x [N, ...] -> features [N, size]`.
 
     Args:
         torso: a flax linen module, its class, or a pair `(init, apply)` of pure functions.
-        what: what it is called in messages.
+        what: the name of the torso in errors.
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: `torso` is something else.
     """
     torso = linen_module(torso, what)
     if isinstance(torso, nn.Module):
@@ -67,7 +67,7 @@ def torso_module(torso: Any, what: str = "torso") -> nn.Module:
 
 
 def check_torso(module: nn.Module, x: Any, what: str = "torso") -> int:
-    """Return the size of a torso's features, one row for each row of `x [N, ...]`, by shapes alone."""
+    """Return the size of a torso's features by shapes alone. Raise a ConfigError unless `x [N, ...]` gives floats `[N, size]`."""
     shapes = jax.tree.map(lambda x: list(x.shape), x)
     with code_of(what, f"{what}(x {shapes})"):
         features, made = jax.eval_shape(lambda x: module.init_with_output(jax.random.key(0), x), x)
@@ -80,10 +80,10 @@ def check_torso(module: nn.Module, x: Any, what: str = "torso") -> int:
 
 
 def memory_module(memory: Any) -> nn.Module:
-    """Return a memory of the user's: a linen module `(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`.
+    """Return a custom recurrent module: a linen module `(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`.
 
     Raises:
-        ConfigError: it is something else, or has no `initial_carry`.
+        ConfigError: `memory` is something else, or has no `initial_carry`.
     """
     memory = linen_module(memory, "memory")
     if not isinstance(memory, nn.Module) or not callable(getattr(memory, "initial_carry", None)):
@@ -93,7 +93,7 @@ def memory_module(memory: Any) -> nn.Module:
 
 
 def check_memory(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> None:
-    """Check that a memory reads `inputs [L, N, F]`, and gives as many outputs and a carry like the one it was given."""
+    """Check by shapes alone that a recurrent module maps `[L, N, F]` to floats `[L, N, size]` and keeps the carry's shapes."""
     envs = inputs.shape[1]
     first = jax.ShapeDtypeStruct(inputs.shape[:2], bool)
     with code_of("memory", f"initial_carry({envs})"):
@@ -119,7 +119,7 @@ def check_memory(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> None:
 
 
 def with_float32_outputs(network: Network) -> Network:
-    """Return a network whose outputs are float32 where they are floats, whatever dtype the network computes in."""
+    """Return a network whose float outputs are cast to float32, whatever its compute dtype."""
     is_float = lambda x: hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
 
     def apply(params, carry, obs, first):
@@ -130,7 +130,7 @@ def with_float32_outputs(network: Network) -> Network:
 
 
 def with_finite_logits(network: Network) -> Network:
-    """Return a network whose logits of minus infinity are `ILLEGAL`: then entropy and divergences are numbers."""
+    """Return a network whose logits are at least `ILLEGAL`, so that entropy and divergences are not NaN for infinite logits."""
 
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)

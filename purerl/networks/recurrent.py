@@ -1,13 +1,13 @@
 """Recurrent networks: GRU, LSTM and a minimal GRU as flax linen modules, over the steps of training sequences.
 
-The usual bug of recurrent agents is a carry that is reset one step early or late. Here there is one rule: where `first` is set
-the carry is set to zero, and *then* the observation is read. Acting is the same program on sequences of one step.
+The usual bug of recurrent agents is a carry that is reset one step early or late. The rule here: if `first` is set, the carry is
+set to zero, and *then* the observation is read. Acting is the same program on sequences of one step.
 
-**When to choose one.** Where an observation does not say all that matters. The GRU first: it stands in for velocities that are
-not seen, and it learnt MiniGrid-MemoryS8 in five of eight seeds within four million steps, where all seeds without a memory
-guess and the minimal GRU learnt nothing. For long gaps the minimal GRU: it remembers over 100 steps of MemoryChain in every
-seed, with one setting chosen by hand and with what the tuner finds, where the GRU does in six seeds of eight with the former
-and in none with the latter. It also needs fewer operations one after the other for a training sequence
+**When to choose one.** If single observations lack relevant information, try the GRU first. The GRU infers unseen velocities, and
+learnt MiniGrid-MemoryS8 in five of eight seeds within four million steps. All seeds of feed-forward networks guess there, and the
+minimal GRU learnt nothing. For long gaps, try the minimal GRU. In every seed, the minimal GRU remembers over 100 steps of
+MemoryChain, both with one set of hyperparameters chosen by hand and with those of the tuner. The GRU remembers in six seeds of
+eight with the former, and in none with the latter. The minimal GRU also needs fewer sequential operations for a training sequence
 (`tests/benchmarks/RESULTS.md`).
 """
 
@@ -23,7 +23,7 @@ from purerl.core.types import PyTree
 
 
 class Kernel(nn.Module):
-    """The matrix of one gate, under its name."""
+    """The weight matrix of one gate, as a parameter with its own name."""
 
     inputs: int
     size: int
@@ -34,7 +34,7 @@ class Kernel(nn.Module):
 
 
 class Gates(nn.Module):
-    """The matrix of several gates at once, `[inputs, gates * size]`; each gate's begins by itself."""
+    """The weight matrices of several gates side by side, `[inputs, gates * size]`. Each gate is initialised separately."""
 
     names: tuple[str, ...]
     size: int
@@ -45,19 +45,19 @@ class Gates(nn.Module):
 
 
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Return `x W`, computed in the dtype of x and given in float32."""
+    """Return `x W` in float32, computed in the dtype of x."""
     return (x @ kernel.astype(x.dtype)).astype(jnp.float32)
 
 
 class GRU(nn.Module):
-    """A gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), its reset gate applied after the product as in cuDNN.
+    """A gated recurrent unit (Cho et al. 2014, arXiv:1406.1078), with the reset gate applied after the product, as in cuDNN.
 
         r = sigmoid(x W_r + b_r + h U_r)
         z = sigmoid(x W_z + b_z + h U_z)
         n = tanh(x W_n + b_n + r * (h U_n + c))
         h' = (1 - z) * n + z * h
 
-    The carry is `h [N, size]`, and the output of each step its `h'`.
+    The carry is `h [N, size]`. The output of each step is `h'`.
     """
 
     size: int
@@ -90,7 +90,7 @@ class LSTM(nn.Module):
         c' = f * c + i * g
         h' = o * tanh(c')
 
-    The carry is `(c, h)`, each `[N, size]`, and the output of each step its `h'`.
+    The carry is `(c, h)`, each `[N, size]`. The output of each step is `h'`.
     """
 
     size: int
@@ -114,7 +114,7 @@ class LSTM(nn.Module):
         return outputs.astype(inputs.dtype), carry
 
 
-LONGEST_MEMORY = 128.0  # steps, as a minimal GRU begins
+LONGEST_MEMORY = 128.0  # in steps, when a minimal GRU is initialised
 
 
 class MinGRU(nn.Module):
@@ -123,9 +123,9 @@ class MinGRU(nn.Module):
         z = sigmoid(x W_z + b_z)
         h' = (1 - z) * h + z * (x W_h + b_h)
 
-    The recurrence is linear, so that all steps are computed by an associative scan, `log2(L)` operations deep. The carry is
-    `h [N, size]`, and the output of each step its `h'`. The biases of the gate begin such that the units forget over 2 to 129
-    steps (Tallec & Ollivier 2018, arXiv:1804.11188): with biases of 0 no seed remembers 64 steps.
+    The recurrence is linear, so an associative scan computes all steps, `log2(L)` operations deep. The carry is `h [N, size]`.
+    The output of each step is `h'`. The gate's biases are initialised so that the units forget over 2 to 129 steps (Tallec &
+    Ollivier 2018, arXiv:1804.11188): with biases of 0, no seed remembers 64 steps.
     """
 
     size: int
@@ -139,7 +139,7 @@ class MinGRU(nn.Module):
         z = nn.sigmoid(z)
         keep, added = jnp.where(first[..., None], jnp.zeros_like(z), 1 - z), z * candidate
 
-        def after(one, other):  # h -> keep * h + added, one after the other
+        def after(one, other):  # compose two maps h -> keep * h + added
             return one[0] * other[0], other[0] * one[1] + other[1]
 
         keep, added = jax.lax.associative_scan(after, (keep, added))
@@ -153,18 +153,18 @@ CELLS = {"gru": GRU, "lstm": LSTM, "min_gru": MinGRU}
 def unrolled(
     step: Callable, dtype: Any, kernel: jax.Array, carry: PyTree, inputs: PyTree, gates: jax.Array, first: jax.Array
 ) -> tuple[jax.Array, PyTree]:
-    """Return a cell over L steps; its carry is emptied before each step that is a first.
+    """Run a cell over L steps. Before each step where `first` is set, the carry is set to zero.
 
-    Gates that read the output before are `a_t = x_t + h_(t-1) U`. The gradient of U is one product over all steps, once they have
-    been gone through, `dU = sum_t h_(t-1)^T da_t`; that of `lax.scan` would be a small one, and a sum, in each step. A GRU in
-    minibatches of 8 sequences of 128 steps trains 1.4 times as fast on two cores.
+    Recurrent gates are `a_t = x_t + h_(t-1) U`. The gradient of U is one product over all steps, `dU = sum_t h_(t-1)^T da_t`,
+    computed after the backward loop. `lax.scan` alone would compute a small product and a sum in each step. With minibatches of 8
+    sequences of 128 steps, a GRU trains 1.4 times as fast on two cores.
 
     Args:
-        step: from the carry, the other inputs and `a [N, gates]` to the carry and its new output h.
-        dtype: of the product `h U`.
+        step: function from the carry, the other inputs and `a [N, gates]` to the next carry and the output h.
+        dtype: dtype of the product `h U`.
         kernel: U `[size, gates]`.
-        carry: before the first step; h is the last of its arrays.
-        inputs: `[L, N, ...]`, of what is no recurrent gate; None for none.
+        carry: the carry before the first step; h is its last array.
+        inputs: `[L, N, ...]`, the inputs of gates that are not recurrent; None if there are none.
         gates: x `[L, N, gates]`.
         first: `[L, N]`.
 
@@ -202,7 +202,7 @@ def _hidden(carry: PyTree) -> jax.Array:
 
 
 class Memory(nn.Module):
-    """Layers of cells, each reading what the one before gives. `[L, N, F] -> [L, N, size]`; the carry is one of each layer."""
+    """Stacked recurrent layers, `[L, N, F] -> [L, N, size]`. The carry has one entry per layer."""
 
     kind: str
     size: int
@@ -217,6 +217,6 @@ class Memory(nn.Module):
         return x, tuple(after)
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return zeros."""
+        """Return a hidden state of zeros."""
         zeros = lambda: jnp.zeros((num_envs, self.size), jnp.float32)
         return tuple((zeros(), zeros()) if self.kind == "lstm" else zeros() for _ in range(self.layers))

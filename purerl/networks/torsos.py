@@ -1,4 +1,4 @@
-"""The choice of a torso by observations: a built-in one, a custom one, or an encoder for each entry."""
+"""Choice of the torso for an observation space: a built-in torso, a custom torso, or an encoder for each entry."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "gelu": nn.g
 
 
 def by_entry(cfg: OnPolicyConfig, space: PyTree, given: Any) -> bool:
-    """Return True if the torso reads the entries of an observation as a dict, and not as one array: an image is not flattened.
+    """Return True if the torso reads a dict of observation entries, so that images are not flattened, instead of one array.
 
     Args:
-        cfg: the config; with `torso = "mlp"` all is flattened.
-        space: of the observations that the torso sees.
-        given: the user's torso, or a dict of encoders by entry; None for the built-in one.
+        cfg: the config. With `torso = "mlp"`, all entries are flattened.
+        space: the space of the observations that the torso sees.
+        given: a custom torso, or a dict of encoders by entry; None for the built-in torso.
     """
     entries = entries_of(space)
     several = len(entries) > 1 and cfg.torso != "mlp" and any(_is_image(x) for x in entries.values())
@@ -28,10 +28,10 @@ def by_entry(cfg: OnPolicyConfig, space: PyTree, given: Any) -> bool:
 
 
 def torso_of(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> nn.Module:
-    """Return the torso for observations of this space; arguments as those of `by_entry`.
+    """Return the torso for observations of this space. The arguments are those of `by_entry`.
 
     Raises:
-        ConfigError: the user's is no module.
+        ConfigError: the custom torso is not a module.
     """
     activation = ACTIVATIONS[cfg.activation]
     if given is not None and not isinstance(given, dict):
@@ -44,7 +44,7 @@ def torso_of(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> nn.Module
 
 
 def _encoder(cfg: OnPolicyConfig, entry: Any) -> nn.Module:
-    """Return the encoder of one entry: convolutions for an image, an embedding for an index, a dense layer for a vector."""
+    """Return the encoder of an entry: convolutions for images, an embedding for categorical values, a dense layer for vectors."""
     activation = ACTIVATIONS[cfg.activation]
     if _is_image(entry):
         kind = cfg.torso if cfg.torso in CONVOLUTIONS else torso_kind("auto", entry)[0]
@@ -53,25 +53,25 @@ def _encoder(cfg: OnPolicyConfig, entry: Any) -> nn.Module:
 
 
 def _own_encoders(given: dict[str, Any], encoders: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """Return the user's encoders, by entry. An entry that is hidden from this torso is left out."""
+    """Return the custom encoders by entry, without the entries that are hidden from this torso."""
     return {name: torso_module(module, f"torso[{name!r}]") for name, module in given.items() if name in encoders}
 
 
 def _encoder_problems(given: Any, space: PyTree) -> list[Problem]:
-    """Return the names of encoders that are no entry of the observation."""
+    """Report encoders for names that are not entries of the observation."""
     names = entries_of(space)
     unknown = [name for name in given if name not in names] if isinstance(given, dict) else []
     return [Problem(f"torso[{name!r}]", given[name], f"no such entry; {nearest(str(name), names)}") for name in unknown]
 
 
 def _is_image(space: Any) -> bool:
-    """Return True if an entry is an image that convolutions can read."""
+    """Return True if an entry is an image that is large enough for convolutions."""
     shape = encoded_shape(space)
     return len(shape) == 3 and min(shape[:2]) >= CONVOLUTIONS["cnn"][1]
 
 
 def torso_kind(chosen: str, space: PyTree) -> tuple[str, tuple[int, ...]]:
-    """Return the torso for such observations if the choice is `auto`, and their shape if they are one array."""
+    """Return the kind of torso, with `auto` resolved for these observations, and their shape if they are one array."""
     entries = list(entries_of(space).values())
     shape = encoded_shape(entries[0]) if len(entries) == 1 else ()
     if chosen != "auto":
@@ -82,7 +82,7 @@ def torso_kind(chosen: str, space: PyTree) -> tuple[str, tuple[int, ...]]:
 
 
 def convolutions(space: PyTree) -> tuple | None:
-    """Return the convolutions for observations of this space, if they are images, and large enough."""
+    """Return the convolutions for observations of this space, or None unless they are images that are large enough."""
     kind, shape = torso_kind("auto", space)
     layers, size = CONVOLUTIONS.get(kind, (None, 0))
     return layers if layers and min(shape[:2]) >= size else None
