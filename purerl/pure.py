@@ -1,4 +1,4 @@
-"""A training run as pure functions, which `make_train` returns."""
+"""`Train`: a training run as pure functions, returned by `make_train`."""
 
 import functools
 import math
@@ -32,18 +32,18 @@ SEED_AXES: dict[str, Any] = {"params": 0, "opt_state": 0, "actor": 0, "clock": N
 
 
 class Train:
-    """A training run as pure functions; what `make_train` returns.
+    """A training run as pure functions, returned by `make_train`.
 
     Attributes:
-        cfg: the config, its floats as float32.
+        cfg: the config, with its floats as float32.
         env: the environments.
         network: policy and value function.
-        init: `(key) -> TrainState`, everything that persists.
-        update: `(TrainState) -> (TrainState, metrics)`, one iteration: a rollout and what is learnt from it.
-        given: the objects that `make_train` was given, by argument.
-        axis: the mesh axis that the environments are spread over, or None.
-        seed_axes: `in_axes` (or `out_axes`) of a state under `vmap` over seeds. The clock has none, so that a phase which is
-          due in some updates only stays a branch.
+        init: `(key) -> TrainState`, everything that persists between updates.
+        update: `(TrainState) -> (TrainState, metrics)`, one iteration: collect a rollout and learn from it.
+        given: the custom objects passed to `make_train`, by argument.
+        axis: the mesh axis over which the environments are sharded, or None.
+        seed_axes: `in_axes` (or `out_axes`) of a state under `vmap` over seeds. The update counter `clock` has no seed axis, so
+          that a phase that runs only in some updates stays a `lax.cond`.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(env="CartPole-v1"))
@@ -70,18 +70,18 @@ class Train:
         self.cfg, self.given, self.axis = cfg, given, axis
         self.env, self.network, self._algorithm, self._remake_env = env, network, algorithm, remake_env
         update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
-        # Traced once, however often: what asks for shapes, and every program that the two become a part of.
+        # Each function is traced once: shape queries and all programs that contain the function share the trace.
         self._traced = lambda function: on_axis(with_matmul_precision(function, cfg.matmul_precision), axis)
-        init = lambda key: strong(algorithm.init(key))  # a user's part of a state may be weakly typed, and its update is not
+        init = lambda key: strong(algorithm.init(key))  # custom parts may be weakly typed at first, but not after an update
         update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
         self._init, self.update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
 
     def init(self, key: jax.Array) -> TrainState:
-        """Return the state before the first update. `key`: one key, typed or raw."""
+        """Return the state before the first update, from one random key (typed or raw)."""
         return self._init(typed_key(key))
 
     def __call__(self, key: jax.Array) -> TrainResult:
-        """Run `init`, then `plan.num_updates` times `update`. Pure: wrap it in `jax.jit`, `jax.vmap` or both."""
+        """Run `init`, then `plan.num_updates` updates. The function is pure: wrap it in `jax.jit`, `jax.vmap` or both."""
         updates, every = self.cfg.num_updates, self.cfg.metrics_every
         if updates // every >= 2**31:
             hint = f"more than 2**31 rows of metrics; use fit, or metrics_every = {updates // 2**31 + 1} or more"
@@ -93,20 +93,20 @@ class Train:
         return TrainResult(*jax.lax.scan(functools.partial(accumulate, self.update), self.init(key), counts))
 
     def on_axis(self, name: str, size: int) -> "Train":
-        """Return one device's share of this training, as `make_train` gives it for an `axis_name` and an `axis_size`."""
+        """Return this training for one device of an axis, as `make_train(axis_name=name, axis_size=size)` does."""
         axis = checked_axis(name, size)
         check_devices(self.cfg, self.env, self.network, size)
         return Train(self.cfg, self.env, self.network, self._algorithm, self._remake_env, self.given, axis)
 
     def restart(self, state: TrainState) -> TrainState:
-        """Return a state with the parameters and statistics of another run, made consistent."""
+        """Recompute derived parts of a state after its parameters and statistics were replaced by another run's."""
         return self._algorithm.restart(state)
 
     def policy(self, state: TrainState) -> Policy:
-        """Return the policy of a state of one run, ready to act.
+        """Return the policy of a single run's state, ready to act.
 
         Raises:
-            ConfigError: the state is of several runs.
+            ConfigError: the state has an axis of runs.
         """
         if state.key.ndim:
             hint = "take one of several runs (Run.select), or jax.vmap with in_axes=(train.seed_axes, 0)"
@@ -124,21 +124,21 @@ class Train:
         env_params: dict[str, Any] | None = None,
         training_levels: bool = False,
     ) -> Episodes:
-        """Play whole episodes of a state's policy in fresh environments. Pure: nothing of the state changes.
+        """Play whole episodes with the policy of a state, in fresh environments. The state does not change.
 
-        On an axis of devices each has an equal share of the episodes, and returns that.
+        On an axis of devices, each device plays and returns an equal share of the episodes.
 
         Args:
-            state: of one run; under `vmap`, `in_axes=(train.seed_axes, 0)`.
+            state: the state of a single run; under `vmap`, `in_axes=(train.seed_axes, 0)`.
             key: consumed.
-            num_episodes: how many, all at once; at least 1.
-            deterministic: the mode of the policy instead of a random action.
-            max_steps: the fixed number of steps taken; the environment's time limit if None.
+            num_episodes: number of episodes, played in parallel; at least 1.
+            deterministic: take the mode of the policy instead of a random action.
+            max_steps: fixed number of steps in each environment; the environment's time limit if None.
             env_params: overrides of the environment's parameters, on top of the config's.
-            training_levels: with `num_levels`, begin episodes in the levels of training, and not in others.
+            training_levels: with `num_levels`, begin episodes in the training levels instead of other levels.
 
         Raises:
-            ConfigError: the environment has no known time limit and `max_steps` is None.
+            ConfigError: the environment has no known time limit and `max_steps` is None, or an argument is invalid.
         """
         if not is_count(num_episodes):
             raise ConfigError([Problem("num_episodes", num_episodes, "must be an int of at least 1")])
@@ -158,18 +158,18 @@ class Train:
             raise ConfigError([Problem("max_steps", limit, "must be an int of at least 1")])
         options = {"info": self.cfg.info, "episode_info": self.cfg.episode_info}
 
-        def run(policy: Policy, key: jax.Array) -> Episodes:  # traced as one device's share
+        def run(policy: Policy, key: jax.Array) -> Episodes:  # traced for one device
             return evaluate(env, policy, fold_in_device(key), local_batch(num_episodes), limit, deterministic, **options)
 
         return self._traced(run)(self.policy(state), typed_key(key))
 
     def environments_apart(self, env_params: dict[str, Any] | None = None, num_levels: int = 0) -> Environment:
-        """Return the environments made anew, with these overrides of their parameters on top of the config's."""
+        """Return fresh environments with `env_params` on top of the config's, and `num_levels` levels (0: any)."""
         return self._remake_env(env_params or {}, num_levels)
 
     @functools.cached_property
     def _evaluated(self) -> Environment:
-        """Return the environments of evaluations: on the host others than those of training, and the same each time."""
+        """Return the evaluation environments: those of training, or a separate set, made once, if they are external."""
         return self.environments_apart() if self.env.host else self.env
 
     @functools.cached_property
@@ -181,7 +181,7 @@ class Train:
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """Return the size of the run, before anything is compiled. Its bytes are those of one device.
+        """Return the size of the run, without compiling. Bytes are those of one device.
 
         Example:
             >>> plan = purerl.make_train(purerl.PPOConfig()).plan
@@ -221,7 +221,7 @@ class Train:
 
 
 def _with_one_clock(update: Callable) -> Callable:
-    """Return an update that refuses a clock with an axis: a phase due in some updates would be computed in all of them."""
+    """Return an update that rejects a batched update counter: a scheduled phase would be computed in every update."""
 
     @jax.custom_batching.custom_vmap
     def one(clock: Clock) -> Clock:
@@ -229,7 +229,7 @@ def _with_one_clock(update: Callable) -> Callable:
 
     @one.def_vmap
     def refuse(axis_size: int, is_batched: list[Clock], clock: Clock) -> Any:
-        """Refuse an axis. Only `vmap` over a clock that has one calls this, also through `jit` and loops."""
+        """Raise an error. JAX calls this only for `vmap` over a batched counter, also through `jit` and loops."""
         hint = (
             "all runs share one update counter: jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
         )
@@ -243,17 +243,17 @@ def _with_one_clock(update: Callable) -> Callable:
 
 
 def _phase_plan(phase: Phase, num_updates: int) -> PhasePlan:
-    """Plan a phase that is due in the last of each `every` updates of a run, once `start` updates are over."""
+    """Plan a phase that runs in the last of every `every` updates, after the first `start` updates."""
     runs = max(0, num_updates // phase.every - phase.start // phase.every)
     left_over = num_updates - num_updates // phase.every * phase.every
     return PhasePlan(phase.name, runs, runs * phase.epochs * phase.minibatches, left_over)
 
 
 def checked_axis(name: str | None, size: int | None) -> Axis | None:
-    """Return a mesh axis, or None without a name and a size.
+    """Return a mesh axis, or None if name and size are None.
 
     Raises:
-        ConfigError: the name is no name, or the size no number of devices.
+        ConfigError: the name is not a string, or the size is not an int of at least 1.
     """
     if name is None and size is None:
         return None

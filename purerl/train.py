@@ -59,57 +59,58 @@ def make_train(
     axis_name: str | None = None,
     axis_size: int | None = None,
 ) -> Train:
-    """Return a training function for this config.
+    """Return the training function of a config.
 
-    It checks the config against environment and network, and compiles nothing. The floats of the config may be tracers. So a
-    config can be an argument of a jitted function, where a changed float does not recompile, and it can be swept by `jax.vmap`.
+    The config is checked against environment and network; nothing is compiled. The floats of the config may be tracers. A config
+    can therefore be an argument of a jitted function, where a changed float does not recompile, and `jax.vmap` can sweep it.
 
     Args:
         cfg: the config.
-        env: in place of the config's `env`: a `purerl.Environment`, which `purerl.wrap_env` makes of a bare one; or an object
-          with gymnax 1.0's methods (`reset_env`, `step_env`, `is_truncated`, `action_space`, ...).
-        env_params: its parameters; its `default_params` if None. The config's `env_params` override single ones.
-        network: policy and value function, in place of the built-in ones; `purerl.from_linen` and `purerl.from_nnx` make one
-          of a module.
-        torso: in place of the built-in torso alone: a flax linen module or its class, `x [N, ...] -> features [N, size]`, or a
-          pair of functions `(init(key, x) -> params, apply(params, x) -> features)`. Policy and value have one each, unless
-          `arch` says otherwise. The kernels of a module's dense layers and convolutions begin as the config's `init` says; all
-          other parameters, and those of a pair, as they are made. `x` is the encoded observation, in the config's
-          `compute_dtype` (flax layers compute in it if they are given `dtype=x.dtype`); one with an image among several entries
-          is a dict of them. A dict replaces the encoders of single entries: `torso={"image": MyCNN()}`.
-        memory: in place of the built-in memory: a flax linen module with a method `initial_carry(num_envs) -> carry`, called as
-          `memory(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`. Where `first` is set it must forget its carry
-          before it reads `x`.
-        algorithm: `(cfg, env, network, parts) -> Algorithm`, in place of that of the config's class, such as
-          `purerl.algorithms.ppo.ppo` with other phases. `cfg` may be of a class of your own: see `purerl.configclass`.
-        advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`. In APPO it may have the
-          parameter `log_ratio`: that of the target policy to the one that acted, `[T, B]`.
+        env: custom environment, in place of the config's: a `purerl.Environment`, which `purerl.wrap_env` makes from a single
+          environment, or an object with gymnax 1.0's methods (`reset_env`, `step_env`, `is_truncated`, `action_space`, ...).
+        env_params: parameters of `env`; its `default_params` if None. The config's `env_params` override single parameters.
+        network: custom policy and value function in place of the built-in networks; `purerl.from_linen` and `purerl.from_nnx`
+          convert a module.
+        torso: custom torso of the built-in networks: a flax linen module or its class, `x [N, ...] -> features [N, size]`, or a
+          pair of functions `(init(key, x) -> params, apply(params, x) -> features)`. Policy and value have one torso each, unless
+          `arch` says otherwise. The config's `init` initialises the kernels of a module's dense layers and convolutions; all
+          other parameters, and the parameters of a pair, keep their own initialisation. `x` is the encoded observation, in the
+          config's `compute_dtype` (flax layers compute in this dtype if given `dtype=x.dtype`). If an observation has an image
+          among several entries, `x` is a dict of the entries. A dict replaces the encoders of single entries:
+          `torso={"image": MyCNN()}`.
+        memory: custom recurrent layer in place of the config's: a flax linen module with a method
+          `initial_carry(num_envs) -> carry`, called as `memory(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`.
+          Where `first` marks an episode start, the module must reset its carry before it reads `x`.
+        algorithm: `(cfg, env, network, parts) -> Algorithm`, in place of the algorithm of the config's class, such as
+          `purerl.algorithms.ppo.ppo` with other phases. `cfg` may be of a custom class: see `purerl.configclass`.
+        advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`. In APPO the function may
+          have the parameter `log_ratio`: the log-ratio of target to behaviour policy, `[T, B]`.
         policy_loss: `(outputs: Outputs, old: Sample, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate,
           which is `purerl.losses.clipped_surrogate(outputs.policy.log_prob(old.action), old.log_prob, advantage, cfg.clip_eps)`.
-          `advantage` is standardised as configured. `old.policy` is the distribution that acted, kept if the loss reads it;
-          under `warmup_steps` it has nothing but `log_prob` and `kl`.
+          `advantage` is standardised as configured. `old.policy` is the behaviour distribution, stored only if the loss reads it;
+          with `warmup_steps` it has only `log_prob` and `kl`.
         extra_loss: `(params, outputs: Outputs, batch: Sample [L, N], cfg) -> (scalar, metrics)`, added to the loss of the
-          policy's phase. Only the groups of parameters that this phase trains move. `params` are those of all groups. The
-          metrics, a dict of scalars, are recorded as `extra_loss/name`.
+          policy's phase. `params` has all parameter groups, but only the groups of this phase are trained. The metrics, a dict of
+          scalars, are recorded as `extra_loss/name`.
         optimizer: an optax transformation without a learning rate, such as `optax.scale_by_lion()`, in place of the config's
           `optimizer`. The config's learning rate scales its steps. The optimizer sees a dict from the name of a group to its
           parameters, in their own shapes, so that `optax.multi_transform` can treat groups differently.
         lr_schedule: any optax schedule, `(gradient steps so far, int32) -> learning rate`, in place of the config's.
         reward_shaper: `(reward [T, B], step [T, 1]) -> reward [T, B]`, the rewards to learn from. `step` is the number of
-          environment steps before, float32. Reported returns stay the environment's.
-        intrinsic: two functions that make a second stream of rewards, in place of random network distillation, with the
-          coefficients and the discount of the config's `rnd`: `init(key, obs [B, ...]) -> state` and
+          environment steps before each row, float32. Metrics report the environment's own returns.
+        intrinsic: two functions for a second reward stream, in place of random network distillation, with the coefficients and
+          the discount of the config's `rnd`: `init(key, obs [B, ...]) -> state` and
           `reward(state, steps: Transition [T, B] with next_obs) -> (reward [T, B], state)`.
-        measure: `(state) -> {name: scalar}`, added to the metrics of each update, of the state after it. It may have the
+        measure: `(state) -> {name: scalar}`, additional metrics of the state after each update. The function may have the
           parameters `batch`, the batch as `Sequences` of `Sample [L, N]`, and `metrics`, a dict of scalars.
-        axis_name, axis_size: a mesh axis, and its number of devices, that the environments of one agent are spread over. The
-          functions are then one device's share, for a `jax.shard_map` with `check_vma=False`, or a `jax.vmap` with this
-          `axis_name`; `purerl.data_parallel` writes the former. The config's numbers of environments and steps count those of
-          all devices. Parameters and statistics are equal on all. Your own functions see this device's share: where they
-          reduce over environments, `purerl.core.reductions` does so over all devices; a loss need not.
+        axis_name, axis_size: a mesh axis and its number of devices, over which the environments of one agent are sharded. The
+          returned functions then compute one device's share, for a `jax.shard_map` with `check_vma=False`, or a `jax.vmap` with
+          this `axis_name`; `purerl.data_parallel` writes the `shard_map`. The config's numbers of environments and steps are
+          totals over all devices. Parameters and statistics are equal on all devices. Custom functions see one device's share. To
+          reduce over the environments of all devices, use `purerl.core.reductions`; a loss needs no such reduction.
 
     Raises:
-        ConfigError: a wrong config, environment, network or function; each problem with its field, value and what would work.
+        ConfigError: the config, environment, network or a function is invalid; each problem has its field, value and remedy.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(env="CartPole-v1", total_timesteps=1024))
@@ -172,7 +173,7 @@ def make_train(
 
 
 def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict[str, Any]) -> Environment:
-    """Return the environment of a config, with these overrides of its parameters."""
+    """Return the environment of a config, with `overrides` of its parameters."""
     names = tuple(dict.fromkeys((*cfg.info, *cfg.episode_info)))
     finite = cfg.nonfinite == "reset"
     made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, names, cfg.num_envs, finite)
@@ -180,7 +181,7 @@ def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict
 
 
 def _network(cfg: OnPolicyConfig, env: Environment, network: Network | None, torso: Any, memory: Any, optimizer: Any) -> Network:
-    """Return the user's network, checked and with float32 outputs, or the built-in one."""
+    """Return the custom or the built-in network, checked and with float32 outputs."""
     built = network or actor_critic(cfg, env.observation_space, env.action_space, torso, memory)
     built = with_action_mask(built, cfg.action_mask) if cfg.action_mask else built
     check_network(cfg, env, built, optimizer)
@@ -191,13 +192,13 @@ def _network(cfg: OnPolicyConfig, env: Environment, network: Network | None, tor
 def _stream(
     cfg: OnPolicyConfig, env: Environment, network: Network, intrinsic: tuple[Callable, Callable] | None
 ) -> Intrinsic | None:
-    """Return the second stream of rewards: the user's, the config's, or None."""
+    """Return the intrinsic reward stream: the custom one, random network distillation, or None."""
     if intrinsic is not None:
         return intrinsic_of_pair(*(guarded("intrinsic", function) for function in intrinsic))
     return None if cfg.rnd is None else rnd(cfg, env, network)
 
 
 def _extra_losses(cfg: OnPolicyConfig, extra_loss: Callable | None) -> tuple[Callable, ...]:
-    """Return the losses that a config and the user add to the policy's loss."""
+    """Return the losses added to the policy loss: KL penalty and custom `extra_loss`."""
     losses = (kl_loss,) if cfg.measures_kl else ()
     return losses if extra_loss is None else (*losses, extra_term(extra_loss))

@@ -1,1 +1,1 @@
-"""Algorithms: each file shows what its paper adds. `registry` lists them, and what a new one needs."""
+"""Algorithms, one file per paper. `registry` lists the algorithms, and the steps to add another."""

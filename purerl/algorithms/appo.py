@@ -1,36 +1,35 @@
-"""Simulated asynchronous PPO, with explicit staleness: what it adds to PPO.
+"""Simulated asynchronous PPO with explicit staleness: what APPO adds to PPO.
 
-    act with the parameters of `lag` updates ago; keep the rollout in a ring buffer
+    act with the parameters of `lag` updates ago; store the rollout in a ring buffer
     once per update, for each rollout used: V with the newest parameters, log-probabilities of the target policy pi_T
     V-trace with rho = pi_T / pi_b  ->  A, targets
     a few epochs on PPO's loss with the ratio  min(pi_b / pi_T, clip) * pi / pi_b  =  pi / max(pi_T, pi_b / clip)
-    now and then  target <- tau * parameters + (1 - tau) * target
+    every `target_update_freq` updates:  target <- tau * parameters + (1 - tau) * target
 
-V-trace is Espeholt et al. 2018 (arXiv:1802.01561). The ratio and the ring buffer are IMPACT's (Luo et al. 2020,
-arXiv:1912.00167). Actors have their own, older copy of parameters and statistics. The target policy is older parameters with
-the newest statistics.
+V-trace is from Espeholt et al. 2018 (arXiv:1802.01561). The ratio and the ring buffer are from IMPACT (Luo et al. 2020,
+arXiv:1912.00167). Actors have their own, older copy of parameters and statistics. The target policy has older parameters and the
+newest statistics.
 
-**Decided where papers and codes differ.** Nothing runs asynchronously: how stale data is, is a setting (`lag`, `publish_every`,
-`replay`), so runs are reproducible. Values are those of the newest parameters. The ratio's clip is 2 as in IMPACT
-(`target_ratio_clip`; UniLab has 1). V-trace bootstraps at time limits as GAE does.
+**Where papers and implementations differ.** Nothing runs asynchronously. Hyperparameters set the staleness (`lag`,
+`publish_every`, `replay`), so that runs are reproducible. Values are computed with the newest parameters. The ratio's clip is 2
+as in IMPACT (`target_ratio_clip`; UniLab has 1). V-trace bootstraps at time limits as GAE does.
 
-**Defaults**: two rollouts in the ring, a lag of one update, and a target that moves in every fourth update.
+**Defaults**: two rollouts in the ring, a lag of one update, and a target update in every fourth update.
 
-**When to choose it.** To study stale data, or to prepare a run whose actors will be elsewhere. With data of actors eight
-updates behind, each rollout used four times, a target network that is copied every eight updates was as good as PPO on fresh
-data on CartPole and Breakout; one that is copied in every update, or no correction, lost a third of the return on Breakout.
-Without lag, four uses of each rollout were better than PPO's four epochs on Breakout (12.2 against 8.7 after 250,000 steps),
-and no better on CartPole. An update takes longer than PPO's: by return a second PPO was ahead on CartPole
-(`tests/benchmarks/RESULTS.md`).
+**When to choose it.** To study stale data, or to prepare a run with remote actors. With actors eight updates behind and each
+rollout used four times, a target network copied every eight updates was as good as PPO on fresh data on CartPole and Breakout. A
+target copied in every update, or no correction, lost a third of the return on Breakout. Without lag, four uses of each rollout
+were better than PPO's four epochs on Breakout (12.2 against 8.7 after 250,000 steps), and no better on CartPole. An update takes
+longer than PPO's: in return per second, PPO was ahead on CartPole (`tests/benchmarks/RESULTS.md`).
 
-**Metrics** beside PPO's:
+**Metrics** in addition to PPO's:
 
-- `data_age`: by how many updates the parameters that gathered the data are behind the newest, on average.
-- `behaviour_kl`: how far the newest policy is from those that acted, in nats.
-- `rho_clip_fraction`, `rho_p99`: the share of importance weights above their bound, and their 99th percentile.
-- `effective_sample_size`: as a share of the steps. Below 0.5 most of the data hardly counts: lower `lag` or `replay`.
-- `target_updates`: moves of the target network. `approx_kl` is measured from the ratio's denominator, and is above 0 from
-  staleness alone.
+- `data_age`: mean number of updates by which the parameters that gathered the data are behind the newest.
+- `behaviour_kl`: KL divergence of the newest policy from the behaviour policies, in nats.
+- `rho_clip_fraction`, `rho_p99`: fraction of importance weights above their bound, and the 99th percentile of the weights.
+- `effective_sample_size`: as a fraction of the steps. Below 0.5, most of the data hardly counts: lower `lag` or `replay`.
+- `target_updates`: number of updates of the target network. `approx_kl` is measured from the ratio's denominator, so that
+  staleness alone makes it positive.
 """
 
 import functools
@@ -77,16 +76,16 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
     count = most_truncations(env, cfg.num_steps)
 
     def act(state: TrainState, published: dict[str, PyTree]) -> tuple[TrainState, Rollout, Metrics]:
-        """Collect a rollout of the published policy."""
+        """Collect a rollout with the published parameters."""
         behaviour, valued = state.replace(**published), cfg.correction == "none"
         state, rollout, rollout_metrics = collect_rollout(cfg, env, network, state, behaviour, valued=valued)
-        if cfg.correction != "none" or not reads_old_policy(learner, state, rollout):  # V-trace has the target's policy
+        if cfg.correction != "none" or not reads_old_policy(learner, state, rollout):  # V-trace takes the target policy
             rollout = rollout.replace(steps=rollout.steps.replace(policy=()))
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)
         return state, rollout, rollout_metrics | reward_metrics
 
     def kept(rollout: Rollout, after: Actor) -> RingBatch:
-        """Return what the ring keeps of a rollout. Intrinsic rewards are learnt from all observations that steps led to."""
+        """Return the ring's record of a rollout; intrinsic rewards need all next observations."""
         return ring_batch(rollout, after, count, keep_next_obs=cfg.streams > 1)
 
     def first_kept(state: TrainState, snapshot: dict[str, PyTree]) -> RingBatch:
@@ -135,7 +134,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         return state.replace(extra={**state.extra, "published": snapshots(cfg, snapshot), "target": target})
 
     def skipped(state: TrainState, after: TrainState) -> dict[str, PyTree]:
-        """Drop the rollout of a skipped update. Actors, and the ages of the other rollouts, advance."""
+        """Drop the rollout of a skipped update. Published parameters, and the ages of the other rollouts, still advance."""
         ring = ring_drop_newest(after.extra["ring"], state.clock, state.extra["ring"])
         return {**state.extra, "published": after.extra["published"], "ring": ring}
 
@@ -146,20 +145,20 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
 
 
 def num_snapshots(cfg: APPOConfig) -> int:
-    """Return how many snapshots of the parameters must be kept for actors that lag."""
+    """Return the number of parameter snapshots that lagging actors need."""
     return -(-cfg.lag // cfg.publish_every) + 1
 
 
 def snapshots(cfg: APPOConfig, snapshot: PyTree) -> PyTree:
-    """Repeat one snapshot in the place of all."""
+    """Fill all slots with one snapshot."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_snapshots(cfg), *x.shape)), snapshot)
 
 
 def publish(cfg: APPOConfig, state: TrainState) -> tuple[PyTree, PyTree, jax.Array]:
-    """Return the snapshots with the newest if it is published now, the one that acts, and by how many updates that is behind.
+    """Publish the newest snapshot if scheduled; return all snapshots, the acting snapshot, and its lag in updates.
 
-    A snapshot is the pair of parameters and statistics. In update i that of `j = max(i - lag, 0)`, rounded down to a multiple of
-    `publish_every`, acts.
+    A snapshot is a pair of parameters and statistics. In update i, the snapshot of update `max(i - lag, 0)`, rounded down to a
+    multiple of `publish_every`, acts.
     """
     every, count = cfg.publish_every, num_snapshots(cfg)
     slot = lambda clock: (clock % (every * count) // np.uint32(every)).astype(jnp.int32)
@@ -197,16 +196,16 @@ def correct(
     length: int,
     advantage: Callable = estimate,
 ) -> tuple[Transition, Advantages, Metrics]:
-    """Return steps with the learner's values and the log-probabilities in the ratio's denominator; advantages; metrics.
+    """Return steps with the learner's values and the ratio's denominator as `log_prob`; advantages; metrics.
 
     Args:
-        cfg: clips.
+        cfg: the clips are read.
         network: gives values in units of reward.
-        state: its parameters give values, its target log-probabilities.
+        state: its parameters give values, its target network log-probabilities.
         batch: the rollouts to learn from.
         length: steps of a training sequence.
-        advantage: in place of V-trace, if it is not the default. If it has the parameter `log_ratio`, it is given that of the
-          target policy to the one that acted, `[T, B]`.
+        advantage: replaces V-trace, unless it is the default estimator. If the function has the parameter `log_ratio`, that is
+          the log-ratio of target to behaviour policy, `[T, B]`.
     """
     outputs, next_value = recompute_outputs(network, state.params, batch, length, EPISODIC if cfg.streams > 1 else ())
     target = recompute_policy(network, state.extra["target"], batch, length)
@@ -219,7 +218,7 @@ def correct(
     advantage = functools.partial(advantage, **accepted(advantage, log_ratio=log_ratio))
     advantages, value_metrics = advantage_estimator(cfg, advantage)(steps)
     old_log_prob = jnp.maximum(target_log_prob, behaviour_log_prob - jnp.log(cfg.target_ratio_clip))
-    rho, scaled = jnp.exp(log_ratio), jnp.exp(log_ratio - pmax(log_ratio))  # sums of the latter cannot overflow
+    rho, scaled = jnp.exp(log_ratio), jnp.exp(log_ratio - pmax(log_ratio))  # sums of `scaled` cannot overflow
     effective = jnp.square(total(scaled)) / (rho.size * num_devices() * total(jnp.square(scaled)))
     staleness_metrics = {
         "rho_clip_fraction": mean_of((rho > cfg.vtrace_rho_clip).astype(jnp.float32)),

@@ -1,24 +1,23 @@
-"""Decoupled Advantage Actor-Critic (Raileanu & Fergus 2021, arXiv:2102.10330): what it adds to PPO.
+"""Decoupled Advantage Actor-Critic (Raileanu & Fergus 2021, arXiv:2102.10330): what DAAC adds to PPO.
 
-Policy and value are two networks that share nothing, each with its own optimizer. The policy's network also predicts the
-advantage of the action it took,
+Policy and value are two networks without shared parameters, each with its own optimizer. The policy network also predicts the
+advantage of the action taken,
 
     L_policy = clipped surrogate - ent_coef * entropy + adv_coef * mean((A_theta(s, a) - A)^2)
 
-with A the standardised advantage. The value network learns in a phase of its own, as in PPG.
+with A the standardised advantage. The value network is trained in a phase of its own, as in PPG.
 
-**Decided where papers and codes differ.** The squared error of the advantage is whole, as in the paper, and not half. The value
-learns from the last of every `value_freq` rollouts alone; the authors' code has it learn from the first.
+**Where papers and implementations differ.** The squared error of the advantage has no factor of 1/2, as in the paper. The value
+learns from the last of every `value_freq` rollouts alone; in the authors' code, from the first.
 
-**Defaults** are the paper's for Procgen: one epoch of the policy, nine of the value, `adv_coef = 0.25`, a learning rate of
-5e-4.
+**Defaults** are the paper's for Procgen: one epoch of the policy, nine of the value, `adv_coef = 0.25`, a learning rate of 5e-4.
 
-**When to choose it.** For procedurally generated levels of which training has few: trained in 200 mazes it solved 0.39 of
-others (0.36 to 0.42), PPO with two networks 0.34 (0.31 to 0.38) and PPG 0.41, though PPO solved more of the 200. On MinAtar it
-could not be told from PPO on Breakout and SpaceInvaders, and was better on Asterix (`tests/benchmarks/RESULTS.md`).
+**When to choose it.** For procedurally generated levels, if there are few training levels. Trained in 200 mazes, DAAC solved 0.39
+of other mazes (0.36 to 0.42), PPO with two networks 0.34 (0.31 to 0.38) and PPG 0.41, though PPO solved more of the 200. On
+MinAtar, DAAC was indistinguishable from PPO on Breakout and SpaceInvaders, and better on Asterix (`tests/benchmarks/RESULTS.md`).
 
-**Metrics** beside PPO's: `advantage_loss`, the squared error of the predicted advantage, about 1 for a head that predicts
-nothing; `value/grad_norm`, of the value's phase.
+**Metrics** in addition to PPO's: `advantage_loss`, the squared error of the predicted advantage, about 1 for a head that predicts
+nothing; `value/grad_norm`, of the value phase.
 """
 
 import jax
@@ -34,15 +33,15 @@ from purerl.learning.update import Algorithm
 
 
 def daac(cfg: DAACConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """Return DAAC as two pure functions; the arguments are the first four of `ppo`. The network has the head `advantage`.
+    """Return DAAC as two pure functions; the arguments are the first four of `ppo`. The network must have the head `advantage`.
 
-    A learning-rate schedule in gradient steps counts those of the value's phase in every update, whether it is due or not.
+    A learning-rate schedule in gradient steps counts the value phase's steps in every update, even if the phase is skipped.
     """
     return ppo(cfg, env, network, parts, daac_phases)
 
 
 def daac_phases(learner: Learner[DAACConfig]) -> list[Phase]:
-    """Learn the value in every `value_freq`-th update, and the policy in each."""
+    """Return the value phase, for every `value_freq`-th update, and the policy phase, for every update."""
     cfg, loss = learner.cfg, ppo_loss(learner, advantage_term)
     return [
         value_phase(learner, groups=("value",), every=cfg.value_freq),
@@ -51,7 +50,7 @@ def daac_phases(learner: Learner[DAACConfig]) -> list[Phase]:
 
 
 def advantage_term(params: PyTree, outputs: Outputs, old: Sample, cfg: DAACConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Compute the advantage head's term of the policy's loss, the whole squared error as in the paper, and its metric."""
+    """Compute the advantage head's term of the loss, `adv_coef * mean squared error` as in the paper, and its metric."""
     predicted = outputs.heads["advantage"](outputs.policy.encoded(old.action))
     error = jnp.square(predicted - old.advantage).mean()
     return cfg.adv_coef * error, {"advantage_loss": error}

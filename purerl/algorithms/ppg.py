@@ -1,32 +1,31 @@
-"""Phasic Policy Gradient (Cobbe et al. 2021, arXiv:2009.04416): what it adds to PPO.
+"""Phasic Policy Gradient (Cobbe et al. 2021, arXiv:2009.04416): what PPG adds to PPO.
 
     repeat
-        n_pi times:  collect a rollout, improve the policy (e_pi epochs) and the value (e_v epochs), keep observations and targets
-        clone the policy, then e_aux epochs over all that was kept on
+        n_pi times:  collect a rollout, improve the policy (e_pi epochs) and the value (e_v epochs), save observations and targets
+        clone the policy, then e_aux epochs over all stored steps on
             L = (V_aux - target)^2 / 2 + beta_clone * KL(clone || policy) + (V - target)^2 / 2
 
-V_aux is a head on the policy's features. They learn to predict values, while the clone keeps the policy's outputs where they
-are.
+V_aux is a head on the policy's features. The auxiliary phase trains these features to predict values, while the KL term preserves
+the policy's outputs.
 
-**Decided where papers and codes differ.** The value targets are those computed when the data was collected, as in the paper.
-The auxiliary phase has its own optimizer (`aux_optimizer`). A phase that is not complete at the end of a run has no auxiliary
-phase. Rewards are scaled by default, as in the paper's code, though by returns discounted with `gamma` (there 0.99), and
-`adam_eps` is 1e-5 (there 1e-8).
+**Where papers and implementations differ.** The value targets are those computed at collection, as in the paper. The auxiliary
+phase has its own optimizer (`aux_optimizer`). Fewer than `n_pi` updates at the end of a run have no auxiliary phase. Rewards are
+scaled by default, as in the paper's code, but by returns discounted with `gamma` (there 0.99). `adam_eps` is 1e-5 (there 1e-8).
 
-**Defaults** are the paper's for Procgen: one epoch each, no clip of gradients, the whole weight on half the squared error,
+**Defaults** are the paper's for Procgen: one epoch each, no gradient clipping, `vf_coef = 1` on half the squared error,
 `n_pi = 32`, `e_aux = 6`, 16 auxiliary minibatches for each rollout, a learning rate of 5e-4, `gamma = 0.999`.
 
-**When to choose it.** For procedurally generated levels: trained in 200 mazes it solved 0.41 of others (0.38 to 0.44), PPO 0.34
-(0.31 to 0.38), though PPO solved more of the 200. In a quarter of a million steps of MinAtar it was better than PPO on Asterix
-and SpaceInvaders, and worse on Breakout unless the policy has six epochs; after five million it was worse on SpaceInvaders (137
-against 156) and not better on Breakout, nor after one million with as much noise in the observation
-(`tests/benchmarks/RESULTS.md`). These results have auxiliary minibatches of a quarter of the environments. With auxiliary
-minibatches of all environments PPG takes about twice the time of PPO (`tests/benchmarks/speed.md`).
+**When to choose it.** For procedurally generated levels. Trained in 200 mazes, PPG solved 0.41 of other mazes (0.38 to 0.44), PPO
+0.34 (0.31 to 0.38), though PPO solved more of the 200. In a quarter of a million steps of MinAtar, PPG was better than PPO on
+Asterix and SpaceInvaders, and worse on Breakout unless the policy has six epochs. After five million steps, PPG was worse on
+SpaceInvaders (137 against 156) and not better on Breakout; nor was PPG better on Breakout after one million steps with as many
+planes of noise in the observation (`tests/benchmarks/RESULTS.md`). These results have auxiliary minibatches of a quarter of the
+environments. With auxiliary minibatches of all environments, PPG takes about twice the time of PPO (`tests/benchmarks/speed.md`).
 
-**Metrics** beside PPO's, in updates with an auxiliary phase:
+**Metrics** in addition to PPO's, in updates with an auxiliary phase:
 
-- `aux/error_before`, `aux/error_after`: half the squared error of V_aux before and after the phase. It should fall.
-- `aux/kl_after`: how far the policy moved in the phase, in nats. Far above `approx_kl`: raise `beta_clone`.
+- `aux/error_before`, `aux/error_after`: half the squared error of V_aux before and after the phase. The error should fall.
+- `aux/kl_after`: how far the policy moved in the phase, in nats. If this is far above `approx_kl`, raise `beta_clone`.
 - `aux/aux_value_loss`, `aux/value_loss`, `aux/clone_loss`: the three terms of the loss, means over the phase.
 """
 
@@ -55,7 +54,7 @@ class AuxBatch(struct.PyTreeNode):
     """The part of one step that the auxiliary phase reads.
 
     obs, first: as in `Transition`, in their own dtypes.
-    target: the value target of when this was collected, in units of reward.
+    target: the value target at collection, in units of reward.
     clone: the policy before the auxiliary phase; `()` in the buffer.
     """
 
@@ -66,22 +65,22 @@ class AuxBatch(struct.PyTreeNode):
 
 
 def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """Return PPG as two pure functions; the arguments are the first four of `ppo`. The network has the head `aux_value`.
+    """Return PPG as two pure functions; the arguments are the first four of `ppo`. The network must have the head `aux_value`.
 
-    The buffer has the last `n_pi` rollouts, `[T, n_pi, B, ...]`; side by side they are one wide rollout.
-    A user's learning-rate schedule is the policy phase's. The auxiliary phase follows the config's schedule, from `aux_lr` on.
+    The buffer has the last `n_pi` rollouts, `[T, n_pi, B, ...]`, concatenated for the auxiliary phase. A custom learning-rate
+    schedule applies to the policy phase. The auxiliary phase follows the config's schedule, starting at `aux_lr`.
     """
     learner, aux_optimizer = Learner(cfg, network, parts), "ppo" if cfg.aux_optimizer == "shared" else "aux"
 
     def buffer_write(state: TrainState, steps: AuxBatch, carry: Any) -> Sequences:
-        """Write a rollout in the place of that of `n_pi` updates ago."""
+        """Overwrite the rollout of `n_pi` updates ago."""
         at = (state.clock % cfg.n_pi).astype(jnp.int32)
         write = lambda axis: lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, at, axis)
         buffer = state.extra["buffer"]
         return Sequences(jax.tree.map(write(1), buffer.steps, steps), jax.tree.map(write(0), buffer.carry, carry))
 
     def auxiliary_phase(state: TrainState, rollout: Rollout, advantages: Advantages) -> tuple[TrainState, Metrics]:
-        """Keep the rollout, and run the auxiliary phase if it is due."""
+        """Store the rollout, and run the auxiliary phase if it is scheduled for this update."""
         steps = AuxBatch(rollout.steps.obs, rollout.steps.first, advantages.target)
         buffer = buffer_write(state, steps, jax.tree.map(lambda x: x[0], rollout.carry))
         state, width = state.replace(extra={**state.extra, "buffer": buffer}), rollout.steps.first.shape[1]
@@ -128,7 +127,7 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
 
 
 def side_by_side(buffer: Sequences) -> Sequences:
-    """Return the rollouts of a buffer `[T, n_pi, B, ...]` as one, `[T, n_pi * B, ...]`."""
+    """Concatenate the rollouts of a buffer, `[T, n_pi, B, ...]`, along the environment axis: `[T, n_pi * B, ...]`."""
     steps = jax.tree.map(lambda x: x.reshape(x.shape[0], -1, *x.shape[3:]), buffer.steps)
     return Sequences(steps, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), buffer.carry))
 
@@ -137,7 +136,7 @@ def side_by_side(buffer: Sequences) -> Sequences:
 
 
 def ppg_phases(learner: Learner[PPGConfig]) -> list[Phase]:
-    """Learn policy and value together if they have equally many epochs, else one after the other."""
+    """Return a joint phase of policy and value if both have equally many epochs, else a value and a policy phase."""
     cfg = learner.cfg
     if cfg.e_pi == cfg.e_v:
         joint = ppo_phases(learner)
@@ -149,7 +148,7 @@ def ppg_phases(learner: Learner[PPGConfig]) -> list[Phase]:
 
 
 def value_phase(learner: Learner[PPGConfig | DAACConfig], **options: Any) -> Phase:
-    """Learn the value function alone, in `e_v` passes over the rollout; options are those of `Phase`."""
+    """Return the phase that trains the value function alone, `e_v` passes over the rollout; options are those of `Phase`."""
     cfg, network, _ = learner
 
     def loss(params, minibatch):
@@ -160,7 +159,7 @@ def value_phase(learner: Learner[PPGConfig | DAACConfig], **options: Any) -> Pha
 
 
 def aux_phase(learner: Learner[PPGConfig]) -> Phase:
-    """Return the auxiliary phase, in every `n_pi`-th update."""
+    """Return the auxiliary phase, which runs in every `n_pi`-th update."""
     cfg, network, parts = learner
     return Phase(
         name="aux",
@@ -182,7 +181,7 @@ def aux_phase(learner: Learner[PPGConfig]) -> Phase:
 def aux_loss(cfg: PPGConfig, network: Network) -> Loss:
     """Return the joint loss of the auxiliary phase, `(params, minibatch of AuxBatch) -> (loss, metrics)`.
 
-    If the value's gradient does not reach the torso (`arch = "detach"`), neither does that of its term here.
+    With `arch = "detach"`, the gradient of the value term does not reach the torso.
     """
 
     def loss(params, batch):
@@ -198,14 +197,14 @@ def aux_loss(cfg: PPGConfig, network: Network) -> Loss:
 
 
 def aux_phase_optimizer(cfg: PPGConfig, optimizer: Optimizer) -> Optimizer:
-    """Return an optimizer with one rate for the phase: the schedule's at the first policy phase, so that the last one learns."""
+    """Return an optimizer with one rate per phase: the schedule's at the first policy update, so that the last phase learns."""
     rates = learning_rates(without_kl_control(cfg).replace(lr=cfg.aux_lr), None, cfg.e_pi * cfg.num_minibatches)
     at_first = lambda clock, step: rates(clock - (cfg.n_pi - 1), jnp.uint32(0))
     return optimizer._replace(rate=at_first, multipliers=lr_multipliers(cfg))
 
 
 def policy_and_value_error(network: Network, params: Groups) -> Callable[[Sequences], tuple[Any, jax.Array]]:
-    """Return a function of `AuxBatch` sequences: the policy, and half the squared error of the auxiliary value."""
+    """Return a function from `AuxBatch` sequences to the policy and half the squared error of the auxiliary value."""
 
     def outputs_of(data):
         outputs, _ = network.apply(params, data.carry, data.steps.obs, data.steps.first)
@@ -216,7 +215,7 @@ def policy_and_value_error(network: Network, params: Groups) -> Callable[[Sequen
 
 
 def in_chunks(function: Callable[[Sequences], Any], data: Sequences, size: int) -> Any:
-    """Apply a function to `size` of N sequences at a time, N a multiple of it; leaves `[L, N, ...]`."""
+    """Apply a function to chunks of `size` sequences, a divisor of N; leaves `[L, N, ...]`."""
 
     def one(i):
         cut = lambda axis: lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size, axis)

@@ -7,22 +7,22 @@ Collect a rollout, estimate advantages, and take a few epochs of minibatch gradi
 
 where R are rewards, and the sum ends with the episode or the rollout.
 
-**Decided where papers and codes differ.** When a time limit ends an episode, the value of its last observation, the one before
-the reset, continues it. Advantages are standardised over each minibatch by default. The value loss is half a squared error; when
-clipped, it is the larger of the clipped and unclipped errors (OpenAI's baselines). Every epoch shuffles the whole batch.
+**Where papers and implementations differ.** A truncated episode is bootstrapped with the value of its last observation, the one
+before the reset. Advantages are standardised over each minibatch by default. The value loss is half a squared error; when
+clipped, the larger of the clipped and unclipped errors counts (OpenAI's baselines). Every epoch shuffles the whole batch.
 **Defaults** are those of "The 37 Implementation Details" (Huang et al. 2022) for classic control. **When to choose it**: first.
-It is the fastest algorithm here by the clock, with the fewest settings; no other one beats it on every environment measured
-(`tests/benchmarks/RESULTS.md`). **Metrics**, means over all gradient steps of an update where they are of the loss:
+PPO is the fastest algorithm here in wall-clock time, with the fewest hyperparameters; no other algorithm is better on every
+environment measured (`tests/benchmarks/RESULTS.md`). **Metrics** (loss metrics are means over all gradient steps of an update):
 
-- `approx_kl`: how far the policy moved, in nats; 0.002 to 0.02 is usual. If it is higher, lower `lr` or `num_epochs`, or set
+- `approx_kl`: how far the policy moved, in nats; 0.002 to 0.02 is usual. Above this range, lower `lr` or `num_epochs`, or set
   `target_kl`.
 - `clip_fraction`: the fraction of ratios outside the clip. At 0 the clip does nothing; above 0.3 the steps are too large.
-- `entropy`: the policy's mean entropy, in nats. If it falls to 0 within a few updates, raise `ent_coef`.
-- `explained_variance`: the fraction of the value targets' variance that the values predict. 1 is perfect; below 0 they are worse
-  than a constant.
-- `episode_return`, `episode_length`: means over the episodes that ended in an update, NaN if none did.
-- `grad_norm`: the gradient's norm before it is clipped. `stopped`: the fraction of minibatches skipped because of `target_kl`.
-  `lr`: the learning rate at the start of the update; with `kl_adaptive`, the rate after it.
+- `entropy`: the policy's mean entropy, in nats. If the entropy falls to 0 within a few updates, raise `ent_coef`.
+- `explained_variance`: the fraction of the value targets' variance that the values predict. 1 is perfect; below 0 the values are
+  worse than a constant.
+- `episode_return`, `episode_length`: means over the episodes that ended in an update. If no episode ended, they are NaN.
+- `grad_norm`: the gradient's norm before clipping. `stopped`: the fraction of minibatches skipped because of `target_kl`. `lr`:
+  the learning rate at the start of the update; with `kl_adaptive`, the rate after the update.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ from purerl.learning.update import AfterLearning, Algorithm, finish_update, init
 
 
 def ppo_phases(learner: Learner[OnPolicyConfig]) -> list[Phase]:
-    """Learn policy and value together."""
+    """Return one phase that trains policy and value together."""
     return [make_phase(learner, "ppo", ppo_loss(learner, value_term), learner.cfg.policy_epochs)]
 
 
@@ -59,7 +59,7 @@ def ppo(
     Args:
         cfg, env, network: the config, environments, policy and value function.
         parts: the replaceable parts: advantage estimator, losses, optimizer, rewards.
-        phases: from the learner of an update to its phases, in the order in which they run. The policy's phase is the last.
+        phases: maps the learner of an update to its phases, in order. The policy's phase is the last.
         after_learning: `(state, rollout, advantages) -> (state, metrics)`, called after the phases; or None.
     """
     learner, estimate = Learner(cfg, network, parts), advantage_estimator(cfg, parts.advantage)
@@ -86,7 +86,7 @@ def ppo(
 
 
 def surrogate(outputs: Outputs, old: Sample, advantage: jax.Array, cfg: OnPolicyConfig) -> jax.Array:
-    """Compute PPO's policy loss of each step, `[L, N]`: the default of `parts.policy_loss`."""
+    """Compute PPO's policy loss per step, `[L, N]`: the default of `parts.policy_loss`."""
     return clipped_surrogate(outputs.policy.log_prob(old.action), old.log_prob, advantage, cfg.clip_eps)
 
 
@@ -98,7 +98,7 @@ def value_term(params: Groups, outputs: Outputs, old: Sample, cfg: OnPolicyConfi
 
 
 def ppo_loss(learner: Learner[OnPolicyConfig], *terms: Callable) -> Loss:
-    """Return `(params, minibatch) -> (loss, metrics)`: the policy loss, less the entropy bonus, and further terms.
+    """Return `(params, minibatch) -> (loss, metrics)`: the policy loss minus the entropy bonus, plus further terms.
 
     A minibatch has N sequences of L steps, leaves `[L, N]`. Each term is `(params, Outputs, Sample, cfg) -> (scalar, metrics)`.
     The learner's extra losses are added after these terms.
@@ -106,9 +106,9 @@ def ppo_loss(learner: Learner[OnPolicyConfig], *terms: Callable) -> Loss:
     cfg, network, parts = learner
 
     def loss(params: Groups, minibatch: Sequences) -> tuple[jax.Array, dict[str, jax.Array]]:
-        old = minibatch.steps  # what was observed, done and estimated when the rollout was collected
+        old = minibatch.steps  # observations, actions and estimates from collection
         outputs, _ = network.apply(params, minibatch.carry, old.obs, old.first)
-        by_minibatch = cfg.advantage_norm == "minibatch"  # of several devices the moments were taken over all
+        by_minibatch = cfg.advantage_norm == "minibatch"  # with several devices, the moments are global
         advantage = standardize(old.advantage, old.advantage_moments) if by_minibatch else old.advantage
         policy_loss = parts.policy_loss(outputs, old, advantage, cfg).mean()
         log_prob, entropy = outputs.policy.log_prob(old.action), outputs.policy.entropy().mean()

@@ -1,8 +1,8 @@
-"""The algorithms by name. One from outside is an argument, `make_train(algorithm=)`.
+"""The built-in algorithms by name. A custom algorithm is an argument: `make_train(algorithm=...)`.
 
-To add one here: its config in `purerl.config.algorithms`, with an entry in `ALGORITHMS` there; a file here, with a function of
-the first four arguments of `ppo` that returns an `Algorithm`; and an entry in `MAKERS`. Most are `ppo` with other phases, or with
-a function after learning, as `daac` and `ppg` are.
+To add a built-in algorithm, write its config in `purerl.config.algorithms`, with an entry in `ALGORITHMS` there; a file here,
+with a function of the first four arguments of `ppo` that returns an `Algorithm`; and an entry in `MAKERS`. Most algorithms are
+`ppo` with other phases, or with a function after learning, such as `daac` and `ppg`.
 """
 
 from purerl.algorithms.appo import appo

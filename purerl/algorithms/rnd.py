@@ -1,32 +1,32 @@
 """Random Network Distillation (Burda et al. 2019, arXiv:1810.12894): an intrinsic reward, for PPO, PPG and APPO.
 
-    bonus_t = mean((f(z) - g(z))^2),    z = clip((s'_t - mean) / std, +- 5), s'_t what a step led to, before any reset
+    bonus_t = mean((f(z) - g(z))^2),    z = clip((s'_t - mean) / std, +- 5), s'_t the next observation before any reset
     F_t     = gamma_int * F_{t-1} + bonus_t,    per environment, never reset
     r_t     = bonus_t / std(F)
     A       = ext_coef * A_ext + int_coef * A_int
 
-f is random and fixed; g learns to predict it on a share of the steps. The bonus is standardised with observation statistics
-from before the rollout, the predictor's input with those after it.
+f is random and fixed; g learns to predict f on a fraction of the steps. The bonus is standardised with observation statistics
+from before the rollout, the predictor's input with statistics from after the rollout.
 
-**Decided where papers and codes differ.** The two streams of rewards have a value and a discount each, and the intrinsic one
-does not end with an episode (as in the paper; rlib ends it). The observation is the one before any reset. The variance of F
+**Where papers and implementations differ.** Each of the two reward streams has its own value and discount. The intrinsic stream
+does not end with an episode (as in the paper; rlib ends it). The next observation is the one before any reset. The variance of F
 starts at 1, with the weight of 1e-4 values of F, as in OpenAI's code.
 
 **Defaults** are the paper's coefficients (2 extrinsic, 1 intrinsic, `gamma_int = 0.99`, a quarter of the steps for the
-predictor), with networks for small observations in place of those for Atari.
+predictor), with networks for small observations instead of Atari.
 
-**When to choose it.** Where rewards are so rare that PPO never sees one: on DeepSea of 10 to 20 every seed found the path with
-it, and hardly any without (on one of 8, PPO alone finds it in seven seeds of eight); on a DoorKey of 8 x 8 the two cannot be
-told apart (0.12 and 0.11 of episodes), though all eight seeds reach the goal with it and three of eight without. Where rewards
-are easy to find it gains nothing (FourRooms; `tests/benchmarks/RESULTS.md`). A step takes about four times as long
+**When to choose it.** If rewards are so rare that PPO never sees one. On DeepSea of 10 to 20, every seed found the path with RND,
+and hardly any without (on DeepSea of 8, PPO alone finds the path in seven of eight seeds). On a DoorKey of 8 x 8 the scores are
+indistinguishable (0.12 and 0.11 of episodes), though all eight seeds reach the goal with RND, and three of eight without. If
+rewards are easy to find, RND gains nothing (FourRooms; `tests/benchmarks/RESULTS.md`). A step takes about four times as long
 (`tests/benchmarks/speed.md`).
 
-**Metrics** beside PPO's:
+**Metrics** in addition to PPO's:
 
-- `bonus`: the prediction error before scaling. It falls while the environment becomes familiar, and rises where something new
-  is found.
-- `intrinsic_reward`: after scaling.
-- `predictor_loss`: of the predictor on its share of the steps.
+- `bonus`: the prediction error before scaling. The bonus falls while the environment becomes familiar, and rises when something
+  new is found.
+- `intrinsic_reward`: the bonus after scaling.
+- `predictor_loss`: the loss of the predictor on its fraction of the steps.
 """
 
 import math
@@ -55,7 +55,7 @@ from purerl.networks.layers import CNN, MLP, Linear
 from purerl.networks.modules import applied
 from purerl.networks.torsos import convolutions
 
-PRIOR = 1e-4  # how many sums of bonuses the initial variance 1 counts for, as in OpenAI's code
+PRIOR = 1e-4  # weight of the initial variance 1, in values of F, as in OpenAI's code
 
 
 class RNDState(struct.PyTreeNode):
@@ -63,7 +63,7 @@ class RNDState(struct.PyTreeNode):
 
     target: parameters of the random network.
     obs: `Moments` of observations as the networks read them.
-    scale: of bonuses.
+    scale: the running scale of bonuses.
     """
 
     target: PyTree
@@ -74,9 +74,9 @@ class RNDState(struct.PyTreeNode):
 class RNDBatch(struct.PyTreeNode):
     """Inputs and targets of the predictor for one step.
 
-    obs: the observation that the step led to, as the environment gives it: standardised, an image would take four times as much.
-    features: `[F]` float32, what the random network makes of it.
-    counts: float32, 1 or 0.
+    obs: the next observation, in the environment's dtype: a standardised image would take four times the memory.
+    features: `[F]` float32, the output of the random network.
+    counts: float32, 1 if the step trains the predictor, else 0.
     """
 
     obs: PyTree
@@ -85,7 +85,7 @@ class RNDBatch(struct.PyTreeNode):
 
 
 class RNDNetwork(nn.Module):
-    """Observations `[N, ...]` to features `[N, F]`: a torso, `further` layers more of its last width, and a dense layer."""
+    """A network from observations `[N, ...]` to features `[N, F]`: a torso, layers of the widths `further`, and a dense layer."""
 
     torso: nn.Module
     further: tuple[int, ...]
@@ -103,9 +103,9 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
     """Return the intrinsic reward of a config with `rnd`.
 
     Args:
-        cfg: its `rnd`, and the sizes of rollouts.
-        env: environments, to take random actions in before the first update.
-        network: for the shape of those actions.
+        cfg: `rnd` and the sizes of rollouts are read.
+        env: environments for the random actions before the first update.
+        network: gives the shape of those actions.
     """
     previous = (f"previous_{name}" for name in cfg.memory_inputs)
     settings = cfg.intrinsic
@@ -158,21 +158,21 @@ def rnd(cfg: OnPolicyConfig, env: Environment, network: Network) -> Intrinsic:
 
 
 def predictor_loss(prediction: jax.Array, features: jax.Array, counts: jax.Array) -> jax.Array:
-    """Compute the mean squared error over features, averaged over the steps that count, on all devices; 0 if none does.
+    """Compute the mean squared error over features, averaged over the counted steps of all devices; 0 if no step counts.
 
     Args:
         prediction, features: `[..., F]`.
         counts: `[...]`, 1 or 0.
     """
     error = jnp.square(prediction - features).mean(-1)
-    counted = pmean(counts.sum())  # by each of several devices on average, so that the mean of their losses is the loss
+    counted = pmean(counts.sum())  # the mean per device, so that the mean of the devices' losses is the loss
     return (counts * error).sum() / jnp.where(counted > 0, counted, jnp.ones_like(counted))
 
 
 def random_moments(
     cfg: OnPolicyConfig, env: Environment, network: Network, read: Callable, moments: Moments, key: jax.Array
 ) -> Moments:
-    """Merge the observations that random actions lead to into moments. Consumes the key."""
+    """Merge the next observations of random actions into `moments`. The key is consumed."""
     acting = with_uniform_policy(network, env.action_space, jnp.bool_(True))
     actor = reset_actor(env, acting, cfg.num_envs, key)
     params = acting.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))

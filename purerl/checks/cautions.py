@@ -1,4 +1,4 @@
-"""Warnings of settings that are valid but probably a mistake, and of those without effect."""
+"""Warnings about valid but probably mistaken fields, and about fields without effect."""
 
 import dataclasses
 import re
@@ -23,13 +23,13 @@ MASK = re.compile(r"action_?mask|(legal|valid|avail\w*)_?action")  # the name of
 
 
 def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> None:
-    """Warn of settings that are valid but probably a mistake. The warnings point to the caller of `make_train`.
+    """Warn about valid but probably mistaken fields. The warnings point to the caller of `make_train`.
 
     Args:
         asked: the config as the user wrote it, with `auto`.
-        cfg: the config, resolved.
+        cfg: the resolved config.
         env: environments.
-        given: the objects that `make_train` was given, by argument.
+        given: the custom objects passed to `make_train`, by argument.
     """
     unmasked = _unused_masks(cfg, env) if asked.action_mask == "auto" else []
     for problem in cfg.warnings_of() + _environment_warnings(cfg, env, given) + unmasked:
@@ -39,7 +39,7 @@ def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, giv
 
 
 def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment, phases: tuple[Phase, ...]) -> None:
-    """Warn of groups of a user's network that no phase trains. The warning points to the caller of `make_train`."""
+    """Warn about groups of a custom network that no phase trains. The warning points to the caller of `make_train`."""
     params = shapes_of(cfg, network, env)[0]
     if idle := sorted(params.keys() - {group for phase in phases for group in moving_groups(phase, params)}):
         hint = f"no phase trains them; those of this algorithm train {', '.join(_trained(phases)) or 'all'}"
@@ -47,7 +47,7 @@ def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment,
 
 
 def warn_of_unsuited_unit(unit: str, space: Box) -> None:
-    """Warn of a user's policy in the environment's unit if a deviation of about 1 around about 0 covers no range of actions."""
+    """Warn if a custom policy acts in the environment's unit, and the bounds are far from -1 and 1."""
     if unit != "environment" or isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
         return
     centre, half_width = (np.asarray(x) for x in bounds_map(space.low, space.high))
@@ -58,12 +58,12 @@ def warn_of_unsuited_unit(unit: str, space: Box) -> None:
 
 
 def _trained(phases: tuple[Phase, ...]) -> list[str]:
-    """Return the groups that phases name."""
+    """Return the groups that phases train by name."""
     return sorted({group for phase in phases for group in phase.groups or ()})
 
 
 def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
-    """Report what looks like an action mask of the environment and is not used as one."""
+    """Report likely action masks of the environment that the config does not use."""
     if cfg.action_mask:
         return []
     found = [Problem("action_mask", "auto", hint) for hint in env.host.masks] if env.host else []
@@ -92,11 +92,11 @@ def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str
 
 
 def _looks_channel_first(shape: tuple[int, ...]) -> bool:
-    """Return True if this is rather an image [channels, height, width] than [height, width, channels]."""
+    """Return True if the shape suggests an image [channels, height, width] rather than [height, width, channels]."""
     return len(shape) == 3 and shape[0] <= 4 and min(shape[1:]) >= 16
 
 
-# What is not read where an argument of `make_train` takes its place.
+# Config fields that nothing reads if this argument of `make_train` is given.
 REPLACED = {
     "env": ("env",),
     "network": (
@@ -114,7 +114,7 @@ REPLACED = {
 
 
 def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> list[Problem]:
-    """Return the fields that do not have their default and that nothing reads, each with what would read it."""
+    """Report fields with a non-default value that nothing reads, each with its requirement or replacement."""
     found, parts = {}, {"": cfg} | ({} if cfg.rnd is None else {"rnd.": cfg.rnd})
     for prefix, part in parts.items():
         for field in dataclasses.fields(part):
@@ -126,19 +126,19 @@ def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any])
                 found[name] = Problem(name, value, f"has no effect; it needs {needs.text}")
             for argument, x in given.items():
                 partly = (argument == "torso" and isinstance(x, dict)) or (argument == "lr_schedule" and _has_own_rate(cfg, name))
-                partly |= argument == "env" and ":" in cfg.env  # the command line made it of this import path
+                partly |= argument == "env" and ":" in cfg.env  # the command line made `env` from this import path
                 if name in REPLACED.get(argument, ()) and not partly:
                     found[name] = Problem(name, value, f"has no effect; {argument}= replaces it")
     return list(found.values())
 
 
 def _has_own_rate(cfg: OnPolicyConfig, name: str) -> bool:
-    """Return True if PPG's auxiliary phase reads this field of the schedule, whatever the policy's phase is given."""
+    """Return True if PPG's auxiliary phase reads this schedule field, even with a custom `lr_schedule`."""
     return "aux_lr" in {field.name for field in dataclasses.fields(cfg)} and name != "lr"
 
 
 def _is_default(cfg: Config, field: dataclasses.Field, env: Environment) -> bool:
-    """Return True if a field of a resolved config may have its default, or is off. A tracer may."""
+    """Return True if a field of a resolved config has its default value, is disabled by inf, or is a tracer."""
     value, default = getattr(cfg, field.name), default_of(field)
     if isinstance(value, Tracer):
         return True

@@ -1,4 +1,4 @@
-"""Checks of the config and of the functions that `make_train` is given."""
+"""Checks of the config and of the functions passed to `make_train`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,9 +25,9 @@ def check_type(cfg: Any) -> None:
 
 
 def check_parts(given: dict[str, Any]) -> None:
-    """Raise unless the functions given to `make_train` take and give what is documented.
+    """Raise unless the functions passed to `make_train` have the documented arguments and results.
 
-    Those whose arguments are arrays of any shape are traced here; the others where an update is.
+    Functions of arrays of any shape are traced here, the others when an update is traced.
     """
     found = []
     for name in ("algorithm", "advantage", "policy_loss", "extra_loss", "lr_schedule", "reward_shaper", "measure"):
@@ -56,7 +56,7 @@ def check_parts(given: dict[str, Any]) -> None:
 
 
 def check_policy_loss(learner: Learner[OnPolicyConfig], env: Environment) -> None:
-    """Raise unless a custom policy loss can be computed for two steps. Nothing is compiled."""
+    """Raise unless a custom policy loss can be traced on two steps. Nothing is compiled."""
     cfg, network, _ = learner
     num_envs, first = 2, jax.ShapeDtypeStruct((1, 2), bool)
     params, obs = shapes_of(cfg, network, env, num_envs)
@@ -70,7 +70,7 @@ def check_policy_loss(learner: Learner[OnPolicyConfig], env: Environment) -> Non
 
 
 def algorithm_made(maker: Callable, cfg: OnPolicyConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """Return the algorithm that a maker gives for these parts, if it is one."""
+    """Return the algorithm that `maker` builds; raise a ConfigError if `maker` fails or returns anything but an `Algorithm`."""
     with code_of("algorithm", "algorithm(cfg, env, network, parts)"):
         made = maker(cfg, env, network, parts)
     if not isinstance(made, Algorithm):
@@ -81,12 +81,12 @@ def algorithm_made(maker: Callable, cfg: OnPolicyConfig, env: Environment, netwo
 def check_config(
     cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any]], Environment], recurrent: bool = False
 ) -> Environment:
-    """Return the environment of a config whose fields are valid.
+    """Check the fields of a config, and return its environment.
 
     Args:
         cfg: the config.
-        make_environment: from overrides of the environment's parameters to the environment.
-        recurrent: an object of the user's gives the network a memory, which proposals must suit.
+        make_environment: maps overrides of the environment's parameters to the environment.
+        recurrent: a custom object makes the network recurrent; suggested values must suit a recurrent network.
     """
     found = problems(cfg.replace(memory="gru") if recurrent and cfg.memory == "none" else cfg) + not_scalar(cfg)
     if any(problem.field.startswith(("env", "info", "episode_info", "memory", "num_envs")) for problem in found):
@@ -100,5 +100,5 @@ def check_config(
 
 
 def has_own_carry(network: Any) -> bool:
-    """Return True if a user's network may have a memory, before it is known to work."""
+    """Return True if a custom network declares a hidden state; the network may still be invalid."""
     return getattr(network, "initial_carry", None) not in (None, Network._field_defaults["initial_carry"])

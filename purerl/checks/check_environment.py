@@ -1,4 +1,4 @@
-"""Checks of fields that must suit the observations, the actions, the memory or the devices."""
+"""Checks of fields against the observations, the actions, the device memory and the number of devices."""
 
 import math
 import os
@@ -20,14 +20,14 @@ from purerl.networks.actor_critic import bounded
 
 
 def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: bool, devices: int) -> None:
-    """Raise if fields do not suit the observations or actions, these do not fit into memory, or `network` is no network.
+    """Raise if fields do not suit the spaces, observations exceed the device memory, or `network` is not a `Network`.
 
     Args:
         cfg: the config.
         env: environments.
-        network: the user's, or None.
+        network: the custom network, or None.
         distils: the config's random network distillation is used.
-        devices: the number that the environments are spread over.
+        devices: number of devices over which the environments are sharded.
     """
     known = network is None or isinstance(network, Network)
     hint = "must be a purerl.Network(init, apply, initial_carry); purerl.from_linen and purerl.from_nnx make one of a module"
@@ -36,7 +36,7 @@ def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: b
 
 
 def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) -> list[Problem]:
-    """Report observation entries that the environment does not have, and random actions in an unbounded space."""
+    """Report observation entries that the environment does not have or cannot use, and random actions in an unbounded space."""
     found, space = [], env.observation_space
     if cfg.normalize_obs and all(map(is_index, entries_of(space).values())):
         found.append(Problem("normalize_obs", True, "observations are categorical and cannot be normalised"))
@@ -57,7 +57,7 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) 
 
 
 def _info_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
-    """Report entries of the environment's info that are no number for each environment, or no vector."""
+    """Report entries of `info` that are not numbers, and entries of `episode_info` that are neither numbers nor vectors."""
     if not env.info:
         return []
     shapes = {name: x.shape[1:] for name, x in env.step_shapes(cfg.num_envs).info.items()}
@@ -67,19 +67,19 @@ def _info_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
 
 
 def mask_problem(shape: tuple[int, ...], actions: Space) -> str:
-    """Say why an entry of this shape cannot be the mask of these actions; "" if it can."""
+    """Return why an observation entry of this shape cannot mask these actions, or "" if it can mask them."""
     if not (sizes := choices_of(actions)):
         return f"only discrete actions can be masked; the action space is {type(actions).__name__}"
     return "" if shape == (sum(sizes),) else f"must be one flag for each of {sum(sizes)} actions, not {list(shape)}"
 
 
 def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState], axis: Axis | None) -> None:
-    """Raise if an algorithm's buffers, of several devices one's share, exceed the memory of the device."""
+    """Raise if an algorithm's buffers (one device's share) exceed the device memory."""
     raise_if_any(_kept_problems(cfg, init, axis))
 
 
 def _kept_problems(cfg: OnPolicyConfig, init: Callable, axis: Axis | None) -> list[Problem]:
-    """Report buffers that exceed the memory, by the field with the largest share."""
+    """Report buffers that exceed the device memory, by the field with the largest share."""
     there = _memory()
     if not cfg.keeps or there is None:
         return []
@@ -93,14 +93,14 @@ def _kept_problems(cfg: OnPolicyConfig, init: Callable, axis: Axis | None) -> li
 
 
 def num_bytes(tree: PyTree) -> int:
-    """Return the size of all arrays of a tree."""
+    """Return the size of all arrays of a tree, in bytes."""
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
 def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[Problem]:
-    """Report a rollout whose observations alone exceed the memory of so many devices. Nothing is allocated."""
+    """Report a rollout whose observations alone exceed the memory of `devices` devices. Nothing is allocated."""
     each = sum(math.prod(space.shape) * space.dtype.itemsize for space in entries_of(env.observation_space).values())
-    needed, there = 2 * each * cfg.batch_size // devices, _memory()  # those acted on, and those before a reset
+    needed, there = 2 * each * cfg.batch_size // devices, _memory()  # observations to act on, and observations before resets
     if there is None or needed <= there:
         return []
     hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
@@ -108,7 +108,7 @@ def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[
 
 
 def _memory() -> int | None:
-    """Return the bytes of memory of the device that trains; None if it is not known."""
+    """Return the memory of the training device in bytes, or None if unknown."""
     device = jax.local_devices()[0]
     if device.platform == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
@@ -116,7 +116,7 @@ def _memory() -> int | None:
 
 
 def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count: int) -> None:
-    """Raise unless so many devices can have equal shares of the environments, and of every minibatch."""
+    """Raise unless `count` devices can have equal shares of the environments, and of every minibatch."""
     if env.host:
         raise ConfigError([Problem("env", env.name, f"runs on the host and cannot be spread over {count} devices")])
     if cfg.num_envs % count:

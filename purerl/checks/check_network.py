@@ -1,4 +1,4 @@
-"""Checks of a network, and of an optimizer of its parameters, by their shapes alone."""
+"""Checks of a network, and of a custom optimizer of its parameters, by their shapes alone."""
 
 import warnings
 from typing import Any
@@ -18,13 +18,13 @@ from purerl.networks.distributions import Bernoulli
 
 
 def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any) -> None:
-    """Raise unless a network, and a custom optimizer or None, suit config and environment."""
+    """Raise unless the network, and the custom optimizer or None, suit config and environment."""
     raise_if_any(_network_problems(network, env, cfg))
     raise_if_any(optimizer_problems(optimizer, shapes_of(cfg, network, env)[0]))
 
 
 def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -> list[Problem]:
-    """Report where a network does not fit the environment or the config. Nothing is compiled."""
+    """Report mismatches between the network and the environment or config. Nothing is compiled."""
     key, num_envs = jax.random.key(0), 2
     params, obs = shapes_of(cfg, network, env, num_envs)
     first = jax.ShapeDtypeStruct((1, num_envs), bool)
@@ -88,7 +88,7 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
 
 
 def _warn_of_rounding(outputs: Outputs) -> None:
-    """Warn of outputs with fewer bits than float32. The warning points to the caller of `make_train`."""
+    """Warn about outputs less precise than float32. The warning points to the caller of `make_train`."""
     floats = {x.dtype for x in jax.tree.leaves(outputs) if jax.numpy.issubdtype(x.dtype, np.floating)}
     for kind in sorted(dtype.name for dtype in floats if dtype.itemsize < 4):
         step = float(jax.numpy.finfo(kind).eps) * 256
@@ -97,7 +97,7 @@ def _warn_of_rounding(outputs: Outputs) -> None:
 
 
 def _output_problems(result: Any) -> list[Problem]:
-    """Report what `apply` returned, unless it is a pair of `Outputs` and a carry."""
+    """Report a result of `apply` that is not a pair of `Outputs` and a carry."""
     if not (isinstance(result, tuple) and len(result) == 2):
         hint = "apply must return two things: purerl.Outputs(policy, value), and the carry"
         return [Problem("network", type(result).__name__, hint)]
@@ -113,7 +113,7 @@ def _output_problems(result: Any) -> list[Problem]:
 
 
 def shapes_of(cfg: OnPolicyConfig, network: Network, env: Environment, num_envs: int = 1) -> tuple[PyTree, PyTree]:
-    """Return the shapes of a network's parameters, and of the observations `[1, num_envs, ...]` it is made for."""
+    """Return the shapes of a network's parameters, and of its observations, `[1, num_envs, ...]`."""
     key = jax.random.key(0)
     _, obs = jax.eval_shape(lambda key: env.reset(jax.random.split(key, cfg.num_envs)), key)
     obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, num_envs, *x.shape[1:]), x.dtype), obs)
@@ -122,7 +122,7 @@ def shapes_of(cfg: OnPolicyConfig, network: Network, env: Environment, num_envs:
 
 
 def sequence_problems(cfg: OnPolicyConfig) -> list[Problem]:
-    """Report minibatches that would split the sequences of a network with a memory."""
+    """Report minibatches that would split the sequences of a recurrent network."""
     if cfg.minibatches in ("flat", "time"):
         hint = "the network has a memory, so the steps of an environment must stay in order; use 'auto'"
         return [Problem("minibatches", cfg.minibatches, hint)]

@@ -27,7 +27,7 @@ DESCRIPTION = """Trains agents of the PPO family.
 - purerl tune ppo --env Acrobot-v1 --directory runs/t
 - purerl plot runs/a
 
-"purerl ppo --help" lists all settings, and "purerl --version" prints the version. This completes flags by Tab in bash (or zsh):
+"purerl ppo --help" lists all flags, and "purerl --version" prints the version. This completes flags by Tab in bash (or zsh):
 purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions/purerl
 """
 

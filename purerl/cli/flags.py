@@ -41,14 +41,14 @@ FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float]}
 FLAG_TYPES["sweep"] = FLAG_TYPES["param"] = tyro.conf.UseAppendAction[tuple[str, ...]]  # repeated for each field
 # Help texts of flags that are written differently in a shell than in Python.
 FLAG_HELP = {
-    "env": "Id of a gymnax environment, of another suite's (brax/ant), or package.module:Class of one of your own.",
-    "env_kwargs": "Arguments of its constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite.",
-    "env_params": "Overrides of its parameters, names and values: --env-params max_steps_in_episode 200.",
+    "env": "Id of a gymnax environment, of another suite's (brax/ant), or package.module:Class of your own environment.",
+    "env_kwargs": "Arguments of the environment's constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite.",
+    "env_params": "Overrides of the environment's parameters, names and values: --env-params max_steps_in_episode 200.",
     "total_timesteps": "Environment steps over all environments, rounded up to whole updates: 500000, or 5e5.",
     "torso": "mlp, cnn (MinAtar-sized images), nature_cnn (84 x 84 images; with --hidden 512), or auto: cnn or nature_cnn "
-    "for images (height, width, channels), by their size, and mlp for others.",
-    "hidden": "Widths of the hidden layers, one after the other; for images of those after the convolutions.",
-    "memory_inputs": "Further inputs of the memory: action, reward or both, of the previous step.",
+    "for images (height, width, channels), by their size, and mlp for other observations.",
+    "hidden": "Widths of the hidden layers, in order; for images, of the layers after the convolutions.",
+    "memory_inputs": "Further inputs of the recurrent network: action, reward or both, of the previous step.",
     "preset": f"Environment whose tuned config is the default of the other flags: {', '.join(PRESETS)}.",
     "rnd": "Intrinsic rewards by random network distillation, in addition to the environment's.",
 }

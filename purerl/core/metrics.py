@@ -101,10 +101,14 @@ def over_the_last(mean: Mean, share: float) -> np.ndarray:
     return np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
 
 
-def summarize(metrics: dict[str, Any]) -> dict[str, np.ndarray]:
+def summarize(metrics: dict[str, Any], fill: bool = False) -> dict[str, np.ndarray]:
     """Convert metrics to NumPy arrays of the same leading shape: `[num_updates]`, `[num_seeds, num_updates]` and so on.
 
     The mean of no entries is NaN: for example the return of an update in which no episode ended.
+
+    Args:
+        metrics: as `train` or `train.update` returns them.
+        fill: where a mean is NaN, repeat that of the newest update before which has one. NaN remains until the first.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(total_timesteps=1024))
@@ -112,4 +116,13 @@ def summarize(metrics: dict[str, Any]) -> dict[str, np.ndarray]:
         >>> purerl.summarize(metrics)["steps"].tolist()
         [512, 512]
     """
-    return {name: metric.read() for name, metric in jax.device_get(metrics).items()}
+    metrics = jax.device_get(metrics)
+    return {name: _carry_forward(x.read()) if fill and isinstance(x, Mean) else x.read() for name, x in metrics.items()}
+
+
+def _carry_forward(x: np.ndarray) -> np.ndarray:
+    """Replace each NaN by the newest number before on the last axis; leading NaN remain."""
+    if not x.ndim:
+        return x
+    newest = np.maximum.accumulate(np.where(np.isnan(x), 0, np.arange(x.shape[-1])), axis=-1)
+    return np.take_along_axis(x, newest, axis=-1)

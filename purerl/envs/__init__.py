@@ -1,4 +1,4 @@
-"""Environments: one protocol, one adapter per suite. An adapter is imported only when one of its environments is made."""
+"""Environments behind one protocol, with one adapter per suite. An adapter is imported when one of its environments is made."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,21 +24,21 @@ def make_env(
     num_envs: int = 2,
     finite: bool = False,
 ) -> Environment:
-    """Return the environment of an id, or of an object, behind purerl's protocol.
+    """Return the environment of an id, or a given environment object, as a `purerl.Environment`.
 
     Args:
-        env_id: id of a registered gymnax environment, or of another suite's, such as `brax/ant`; not used when `env` is given.
-        env_kwargs: pairs of constructor arguments. An `env` is already made and takes none, unless `env_id` is the import path
-          that the command line made it from.
+        env_id: id of a registered gymnax environment, or of another suite's, such as `brax/ant`; ignored if `env` is given.
+        env_kwargs: pairs of constructor arguments. If `env` is given they must be empty, unless `env_id` is the import path from
+          which the command line made `env`.
         env_params: overrides of single parameters, numbers or tracers.
-        env: an `Environment`, which `purerl.wrap_env` makes of a bare one; an object with gymnax 1.0's methods; or None.
-        params: the parameters of the latter, or of the suite's environment; None for its defaults.
-        info: names of entries of its `info` to pass on.
-        num_envs: environments that an `Environment` is traced with.
+        env: an `Environment`, such as `purerl.wrap_env` returns; an object with gymnax 1.0's methods; or None.
+        params: parameters of a gymnax object or of the suite's environment; None for its defaults.
+        info: names of the `info` entries to pass on.
+        num_envs: number of environments that an `Environment` is traced with.
         finite: reset environments whose observation or reward is not finite.
 
     Raises:
-        ConfigError: there is no such environment, or it does not keep the protocol.
+        ConfigError: the environment does not exist, or violates the protocol.
     """
     if env is not None and env_kwargs and ":" not in env_id:
         hint = "apply to an environment named by its id; an env= object already has its arguments"
@@ -80,7 +80,7 @@ def make_env(
 def _own(
     env: Environment, env_params: dict[str, Any], params: Any, info: tuple[str, ...], num_envs: int, finite: bool
 ) -> Environment:
-    """Return an `Environment` as it is, with these entries of its info."""
+    """Return a custom `Environment`, checked, with only these `info` entries."""
     given = {"env_params": env_params or params}
     if found := [Problem(name, x, "a purerl.Environment has no parameters to set") for name, x in given.items() if x]:
         raise ConfigError(found)
@@ -88,12 +88,12 @@ def _own(
 
 
 def lives_on_host(env_id: str, env: Any = None) -> bool:
-    """Return True if the environment of a config, or one in its place, lives outside of JAX. Nothing is made."""
+    """Return True if the config's environment, or `env` in its place, is external to JAX. Nothing is constructed."""
     return env.host is not None if isinstance(env, Environment) else env is None and env_id.startswith("gymnasium/")
 
 
 def _informed(env: Environment, info: tuple[str, ...], finite: bool, num_envs: int = 2) -> Environment:
-    """Return an environment with these entries of its info alone; on the host, one that nobody else steps."""
+    """Return an environment with only these `info` entries. An external environment is returned as an unshared copy."""
     if env.host:
         return env.host.environment(info, finite)
     return with_info(with_finite(env, num_envs) if finite else env, info)
@@ -102,7 +102,7 @@ def _informed(env: Environment, info: tuple[str, ...], finite: bool, num_envs: i
 def swept_problems(
     env_id: str, env_kwargs: tuple, env_params: dict[str, Any], env: Any = None, params: Any = None
 ) -> list[Problem]:
-    """Report what is wrong with the environments of a batch of configs; arguments as of `make_env`, overrides `[configs]`."""
+    """Report invalid environment parameters in a batch of configs; arguments as of `make_env`, overrides `[configs]`."""
     if isinstance(env, Environment):
         return []
     suite, name = adapter(env_id if env is None else "")
@@ -111,31 +111,31 @@ def swept_problems(
 
 
 def from_gymnasium(make: Callable[..., Any], vectorization: str = "sync") -> Environment:
-    """Return environments of gymnasium behind purerl's protocol, to be passed as `env=`.
+    """Return gymnasium environments as a `purerl.Environment`, to be passed as `env=`.
 
-    They live on the host: a program calls back to step them. That takes longer than an environment in JAX. Seeds and configs
-    are trained one after the other, on one device, and there is no `jax.vmap`. No program that calls back is kept compiled.
-    The environments' state is no part of the training state: `update` goes on from the newest state alone, and an evaluation has
-    environments of its own. `purerl.export` exports the policy, as ever, and no environment.
+    The environments are external: the compiled program calls back to Python in each step, which takes longer than a step in JAX.
+    Seeds and configs are trained one after the other, on one device, without `jax.vmap`. Programs with callbacks are not cached.
+    The environments' state is not part of the training state: `update` continues from the newest state only, and evaluations use
+    separate environments. `purerl.export` exports the policy as usual, without the environment.
 
-    Checkpoints hold what the environments and their wrappers keep in attributes, if those are numbers, arrays, random generators
-    or MuJoCo's simulation: then a run resumes to the same bits. Otherwise the environments begin anew, and a warning says why.
-    Nothing is known of what changes elsewhere: in closures, in attributes of a class, in `__slots__`. An environment that raises
-    an error, or whose process dies, ends the run with `purerl.EnvironmentFailed`, saved.
+    Checkpoints hold the attributes of the environments and their wrappers, if these are numbers, arrays, random generators or
+    MuJoCo's simulation. Such a run resumes bit for bit. Otherwise the environments restart, and a warning says why. State in
+    closures, class attributes or `__slots__` is not seen. If an environment raises an error or its process dies, the run is saved
+    and ends with `purerl.EnvironmentFailed`.
 
-    Wrappers that normalise by running statistics are refused: evaluations would not share them, and `normalize_obs` and
-    `normalize_reward` of the config do the same. Wrappers that change rewards are warned of. An action mask is read if it is the
-    entry `action_mask` of a dict of observations; masks in info, or given by a method, are warned of.
+    Wrappers that normalise by running statistics are refused, since evaluations would not share the statistics; the config's
+    `normalize_obs` and `normalize_reward` do the same. Wrappers that change rewards raise a warning. An action mask is read if it
+    is the entry `action_mask` of a dict of observations. Masks in info, or returned by a method, raise a warning.
 
     Args:
-        make: `() -> gymnasium.Env`; or with `vectorization="vector"`, `(num_envs) -> gymnasium.vector.VectorEnv`,
-          whose `reset` takes one seed for all of its environments.
-        vectorization: `sync`, one after the other in this process; `async`, each in a process of its own, which pays off where a
-          step takes a millisecond; `vector`, the vector environment that `make` gives. In a script, processes of their own need
-          `if __name__ == "__main__":` around what is run.
+        make: `() -> gymnasium.Env`; or with `vectorization="vector"`, `(num_envs) -> gymnasium.vector.VectorEnv`, whose `reset`
+          takes one seed for all of its environments.
+        vectorization: `sync`, one after the other in this process; `async`, one process per environment, which pays off if a step
+          takes a millisecond; `vector`, the vector environment that `make` returns. In a script, separate processes need
+          `if __name__ == "__main__":` around the code that runs.
 
     Raises:
-        ConfigError: it makes something else, or its spaces are none that can be trained.
+        ConfigError: `make` returns something else, or a space is not supported.
 
     Example:
         >>> import gymnasium

@@ -1,4 +1,4 @@
-"""Auto-reset for a batch of bare environments."""
+"""Auto-reset for a batch of single environments."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from purerl.core.platform import by_platform, where_any
 from purerl.core.types import PyTree, TimeStep
 
-LANES = 8  # environments that are reset at once on an accelerator at least, where a reset is slow
+LANES = 8  # least number of slow resets computed at once on an accelerator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,7 +18,7 @@ class AutoReset:
 
     advance: `(keys [B], env_state, action) -> TimeStep`, without a reset.
     reset: `(keys [B]) -> (env_state, obs)`.
-    slow_reset: a reset takes as long as dozens of steps.
+    slow_reset: True if a reset takes as long as dozens of steps.
     """
 
     advance: Callable
@@ -38,7 +38,7 @@ def auto_reset(reset: Callable, step: Callable, slow_reset: bool = False) -> Aut
     Args:
         reset: `(key) -> (obs, env_state)` of one environment.
         step: `(key, env_state, action) -> (obs, env_state, reward, terminated, truncated, info)` of one environment.
-        slow_reset: a reset takes as long as dozens of steps.
+        slow_reset: True if a reset takes as long as dozens of steps.
     """
 
     def advance(keys, env_state, action):
@@ -49,19 +49,19 @@ def auto_reset(reset: Callable, step: Callable, slow_reset: bool = False) -> Aut
 
 
 def restart(reset: Callable, keys: jax.Array, ended: jax.Array, running: PyTree, slow_reset: bool) -> PyTree:
-    """Return states and observations with new ones wherever an episode ended.
+    """Reset the environments whose episode ended; return the states and observations of all.
 
-    On a CPU the reset is computed only in steps where some episode ended, which makes up to 1.5 times as many steps a second;
-    under `vmap` over seeds, and on an accelerator, it is computed in every step.
+    On a CPU the reset is computed only in steps in which an episode ended, which gives up to 1.5 times as many steps a second.
+    Under `vmap` over seeds, and on an accelerator, the reset is computed in every step.
 
-    A slow reset is computed for the environments that need it, also under `vmap`: one at a time on a CPU, a sixteenth of all at a
-    time on an accelerator. Which environments are reset, and with which keys, is the same.
+    A slow reset is computed only for the environments that need it, also under `vmap`: one at a time on a CPU, a sixteenth of all
+    at a time on an accelerator. The same environments are reset, with the same keys.
 
     Args:
         reset: `(keys [n]) -> (env_state, obs)`.
         keys: `[B]`.
         ended: `[B]` bool.
-        running: `(env_state, obs)`, `[B, ...]`.
+        running: `(env_state, obs)`, `[B, ...]`, before the reset.
         slow_reset: as above.
     """
     if slow_reset:
@@ -71,7 +71,7 @@ def restart(reset: Callable, keys: jax.Array, ended: jax.Array, running: PyTree,
 
 
 def _reset_in_lanes(reset: Callable, keys: jax.Array, done: jax.Array, running: PyTree) -> PyTree:
-    """Return `restart` with a slow reset."""
+    """Compute `restart` for slow resets."""
     count = done.size
     ended_first, ended = jnp.argsort(~done), done.sum(dtype=jnp.int32)
 
@@ -81,7 +81,7 @@ def _reset_in_lanes(reset: Callable, keys: jax.Array, done: jax.Array, running: 
             place = begin + jnp.arange(lanes, dtype=jnp.int32)
             rows = ended_first[jnp.minimum(place, count - 1)]
             fresh = reset(keys[rows])
-            to = jnp.where(place < ended, rows, count)  # beyond the last are those that did not end
+            to = jnp.where(place < ended, rows, count)  # drop the resets of running environments
             return begin + lanes, jax.tree.map(lambda x, new: x.at[to].set(new, mode="drop"), current, fresh)
 
         return jax.lax.while_loop(lambda carry: carry[0] < ended, trip, (jnp.int32(0), running))[1]

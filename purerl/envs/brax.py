@@ -1,11 +1,11 @@
 """The adapter for brax: `brax/ant`, `brax/inverted_pendulum`, `brax/fast`, ...
 
-The time limit of brax is its `EpisodeWrapper`'s; here it is `purerl.wrap_env`'s, so that an episode which reaches it is truncated
-and its last observation is valued. `done` of the bare environment is a terminal state.
+In brax, `EpisodeWrapper` sets the time limit; here, `purerl.wrap_env` does. An episode that reaches the limit is truncated, and
+its last observation is valued. `done` of the unwrapped environment marks a terminal state.
 
-Among `env_kwargs` are `episode_length` (1000 steps of the simulation, as in brax's training) and `action_repeat` (1; it ends with
-the episode). All others are the constructor's; `backend` is `spring` unless it says otherwise. `env_params` are scalars of its
-`System`, such as `ang_damping`.
+`env_kwargs` can have `episode_length` (1000 steps of the simulation, as in brax's training) and `action_repeat` (1; a repeat
+stops with the episode). All others are constructor arguments; `backend` is `spring` by default. `env_params` are scalars of the
+environment's `System`, such as `ang_damping`.
 """
 
 import copy
@@ -28,7 +28,7 @@ WITHOUT_BACKEND = ("fast",)
 
 
 class BraxTask(NamedTuple):
-    """An environment of brax with the limit of its wrapper."""
+    """A brax environment with the limits of its wrapper."""
 
     env: Any
     episode_length: int
@@ -39,7 +39,7 @@ def make(name: str, env_kwargs: tuple) -> BraxTask:
     """Return the environment of this name.
 
     Raises:
-        ConfigError: no such name, or its constructor refused the arguments.
+        ConfigError: the name is unknown, or the constructor refused the arguments.
     """
     if name not in envs._envs:
         raise ConfigError([Problem("env", f"brax/{name}", f"no environment of brax; {nearest(name, envs._envs)}")])
@@ -55,7 +55,7 @@ def make(name: str, env_kwargs: tuple) -> BraxTask:
 
 
 def default_params(made: BraxTask) -> Any:
-    """Return the system that is simulated; None for `fast`, which has none."""
+    """Return the simulated `System`, or None for `fast`."""
     return getattr(made.env, "sys", None)
 
 

@@ -1,4 +1,4 @@
-"""`check_env`: whether an environment keeps the protocol, in a user's words."""
+"""`check_env`: report where an environment violates the protocol."""
 
 import time
 from collections.abc import Callable
@@ -20,14 +20,14 @@ from purerl.envs.host import host_errors
 from purerl.envs.random_rollout import RandomRollout, all_finite, quantities, random_actions, random_rollout, within_space
 
 SHORT = 32  # steps of the rollouts that are compared
-TIMED = 256  # environments of the timing, about
+TIMED = 256  # approximate number of environments for the timing
 
 
 class EnvReport(NamedTuple):
     """The findings of `check_env`.
 
-    problems: what will train wrongly, or not at all; empty for an environment that keeps the protocol.
-    notes: what the environment is like.
+    problems: faults that make training wrong or impossible; empty for an environment that keeps the protocol.
+    notes: properties of the environment: spaces, time limit, episode ends, cost.
     """
 
     problems: tuple[str, ...]
@@ -42,18 +42,17 @@ def check_env(
 ) -> EnvReport:
     """Try an environment with random actions, and report what would train wrongly.
 
-    It looks at shapes and dtypes, whether the state is a fixed point of a step, both flags and the time limit, whether runs are
-    deterministic, whether a reset forgets the episode before, whether environments of a batch are independent, the observation
-    before a reset, numbers that are not finite, and what a step and a reset cost. On the host, where no state can be gone back
-    to, it does not look at resets, batches and cost.
+    The check covers shapes and dtypes, whether the state is a fixed point of a step, both flags and the time limit, determinism,
+    leaks of state across resets, the independence of environments in a batch, the observation before a reset, non-finite numbers,
+    and the cost of a step and a reset. External environments cannot go back to a state: resets, batches and cost are not checked.
 
     Args:
-        env: an id, an object as `make_train` takes it, or a bare one as `wrap_env` does.
-        env_params: as `make_train` takes them.
+        env: an id, an object as `make_train` takes it, or a single environment as `wrap_env` takes it.
+        env_params: as for `make_train`.
         env_kwargs: constructor arguments for an id: (("size", 12),).
-        num_envs: environments side by side, at least 2.
-        num_steps: steps in each; choose more than the time limit.
-        seed: of actions and environments.
+        num_envs: number of environments, at least 2.
+        num_steps: steps of each environment; choose more than the time limit.
+        seed: seed of actions and environments.
 
     Example:
         >>> report = purerl.check_env("CartPole-v1")
@@ -77,14 +76,14 @@ def check_env(
     except EnvironmentFailed as failure:
         return EnvReport((str(failure),), ())
     compiled = time.perf_counter() - begin
-    again = jax.device_get(jax.jit(lambda: random_rollout(made, key, num_envs, num_steps))())  # traced anew
-    if made.host:  # a state of it cannot be gone back to, and has a number of its own
+    again = jax.device_get(jax.jit(lambda: random_rollout(made, key, num_envs, num_steps))())  # a second trace
+    if made.host:  # the state is a handle, which differs between runs
         trial, again = (x._replace(last_state=(), state=()) for x in (trial, again))
     start_problems, start_notes = _start(made, key, num_envs)
     missing = _final_observation(trial)
     limit_problems, limit_notes = _limit(made, trial)
     problems = [*start_problems, *_signal_problems(made, trial), *limit_problems]
-    problems += missing if not start_notes else []  # where all episodes begin alike, they may also end so
+    problems += missing if not start_notes else []  # if all episodes begin alike, they may also end alike
     ends = bool(trial.ended.any())
     if not _same(trial, again):
         problems.append(DIFFERENT_RUNS)
@@ -126,7 +125,7 @@ def _made(env: Any, env_params: Any, env_kwargs: tuple, num_envs: int) -> Enviro
 
 
 def _same(a: PyTree, b: PyTree) -> bool:
-    """Return True if two trees of NumPy arrays are equal, NaN to NaN."""
+    """Return True if two trees of NumPy arrays are equal, where NaN equals NaN."""
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return all(np.array_equal(x, y, equal_nan=np.issubdtype(np.asarray(x).dtype, np.inexact)) for x, y in pairs)
 
@@ -189,7 +188,7 @@ def _limit(env: Environment, trial: RandomRollout) -> tuple[list[str], list[str]
 
 
 def _rollout(env: Environment, env_state: PyTree, keys: Callable, actions: Callable) -> PyTree:
-    """Collect a short rollout, with keys `[2, B]` and actions `[B, ...]` by step."""
+    """Collect a short rollout. `keys` and `actions` map the step index to keys `[2, B]` and actions `[B, ...]`."""
 
     def step(env_state, index):
         after = env.step(keys(index), env_state, actions(index))
@@ -199,10 +198,10 @@ def _rollout(env: Environment, env_state: PyTree, keys: Callable, actions: Calla
 
 
 def _row_problems(env: Environment, key: jax.Array, B: int) -> list[str]:
-    """Return True if environments give the same results, up to rounding, in another order and beside other ones."""
+    """Report results that change, by more than rounding, with the order or the neighbours of environments in a batch."""
 
     def run(rows):
-        """Return a short rollout of these of 2 B environments."""
+        """Return a short rollout of the environments `rows`, out of 2 B."""
         start, _ = env.reset(jax.random.split(named_key(key, "rows"), 2 * B)[rows])
         keys = lambda i: split_keys(named_key(key, "rows/environment", i), 2, 2 * B)[:, rows]
         actions = lambda i: random_actions(env.action_space, named_key(key, "rows/action", i), 2 * B)[rows]
@@ -218,15 +217,15 @@ def _row_problems(env: Environment, key: jax.Array, B: int) -> list[str]:
 
 
 def _close(a: PyTree, b: PyTree) -> bool:
-    """Return True if two short rollouts agree, at their beginning up to rounding; small differences may grow later."""
+    """Return True if two short rollouts begin alike up to rounding; small differences may grow later."""
     begin = lambda tree: [np.asarray(x[:4], np.float64) for x in jax.tree.leaves(tree)]
     return all(np.allclose(x, y, rtol=1e-3, atol=1e-4, equal_nan=True) for x, y in zip(begin(a), begin(b), strict=True))
 
 
 def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended: Any) -> bool:
-    """Return True if what follows the end of an episode is the same whatever was before it.
+    """Return True if the steps after the end of an episode do not depend on that episode.
 
-    Each environment is brought to the end of its last episode, and goes on with the keys and actions of all others.
+    Each environment is brought to the end of its last episode. All environments then continue with the same keys and actions.
     """
     B = len(ended)
     shapes = jax.eval_shape(lambda: env.reset(jax.random.split(key, B))[0])
@@ -252,7 +251,7 @@ def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended
     if not len(rows):
         return True
     first, fresh = pick(ended_before, rows[0]), pick(begun, rows[0])
-    # The second row of keys resets, but an environment that resets by a key of its own making begins elsewhere.
+    # An environment that ignores the reset keys begins elsewhere, and cannot be compared with a fresh reset.
     as_fresh = _close(first, fresh) or not _close(first[0], fresh[0])
     return as_fresh and all(_close(first, pick(ended_before, i)) for i in rows)
 

@@ -1,4 +1,4 @@
-"""Spaces of other libraries as purerl's."""
+"""Conversion of other libraries' spaces to purerl's."""
 
 from typing import Any, TypeGuard
 
@@ -14,10 +14,10 @@ from purerl.core.types import PyTree
 
 
 def action_space_of(space: Any) -> Space:
-    """Return the space of actions that an environment declares: one of purerl's, or a `Discrete` or `Box` of gymnax or gymnasium.
+    """Convert a declared action space to purerl's. `Discrete` and `Box` may be gymnax's or gymnasium's.
 
     Raises:
-        ConfigError: it is none, or has no action.
+        ConfigError: the space is not supported, or has no action.
     """
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         sizes = (space.n,) if not isinstance(space, MultiDiscrete) else space.sizes
@@ -39,21 +39,21 @@ def action_space_of(space: Any) -> Space:
 
 
 def is_discrete(space: Any) -> TypeGuard[Discrete]:
-    """Return True if a space, of any library, is the integers below a number."""
+    """Return True if a space of any library is a scalar categorical space: the integers below `n`."""
     return hasattr(space, "n") and not isinstance(space, MultiBinary) and not getattr(space, "shape", ())
 
 
 def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = None, name: str = "") -> PyTree:
-    """Return the space of observations: shapes and dtypes as they are, and which of them are an index, as it is declared.
+    """Return the observation space: shapes and dtypes of `obs`, with categorical entries as declared.
 
     Args:
-        declared: a space, of any library, or a dict of them; None if there is none.
-        obs: the shapes and dtypes of one observation.
-        found: a list for problems, added where the declared space does not fit: an index would be read as a quantity.
-        name: of the observation in these problems.
+        declared: a space of any library, or a dict of spaces; None if undeclared.
+        obs: shapes and dtypes of one observation.
+        found: a list for problems, added if the declared space does not fit: a categorical entry would be read as continuous.
+        name: name of the observation in these problems.
     """
     found = [] if found is None else found
-    inside = getattr(declared, "spaces", declared)  # of a Dict or Tuple of gymnasium's or gymnax's
+    inside = getattr(declared, "spaces", declared)  # a Dict or Tuple of gymnasium or gymnax
     if isinstance(inside, dict) and isinstance(obs, dict):
         hint = f"no entry of the observation, which has {', '.join(map(repr, obs))}"
         found += [Problem("observation_space", entry, hint) for entry in inside if entry not in obs]
@@ -79,21 +79,21 @@ def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = 
 
 
 def _fits(space: Indices, obs: Any) -> bool:
-    """Return True if an observation of this shape and dtype can be such an array."""
+    """Return True if an observation has the shape and the integer dtype of a declared `Indices` space."""
     alike = tuple(space.shape) == getattr(obs, "shape", None) and np.dtype(space.dtype) == obs.dtype
     last = (len(space.sizes),) if isinstance(space.sizes, tuple) else space.shape[-1:]
     return alike and jnp.issubdtype(obs.dtype, jnp.integer) and space.shape[-1:] == last
 
 
 def _box(space: Any) -> Box:
-    """Return a space with bounds as a Box. Bounds are NumPy's, which a trace does not make unknown, unless they are tracers."""
+    """Convert a bounded space to a Box. Bounds become NumPy arrays, concrete under a trace, unless they are tracers."""
     known = not any(isinstance(bound, Tracer) for bound in (space.low, space.high))
     numpy = np if known else jnp
     low, high = (numpy.asarray(bound) for bound in (space.low, space.high))
     if not jnp.issubdtype(getattr(space, "dtype", low.dtype), jnp.floating):
         raise ConfigError([Problem("env", space, "its action space is a Box of integers; use Discrete, or a Box of floats")])
     shape = getattr(space, "shape", low.shape)
-    with np.errstate(over="ignore"):  # of the largest doubles, which are bounds where there are none
+    with np.errstate(over="ignore"):  # the largest doubles stand for missing bounds
         low, high = (numpy.broadcast_to(bound.astype(np.float32), shape) for bound in (low, high))
     if not low.size:
         raise ConfigError([Problem("env", space, "its action space has no dimension")])

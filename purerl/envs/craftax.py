@@ -1,11 +1,11 @@
-"""The adapter for Craftax: `craftax/Craftax-Classic-Symbolic-v1`, `craftax/Craftax-Symbolic-v1`, and the same in `Pixels`.
+"""The adapter for Craftax: `craftax/Craftax-Classic-Symbolic-v1`, `craftax/Craftax-Symbolic-v1`, and both in `Pixels`.
 
-Craftax reports one flag. An episode that reaches `max_timesteps` is truncated; it is terminated where the game would be over
-without that limit. To make a world takes as long as dozens of steps, so worlds are made only for the environments that need one.
+Craftax reports one flag. An episode that reaches `max_timesteps` is truncated; an episode that would end without this limit is
+terminated. Making a world takes as long as dozens of steps, so worlds are made only for the environments that need one.
 
 `env_params` are Craftax's `EnvParams` (`max_timesteps`, `day_length`, ...), `env_kwargs` its `StaticEnvParams` (`map_size`, ...).
-Worlds are made one after the other on a CPU, which takes no longer: XLA miscompiles the noise that they are made of, from the
-ninth world of a batch on (jaxlib 0.10.2), which leaves other maps, with seams.
+On a CPU, worlds are made one after the other, which takes no longer. In a batch, XLA miscompiles the noise of worlds from the
+ninth on (jaxlib 0.10.2), which gives other maps, with seams.
 
 Achievements are entries of `info` at the end of an episode: `episode_info=("Achievements/collect_wood",)`, in percent.
 """
@@ -30,7 +30,7 @@ NO_LIMIT = np.int32(2**31 - 1)
 
 
 class _CraftaxEnv:
-    """An environment of Craftax, as `purerl.wrap_env` takes it."""
+    """A Craftax environment, as `purerl.wrap_env` takes it."""
 
     def __init__(self, env: Any, params: Any):
         self._env, self._params = env, params
@@ -51,7 +51,7 @@ def make(name: str, env_kwargs: tuple) -> Any:
     """Return the environment of this name.
 
     Raises:
-        ConfigError: no such name, or its constructor refused the arguments.
+        ConfigError: the name is unknown, or the constructor refused the arguments.
     """
     if name not in NAMES:
         raise ConfigError([Problem("env", f"craftax/{name}", f"no environment of Craftax; {nearest(name, NAMES)}")])

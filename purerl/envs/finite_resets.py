@@ -1,4 +1,4 @@
-"""Environments whose episodes end where a number is not finite."""
+"""Environments that are reset if a number is not finite."""
 
 import jax
 
@@ -11,17 +11,17 @@ OBSERVATION, REWARD = "observation", "reward"
 
 
 def with_finite(env: Environment, num_envs: int = 2) -> Environment:
-    """Return environments that are reset where an observation or a reward is not finite.
+    """Return environments that are reset if an observation or a reward is not finite.
 
-    Such a step is terminal and its reward is 0. Numbers that are not finite are 0 in its observation. An episode whose first
-    observation is not finite ends with its first step. `TimeStep.nonfinite` marks these steps.
+    Such a step is terminal and its reward is 0. Non-finite numbers in its observation become 0. If the first observation of an
+    episode is not finite, the episode ends with its first step. `TimeStep.nonfinite` marks these steps.
 
     Args:
         env: any environments.
-        num_envs: how many of them a custom environment is traced with.
+        num_envs: number of environments that a custom environment is traced with.
 
     Raises:
-        ConfigError: the state has an array without an axis of environments, so that one of them cannot be reset.
+        ConfigError: a state array has no environment axis, so that single environments cannot be reset.
     """
     resets = env.step if isinstance(env.step, AutoReset) else None
     if resets is None:
@@ -53,8 +53,8 @@ def with_finite(env: Environment, num_envs: int = 2) -> Environment:
 
 
 def _check_rows(env: Environment, num_envs: int) -> None:
-    """Raise a ConfigError unless every array of the state has a row for each environment."""
-    counts = (num_envs, 2 * num_envs)  # an axis of environments differs between the two
+    """Raise a ConfigError unless every state array has an environment axis."""
+    counts = (num_envs, 2 * num_envs)  # the environment axis differs between the two
     keys = [jax.eval_shape(lambda count=count: jax.random.split(jax.random.key(0), count)) for count in counts]
     few, many = (jax.eval_shape(lambda keys: env.reset(keys)[0], x) for x in keys)
     pairs = zip(jax.tree_util.tree_leaves_with_path(few), jax.tree.leaves(many), strict=True)

@@ -1,4 +1,4 @@
-"""The adapter for an environment of pure functions that extends no library's base class."""
+"""The adapter for single environments of pure functions, without a base class."""
 
 from typing import Any
 
@@ -19,13 +19,13 @@ PROTOCOL = "purerl.wrap_env"
 
 
 def _is_array(x: Any) -> bool:
-    """Return True if an entry of info is a number, or an array of them; a typed key is none."""
+    """Return True if an `info` entry is a number or an array of numbers, and not a typed key."""
     is_key = isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
     return isinstance(x, jax.Array | np.ndarray | np.generic | int | float) and not is_key
 
 
 def check_not_gymnasium(env: Any) -> None:
-    """Raise a ConfigError for an environment, or a class of them, of gymnasium's."""
+    """Raise a ConfigError for a gymnasium environment, or a class of such environments."""
     kind = env if isinstance(env, type) else type(env)
     if any(cls.__module__.startswith("gymnasium.") for cls in kind.__mro__):
         hint = "is one of gymnasium's, of which several are needed: purerl.from_gymnasium(lambda: ...), or an id gymnasium/..."
@@ -33,34 +33,35 @@ def check_not_gymnasium(env: Any) -> None:
 
 
 def wrapped_if_bare(env: Any) -> Any:
-    """Return a bare environment behind purerl's protocol, anything else as it is: gymnax's `action_space` is a method."""
+    """Wrap a single environment with `wrap_env`; return anything else unchanged. In gymnax, `action_space` is a method."""
     bare = not isinstance(env, Environment | type) and hasattr(env, "action_space") and not callable(env.action_space)
     return wrap_env(env) if bare else env
 
 
 def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -> Environment:
-    """Return a bare environment behind purerl's protocol: a batch, with a time limit, auto-reset and the final observation.
+    """Return a single environment as a batched `Environment`, with time limit, auto-reset and final observations.
 
     Args:
-        env: any object with the members below; it needs no base class.
+        env: any object with the members below; no base class is needed.
 
             reset(key) -> (state, obs)
             step(key, state, action) -> (state, obs, reward, terminated, truncated, info)
             action_space: `purerl.Discrete(n)`, `MultiDiscrete`, `MultiBinary` or `Box(low, high)`, or a `Discrete` or `Box` of
               gymnax or gymnasium
-            observation_space: optional; needed only where an observation is an index: `purerl.Discrete(n)`, alone or in a dict or
+            observation_space: optional; needed only for categorical observations: `purerl.Discrete(n)`, alone or in a dict or
               tuple like the observation, with None or anything else for other entries
             max_steps: optional, the time limit in steps
 
-          Both functions are of one environment, pure, and of fixed shapes. The state and `obs` are PyTrees of arrays, reward a
-          scalar, `terminated` and `truncated` bool scalars, and `info` a dict of arrays. It never resets itself.
-        max_steps: the time limit in steps, in place of its own `max_steps`. An episode that reaches it is truncated. If both are
-          None, its own `truncated` alone ends episodes early.
-        slow_reset: a reset takes as long as dozens of steps, as where a world is made: it is computed for those environments
-          alone whose episode ended.
+          Both functions are pure, of fixed shapes, and act on one environment. The state and `obs` are PyTrees of arrays,
+          `reward` is a scalar, `terminated` and `truncated` are bool scalars, and `info` is a dict of arrays. `step` never
+          resets.
+        max_steps: the time limit in steps, in place of `env.max_steps`. An episode that reaches the limit is truncated. If both
+          are None, only the environment's own `truncated` ends episodes early.
+        slow_reset: True if a reset takes as long as dozens of steps, such as making a world. The reset is then computed only for
+          environments whose episode ended.
 
     Raises:
-        ConfigError: a member is missing, or gives something else.
+        ConfigError: a member is missing, or returns something else.
 
     Example:
         >>> class Corridor:
@@ -113,5 +114,5 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
         max_steps=limit,
         info=tuple(info),
         name=f"{type(env).__module__}.{type(env).__qualname__}",
-        truncates_after=(limit or NEVER) if not any(own_limits) else None,  # where its own flag is the constant False
+        truncates_after=(limit or NEVER) if not any(own_limits) else None,  # if `truncated` of `env` is the constant False
     )

@@ -1,21 +1,21 @@
-"""Images as an animation."""
+"""GIF animations of images."""
 
 import os
 from collections.abc import Sequence
 
 import numpy as np
 
-FASTEST = 0.02  # seconds of an image; viewers slow down what is faster
+FASTEST = 0.02  # seconds per image; viewers slow down faster animations
 
 
 def draw_in_memory() -> None:
-    """Prepare for pygame to draw: without a screen and a loudspeaker it would complain."""
+    """Let pygame draw without a screen or an audio device."""
     for driver in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
         os.environ.setdefault(driver, "dummy")
 
 
 def save_gif(images: Sequence[np.ndarray] | np.ndarray, path: str | os.PathLike, seconds: float) -> None:
-    """Encode images `[height, width, 3]` uint8 as a GIF of so many seconds an image; too fast ones are left out."""
+    """Encode images `[height, width, 3]` uint8 as a GIF, `seconds` per image. Images too fast for viewers are left out."""
     from PIL import Image
 
     every = max(1, round(FASTEST / seconds))

@@ -1,7 +1,7 @@
-"""The adapter for gymnasium, whose environments live on the host: `gymnasium/HalfCheetah-v5`, `gymnasium/ALE/Pong-v5`, ...
+"""The adapter for gymnasium, whose environments are external: `gymnasium/HalfCheetah-v5`, `gymnasium/ALE/Pong-v5`, ...
 
-Among `env_kwargs` is `vectorization`: `sync`, one environment after the other in this process, or `async`, each in a process of
-its own. All others are the constructor's.
+`env_kwargs` can have `vectorization`: `sync`, one environment after the other in this process, or `async`, one process per
+environment. All others are constructor arguments.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from purerl.envs.importing import importing_mujoco, quietly
 from purerl.envs.parameters import constructing
 
 IMAGES = "rgb_array"
-PROBED = 1000  # steps of a random episode, at most, that is looked at for the entries of info
+PROBED = 1000  # most steps of the random episode that is searched for entries of info
 REWARDS = ("reward", "rewards")  # methods by which a wrapper changes rewards
 
 
@@ -34,7 +34,7 @@ def make(name: str, env_kwargs: tuple) -> Environment:
     """Return the environment of this id, or of `module:id` if the module, which registers the id, is imported.
 
     Raises:
-        ConfigError: no such id, or its constructor refused the arguments.
+        ConfigError: the id is unknown, the module is not imported, or the constructor refused the arguments.
     """
     module, _, registered = name.rpartition(":")
     if module and module not in sys.modules:
@@ -63,7 +63,7 @@ def _make_one(name: str, **kwargs: Any) -> gymnasium.Env:
     if registered.startswith("ALE/") and registered not in gymnasium.registry:
         with quietly():
             importlib.import_module("ale_py")  # registers these ids, in each process
-    with importing_mujoco():  # if it is an environment of MuJoCo's, and the first one in this process
+    with importing_mujoco():  # the first MuJoCo environment in a process imports MuJoCo
         return gymnasium.make(name, **kwargs)
 
 
@@ -72,12 +72,12 @@ def default_params(env: Environment) -> None:
 
 
 def adapt(env: Environment, params: None) -> Environment:
-    """Return the environment, which `make` has adapted."""
+    """Return the environment unchanged; `make` has adapted it already."""
     return env
 
 
 def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | None = None) -> Environment:
-    """Return the result of `purerl.from_gymnasium`; `drawn` makes an environment of an id that can be drawn."""
+    """Return the result of `purerl.from_gymnasium`. For an id, `drawn` makes an environment that can be drawn."""
     if vectorization not in (choices := (SYNC, ASYNC) if drawn else (SYNC, ASYNC, VECTOR)):
         raise ConfigError([Problem("vectorization", vectorization, f"must be one of {', '.join(choices)}")])
     if not callable(make):
@@ -100,7 +100,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
             max_steps=min(limits, default=getattr(spec, "max_episode_steps", None)),
             name=f"gymnasium/{spec.id}" if spec else getattr(make, "__qualname__", type(make).__name__),
         )
-        if isinstance(env, SyncVectorEnv):  # whose own error does not say what is wrong
+        if isinstance(env, SyncVectorEnv):  # gymnasium's error does not say what is wrong
             _check_shapes(converter(env.single_observation_space)(env.envs[0].reset(seed=0)[0]), made)
         names = set()
         for obs in environments.explore(PROBED if environments.same_step else 1):
@@ -121,10 +121,10 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
 
 
 def _check_shapes(obs: PyTree, env: Environment) -> None:
-    """Check that an observation is of its space.
+    """Check that an observation has the shapes of its space.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the shapes differ.
     """
     shapes, wanted = [x.shape for x in jax.tree.leaves(obs)], [tuple(x.shape) for x in entries_of(env.observation_space).values()]
     if shapes != wanted:
@@ -132,12 +132,12 @@ def _check_shapes(obs: PyTree, env: Environment) -> None:
 
 
 def _info_shapes(environments: VectorEnvironments) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the entries of info that are numbers, or rows of them, in the steps of a random episode."""
+    """Return the shapes of the `info` entries that are numbers or vectors, in the steps of a random episode."""
     found = {}
     with contextlib.closing(environments):
         for _ in environments.explore(PROBED):
             told = environments.told
-            rows = told | told.get("final_info", {})  # after a reset in the same step the last info of an episode is there
+            rows = told | told.get("final_info", {})  # with same-step resets, the last info of an episode
             first = {name: x[0] for name, x in rows.items() if name[0] != "_" and isinstance(x, np.ndarray)}
             found |= {name: np.shape(x) for name, x in first.items() if np.ndim(x) <= 1 and np.asarray(x).dtype.kind in "biuf"}
     return found
@@ -147,7 +147,7 @@ def _info_shapes(environments: VectorEnvironments) -> dict[str, tuple[int, ...]]
 
 
 def _layers(env: Any) -> list[Any]:
-    """List an environment and what it wraps, from the outside in; of a vector environment's environments the first."""
+    """List an environment and its inner layers, outermost first; for a vector environment, follow its first environment."""
     layers = []
     while env is not None and not any(env is layer for layer in layers):
         layers.append(env)
@@ -165,7 +165,7 @@ def _check_statistics(layers: list[Any]) -> None:
     """Refuse layers that normalise by running statistics.
 
     Raises:
-        ConfigError: there are such layers.
+        ConfigError: a layer has running statistics.
     """
     hint = "has running statistics that evaluations do not share; leave the wrapper out and set {}=True in the config"
     found = {}
@@ -178,7 +178,7 @@ def _check_statistics(layers: list[Any]) -> None:
 
 
 def _is_statistics(x: Any) -> bool:
-    """Return True for what accumulates moments, which every library writes alike; a table of data has methods in their place."""
+    """Return True for running statistics: `update` is a method, but `mean`, `var` and `count` are not, unlike in a table."""
     moments = [getattr(x, name, None) for name in ("mean", "var", "count")]
     return callable(getattr(x, "update", None)) and not any(moment is None or callable(moment) for moment in moments)
 
@@ -191,7 +191,7 @@ def _reward_warnings(layers: list[Any]) -> tuple[Problem, ...]:
 
 
 def _unread_masks(layers: list[Any], info: set[str]) -> tuple[str, ...]:
-    """Say where an environment offers action masks outside of its observations, if it does, and what to do."""
+    """Return a message about action masks that an environment offers outside of its observations, if any."""
     methods = [f"{type(x).__name__}.{name}" for x in layers for name in dir(type(x)) if "action_mask" in name and name[0] != "_"]
     found = methods[-1:] + [f"info[{name!r}]" for name in sorted(info) if "action_mask" in name and name[0] != "_"]
     hint = "is not read: put the mask into the observation, a dict with the entry 'action_mask', by a wrapper with from_gymnasium"

@@ -1,7 +1,7 @@
 """Vector environments of gymnasium, and their spaces.
 
-An episode's last observation and flags are those of its last step, in each of gymnasium's modes of auto-reset. In the same-step
-mode the last observation is an entry of info. In the other modes nothing is reset before the next step, and ended environments
+In each of gymnasium's auto-reset modes, an episode's last observation and flags are those of its last step. In the same-step
+mode, the last observation is an entry of info. In the other modes nothing is reset before the next step, so ended environments
 are reset by a mask.
 """
 
@@ -35,19 +35,19 @@ SYNC, ASYNC, VECTOR = "sync", "async", "vector"
 
 
 class Tracked(gymnasium.Wrapper):
-    """An environment whose errors name it, the step and the action, and that can be saved."""
+    """A wrapper whose errors name the environment, the step and the action, and whose state can be saved."""
 
     def __init__(self, make: Callable[[], gymnasium.Env], index: int):
         super().__init__(make())
         self._index, self._steps, self._keeper = index, 0, Keeper(self.env)
         if multiprocessing.parent_process() is not None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's, which ends the others
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which ends its workers
 
     def reset(self, **kwargs: Any) -> tuple:
         self._steps = 0
         try:
             return self.env.reset(**kwargs)
-        except Exception as error:  # a user's environment may raise anything
+        except Exception as error:  # a custom environment may raise anything
             raise self._failed("its reset", error) from error
 
     def step(self, action: Any) -> tuple:
@@ -56,7 +56,7 @@ class Tracked(gymnasium.Wrapper):
             *after, info = self.env.step(action)
         except Exception as error:
             raise self._failed(f"step {self._steps} of its episode, action {_text(action)}", error) from error
-        # Of several environments, the first one's number would give all of them its type.
+        # The first environment's number sets the dtype of an entry for all environments.
         return *after, {name: float(x) if isinstance(x, bool | int) else x for name, x in info.items()}
 
     def _failed(self, where: str, error: Exception) -> EnvironmentFailed:
@@ -79,7 +79,7 @@ def _vectorize(make: Callable[[], gymnasium.Env], vectorization: str, count: int
     options = {"autoreset_mode": AutoresetMode.DISABLED, "copy": False}
     if vectorization == SYNC:
         return SyncVectorEnv(functions, **options)
-    # JAX has threads, which a forked process would not survive.
+    # A forked process would not survive JAX's threads.
     return AsyncVectorEnv(functions, context="forkserver" if os.name == "posix" else "spawn", **options)
 
 
@@ -92,14 +92,14 @@ class VectorEnvironments:
         told: info of the newest reset or step.
 
     Args:
-        make: as of `purerl.from_gymnasium`.
+        make: as for `purerl.from_gymnasium`.
         vectorization: `sync`, `async` or `vector`.
         count: number of environments.
         info: shapes of the entries of info, by name.
         finite: reset environments whose observation or reward is not finite.
 
     Raises:
-        ConfigError: `make` gives no vector environment, or its mode of auto-reset hides steps.
+        ConfigError: `make` does not return a vector environment, or its auto-reset mode hides steps.
     """
 
     def __init__(self, make: Callable, vectorization: str, count: int, info: Shapes, finite: bool = False):
@@ -110,7 +110,7 @@ class VectorEnvironments:
         self._convert, self._action = converter(self._space), action_converter(self.envs.single_action_space)
 
     def reset(self, seeds: np.ndarray) -> PyTree:
-        # The interface of vector environments has one seed, from which they count on.
+        # A custom vector environment takes one seed, and counts on from this seed.
         self.steps = 0
         seed: Any = int(seeds[0]) if self._own else seeds.tolist()
         with self._errors("reset"):
@@ -121,7 +121,7 @@ class VectorEnvironments:
         return self._step(self._action(action))
 
     def explore(self, most: int) -> Iterator[PyTree]:
-        """Yield the observations of a reset and of random steps, until an episode ends, but of `most` steps at most."""
+        """Yield the observations of a reset and of up to `most` random steps, until an episode ends."""
         self.envs.action_space.seed(0)
         yield self.reset(np.zeros(self.count, np.uint32))
         for _ in range(most):
@@ -154,7 +154,7 @@ class VectorEnvironments:
         return self._begin(following), last, reward, terminated, truncated, named, found
 
     def _begin(self, obs: PyTree) -> PyTree:
-        """Return observations to act on, finite if asked for."""
+        """Return the observations to act on, made finite if `finite` is set."""
         self._began = nonfinite_rows(obs, OBSERVATION) if self._finite else {}
         return finite_or_zero(obs) if self._finite else obs
 
@@ -190,14 +190,14 @@ class VectorEnvironments:
 
     def close(self) -> None:
         workers = getattr(self.envs, "processes", ())
-        with contextlib.suppress(Exception):  # of environments that have failed
+        with contextlib.suppress(Exception):  # failed environments may raise anything
             self.envs.close(**({"terminate": True} if workers else {}))
         self.envs.closed = True
         for worker in workers:
             worker.terminate()
 
     def _entry(self, name: str, done: np.ndarray) -> np.ndarray:
-        """Return an entry of info of each environment, 0 where it has none in this step."""
+        """Return an `info` entry for each environment, or 0 if an environment has no such entry in this step."""
         last = self.told.get("final_info", {})
         entry = np.zeros((len(done), *self._info[name]), np.float32)
         for values, where in ((self.told, ~(done & bool(last))), (last, done)):
@@ -208,7 +208,7 @@ class VectorEnvironments:
 
     @contextlib.contextmanager
     def _errors(self, where: str, actions: Any = None) -> Iterator[None]:
-        """Name the step, and the environment if its process has ended, in errors of the block."""
+        """Raise errors of the block as `EnvironmentFailed`, naming the step, and the environment if its process has ended."""
         try:
             yield
         except EnvironmentFailed:
@@ -222,11 +222,11 @@ class VectorEnvironments:
 
 
 def _mode(env: VectorEnv) -> AutoresetMode:
-    """Return the mode in which a vector environment resets ended episodes."""
+    """Return the auto-reset mode of a vector environment; raise a ConfigError if the mode hides steps."""
     if not isinstance(env, VectorEnv):
         raise ConfigError([Problem("make", type(env).__name__, "must make a gymnasium.vector.VectorEnv")])
     mode, inner = AutoresetMode(env.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP), env.unwrapped
-    # Without shared memory, processes of gymnasium's reset again what a mask has reset.
+    # Without shared memory, gymnasium's processes reset environments again after a masked reset.
     by_mask = isinstance(inner, SyncVectorEnv | AsyncVectorEnv) and getattr(inner, "shared_memory", True)
     if mode is AutoresetMode.NEXT_STEP and not by_mask:
         hint = "resets one step late, and that step cannot be learnt from; use AutoresetMode.SAME_STEP"
@@ -235,10 +235,10 @@ def _mode(env: VectorEnv) -> AutoresetMode:
 
 
 def _final_obs(info: dict[str, Any], done: np.ndarray) -> Any:
-    """Return the last observations of the environments that ended, for each environment one.
+    """Return the last observations of the environments that ended, indexed by environment.
 
     Raises:
-        EnvironmentFailed: they are missing, though the environments reset in the same step.
+        EnvironmentFailed: the last observation of an ended environment is missing.
     """
     found, ended = info.get("final_obs"), np.flatnonzero(done)
     if isinstance(found, np.ndarray | list | tuple) and len(found) == len(done) and all(found[i] is not None for i in ended):
@@ -251,7 +251,7 @@ def _final_obs(info: dict[str, Any], done: np.ndarray) -> Any:
 
 
 def observation_space(space: spaces.Space) -> PyTree:
-    """Return the space of one observation as purerl's."""
+    """Convert the space of one observation to purerl's."""
     if isinstance(space, spaces.Dict):
         return {name: observation_space(x) for name, x in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -275,7 +275,7 @@ def observation_space(space: spaces.Space) -> PyTree:
 
 
 def converter(space: spaces.Space) -> Callable[[Any], PyTree]:
-    """Return a function that converts observations, one or a batch, to purerl's, copied."""
+    """Return a function that converts observations, single or batched, to purerl's format, as copies."""
     if isinstance(space, spaces.Dict):
         of_each = {name: converter(x) for name, x in space.spaces.items()}
         return lambda obs: {name: convert(obs[name]) for name, convert in of_each.items()}
@@ -287,7 +287,7 @@ def converter(space: spaces.Space) -> Callable[[Any], PyTree]:
 
 
 def action_space(space: spaces.Space) -> Space:
-    """Return the space of one action as purerl's."""
+    """Convert the space of one action to purerl's."""
     if isinstance(space, spaces.MultiDiscrete):
         return MultiDiscrete(tuple(space.nvec.flat))
     if isinstance(space, spaces.MultiBinary):
@@ -296,7 +296,7 @@ def action_space(space: spaces.Space) -> Space:
 
 
 def action_converter(space: spaces.Space) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that converts actions `[B, ...]` of purerl's to gymnasium's."""
+    """Return a function that converts actions `[B, ...]` from purerl's to gymnasium's format."""
     shape, start = space.shape or (), getattr(space, "start", 0)
     plain = lambda actions: actions.reshape(len(actions), *shape).astype(space.dtype)
     if isinstance(space, spaces.Box):  # a bound of 0.1 is a larger number in float32 than in float64

@@ -1,8 +1,8 @@
 """The adapter for gymnax 1.0: its registered environments, and any object with the same methods.
 
-Shapes and dtypes are read from what the functions return, since the declared spaces are wrong for several environments
-(FourRooms, Catch, UmbrellaChain, BernoulliBandit in gymnax 1.0.1). Rewards become float32 and weak types are stripped, so
-that the state of a scan is a fixed point. Observations keep their dtype; the network casts them.
+Shapes and dtypes are read from the functions' results, since the declared spaces are wrong for several environments (FourRooms,
+Catch, UmbrellaChain, BernoulliBandit in gymnax 1.0.1). Rewards become float32 and weak types are stripped, so that the state of a
+scan is a fixed point. Observations keep their dtype; the network casts them.
 """
 
 import math
@@ -23,7 +23,7 @@ from purerl.envs.outputs import check_step, chosen, typed_signals, unpacked
 from purerl.envs.parameters import constructing, overridden
 from purerl.envs.suites import meant
 
-with lazily("seaborn", "matplotlib.pyplot"):  # half of the time that gymnax takes to import, for drawing alone
+with lazily("seaborn", "matplotlib.pyplot"):  # half of gymnax's import time, for drawing alone
     import gymnax
     from gymnax.environments.environment import Environment as GymnaxEnvironment
 
@@ -40,7 +40,7 @@ def make(env_id: str, env_kwargs: tuple) -> Any:
     """Return the registered environment of this id.
 
     Raises:
-        ConfigError: no such id, or its constructor refused the arguments.
+        ConfigError: the id is unknown, or the constructor refused the arguments.
     """
     if ":" in env_id:
         hint = "import paths are for the command line; in Python, pass the object as env="
@@ -53,14 +53,14 @@ def make(env_id: str, env_kwargs: tuple) -> Any:
 
 
 def adapt(env: Any, overrides: dict[str, Any], params: Any = None, info: tuple[str, ...] = ()) -> Environment:
-    """Return an environment object with gymnax 1.0's methods behind purerl's protocol.
+    """Return an object with gymnax 1.0's methods as a `purerl.Environment`.
 
-    Where the public `step` is gymnax's own, the bare `reset_env`, `step_env` and `is_truncated` run under purerl's
-    auto-reset. An object that replaces `step` (a wrapper, DeepSea) is stepped through it, and has to give the observation
-    before the reset as `info["final_observation"]`.
+    If the object's `step` is gymnax's own, `reset_env`, `step_env` and `is_truncated` run under purerl's auto-reset. If the
+    object replaces `step` (a wrapper, DeepSea), that `step` is called, and must give the observation before the reset as
+    `info["final_observation"]`.
 
     Raises:
-        ConfigError: it does not keep the protocol.
+        ConfigError: the object violates gymnax's protocol.
     """
     params = overridden(default_params(env) if params is None else params, overrides)
     bare = getattr(type(env), "step", None) is GymnaxEnvironment.step
@@ -121,10 +121,10 @@ def _batched(step):
 
 
 def default_params(env: Any) -> Any:
-    """Return an environment's own parameters; None where it has none.
+    """Return an environment's own parameters, or None.
 
     Raises:
-        ConfigError: it inherits gymnax's, which are a time limit of one step.
+        ConfigError: the environment inherits gymnax's parameters, a time limit of one step.
     """
     if getattr(type(env), "default_params", None) is GymnaxEnvironment.default_params:
         hint = "has no default_params of its own, and gymnax's end each episode after one step; define them, or pass env_params"
@@ -134,7 +134,7 @@ def default_params(env: Any) -> Any:
 
 
 def _draw(env: Any, params: Any):
-    """Draw as gymnax does, where it has a drawing for this environment."""
+    """Return a function that draws with gymnax's visualizer, or None if gymnax has no drawing for this environment."""
     if getattr(env, "name", None) not in DRAWN:
         return None
 
@@ -158,12 +158,12 @@ def _max_steps(params: Any) -> int | None:
 
 
 def _truncates_at_limit(env: Any) -> bool:
-    """Return True if it is one of gymnax's own, which count each step once and truncate at the limit alone; others may not."""
+    """Return True for gymnax's own environments, which count each step once and truncate at the limit alone; others may not."""
     return type(env).__module__.startswith("gymnax.") and type(env).is_truncated is GymnaxEnvironment.is_truncated
 
 
 def _declared(env: Any, params: Any) -> Any:
-    """Return the space of observations as it is declared; it need not be."""
+    """Return the declared observation space, or None."""
     try:
         return env.observation_space(params)
     except (AttributeError, NotImplementedError):

@@ -1,8 +1,8 @@
-"""Environments that live on the host, outside of JAX: a program calls back to reset and to step them.
+"""External environments, outside of JAX: the compiled program calls back to Python to reset and to step them.
 
-What a program has of them is a ticket: the number of a set of environments, and how many steps it has taken. A set moves on with
-each step, so that the newest ticket alone can be stepped from; any other is refused. The calls follow one another because each
-needs the ticket that the one before gave.
+The program has a handle, `Ticket`: the id of a set of environments, and the number of steps taken. Each step advances the set, so
+that only the newest handle can be stepped; an older handle is refused. Calls run in order because each call needs the handle that
+the call before returned.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ from purerl.envs.outputs import check_names
 
 
 class HostEnvironments(Protocol):
-    """A set of `B` environments. Arrays are NumPy's, of the dtypes of the spaces, and not changed afterwards.
+    """A set of `B` external environments. Arrays are NumPy's, in the dtypes of the spaces, and are not changed afterwards.
 
     count: number of environments.
     steps: number of steps since the newest reset of all environments.
     reset: `(seeds [B]) -> obs`, of all environments.
     step: `(action) -> (obs, next_obs, reward, terminated, truncated, info, nonfinite)`, as in `TimeStep`.
     frame: an image of the first environment, if it can be drawn.
-    snapshot: values for JSON from which `restore` goes on; `{"missing": reason}` if it could not.
+    snapshot: JSON values that `restore` reads; `{"missing": reason}` if the state cannot be saved.
     """
 
     count: int
@@ -57,9 +57,9 @@ class Ticket(struct.PyTreeNode):
 
 
 Shapes = dict[str, tuple[int, ...]]
-SETS = 2  # of a run: what is trained in, and with curiosity the random steps before it
+SETS = 2  # open sets per run: for training and, with RND, for the random steps before
 _failures: list[EnvironmentFailed] = []
-_open: dict[int, HostEnvironments] = {}  # by number: the programs of one run, compiled one by one, step the same environments
+_open: dict[int, HostEnvironments] = {}  # by id: separately compiled programs of one run share sets
 _numbers = itertools.count(1)
 _lock = threading.Lock()
 
@@ -69,18 +69,19 @@ class Host:
     """Describes, opens, steps and closes external environments.
 
     Attributes:
-        make: `(num_envs, shapes, finite) -> HostEnvironments` whose info has entries of these shapes, by name. If `finite`, they
-          keep the rules of `purerl.envs.finite_resets.with_finite`.
+        make: `(num_envs, shapes, finite) -> HostEnvironments` with `info` entries of these shapes, by name. If `finite`, the
+          environments keep the rules of `purerl.envs.finite_resets.with_finite`.
         env: spaces and limits; its `reset` and `step` are not used.
         info_shapes: `() -> shape of each entry of info, by name`.
         drawn: `make` of environments that can be drawn; None if nothing can be drawn.
-        frame_seconds: duration of an image.
-        warnings: what is probably a mistake.
-        masks: where there are action masks that are not read, and what to do.
-        info: names of the entries of info that steps have.
+        frame_seconds: duration of an image, in seconds.
+        warnings: probable mistakes.
+        masks: messages about action masks that are not read.
+        info: names of the `info` entries of a step.
         finite: reset environments whose observation or reward is not finite.
-        runs: number of runs side by side. The sets of `SETS * runs` newest resets are open; a further reset takes the oldest.
-        frames: images of the first environment, after each reset and step; None where nothing is drawn.
+        runs: number of runs side by side. The sets of the `SETS * runs` newest resets are open; a further reset reuses the
+          oldest.
+        frames: images of the first environment, after each reset and step; None if nothing is drawn.
     """
 
     make: Callable[[int, Shapes, bool], HostEnvironments]
@@ -102,40 +103,40 @@ class Host:
         weakref.finalize(self, _close, self._mine)
 
     def environment(self, info: tuple[str, ...] = (), finite: bool = False) -> Environment:
-        """Return environments behind purerl's protocol that nobody else steps, none of them open yet."""
+        """Return an `Environment` with unshared sets of environments, none of them open yet."""
         host = dataclasses.replace(self, info=info, finite=finite, runs=1, frames=None)
         return self.env._replace(reset=host.reset, step=host.step, info=info, host=host, draw=host.draw if host.drawn else None)
 
     def film(self) -> None:
-        """Draw one environment from now on.
+        """Record images of one environment from now on.
 
         Raises:
-            ConfigError: its own way of drawing fails here.
+            ConfigError: the environment cannot be drawn here.
         """
         self.make, self.frames = self.drawn or self.make, []
         try:
             with contextlib.closing(self.make(1, {}, False)) as environments:
                 environments.reset(np.zeros(1, np.uint32))
                 environments.frame()
-        except Exception as error:  # whichever library is missing, and however it says so
+        except Exception as error:  # a missing library may raise any error
             raise ConfigError([Problem("env", self.env.name, f"cannot be drawn here: {error}")]) from error
 
     def draw(self, env_states: list, returns: np.ndarray, path: Any) -> None:
-        """Draw, as in `Environment`, the frames recorded since `film`."""
+        """Save the frames recorded since `film`; arguments as in `Environment.draw`."""
         save_gif((self.frames or [])[: len(env_states)], path, self.frame_seconds)
 
     def reset(self, keys: jax.Array) -> tuple[Ticket, PyTree]:
-        """Reset as in `Environment`; the seeds are the last words of the keys."""
+        """Reset as in `Environment`. The last word of each key is the seed."""
         seeds, count = not_vmapped(jax.random.key_data(keys)[..., -1]), keys.shape[0]
         obs = self._shapes(self.env.observation_space, count)
         number, obs = io_callback(self._reset, (jax.ShapeDtypeStruct((), np.uint32), obs), seeds)
         return Ticket(jnp.broadcast_to(number, count), jnp.zeros(count, jnp.uint32)), obs
 
     def step(self, keys: jax.Array, ticket: Ticket, action: jax.Array) -> TimeStep:
-        """Step as in `Environment`; the environments have random numbers of their own, and the keys are not used."""
+        """Step as in `Environment`. External environments have their own random numbers; the keys are not used."""
         count, space = action.shape[0], self.env.action_space
         words = lambda x: jax.lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
-        # One array, since each that is handed over takes 30 microseconds.
+        # One array, since each array passed to the host takes 30 microseconds.
         handed = jnp.concatenate([words(ticket.number[:1]), words(ticket.steps[:1]), words(action.astype(space.dtype))])
         obs, of = self._shapes(self.env.observation_space, count), lambda dtype: jax.ShapeDtypeStruct((count,), dtype)
         info = {name: jax.ShapeDtypeStruct((count, *shape), np.float32) for name, shape in self._info.items()}
@@ -184,10 +185,10 @@ class Host:
 
 @jax.custom_batching.custom_vmap
 def not_vmapped(x: jax.Array) -> jax.Array:
-    """Return `x`, of one run.
+    """Return `x`, which must not have an axis of runs.
 
     Raises:
-        ConfigError: under `jax.vmap`, also of what was traced before.
+        ConfigError: `jax.vmap` adds this axis, also to code traced before.
     """
     return x
 
@@ -200,7 +201,7 @@ def _refuse(axis_size: int, in_batched: list, x: jax.Array) -> Any:
 
 @contextlib.contextmanager
 def _noted(name: str) -> Iterator[None]:
-    """Note the error of a block, and let it pass."""
+    """Record and re-raise the error of a block."""
     _failures.clear()
     try:
         yield
@@ -211,7 +212,7 @@ def _noted(name: str) -> Iterator[None]:
 
 
 def _close(numbers: list[int]) -> None:
-    """Close these sets."""
+    """Close the sets with these ids, and empty the list."""
     while numbers:
         _open.pop(numbers.pop()).close()
 
@@ -220,7 +221,7 @@ def _close(numbers: list[int]) -> None:
 
 
 def snapshot(ticket: Ticket) -> dict[str, Any]:
-    """Return what a ticket's environments need to go on from here, or `{"missing": reason}`."""
+    """Return a snapshot of a handle's environments, or `{"missing": reason}`."""
     opened = _open.get(int(ticket.number[0]))
     with contextlib.suppress(EnvironmentFailed):
         if opened is not None and opened.steps % 2**32 == ticket.steps[0]:
@@ -229,19 +230,19 @@ def snapshot(ticket: Ticket) -> dict[str, Any]:
 
 
 def restore(ticket: Ticket, saved: dict[str, Any]) -> None:
-    """Make the environments of a ticket those of a snapshot."""
+    """Restore the environments of a handle from a snapshot."""
     _open[int(ticket.number[0])].restore(saved)
 
 
 def take_failure() -> EnvironmentFailed | None:
-    """Return the error that ended the last call, if one did, once: JAX raises an error of its own in its place."""
+    """Return and clear the recorded error of the last call, or None. JAX replaces this error by an error of its own."""
     failure, _failures[:] = next(iter(_failures), None), []
     return failure
 
 
 @contextlib.contextmanager
 def host_errors() -> Iterator[None]:
-    """Raise an `EnvironmentFailed` for the error of an environment on the host, in place of JAX's error."""
+    """Raise the recorded `EnvironmentFailed` of an external environment in place of JAX's error."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:

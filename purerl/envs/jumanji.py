@@ -1,16 +1,16 @@
 """The adapter for Jumanji: `jumanji/Snake-v1`, `jumanji/Game2048-v1`, `jumanji/Maze-v0`, ...
 
-An observation is a dict of the suite's entries, of which `action_mask` marks the legal actions. Boards, puzzles, cubes and single
-positions are indices; `step_count` is given as a share of the time limit.
+An observation is a dict of the suite's entries, of which `action_mask` marks the valid actions. Boards, puzzles, cubes and single
+positions are categorical; `step_count` is given as a fraction of the time limit.
 
-The suite ends an episode at a time limit as it ends one at a terminal state, with a discount of 0, and mostly shows how many
-steps were taken: such a limit is part of the task, and stays a termination.
+The suite ends an episode at a time limit as at a terminal state, with a discount of 0, and mostly shows the number of steps
+taken. Such a limit is part of the task, and stays a termination.
 
-Where the legal actions are marked for whole combinations of several choices (Tetris, Sudoku, Minesweeper), an action is the index
-of a combination, since choices that are drawn one by one would not all be legal together.
+If the mask marks valid combinations of several discrete values (Tetris, Sudoku, Minesweeper), an action is the index of a
+combination, since values drawn one by one could be invalid together.
 
-`env_kwargs` are the constructor's: `time_limit`, ...; `generator`, of the instances, is a name and pairs of arguments:
-`(("generator", ("RandomGenerator", (("num_rows", 5), ("num_cols", 5)))),)` for `jumanji/Maze-v0`.
+`env_kwargs` are constructor arguments: `time_limit`, ...; `generator`, which makes the instances, is a name and pairs of
+arguments: `(("generator", ("RandomGenerator", (("num_rows", 5), ("num_cols", 5)))),)` for `jumanji/Maze-v0`.
 """
 
 import importlib
@@ -31,13 +31,13 @@ from purerl.envs.parameters import constructing
 with quietly():
     from jumanji import registration as suite
 
-CODES = ("board", "cube", "puzzle", "grid", "node_types", "colors")  # entries whose whole numbers are no quantities
-MOST_VALUES = 64  # of a single whole number, such as a row, that is an index and no quantity
-HIGHEST_POWER = 17  # of two, on a board of 2048
+CODES = ("board", "cube", "puzzle", "grid", "node_types", "colors")  # entries whose integers are categorical
+MOST_VALUES = 64  # limit of values for a single integer, such as a row, to be categorical
+HIGHEST_POWER = 17  # highest power of two on a board of 2048
 
 
 class _JumanjiEnv:
-    """An environment of Jumanji, as `purerl.wrap_env` takes it."""
+    """A Jumanji environment, as `purerl.wrap_env` takes it."""
 
     def __init__(self, env: Any):
         self._env, self._specs = env, _leaves(env.observation_spec)
@@ -75,7 +75,7 @@ class _JumanjiEnv:
 
 
 def _leaves(tree: Any) -> dict[str, Any]:
-    """Return the entries of an observation, or of its spec, by name, those of nested ones as `outer/inner`."""
+    """Return the entries of an observation, or of its spec, by name; a nested entry is named `outer/inner`."""
     parts = getattr(tree, "_specs", None) or (tree._asdict() if hasattr(tree, "_asdict") else vars(tree))
     nested = lambda x: bool(getattr(x, "_specs", None)) or not (hasattr(x, "dtype") or isinstance(x, int | float))
     return {
@@ -86,7 +86,7 @@ def _leaves(tree: Any) -> dict[str, Any]:
 
 
 def _sizes(spec: Any, mask: Any) -> tuple[int, ...]:
-    """Return how many values each choice of an action has; none for actions that are no choices. Bounds may be one too high."""
+    """Return the number of values of each discrete action; () for continuous actions. Bounds may be one too high."""
     if not jnp.issubdtype(spec.dtype, jnp.integer):
         return ()
     if mask is not None and len(mask.shape) == 2 and (mask.shape[0],) == spec.shape:
@@ -101,7 +101,7 @@ def _action_space(spec: Any, sizes: tuple[int, ...], joint: bool) -> Any:
 
 
 def _space(name: str, spec: Any) -> Any:
-    """Return the space of one entry where it is an index, or an array of them; else None."""
+    """Return the space of an entry if the entry is categorical, else None."""
     if not jnp.issubdtype(spec.dtype, jnp.integer) or name == "step_count":
         return None
     if not spec.shape and hasattr(spec, "maximum"):
@@ -117,7 +117,7 @@ def make(name: str, env_kwargs: tuple) -> Any:
     """Return the environment of this name.
 
     Raises:
-        ConfigError: no such name, it is for several agents, or its constructor refused the arguments.
+        ConfigError: the name is unknown, the environment has several agents, or the constructor refused the arguments.
     """
     names = suite.registered_environments()
     if name not in names:
@@ -133,7 +133,7 @@ def make(name: str, env_kwargs: tuple) -> Any:
 
 
 def _generator(name: str, kind: str, arguments: tuple) -> Any:
-    """Return a generator of instances, of the module beside the environment's."""
+    """Return a generator of instances from the module beside the environment's."""
     package = suite.load(suite._REGISTRY[name].entry_point).__module__.rpartition(".")[0]
     return getattr(importlib.import_module(f"{package}.generator"), kind)(**dict(arguments))
 
@@ -144,7 +144,7 @@ def default_params(env: Any) -> None:
 
 def adapt(env: Any, params: None) -> Environment:
     """Return the environment as a `purerl.Environment`."""
-    with jax.ensure_compile_time_eval():  # some specs compute their bounds, which a trace would make unknown
+    with jax.ensure_compile_time_eval():  # some specs compute their bounds, which would become tracers
         bare = _JumanjiEnv(env)
     limit = getattr(env, "time_limit", None)
     limit = None if limit is None else int(limit)

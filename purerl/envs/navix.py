@@ -1,9 +1,9 @@
 """The adapter for Navix: `navix/Navix-DoorKey-5x5-v0`, `navix/Navix-Empty-Random-6x6-v0`, ...
 
-An episode is truncated after `max_steps` and terminated where the environment's own condition holds; where both happen at once,
-it is terminated. `env_kwargs` are the constructor's: `max_steps` (the registry's default is 100), `observation_fn`, by the name
-of a function of `navix.observations` (`symbolic`: the whole grid, a tile, a colour and a state for each cell), `reward_fn` and
-`termination_fn`, by names of `navix.rewards` and `navix.terminations`.
+An episode is truncated after `max_steps`, and terminated if the environment's own condition holds. If both happen at once, the
+episode is terminated. `env_kwargs` are constructor arguments: `max_steps` (the registry's default is 100), `observation_fn`, the
+name of a function of `navix.observations` (`symbolic`: the whole grid, a tile, a colour and a state for each cell), `reward_fn`
+and `termination_fn`, names of functions of `navix.rewards` and `navix.terminations`.
 """
 
 from typing import Any
@@ -21,12 +21,12 @@ from purerl.envs.gif import save_gif
 from purerl.envs.parameters import constructing
 
 BY_NAME = {"observation_fn": suite.observations, "reward_fn": suite.rewards, "termination_fn": suite.terminations}
-SYMBOLS = (11, 6, 4)  # entities, colours, and states: of a door, or the direction of the player
+SYMBOLS = (11, 6, 4)  # numbers of entities, colours, and states (of a door, or the player's direction)
 SYMBOLIC = (suite.observations.symbolic, suite.observations.symbolic_first_person)
 
 
 class _NavixEnv:
-    """An environment of Navix, as `purerl.wrap_env` takes it."""
+    """A Navix environment, as `purerl.wrap_env` takes it."""
 
     def __init__(self, env: Any):
         self._env = env
@@ -49,7 +49,7 @@ def make(name: str, env_kwargs: tuple) -> Any:
     """Return the environment of this name.
 
     Raises:
-        ConfigError: no such name, or its constructor refused the arguments.
+        ConfigError: the name is unknown, or the constructor refused the arguments.
     """
     if name not in suite.registry():
         raise ConfigError([Problem("env", f"navix/{name}", f"no environment of Navix; {nearest(name, suite.registry())}")])

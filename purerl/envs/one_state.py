@@ -1,4 +1,4 @@
-"""The common part of the adapters of brax and MuJoCo Playground: a step takes one state and gives one."""
+"""The common adapter of brax and MuJoCo Playground, whose `step` maps one state to the next."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,14 +14,14 @@ from purerl.envs.importing import opengl_hint
 
 
 class OneState:
-    """Such an environment, bare, as `purerl.wrap_env` takes it.
+    """A brax or Playground environment, as `purerl.wrap_env` takes it.
 
-    A state has `obs`, `reward`, `done` (1 where the episode ended in a terminal state: the time limit is a wrapper's, and here
-    `wrap_env`'s), `metrics` and `info`, both of which become `info`. Actions are between -1 and 1.
+    A state has `obs`, `reward`, `done`, `metrics` and `info`; the entries of `metrics` and `info` become `info`. `done` is 1 if
+    the episode ended in a terminal state: a wrapper sets the time limit, and here `wrap_env` does. Actions are between -1 and 1.
 
     Args:
-        env: the suite's, without its wrappers.
-        action_repeat: how often each action is taken; the rewards add up.
+        env: the suite's environment, without its wrappers.
+        action_repeat: number of times that each action is taken; the rewards add up.
     """
 
     def __init__(self, env: Any, action_repeat: int = 1):
@@ -35,7 +35,7 @@ class OneState:
     def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
         reward, terminated = jnp.float32(0), jnp.bool_(False)
         for _ in range(self._repeat):
-            # A step changes the two dicts in place, which are the caller's.
+            # A step changes the two dicts in place, so pass copies.
             after = self._env.step(state.replace(metrics=dict(state.metrics), info=dict(state.info)), action)
             state = after if self._repeat == 1 else _unless(terminated, state, after)
             reward, terminated = reward + jnp.where(terminated, 0, after.reward), terminated | (after.done > 0.5)
@@ -52,12 +52,12 @@ def _is_number(x: Any) -> bool:
 
 
 def drawn(render: Callable[[list], Sequence[np.ndarray] | np.ndarray], seconds: float) -> Callable:
-    """Return a function that draws states with MuJoCo's renderer, `(states) -> images`, a step of so many seconds each."""
+    """Return a function that draws states with MuJoCo's renderer, `(states) -> images`, each shown for `seconds`."""
 
     def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
         try:
             images = render([state for state, _ in env_states])
-        except Exception as error:  # whichever library of OpenGL is missing, and however it says so
+        except Exception as error:  # a missing OpenGL library may raise any error
             raise ConfigError([Problem("env", str(path), opengl_hint(error))]) from error
         save_gif(images, path, seconds)
 

@@ -1,4 +1,4 @@
-"""Outputs of one environment's reset and step, as adapters need them, and the checks of them."""
+"""Conversion and checks of the outputs of a single environment's reset and step."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,7 +12,7 @@ from purerl.core.spaces import Space
 
 
 def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
-    """Return the values that a method returned, if there are so many."""
+    """Return a method's result as a tuple; raise a ConfigError unless there are `count` values."""
     if not isinstance(values, tuple | list):
         raise ConfigError([Problem("env", method, f"returns one {type(values).__name__}, not {protocol}'s {count} values")])
     if len(values) != count:
@@ -24,7 +24,7 @@ def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
 
 
 def typed_signals(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any) -> tuple:
-    """Return these as strongly typed arrays, the reward as float32."""
+    """Return the outputs of a step as strongly typed arrays, the reward as float32."""
     if reward is None:
         raise ConfigError([Problem("env", "step", "its reward is None; it must be a real scalar")])
     obs, env_state, reward, terminated, truncated = strong((obs, env_state, reward, terminated, truncated))
@@ -32,24 +32,24 @@ def typed_signals(obs: Any, env_state: Any, reward: Any, terminated: Any, trunca
 
 
 def chosen(info: dict[str, Any], names: tuple[str, ...]) -> dict[str, jax.Array]:
-    """Return those entries of one step's `info` that were asked for, as float32."""
+    """Return the requested entries of one step's `info`, as float32."""
     check_names(names, info)
     return {name: jnp.asarray(info[name], jnp.float32) for name in names}
 
 
 def check_names(names: tuple[str, ...], info: Iterable[str]) -> None:
-    """Check that an environment's info has entries of these names."""
+    """Raise a ConfigError unless an environment's `info` has entries of these names."""
     hint = f"no entry of the environment's info, which has {', '.join(map(repr, info)) or 'nothing'}"
     raise_if_any([Problem("info", name, hint) for name in names if name not in info])
 
 
 def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) -> dict[str, Any]:
-    """Refuse an environment whose step and reset disagree, or whose signals have the wrong shape. Nothing is compiled.
+    """Raise a ConfigError if step and reset disagree, or a signal has the wrong shape. Nothing is compiled.
 
     Args:
         step: `(key, env_state, action) -> (*observations, env_state, reward, terminated, truncated, info)` of one environment.
-        action_space: what it is given.
-        obs, env_state: the shapes that a reset gives.
+        action_space: the space of `action`.
+        obs, env_state: the shapes that a reset returns.
 
     Returns:
         The shapes of `info`.
@@ -72,7 +72,7 @@ def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) ->
 
 
 def differences(before: Any, after: Any, what: str) -> list[Problem]:
-    """Report where the shapes or dtypes after a step are not those of a reset."""
+    """Report leaves whose shape or dtype after a step differs from that after a reset."""
     if jax.tree.structure(before) != jax.tree.structure(after):
         hint = f"the {what} after a step has another structure than after a reset: {jax.tree.structure(before)}"
         return [Problem("env", jax.tree.structure(after), hint)]

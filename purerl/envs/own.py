@@ -1,4 +1,4 @@
-"""Environments that keep purerl's protocol by themselves, such as batched simulators."""
+"""Environments that implement purerl's protocol themselves, such as batched simulators."""
 
 from typing import Any
 
@@ -17,10 +17,10 @@ from purerl.envs.outputs import check_names, differences
 
 
 def checked(env: Environment, num_envs: int) -> Environment:
-    """Check a custom `Environment` by tracing `num_envs` of them, and make its arrays strongly typed.
+    """Check a custom `Environment` by tracing it with `num_envs` environments; return it with strongly typed arrays.
 
     Raises:
-        ConfigError: it does not keep the protocol. Nothing is compiled.
+        ConfigError: the environment violates the protocol. Nothing is compiled.
     """
     if not isinstance(env.action_space, Discrete | MultiDiscrete | MultiBinary | Box):
         hint = "must be purerl.Discrete, MultiDiscrete, MultiBinary or Box"
@@ -58,7 +58,7 @@ def checked(env: Environment, num_envs: int) -> Environment:
 
 
 def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> list[Problem]:
-    """Report observations and signals of a batch that have another shape or dtype than the protocol."""
+    """Report batched observations and signals whose shape or dtype violates the protocol."""
     found = []
     is_space = lambda x: hasattr(x, "dtype") and hasattr(x, "shape")
     spaces = entries_of(env.observation_space)
@@ -83,10 +83,10 @@ def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> lis
 
 
 def with_info(env: Environment, names: tuple[str, ...]) -> Environment:
-    """Return the environment with these entries of its info alone, as float32.
+    """Return the environment with only these `info` entries, as float32.
 
     Raises:
-        ConfigError: it has no such entry.
+        ConfigError: the environment has no such entry.
     """
     check_names(names, env.info)
 

@@ -1,4 +1,4 @@
-"""Arguments of an environment's constructor, and overrides of its parameters, a dataclass's fields."""
+"""Constructor arguments of environments, and overrides of their parameters, which are fields of a dataclass."""
 
 import contextlib
 import dataclasses
@@ -15,26 +15,26 @@ from purerl.core.errors import ConfigError, Problem, nearest
 
 @contextlib.contextmanager
 def constructing(env_id: str, env_kwargs: tuple) -> Iterator[None]:
-    """Make an environment, also while a program is traced.
+    """Construct an environment in the block, also while a program is traced.
 
     Raises:
-        ConfigError: its constructor refused the arguments.
+        ConfigError: the constructor refused the arguments.
     """
     try:
-        # Some constructors compute with jax.numpy, which inside a trace would make tracers of the environment's constants.
+        # Some constructors compute with jax.numpy; under a trace, the environment's constants would become tracers.
         with jax.ensure_compile_time_eval():
             yield
-    except Exception as error:  # a constructor may refuse an argument in any way
+    except Exception as error:  # a constructor may raise any error
         made_of = Problem("env_kwargs", env_kwargs, f"refused by {env_id}: {error}")
         as_it_is = Problem("env", env_id, f"cannot be made: {type(error).__name__}: {error}")
         raise ConfigError([made_of if env_kwargs and not isinstance(error, ImportError) else as_it_is]) from error
 
 
 def overridden(params: Any, overrides: dict[str, Any]) -> Any:
-    """Return the parameters with some replaced, each cast to the type it had.
+    """Return the parameters with some replaced. Each value is cast to the dtype of the original.
 
     Raises:
-        ConfigError: there is no such parameter, or a value is out of range.
+        ConfigError: a parameter does not exist, or a value is out of range.
     """
     names = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
     unknown = [name for name in overrides if name not in names]
@@ -53,13 +53,13 @@ def overridden(params: Any, overrides: dict[str, Any]) -> Any:
 
 
 def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:
-    """Report what is wrong with the values `[configs]` of parameters that a batch of configs sweeps."""
+    """Report invalid values `[configs]` of parameters that a batch of configs sweeps."""
     swept = {name: np.asarray(x) for name, x in overrides.items() if np.ndim(x)}
     return [Problem("env_params", {name: x}, hint) for name, x in swept.items() if (hint := _out_of_range(params, name, x))]
 
 
 def _misfit(params: Any, name: str, value: Any) -> str | None:
-    """Say why a value cannot take a parameter's place."""
+    """Return why a value cannot replace a parameter, or None."""
     if _kind(params, name) is None:
         return "is no number, and cannot be overridden"
     shape = np.shape(getattr(params, name))
@@ -72,7 +72,7 @@ def _misfit(params: Any, name: str, value: Any) -> str | None:
 
 
 def _out_of_range(params: Any, name: str, values: np.ndarray) -> str | None:
-    """Report what is wrong with any of the values of a parameter."""
+    """Return why some values of a parameter are invalid, or None."""
     kind = _kind(params, name)
     whole = np.issubdtype(kind, np.integer)
     if whole and (values != np.floor(values)).any():
@@ -83,7 +83,7 @@ def _out_of_range(params: Any, name: str, values: np.ndarray) -> str | None:
 
 
 def _kind(params: Any, name: str) -> Any:
-    """Return the dtype of a parameter; None for one that is no number."""
+    """Return the dtype of a parameter, or None if the parameter is not a number."""
     value = getattr(params, name)
     try:
         return None if value is None else jnp.result_type(value)

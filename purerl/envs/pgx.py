@@ -1,10 +1,10 @@
-"""The adapter for the games of Pgx that one agent plays: `pgx/minatar-breakout` and its siblings, and `pgx/2048`.
+"""The adapter for Pgx's games for one agent: `pgx/minatar-breakout` and its siblings, and `pgx/2048`.
 
-Pgx's MinAtar repeats the action before with a probability of a tenth, and has the game's own actions alone: scores are not those
-of gymnax's MinAtar. The suite has no time limit; `episode_length` among `env_kwargs` is one, after which an episode is
-truncated. The other `env_kwargs` are the constructor's: `sticky_action_prob`, `use_minimal_action_set`.
+Pgx's MinAtar repeats the previous action with a probability of a tenth, and has only the game's own actions: scores are not those
+of gymnax's MinAtar. The suite has no time limit; `episode_length` in `env_kwargs` sets one, after which an episode is truncated.
+The other `env_kwargs` are constructor arguments: `sticky_action_prob`, `use_minimal_action_set`.
 
-In 2048 a move may be illegal: the observation is a dict of `board` and `action_mask`.
+In 2048 a move may be invalid: the observation is a dict of `board` and `action_mask`.
 """
 
 import colorsys
@@ -25,7 +25,7 @@ NAMES: tuple[suite.EnvId, ...] = ("2048", *(name for name in suite.available_env
 
 
 class PgxGame(NamedTuple):
-    """A game, and after how many steps it is cut short."""
+    """A game, and its time limit in steps, or None."""
 
     env: Any
     episode_length: int | None
@@ -54,7 +54,7 @@ def make(name: str, env_kwargs: tuple) -> PgxGame:
     """Return the game of this name.
 
     Raises:
-        ConfigError: no such game, one for several players, or its constructor refused the arguments.
+        ConfigError: the name is unknown, the game has several players, or the constructor refused the arguments.
     """
     if name not in NAMES and name in suite.available_envs():
         hint = f"is a game for {suite.make(name).num_players} players; purerl trains one agent"
@@ -78,7 +78,7 @@ def adapt(made: PgxGame, params: None) -> Environment:
 
 
 def _draw(env_states: list, returns: np.ndarray, path: Any) -> None:
-    """Draw cells in the colour of what is there: Pgx itself draws vector graphics, and a GIF has pixels."""
+    """Draw each cell in the colour of its content. Pgx draws vector graphics, but a GIF has pixels."""
     seen = np.stack([np.asarray(state.observation) for state, _ in env_states])
     kinds = seen.shape[-1]
     colours = [(0.0, 0.0, 0.0), *(colorsys.hsv_to_rgb(kind / kinds, 0.8, 1.0) for kind in range(kinds))]

@@ -1,11 +1,11 @@
 """The adapter for MuJoCo Playground: `playground/CartpoleBalance`, `playground/CheetahRun`, ...
 
-The time limit of Playground is its training wrapper's; here it is `purerl.wrap_env`'s, of the `episode_length` in the
-environment's config. `done` of the bare environment is a terminal state. `env_kwargs` override the config: `episode_length`,
-`action_repeat`, `impl`, ... `impl` is `jax` unless they say otherwise. The entry `privileged_state` of an observation is for the
+In Playground, a training wrapper sets the time limit; here, `purerl.wrap_env` does, from the `episode_length` in the
+environment's config. `done` of the unwrapped environment marks a terminal state. `env_kwargs` override the config:
+`episode_length`, `action_repeat`, `impl`, ... `impl` is `jax` by default. The observation entry `privileged_state` is for the
 value network alone.
 
-On GPUs that round products of matrices to TF32 its authors ask for more: `matmul_precision="highest"`.
+On GPUs that round matrix products to TF32, Playground's authors ask for more precision: `matmul_precision="highest"`.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ with importing_mujoco():
     from mujoco_playground import dm_control_suite, registry
     from mujoco_playground._src import mjx_env
 
-PRIVILEGED = "privileged_state"  # what a robot's sensors do not tell, for the value network
+PRIVILEGED = "privileged_state"  # state that a robot's sensors do not measure, for the value network
 DOWNLOAD = "python -c 'from mujoco_playground._src.mjx_env import ensure_menagerie_exists as get; get()'"
 
 
@@ -32,7 +32,7 @@ def make(name: str, env_kwargs: tuple) -> Any:
     """Return the environment of this name.
 
     Raises:
-        ConfigError: no such name, its robot's model is not there, or its config refused the arguments.
+        ConfigError: the name is unknown, the model of the robot is missing, or the config refused the arguments.
     """
     if name not in registry.ALL_ENVS:
         raise ConfigError([Problem("env", f"playground/{name}", f"no environment of it; {nearest(name, registry.ALL_ENVS)}")])
@@ -64,6 +64,6 @@ def adapt(env: Any, params: None) -> Environment:
 
 
 def _rendered(env: Any, states: list) -> list:
-    """Draw images of states, without the progress bar."""
+    """Render images of states, without the progress bar."""
     with contextlib.redirect_stderr(io.StringIO()):
         return env.render(states)

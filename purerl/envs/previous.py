@@ -1,4 +1,4 @@
-"""Environments whose observations have the previous action and reward, for networks with a memory."""
+"""Observations with the previous action and reward, for recurrent networks."""
 
 import jax
 import jax.numpy as jnp
@@ -9,17 +9,17 @@ from purerl.core.types import Environment, PyTree
 
 
 def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
-    """Return the environment with the entries `previous_action` and `previous_reward` in its observations, or one of them.
+    """Return the environment with `previous_action`, `previous_reward` or both as entries of its observations.
 
-    Zero at the beginning of an episode: an action that was a choice is then -1, which is one-hot nothing. An observation that is
-    no dict becomes the entry `obs`.
+    At an episode start the entries are zero; a discrete action is then -1, whose one-hot encoding is zero. An observation that is
+    not a dict becomes the entry `obs`.
 
     Args:
         env: any environment.
         names: some of "action" and "reward".
 
     Raises:
-        ConfigError: the observation has such an entry already.
+        ConfigError: the observation already has such an entry.
     """
     if not names:
         return env
@@ -51,7 +51,7 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
 
 
 def _entries(space: Space, action: jax.Array) -> PyTree:
-    """Return an action as what an observation may hold: a choice is an index, and several are a tuple of them."""
+    """Return an action as an observation: a discrete action as an integer, several as a tuple, others as float32."""
     if isinstance(space, MultiDiscrete):
         return tuple(action[:, i] for i in range(len(space.sizes)))
     return action if isinstance(space, Discrete) else action.astype(jnp.float32)

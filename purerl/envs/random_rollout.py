@@ -1,4 +1,4 @@
-"""Rollouts of random actions, for the checks of environments."""
+"""Rollouts of random actions, for checks of environments."""
 
 import functools
 from typing import Any, NamedTuple
@@ -14,14 +14,14 @@ from purerl.core.types import Environment, PyTree
 
 
 class RandomRollout(NamedTuple):
-    """Records of a rollout of random actions.
+    """Records of a rollout of random actions, `[T, B]` unless noted.
 
-    terminated, truncated: `[T, B]`. length: `[T, B]`, of the episode so far. stale: a running episode's `next_obs` is not
-    its `obs`. fresh: of each end, whether `next_obs` is the observation after the reset. varies: the observations are not all
-    alike. obs_finite, reward_finite, in_range: all of them. malformed_mask, empty_mask: `[T, B]`, of the action mask, if any.
-    last_state, last_action: of each environment, from which and by which its last episode ended; no state where environments
-    share parts of it. ended: `[B]`, whether any did. state: after the last step.
-    reward: `[T, B]`. obs_sum: `[T, B]`, of all numbers of an observation.
+    terminated, truncated, reward: as in `TimeStep`. length: steps of the episode so far. obs_sum: the sum of each observation.
+    stale: `next_obs` differs from `obs` within an episode. fresh: `next_obs` equals `obs` at the end of an episode.
+    varies: `next_obs` differs from the first observation. obs_finite, reward_finite, in_range: `[T]`, for all environments.
+    malformed_mask, empty_mask: faults of the action mask; `()` if there is no mask.
+    last_state, last_action: `[B, ...]`, before each environment's last episode end; no state if environments share state.
+    ended: `[B]`, True if an episode ended. state: the state after the last step.
     """
 
     terminated: Any
@@ -84,7 +84,7 @@ def random_rollout(env: Environment, key: jax.Array, B: int, T: int) -> RandomRo
 
 
 def random_actions(space: Any, key: jax.Array, count: int, mask: jax.Array | None = None) -> jax.Array:
-    """Draw random actions `[count, ...]`, valid ones where there is an action mask; of an unbounded Box normal ones."""
+    """Draw random actions `[count, ...]`, valid ones if there is an action mask; normal ones for an unbounded Box."""
     shape = (count, *space.shape)
     if mask is not None:
         scores = jax.random.uniform(key, mask.shape) + mask.astype(bool)
@@ -104,12 +104,12 @@ def random_actions(space: Any, key: jax.Array, count: int, mask: jax.Array | Non
 
 
 def readable(x: jax.Array) -> jax.Array:
-    """Return an array that can be read on the host: of keys their words."""
+    """Return an array that NumPy can read: for typed keys, their words."""
     return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
 def alike_rows(a: PyTree, b: PyTree, B: int, ulps: int = 0) -> jax.Array:
-    """Return which rows of two trees `[B, ...]` are equal, NaN to NaN, or differ by so many units of rounding: `[B]`."""
+    """Compare the rows of two trees `[B, ...]`: `[B]` bool, equal up to `ulps` units of rounding. NaN equals NaN."""
 
     def equal(x, y):
         x, y = x.reshape(B, -1), y.reshape(B, -1)
@@ -129,7 +129,7 @@ def _sums(tree: PyTree, B: int) -> jax.Array:
 
 
 def quantities(env: Environment, obs: PyTree) -> PyTree:
-    """Leave an action mask out of observations: what is wrong with its values is said of it."""
+    """Return observations without the action mask, whose values have checks of their own."""
     is_dict = lambda x: isinstance(x, dict)
     inside = lambda x: {name: y for name, y in x.items() if name != env.action_mask} if is_dict(x) else x
     return jax.tree.map(inside, obs, is_leaf=is_dict)
@@ -141,7 +141,7 @@ def all_finite(tree: PyTree) -> jax.Array:
 
 
 def within_space(env: Environment, obs: PyTree) -> jax.Array:
-    """Return True if all indices are below their numbers."""
+    """Return True if all categorical values are in the range of their space."""
     pairs = zip(jax.tree.leaves(obs), entries_of(env.observation_space).values(), strict=True)
     sizes = lambda space, x: space.n if isinstance(space, Discrete) else np.broadcast_to(space.sizes, x.shape)
     found = [((x >= 0) & (x < sizes(space, x))).all() for x, space in pairs if is_index(space)]

@@ -1,7 +1,7 @@
-"""Snapshots of gymnasium's environments, as JSON: numbers, arrays and generators of random numbers. Nothing is pickled.
+"""Snapshots of gymnasium's environments, as JSON: numbers, arrays and random generators. Nothing is pickled.
 
-An environment goes on exactly if all that it and its wrappers keep in attributes is one of these, MuJoCo's simulation, or does
-not change (code, a model). Nothing is known of what is elsewhere: in closures, in attributes of a class, in `__slots__`.
+An environment continues exactly if all attributes of the environment and its wrappers are of these kinds, are MuJoCo's
+simulation, or do not change (code, a model). State in closures, class attributes or `__slots__` is not seen.
 """
 
 import base64
@@ -22,10 +22,10 @@ CONTAINERS = {kind.__name__: kind for kind in (list, tuple, dict, collections.de
 
 
 def encoded(x: Any) -> Any:
-    """Return a value as JSON; of a space its generators.
+    """Encode a value as JSON. For a space, encode its random generators.
 
     Raises:
-        TypeError: it is none that can be.
+        TypeError: the value cannot be encoded.
     """
     if isinstance(x, PLAIN):
         return x
@@ -45,9 +45,9 @@ def encoded(x: Any) -> Any:
 
 
 def decoded(x: Any, current: Any = None) -> Any:
-    """Return the value that was encoded.
+    """Decode a value that `encoded` returned.
 
-    Generators, spaces and simulations are changed in place: other objects may hold them as well.
+    Generators, spaces and simulations are changed in place, since other objects may refer to them.
     """
     if not isinstance(x, dict):
         return x
@@ -57,14 +57,14 @@ def decoded(x: Any, current: Any = None) -> Any:
         array = np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape)
         return array[()] if is_scalar else array.copy()
     if kind == "generator":
-        # Of a generator that is made with the first reset, gymnasium's kind is the default.
+        # If the first reset makes the generator, gymnasium uses the default kind.
         generator = current if isinstance(current, np.random.Generator) else np.random.default_rng()
         generator.bit_generator.state = decoded(value)
         return generator
     if kind == "simulation":
         current.time = x["time"]
         for name, array in decoded(value).items():
-            if (there := getattr(current, name)).shape == array.shape:  # others are of constraints, and computed anew
+            if (there := getattr(current, name)).shape == array.shape:  # arrays of constraints are recomputed
                 there[...] = array
         return current
     if kind == "space":
@@ -75,9 +75,9 @@ def decoded(x: Any, current: Any = None) -> Any:
 
 
 def _simulated(data: Any) -> dict[str, np.ndarray]:
-    """Return the arrays of MuJoCo's `MjData` that can be written: its state, and what follows from it.
+    """Return the writable arrays of MuJoCo's `MjData`: its state, and derived arrays.
 
-    What follows is read by some environments before it is computed again, such as the positions of bodies.
+    Some environments read derived arrays, such as the positions of bodies, before MuJoCo recomputes them.
     """
     names = (name for name in dir(data) if not name.startswith(("_", "efc_", "contact", "timer", "solver", "warning")))
     arrays = ((name, x) for name in names if isinstance(x := getattr(data, name), np.ndarray))
@@ -85,13 +85,13 @@ def _simulated(data: Any) -> dict[str, np.ndarray]:
 
 
 def _spaces(space: gymnasium.Space) -> list[gymnasium.Space]:
-    """List a space and those in it: each has a generator, from which `sample` draws."""
+    """List a space and the spaces in it. Each has a random generator, from which `sample` draws."""
     inside = getattr(space, "spaces", ())
     return [space, *(x for part in (inside.values() if isinstance(inside, dict) else inside) for x in _spaces(part))]
 
 
 class Keeper:
-    """Snapshots of one environment."""
+    """Saves and restores the state of one environment."""
 
     def __init__(self, env: gymnasium.Env):
         self._layers = [env]
@@ -101,7 +101,7 @@ class Keeper:
         self._made = self._values()
 
     def _values(self) -> list[dict[str, Any]]:
-        """Return the attributes of each layer that may change, as JSON; what cannot be kept, in words."""
+        """Return the attributes of each layer that may change, as JSON, or with a message if the value cannot be saved."""
         kept = lambda name, x: name not in NOT_OF_THE_STATE and not _stays_as_made(x) and not any(x is y for y in self._layers)
         layers = zip(self._names, self._layers, strict=True)
         return [
@@ -109,7 +109,7 @@ class Keeper:
         ]
 
     def _shared(self, values: list[dict[str, Any]]) -> list[str]:
-        """Report a changed object with two names: it would be two objects in a restored environment."""
+        """Report a changed object with two names, which would become two objects in a restored environment."""
         places: dict[int, list[str]] = {}
         for layer, made, now in zip(self._layers, self._made, values, strict=True):
             for name, x in ((name, vars(layer)[name]) for name in now if now[name] != made.get(name, self)):
@@ -118,17 +118,17 @@ class Keeper:
         return [f"{' and '.join(names)}, one object with two names" for names in places.values() if len(names) > 1]
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all values, by layer and name; or what cannot be kept, in words."""
+        """Return all values, by layer and name; or messages about values that cannot be saved."""
         values = self._values()
         unknown = [x["unknown"] for layer in values for x in layer.values() if isinstance(x, dict) and "unknown" in x]
         missing = unknown + self._shared(values)
         return {"missing": missing} if missing else {"values": values, "layers": self._names}
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Give the environment these values.
+        """Set the environment's attributes to saved values.
 
         Raises:
-            EnvironmentFailed: it has other wrappers than the one that was saved.
+            EnvironmentFailed: the saved environment had other wrappers.
         """
         if (before := saved["layers"]) != self._names:
             raise EnvironmentFailed(f"saved with the layers {' > '.join(before)}, and made here with {' > '.join(self._names)}")
@@ -145,6 +145,6 @@ def _described(place: str, x: Any) -> Any:
 
 
 def _stays_as_made(x: Any) -> bool:
-    """Return True if it is made with the environment and does not change: code, MuJoCo's model, what draws it."""
+    """Return True if a value does not change after construction: code, MuJoCo's model, its renderer."""
     is_code = inspect.isroutine(x) or isinstance(x, type | types.ModuleType | EnvSpec)
     return is_code or type(x).__name__ == "MjModel" or type(x).__module__ == "gymnasium.envs.mujoco.mujoco_rendering"

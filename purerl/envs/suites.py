@@ -1,4 +1,4 @@
-"""The suites of environments: which adapter an id belongs to. It is imported when one of its environments is made."""
+"""The environment suites, and the adapter of each id. An adapter is imported when one of its environments is made."""
 
 import difflib
 import importlib
@@ -12,7 +12,7 @@ import jax
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.envs.importing import quietly
 
-SUITES = {  # the prefix of an id, the package it needs
+SUITES = {  # prefix of an id: required package
     "brax": "brax",
     "craftax": "craftax",
     "gymnasium": "gymnasium",
@@ -22,7 +22,7 @@ SUITES = {  # the prefix of an id, the package it needs
     "playground": "mujoco_playground",
     "xminigrid": "xminigrid",
 }
-IDS = {  # how the ids of a suite look: one that is written without its suite is recognised, and no suite imported for it
+IDS = {  # patterns of each suite's ids: they recognise an id without its prefix, without importing a suite
     "brax": r"ant|fast|halfcheetah|hopper|humanoid(standup)?|inverted_(double_)?pendulum|pusher|reacher|swimmer|walker2d",
     "craftax": r"Craftax-.+",
     "jumanji": r"(BinPack|CVRP|Cleaner|Connector|FlatPack|Game2048|GraphColoring|JobShop|Knapsack|LevelBasedForaging|MMST|Maze|"
@@ -42,10 +42,10 @@ REFUSED = {
 
 
 def adapter(env_id: str) -> tuple[ModuleType, str]:
-    """Return the adapter of an id's suite, and what the suite calls the environment: `brax/ant`; without a prefix gymnax's.
+    """Return the adapter of an id's suite, and the suite's name of the environment. An id without a prefix is gymnax's.
 
     Raises:
-        ConfigError: there is no such suite, or it is not installed.
+        ConfigError: the suite does not exist, or is not installed.
     """
     prefix, slash, name = env_id.partition("/")
     if not slash:
@@ -69,8 +69,8 @@ def meant(env_id: str, names: Iterable[str], otherwise: str = "") -> str:
 
     Args:
         env_id: the id.
-        names: the ids of the suite, of which those like it are told.
-        otherwise: the hint if neither they are like it nor another suite has it; by default all of them.
+        names: the ids of the suite; similar ids are suggested.
+        otherwise: the hint if no id of this or another suite is similar; by default all names.
     """
     names = list(names)
     suite = next((suite for suite, ids in IDS.items() if re.fullmatch(ids, env_id)), "")
@@ -80,7 +80,7 @@ def meant(env_id: str, names: Iterable[str], otherwise: str = "") -> str:
 
 
 def _of_gymnasium(env_id: str) -> list[str]:
-    """Return the id among gymnasium's that this one is, or the nearest; if gymnasium is not installed, it may be one."""
+    """Return the equal or the nearest id of gymnasium; if gymnasium is not installed, the id itself."""
     try:
         with quietly():
             registry = importlib.import_module("gymnasium").registry
@@ -91,7 +91,7 @@ def _of_gymnasium(env_id: str) -> list[str]:
 
 
 def _imported(name: str) -> ModuleType:
-    """Return the adapter of a suite. The arrays of its library's modules outlive a trace that it is imported under."""
+    """Import the adapter of a suite outside of any trace, so that arrays of the library's modules stay concrete."""
     with jax.ensure_compile_time_eval():
         return importlib.import_module(f"purerl.envs.{name}")
 

@@ -1,11 +1,11 @@
 """The adapter for XLand-MiniGrid: `xminigrid/MiniGrid-DoorKey-5x5`, `xminigrid/XLand-MiniGrid-R1-9x9`, ...
 
-An observation is what the agent sees of the grid, a tile and a colour for each cell; what it carries is not among it, so that
-most tasks need a memory. An episode is truncated after `max_steps`, and terminated where the goal is reached.
+An observation is the agent's view of the grid, a tile and a colour for each cell, without the carried object. Most tasks
+therefore need a recurrent network. An episode is truncated after `max_steps`, and terminated when the goal is reached.
 
-`env_kwargs` replace fields of its `EnvParams`: `max_steps`, `view_size`, `height`, `width`. Two more belong to the tasks with
-rule sets, `XLand-MiniGrid-...`: `benchmark` names a collection of them, such as `trivial-21k`, of which each reset draws one;
-without it all episodes have the suite's one rule set. `rulesets`, a pair, are the first of them and the one after the last.
+`env_kwargs` replace fields of the suite's `EnvParams`: `max_steps`, `view_size`, `height`, `width`. The tasks with rule sets,
+`XLand-MiniGrid-...`, have two more. `benchmark` names a collection of rule sets, such as `trivial-21k`, from which each reset
+draws; without it all episodes have the suite's one rule set. `rulesets`, a pair `(first, end)`, selects a part of the collection.
 """
 
 import os
@@ -29,7 +29,7 @@ with quietly():
 
 
 class GridWorld(NamedTuple):
-    """An environment of the suite, its parameters, and rule sets to draw from."""
+    """An environment of the suite, its parameters, and the rule sets to draw from."""
 
     env: Any
     params: Any
@@ -37,7 +37,7 @@ class GridWorld(NamedTuple):
 
 
 class _GridEnv:
-    """An environment of XLand-MiniGrid, as `purerl.wrap_env` takes it."""
+    """An XLand-MiniGrid environment, as `purerl.wrap_env` takes it."""
 
     def __init__(self, made: GridWorld):
         self._made = made
@@ -64,7 +64,7 @@ def make(name: str, env_kwargs: tuple) -> GridWorld:
     """Return the environment of this name.
 
     Raises:
-        ConfigError: no such name, its parameters refused the arguments, or the rule sets are not on this machine.
+        ConfigError: the name is unknown, the parameters refused the arguments, or the rule sets are not on this machine.
     """
     names = suite.registered_environments()
     if name not in names:
@@ -82,7 +82,7 @@ def make(name: str, env_kwargs: tuple) -> GridWorld:
 
 
 def _rulesets(made: GridWorld, name: str, part: tuple[int, int] | None) -> Any:
-    """Return a collection of rule sets, or a part of one."""
+    """Return a collection of rule sets, or the part `[first, end)` of the collection."""
     if not hasattr(made.params, "ruleset"):
         raise ConfigError([Problem("env_kwargs", {"benchmark": name}, "only the XLand-MiniGrid environments have rule sets")])
     if name not in NAME2HFFILENAME:

@@ -1,11 +1,11 @@
 """Advantage estimators: from a rollout to advantages and value targets.
 
-All take a `Transition` with leaves `[T, B]` and return `Advantages` with leaves `[T, B]`, gradient-free. Rewards and values
-may have a trailing axis of `K` reward streams, `[T, B, K]`; then `gamma` and `gae_lambda` may be `[K]` and the flags
-`[T, B]` or `[T, B, K]`. Shapes that differ raise an AssertionError.
+All estimators take a `Transition` with leaves `[T, B]` and return `Advantages` with leaves `[T, B]`, gradient-free. Rewards and
+values may have a trailing axis of `K` reward streams, `[T, B, K]`; then `gamma` and `gae_lambda` may be `[K]` and the flags
+`[T, B]` or `[T, B, K]`. If shapes differ, an AssertionError is raised.
 
-Two masks, never one: `terminated` alone cuts the bootstrap (an episode that a time limit cut short is bootstrapped with
-`next_value`, the value of the observation before the reset), while either flag cuts the trace between a step and the next row.
+The two flags act differently. `terminated` alone cuts the bootstrap: a truncated episode is bootstrapped with `next_value`, the
+value of the observation before the reset. Either flag cuts the trace between a step and the next row.
 
 Example:
     >>> no = jnp.zeros((3, 1), bool)
@@ -36,14 +36,14 @@ from purerl.learning.intrinsic import Estimator, over_streams
 def gae(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantages:
     """Compute generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, equations 11 and 16).
 
-        delta_t = r_t + gamma * V'_t - V_t,    V'_t = 0 where terminated, else the value before the reset
-        A_t     = delta_t + gamma * lambda * A_{t+1},    the second term absent where the episode ended
+        delta_t = r_t + gamma * V'_t - V_t,    V'_t = 0 if terminated, else next_value_t
+        A_t     = delta_t + gamma * lambda * A_{t+1},    without the second term at the end of an episode
         target_t = A_t + V_t
 
     Args:
         steps: `[T, B(, K)]` the rollout.
         gamma: discount, in [0, 1].
-        gae_lambda: 0 trusts the values (one-step errors), 1 the rewards (Monte Carlo).
+        gae_lambda: trade-off, in [0, 1]: 0 gives one-step TD errors, 1 Monte Carlo returns.
     """
     continues, bootstrap = _continuation(steps)
     gamma, gae_lambda = _per_step(gamma, steps), _per_step(gae_lambda, steps)
@@ -61,24 +61,24 @@ def vtrace(
     c_clip: Scalar,
     pg_clip: Scalar,
 ) -> Advantages:
-    """Compute V-trace (Espeholt et al. 2018, arXiv:1802.01561, section 4.1): GAE for data that another policy gathered.
+    """Compute V-trace (Espeholt et al. 2018, arXiv:1802.01561, section 4.1): GAE for off-policy data.
 
         rho_t    = pi(a_t | s_t) / pi_b(a_t | s_t)
         delta_t  = min(rho_clip, rho_t) * (r_t + gamma * V'_t - V_t),    V'_t as in `gae`
-        e_t      = delta_t + gamma * lambda * min(c_clip, rho_t) * e_{t+1},    the second term absent where the episode ended
+        e_t      = delta_t + gamma * lambda * min(c_clip, rho_t) * e_{t+1},    without the second term at the end of an episode
         target_t = V_t + e_t
         A_t      = min(pg_clip, rho_t) * (r_t + gamma * (V'_t + lambda * e_{t+1}) - V_t)
 
-    With rho = 1 and clips of at least 1 it is `gae`.
+    With rho = 1 and clips of at least 1, V-trace equals `gae`.
 
     Args:
-        steps: `[T, B(, K)]` the rollout, its values those of the policy that is evaluated.
+        steps: `[T, B(, K)]` the rollout, with the values of the evaluated policy.
         log_ratio: `[T, B]` log rho.
         gamma: discount, in [0, 1].
         gae_lambda: as in `gae`.
-        rho_clip: bounds which policy the targets are of: infinity for pi, small values for pi_b.
-        c_clip: bounds the trace, and with it the variance.
-        pg_clip: bounds the weight of an advantage.
+        rho_clip: clip of rho in the TD errors. With infinity, the targets estimate the value of pi; small values approach pi_b.
+        c_clip: clip of rho in the trace; limits the variance.
+        pg_clip: clip of rho in the advantages.
     """
     continues, bootstrap = _continuation(steps)
     gamma, trace = _per_step(gamma, steps), _per_step(gae_lambda, steps) * continues
@@ -92,11 +92,11 @@ def vtrace(
 
 
 def td_lambda(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantages:
-    """Compute TD(lambda) returns (Sutton & Barto 2018, section 12.1), and their difference to the values as advantages.
+    """Compute TD(lambda) returns (Sutton & Barto 2018, section 12.1), with return minus value as advantage.
 
         target_t = r_t + gamma * ((1 - lambda) * V'_t + lambda * target_{t+1})
 
-    with V'_t as in `gae` and `target_{t+1} = V'_t` at the end of an episode and of the rollout. Equal to `gae` but for rounding.
+    with V'_t as in `gae` and `target_{t+1} = V'_t` at the end of an episode and of the rollout. Up to rounding, this is `gae`.
     """
     continues, bootstrap = _continuation(steps)
     gamma, trace = _per_step(gamma, steps), _per_step(gae_lambda, steps) * continues
@@ -106,16 +106,16 @@ def td_lambda(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantage
 
 
 def n_step(steps: Transition, gamma: Scalar, n: int) -> Advantages:
-    """Compute n-step returns (Sutton & Barto 2018, section 7.1), and their difference to the values as advantages.
+    """Compute n-step returns (Sutton & Barto 2018, section 7.1), with return minus value as advantage.
 
         target_t = r_t + gamma * r_{t+1} + ... + gamma^{n-1} * r_{t+n-1} + gamma^n * V'_{t+n-1}
 
-    shortened where the episode or the rollout ends.
+    with V'_t as in `gae`. Returns are shorter at the end of an episode or of the rollout.
 
     Args:
         steps: `[T, B(, K)]` the rollout.
         gamma: discount, in [0, 1].
-        n: rewards in each return; 0, or anything from T up, reaches to the end of the rollout.
+        n: number of rewards in each return; 0 or n >= T takes all rewards to the end of the rollout.
     """
     if n == 0 or n >= steps.reward.shape[0]:
         return td_lambda(steps, gamma, jnp.float32(1))
@@ -131,16 +131,16 @@ def n_step(steps: Transition, gamma: Scalar, n: int) -> Advantages:
 
 
 def estimate(steps: Transition, cfg: OnPolicyConfig) -> Advantages:
-    """Estimate advantages by the estimator, the discount and the trade-off of a config."""
+    """Estimate advantages with the config's `estimator`, `gamma`, `gae_lambda` and `return_steps`."""
     if cfg.estimator == "n_step":
         return n_step(steps, cfg.gamma, cfg.return_steps)
     return {"gae": gae, "td_lambda": td_lambda}[cfg.estimator](steps, cfg.gamma, cfg.gae_lambda)
 
 
 def advantage_estimator(cfg: OnPolicyConfig, estimator: Estimator) -> Callable[[Transition], tuple[Advantages, dict[str, Mean]]]:
-    """Return `(steps) -> (advantages, metrics)`, with both reward streams and standardised over the batch as configured.
+    """Return `(steps) -> (advantages, metrics)`: streams combined, advantages standardised over the batch if configured.
 
-    The metric is the share of the targets' variance that the values of the rollout predicted.
+    The metric `explained_variance` is the fraction of the targets' variance that the values of the rollout predict.
     """
     estimator = estimator if cfg.streams == 1 else over_streams(estimator)
 
@@ -159,14 +159,14 @@ def standardize(advantage: jax.Array, known: tuple[jax.Array, jax.Array] | tuple
 
     Args:
         advantage: `[...]`.
-        known: their mean and variance, if they were computed before.
+        known: mean and variance of the advantages, if precomputed.
     """
     mean, variance = known or moments(advantage)
     return (advantage - mean) / (jnp.sqrt(variance) + 1e-8)
 
 
 def _continuation(steps: Transition) -> tuple[jax.Array, jax.Array]:
-    """Return 1 where the next row is of the same episode, else 0; and V' with `terminated` winning. Shaped as values."""
+    """Return the continuation mask, 0 at the end of an episode and else 1, and V'. Both are shaped as values."""
     chex.assert_equal_shape((steps.reward, steps.value, steps.next_value))
     chex.assert_equal_shape_prefix((steps.terminated, steps.truncated, steps.value), 2)
 
@@ -179,7 +179,7 @@ def _continuation(steps: Transition) -> tuple[jax.Array, jax.Array]:
 
 
 def _per_step(hyperparameter: Scalar, steps: Transition) -> Scalar:
-    """Shape a scalar, or `[K]` for as many streams, for every step and stream."""
+    """Broadcast a hyperparameter `[K]` to all steps, `[T, B, K]`; return a scalar unchanged."""
     scalar = jnp.ndim(hyperparameter) == 0
     return hyperparameter if scalar else jnp.broadcast_to(hyperparameter, steps.value.shape)
 
@@ -199,9 +199,9 @@ def _gradient_free(advantage: jax.Array, target: jax.Array) -> Advantages:
 
 
 def explained_variance(value: jax.Array, target: jax.Array) -> Mean:
-    """Return the share of the targets' variance that the values predict, `1 - var(target - value) / var(target)`.
+    """Return the fraction of the targets' variance that the values predict, `1 - var(target - value) / var(target)`.
 
-    1 is perfect and 0 no better than the targets' mean. Not counted where all targets are equal.
+    1 is perfect; 0 is no better than predicting the mean target. If all targets are equal, nothing is counted.
     """
     (_, variance), (_, left) = moments(target), moments(target - value)
     varies = variance > 0
@@ -210,9 +210,9 @@ def explained_variance(value: jax.Array, target: jax.Array) -> Mean:
 
 
 def moments(x: jax.Array, axis: tuple[int, ...] | None = None) -> tuple[jax.Array, jax.Array]:
-    """Return the mean and the population variance over some axes of `x`, or all, on all devices.
+    """Return the mean and the population variance of `x` over `axis` (None: all axes) and all devices.
 
-    Two passes: exact also far from 0.
+    Two passes keep the variance exact far from 0.
     """
     center = pmean(x.mean(axis))
     spread = x - (center if axis is None else jnp.expand_dims(center, axis))

@@ -12,14 +12,13 @@ from purerl.learning.phases import sequence_length
 
 
 def make_batch(learner: Learner[OnPolicyConfig], state: TrainState, rollout: Rollout, advantages: Advantages) -> Sequences:
-    """Return what the losses read of a rollout and its advantages, as `Sequences` of `Sample`.
+    """Return the training batch of a rollout and its advantages, as `Sequences` of `Sample`.
 
-    Values and targets are standardised as the network's outputs are. The policy that acted is part of the batch if a loss
-    reads it.
+    Values and targets are standardised like the network's outputs. The batch has the behaviour policy only if a loss reads it.
 
     Args:
-        learner: its config, network and losses.
-        state: its statistics standardise values; its parameters have the shapes that losses are traced for.
+        learner: config, network and losses.
+        state: its statistics standardise values; its parameters give the shapes for tracing the losses.
         rollout: `[T, B]`.
         advantages: `[T, B]`.
     """
@@ -40,7 +39,7 @@ def sequences(steps: PyTree, carry: PyTree, length: int) -> Sequences:
         length: L, a divisor of T.
 
     Returns:
-        `Sequences` of L contiguous steps each, `N = T * B / L` of them.
+        `N = T * B / L` sequences of L contiguous steps, as `Sequences`.
     """
 
     def cut(x):  # [T, B, ...] -> [T/L, L, B, ...] -> [L, T/L, B, ...] -> [L, N, ...]
@@ -50,7 +49,7 @@ def sequences(steps: PyTree, carry: PyTree, length: int) -> Sequences:
 
 
 def reads_old_policy(learner: Learner[OnPolicyConfig], state: TrainState, rollout: Rollout) -> bool:
-    """Return True if a loss reads the policy that acted, by tracing the policy's loss for one step of a rollout."""
+    """Return True if a loss reads the behaviour policy. The policy loss is traced on one row of a rollout."""
     if learner.cfg.measures_kl:
         return True
     row = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), rollout.steps)
@@ -61,7 +60,7 @@ def reads_old_policy(learner: Learner[OnPolicyConfig], state: TrainState, rollou
 def loss_reads_policy(
     learner: Learner[OnPolicyConfig], params: PyTree, carry: PyTree, obs: PyTree, first: PyTree, action: PyTree, policy: PyTree
 ) -> bool:
-    """Trace the policy's loss, for shapes `[L, N, ...]` and `[N, ...]` of the carry; return True if it reads `old.policy`."""
+    """Trace the policy loss on shapes `[L, N, ...]` (carry: `[N, ...]`); return True if the loss reads `old.policy`."""
     cfg, network, parts = learner
     number = jax.ShapeDtypeStruct(first.shape, jnp.float32)
 

@@ -1,4 +1,4 @@
-"""The user's estimator, losses, measurement and optimizer, as an update calls them."""
+"""Wrappers and checks of custom estimators, losses, metrics and optimizers."""
 
 import functools
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from purerl.core.errors import ConfigError, Problem, code_of, guarded, raise_if_
 from purerl.core.metrics import Mean, mean_of, values
 from purerl.core.types import Advantages, Outputs, PyTree, Sample, Transition
 
-COLUMNS = ("update", "steps", "seconds", "steps_per_second")  # what recorders write beside the metrics
+COLUMNS = ("update", "steps", "seconds", "steps_per_second")  # loggers write these beside the metrics
 
 
 def extra_term(function: Callable) -> Callable:
-    """Return a custom `extra_loss` as a term of the policy's loss, its metrics named `extra_loss/name`."""
+    """Return a custom `extra_loss` as a term of the policy's loss, with metrics named `extra_loss/name`."""
     call = guarded("extra_loss", function)
 
     def term(params: Any, outputs: Any, batch: Any, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
@@ -34,7 +34,7 @@ def extra_term(function: Callable) -> Callable:
 
 
 def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict[str, Mean]]:
-    """Return a custom `measure` as `Components.measure`."""
+    """Wrap a custom `measure` for `Components.measure`; the wrapper raises unless the metrics are scalars with new names."""
     call = guarded("measure", function)
 
     def measure(state: Any, batch: Any, metrics: dict[str, Any]) -> dict[str, Mean]:
@@ -58,7 +58,7 @@ FORMER = {
 
 
 def checked_loss(function: Callable) -> Callable:
-    """Return a custom `policy_loss` that is refused unless it gives one number for each step.
+    """Wrap a custom `policy_loss`; the wrapper raises unless the loss has one number for each step, `[L, N]`.
 
     Raises:
         ConfigError: the function has parameters of the signature before 0.4.
@@ -82,7 +82,7 @@ def checked_loss(function: Callable) -> Callable:
 
 
 def checked_advantage(function: Callable) -> Callable:
-    """Return a custom `advantage` that is refused unless it gives `Advantages`."""
+    """Wrap a custom `advantage`; the wrapper raises unless the result is `Advantages` in the shape of the values."""
     call = guarded("advantage", function)
 
     @functools.wraps(function)
@@ -107,9 +107,9 @@ def _scalars(field: str, found: dict[str, Any]) -> dict[str, jax.Array]:
 
 
 def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
-    """Report what is wrong with a transformation for parameters of these shapes. Nothing is compiled.
+    """Report problems of a custom optimizer for parameters of these shapes. Nothing is compiled.
 
-    It must not have its own learning rate, and so a sign: it would climb. A step on one number shows that.
+    An optimizer with its own learning rate, and so a negative sign, would maximise the loss. A trial step detects the sign.
     """
     if optimizer is None:
         return []
@@ -126,7 +126,7 @@ def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
         if refusal:
             return [Problem("optimizer", optimizer, f"cannot update these parameters: {refusal}")]
         with jax.ensure_compile_time_eval(), jax.disable_jit():
-            # Without a result it wants other groups than this one, or is made of tracers.
+            # No result: the optimizer needs groups other than "policy", or holds tracers.
             taken, _ = _call(lambda: float(step({"policy": np.ones(1, np.float32)})["policy"][0]))
     hint = "already applies a learning rate; use optax.scale_by_adam(), not optax.adam()"
     return [Problem("optimizer", optimizer, hint)] if taken is not None and taken < 0 else []

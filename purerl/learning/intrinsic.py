@@ -1,8 +1,8 @@
 """Advantages of two reward streams, the environment's and an intrinsic one.
 
-The intrinsic stream does not end with an episode: an observation that is new stays new across a reset, and the end of an episode
-costs what was still to be found (Burda et al. 2019, arXiv:1810.12894, section 2.3). Its next value is therefore the value of the
-observation that is acted on next.
+The intrinsic stream does not end with an episode: a novel observation stays novel across a reset, and ending an episode costs the
+novelty still ahead (Burda et al. 2019, arXiv:1810.12894, section 2.3). The next value of the intrinsic stream is therefore the
+value of the next observation to act on.
 """
 
 from collections.abc import Callable
@@ -34,5 +34,5 @@ def combined(cfg: OnPolicyConfig, advantages: Advantages) -> Advantages:
 
 
 def over_streams(estimate: Estimator) -> Estimator:
-    """Return an estimator of both streams from one of a single stream, with one combined advantage."""
+    """Turn an estimator of a single stream into an estimator of both streams, with one combined advantage."""
     return lambda steps, cfg: combined(cfg, estimate(with_flags_per_stream(steps), with_gamma_per_stream(cfg)))

@@ -1,4 +1,4 @@
-"""The KL penalty of PPO's paper (Schulman et al. 2017, arXiv:1707.06347, section 4), with a fixed or an adaptive coefficient."""
+"""The KL penalty of PPO's paper (Schulman et al. 2017, arXiv:1707.06347, section 4), with a fixed or adaptive coefficient."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from purerl.core.types import Network, Outputs, PyTree, Sample, Scalar, Sequence
 
 
 def initial_kl_coef(cfg: OnPolicyConfig) -> dict[str, jax.Array]:
-    """Return the entry of `TrainState.extra` that an adaptive penalty starts from."""
+    """Return the initial coefficient of an adaptive penalty, as an entry of `TrainState.extra`, else an empty dict."""
     return {"kl_coef": jnp.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
 
 
@@ -23,12 +23,12 @@ def kl_loss(params: PyTree, outputs: Outputs, batch: Sample, cfg: OnPolicyConfig
 
 
 def adapt_kl_coef(cfg: OnPolicyConfig, network: Network, state: TrainState, data: Sequences) -> tuple[TrainState, dict[str, Any]]:
-    """Return the state with the coefficient of the next update, after this one moved the policy; and metrics.
+    """Return the state with the KL coefficient of the next update, and metrics.
 
     Args:
         cfg: the config of this update, see `Learner.at`.
-        network: as learning sees it.
-        state: after learning.
+        network: the network of this update, on standardised observations.
+        state: the state after learning.
         data: the batch of the update.
     """
     if cfg.kl_penalty != "adaptive":
@@ -41,9 +41,9 @@ def adapt_kl_coef(cfg: OnPolicyConfig, network: Network, state: TrainState, data
 
 
 def adapted_kl_coef(cfg: OnPolicyConfig, coef: Scalar, kl: jax.Array) -> jax.Array:
-    """Return the coefficient after an update that moved the policy by `kl`: raised if too far, lowered if too little.
+    """Return the KL coefficient after an update with divergence `kl`: raised if `kl` is too large, lowered if too small.
 
-    It stays within 1e-10 and 1e10. A coefficient of 0 or infinity could never change again.
+    The coefficient is clipped to [1e-10, 1e10], since a coefficient of 0 or infinity could never change again.
     """
     too_far, too_near = kl > cfg.desired_kl * cfg.kl_coef_tolerance, kl < cfg.desired_kl / cfg.kl_coef_tolerance
     factor = jnp.where(too_far, cfg.kl_coef_raise, jnp.where(too_near, cfg.kl_coef_lower, jnp.float32(1)))

@@ -1,4 +1,4 @@
-"""The learner of an update: the config, the network and the replaceable parts that its phases are made of."""
+"""The learner of an update: config, network and the replaceable parts."""
 
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -16,16 +16,16 @@ Cfg = TypeVar("Cfg", bound=OnPolicyConfig, covariant=True)
 
 
 class Components(NamedTuple):
-    """The parts of an algorithm that a user can replace.
+    """The replaceable parts of an algorithm.
 
     advantage: `(steps [T, B], cfg) -> Advantages [T, B]`.
-    policy_loss: `(Outputs, Sample, advantage, cfg) -> loss`, of each step `[L, N]`.
+    policy_loss: `(Outputs, Sample, advantage, cfg) -> loss [L, N]`.
     extra_losses: each `(params, Outputs, Sample, cfg) -> (scalar, metrics)`, added to the policy's loss.
-    optimizer: from gradients to steps, without the learning rate.
+    optimizer: maps gradients to update directions, without a learning rate.
     lr_schedule: `(gradient steps so far) -> learning rate`; None for the config's.
     rewards: shaping, scaling and intrinsic rewards.
-    measure: `(state, batch, metrics) -> metrics`, called at the end of an update with the state after it, its batch as
-      `Sequences` of `Sample`, and its metrics.
+    measure: `(state, batch, metrics) -> metrics`, called at the end of an update with the new state, the batch as `Sequences` of
+      `Sample`, and the metrics of the update.
     """
 
     advantage: Callable[[Transition, OnPolicyConfig], Advantages]
@@ -38,11 +38,11 @@ class Components(NamedTuple):
 
 
 class Learner(NamedTuple, Generic[Cfg]):
-    """The config, the network and the parts that phases are made of.
+    """The config, the network and the parts that phases are made of. `at` returns the learner of one update.
 
-    cfg: the config; of an update, with the coefficients of that update.
-    network: policy and value function; of an update, on standardised observations.
-    parts: the replaceable parts; of an update, with the loss of intrinsic rewards.
+    cfg: the config; for one update, with the coefficients of that update.
+    network: policy and value function; for one update, on standardised observations.
+    parts: the replaceable parts; for one update, with the loss of intrinsic rewards.
     """
 
     cfg: Cfg
@@ -50,14 +50,14 @@ class Learner(NamedTuple, Generic[Cfg]):
     parts: Components
 
     def at(self, state: TrainState) -> "Learner[Cfg]":
-        """Return the learner of the update that comes next for a state."""
+        """Return the learner for the next update of a state."""
         losses = (*self.parts.extra_losses, *self.parts.rewards.losses(state))
         network = with_obs_normalization(self.cfg, self.network, state.statistics)
         return Learner(scheduled_config(self.cfg, state), network, self.parts._replace(extra_losses=losses))
 
 
 def scheduled_config(cfg: Cfg, state: TrainState) -> Cfg:
-    """Return the config with the coefficients that follow a schedule, or the policy, at their values for the next update."""
+    """Return the config with scheduled and KL-adaptive coefficients at their values for the next update."""
     at = lambda start, end: start + (end - start) * state.clock.progress(cfg.num_updates)
     changes = {"clip_eps": at(cfg.clip_eps, cfg.clip_eps_final)} if cfg.clip_schedule == "linear" else {}
     changes |= {"ent_coef": at(cfg.ent_coef, cfg.ent_coef_final)} if cfg.ent_schedule == "linear" else {}

@@ -1,4 +1,4 @@
-"""Loss terms of each step. Arrays with one entry per step in, the same shape out; the caller takes the mean.
+"""Loss terms per step. Inputs and outputs have one entry per step; the caller takes the mean.
 
 Example:
     >>> log_prob, old_log_prob, advantage = jnp.log(jnp.array([0.9, 0.5])), jnp.log(jnp.array([0.5, 0.5])), jnp.ones(2)
@@ -12,11 +12,11 @@ import numpy as np
 
 from purerl.core.types import Scalar
 
-MAX_LOG_RATIO = np.float32(20)  # a ratio of 5e8: far beyond any clip, and its square and products stay finite
+MAX_LOG_RATIO = np.float32(20)  # a ratio of 5e8: far beyond any clip, while squares and products stay finite
 
 
 def probability_ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
-    """Compute `exp(log_prob - old_log_prob)`, `[...]`, at most `exp(20)`. Its gradient does not vanish beyond."""
+    """Compute `exp(log_prob - old_log_prob)`, `[...]`, clipped at `exp(20)`. The gradient does not vanish beyond the clip."""
     d = log_prob - old_log_prob
     return jnp.exp(jnp.where(d > MAX_LOG_RATIO, MAX_LOG_RATIO + (d - jax.lax.stop_gradient(d)), d))
 
@@ -42,14 +42,14 @@ def half_squared_error(prediction: jax.Array, target: jax.Array) -> jax.Array:
 
 
 def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: str, clip_eps: Scalar) -> jax.Array:
-    """Compute half the squared error of a value, with its step limited in one of the ways in use.
+    """Compute half the squared error of a value, optionally with a clipped step.
 
         none     (V - target)^2 / 2
         max      max((V - target)^2, (V_old + clip(V - V_old, -eps, eps) - target)^2) / 2
         replace  (V_old + clip(V - V_old, -eps, eps) - target)^2 / 2
 
-    `max` is that of OpenAI's baselines ("37 details", number 9). `replace` is skrl's: it has no gradient wherever the
-    prediction has moved by more than eps, even if it moved the right way.
+    `max` is the clipping of OpenAI's baselines ("37 details", number 9). `replace` is the clipping of skrl: the gradient is zero
+    wherever the prediction has moved by more than eps, even in the right direction.
 
     Args:
         value: `[...(, K)]` of the network being trained.
@@ -66,12 +66,12 @@ def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: 
 def approximate_kl(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
     """Estimate KL(old || new) from actions of the old policy, unbiased and never negative: `exp(d) - 1 - d`.
 
-    `d = log_prob - old_log_prob`; the estimator k3 of Schulman, "Approximating KL Divergence" (2020).
+    Here `d = log_prob - old_log_prob`. This is the estimator k3 of Schulman, "Approximating KL Divergence" (2020).
     """
     d = log_prob - old_log_prob
-    return jnp.expm1(jnp.minimum(d, MAX_LOG_RATIO)) - d  # a ratio less 1 would leave nothing but rounding of a small d
+    return jnp.expm1(jnp.minimum(d, MAX_LOG_RATIO)) - d  # `exp(d) - 1` would be rounding alone for a small d
 
 
 def clip_fraction(log_prob: jax.Array, old_log_prob: jax.Array, clip_eps: Scalar) -> jax.Array:
-    """Return 1 where the ratio of probabilities lies outside `1 +- clip_eps`, else 0."""
+    """Return 1 where the probability ratio lies outside `1 +- clip_eps`, else 0: `[...]` float32."""
     return (jnp.abs(probability_ratio(log_prob, old_log_prob) - 1) > clip_eps).astype(jnp.float32)

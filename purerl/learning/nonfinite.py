@@ -1,4 +1,4 @@
-"""Updates that end in NaN or infinity: skipped on the device, or detected on the host."""
+"""Updates that end in NaN or infinity: skipped on the device, or detected by the host."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +15,11 @@ LEARNT = ("params", "opt_state", "statistics")  # the parts of a state that lear
 
 
 def freeze(update: Callable, skipped: Callable) -> Callable:
-    """Return an update that learns nothing if a learnt array would not be finite.
+    """Return an update that is skipped if a learnt array would not be finite.
 
-    Parameters, optimizer states and statistics stay as they were, and the environments continue. What an algorithm keeps besides
-    is `skipped(before, after)` of its `Algorithm`, which must be finite, too. Under `vmap` each seed is frozen by itself. The
-    metric `nonfinite` counts such updates. A `Mean` whose total is not finite counts nothing, in any update.
+    A skipped update keeps parameters, optimizer states and statistics; the environments continue. The auxiliary state `extra`
+    must be finite, too; after a skipped update its value is `skipped(before, after)` of the `Algorithm`. Under `vmap`, each seed
+    is skipped separately. The metric `nonfinite` counts skipped updates. A `Mean` with a non-finite total never counts.
     """
 
     def frozen(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
@@ -35,12 +35,12 @@ def freeze(update: Callable, skipped: Callable) -> Callable:
 
 
 def finite_leaves(tree: PyTree) -> list[jax.Array]:
-    """Return for each leaf of floats whether all of it is finite. Bool scalars."""
+    """Return a bool scalar for each float leaf: True if all its entries are finite."""
     return [jnp.isfinite(x).all() for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
 
 
 def first_bad_leaf(tree: PyTree) -> str | None:
-    """Return the path of the first leaf on the host that is not finite."""
+    """Return the path of the first non-finite leaf of a tree of NumPy arrays, or None."""
     for path, x in jax.tree_util.tree_leaves_with_path(tree):
         if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
             return jax.tree_util.keystr(path)

@@ -1,8 +1,7 @@
 """Optimizers: from gradients to updates, the learning rate of each step, and early stopping.
 
-An `Optimizer` follows optax's protocol with extra arguments. The learning rate is not part of the optax transformation: it
-follows from the finished updates, or from how far the policy moved, and is applied here. So a checkpoint has no counts of
-schedules.
+An `Optimizer` follows optax's protocol with extra arguments. The learning rate is not part of the optax transformation. The
+update counter or the KL divergence determines the rate, which is applied here. So checkpoints hold no schedule counters.
 """
 
 from collections.abc import Callable
@@ -20,26 +19,26 @@ from purerl.config.rules import may_hold
 from purerl.core.keys import Clock, gradient_steps
 from purerl.core.types import PyTree, Scalar
 
-ALL = "all groups"  # the name of their one vector
-SMALL = 2**14  # numbers that are one vector
+ALL = "all groups"  # the key of the shared vector
+SMALL = 2**14  # maximum number of parameters in a shared vector
 
-Groups = dict[str, PyTree]  # by the name of a group of parameters
+Groups = dict[str, PyTree]  # group name -> parameters
 Rate = Callable[[Clock, jax.Array], Scalar]  # (finished updates, gradient steps in this update so far) -> learning rate
 
 
 class KLAdaptiveState(struct.PyTreeNode):
-    """The state of a transformation, and the learning rate that follows the KL divergence, float32."""
+    """The state of a transformation, and the KL-adaptive learning rate, float32."""
 
     inner: PyTree
     lr: jax.Array
 
 
 class UpdateState(struct.PyTreeNode):
-    """The state of an optimizer within one update; `()` stands for what it does not need.
+    """The state of an optimizer within one update; unused entries are `()`.
 
     kept: the state that persists from one update to the next.
-    kl_sum: the KL divergences of this epoch's minibatches so far.
-    stopped: bool, the last step was left out because the policy had moved too far.
+    kl_sum: sum of the KL divergences of this epoch's minibatches so far.
+    stopped: bool, True if the last step was skipped because the policy had moved too far.
     """
 
     kept: PyTree
@@ -54,15 +53,15 @@ def _no_rate(clock: Clock, step: jax.Array) -> Scalar:
 class Optimizer(NamedTuple):
     """An optax transformation with a learning rate and an early stop.
 
-    `init` and `update` are those of `optax.GradientTransformationExtraArgs`, for the gradient steps of one update. `begin` and
-    `end` lead from the state that persists to the one that these steps pass on, and back.
+    `init` and `update` are those of `optax.GradientTransformationExtraArgs`, for the gradient steps of one update. `begin`
+    converts the persistent state to the `UpdateState` that these steps pass on; `end` converts it back.
 
-    transformation: from gradients to directions, without a learning rate.
+    transformation: maps gradients to directions, without a learning rate.
     elementwise: the transformation treats every number alike, so that a group of parameters may be given as one vector.
-    rate: the learning rate of a step, which must be given unless the rate follows the KL divergence.
-    adapts: the config whose `desired_kl` the rate follows; None if the rate is given.
-    multipliers: factors of the learning rate, by group; 1 for groups without one.
-    target_kl: steps are left out while `approx_kl` is above; None for no early stop.
+    rate: the learning rate of a step; required unless `adapts` is given.
+    adapts: the config whose `desired_kl` the learning rate follows; None if `rate` is given.
+    multipliers: factors of the learning rate, by group; 1 for absent groups.
+    target_kl: steps are skipped while `approx_kl` is above this value; None for no early stop.
     period: gradient steps after which a stop ends.
     """
 
@@ -76,11 +75,11 @@ class Optimizer(NamedTuple):
 
     @property
     def is_uniform(self) -> bool:
-        """Return True if a step does not depend on which group a number is in, so that all groups may be one vector."""
+        """Return True if all groups are treated alike, so that one vector can hold them."""
         return self.elementwise and not self.multipliers
 
     def init(self, params: Groups) -> PyTree:
-        """Return the state that persists, before the first update."""
+        """Return the persistent state before the first update."""
         inner = self.transformation.init(params)
         return inner if self.adapts is None else KLAdaptiveState(inner, jnp.float32(self.adapts.lr))
 
@@ -90,7 +89,7 @@ class Optimizer(NamedTuple):
         return UpdateState(kept, jnp.float32(0) if sums else (), () if self.target_kl is None else jnp.bool_(False))
 
     def end(self, state: UpdateState) -> PyTree:
-        """Return the state that persists, after the last gradient step of an update."""
+        """Return the persistent state after the last gradient step of an update."""
         return state.kept
 
     def update(
@@ -103,23 +102,23 @@ class Optimizer(NamedTuple):
         step: jax.Array,
         metrics: dict[str, jax.Array],
     ) -> tuple[Groups, UpdateState]:
-        """Return what to add to the parameters, and the next state.
+        """Return the updates to add to the parameters, and the next state.
 
-        A stop leaves a step out of parameters and optimizer state. The gradients are computed nevertheless: a mask keeps the
-        program one program, also over seeds. A learning rate that is scheduled, or follows the KL divergence, still changes.
+        An early stop masks the step in parameters and optimizer state. Gradients are still computed, so that the program stays
+        one program, also over seeds. A scheduled or KL-adaptive learning rate still changes.
 
         Args:
             gradient, state, params: as in optax.
-            clock: finished updates.
+            clock: the update counter.
             step: uint32, gradient steps in this update so far.
-            metrics: of the loss on this minibatch, of which `kl` and `approx_kl` are read.
+            metrics: metrics of the loss on this minibatch; `kl` and `approx_kl` are read.
         """
         if self.adapts is None:
             inner, lr, kl_sum, following = state.kept, self.rate(clock, step), (), None
         else:
             inner = state.kept.inner
             lr, following, kl_sum = kl_adapted_lrs(self.adapts, state.kept.lr, state.kl_sum, step, metrics["kl"])
-        with jax.numpy_dtype_promotion("standard"):  # optax relies on it
+        with jax.numpy_dtype_promotion("standard"):  # optax relies on dtype promotion
             direction, after = cast(tuple[Groups, PyTree], self.transformation.update(gradient, inner, params))
         rates = {group: -lr * self.multipliers[group] if group in self.multipliers else -lr for group in direction}
         updates = {group: jax.tree.map(lambda d, rate=rates[group]: rate * d, tree) for group, tree in direction.items()}
@@ -132,16 +131,16 @@ class Optimizer(NamedTuple):
         return updates, UpdateState(kept, kl_sum, stopped)
 
     def lr(self, kept: PyTree, clock: Clock) -> Scalar:
-        """Return the learning rate of an update's first step; one that follows the KL divergence as it is now. Float32."""
+        """Return the learning rate of an update's first step, float32; for a KL-adaptive rate, the current value."""
         return self.rate(clock, jnp.uint32(0)) if self.adapts is None else kept.lr
 
     def report(self, state: UpdateState) -> dict[str, jax.Array]:
-        """Return the metrics of the last step."""
+        """Return the metrics of the last step: `stopped`, if there is an early stop."""
         return {} if self.target_kl is None else {"stopped": state.stopped.astype(jnp.float32)}
 
 
 def base_optimizer(cfg: OnPolicyConfig, transformation: optax.GradientTransformation | None = None) -> Optimizer:
-    """Return the optimizer that a config names, or a custom transformation in its place, without a learning rate."""
+    """Return the config's optimizer, or a custom transformation in its place, without a learning rate."""
     if transformation is not None:
         return Optimizer(transformation, elementwise=False)
     adam = optax.scale_by_adam(eps=cfg.adam_eps)  # Kingma & Ba 2015, arXiv:1412.6980
@@ -152,17 +151,17 @@ def base_optimizer(cfg: OnPolicyConfig, transformation: optax.GradientTransforma
 
 
 def _weights(params: PyTree) -> PyTree:
-    """Mark the arrays that decay: matrices, and neither biases nor standard deviations."""
+    """Mark the arrays with weight decay: matrices, but neither biases nor standard deviations."""
     named = lambda path: jax.tree_util.keystr(path[-1:], simple=True)
     return jax.tree_util.tree_map_with_path(lambda path, x: x.ndim > 1 and not named(path).endswith("bias"), params)
 
 
 def phase_optimizer(cfg: OnPolicyConfig, optimizer: Optimizer, schedule: Callable | None, epochs: int) -> Optimizer:
-    """Return the optimizer of a phase: with the learning rate and the early stop of a config.
+    """Return the optimizer of a phase, with the learning rate and the early stop of a config.
 
     Args:
-        cfg: its `lr_schedule`, `critic_lr_scale`, `target_kl` and what belongs to them.
-        optimizer: without a learning rate.
+        cfg: `lr_schedule`, `critic_lr_scale`, `target_kl` and related fields are read.
+        optimizer: an optimizer without a learning rate.
         schedule: `(gradient steps so far, int32) -> learning rate`, in place of the config's; or None.
         epochs: passes over the batch in each update.
     """
@@ -176,13 +175,13 @@ def phase_optimizer(cfg: OnPolicyConfig, optimizer: Optimizer, schedule: Callabl
 
 
 def lr_multipliers(cfg: OnPolicyConfig) -> dict[str, Scalar]:
-    """Return the factors of the learning rate, by group, where they may differ from 1."""
+    """Return the factors of the learning rate, by group. Groups whose factor is surely 1 are absent."""
     scales = {"value": cfg.critic_lr_scale} | ({} if cfg.rnd is None else {"predictor": cfg.rnd.lr_scale})
     return {group: scale for group, scale in scales.items() if may_hold(scale, lambda x: x != 1)}
 
 
 def without_kl_control(cfg: OnPolicyConfig) -> OnPolicyConfig:
-    """Return the config of a phase that does not see how far the policy moves: no rate follows that, and no stop."""
+    """Return the config without KL-adaptive learning rate and early stop, for phases that do not measure the KL divergence."""
     return cfg.replace(
         lr_schedule="constant" if cfg.lr_schedule == "kl_adaptive" else cfg.lr_schedule, target_kl=np.float32(np.inf)
     )
@@ -192,10 +191,10 @@ def without_kl_control(cfg: OnPolicyConfig) -> OnPolicyConfig:
 
 
 def learning_rates(cfg: OnPolicyConfig, schedule: Callable | None, steps: int) -> Rate:
-    """Return the learning rate of each step, by a schedule in gradient steps or by the config.
+    """Return the learning rate as a function of the step, from a schedule in gradient steps or from the config.
 
     Args:
-        cfg: its `lr_schedule`; with `kl_adaptive` there is nothing to be read.
+        cfg: `lr_schedule` and related fields are read. With `kl_adaptive` the function must not be called.
         schedule: `(gradient steps so far, int32) -> learning rate`, in place of the config's; or None.
         steps: gradient steps in each update.
     """
@@ -214,7 +213,7 @@ def learning_rates(cfg: OnPolicyConfig, schedule: Callable | None, steps: int) -
 
 
 def learning_rate(clock: Clock, num_updates: int, lr: Scalar, lr_final: Scalar, schedule: str) -> Scalar:
-    """Return the learning rate of the next update, constant within it. Float32 scalar.
+    """Return the learning rate of the next update, constant within the update. Float32 scalar.
 
     constant  lr
     linear    lr + (lr_final - lr) * i / n    at update i = 0 .. n - 1
@@ -223,17 +222,17 @@ def learning_rate(clock: Clock, num_updates: int, lr: Scalar, lr_final: Scalar, 
 
 
 def polynomial_lr(share: jax.Array, lr: Scalar, lr_final: Scalar, power: Scalar) -> jax.Array:
-    """Return `(lr - lr_final) * (1 - share)**power + lr_final`, and `lr_final` from a share of 1 on."""
+    """Return `(lr - lr_final) * (1 - share)**power + lr_final`, or `lr_final` if `share >= 1`."""
     return (lr - lr_final) * (1 - jnp.minimum(share, 1)) ** power + lr_final
 
 
 def kl_adapted_lrs(
     cfg: OnPolicyConfig, lr: jax.Array, kl_sum: Any, step: jax.Array, kl: jax.Array
 ) -> tuple[jax.Array, jax.Array, Any]:
-    """Return the learning rate of a step, the rate after it, and the sum of divergences in this epoch; see `kl_adapted_lr`.
+    """Return the learning rate of a step, the next learning rate, and the sum of divergences in this epoch; see `kl_adapted_lr`.
 
-    The first minibatch of an update comes before its first step. Where the data are of the policy that it starts from, that
-    minibatch's divergence is rounding, and decides nothing.
+    The first minibatch of an update comes before its first step. On on-policy data, that minibatch's divergence is rounding alone
+    and does not change the rate.
     """
     if cfg.lr_kl_every == "minibatch":
         adapted = kl_adapted_lr(cfg, lr, kl)
@@ -246,9 +245,9 @@ def kl_adapted_lrs(
 
 
 def kl_adapted_lr(cfg: OnPolicyConfig, lr: jax.Array, kl: jax.Array) -> jax.Array:
-    """Return the learning rate after a KL divergence: lowered if that is too large, raised if too small, within bounds.
+    """Return the learning rate after a divergence `kl`: lowered if `kl` is too large, raised if too small, within bounds.
 
-    The rule of rsl_rl, UniLab and skrl; in the first two, where single minibatches decide, one that is not positive is ignored.
+    This is the rule of rsl_rl, UniLab and skrl. rsl_rl and UniLab decide per minibatch, and do not raise the rate if `kl <= 0`.
     """
     lower, higher = jnp.maximum(lr / cfg.lr_kl_factor, cfg.lr_min), jnp.minimum(lr * cfg.lr_kl_factor, cfg.lr_max)
     too_far, too_near = kl > cfg.desired_kl * cfg.lr_kl_tolerance, kl < cfg.desired_kl / cfg.lr_kl_tolerance
@@ -258,9 +257,9 @@ def kl_adapted_lr(cfg: OnPolicyConfig, lr: jax.Array, kl: jax.Array) -> jax.Arra
 
 
 def clip_scale(norm: jax.Array, max_norm: Scalar) -> jax.Array:
-    """Return the factor that brings a gradient of this norm to `max_norm` at most: `min(1, max_norm / norm)`.
+    """Return the factor that clips a gradient of this norm to `max_norm`: `min(1, max_norm / norm)`.
 
-    Infinity disables it. Unlike optax's clipping it makes no NaN of a gradient of 0, so that `jax.debug_nans` stays usable.
+    Infinity disables the clip. Unlike with optax's clipping, a gradient of 0 gives no NaN, so that `jax.debug_nans` stays usable.
     """
     return jnp.minimum(1, max_norm / jnp.maximum(norm, 1e-12))
 
@@ -269,14 +268,14 @@ def clip_scale(norm: jax.Array, max_norm: Scalar) -> jax.Array:
 
 
 class Vectors(NamedTuple):
-    """The parameter groups that a phase moves, as one vector each, or all as one.
+    """The flat storage of the parameter groups that a phase trains: one vector per group, or one vector for all groups.
 
-    One vector each saves 5 % of a gradient step of two 64-64 networks on 128 samples, on a CPU. Small groups that are treated
-    alike are one vector, which takes two more kernels from each gradient step on a GPU; with the 79,000 numbers of a GRU it takes
-    a fifth longer on a CPU.
+    One vector per group saves 5 % of a gradient step of two 64-64 networks on 128 samples, on a CPU. Small groups that are
+    treated alike share one vector, which saves two more kernels per gradient step on a GPU. With the 79,000 parameters of a GRU,
+    a shared vector takes a fifth longer on a CPU.
 
-    restore: by group, from its vector to its parameters.
-    ends: where the groups end in one vector for all; None for a vector each.
+    restore: by group, the function from its vector to its parameters.
+    ends: the split points between groups in the shared vector; None for one vector per group.
     as_trees: the optimizer sees the groups' parameters in their own shapes.
     """
 
@@ -294,32 +293,32 @@ class Vectors(NamedTuple):
         return {group: restore(vectors[group]) for group, restore in self.restore.items()}
 
     def join(self, by_group: Groups) -> Groups:
-        """Return the vectors of one vector for each group."""
+        """Join one vector per group into the stored form."""
         return by_group if self.ends is None else {ALL: jnp.concatenate([by_group[group] for group in self.restore])}
 
     def split(self, vectors: Groups) -> Groups:
-        """Return one vector for each group."""
+        """Split the stored form into one vector per group."""
         return vectors if self.ends is None else dict(zip(self.restore, jnp.split(vectors[ALL], self.ends), strict=True))
 
     def join_state(self, opt_state: PyTree) -> PyTree:
-        """Return an optimizer state with every dict of groups joined."""
+        """Join every dict of groups in an optimizer state."""
         return opt_state if self.ends is None else _replace_dicts(opt_state, self.restore.keys(), self.join)
 
     def split_state(self, opt_state: PyTree) -> PyTree:
-        """Return an optimizer state with a vector for each group."""
+        """Split every shared vector in an optimizer state."""
         return opt_state if self.ends is None else _replace_dicts(opt_state, {ALL}, self.split)
 
     def show(self, vectors: Groups) -> Groups:
-        """Return vectors as the optimizer sees them."""
+        """Convert vectors to the form that the optimizer sees."""
         return self.unflatten(vectors) if self.as_trees else vectors
 
     def hide(self, shown: Groups) -> Groups:
-        """Return what the optimizer gives as vectors."""
+        """Convert the optimizer's output to vectors."""
         return self.flatten(shown) if self.as_trees else shown
 
 
 def vectors_of(groups: Groups, optimizer: Optimizer) -> Vectors:
-    """Return how an optimizer's phase keeps these groups of parameters."""
+    """Return the flat storage of these parameter groups, for a phase with this optimizer."""
     sizes = [sum(x.size for x in jax.tree.leaves(tree)) for tree in groups.values()]
     joined = optimizer.is_uniform and sum(sizes) <= SMALL
     restore = {group: ravel_pytree(tree)[1] for group, tree in groups.items()}
@@ -327,6 +326,6 @@ def vectors_of(groups: Groups, optimizer: Optimizer) -> Vectors:
 
 
 def _replace_dicts(tree: PyTree, keys: object, function: Callable[[Groups], Groups]) -> PyTree:
-    """Apply a function to the dicts of a tree that have these keys."""
+    """Apply a function to all dicts of a tree that have exactly these keys."""
     fits = lambda x: isinstance(x, dict) and x.keys() == keys
     return jax.tree.map(lambda x: function(x) if fits(x) else x, tree, is_leaf=fits)

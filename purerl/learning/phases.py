@@ -23,23 +23,23 @@ Loss = Callable[[Groups, Sequences], tuple[jax.Array, dict[str, jax.Array]]]
 
 
 class Phase(NamedTuple):
-    """One way of moving parameters: a loss, what it moves, how often.
+    """A phase of training: a loss, the parameter groups to train, and a schedule.
 
     name: prefix of the names of its random keys.
     loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`.
-    optimizer: from its gradients to updates.
-    groups: the names of the parameter groups that move; None for all.
+    optimizer: maps gradients to updates.
+    groups: names of the trained parameter groups; None for all.
     epochs, minibatches: passes over the batch, and gradient steps in each pass.
-    accumulate: equal parts of a minibatch, one after the other, whose mean gradient makes the step.
-    max_grad_norm: of all groups together, or of each if `joint` is False; inf disables.
-    block: sequences in a row that stay together in one minibatch. With single steps, B of them are one time step of all
-      environments.
-    every: run it in every k-th update only.
-    start: updates before the first.
-    prefix: of the names of its gradient norms.
-    precompute: `(steps [L, M, n]) -> {name: [M, ...]}`, what the loss needs to know of each of the M minibatches from all
-      devices, computed once an epoch, so that gradient steps need not exchange it. None if there is nothing.
-    frozen: groups that do not move, where `groups` is None.
+    accumulate: number of equal parts of a minibatch, processed one after the other; the step uses their mean gradient.
+    max_grad_norm: gradient norm limit, for all groups together, or for each group if `joint` is False; inf disables it.
+    block: number of contiguous sequences that stay together in one minibatch. With single steps, B of them are one time step of
+      all environments.
+    every: the phase runs in every k-th update only.
+    start: number of updates before the first run.
+    prefix: prefix of the names of its gradient norms.
+    precompute: `(steps [L, M, n]) -> {name: [M, ...]}`, statistics over all devices of each of the M minibatches, for the loss.
+      They are computed once per epoch, so that gradient steps need not exchange them. None for no statistics.
+    frozen: groups that are not trained, if `groups` is None.
     """
 
     name: str
@@ -65,12 +65,12 @@ def make_phase(
     """Return a phase that learns from one rollout, as configured.
 
     Args:
-        learner: its config and parts.
-        name: of the phase.
+        learner: config and parts.
+        name: name of the phase.
         loss: see `Phase`.
         epochs: passes over the batch.
-        follows_kl: the loss has the metrics `approx_kl` and `kl`, which an adaptive learning rate and an early stop read.
-        **options: of `Phase`, in place of the config's.
+        follows_kl: the loss has the metrics `approx_kl` and `kl`, which a KL-adaptive learning rate and an early stop read.
+        **options: fields of `Phase`, in place of the config's values.
     """
     cfg, _, parts = learner
     rated = cfg if follows_kl else without_kl_control(cfg)
@@ -90,7 +90,7 @@ def make_phase(
 
 
 def sequence_length(cfg: OnPolicyConfig, network: Network) -> int:
-    """Return L, the steps of a training sequence: 1 for minibatches of single steps, T for whole environments."""
+    """Return L, the steps of a training sequence: T for `env` minibatches, else `training_length` if recurrent, else 1."""
     sequence = cfg.training_length if network.is_recurrent else 1
     return cfg.num_steps if cfg.minibatches == "env" else sequence
 
@@ -100,20 +100,20 @@ def _advantage_moments(steps: Sample) -> dict[str, tuple[jax.Array, jax.Array]]:
 
 
 def run_phases(phases: list[Phase], state: TrainState, batch: Sequences, metrics: Metrics) -> tuple[TrainState, Metrics]:
-    """Run all phases of an update, one after the other; return the state after them, and the metrics with theirs.
+    """Run all phases of an update in order; return the new state, and the metrics with those of the phases.
 
     Args:
-        phases: the policy's phase is the last; `lr` and `stopped` are its metrics.
-        state: before.
-        batch: of the update.
-        metrics: of the update so far.
+        phases: the phases; the policy's phase is last and gives the metrics `lr` and `stopped`.
+        state: the state before the phases.
+        batch: the batch of the update.
+        metrics: metrics of the update so far.
     """
     metrics, key, batch = reduce_before(metrics, state.key, batch)
     params, opt_state, found = state.params, dict(state.opt_state), {}
     for phase in phases:
         params, opt_state[phase.name], phase_metrics = run_phase(phase, state.clock, key, params, opt_state[phase.name], batch)
         found |= phase_metrics
-    stopped = Mean(jnp.float32(0), found["loss"].count)  # where nothing stops a phase
+    stopped = Mean(jnp.float32(0), found["loss"].count)  # default for phases without an early stop
     last = phases[-1]
     lr = mean_of(jnp.float32(last.optimizer.lr(opt_state[last.name], state.clock)))
     return state.replace(params=params, opt_state=opt_state, key=key), metrics | {"stopped": stopped, **found, "lr": lr}
@@ -122,26 +122,26 @@ def run_phases(phases: list[Phase], state: TrainState, batch: Sequences, metrics
 def run_phase(
     phase: Phase, clock: Clock, key: jax.Array, params: Groups, opt_state: PyTree, batch: Sequences
 ) -> tuple[Groups, PyTree, dict[str, Mean]]:
-    """Minimise a phase's loss over a batch, if the phase is due.
+    """Minimise a phase's loss over a batch, if the phase is scheduled for this update.
 
     Each epoch visits every sequence once, in a new random order. A gradient step is
 
         params[group] += optimizer(clip(gradient))[group]
 
-    where `clip` brings the norm of all groups together, or of each, to `max_grad_norm` at most. On several devices each has an
-    equal share of every minibatch, and the gradient, with the loss's metrics, is the mean of theirs.
+    where `clip` limits the norm of all groups together, or of each group, to `max_grad_norm`. With several devices, each device
+    has an equal share of every minibatch; gradients and loss metrics are averaged over devices.
 
     Args:
-        phase: the loss, the groups it moves and how, epochs, minibatches, and how often.
-        clock: finished updates; must not be batched by `vmap`, or the phase would run in every update.
-        key: root key; the names of the phase's keys begin with its own name.
-        params: all groups; the loss sees all and moves those of the phase.
-        opt_state: of the phase.
-        batch: `[L, N]`; of several devices this one's.
+        phase: loss, trained groups, optimizer, epochs, minibatches and schedule.
+        clock: the update counter; must not be batched by `vmap`, or the phase would run in every update.
+        key: root key; the names of the phase's keys begin with the phase's name.
+        params: all groups; the loss reads all groups, the phase trains its own.
+        opt_state: optimizer state of the phase.
+        batch: `[L, N]`; with several devices, this device's share.
 
     Returns:
-        Parameters, optimizer state, and the loss's metrics with `grad_norm` (before clipping, joint and per group),
-        averaged over all gradient steps; counted 0 times if the phase was not due.
+        Parameters, optimizer state, and metrics: those of the loss and `grad_norm` (before clipping, joint and per group),
+        averaged over all gradient steps. If the phase did not run, the metrics have a count of 0.
     """
     return if_due(phase, clock, lambda: run_epochs(phase, clock, key, params, opt_state, batch), (params, opt_state))
 
@@ -187,7 +187,7 @@ def run_epochs(
 
 
 def minibatch_rows(phase: Phase, key: jax.Array, num_sequences: int) -> jax.Array:
-    """Return the sequences of each minibatch of an epoch in a random order: `[minibatches, n]` int32. The key is consumed."""
+    """Return the sequences of each minibatch of an epoch in random order: `[minibatches, n]` int32. The key is consumed."""
     order = permutation(key, num_sequences // phase.block)
     if phase.block > 1:
         order = order[:, None] * phase.block + jnp.arange(phase.block, dtype=order.dtype)[None]
@@ -195,15 +195,15 @@ def minibatch_rows(phase: Phase, key: jax.Array, num_sequences: int) -> jax.Arra
 
 
 def minibatch_gradient(phase: Phase, as_params: Callable[[Groups], Groups], batch: Sequences) -> Callable:
-    """Return `(vectors, rows [n], known) -> (gradient, metrics)` of a phase's loss, over some sequences of a batch.
+    """Return `(vectors, rows [n], known) -> (gradient, metrics)` of a phase's loss on the sequences `rows` of a batch.
 
     Args:
-        phase: the loss, and into how many parts a minibatch is cut.
-        as_params: from the vectors that move to all parameters.
+        phase: `loss` and `accumulate` are read.
+        as_params: maps the vectors of the trained groups to all parameters.
         batch: `[L, N]`.
     """
     L, N = jax.tree.leaves(batch.steps)[0].shape[:2]
-    # Single steps are gathered a tenth faster from one array of words; longer sequences need no copy.
+    # One packed array makes gathering single steps a tenth faster; longer sequences are not packed, to save the copy.
     packed = pack(batch.steps, (1, N) if L == 1 else None)
 
     def gradient_of(flat, rows, known):
@@ -220,7 +220,7 @@ def minibatch_gradient(phase: Phase, as_params: Callable[[Groups], Groups], batc
 
 
 def clip_gradient(phase: Phase, vectors: Vectors, gradient: Groups) -> tuple[Groups, dict[str, jax.Array]]:
-    """Return a gradient whose norm, jointly or per group, is at most `max_grad_norm`; and the norms before that, as metrics."""
+    """Clip a gradient to `max_grad_norm`, jointly or per group; return the result, and the norms before clipping as metrics."""
     by_group = vectors.split(gradient)
     norms = {group: jnp.sqrt(jnp.sum(jnp.square(g))) for group, g in by_group.items()}
     norm = jnp.sqrt(sum(jnp.square(n) for n in norms.values()))
@@ -234,12 +234,12 @@ def clip_gradient(phase: Phase, vectors: Vectors, gradient: Groups) -> tuple[Gro
 
 
 def moving_groups(phase: Phase, params: Groups) -> Groups:
-    """Return the groups of parameters that a phase moves."""
+    """Return the parameter groups that a phase trains."""
     return {group: params[group] for group in phase.groups or params if group not in phase.frozen}
 
 
 def init_phase(phase: Phase, params: Groups) -> PyTree:
-    """Return the optimizer state that a phase starts from."""
+    """Return the initial optimizer state of a phase."""
     moving = moving_groups(phase, params)
     vectors = {group: ravel_pytree(tree)[0] for group, tree in moving.items()}
     return phase.optimizer.init(vectors if phase.optimizer.elementwise else moving)

@@ -1,4 +1,4 @@
-"""A ring buffer of rollouts, and the outputs of other parameters on what it holds."""
+"""A ring buffer of rollouts, and network outputs recomputed on stored rollouts."""
 
 import functools
 from typing import Any
@@ -13,15 +13,15 @@ from purerl.core.platform import where_any
 from purerl.core.types import Actor, Network, Outputs, PyTree, Rollout
 from purerl.learning.batch import sequences
 
-EMPTY = 2**30  # uses of a place in the ring that no rollout was written to
+EMPTY = 2**30  # `uses` of an empty slot
 
 
 class RingBatch(struct.PyTreeNode):
-    """Rollouts side by side, as one of more columns.
+    """One or more rollouts, concatenated along the environment axis.
 
     rollout: leaves `[T, B, ...]`.
     final_obs: `[C, B, ...]`, the observations before the resets that time limits caused; see `purerl.acting.bootstrap`.
-    last_obs, last_first: `[B, ...]`, what would have been acted on next.
+    last_obs, last_first: `[B, ...]`, the observation after the last step, and its episode-start flag.
     """
 
     rollout: Rollout
@@ -31,12 +31,12 @@ class RingBatch(struct.PyTreeNode):
 
 
 class Ring(struct.PyTreeNode):
-    """The last R rollouts, each in the place of the one R updates before it.
+    """The last R rollouts, one per slot. A new rollout overwrites the oldest.
 
-    batch: `[T, R, B, ...]` and `[R, B, ...]`, an axis more than a `RingBatch` of one rollout has.
-    age: `[R]` int32, updates since a rollout was collected.
-    uses: `[R]` int32, updates that have learnt from it.
-    lag: `[R]` int32, updates between the parameters that acted and the newest ones, when it was collected.
+    batch: `[T, R, B, ...]` and `[R, B, ...]`: the arrays of a `RingBatch` with an additional slot axis.
+    age: `[R]` int32, updates since the rollout was collected.
+    uses: `[R]` int32, updates that have learnt from the rollout.
+    lag: `[R]` int32, updates by which the acting parameters were behind the newest ones, at collection.
     """
 
     batch: RingBatch
@@ -46,7 +46,7 @@ class Ring(struct.PyTreeNode):
 
 
 def ring_batch(rollout: Rollout, after: Actor, count: int, keep_next_obs: bool = False) -> RingBatch:
-    """Return a rollout with the next observation; keep `count` observations before resets, or all of `next_obs`."""
+    """Return a rollout as a `RingBatch`, with `count` observations before resets, and `next_obs` if `keep_next_obs`."""
     steps = rollout.steps
     final_obs = final_obs_of(steps.next_obs, steps.truncated, count)
     rollout = rollout if keep_next_obs else rollout.replace(steps=steps.replace(next_obs=()))
@@ -54,14 +54,14 @@ def ring_batch(rollout: Rollout, after: Actor, count: int, keep_next_obs: bool =
 
 
 def empty_ring(one: RingBatch, size: int) -> Ring:
-    """Return an empty ring for rollouts of these shapes."""
+    """Return an empty ring of `size` rollouts with the shapes of `one`."""
     wide = lambda axis: lambda x: jnp.zeros((*x.shape[:axis], size, *x.shape[axis:]), x.dtype)
     zeros = lambda: jnp.zeros(size, jnp.int32)
     return Ring(_by_place(wide, one), age=zeros(), uses=jnp.full(size, EMPTY, jnp.int32), lag=zeros())
 
 
 def ring_push(ring: Ring, clock: Clock, one: RingBatch, lag: jax.Array) -> Ring:
-    """Push the rollout of an update."""
+    """Store the rollout of an update in the slot of the oldest."""
     slot = (clock % ring.age.size).astype(jnp.int32)
     write = lambda axis: lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, slot, axis)
     return Ring(
@@ -73,10 +73,10 @@ def ring_push(ring: Ring, clock: Clock, one: RingBatch, lag: jax.Array) -> Ring:
 
 
 def ring_select(ring: Ring, max_uses: int, order: str, key: jax.Array, learns: jax.Array) -> tuple[Ring, jax.Array]:
-    """Select the rollouts to learn from, the newest first, and count their use if `learns`; return the ring and places `[R]`.
+    """Select R rollouts to learn from, the newest first; return the ring and slots `[R]`. Uses are counted if `learns`.
 
-    Those used less than `max_uses` times can be: in the order of their age, again and again until there are R (`newest`), or each
-    but the first drawn from all of them (`random`).
+    Rollouts with fewer than `max_uses` uses are candidates. With order `newest`, candidates are taken by age, repeated until
+    there are R. With `random`, all but the first are drawn from the candidates, with replacement.
     """
     size = ring.age.size
     usable = ring.uses < max_uses
@@ -91,27 +91,27 @@ def ring_select(ring: Ring, max_uses: int, order: str, key: jax.Array, learns: j
 
 
 def ring_drop_newest(ring: Ring, clock: Clock, before: Ring) -> Ring:
-    """Drop the rollout of the update of this clock; the others are older by an update."""
+    """Drop the rollout of this update; the ages of the other rollouts still advance."""
     slot = (clock % ring.age.size).astype(jnp.int32)
     return ring.replace(batch=before.batch, uses=before.uses.at[slot].set(EMPTY))
 
 
 def ring_take(ring: Ring, places: jax.Array) -> RingBatch:
-    """Take the rollouts in these places, side by side."""
+    """Return the rollouts in these slots, concatenated along the environment axis."""
     taken = lambda x, axis: x if ring.age.size == 1 else jnp.take(x, places, axis)
     joined = lambda axis: lambda x: taken(x, axis).reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
     return _by_place(joined, ring.batch)
 
 
 def _by_place(function: Any, batch: RingBatch, *others: RingBatch) -> RingBatch:
-    """Apply `function(axis)` to every leaf of the ring, where `axis` is that of the places."""
+    """Apply `function(axis)` to every leaf of the ring, where `axis` is the slot axis."""
     alike = lambda name, axis: jax.tree.map(function(axis), *(getattr(x, name) for x in (batch, *others)))
     axes = {"rollout": 1, "final_obs": 1, "last_obs": 0, "last_first": 0}
     return RingBatch(**{name: alike(name, axis) for name, axis in axes.items()})
 
 
 def recompute_policy(network: Network, params: PyTree, data: RingBatch, length: int) -> Any:
-    """Compute the policy on rollouts of the ring, `[T, B]`, as in `recompute_outputs`."""
+    """Recompute the policy on rollouts of the ring, `[T, B]`, as in `recompute_outputs`."""
     if not jax.tree.leaves(data.rollout.carry):
         return network.apply(params, (), data.rollout.steps.obs, data.rollout.steps.first)[0].policy
     cut = sequences(data.rollout.steps, data.rollout.carry, length)
@@ -128,10 +128,10 @@ def _joined(tree: PyTree, shape: tuple[int, ...]) -> PyTree:
 def recompute_outputs(
     network: Network, params: PyTree, data: RingBatch, length: int, episodic: tuple[bool, ...] = ()
 ) -> tuple[Outputs, jax.Array]:
-    """Compute a network's outputs on rollouts of the ring, `[T, B, ...]`, and the value that follows each step.
+    """Recompute a network's outputs on rollouts of the ring, `[T, B, ...]`, and the value that follows each step.
 
-    A memory starts from the one stored before each sequence of `length` steps and is unrolled with these parameters, as in
-    training. The observation before a reset is valued with the memory of that moment. `episodic`: as for `next_values`.
+    The stored hidden state before each sequence of `length` steps is unrolled with these parameters, as in training. The
+    observation before a reset is evaluated with the hidden state of that step. `episodic`: as for `next_values`.
     """
     steps, forward = data.rollout.steps, functools.partial(one_step, network)
     if not jax.tree.leaves(data.rollout.carry):

@@ -20,9 +20,9 @@ class RewardStage(NamedTuple):
     """The reward stage as pure functions.
 
     init: `(key, obs [B, ...]) -> (parameter groups, entries of TrainState.extra)`.
-    process: `(state, rollout) -> (state, rollout, metrics)`, once for each rollout: shaping, statistics, intrinsic rewards.
-    prepare: `(state, steps) -> steps`, each time that steps are learnt from: scaling, and what the intrinsic loss reads.
-    losses: `(state) -> extra losses`, that loss, if there is one.
+    process: `(state, rollout) -> (state, rollout, metrics)`, once per rollout: shaping, statistics, intrinsic rewards.
+    prepare: `(state, steps) -> steps`, each time the steps are learnt from: scaling, and the inputs of the intrinsic loss.
+    losses: `(state) -> extra losses`: the intrinsic loss, if there is one.
     """
 
     init: Callable
@@ -31,7 +31,7 @@ class RewardStage(NamedTuple):
     losses: Callable
 
     def __call__(self, state: TrainState, rollout: Rollout) -> tuple[TrainState, Rollout, dict[str, Any]]:
-        """Process a rollout, and prepare its steps to be learnt from at once."""
+        """Process a rollout, and prepare its steps for learning."""
         state, rollout, metrics = self.process(state, rollout)
         return state, rollout.replace(steps=self.prepare(state, rollout.steps)), metrics
 
@@ -40,9 +40,9 @@ def reward_stage(cfg: OnPolicyConfig, shaper: Shaper | None = None, intrinsic: I
     """Return the reward stage of a config.
 
     Args:
-        cfg: its `normalize_reward` and `reward_clip`.
+        cfg: `normalize_reward` and `reward_clip` are read.
         shaper: `(reward [T, B], environment steps before each row [T, 1]) -> reward [T, B]`, or None.
-        intrinsic: a second stream of rewards, or None.
+        intrinsic: a second reward stream, or None.
     """
 
     def init(key: jax.Array, obs: PyTree) -> tuple[dict[str, PyTree], dict[str, PyTree]]:

@@ -1,4 +1,4 @@
-"""The beginning of a run and the end of an update, shared by all algorithms."""
+"""The initial state and the end of an update, shared by all algorithms."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -22,9 +22,9 @@ class Algorithm(NamedTuple):
 
     init: `(key) -> TrainState`.
     update: `(TrainState) -> (TrainState, metrics)`.
-    phases: what an update learns, in this order.
-    restart: `(TrainState) -> TrainState`, with all that follows from parameters and statistics which were put into it.
-    skipped: `(before, after) -> extra`, what `extra` becomes when `nonfinite="freeze"` throws an update away.
+    phases: the phases of an update, in order.
+    restart: `(TrainState) -> TrainState`, recomputes derived parts after parameters and statistics were replaced.
+    skipped: `(before, after) -> extra`, the auxiliary state after an update that `nonfinite="freeze"` skips.
 
     Example:
         >>> from purerl.algorithms.ppo import ppo
@@ -45,7 +45,7 @@ class Algorithm(NamedTuple):
 
 
 def initial_state(learner: Learner[OnPolicyConfig], env: Environment, phases: list[Phase], key: jax.Array) -> TrainState:
-    """Return the state before the first update: environments at a first step, initial parameters and optimizer states."""
+    """Return the state before the first update: environments at an episode start, initial parameters and optimizer states."""
     cfg, network, parts = learner
     actor = reset_actor(env, network, cfg.num_envs, key)
     params = network.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
@@ -67,12 +67,12 @@ def finish_update(
     """Adapt the KL penalty, merge running statistics, count the update and measure.
 
     Args:
-        learner: of this update.
-        state: after learning.
-        rollout: the newest, whose observations the statistics have not seen.
-        advantages: of that rollout.
-        batch: what was learnt from.
-        metrics: of this update so far.
+        learner: the learner of this update.
+        state: the state after learning.
+        rollout: the newest rollout, whose observations are not yet in the statistics.
+        advantages: advantages of that rollout.
+        batch: the batch that was learnt from.
+        metrics: metrics of this update so far.
         after_learning: `(state, rollout, advantages) -> (state, metrics)`, called with the new statistics, before the update is
           counted; or None.
     """

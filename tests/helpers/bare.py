@@ -1,15 +1,15 @@
-"""Python where only what the README says an exported policy needs is installed."""
+"""Python where nothing is installed but what an exported policy needs by `notebooks/reference.md`."""
 
 import importlib.metadata
 import pathlib
 import re
 
-README = pathlib.Path(__file__).parent.parent.parent / "README.md"
+REFERENCE = pathlib.Path(__file__).parent.parent.parent / "notebooks" / "reference.md"
 
 
 def bare_python(fresh_python, code, folder):
-    """Return the output of code where nothing can be imported but the README's packages and what they require."""
-    (says,) = re.findall(r"purerl export .*# needs (.*) alone to run", README.read_text())
+    """Return the output of code where nothing can be imported but the reference's packages and what they require."""
+    (says,) = re.findall(r"purerl export .*# needs (.*) alone to run", REFERENCE.read_text())
     site = folder / "site"
     site.mkdir()
     for name in required(*says.split(" and ")):

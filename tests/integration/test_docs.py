@@ -1,4 +1,4 @@
-"""What a user reads is true: the examples of docstrings and README run, and every public name has one."""
+"""Examples of docstrings, README and reference run, and every public name has one."""
 
 import doctest
 import pathlib
@@ -18,6 +18,7 @@ from purerl.cli import main
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text()
+REFERENCE = (ROOT / "notebooks" / "reference.md").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +76,9 @@ def test_the_readmes_python_runs(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")
 @pytest.mark.slow
 @pytest.mark.as_users
-def test_the_readmes_commands_run(tmp_path, monkeypatch, capsys):
+def test_the_commands_of_the_reference_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    commands = re.findall(r"^    purerl (.*?)(?: +#.*)?$", README, re.MULTILINE)
+    commands = re.findall(r"^    purerl (.*?)(?: +#.*)?$", REFERENCE, re.MULTILINE)
     assert len(commands) == 9
     for command in commands:
         words = shlex.split(command.replace("tune ppo --env Acrobot-v1", "tune ppo --env CartPole-v1"))  # whose episodes end soon
@@ -90,7 +91,18 @@ def test_the_readmes_commands_run(tmp_path, monkeypatch, capsys):
     assert {path.name for path in tmp_path.iterdir()} == made
 
 
-def test_the_readme_is_short_and_its_links_lead_somewhere():
-    assert len(README.splitlines()) <= 230
-    for target in re.findall(r"\]\(((?!http)[^)]+)\)", README) + re.findall(r"`((?:notebooks|purerl)/[^` ]*)`", README):
+def test_the_readme_is_short():
+    assert len(README.splitlines()) < 150
+    assert len(README.split()) < 1300
+
+
+@pytest.mark.parametrize("page", ["README.md", "notebooks/README.md", "notebooks/reference.md", ".github/CONTRIBUTING.md"])
+def test_links_lead_somewhere(page):
+    text = (ROOT / page).read_text()
+    for target, section in re.findall(r"\]\(((?!http)[^)#]+)(?:#([^)]+))?\)", text):
+        file = (ROOT / page).parent / target
+        assert file.exists(), target
+        headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE) if section else []
+        assert not section or section in [heading.lower().replace(" ", "-") for heading in headings]
+    for target in re.findall(r"`((?:notebooks|purerl)/[^` ]*)`", text):
         assert (ROOT / target).exists(), target

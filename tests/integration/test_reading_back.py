@@ -277,7 +277,11 @@ def test_what_cannot_move_the_parameters_is_refused():
     broken = optax.GradientTransformation(lambda params: (), raises)
     flat = optax.GradientTransformation(lambda params: (), lambda g, s, p=None: (jax.tree.map(jnp.sum, g), s))
     tiny()  # imports the suite
-    for optimizer, says in ((broken, "only matrices of tungsten"), (flat, "must have the shapes"), (optax.contrib.scale_by_muon(), "")):
+    for optimizer, says in (
+        (broken, "only matrices of tungsten"),
+        (flat, "must have the shapes"),
+        (optax.contrib.scale_by_muon(), ""),
+    ):
         before = compiles()
         with pytest.raises(purerl.ConfigError, match=f"optimizer.*cannot update these parameters: .*{says}"):
             tiny(optimizer=optimizer)
