@@ -1,7 +1,7 @@
 """purerl: PPO-family training as one pure JAX function."""
 
 from purerl.config.algorithms import APPOConfig, DAACConfig, PPGConfig, PPOConfig
-from purerl.config.base import RNDConfig
+from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import configclass, leaf, static
 from purerl.config.presets import preset
 from purerl.config.value_checks import validate

@@ -20,7 +20,8 @@ from purerl.checks.check_arguments import (
 from purerl.checks.check_environment import check_devices, check_spaces, check_state_size
 from purerl.checks.check_network import check_network
 from purerl.config.algorithms import algorithm_of
-from purerl.config.base import OnPolicyConfig, RNDConfig
+from purerl.config.base import OnPolicyConfig
+from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import single_precision
 from purerl.core.errors import guarded
 from purerl.core.spaces import Box

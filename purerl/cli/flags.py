@@ -15,7 +15,8 @@ import tyro
 
 from purerl.cli.run_options import Training
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
-from purerl.config.base import OnPolicyConfig, RNDConfig
+from purerl.config.base import OnPolicyConfig
+from purerl.config.curiosity import RNDConfig
 from purerl.config.documentation import GROUPS, parse_docs
 from purerl.config.other_names import unknown_names
 from purerl.config.presets import PRESETS, preset

@@ -20,7 +20,8 @@ class Training:
         num_processes: If JAX does not find the other processes, the total number of processes.
         process_id: If JAX does not find the other processes, the index of this process, from 0.
         directory: Directory of checkpoints, metrics (also for TensorBoard) and evaluations; without it nothing is saved.
-        resume: Resume from the directory's newest checkpoint: `auto` if one exists, `must`, or `never`.
+        resume: `auto` resumes from the directory's newest checkpoint if there is one. `must` is an error without a checkpoint,
+          and `never` is an error with one.
         init_from: Directory of another run, whose parameters this run starts from.
         sweep: Values of a flag to try, all combinations side by side: --sweep lr=1e-4,3e-4 --sweep hidden=64x64,256x256.
         draws: Number of draws from the values of --sweep, which may then be ranges: --sweep lr=1e-5:1e-2:log.
@@ -31,7 +32,7 @@ class Training:
         save_every: Also save a checkpoint every k updates; 0 for none.
         keep: Number of newest checkpoints to keep.
         keep_every: Also save a checkpoint every k updates, and keep it for ever; 0 for none.
-        write_every: Updates per row of the files; 0 writes a row about every second.
+        write_every: Updates per row of metrics (TensorBoard, CSV, JSON lines, W&B); 0 writes a row about every second.
         eval_every: Evaluate before the first update and every k updates; 0 for never.
         eval_episodes: Episodes per evaluation.
         eval_deterministic: Evaluate the most likely actions instead of random ones.

@@ -6,6 +6,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from purerl.config.batches import Batches
+from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import Config, configclass, count, leaf, nested, or_default, static
 from purerl.config.rules import (
     ANY,
@@ -28,50 +30,9 @@ from purerl.config.rules import (
     up_to,
     when,
 )
-from purerl.core.errors import Problem, would_work
-from purerl.core.numbers import divisors, neighbours
+from purerl.core.errors import Problem
 from purerl.core.spaces import Box, entries_of, is_index
 from purerl.core.types import Environment
-
-
-@configclass
-class RNDConfig(Config):
-    """Random Network Distillation (Burda et al. 2019, arXiv:1810.12894): rewards for novel observations.
-
-    The bonus of a step is the error of a trained network that predicts the output of a random network for the observation after
-    the step. Bonuses are a second reward stream, with its own value and discount, that does not end with an episode.
-
-    Example:
-        >>> cfg = purerl.PPOConfig(rnd=purerl.RNDConfig(int_coef=0.5))
-        >>> cfg.rnd.gamma_int
-        0.99
-
-    Curiosity:
-        int_coef: Weight of the intrinsic advantage.
-        ext_coef: Weight of the extrinsic advantage. 0 trains without the environment's rewards.
-        gamma_int: Discount factor of intrinsic rewards.
-        predictor_fraction: Fraction of steps that train the predictor, drawn for each rollout.
-        lr_scale: Learning rate of the predictor, as a multiple of `lr`.
-        obs_clip: Bound of standardised observations, the input of both networks.
-        init_steps: Environment steps with random actions before the first update, to initialise the observation statistics.
-          Rounded up to whole rollouts, and not counted in `total_timesteps`.
-        features: Output size of both networks.
-        hidden: Widths of the hidden layers of both networks. The predictor has two more layers of the last width.
-    """
-
-    int_coef: float = leaf(1.0, finite(0))
-    ext_coef: float = leaf(2.0, finite(0))
-    gamma_int: float = leaf(0.99, between(0, 1))
-    predictor_fraction: float = leaf(0.25, between(0, 1))
-    lr_scale: float = leaf(1.0, finite(0))
-    obs_clip: float = leaf(5.0, above(0))
-    init_steps: float = count(6400, at_least(0))
-    features: int = static(64, between(1, 2**16))
-    hidden: tuple = static((128,), each(between(1, 2**16)))
-
-    def cross_field_errors(self) -> list[Problem]:
-        return [] if self.hidden else [Problem("hidden", self.hidden, "needs one layer at least")]
-
 
 KL_ADAPTIVE = when(lr_schedule="kl_adaptive")
 MEMORY = when(memory=("gru", "lstm", "min_gru"))
@@ -79,7 +40,7 @@ BOX = Need("actions in a Box", lambda cfg, space: isinstance(space, Box))
 
 
 @configclass
-class OnPolicyConfig(Config):
+class OnPolicyConfig(Config, Batches):
     """Config fields of all algorithms: environments, rollouts, advantages, losses, optimizers, networks.
 
     Defaults are those of "The 37 Implementation Details of Proximal Policy Optimization" (Huang et al. 2022) for classic control.
@@ -93,7 +54,7 @@ class OnPolicyConfig(Config):
         env_kwargs: Arguments of the environment's constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
         env_params: Overrides of environment parameters by name: `{"max_steps_in_episode": 200}`. Overrides can be swept.
         action_mask: The entry of a dict of observations that marks valid actions with 1, or True, and invalid actions with 0; ""
-          for none. `auto`: the suite's entry; for custom environments the entry `action_mask`, if there is one.
+          for none. `auto`: the suite's entry; in a custom environment the entry named "action_mask", if any.
         num_levels: Training episodes begin in one of this many levels: layouts, maps, rule sets, whatever a reset draws.
           Evaluation uses other levels, so that the difference of the two scores measures generalisation. 0: any level.
         critic_obs: The entry of a dict of observations that only the value network sees; "" if the policy sees all entries.
@@ -109,17 +70,17 @@ class OnPolicyConfig(Config):
         num_steps: Steps of each environment per update.
         truncation: The bootstrap value of an episode that a time limit cuts short. `final_obs`: the value of the observation
           before the reset, right if the limit is not part of the task (Stable-Baselines3). `zero`: 0, right if the limit is part
-          of the task and the observation shows the remaining time (always in CleanRL, purejaxrl, rejax and rlib). Other
-          systems use `current_obs`, the value of the step's own observation (rsl_rl, skrl 1.4), or `ignore`, the
-          value of the next episode's first observation (skrl 2.0).
+          of the task and the observation shows the remaining time; CleanRL, purejaxrl, rejax and rlib (not RLlib) always
+          use 0. `current_obs`: the value of the step's own observation (rsl_rl, skrl 1.4). `ignore`: the value of the next
+          episode's first observation (skrl 2.0).
         warmup_steps: Environment steps with uniformly random actions at the start, rounded up to whole updates.
         learning_starts: Environment steps before the first gradient step, rounded up to whole updates. Linear schedules count
           these updates too; a `polynomial` schedule begins with the first gradient step.
 
     Optimisation:
         num_minibatches: Minibatches, and so gradient steps, in each epoch. The number must divide `num_envs * num_steps`.
-        minibatches: Steps that stay together in a minibatch: none (`flat`), the whole rollout of an environment (`env`), one time
-          step of all environments (`time`), or `auto`: whole sequences for recurrent networks, none for others.
+        minibatches: Grouping of steps into minibatches. `flat`: single steps, shuffled. `env`: the whole rollout of an
+          environment. `time`: one time step of all environments. `auto`: whole sequences for recurrent networks, else `flat`.
         lr: Learning rate at the first update.
         lr_final: Final learning rate of a `linear` or `polynomial` schedule.
         lr_schedule: `linear` in the number of updates (at update i of n: `lr + (lr_final - lr) * i / n`), `constant`,
@@ -152,7 +113,7 @@ class OnPolicyConfig(Config):
         ent_coef_final: Final value of a `linear` schedule of `ent_coef`.
         ent_schedule: Schedule of `ent_coef`: `constant`, or `linear` in the number of updates.
         target_kl: Learning stops at a minibatch with an approximate KL divergence (`approx_kl`) above this value. inf: never.
-        kl_stop: The stop at `target_kl` lasts for the rest of the `update`, in all epochs, or of the `epoch` (skrl).
+        kl_stop: Length of the stop at `target_kl`: the rest of the `update`, in all its epochs, or of the `epoch` (skrl).
         kl_penalty: Adds `kl_coef` times KL(old || new) of the policies to the loss: `none`, `fixed`, or `adaptive`. An adaptive
           `kl_coef` is multiplied by `kl_coef_raise` after an update with a KL above `desired_kl * kl_coef_tolerance`, and by
           `kl_coef_lower` below `desired_kl / kl_coef_tolerance` (section 4 of the PPO paper, with `clip_eps = inf`).
@@ -188,9 +149,9 @@ class OnPolicyConfig(Config):
         compute_dtype: Dtype of torsos and recurrent layers: `float32` or `bfloat16`. Stored arrays, heads and losses are float32.
         matmul_precision: Precision of float32 matrix products, also in the environment: `default` is JAX's default, which on a
           recent GPU rounds to TF32 (10 bits), `high`, or `highest`, which is float32. Simulated physics may need `highest`.
-        log_std_init: Logarithm of the initial standard deviation of continuous actions, in units of the bounds, which are -1 and
-          1 to the built-in policy. A dimension without two finite bounds has the unit of the environment, and `tanh` the unit
-          before the tanh.
+        log_std_init: Logarithm of the initial standard deviation of continuous actions, in the built-in policy's unit, in
+          which the bounds of an action are -1 and 1. A dimension without two finite bounds keeps the environment's unit. With
+          `tanh`, it is the deviation before the tanh.
         action_distribution: Distribution of continuous actions: `gaussian`, clipped to the bounds, or `tanh`, squashed between
           the bounds. `auto` is gaussian.
 
@@ -207,8 +168,8 @@ class OnPolicyConfig(Config):
 
     Run:
         nonfinite: Handling of NaN and infinite numbers. `ignore` trains with them. `reset` resets an environment whose
-          observation or reward is not finite, or beyond 1e18: the step is terminal, with a reward of 0, and a nonfinite `info` is
-          left out of its mean; the metrics `nonfinite_resets` and `nonfinite/...` count these steps. `freeze` skips and counts an
+          observation or reward is not finite, or beyond 1e18: the step is terminal, with a reward of 0, and an entry of info that is
+          not finite is left out of its mean; the metrics `nonfinite_resets` and `nonfinite/...` count these steps. `freeze` skips and counts an
           update that would make a parameter NaN or infinite, for that seed alone.
         metrics_every: Updates per record of metrics. Larger values save memory in very long runs.
     """
@@ -328,41 +289,6 @@ class OnPolicyConfig(Config):
         return self.streams > 1
 
     @property
-    def batch_size(self) -> int:
-        """Return the number of environment steps per update."""
-        return self.num_envs * self.num_steps
-
-    @property
-    def columns(self) -> int:
-        """Return the number of environments in a batch, summed over the rollouts of the batch."""
-        return self.num_envs
-
-    @property
-    def training_size(self) -> int:
-        """Return the number of environment steps in a batch."""
-        return self.columns * self.num_steps
-
-    @property
-    def minibatch_size(self) -> int:
-        """Return the number of environment steps per gradient step."""
-        return self.training_size // self.num_minibatches
-
-    @property
-    def skipped_updates(self) -> int:
-        """Return the number of updates before the first gradient step."""
-        return -(-int(self.learning_starts) // self.batch_size)
-
-    @property
-    def training_length(self) -> int:
-        """Return the number of steps in a training sequence of a recurrent network."""
-        return self.sequence_length or self.num_steps
-
-    @property
-    def num_updates(self) -> int:
-        """Return the number of updates of the whole run, rounded up."""
-        return -(-int(self.total_timesteps) // self.batch_size)
-
-    @property
     def keeps(self) -> dict[str, str]:
         """Return the large entries of `TrainState.extra`: a dict from the field that sets the size to the name of the entry."""
         return {}
@@ -373,74 +299,10 @@ class OnPolicyConfig(Config):
         return ()
 
     def cross_field_errors(self) -> list[Problem]:
-        if self.training_size >= 2**31:
-            name, other = ("num_envs", "num_steps") if self.training_size < 2**31 * self.num_envs else ("num_steps", "num_envs")
-            value, most = getattr(self, name), (2**31 - 1) * getattr(self, name) // self.training_size
-            hint = f"with {other} = {getattr(self, other)} a batch has {self.training_size} steps; the number must be below 2**31"
-            found = [Problem(name, value, f"{hint}; at most {most} would work")]
-        else:
-            found = self.minibatch_problems() or self._single_step_problems()
-        if self.training_size == 1 and self.advantage_norm != "none":
-            hint = "the standardised advantage of one step is always 0; use more steps, or advantage_norm='none'"
-            found.append(Problem("advantage_norm", self.advantage_norm, hint))
-        if self.sequence_length and (self.sequence_length > self.num_steps or self.num_steps % self.sequence_length):
-            recurrent = self.memory != "none"
-            choices = neighbours(self.sequence_length, divisors(self.num_steps)) if recurrent else [0]
-            hint = f"must divide num_steps = {self.num_steps}{'' if recurrent else ', and needs a memory'}{would_work(choices)}"
-            found.append(Problem("sequence_length", self.sequence_length, hint))
+        found = self.batch_problems()
         if self.clip_schedule == "linear" and surely_holds(self.clip_eps, lambda x: x == math.inf):
             found.append(Problem("clip_schedule", self.clip_schedule, "a linear schedule needs a finite clip_eps"))
-        if self.training_size < 2**31 <= self.metrics_every * self.training_size:
-            hint = f"a row of metrics would count 2**31 steps or more; at most {(2**31 - 1) // self.training_size} would work"
-            found.append(Problem("metrics_every", self.metrics_every, hint))
         return found
-
-    def minibatch_problems(self, recurrent: bool = False) -> list[Problem]:
-        """Return a problem if the minibatches cannot be equal shares of a batch.
-
-        Args:
-            recurrent: Require whole sequences. If False, proposed values keep sequences whole only if `memory` is set.
-        """
-        rule, units = self._minibatch_units(recurrent)
-        if units % self.num_minibatches == 0:
-            return []
-        hint = f"{rule}{would_work(self._minibatch_counts(recurrent))}"
-        return [Problem("num_minibatches", self.num_minibatches, hint + (self._shorter_sequences() if recurrent else ""))]
-
-    def _minibatch_units(self, recurrent: bool) -> tuple[str, int]:
-        """Return the divisibility rule for `num_minibatches` as text, and the number that `num_minibatches` must divide."""
-        replay = " * replay" if self.columns > self.num_envs else ""
-        if recurrent:
-            units = self.training_size // self.training_length
-            return f"the network has a memory, so a minibatch is whole sequences: it must divide their number, {units}", units
-        rule, units = {
-            "env": (f"with minibatches = 'env' it must divide num_envs{replay}", self.columns),
-            "time": ("with minibatches = 'time' it must divide num_steps", self.num_steps),
-        }.get(self.minibatches, (f"must divide num_envs * num_steps{replay}", self.training_size))
-        return f"{rule} = {units}", units
-
-    def _minibatch_counts(self, recurrent: bool = False) -> list[int]:
-        """Return the valid numbers of minibatches nearest to `num_minibatches`."""
-        whole = recurrent or (self.memory != "none" and self.num_steps % self.training_length == 0)
-        choices = divisors(self._minibatch_units(whole)[1])
-        return neighbours(self.num_minibatches, filter(self._can_standardise, choices))
-
-    def _can_standardise(self, num_minibatches: int) -> bool:
-        """Return False if minibatches are single steps whose advantages would be standardised."""
-        return self.advantage_norm != "minibatch" or num_minibatches < self.training_size or self.training_size == 1
-
-    def _shorter_sequences(self) -> str:
-        """Return a hint with the largest `sequence_length` that allows `num_minibatches`, or ""."""
-        fits = lambda length: self.training_size // length % self.num_minibatches == 0
-        lengths = [length for length in divisors(self.num_steps) if fits(length)] if self.minibatches == "auto" else []
-        return f", or sequence_length = {lengths[-1]}" if lengths and self._can_standardise(self.num_minibatches) else ""
-
-    def _single_step_problems(self) -> list[Problem]:
-        if self._can_standardise(self.num_minibatches):
-            return []
-        hint = f"gives minibatches of one step, whose standardised advantage is always 0{would_work(self._minibatch_counts())}"
-        hint += ", or advantage_norm='batch'" if self.memory == "none" or self.training_length == 1 else ""
-        return [Problem("num_minibatches", self.num_minibatches, hint)]
 
     def resolved(self, env: Environment) -> Self:
         """Return the config with each `auto` replaced by the value that suits the environment."""

@@ -38,7 +38,7 @@ def make(name: str, env_kwargs: tuple) -> Environment:
     """
     module, _, registered = name.rpartition(":")
     if module and module not in sys.modules:
-        hint = f"a config imports no module: import {module} before; --env on the command line does"
+        hint = f"the module {module} is not imported, and a config imports none: write `import {module}` before"
         raise ConfigError([Problem("env", f"gymnasium/{name}", hint)])
     kwargs = dict(env_kwargs)
     vectorization = kwargs.pop("vectorization", SYNC)
@@ -185,7 +185,7 @@ def _is_statistics(x: Any) -> bool:
 
 def _reward_warnings(layers: list[Any]) -> tuple[Problem, ...]:
     """Report the wrappers that change rewards."""
-    hint = "changes rewards: returns and evaluations are in its units; reward_shaper= changes only what is learnt from"
+    hint = "changes rewards, and so reported returns and evaluations; reward_shaper= changes the rewards of learning alone"
     changes = lambda layer: any(callable(getattr(type(layer), name, None)) for name in REWARDS)
     return tuple(Problem("make", type(x).__name__, hint) for x in layers[:-1] if changes(x))
 
@@ -194,5 +194,5 @@ def _unread_masks(layers: list[Any], info: set[str]) -> tuple[str, ...]:
     """Return a message about action masks that an environment offers outside of its observations, if any."""
     methods = [f"{type(x).__name__}.{name}" for x in layers for name in dir(type(x)) if "action_mask" in name and name[0] != "_"]
     found = methods[-1:] + [f"info[{name!r}]" for name in sorted(info) if "action_mask" in name and name[0] != "_"]
-    hint = "is not read: put the mask into the observation, a dict with the entry 'action_mask', by a wrapper with from_gymnasium"
+    hint = "is not read: a wrapper must make the observation a dict with the entry 'action_mask' (from_gymnasium)"
     return (f"{' or '.join(found)} {hint}; action_mask='' trains without",) if found else ()

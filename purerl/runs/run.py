@@ -42,7 +42,7 @@ class Run:
         state: the training state; with several runs, leaves have a leading run axis, except the update counter.
         finished: finished updates of each run; they differ if the best state of each run was loaded.
         directory: directory of the run; None if the run was not saved.
-        place: index of a selected run among the runs that it was selected from.
+        place: index of a selected run among all runs of its directory; None if it was not selected.
 
     Example:
         >>> run = purerl.load("runs/a")
@@ -238,7 +238,9 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
         check_replicas(state, train.axis_name)
     path, train = by_first(lambda: run_directory(directory)) or absolute(directory), _whole(train)
     if (path / FILE).exists():
-        raise ConfigError([Problem("directory", str(path), "has a run of fit, which saves its states itself; name another one")])
+        raise ConfigError(
+            [Problem("directory", str(path), "has a run of purerl.fit, which saves its own states; choose another directory")]
+        )
     with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:
         home.save(int(state.clock), {"state": on_host(state)}, {"seconds": 0.0})
 

@@ -53,7 +53,7 @@ class MetricWatch:
                 self._warned.add(name)
                 warnings.warn(f"{name}: {count:,} {MASKS[name]}", stacklevel=3)
         if self._value_clip is not None and updates >= SETTLED and "value_loss" in rows:
-            self._judge_values(np.sqrt(2 * np.atleast_2d(rows["value_loss"].read())[:, -1]), updates)
+            self._judge_values(np.sqrt(2 * np.atleast_2d(rows["value_loss"].read())[:, -1]), updates, self._value_clip)
         counts = {name: np.atleast_2d(x.total) for name, x in rows.items() if name.startswith("nonfinite")}
         if any(x.any() for name, x in counts.items() if name.startswith("nonfinite/")):
             self._judge_resets(counts, updates, raises)
@@ -80,16 +80,16 @@ class MetricWatch:
             then = left_out if name.startswith("info/") else ended
             warnings.warn(f"{at} is not finite, or above 1e18; {then}. The metrics nonfinite/... count it", stacklevel=4)
 
-    def _judge_values(self, errors: np.ndarray, updates: int) -> None:
+    def _judge_values(self, errors: np.ndarray, updates: int, value_clip: float) -> None:
         """Warn if errors of values `[runs]` exceed what all updates together can correct: about the clip's range in each."""
         run = int(np.argmax(np.nan_to_num(errors)))
-        if FAR_VALUES not in self._warned and errors[run] > FAR * self._value_clip * updates:
+        if FAR_VALUES not in self._warned and errors[run] > FAR * value_clip * updates:
             self._warned.add(FAR_VALUES)
             text = (
                 f"{self._labels[run]}: after {updates} updates the values err by {errors[run]:,.0f}, and the value clip lets them"
             )
             hint = "normalize_reward=True scales the returns; value_clip='none' lets values follow at once"
-            warnings.warn(f"{text} move by about {self._value_clip:g} an update; {hint}", stacklevel=4)
+            warnings.warn(f"{text} move by about {value_clip:g} an update; {hint}", stacklevel=4)
 
     def _judge_skips(self, updates: int) -> None:
         run = int(np.argmax(self._skipped))

@@ -70,12 +70,12 @@ def check_rungs(trains: Iterable[Train], rungs: int) -> str:
         limit, updates = train.env.max_steps or 0, train.plan.num_updates
         steps = [end_of_rung(0, n, updates) * train.cfg.num_steps for n in range(1, rungs + 1)]
         most = sum(x >= limit for x in steps)
-        found[most] = f"an episode may take {limit:,} steps, and the first rung has {steps[-1]:,} of each environment"
+        found[most] = f"an episode may take {limit:,} steps, but the first rung has only {steps[-1]:,} steps per environment"
         if not most:
             warning = f"an episode may take {limit:,} steps, and training has {steps[0]:,} of each environment: "
             warning += "a trial has a score only if episodes end earlier; a larger total_timesteps would make sure of it"
     if (most := min(filter(None, found), default=rungs)) < rungs:
-        raise ConfigError([Problem("rungs", rungs, f"{found[most]}; {most} would do, or a larger total_timesteps")])
+        raise ConfigError([Problem("rungs", rungs, f"{found[most]}; use rungs={most}, or a larger total_timesteps")])
     return warning
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from purerl.config.base import OnPolicyConfig, RNDConfig
+from purerl.config.base import OnPolicyConfig
+from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import is_float_leaf, kind_of
 from purerl.config.other_names import renamed
 from purerl.config.rules import AUTO, SWITCH

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purerl.checks.check_arguments import check_type
-from purerl.config.base import OnPolicyConfig, RNDConfig
+from purerl.config.base import OnPolicyConfig
+from purerl.config.curiosity import RNDConfig
 from purerl.config.documentation import default_of, shown
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.numbers import is_count, is_int, is_number

@@ -353,7 +353,7 @@ def _with_interval(scores):
 def speed_glance_table(speed):
     """Make a row for each workload that two cores and a GPU both ran: speeds, each with its ratio to a peer there."""
     gpu = kept("gpu")["speed"]
-    lines = ["| | two CPU cores | to rejax | H200 | to purejaxrl |", "|---|--:|--:|--:|--:|"]
+    lines = ["| | two CPU cores | x rejax | H200 | x purejaxrl |", "|---|--:|--:|--:|--:|"]
     for what, (on_cores, on_gpu) in SPEED_GLANCE.items():
         cores, cards = speed[on_cores], gpu[on_gpu]
         speeds = cores["purerl"]["speed"]["median"] / 1e3, max(cards["purerl"]["speeds"]) / 1e3
@@ -379,7 +379,7 @@ GLANCE = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "Breakout-MinAtar")
 SPEED_GLANCE = {
     "CartPole, 4 environments x 128 steps": ("A", "A"),
     "CartPole, 2048 environments x 32 steps": ("B", "B"),
-    "16 seeds of the first, in one `vmap`": ("D in one vmap", "D, 16 seeds"),
+    "16 seeds of the first row, in one `vmap`": ("D in one vmap", "D, 16 seeds"),
 }
 TABLES = {
     "glance": glance_table,

@@ -1,0 +1,123 @@
+"""The sizes of a batch and of its minibatches, the numbers that divide them, and the counts of updates."""
+
+from purerl.core.errors import Problem, would_work
+from purerl.core.numbers import divisors, neighbours
+
+
+class Batches:
+    """Sizes of batches, minibatches and training sequences, and counts of updates, for a config with these fields."""
+
+    total_timesteps: float
+    learning_starts: float
+    num_envs: int
+    num_steps: int
+    num_minibatches: int
+    minibatches: str
+    sequence_length: int
+    memory: str
+    advantage_norm: str
+    metrics_every: int
+
+    @property
+    def batch_size(self) -> int:
+        """Return the number of environment steps per update."""
+        return self.num_envs * self.num_steps
+
+    @property
+    def columns(self) -> int:
+        """Return the number of environments in a batch, summed over the rollouts of the batch."""
+        return self.num_envs
+
+    @property
+    def training_size(self) -> int:
+        """Return the number of environment steps in a batch."""
+        return self.columns * self.num_steps
+
+    @property
+    def minibatch_size(self) -> int:
+        """Return the number of environment steps per gradient step."""
+        return self.training_size // self.num_minibatches
+
+    @property
+    def training_length(self) -> int:
+        """Return the number of steps in a training sequence of a recurrent network."""
+        return self.sequence_length or self.num_steps
+
+    @property
+    def skipped_updates(self) -> int:
+        """Return the number of updates before the first gradient step."""
+        return -(-int(self.learning_starts) // self.batch_size)
+
+    @property
+    def num_updates(self) -> int:
+        """Return the number of updates of the whole run, rounded up."""
+        return -(-int(self.total_timesteps) // self.batch_size)
+
+    def batch_problems(self) -> list[Problem]:
+        """Return a problem for each size that does not fit the others."""
+        if self.training_size >= 2**31:
+            name, other = ("num_envs", "num_steps") if self.training_size < 2**31 * self.num_envs else ("num_steps", "num_envs")
+            value, most = getattr(self, name), (2**31 - 1) * getattr(self, name) // self.training_size
+            hint = f"with {other} = {getattr(self, other)} a batch has {self.training_size} steps; the number must be below 2**31"
+            found = [Problem(name, value, f"{hint}; at most {most} would work")]
+        else:
+            found = self.minibatch_problems() or self._single_step_problems()
+        if self.training_size == 1 and self.advantage_norm != "none":
+            hint = "the standardised advantage of one step is always 0; use more steps, or advantage_norm='none'"
+            found.append(Problem("advantage_norm", self.advantage_norm, hint))
+        if self.sequence_length and (self.sequence_length > self.num_steps or self.num_steps % self.sequence_length):
+            recurrent = self.memory != "none"
+            choices = neighbours(self.sequence_length, divisors(self.num_steps)) if recurrent else [0]
+            hint = f"must divide num_steps = {self.num_steps}{'' if recurrent else ', and needs a memory'}{would_work(choices)}"
+            found.append(Problem("sequence_length", self.sequence_length, hint))
+        if self.training_size < 2**31 <= self.metrics_every * self.training_size:
+            hint = f"a row of metrics would count 2**31 steps or more; at most {(2**31 - 1) // self.training_size} would work"
+            found.append(Problem("metrics_every", self.metrics_every, hint))
+        return found
+
+    def minibatch_problems(self, recurrent: bool = False) -> list[Problem]:
+        """Return a problem if the minibatches cannot be equal shares of a batch.
+
+        Args:
+            recurrent: Require whole sequences. If False, proposed values keep sequences whole only if `memory` is set.
+        """
+        rule, units = self._minibatch_units(recurrent)
+        if units % self.num_minibatches == 0:
+            return []
+        hint = f"{rule}{would_work(self._minibatch_counts(recurrent))}"
+        return [Problem("num_minibatches", self.num_minibatches, hint + (self._shorter_sequences() if recurrent else ""))]
+
+    def _minibatch_units(self, recurrent: bool) -> tuple[str, int]:
+        """Return the divisibility rule for `num_minibatches` as text, and the number that `num_minibatches` must divide."""
+        replay = " * replay" if self.columns > self.num_envs else ""
+        if recurrent:
+            units = self.training_size // self.training_length
+            return f"the network has a memory, so a minibatch is whole sequences: it must divide their number, {units}", units
+        rule, units = {
+            "env": (f"with minibatches = 'env' it must divide num_envs{replay}", self.columns),
+            "time": ("with minibatches = 'time' it must divide num_steps", self.num_steps),
+        }.get(self.minibatches, (f"must divide num_envs * num_steps{replay}", self.training_size))
+        return f"{rule} = {units}", units
+
+    def _minibatch_counts(self, recurrent: bool = False) -> list[int]:
+        """Return the valid numbers of minibatches nearest to `num_minibatches`."""
+        whole = recurrent or (self.memory != "none" and self.num_steps % self.training_length == 0)
+        choices = divisors(self._minibatch_units(whole)[1])
+        return neighbours(self.num_minibatches, filter(self._can_standardise, choices))
+
+    def _can_standardise(self, num_minibatches: int) -> bool:
+        """Return False if minibatches are single steps whose advantages would be standardised."""
+        return self.advantage_norm != "minibatch" or num_minibatches < self.training_size or self.training_size == 1
+
+    def _shorter_sequences(self) -> str:
+        """Return a hint with the largest `sequence_length` that allows `num_minibatches`, or ""."""
+        fits = lambda length: self.training_size // length % self.num_minibatches == 0
+        lengths = [length for length in divisors(self.num_steps) if fits(length)] if self.minibatches == "auto" else []
+        return f", or sequence_length = {lengths[-1]}" if lengths and self._can_standardise(self.num_minibatches) else ""
+
+    def _single_step_problems(self) -> list[Problem]:
+        if self._can_standardise(self.num_minibatches):
+            return []
+        hint = f"gives minibatches of one step, whose standardised advantage is always 0{would_work(self._minibatch_counts())}"
+        hint += ", or advantage_norm='batch'" if self.memory == "none" or self.training_length == 1 else ""
+        return [Problem("num_minibatches", self.num_minibatches, hint)]
