@@ -189,7 +189,7 @@ def test_rewards_are_clipped_and_reported_raw():
 
 
 def test_an_index_cannot_be_standardised():
-    with pytest.raises(purerl.ConfigError, match=r"normalize_obs = True: .* index"):
+    with pytest.raises(purerl.ConfigError, match=r"normalize_obs = True: .* categorical"):
         purerl.make_train(purerl.PPOConfig(env="FrozenLake-misc", normalize_obs=True))
 
 

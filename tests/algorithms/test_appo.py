@@ -330,8 +330,8 @@ def test_the_size_of_a_minibatch_is_counted_over_the_ring():
 @pytest.mark.parametrize(
     ("changes", "field", "says"),
     [
-        ({"estimator": "n_step"}, "estimator", "V-trace"),
-        ({"truncation": "zero"}, "truncation", "V-trace"),
+        ({"estimator": "n_step"}, "estimator", "vtrace"),
+        ({"truncation": "zero"}, "truncation", "vtrace"),
         ({"num_minibatches": 7}, "num_minibatches", r"num_envs \* num_steps \* replay = 192"),
         ({"replay": 0}, "replay", "between"),
         ({"tau": 1.5}, "tau", "between"),

@@ -153,6 +153,6 @@ class Informs(Ends):
 def test_masks_of_gymnasium_outside_of_the_observation_are_warned_of(env, where):
     for vectorization, make in [("sync", env), ("vector", lambda count: gymnasium.vector.SyncVectorEnv([env] * count))]:
         made = purerl.from_gymnasium(make, vectorization)
-        with pytest.warns(UserWarning, match=rf"{where} is not read: put the mask into the observation"):
+        with pytest.warns(UserWarning, match=rf"{where} is not read: a wrapper must make the observation a dict"):
             purerl.make_train(CFG, env=made)
         purerl.make_train(CFG.replace(action_mask=""), env=made)

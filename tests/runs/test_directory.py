@@ -154,7 +154,7 @@ def test_evaluations_of_before_are_still_said_to_be_what_they_are(tmp_path):
 
 def test_fit_keeps_its_directory_to_itself(tmp_path):
     result = fitted(2, directory=tmp_path)
-    with pytest.raises(purerl.ConfigError, match="has a run of fit"):
+    with pytest.raises(purerl.ConfigError, match="has a run of purerl.fit"):
         purerl.save(tmp_path, result.run.train, result.state)
     fitted(2, directory=tmp_path)
 

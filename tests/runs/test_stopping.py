@@ -93,7 +93,7 @@ def test_at_return_reads_evaluations_or_else_training_episodes():
     ("options", "field"),
     [
         ({"stop_when": 475}, "stop_when"),
-        ({"stop_when": after(1)}, "stop_when.*never asked"),
+        ({"stop_when": after(1)}, "stop_when.*never checked"),
         ({"stop_every": 3}, "stop_every.*needs stop_when"),
         ({"stop_when": after(1), "stop_every": -1}, "stop_every.*at least 0"),
     ],
@@ -115,6 +115,6 @@ def test_rule_that_fails_ends_the_run_with_its_error():
 def test_command_stops_at_a_return(tmp_path, capsys):
     flags = ["ppo", "--env", "CartPole-v1", "--total-timesteps", "5120", "--directory", str(tmp_path), "--stop-at-return", "1"]
     assert main(flags) == 2
-    assert "stop_at_return = 1.0: is never asked" in capsys.readouterr().err
+    assert "stop_at_return = 1.0: is never checked" in capsys.readouterr().err
     assert main([*flags, "--stop-every", "2"]) == 0
     assert "Stopped after 2 of 10 updates: the mean return is at least 1." in capsys.readouterr().out
