@@ -90,6 +90,7 @@ def test_rows_of_a_batch_do_not_see_each_other():
     assert digest(row(many(key_of([0, 1, 2, 3])))) == digest(row(many(key_of([0, 9, 8, 7]))))
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_bits(run, fresh_python, tmp_path):
     code = "from tests.helpers.tiny import *; print(digest(jax.jit(tiny())(jax.random.key(0))))"
     assert fresh_python(code, cwd=tmp_path, PYTHONHASHSEED="1").strip() == digest(run(KEY))
@@ -185,6 +186,7 @@ def test_steps_are_rounded_up_and_the_plan_says_so():
     assert "500,224" in str(plan)
 
 
+@pytest.mark.slow
 def test_the_plan_knows_what_an_update_needs():
     few, many = (purerl.make_train(PPOConfig(num_envs=num_envs)).plan for num_envs in (4, 64))
     for plan in (few, many):
@@ -198,6 +200,7 @@ def test_the_plan_counts_the_observations_that_steps_led_to():
     assert min(both) == plain + 4 * 4 * ppo.batch_size  # CartPole's four numbers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [2**31 - 100, 2**32 - 100])
 def test_counters_stay_exact_past_a_word(start):
     train = tiny(CFG.replace(total_timesteps=2 * 64 * start))

@@ -10,7 +10,7 @@ where R are rewards, and the sum ends with the episode or the rollout.
 **Where papers and implementations differ.** A truncated episode is bootstrapped with the value of its last observation, the one
 before the reset. Advantages are standardised over each minibatch by default. The value loss is half a squared error; when
 clipped, the larger of the clipped and unclipped errors counts (OpenAI's baselines). Every epoch shuffles the whole batch.
-**Defaults** are those of "The 37 Implementation Details" (Huang et al. 2022) for classic control. **When to choose it**: try it first.
+**Defaults** are those of "The 37 Implementation Details" (Huang et al. 2022) for classic control. **When to choose it**: first.
 PPO is the fastest algorithm here in wall-clock time, with the fewest hyperparameters; no other algorithm is better on every
 environment measured (`tests/benchmarks/RESULTS.md`). **Metrics** (loss metrics are means over all gradient steps of an update):
 

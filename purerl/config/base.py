@@ -168,9 +168,9 @@ class OnPolicyConfig(Config, Batches):
 
     Run:
         nonfinite: Handling of NaN and infinite numbers. `ignore` trains with them. `reset` resets an environment whose
-          observation or reward is not finite, or beyond 1e18: the step is terminal, with a reward of 0, and an entry of info that is
-          not finite is left out of its mean; the metrics `nonfinite_resets` and `nonfinite/...` count these steps. `freeze` skips and counts an
-          update that would make a parameter NaN or infinite, for that seed alone.
+          observation or reward is not finite, or beyond 1e18: the step is terminal, with a reward of 0, and an entry of info that
+          is not finite is left out of its mean; the metrics `nonfinite_resets` and `nonfinite/...` count these steps. `freeze`
+          skips and counts an update that would make a parameter NaN or infinite, for that seed alone.
         metrics_every: Updates per record of metrics. Larger values save memory in very long runs.
     """
 

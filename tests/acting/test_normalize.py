@@ -65,6 +65,7 @@ def test_rsl_rl_adds_a_hundredth_to_the_deviation_and_we_do_not(vectors):
     np.testing.assert_allclose(np.asarray(z) * (deviation / (deviation + 0.01))[None], expected["forward_probe"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_values_and_returns_have_one_set_of_statistics_where_skrl_has_two(vectors):
     """skrl merges the values, standardises them, merges the returns and standardises those: 3 and 3 come out differently."""
     _, expected = vectors["value_preprocessor_skrl"]
@@ -153,6 +154,7 @@ def test_statistics_are_those_of_the_run():
     assert state.statistics.obs.mean.shape == (4,)
 
 
+@pytest.mark.slow
 def test_looking_changes_nothing_and_sees_the_statistics():
     train = tiny(ON)
     state = jax.jit(train.update)(train.init(jax.random.key(0)))[0]

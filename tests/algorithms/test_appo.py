@@ -62,6 +62,7 @@ def test_fresh_data_and_a_target_of_the_same_update_are_ppo(changes):
 # --- actors -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lag", "every"), [(3, 2), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in [(0, 1), (3, 1), (1, 4), (5, 5)])]
 )
@@ -91,6 +92,7 @@ def test_actors_have_the_statistics_of_their_parameters():
 # --- the ring ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_update_that_is_thrown_away_is_no_use_of_a_rollout():
     train = made(FRESH)
     state = train.init(KEY)
@@ -102,6 +104,7 @@ def test_an_update_that_is_thrown_away_is_no_use_of_a_rollout():
     assert ring_drop_newest(after, clock, before).uses.tolist() == before.uses.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["newest", "random"])
 @pytest.mark.parametrize("max_uses", [1, 2, 4])
 def test_how_often_each_rollout_is_used(order, max_uses):
@@ -246,6 +249,7 @@ def test_no_gradient_reaches_the_target():
     assert all((g == 0).all() for g in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nonfinite", [pytest.param("ignore", marks=pytest.mark.slow), "freeze"])
 def test_a_target_does_not_feel_an_update_of_nan_before_its_turn(nonfinite):
     cfg = STALE.replace(env_params={"poison": 1.0}, nonfinite=nonfinite)

@@ -178,6 +178,7 @@ def test_one_optimizer_for_both_phases():
 # --- all of PPO's switches --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["none", pytest.param("gru", marks=pytest.mark.slow)])
 def test_the_ratio_is_one_before_the_first_step(memory):
     """Several choices, masked; statistics that move; with a memory, sequences of 8 in rollouts of 16."""

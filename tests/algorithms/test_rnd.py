@@ -123,6 +123,7 @@ def test_the_target_stays_and_the_predictor_moves(kind):
     assert all(np.isfinite(metrics[name]).all() for name in ("bonus", "predictor_loss", "value_loss", "explained_variance"))
 
 
+@pytest.mark.slow
 def test_intrinsic_rewards_do_not_feel_the_environments():
     cfg = RND.replace(total_timesteps=64 * 2, lr=0.0)
     run = jax.jit(lambda scale: made(cfg, reward_shaper=lambda reward, step: scale * reward)(KEY))
@@ -182,6 +183,7 @@ def test_the_bonus_falls_where_nothing_is_new():
     assert 0 < bonus[-1] < 1e-3 * bonus[0]
 
 
+@pytest.mark.slow
 def test_coefficients():
     run = jax.jit(lambda cfg: made(cfg)(KEY).state.params)
     with_rnd = lambda **changes: run(RND.replace(rnd=CURIOUS.__class__(**{**vars(CURIOUS), **changes})))
@@ -196,6 +198,7 @@ def test_coefficients():
 # --- with everything --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [Rich(), pytest.param(boxed(Varied)(), marks=pytest.mark.slow)])
 def test_the_ratio_is_one_before_the_first_step(env):
     rich = RICH if isinstance(env, Rich) else {}

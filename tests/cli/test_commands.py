@@ -53,6 +53,7 @@ def test_eval_scores_every_seed(run, capsys):
     assert main(["eval", str(run / "ours"), "--best", "--deterministic", "--num-episodes", "2"]) == 0
 
 
+@pytest.mark.slow
 def test_plot_render_and_export_write_files(run):
     ours = str(run / "ours")
     assert main(["plot", ours, ours, "--out", str(run / "a.png"), "--centre", "mean", "--metric", "value_loss"]) == 0

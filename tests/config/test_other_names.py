@@ -91,6 +91,7 @@ TRIED = sorted({"kl_stop", *ELSEWHERE, *(f.name for f in dataclasses.fields(CFG)
 SEVERAL_PROGRAMS = {"kl_coef", "kl_stop", "weight_decay", "log_std_init", "lr_final", "obs_clip"}  # of their own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(x, marks=pytest.mark.slow) if x in SEVERAL_PROGRAMS else x for x in TRIED])
 def test_every_field_it_names_changes_something(name):
     if name in ELSEWHERE:

@@ -10,6 +10,7 @@ MARKS = {name: pytest.mark.long if name == LONGEST else pytest.mark.slow for nam
 SUITES_SLOW = [pytest.param(name, marks=MARKS[name]) if name in MARKS else name for name in PRESETS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUITES_SLOW)
 def test_every_preset_can_be_trained(name):
     if "/" in name:

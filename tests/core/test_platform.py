@@ -78,6 +78,7 @@ def test_weights_of_many_seeds(both, scheme):
     same((alone, jax.tree.map(lambda x: x[2], here)), 1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("length", "count"), [(5, 1), (16, 4)])
 @pytest.mark.parametrize("memory", ["none", pytest.param("gru", marks=pytest.mark.slow)])
 def test_rollouts_with_the_final_observations_kept_apart_or_with_all(both, memory, length, count):

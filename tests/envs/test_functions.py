@@ -65,6 +65,7 @@ def test_one_update_of_the_default_config(env_id):
     assert after.actor.obs.dtype == given.dtype  # kept as the environment gives it; the network casts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("env_id", "kind"), [("UmbrellaChain-bsuite", jnp.int32), ("CartPole-v1", jnp.float32)])
 def test_rewards_become_float32(env_id, kind):
     env, params = gymnax.make(env_id)
@@ -259,6 +260,7 @@ def test_bounds_of_the_largest_floats_are_none():
         purerl.make_train(purerl.PPOConfig(action_distribution="tanh"), env=purerl.wrap_env(other))
 
 
+@pytest.mark.slow
 def test_an_evaluation_does_not_begin_where_training_began():
     train = purerl.make_train(purerl.PPOConfig(hidden=(4,), num_envs=8))
     seen = []

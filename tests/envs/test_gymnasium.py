@@ -170,6 +170,7 @@ def test_a_run_resumes_to_the_same_bits(tmp_path):
     assert digest(alone.state.params) == digest(whole.run.select(seed=1).state.params)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_saved_begins_anew_and_is_said(tmp_path):
     env = purerl.from_gymnasium(functools.partial(Ends, keeps=(1,)))
     purerl.fit(CFG.replace(total_timesteps=128, lr_schedule="constant"), env=env, directory=tmp_path)
@@ -178,6 +179,7 @@ def test_what_cannot_be_saved_begins_anew_and_is_said(tmp_path):
     assert result.progress.updates == 4
 
 
+@pytest.mark.slow
 def test_an_error_names_environment_step_and_action_and_the_run_is_saved(tmp_path):
     class Late(Ends):
         broken = True
@@ -268,6 +270,7 @@ class Drawn(Ends):
         return np.full((4, 4, 3), 40 * self.time, np.uint8)
 
 
+@pytest.mark.slow
 def test_an_episode_is_drawn(tmp_path):
     train = purerl.make_train(CFG, env=purerl.from_gymnasium(Drawn))
     state = jax.jit(train.init)(jax.random.key(0))
@@ -370,6 +373,7 @@ class Told(Ends):
         return *after, info | ({"where": np.array([1.0, 2.0, 3.0])} if after[2] or after[3] else {})
 
 
+@pytest.mark.slow
 def test_a_vector_that_only_some_steps_have():
     env = purerl.from_gymnasium(Told)
     train = purerl.make_train(CFG.replace(episode_info=("where",)), env=env)
@@ -473,6 +477,7 @@ class Twins(Ends):
         return super().step(action)
 
 
+@pytest.mark.slow
 def test_what_an_instance_was_made_with_is_saved_too(tmp_path):
     cfg, env = CFG.replace(total_timesteps=128, lr_schedule="constant"), purerl.from_gymnasium(Varied)
     before = purerl.fit(cfg, env=env, directory=tmp_path).state.actor.obs[:, 0]
@@ -532,6 +537,7 @@ def test_evaluations_open_their_environments_once():
     assert len(host._open) <= before + host.SETS
 
 
+@pytest.mark.slow
 def test_an_error_of_an_environment_is_named_outside_of_training_too():
     env = purerl.from_gymnasium(functools.partial(Ends, error_at=2))
     assert "ValueError: boom" in purerl.check_env(env).problems[0]

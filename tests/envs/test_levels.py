@@ -122,6 +122,7 @@ def test_check_env_sees_an_index_out_of_range():
     assert any("outside of its declared space" in problem for problem in found)
 
 
+@pytest.mark.slow
 def test_the_mask_of_an_environment_is_taken_by_default():
     class Masked:
         action_space = purerl.Discrete(3)

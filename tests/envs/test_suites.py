@@ -491,6 +491,7 @@ def rollout_of(slow_reset, key, num_envs, num_steps=40):
     return jax.lax.scan(one, state, jax.random.split(key, num_steps))[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_envs", [1, 7, 64])
 def test_a_slow_reset_gives_the_same_episodes(num_envs, monkeypatch):
     """Compare which environments are reset, when, and with which keys; alone, under vmap over seeds, and as on an accelerator."""

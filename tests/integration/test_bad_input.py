@@ -135,6 +135,7 @@ def random_config(rng):
     return small.replace(**{name: pool[rng.integers(len(pool))] for name, pool in pools.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [50, pytest.param(500, marks=pytest.mark.long)])
 def test_configs_at_the_boundaries_are_refused_or_can_be_traced(count):
     rng, refused = np.random.default_rng(count), 0

@@ -89,6 +89,7 @@ def test_what_begins_weakly_typed_is_compiled_once():
     assert jax.tree.map(str, jax.eval_shape(train.update, state)[0]) == jax.tree.map(str, state)
 
 
+@pytest.mark.slow
 @kinds
 def test_a_limit_of_infinity_is_no_nan(kind):
     cfg = CFG.replace(max_grad_norm=jnp.inf, clip_eps=jnp.inf, value_clip_eps=jnp.inf)
@@ -143,6 +144,7 @@ def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
     assert len({key for _, key in asked}) == len(asked)
 
 
+@pytest.mark.slow
 @others
 def test_every_algorithm_stays_float32_with_64_bits_enabled(kind):
     with jax.enable_x64(True):
@@ -155,6 +157,7 @@ def test_every_algorithm_stays_float32_with_64_bits_enabled(kind):
     assert {x.dtype for x in jax.tree.leaves((after.params, after.opt_state))} <= {jnp.dtype("float32"), jnp.dtype("int32")}
 
 
+@pytest.mark.slow
 @others
 def test_a_state_can_be_donated(kind):
     """No buffer is in it twice, also where nothing was compiled."""
@@ -184,6 +187,7 @@ def test_a_rate_of_zero_moves_no_algorithm(kind):
     assert digest(before) == digest(after)
 
 
+@pytest.mark.slow
 def test_everything_stays_float32_with_64_bits_enabled():
     with jax.enable_x64(True), pytest.warns(UserWarning, match=r"observations of float64.*cast to float32"):
         state = jax.jit(tiny(CFG.replace(lr=np.float64(1e-3))))(jax.random.key(0)).state

@@ -79,6 +79,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [name if name == "gone" else pytest.param(name, marks=pytest.mark.slow) for name in DAMAGES])
 def test_damaged_metrics_cost_neither_the_state_nor_the_rest(evaluated, tmp_path, damage):
     directory, whole = evaluated
@@ -146,6 +147,7 @@ def test_a_full_disk_ends_as_asked_and_the_terminal_shows_our_message_alone(tmp_
 OTHERS = [pytest.param(text, marks=pytest.mark.slow) for text in ("", "null", '{"custom_metadata": 5}', "\\xff")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metadata", ["[]", *OTHERS])
 def test_the_newest_checkpoint_may_be_unreadable_in_any_way(tmp_path, metadata):
     fitted(updates=4, directory=tmp_path, save_every=2)

@@ -250,6 +250,7 @@ def sizes(train):
     return {jax.tree_util.keystr(p, simple=True, separator="/"): x.shape for p, x in jax.tree_util.tree_leaves_with_path(params)}
 
 
+@pytest.mark.slow
 def test_an_image_and_a_vector_are_encoded_apart():
     train = purerl.make_train(purerl.PPOConfig(**SIZES), env=MIXED)
     found = sizes(train)
@@ -421,6 +422,7 @@ def all_weights(params, outputs, batch, cfg):
     return sum(jnp.square(x).sum() for x in jax.tree.leaves(params)), {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ppo", pytest.param("daac", marks=pytest.mark.slow)])
 def test_an_extra_loss_moves_the_groups_of_the_policys_phase(kind):
     run = lambda **objects: jax.jit(purerl.make_train(KINDS[kind], env=Varied(), **objects))(KEY).state.params

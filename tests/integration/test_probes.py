@@ -128,6 +128,7 @@ def test_termination_wins_when_both_flags_are_set():
     np.testing.assert_allclose(value, 3.439, atol=0.1)
 
 
+@pytest.mark.slow
 def test_the_observation_before_the_reset_is_the_one_that_counts():
     (_, nothing), (_, before), (_, final) = trained(probes.FinalObs)(*np.eye(3))
     np.testing.assert_allclose(nothing, 0, atol=0.2)

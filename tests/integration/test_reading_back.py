@@ -116,6 +116,7 @@ def test_the_best_of_each_run_is_kept(batch):
     assert result.run.select(4).best.finished == (wanted[4],)
 
 
+@pytest.mark.slow
 def test_the_commands_take_a_run(batch, tmp_path, capsys):
     directory = str(batch[0])
     assert cli.main(["eval", directory, "--run", "config 1, seed 4", "--num-episodes", "4"]) == 0
@@ -297,6 +298,7 @@ def test_adamw_decays_matrices_alone():
         assert (distance > 1e-6) == ("kernel" in jax.tree_util.keystr(path)), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "cfg",
     [
@@ -530,6 +532,7 @@ class Breaks:
         self.seen.append(progress.updates)
 
 
+@pytest.mark.slow
 def test_a_recorder_that_failed_is_tried_again():
     recorder = Breaks(at=3)
     with pytest.warns(UserWarning, match="failed, it is skipped until the next checkpoint: OSError"):

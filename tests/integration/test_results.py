@@ -137,6 +137,7 @@ def test_a_peer_has_the_settings_that_are_better_for_it(monkeypatch):
     assert peers.chosen("purerl", "CartPole-v1", score)[0] == "tuned"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", peers.TASKS)
 def test_our_settings_in_the_words_of_peers(env):
     cfg = purerl.make_train(peers.preset(env)).cfg

@@ -5,6 +5,7 @@ import inspect
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import purerl
 from purerl import Advantages, Network, Outputs, PPOConfig
@@ -113,6 +114,7 @@ def test_a_network():
     assert set(params) == {"embedding", "policy", "value"}
 
 
+@pytest.mark.slow
 def test_they_sweep_like_everything_else():
     sweep = jax.vmap(lambda lr: CFG.replace(lr=lr, total_timesteps=512))(jnp.array([1e-3, 1e-2]))
     run = lambda cfg: purerl.make_train(

@@ -84,6 +84,7 @@ def test_divergence_ends_the_run_with_its_place(tmp_path):
         purerl.load(tmp_path / "a", env=Poisoned())
 
 
+@pytest.mark.slow
 def test_the_last_good_checkpoint_stays(tmp_path):
     late = CFG.replace(total_timesteps=640, env_params={"poison": 1.0, "at": 39})  # in the third update
     with pytest.raises(purerl.NotFiniteError, match="first seen in update 3"):

@@ -153,6 +153,7 @@ def rates(cfg=CFG, **objects):
     return purerl.summarize(jax.jit(tiny(cfg, **objects))(KEY).metrics)["lr"]
 
 
+@pytest.mark.slow
 def test_any_optax_schedule():
     """Counted in gradient steps, of which an update of this config has four."""
     got = rates(lr_schedule=optax.cosine_decay_schedule(1.0, 16))
@@ -169,6 +170,7 @@ def test_any_optax_transformation_scaled_by_the_configs_rate():
     assert (moved != 0).mean() > 0.9
 
 
+@pytest.mark.slow
 def test_groups_may_have_transformations_of_their_own():
     parts = {"policy": optax.set_to_zero(), "value": optax.scale_by_adam()}
     train = tiny(optimizer=optax.multi_transform(parts, {"policy": "policy", "value": "value"}))

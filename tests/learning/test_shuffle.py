@@ -62,6 +62,7 @@ def test_the_test_convicts_an_affine_map(n, draws):
     assert min(p_values(affine, n, draws)) < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [128, pytest.param(512, marks=pytest.mark.slow)])
 def test_neighbours_do_not_stay_neighbours(n):
     orders = np.asarray(jax.jit(jax.vmap(lambda key: permutation(key, n)))(jax.random.split(jax.random.key(5), 20_000)))

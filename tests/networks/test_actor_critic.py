@@ -137,6 +137,7 @@ def test_what_the_value_learns_reaches_as_far_as_the_architecture_says(arch):
     assert set(params) == ({"policy", "value"} if arch == "separate" else {"torso", "policy", "value"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["none", "gru"])
 @pytest.mark.parametrize("arch", ["separate", "shared"])
 def test_prepared_parameters_give_the_same(arch, memory):
@@ -173,6 +174,7 @@ def test_the_networks_of_images():
     assert params["policy"]["torso"]["Conv_0"]["kernel"].shape == (3, 3, 3, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "stride"), [(3, 1), (4, 2), (8, 4)])
 def test_convolutions_are_those_of_jax(size, stride):
     from purerl.networks.layers import Conv
@@ -219,6 +221,7 @@ def test_half_precision_stays_in_the_torsos():
 # --- other networks ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_flax_nnx_by_split_and_merge():
     class Small(nnx.Module):
         def __init__(self, rngs):

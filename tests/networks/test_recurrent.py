@@ -251,6 +251,7 @@ def test_what_would_tear_sequences_is_refused(changes, says):
         tiny(REMEMBERS.replace(**changes))
 
 
+@pytest.mark.slow
 def test_an_empty_carry_takes_the_same_path():
     network = tiny().network
     empty = network._replace(

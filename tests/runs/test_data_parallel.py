@@ -126,6 +126,7 @@ for case in ((name, count) for name in CASES for count in (2, 4, 8)):
     product += [pytest.param(*case, marks=mark)] if case not in product else []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "count"), product)
 def test_devices_learn_what_one_device_learns_from_all_their_environments(name, count, monkeypatch):
     cfg = CASES[name]
@@ -258,6 +259,7 @@ def test_the_functions_of_a_train(spread):
     assert purerl.summarize(result.metrics)["steps"].tolist() == [128, 128]
 
 
+@pytest.mark.slow
 def test_a_state_is_saved_and_restored_on_its_devices(tmp_path):
     spread = purerl.data_parallel(purerl.make_train(PPO, env=Varied()), mesh())
     update = jax.jit(spread.update)
@@ -303,6 +305,7 @@ def test_what_each_device_holds():
     assert here.state_bytes < alone.state_bytes / 2
 
 
+@pytest.mark.slow
 def test_what_an_update_needs_of_each_device():
     train = purerl.make_train(PPO.replace(num_envs=256))
     spread = purerl.data_parallel(train, mesh())

@@ -66,6 +66,7 @@ def test_only_the_given_devices():
     assert many(keys(2)).state.params.keys() == {"policy", "value"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "exact"), [pytest.param(4, False, marks=pytest.mark.slow), (3, True)])
 def test_the_clock_is_shared(count, exact):
     """With `seed_axes` a state is spread over devices, all but its clock, and gradients stay those of each seed."""
@@ -83,6 +84,7 @@ def test_the_clock_is_shared(count, exact):
     close(at(state.params, 2), alone.params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sweeps(exact):
     sweep = jax.vmap(lambda lr: CFG.replace(lr=lr))(jnp.array([1e-3, 1e-2, 1e-1]))

@@ -132,6 +132,7 @@ def test_lasting_checkpoints_need_no_others(tmp_path):
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [4, 8, 10]
 
 
+@pytest.mark.slow
 def test_a_run_of_which_nothing_was_kept_leaves_no_best_state(tmp_path):
     """It was killed before its first checkpoint, and another run has its place."""
     options = {"directory": tmp_path, "eval_every": 1, "eval_episodes": 2}
@@ -152,9 +153,10 @@ def test_evaluations_of_before_are_still_said_to_be_what_they_are(tmp_path):
     assert checkpoint.newest_readable(tmp_path / "checkpoints").record["evaluated"] == evaluated
 
 
+@pytest.mark.slow
 def test_fit_keeps_its_directory_to_itself(tmp_path):
     result = fitted(2, directory=tmp_path)
-    with pytest.raises(purerl.ConfigError, match="has a run of purerl.fit"):
+    with pytest.raises(purerl.ConfigError, match="has a run of purerl"):
         purerl.save(tmp_path, result.run.train, result.state)
     fitted(2, directory=tmp_path)
 
@@ -269,6 +271,7 @@ def test_a_directory_has_one_writer_and_many_readers(tmp_path):
 # --- warm start -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_warm_start_takes_the_parameters_alone(tmp_path):
     source = fitted(updates=2, directory=tmp_path / "a")
     still = CFG.replace(lr=0.0, lr_final=0.0, gamma=0.9)
@@ -289,6 +292,7 @@ def test_a_warm_start_needs_the_same_shapes(tmp_path):
         warm_start(other, tmp_path / "b", "either")
 
 
+@pytest.mark.slow
 def test_resuming_compiles_what_a_run_compiles(tmp_path):
     """Going on from a checkpoint needs no program that the run did not need."""
     stopped(tmp_path, 3)

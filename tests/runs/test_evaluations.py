@@ -105,6 +105,7 @@ def test_a_curve_is_the_metrics_of_the_run(run):
         plots.curves_of(directory / "checkpoints")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [3, 10])
 def test_updates_that_are_no_whole_row_are_read_too(tmp_path, every):
     cfg = SMALL.replace(total_timesteps=7 * 64, metrics_every=every)

@@ -131,6 +131,7 @@ def test_a_failing_recorder_is_reported_once_and_stops_nothing():
     assert calls == [1, *(-i for i in range(1, 11))]
 
 
+@pytest.mark.slow
 def test_unfinished_episodes_are_null_and_not_zero(tmp_path):
     from tests.helpers.probes import Endless
 
@@ -161,6 +162,7 @@ def test_weights_and_biases_counts_environment_steps(wandb):
     assert (begun, logged) == ([None], [128, 256, 384, 512, 640])
 
 
+@pytest.mark.slow
 def test_what_resumes_goes_on_in_its_run_of_weights_and_biases(wandb, tmp_path):
     begun, logged = wandb
     recorder = lambda name: Wandb(2, tmp_path / name)
@@ -238,6 +240,7 @@ def test_the_file_of_a_long_run_is_bounded(tmp_path):
     assert sum(row["episodes"] for row in rows_of(tmp_path / "a.jsonl")) == 100_000
 
 
+@pytest.mark.slow
 def test_more_rows_of_metrics_than_anyone_reads_are_warned_of(tmp_path):
     cfg = CFG.replace(total_timesteps=64 * 2_000_000)
     with pytest.warns(UserWarning, match=r"2,000,000 rows of metrics will be kept; metrics_every=20 keeps 100,000"):

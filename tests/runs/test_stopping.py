@@ -30,6 +30,7 @@ def after(updates, seen=None):
     return rule
 
 
+@pytest.mark.slow
 def test_rule_is_asked_at_evaluations_and_every_few_updates():
     seen = []
     result = fit(stop_when=after(8, seen), stop_every=3, eval_every=4, eval_episodes=2, num_seeds=2)
@@ -103,6 +104,7 @@ def test_wrong_rules_are_refused(options, field):
         fit(**options)
 
 
+@pytest.mark.slow
 def test_rule_that_fails_ends_the_run_with_its_error():
     def rule(progress):
         raise ValueError("no such metric")

@@ -35,7 +35,13 @@ def test_warns_of_values_that_the_clip_holds_far_from_returns():
         purerl.fit(CFG, env=purerl.wrap_env(Constant(100)))
 
 
-@pytest.mark.parametrize("changes", [{"normalize_reward": True}, {"value_clip": "none"}, {"normalize_value": True}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"value_clip": "none"},
+        *(pytest.param({name: True}, marks=pytest.mark.slow) for name in ("normalize_reward", "normalize_value")),
+    ],
+)
 def test_is_silent_where_values_can_follow(changes):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

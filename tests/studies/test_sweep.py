@@ -148,6 +148,7 @@ def test_all_programs_and_options_are_checked_before_the_first_is_trained(tmp_pa
     assert list(tmp_path.iterdir()) == []  # so that the right call is not refused
 
 
+@pytest.mark.slow
 def test_the_directory_of_a_run_is_none_for_a_sweep(tmp_path):
     purerl.fit(SHORT, directory=tmp_path, env=Varied())
     with pytest.raises(purerl.CheckpointMismatch, match="it has a run, and no sweep"):
@@ -155,6 +156,7 @@ def test_the_directory_of_a_run_is_none_for_a_sweep(tmp_path):
     assert not (tmp_path / "sweep.json").exists()
 
 
+@pytest.mark.slow
 def test_in_place_of_a_sweep_that_kept_nothing_another_one_may_begin(tmp_path):
     (tmp_path / "sweep.json").write_text('{"at_once": 1, "seed": 7}')
     stop = lambda *_: (StopAt(4),)  # in the last chunk of the last program, which ends nothing early
@@ -307,6 +309,7 @@ def test_recorders_of_a_sweep_are_a_function():
         purerl.sweep(CFG, {"lr": [1e-3]}).fit(recorders=(print,))
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_begun_may_have_to_resume(tmp_path):
     made = purerl.sweep(SHORT, {"num_steps": [16, 8]})
     with pytest.raises(purerl.ConfigError, match="no checkpoint to resume from"):
@@ -317,6 +320,7 @@ def test_a_sweep_that_was_begun_may_have_to_resume(tmp_path):
     assert len(made.fit(0, tmp_path, resume="must", env=Varied()).results) == 2
 
 
+@pytest.mark.slow
 def test_two_sweeps_do_not_plan_in_one_directory(tmp_path):
     """Another one, while the first trains and has no checkpoint yet."""
 
@@ -370,6 +374,7 @@ def test_a_best_config_is_of_one_task():
             _ = result.best
 
 
+@pytest.mark.slow
 def test_environments_of_a_sweep_are_tasks(tmp_path):
     made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "Catch-bsuite"], "lr": [1e-3, 1e-2]})
     result = made.fit(0, tmp_path / "s")

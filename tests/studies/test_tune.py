@@ -85,6 +85,7 @@ def test_an_interrupted_study_goes_on_with_the_same_trials(study, tmp_path):
 QUICK = {"num_seeds": 1, "rungs": 1, "finalists": 2, "final_seeds": 1, "env": Varied()}
 
 
+@pytest.mark.slow
 def test_lists_are_tried_once_each():
     """And finalists are different points."""
     found = purerl.tune(TUNED, {"lr": [1e-3, 1e-2], "gamma": [0.9]}, trials=8, **QUICK)
