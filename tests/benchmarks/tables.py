@@ -325,6 +325,17 @@ def study_table(rows):
     return "\n".join(lines)
 
 
+def value_clip_table(studies):
+    """Make a row for each environment: scores with and without a value clip, and both with scaled rewards."""
+    columns = ("max", "none", "max, scaled rewards", "none, scaled rewards")
+    lines = ["| | " + " | ".join(columns) + " |", "|---|--:|--:|--:|--:|"]
+    rows = studies["value clip"]
+    for env in dict.fromkeys(label.split(",")[0] for label in rows):
+        scores = (rows.get(f"{env}, {column}") for column in columns)
+        lines.append(f"| {env} | " + " | ".join(_with_interval(row["scores"], 2) if row else "" for row in scores) + " |")
+    return "\n".join(lines)
+
+
 def names_table(system):
     """List what a system calls things, and what they are here."""
     lines = [f"| {system} | purerl | |", "|---|---|---|"]
@@ -345,9 +356,8 @@ def glance_table(results):
     return "\n".join(lines)
 
 
-def _with_interval(scores):
-    low, high = interval(np.array(scores))
-    return f"{iqm(np.array(scores)):.1f} ({low:.1f} to {high:.1f})"
+def _with_interval(scores, digits=1):
+    return "{:.{n}f} ({:.{n}f} to {:.{n}f})".format(iqm(np.array(scores)), *interval(np.array(scores)), n=digits)
 
 
 def speed_glance_table(speed):
@@ -385,6 +395,7 @@ TABLES = {
     "glance": glance_table,
     "gpu": gpu_table,
     "speed glance": speed_glance_table,
+    "value clip": value_clip_table,
     "learning": learning_table,
     "choices": choices_table,
     "variants": variants_table,
@@ -412,7 +423,7 @@ TABLES = {
 OF_PROGRAMS = ("programs on a TPU", "devices", "devices on a TPU", "scaling", "kernels of a step", "kernels of a minibatch")
 FILES = dict.fromkeys(OF_PROGRAMS, "programs")
 FILES |= dict.fromkeys(("host scores", "host speed", "host mujoco"), "host")
-FILES |= dict.fromkeys(("glance", "learning", "variants"), "results") | {"speed glance": "speed"}
+FILES |= dict.fromkeys(("glance", "learning", "variants"), "results") | {"speed glance": "speed", "value clip": "studies"}
 
 if __name__ == "__main__":
     render()
