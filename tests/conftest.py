@@ -18,15 +18,15 @@ OWN_CACHE = pytest.StashKey[bool]()
 
 
 def pytest_configure(config):
-    """Tests compile many programs more than once; what one process of a test run compiled, another may load.
+    """Share compiled programs between the processes of a test run, which compile many programs more than once.
 
-    Runs one after the other share what is compiled if `PURERL_TESTS_CACHE` names a directory for it.
+    Consecutive test runs share them if `PURERL_TESTS_CACHE` names a directory.
     """
     config.stash[OWN_CACHE] = "PURERL_TESTS_CACHE" not in os.environ
     if config.stash[OWN_CACHE]:
         os.environ["PURERL_TESTS_CACHE"] = tempfile.mkdtemp()
     if "not slow" in config.option.markexpr or "not as_users" in config.option.markexpr:
-        # Compiling takes most of the time of these tests, and a quarter of it with these flags.
+        # Compiling takes most of the time of these tests, and a quarter of that time with these flags.
         add_xla_flags("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false")
     jax.config.update("jax_compilation_cache_dir", os.environ["PURERL_TESTS_CACHE"])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
@@ -43,7 +43,7 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
-    """A long test that passed may be written down with its commit: nothing else runs it."""
+    """Record a passed long test with its commit, if `--record` is given: nothing else runs long tests."""
     report = (yield).get_result()
     asked = item.config.getoption("record")
     if report.passed and call.when == "call" and asked and item.get_closest_marker("long"):
@@ -54,7 +54,7 @@ def pytest_runtest_makereport(item, call):
 
 @pytest.fixture
 def record_fault(request):
-    """Keeps a row of what a test of faults found, where `--record` asks for it, and prints it."""
+    """Print a result row of a fault test, and keep it if `--record` is given."""
 
     def record(name, row):
         print(f"\n{name}: {row}")
@@ -68,7 +68,7 @@ def record_fault(request):
 
 @pytest.fixture(scope="session")
 def vectors():
-    """Reference numbers, computed in float64 by code that shares nothing with purerl."""
+    """Return reference numbers, computed in float64 by code that shares nothing with purerl."""
 
     def arrays(x):
         if isinstance(x, dict):
@@ -85,7 +85,7 @@ def vectors():
 
 @pytest.fixture(scope="session")
 def fresh_python():
-    """Runs code in another process with some environment variables changed, and gives its standard output."""
+    """Run code in another process with changed environment variables, and return its standard output."""
     import subprocess
     import sys
 

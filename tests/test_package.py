@@ -13,7 +13,7 @@ import purerl
 ROOT = pathlib.Path(purerl.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in ROOT.rglob("*.py")}
 
-# A room imports from rooms on lower floors, and not from those beside it.
+# A package imports only from packages on lower layers.
 FLOORS = """
 core
 config
@@ -30,7 +30,7 @@ FLOOR_OF = {room: i for i, floor in enumerate(FLOORS.split("\n")) for room in fl
 
 
 def imports_of(path):
-    """Every purerl module that a file imports, at its top or inside a function."""
+    """Yield every purerl module that a file imports, at its top or inside a function."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -45,7 +45,7 @@ def room_of(module):
 
 
 def imported_by(name):
-    """The purerl modules that a module imports."""
+    """Return the purerl modules that a module imports."""
     return {x.removeprefix("purerl.") for x in imports_of(MODULES[name]) if x.startswith("purerl.")}
 
 
@@ -66,7 +66,7 @@ def test_no_module_imports_itself_by_way_of_others():
 
 
 TESTS = ROOT.parent / "tests"
-APART = ("helpers", "integration", "benchmarks", "ideas")  # folders of tests that are not those of a room
+APART = ("helpers", "integration", "benchmarks", "ideas")  # folders of tests that belong to no package
 
 
 def test_tests_stand_where_their_module_stands():

@@ -31,7 +31,7 @@ def run():
 
 @pytest.fixture(scope="module")
 def sweep_run():
-    """The form that never recompiles for a changed float: the config is an argument."""
+    """Return the form that never recompiles for a changed float: the config is an argument."""
     return jax.jit(lambda cfg, key: tiny(cfg)(key))
 
 
@@ -128,7 +128,7 @@ BASES |= {"kl_coef_lower": FOLLOWING.replace(desired_kl=10.0)}
 BASES |= {"lr_max": FOLLOWING.replace(desired_kl=10.0), "lr_power": SWEPT.replace(lr_schedule="polynomial")}
 
 
-# Those that need another program are run with the slow tests.
+# Fields that need another program are run with the slow tests.
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in BASES else name for name in LEAVES])
 def test_every_leaf_can_be_swept_and_has_an_effect(name):
     base = BASES.get(name, SWEPT)
@@ -143,7 +143,7 @@ def test_every_leaf_can_be_swept_and_has_an_effect(name):
 
 
 def strong(cfg):
-    """Floats as float32 arrays, so that one compiled program serves every swept field of these tests."""
+    """Return floats as float32 arrays, so that one compiled program serves every swept field of these tests."""
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), cfg)
 
 
@@ -260,7 +260,7 @@ def test_evaluation_changes_nothing_and_has_its_own_key(run):
 
 
 def leaning():
-    """A network that prefers the right action of `ActionDependent` by 0.5, whatever it sees."""
+    """Return a network that prefers the right action of `ActionDependent` by 0.5, whatever its input."""
     init = lambda key, obs: {"policy": jnp.array([0.0, 0.5]), "value": jnp.zeros(1)}
 
     def apply(params, carry, obs, first):
@@ -271,7 +271,7 @@ def leaning():
 
 
 def test_deterministic_evaluation_takes_the_mode():
-    """Its return is 1; that of a random action is 1 / (1 + exp(-0.5)) = 0.62 on average."""
+    """The mode's return is 1; a random action's is 1 / (1 + exp(-0.5)) = 0.62 on average."""
     train = purerl.make_train(CFG, env=probes.ActionDependent(), network=leaning())
     state = TrainState(train.network.init(KEY, None), (), (), clock_at(0), KEY, Statistics(), {})
     options = ({"deterministic": True}, {"deterministic": False}, {})
@@ -356,7 +356,7 @@ def test_a_torso_that_does_not_fit_is_refused():
 
 @pytest.mark.slow
 def test_sixteen_seeds_finish(fresh_python):
-    """Batched initialisation of orthogonal weights waited for itself for ever on two cores before it was drawn in turn."""
+    """Before orthogonal weights were drawn in turn, their batched initialisation hung for ever on two cores."""
     code = """
 import jax, purerl
 train = purerl.make_train(purerl.PPOConfig(total_timesteps=2048))

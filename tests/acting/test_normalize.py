@@ -1,4 +1,4 @@
-"""Running statistics: their numbers, their counting, and that whoever acts and whoever learns sees the same ones."""
+"""Running statistics: their values, their step counts, and that acting and learning use the same statistics."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ ON = CFG.replace(normalize_obs=True, normalize_reward=True, normalize_value=True
 
 
 class Scaled(Varied):
-    """The same environment in another currency."""
+    """The same environment with scaled rewards."""
 
     def __init__(self, scale):
         super().__init__()
@@ -29,7 +29,7 @@ class Scaled(Varied):
         return obs, after, reward * jnp.float32(self.scale), ends, info
 
 
-PEERS = {  # our one normaliser, as other systems set theirs
+PEERS = {  # purerl's normaliser with other systems' parameters
     "running_standard_scaler_skrl": {"prior": 1.0, "ddof": 1},
     "running_mean_std_baselines": {"prior": 1e-4},
     "empirical_normalization_rsl_rl": {},
@@ -56,7 +56,7 @@ def test_skrls_output_is_ours(vectors):
 
 
 def test_rsl_rl_adds_a_hundredth_to_the_deviation_and_we_do_not(vectors):
-    """Its outputs are smaller than ours by `std / (std + 0.01)`: by 0.3 % on these data."""
+    """rsl_rl's outputs are smaller than purerl's by `std / (std + 0.01)`: by 0.3 % on these data."""
     inputs, expected = vectors["empirical_normalization_rsl_rl"]
     last = expected["after_each_batch"][-1]
     moments = Moments(jnp.asarray(last["mean"], jnp.float32), jnp.asarray(last["var"], jnp.float32), clock_at(12))
@@ -67,7 +67,7 @@ def test_rsl_rl_adds_a_hundredth_to_the_deviation_and_we_do_not(vectors):
 
 @pytest.mark.slow
 def test_values_and_returns_have_one_set_of_statistics_where_skrl_has_two(vectors):
-    """skrl merges the values, standardises them, merges the returns and standardises those: 3 and 3 come out differently."""
+    """skrl merges and standardises the values, then does the same for the returns: a 3 in each gives two different outputs."""
     _, expected = vectors["value_preprocessor_skrl"]
     theirs = [expected[f"after_{name}"] for name in ("values", "returns")]
     assert abs(theirs[0]["var"][0] - theirs[1]["var"][0]) > 1
@@ -92,7 +92,7 @@ def test_the_sums_of_rewards_of_openai(vectors):
 
 
 def test_a_terminal_reward_counts_for_its_own_episode():
-    """reliability L1 14: five rewards of 1 at gamma 0.5, the episode ends at the third. Others give 1, 1.5, 1, 1.5, 1.75."""
+    """Check reliability L1 14: five rewards of 1, gamma 0.5, the third ends the episode. Others give 1, 1.5, 1, 1.5, 1.75."""
     first = jnp.array([True, False, False, True, False])[:, None]
     _, sums = reward_sums(RewardScale(jnp.zeros(1), initial_moments(())), jnp.ones((5, 1)), first, jnp.float32(0.5))
     np.testing.assert_allclose(sums[:, 0], [1, 1.5, 1.75, 1, 1.5])
@@ -137,7 +137,7 @@ def test_counts_are_exact(seen):
 
 @pytest.mark.parametrize("box", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_ratio_is_one_before_the_first_step(box):
-    """Train at a rate of 0: every gradient step is before the first one."""
+    """With a rate of 0 every gradient step is a first one."""
     still = ON.replace(lr=0.0, lr_final=0.0, total_timesteps=64 * 5)
     metrics = purerl.summarize(jax.jit(tiny(still, box=box))(jax.random.key(0)).metrics)
     np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-6)
@@ -150,7 +150,7 @@ def test_statistics_are_those_of_the_run():
     for _ in range(3):
         state, _ = update(state)
     for moments in (state.statistics.obs, state.statistics.value, state.statistics.reward.moments):
-        assert int(moments.count) == 3 * 64  # each step once
+        assert int(moments.count) == 3 * 64  # each step is counted once
     assert state.statistics.obs.mean.shape == (4,)
 
 
@@ -171,7 +171,7 @@ def test_looking_changes_nothing_and_sees_the_statistics():
 @pytest.mark.slow
 @pytest.mark.parametrize("scale", [pytest.param(1e-3, marks=pytest.mark.slow), 1e3])
 def test_the_scale_of_rewards_does_not_matter(scale):
-    """After its first update a run with scaled rewards is the same run, but for rounding."""
+    """After its first update, a run with scaled rewards equals the unscaled run up to rounding."""
 
     cfg = CFG.replace(normalize_reward=True, total_timesteps=64 * 8)
     state = jax.jit(purerl.make_train(cfg, env=Scaled(scale)))(jax.random.key(0)).state
@@ -207,7 +207,7 @@ def test_every_form_of_running(tmp_path):
     assert digest(fitted(cfg=ON, directory=tmp_path).state) == digest(whole.state)
     warm = warm_start(tiny(ON).init(jax.random.key(5)), tmp_path, "either")
     reward = whole.state.statistics.reward
-    begun = reward.replace(discounted=jnp.zeros_like(reward.discounted))  # the sums are of the other run's episodes
+    begun = reward.replace(discounted=jnp.zeros_like(reward.discounted))  # the sums belong to the other run's episodes
     assert digest(warm.statistics) == digest(whole.state.statistics.replace(reward=begun))
 
 

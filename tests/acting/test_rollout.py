@@ -18,7 +18,7 @@ CFG = PPOConfig(hidden=(8,))
 
 
 def rolled_out(env, network, num_envs=3, num_steps=20, rollouts=1):
-    """Consecutive rollouts with the same parameters: each `(actor before, actor after, Rollout, metrics)`."""
+    """Return consecutive rollouts with the same parameters: each `(actor before, actor after, Rollout, metrics)`."""
     actor = reset_actor(env, network, num_envs, KEY)
     params = network.init(KEY, actor.obs[None])
     step = jax.jit(lambda actor, key: collect(env, network, params, actor, key, num_steps))
@@ -75,7 +75,7 @@ def test_episodes_go_on_across_rollouts():
 
 
 def test_the_density_is_of_the_unclipped_action_and_the_environment_gets_the_clipped_one():
-    """Means of 10 on a box of +-1: the actions kept are near 10 and the ratio is 1."""
+    """With means of 10 on a box of +-1, the actions kept are near 10 and the ratio is 1."""
 
     class Watched(probes.boxed(probes.Constant)):
         def reward_of(self, state, action):
@@ -97,11 +97,11 @@ def test_the_density_is_of_the_unclipped_action_and_the_environment_gets_the_cli
     np.testing.assert_allclose(again, steps.log_prob, atol=1e-6)
 
 
-# --- with a memory ----------------------------------------------------------------------------------------------------
+# --- recurrent networks -----------------------------------------------------------------------------------------------
 
 
 class CutShort(probes.Probe):
-    """Observation is the step of the episode, one-hot; every third episode length is cut short, the rest terminate."""
+    """Episodes whose observation is the step, one-hot; every third episode length is truncated, the rest terminate."""
 
     width, limit, length = 4, 3, 10**6
 
@@ -134,13 +134,13 @@ def test_the_final_observation_is_valued_with_the_memory_of_that_moment():
 
 
 def test_a_network_with_memory_trains_on_whole_columns():
-    """Ratio one before the first step, with episodes that end inside the rollout, for both minibatches of columns."""
+    """The ratio before the first step is 1 if episodes end inside the rollout, for both minibatches of environments."""
     cfg = PPOConfig(total_timesteps=16_384, num_envs=4, num_steps=16, num_minibatches=2, gamma=0.9, lr=3e-2, value_clip="none")
     run = jax.jit(lambda cfg: purerl.make_train(cfg, env=CutShort(), network=running_sum(2, 4))(jax.random.key(0)).metrics)
     assert run(cfg.replace(lr=0.0, clip_eps=1e-5))["clip_fraction"].total.sum() == 0
     np.testing.assert_allclose(
         purerl.summarize(run(cfg))["value"][-1], 10, atol=0.5
-    )  # 1 / (1 - gamma): a time limit is no ending
+    )  # 1 / (1 - gamma): a time limit is no termination
 
 
 def test_columns_that_do_not_divide_are_refused():
@@ -153,7 +153,7 @@ def test_columns_that_do_not_divide_are_refused():
 
 
 class Scripted:
-    """One column of the vector `gae_mixed`: observations are row numbers, those before a reset the row's number plus 100."""
+    """One column of the vector `gae_mixed`: observations are row numbers, plus 100 before a reset."""
 
     def __init__(self, given):
         self.rows = {name: jnp.asarray(given[name]) for name in ("rewards", "terminated", "truncated")}

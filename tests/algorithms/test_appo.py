@@ -1,4 +1,4 @@
-"""APPO: who acts with what, what is learnt from and how often, V-trace, the target, and that without staleness it is PPO."""
+"""APPO: acting parameters, replay, V-trace, the target network, and equality with PPO without staleness."""
 
 import jax
 import jax.numpy as jnp
@@ -37,7 +37,7 @@ def made(cfg=STALE, env=None, **objects):
 
 
 def updates(cfg, count, env=None):
-    """The states before and after each of some updates."""
+    """Return the training and its states before and after each of `count` updates."""
     train = made(cfg, env)
     states, update = [jax.jit(train.init)(KEY)], jax.jit(train.update)
     for _ in range(count):
@@ -45,7 +45,7 @@ def updates(cfg, count, env=None):
     return train, states
 
 
-# --- without staleness it is PPO --------------------------------------------------------------------------------------
+# --- without staleness APPO is PPO ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("changes", [{}, pytest.param({**NORMALISED, **MEMORY}, marks=pytest.mark.slow)])
@@ -86,7 +86,7 @@ def test_actors_have_the_statistics_of_their_parameters():
     _, pair, _ = publish(train.cfg, states[4])
     assert digest(pair) == digest({"params": states[2].params, "statistics": states[2].statistics})
     count = states[5].statistics.obs.count
-    assert int(count.low) == 5 * 64  # of every rollout once
+    assert int(count.low) == 5 * 64  # each rollout is counted once
 
 
 # --- the ring ---------------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def test_how_often_each_rollout_is_used(order, max_uses):
 
 @pytest.mark.parametrize("changes", [{}, pytest.param(MEMORY, marks=pytest.mark.slow)])
 def test_what_is_read_again_with_the_same_parameters_is_what_was_said(changes):
-    """Values, those of observations before a reset among them, and policies, `[T, B]`."""
+    """Values, including those before a reset, and policies are compared, `[T, B]`."""
     train = made(FRESH.replace(**changes))
     state = train.init(KEY)
     network, length = as_actors_see(train.cfg, train.network, state), train.cfg.training_length
@@ -161,7 +161,7 @@ def test_what_is_read_again_with_the_same_parameters_is_what_was_said(changes):
 
 
 def double_sum(steps, rho, gamma, lam, rho_bar, c_bar):
-    """The targets of V-trace by their definition: for each step a sum over all that follow, of products."""
+    """Compute V-trace targets by their definition: for each step a sum of products over all later steps."""
     T = len(steps.reward)
     following = np.where(steps.terminated, 0, steps.next_value)
     delta = np.minimum(rho_bar, rho) * (steps.reward + gamma * following - steps.value)
@@ -196,7 +196,7 @@ def test_targets_of_stale_data_are_the_double_sum_and_need_the_final_observation
 
 
 def test_the_surrogate_is_the_reference_vector(vectors):
-    """Compare with PPO's own, with the probability that the ratio is over, `max(pi_T, pi_b / clip)`."""
+    """The result is compared with PPO's for the ratio's denominator, `max(pi_T, pi_b / clip)`."""
     given, expected = vectors["impact_surrogate"]
     behaviour, target, current = (jnp.asarray(given[f"{name}_logp"], jnp.float32) for name in ("behaviour", "target", "current"))
     assert len(expected) >= 6
@@ -260,7 +260,7 @@ def test_a_target_does_not_feel_an_update_of_nan_before_its_turn(nonfinite):
     assert finite(states[4].extra["target"]) == (nonfinite == "freeze")
 
 
-# --- all of PPO's switches --------------------------------------------------------------------------------------------
+# --- all of PPO's options ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_a_target_does_not_feel_an_update_of_nan_before_its_turn(nonfinite):
     ],
 )
 def test_the_ratio_is_one_before_the_first_step(env, changes):
-    # Without correction the ratio is over what actors said, with statistics of their own.
+    # Without correction the ratio uses the actors' log-probabilities, recorded with the actors' own statistics.
     normalised = {**NORMALISED, "normalize_obs": changes.get("correction") != "none"}
     cfg = STALE.replace(**normalised, **changes, lr=0.0, lr_min=0.0, lr_max=0.0, total_timesteps=64 * 6)
     metrics = purerl.summarize(jax.jit(made(cfg, env))(KEY).metrics)

@@ -1,4 +1,4 @@
-"""Decoupled Advantage Actor-Critic: the advantage head, two networks that share nothing, phases of their own."""
+"""Decoupled Advantage Actor-Critic: the advantage head, two separate networks, separate phases."""
 
 import jax
 import jax.numpy as jnp
@@ -72,7 +72,7 @@ def test_the_networks_share_nothing():
 
 def test_the_predicted_advantage_depends_on_the_action():
     class Telling(Probe):
-        """Action 1 is always worth 1 more, and nothing else depends on it."""
+        """A task in which action 1 is always worth 1 more, and nothing else depends on the action."""
 
         def reward_of(self, state, action):
             return action.astype(jnp.float32)
@@ -148,7 +148,7 @@ def test_strict_modes_and_a_program_that_does_not_grow():
     with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
         jax.jit(train)(KEY)
     program = lambda **changes: equations(jax.make_jaxpr(made(DAAC.replace(**changes)))(KEY).jaxpr)
-    # 1024 x 4 samples are a square number, as 16 x 4: all other numbers have a few more equations to shuffle
+    # 1024 x 4 samples are a square number, as 16 x 4: the shuffle of any other number has a few more equations
     assert program(num_steps=1024, e_v=9, total_timesteps=10**9) == program()
 
 

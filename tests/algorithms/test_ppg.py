@@ -1,4 +1,4 @@
-"""Phasic Policy Gradient: when the auxiliary phase runs, what it moves, and what is PPO's."""
+"""Phasic Policy Gradient: when the auxiliary phase runs, which groups it trains, and equality with PPO."""
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ def trained(cfg=PPG, env=None):
 
 
 def joint_loss(given, beta):
-    """The loss of an auxiliary phase for networks' outputs that are given, and their gradient, `[1, 3]`."""
+    """Return the loss of an auxiliary phase for given network outputs, and its gradient, `[1, 3]`."""
     row = lambda name: jnp.asarray(given[name], jnp.float32)[None]
     old = AuxBatch((), jnp.zeros((1, 3), bool), row("value_targets"), Categorical(row("logits_old")))
 
@@ -64,7 +64,7 @@ def test_the_joint_loss_is_the_reference_vector(vectors):
 
 
 def one_step(accumulate, columns):
-    """Parameters after one epoch of plain descent on the squared distance to the data, in minibatches of `columns`."""
+    """Return parameters after one epoch of plain descent on the squared distance, in minibatches of `columns`."""
     sgd = Optimizer(optax.identity(), True, rate=lambda clock, step: jnp.float32(0.1))
     loss = lambda params, batch: (jnp.square(params["policy"]["x"] - batch.steps).mean(), {})
     phase = Phase("aux", loss, sgd, None, 1, 8 // (columns * accumulate), jnp.inf, accumulate=accumulate)
@@ -118,12 +118,12 @@ def test_the_clone_holds_the_policy():
 def test_the_last_auxiliary_phase_learns_although_the_rate_falls_to_zero():
     cfg = PPG.replace(total_timesteps=64 * 8, lr_schedule="linear", aux_lr=1e-3)
     rate = lambda updates: aux_phase_optimizer(cfg, base_optimizer(cfg)).lr(None, clock_at(updates))
-    np.testing.assert_allclose([rate(3), rate(7)], [1e-3, 0.5e-3], rtol=1e-6)  # of when their policy phases began
+    np.testing.assert_allclose([rate(3), rate(7)], [1e-3, 0.5e-3], rtol=1e-6)  # the rates at which their policy phases began
 
 
 @pytest.mark.parametrize("arch", ["dual", "detach", "shared"])
 def test_what_the_value_moves(arch):
-    """Move the policy's features in the policy phase if they are shared, else not."""
+    """The value loss moves the policy's features in the policy phase only if they are shared."""
     train = made(PPG.replace(arch=arch))
     state = train.init(KEY)
     first, target = jnp.ones((1, 4), bool), jnp.arange(4.0)[None]
@@ -134,12 +134,12 @@ def test_what_the_value_moves(arch):
     assert moved == ({"torso", "value"} if arch == "shared" else {"value"})
 
 
-# --- what is PPO's ----------------------------------------------------------------------------------------------------
+# --- equality with PPO ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_without_auxiliary_epochs_it_is_ppo_to_the_bit(fresh_python):
-    """Compile as users do: without optimisation XLA sums in another order where a program has more in it."""
+    """The code is compiled as by users: without optimisation XLA sums in another order in a larger program."""
     code = """
 import jax, purerl
 from tests.helpers.probes import Varied
@@ -158,7 +158,7 @@ print(digest((params, mine.state.actor, metrics)) == digest((theirs.state.params
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["dual", "detach", "shared"])
 def test_passes_of_their_own(arch):
-    """Other numbers of passes: two phases and two optimizers."""
+    """Different numbers of passes give two phases and two optimizers."""
     cfg = PPG.replace(e_pi=1, e_v=3, arch=arch)
     train = made(cfg)
     assert [(phase.name, phase.gradient_steps) for phase in train.plan.phases] == [("value", 60), ("policy", 20), ("aux", 16)]
@@ -175,13 +175,13 @@ def test_one_optimizer_for_both_phases():
     assert int(state.opt_state["ppo"].count) == 10 * 2 + 2 * 8
 
 
-# --- all of PPO's switches --------------------------------------------------------------------------------------------
+# --- all of PPO's options ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["none", pytest.param("gru", marks=pytest.mark.slow)])
 def test_the_ratio_is_one_before_the_first_step(memory):
-    """Several choices, masked; statistics that move; with a memory, sequences of 8 in rollouts of 16."""
+    """Masked multi-discrete actions and moving statistics; the recurrent case has sequences of 8 in rollouts of 16."""
     base = REMEMBERS if memory == "gru" else PPG
     cfg = base.replace(**NORMALISED, **RICH, lr=0.0, aux_lr=0.0, total_timesteps=64 * 5)
     metrics = purerl.summarize(trained(cfg, Rich()).metrics)
@@ -191,7 +191,7 @@ def test_the_ratio_is_one_before_the_first_step(memory):
 
 
 def test_a_memory_is_replayed_from_where_each_rollout_began():
-    """Take no step between: the clone is the policy that acted, and the value error is that of the values the rollouts had."""
+    """At a rate of 0 the clone is the policy that acted, and the value error equals that of the rollouts."""
     cfg = PPG.replace(lr=0.0, aux_lr=0.0, total_timesteps=64 * 4, normalize_reward=False)
     acted = []
 
@@ -235,11 +235,11 @@ def test_the_buffer_keeps_what_was_seen_as_it_was():
         state, _ = update(state)
         steps = state.extra["buffer"].steps
         np.testing.assert_array_equal(steps.obs[0, slot], before.actor.obs)
-    np.testing.assert_array_equal(steps.target[:, 1], before.extra["buffer"].steps.target[:, 1])  # of the phase before
+    np.testing.assert_array_equal(steps.target[:, 1], before.extra["buffer"].steps.target[:, 1])  # from the previous phase
 
 
 def test_seeds_run_the_phase_only_when_it_is_due():
-    """A condition that was batched would be a select: both sides in every update."""
+    """A batched condition would become a select: both sides in every update."""
     train = made()
     axes = train.seed_axes
     states = jax.eval_shape(jax.vmap(train.init, out_axes=axes), jax.random.split(KEY, 2))
@@ -261,7 +261,7 @@ def test_refuses_a_clock_for_each_seed():
 
 @pytest.mark.slow
 def test_takes_one_clock_for_all_seeds():
-    """Also in loops; a program without `vmap` has no trace of the check."""
+    """Loops take one update counter as well; a program without `vmap` has no trace of the check."""
     train, state = made(), jax.eval_shape(made().init, KEY)
     axes = train.seed_axes
     states = jax.eval_shape(jax.vmap(train.init, out_axes=axes), jax.random.split(KEY, 2))
@@ -307,7 +307,7 @@ def test_the_program_does_not_grow():
     assert program(num_steps=512, n_pi=64, e_aux=10, total_timesteps=10**9) == program(num_steps=8)
 
 
-# --- refused ----------------------------------------------------------------------------------------------------------
+# --- refused configs --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""All of PPO's switches at once, and each of its data hooks: what holds for a plain run holds for these too."""
+"""All of PPO's options at once, and each of its data hooks: the properties of a plain run hold for these too."""
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,12 @@ KINDS = {
     "tanh": (CFG.replace(**NORMALISED, action_distribution="tanh", log_std_init=1.0), acting(Varied, "box")()),
     "clipped": (CFG.replace(**NORMALISED, arch="detach", log_std_init=1.0), acting(Varied, "box")()),
 }
-SLOW = ("everything", "multi_discrete", "clipped")  # everything, and a memory: in `networks/test_recurrent.py`
+SLOW = ("everything", "multi_discrete", "clipped")  # everything with an RNN: in `networks/test_recurrent.py`
 
 
 @pytest.mark.parametrize("kind", ["multi_binary", "tanh", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)])
 def test_the_ratio_is_one_before_the_first_step(kind):
-    """Train at a rate of 0: every gradient step is before the first one; random actions count, with their own probability."""
+    """At a rate of 0 every gradient step is a first one; random actions count, with their own probability."""
     cfg, env = KINDS[kind]
     still = cfg.replace(lr=0.0, lr_final=0.0, lr_max=0.0, lr_min=0.0, warmup_steps=0, learning_starts=0, total_timesteps=64 * 5)
     result = jax.jit(purerl.make_train(still, env=env))(KEY)
@@ -51,7 +51,7 @@ def test_strict_modes_with_everything_on():
 
 @pytest.mark.slow
 def test_illegal_actions_are_never_sent():
-    """Not while training, not at random, not when evaluated, not as the most likely action."""
+    """Invalid actions are sent neither in training, at random, in evaluations, nor as the mode."""
     cfg = EVERYTHING.replace(learning_starts=64, total_timesteps=64 * 20, lr=1e-2)
     train = purerl.make_train(cfg, env=Rich())
     result = jax.jit(train)(KEY)
@@ -91,7 +91,7 @@ def test_statistics_of_a_tree_leave_out_indices_and_masks():
 
 
 def test_a_reward_shaper_sees_the_reward_and_the_step():
-    """Shape what is learnt from, and report the environment's rewards."""
+    """The shaped rewards are learnt from; the environment's rewards are reported."""
     train = purerl.make_train(CFG.replace(reward_clip=1.0), env=Varied(), reward_shaper=lambda reward, step: 0 * reward + step)
     plain = tiny(CFG)
     shaped, same = (purerl.summarize(jax.jit(t)(KEY).metrics) for t in (train, plain))

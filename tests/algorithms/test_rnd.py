@@ -1,4 +1,4 @@
-"""Random network distillation: two streams of rewards, what is frozen and what moves, and with every algorithm."""
+"""Random network distillation: two reward streams, frozen and trained parts, and every algorithm."""
 
 import jax
 import jax.numpy as jnp
@@ -92,7 +92,7 @@ def test_the_predictors_loss_is_the_reference_vector(vectors):
 
 
 def test_what_follows_a_step_is_of_its_own_stream():
-    """The environment's: the observation before a reset. The intrinsic one's: the observation acted on next."""
+    """The environment's stream bootstraps from the observation before a reset, the intrinsic one from the next acted on."""
     train = made()
     state = train.init(KEY)
     options = {"keep_next_obs": True, "episodic": EPISODIC}
@@ -107,7 +107,7 @@ def test_what_follows_a_step_is_of_its_own_stream():
     assert abs(steps.next_value[t, b, 0] - steps.value[t + 1, b, 0]) > 1e-3
 
 
-# --- what is frozen and what moves ------------------------------------------------------------------------------------
+# --- frozen and trained parts -----------------------------------------------------------------------------------------
 
 
 @algorithms
@@ -147,11 +147,11 @@ def test_observations_are_standardised_within_bounds():
     assert seen.obs.dtype == state.actor.obs.dtype
     assert 0 < seen.counts.mean() < 0.6
     mean = state.extra["intrinsic"].obs.mean
-    assert 0.1 < mean[:3].sum() < 1.01  # of the kinds, one-hot: what random actions led to
+    assert 0.1 < mean[:3].sum() < 1.01  # shares of the kinds, one-hot, that random actions led to
 
 
 def test_the_bonus_is_of_the_moments_from_before_the_rollout_and_the_predictor_learns_with_those_after():
-    """Everything seen is 3. Where little was seen before, this rollout makes that the mean; where much was, it hardly counts."""
+    """Every new observation is 3: after few earlier ones the rollout makes 3 the mean, after many it hardly counts."""
     train = made()
     intrinsic, state = rnd(train.cfg, train.env, train.network), jax.jit(train.init)(KEY)
     _, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 16, keep_next_obs=True))(state)
@@ -170,7 +170,7 @@ def test_the_bonus_is_of_the_moments_from_before_the_rollout_and_the_predictor_l
 
 
 def test_the_bonus_falls_where_nothing_is_new():
-    """Episodes are one of two observations for ever."""
+    """Episodes show one of two observations for ever."""
 
     class Same(Probe):
         length, kinds = 7, 2
@@ -195,7 +195,7 @@ def test_coefficients():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), still, start)
 
 
-# --- with everything --------------------------------------------------------------------------------------------------
+# --- with every algorithm ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ def test_images():
     assert np.isfinite(metrics["bonus"]).all()
 
 
-@pytest.mark.slow  # with a ring and a memory: in `test_appo.py`
+@pytest.mark.slow  # with a ring and an RNN: in `test_appo.py`
 @pytest.mark.parametrize("kind", ["ppo", "ppg"])
 def test_a_run_resumes_to_the_same_bits(kind, tmp_path):
     run = {"cfg": ALGORITHMS[kind], "num_seeds": 2} if kind == "ppo" else {"cfg": ALGORITHMS[kind]}
@@ -249,11 +249,11 @@ def test_strict_modes_and_a_program_that_does_not_grow():
     kind = lambda x: (x.shape, x.dtype, x.weak_type)
     assert jax.tree.map(kind, before) == jax.tree.map(kind, after)
     program = lambda **changes: equations(jax.make_jaxpr(made(RND.replace(**changes)))(KEY).jaxpr)
-    # 1024 x 4 samples are a square number, as 16 x 4: all other numbers have a few more equations to shuffle
+    # 1024 x 4 samples are a square number, as 16 x 4: the shuffle of any other number has a few more equations
     assert program(num_steps=1024, total_timesteps=10**9) == program()
 
 
-# --- a reward of one's own, pretraining -------------------------------------------------------------------------------
+# --- custom rewards, pretraining --------------------------------------------------------------------------------------
 
 
 def test_a_count_bonus_in_ten_lines():
@@ -276,7 +276,7 @@ def test_a_count_bonus_in_ten_lines():
 
 @pytest.mark.slow
 def test_pretraining_without_rewards_then_fine_tuning(tmp_path):
-    """Begin a run with the environment's rewards where one without them ended."""
+    """A run with the environment's rewards begins where a run without them ended."""
     of = lambda **coefs: RND.replace(rnd=RNDConfig(features=8, hidden=(16,), init_steps=0, **coefs))
     first = fitted(cfg=of(ext_coef=0.0), directory=tmp_path)
     tuned = fitted(cfg=of(int_coef=0.0, ext_coef=1.0).replace(lr=0.0), init_from=tmp_path)
@@ -285,7 +285,7 @@ def test_pretraining_without_rewards_then_fine_tuning(tmp_path):
 
 @pytest.mark.slow
 def test_a_predictor_comes_with_its_target(tmp_path):
-    """Know what was seen in another run, whatever its seed."""
+    """A run knows the observations of another run, whatever its seed."""
     cfg = RND.replace(total_timesteps=64 * 200, lr=3e-3)
     first = fitted(200, cfg=cfg, directory=tmp_path)
     fresh = fitted(1, cfg=cfg, seed=1)
@@ -305,7 +305,7 @@ def test_pretraining_and_fine_tuning_on_the_command_line(tmp_path):
 
 
 def test_what_was_saved_is_restored(tmp_path):
-    """A config inside the config is compared in single precision, as all of it is."""
+    """A nested config is compared in single precision, like the outer config."""
     train = made(RND.replace(rnd=RNDConfig(features=8, hidden=(16,), init_steps=0, gamma_int=0.97)))
     state = jax.jit(train.init)(KEY)
     purerl.save(tmp_path / "a", train, state)
@@ -330,7 +330,7 @@ def test_a_target_and_actors_begin_with_what_a_run_was_started_from(tmp_path):
         assert digest(published) == digest(first.state.params)
 
 
-# --- refused ----------------------------------------------------------------------------------------------------------
+# --- refused configs --------------------------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_trained_is_refused():

@@ -1,9 +1,9 @@
-"""The candidates that presets were chosen from; `choices.json` keeps every score that chose.
+"""The candidates that presets were chosen from; `choices.json` keeps every score used.
 
 python -m tests.benchmarks.choices ENV ... --record      the candidates that have no score yet
 
-A candidate is trained with seeds 100 and 101, or with more where returns scatter, and with eight where those do not decide. The
-best mean is the preset; `RESULTS.md` shows all.
+A candidate is trained with seeds 100 and 101, or with more if returns scatter, and with eight if these do not decide. The best
+mean is the preset; `RESULTS.md` shows all.
 """
 
 import json
@@ -22,8 +22,9 @@ FIRST_SEED = 100
 
 
 class Choice(NamedTuple):
-    """cfg: what all candidates share. candidates: what each changes, by name. seeds: how many train each candidate.
+    """The choice of a preset among candidates.
 
+    cfg: the config that all candidates share. candidates: each one's changes, by name. seeds: the number for each candidate.
     finalists: the candidates that eight seeds train, one of which is the best.
     """
 
@@ -220,13 +221,13 @@ CHOICES = {
 
 
 def config(env, name):
-    """The config of a candidate."""
+    """Return the config of a candidate."""
     choice = CHOICES[env]
     return choice.cfg.replace(**choice.candidates[name])
 
 
 def best(env):
-    """The candidate of an environment that scored most with the tuning seeds."""
+    """Return the candidate of an environment with the best score on the tuning seeds."""
     rows = recording.load("choices.json")[env]
     return max(CHOICES[env].finalists or rows, key=lambda name: np.mean(rows[name]["scores"]))
 

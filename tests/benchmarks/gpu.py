@@ -1,17 +1,17 @@
-"""All that is to be measured where there is a GPU, in one command; it needs one. `gpu.md` shows what was measured.
+"""All GPU measurements in one command, which needs a GPU. `gpu.md` shows the results.
 
     python3 -m venv .venv && .venv/bin/pip install '.[cuda]'
     .venv/bin/python -m tests.benchmarks.gpu --profile DIRECTORY --purejaxrl purejaxrl --peer .venv-purejaxrl/bin/python
 
-How to get purejaxrl is said in `programs.py`; without it, ours is measured alone. Every measurement is a process of its own, the
-two programs in turn, and is kept in `gpu.json` beside this file as soon as it is there:
+`programs.py` says how to get purejaxrl; without it, only purerl is measured. Every measurement is its own process, the two
+programs in turn, and is kept in `gpu.json` beside this file at once:
 
     smoke     one update of every algorithm: finite numbers
     speed     environment steps a second, compiling apart: medians of three runs, and their range
     largest   the most environments of B that fit, by doubling
     profile   one update of B, for `tensorboard --logdir DIRECTORY`
 
-`--small` runs all of it in a few minutes on a CPU, to try this program itself.
+`--small` runs all measurements in a few minutes on a CPU, to try this program itself.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from tests.benchmarks.programs import GRU, IMAGES, LARGE, SMALL
 HERE = pathlib.Path(__file__).parent
 PATH = HERE / "gpu.json"
 SMOKE = ("ppo", "ppg", "daac", "appo", "rnd", "gru", "lstm", "min_gru", "cnn", "bfloat16")
-SPEED = {  # settings, seeds, environment steps of each
+SPEED = {  # hyperparameters, seeds, environment steps
     "A": (SMALL, 1, 500_000),
     "B": (LARGE, 1, 20_000_000),
     "B, 65,536 environments": (LARGE | {"num_envs": 65_536}, 1, 200_000_000),
@@ -91,7 +91,7 @@ def speed(name, small):
 
 
 def fits(num_envs):
-    """Return True if an update of B with so many environments runs."""
+    """Return True if an update of B with `count` environments runs."""
     import jax
 
     import purerl
@@ -102,7 +102,7 @@ def fits(num_envs):
 
 
 def profile(directory):
-    """Trace one update of B, after one that compiles."""
+    """Trace one update of B, after a first that compiles."""
     import jax
 
     import purerl
@@ -119,7 +119,7 @@ ONE = {"about": about, "smoke": smoke, "speed": speed, "fits": fits, "profile": 
 
 
 def process(what, *values):
-    """Return the result of one measurement, in a process of its own; None if that failed."""
+    """Return the result of one measurement, in its own process; None if the process failed."""
     command = [sys.executable, "-m", "tests.benchmarks.gpu", "--one", json.dumps([what, *values])]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PURERL_CACHE": "off"})
     if done.returncode:
@@ -129,7 +129,7 @@ def process(what, *values):
 
 
 def peer(name, path, python):
-    """purejaxrl on the same work, where it can: it knows no torso of convolutions."""
+    """Run purejaxrl on the same work; return None for a torso of convolutions, which it lacks."""
     changes, seeds, steps = SPEED[name]
     if changes.get("torso") == "cnn":
         return None

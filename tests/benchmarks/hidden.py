@@ -9,21 +9,21 @@ from gymnax.environments.minatar.breakout import MinBreakout
 
 
 class StillCartPole(CartPole):
-    """Cart position and pole angle."""
+    """CartPole that shows cart position and pole angle alone."""
 
     def get_obs(self, state: Any, params: Any = None, key: Any = None) -> jax.Array:
         return super().get_obs(state)[jax.numpy.array([0, 2])]
 
 
 class StillPendulum(Pendulum):
-    """Cosine and sine of the angle."""
+    """Pendulum that shows cosine and sine of the angle alone."""
 
     def get_obs(self, state: Any, params: Any = None, key: Any = None) -> jax.Array:
         return super().get_obs(state)[:2]
 
 
 class NoisyBreakout(MinBreakout):
-    """Four planes more, in which each field is set by chance in a tenth of all steps."""
+    """Breakout with four planes more, in which each field is set by chance in a tenth of all steps."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,10 +1,10 @@
-"""Environments on the host beside the same ones in JAX, and beside Stable-Baselines3; kept in `host.json`.
+"""External environments beside the same in JAX, and beside Stable-Baselines3; kept in `host.json`.
 
-python -m tests.benchmarks.host scores                CartPole of gymnasium and of gymnax, the same settings, seeds 0 - 7
+python -m tests.benchmarks.host scores                CartPole of gymnasium and of gymnax, equal hyperparameters, seeds 0 - 7
 python -m tests.benchmarks.host speed --peer PYTHON   steps a second of training on CartPole, the programs in turn
 python -m tests.benchmarks.host mujoco --peer PYTHON  HalfCheetah-v5, 300,000 steps, seeds 0 - 3 of each
 
-The peer lives in an environment of its own: `pip install stable-baselines3==2.9.2 "gymnasium[mujoco]"`. Needs an idle machine;
+The peer lives in its own virtual environment: `pip install stable-baselines3==2.9.2 "gymnasium[mujoco]"`. Needs an idle machine;
 without `--record` nothing is written.
 """
 
@@ -48,7 +48,7 @@ def peer(python, cfg, seeds, scored, threads=2):
 
 
 def trained(cfg, seed):
-    """A run, and its seconds without compiling."""
+    """Train a run; return it, its state and its seconds without compiling."""
     train = purerl.make_train(cfg)
     run = jax.jit(train).lower(jax.random.key(seed)).compile()
     start = time.perf_counter()

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.overhead
 
-Runs the two in turn, each in a process of its own and for at least 30 s, and with `--record` keeps the ratios in
+Runs the two in turn, each in its own process and for at least 30 s, and with `--record` keeps the ratios in
 `overhead.json`. Exits with 1 if a median is below 0.95.
 """
 
@@ -28,7 +28,7 @@ WORKLOADS = {
 
 
 def plain(cfg):
-    """Steps a second of one compiled program."""
+    """Measure steps a second of one compiled program."""
     run, key = purerl.make_train(cfg), jax.random.key(0)
     compiled = jax.jit(run).lower(key).compile()
     start = time.perf_counter()
@@ -37,7 +37,7 @@ def plain(cfg):
 
 
 def fitted(cfg):
-    """Steps a second of `fit` after its first two seconds."""
+    """Measure steps a second of `fit` after its first two seconds."""
     seen = []
     note = lambda progress: seen.append((time.perf_counter(), progress.steps))
     with tempfile.TemporaryDirectory() as directory:

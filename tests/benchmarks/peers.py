@@ -1,4 +1,4 @@
-"""purerl beside what people use: scores, and steps and seconds to a threshold, at equal steps, one program after the other.
+"""purerl beside other libraries: scores, and steps and seconds to a threshold, at equal steps, one program after the other.
 
 python -m tests.benchmarks.peers purerl
 python -m tests.benchmarks.peers rejax --peer PYTHON                       in its own environment, see speed.py
@@ -7,14 +7,14 @@ python -m tests.benchmarks.peers Stable-Baselines3 --peer PYTHON           stabl
 python -m tests.benchmarks.peers SBX --peer PYTHON                         sbx-rl 0.28
 python -m tests.benchmarks.peers draw                                      the picture, from `peers.json`
 
-purerl has its preset, or on the control tasks what `purerl.tune` finds at this budget, if that is better on two other seeds.
-Each peer has the settings that its authors publish, or those of purerl, if they are better for it on the same two seeds (on
+purerl has its preset, or on the control tasks the result of `purerl.tune` at this budget, if better on two other seeds.
+Each peer has its authors' published hyperparameters, or purerl's, if these are better for the peer on the same two seeds (on
 games, whose scores scatter, four); purerl comes first therefore. Scores are mean returns of 128 fresh episodes with sampled
-actions. A threshold is reached at the first of 50 points of the training at which the mean return of 16 such episodes is. Of
-purejaxrl, which does not return parameters on the way, both are returns of training episodes: the last 128, and those that ended
-since the point before.
+actions. A threshold is reached at the first of 50 points of the training at which the mean return of 16 such episodes is.
+purejaxrl returns no parameters on the way, so both are returns of its training episodes: the last 128, and those that ended
+since the previous point.
 
-Seconds are those of two of the seeds, trained one after the other on an idle machine, from the start of the process on: imports
+Seconds are those of two seeds, trained one after the other on an idle machine, from the start of the process on: imports
 and compiling count once, and evaluations not. The other seeds are trained two at a time. With `--record` everything is kept in
 `peers.json`.
 """
@@ -46,11 +46,11 @@ CONTROL = tuple(TASKS)[:4]
 
 
 def linear(start):
-    """A rate that falls to 0, as the baselines' zoo writes `lin_`."""
+    """Return a rate that falls to 0, as the baselines' zoo writes `lin_`."""
     return {"linear": start}
 
 
-# rejax: configs/gymnax and benchmark/breakout_1m.yaml of its repository (d751095); Asterix has none and takes that of Breakout.
+# rejax: configs/gymnax and benchmark/breakout_1m.yaml of its repository (d751095); Asterix has none and uses Breakout's.
 _REJAX_SMALL = {"num_envs": 5, "num_steps": 100, "num_epochs": 5, "num_minibatches": 5, "learning_rate": 7.5e-4}
 _REJAX_SMALL |= {"max_grad_norm": 0.5, "ent_coef": 0.01, "activation": "tanh"}
 _REJAX_BREAKOUT = {"num_envs": 32, "num_steps": 32, "num_epochs": 4, "num_minibatches": 4, "learning_rate": 2.5674e-4}
@@ -66,7 +66,7 @@ REJAX = {
     "Asterix-MinAtar": _REJAX_BREAKOUT,
 }
 
-# purejaxrl (31756b1): what `ppo.py`, examples/brax_minatar.ipynb and `ppo_continuous_action.py` begin with.
+# purejaxrl (31756b1): the initial configs of `ppo.py`, examples/brax_minatar.ipynb and `ppo_continuous_action.py`.
 _PUREJAXRL = {"UPDATE_EPOCHS": 4, "GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5}
 _PUREJAXRL |= {"DEBUG": False}
 _PUREJAXRL_SMALL = {"LR": 2.5e-4, "NUM_ENVS": 4, "NUM_STEPS": 128, "NUM_MINIBATCHES": 4, "ENT_COEF": 0.01}
@@ -96,7 +96,7 @@ ZOO = {
 
 
 def preset(env):
-    """Our preset of a task, or the defaults, with as many steps as all have."""
+    """Return purerl's preset of a task, or the defaults, with the task's number of steps."""
     return (PRESETS.get(env) or purerl.PPOConfig(env=env)).replace(total_timesteps=TASKS[env].steps)
 
 
@@ -108,12 +108,12 @@ def tuned(env):
 
 
 def ours(env):
-    """The settings that purerl has in `peers.json`, as a config."""
+    """Return purerl's hyperparameters in `peers.json`, as a config."""
     return purerl.PPOConfig.from_json(json.dumps(recording.load("peers.json")[env]["purerl"]["settings"]))
 
 
 def for_rejax(cfg):
-    """A config in the words of rejax, as far as they go."""
+    """Translate a config to rejax, as far as possible."""
     cfg = purerl.make_train(cfg).cfg
     same = ("num_envs", "num_steps", "num_epochs", "num_minibatches", "gamma", "gae_lambda", "ent_coef", "clip_eps", "vf_coef")
     names = {name: _plain(getattr(cfg, name)) for name in (*same, "max_grad_norm", "activation")}
@@ -126,7 +126,7 @@ def for_rejax(cfg):
 
 
 def for_purejaxrl(cfg):
-    """A config in the words of purejaxrl, as far as they go."""
+    """Translate a config to purejaxrl, as far as possible."""
     cfg = purerl.make_train(cfg).cfg
     names = {"LR": "lr", "NUM_ENVS": "num_envs", "NUM_STEPS": "num_steps", "NUM_MINIBATCHES": "num_minibatches"}
     names |= {"UPDATE_EPOCHS": "num_epochs", "GAMMA": "gamma", "GAE_LAMBDA": "gae_lambda", "CLIP_EPS": "clip_eps"}
@@ -136,7 +136,7 @@ def for_purejaxrl(cfg):
 
 
 def for_baselines(cfg):
-    """A config in the words of Stable-Baselines3 and SBX, as far as they go."""
+    """Translate a config to Stable-Baselines3 and SBX, as far as possible."""
     cfg = purerl.make_train(cfg).cfg
     rate = linear(float(cfg.lr)) if cfg.lr_schedule == "linear" else float(cfg.lr)
     names = {"n_steps": "num_steps", "n_epochs": "num_epochs", "gamma": "gamma", "gae_lambda": "gae_lambda"}
@@ -151,7 +151,7 @@ def _plain(value):
 
 
 class Program(NamedTuple):
-    """A script that trains, its tasks, its own settings of them, and a function from a config of ours to one of its own."""
+    """A script that trains, its tasks, its published hyperparameters, and a translation of purerl's configs."""
 
     script: str
     tasks: tuple
@@ -169,11 +169,11 @@ PROGRAMS = {
 
 
 def measure(name, env, settings, *, python, path, seeds):
-    """Train a task in a process of its own, seed after seed; return what the process reports.
+    """Train a task in its own process, seed after seed; return the process's report.
 
     Returns:
         startup: seconds before the first step. seconds: of each seed. scores: of each. curves `[seeds, 50]`: the mean return at
-        each point of the training; purejaxrl's are null where no episode ended.
+        each point of the training; purejaxrl's are null if no episode ended.
     """
     work = {"program": name, "env": env, "total_timesteps": TASKS[env].steps, "seeds": list(seeds), "points": POINTS}
     work |= {"settings": settings, "path": path, "started": time.time()}
@@ -181,7 +181,7 @@ def measure(name, env, settings, *, python, path, seeds):
 
 
 def side_by_side(trained, settings, seeds):
-    """The scores and the curves of seeds, half of them in each of two processes."""
+    """Return the scores and the curves of seeds, half of them in each of two processes."""
     halves = seeds[: len(seeds) // 2], seeds[len(seeds) // 2 :]
     with concurrent.futures.ThreadPoolExecutor() as pool:
         first, second = pool.map(lambda half: trained(settings, seeds=half), halves)
@@ -197,7 +197,7 @@ def run(python, script, work):
 
 
 def draw(kept):
-    """A panel for each task: return over seconds, the interquartile mean of seeds and its 95 % interval."""
+    """Draw a panel for each task: return over seconds, the interquartile mean of seeds and its 95 % interval."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
@@ -250,7 +250,7 @@ def main():
 
 
 def chosen(name, env, trained):
-    """Whose settings a program has, those, and the mean score of each on the tuning seeds."""
+    """Choose a program's hyperparameters; return their origin, themselves, and each mean score on the tuning seeds."""
     program = PROGRAMS[name]
     if program.published:
         settings = {"its own": program.published[env], "purerl's": program.translated(ours(env))}
@@ -264,7 +264,7 @@ def chosen(name, env, trained):
 
 
 def _mean(scores):
-    """Return the mean; None if one value is, where no episode ended."""
+    """Return the mean; None if any value is None, because no episode ended."""
     return None if None in scores else float(np.mean(scores))
 
 

@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 NUM_EPISODES = 128
 
 work = json.loads(sys.argv[1])
-torch.set_num_threads(work.get("threads", 1))  # with two it is slower here
+torch.set_num_threads(work.get("threads", 1))  # two threads are slower here
 PPO = importlib.import_module({"Stable-Baselines3": "stable_baselines3", "SBX": "sbx"}[work["program"]]).PPO
 settings = {
     name: (lambda left, x=x["linear"]: left * x) if isinstance(x, dict) and "linear" in x else x
@@ -24,7 +24,7 @@ num_envs, normalize = settings.pop("num_envs"), settings.pop("normalize", False)
 
 
 class Points(BaseCallback):
-    """The mean return of fresh episodes at each point of the training, and the seconds that these take."""
+    """A callback that records mean returns of fresh episodes during training, and the seconds that they take."""
 
     def __init__(self, env):
         super().__init__()
@@ -50,7 +50,7 @@ def train(seed):
 
 
 def mean_return(model, env, episodes, count=16):
-    """The mean return of fresh episodes with sampled actions."""
+    """Return the mean return of fresh episodes with sampled actions."""
     fresh = make_vec_env(work["env"], n_envs=count, seed=10_000)
     shown = env.normalize_obs if normalize else lambda obs: obs
     obs, total, returns, left = fresh.reset(), np.zeros(count), [], np.full(count, episodes // count)

@@ -1,7 +1,7 @@
-"""purejaxrl's PPO, as `peers.py` asks for it; runs in an environment of its own and prints one JSON line.
+"""purejaxrl's PPO, as `peers.py` asks for it; runs in its own virtual environment and prints one JSON line.
 
-Repairs, without which it does not run here: stand-ins for brax and navix, which its `wrappers.py` imports; in place of brax's
-environments in `ppo_continuous_action.py` those of gymnax, with actions in [-1, 1] stretched over their bounds. Its score is the
+purejaxrl needs repairs to run here: stand-ins for brax and navix, which its `wrappers.py` imports; in place of brax's
+environments in `ppo_continuous_action.py` those of gymnax, with actions in [-1, 1] stretched over their bounds. The score is the
 mean return of the last 128 training episodes.
 """
 
@@ -22,7 +22,7 @@ home = pathlib.Path(work["path"]) / "purejaxrl"
 
 
 class Stretched:
-    """One of gymnax's environments with actions in [-1, 1]."""
+    """A gymnax environment with actions in [-1, 1]."""
 
     def __init__(self, name):
         self._env, self._params = gymnax.make(name)

@@ -1,6 +1,6 @@
 """rejax's PPO, as `peers.py` asks for it; runs in its own environment and prints one JSON line.
 
-Its curves are of a second training, which is not timed.
+The curves are from a second training, which is not timed.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The tasks of `peers.py`, and when runs of a program reach a threshold."""
+"""The tasks of `peers.py`, and the time at which a program's runs reach a threshold."""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ POINTS = 50
 
 
 class Task(NamedTuple):
-    """steps: of training. threshold: a return that counts as learnt. tuning_seeds: how many choose the settings of a program."""
+    """A task: the steps of training, the return that counts as learnt, and the number of seeds that choose hyperparameters."""
 
     steps: int
     threshold: float
@@ -26,12 +26,12 @@ TASKS = {
 
 
 def curves(row):
-    """The mean return at each point of the training of each seed, NaN where it is not known. `[seeds, 50]`."""
+    """Return the mean return at each point of the training of each seed, NaN if unknown. `[seeds, 50]`."""
     return np.array([[np.nan if x is None else x for x in curve] for curve in row["curves"]])
 
 
 def reached(row, env, points=POINTS):
-    """Steps and seconds to the first point of each seed at which the mean return is at the threshold; inf where it is at none."""
+    """Return steps and seconds to the first point of each seed with a mean return at the threshold; inf without such a point."""
     there = curves(row) >= TASKS[env].threshold  # NaN is not
     first = np.where(there.any(1), there.argmax(1) + 1, np.inf) / points
     return first * TASKS[env].steps, row["startup"] + first * np.median(row["seconds"])

@@ -3,15 +3,15 @@
     python3 -m venv .venv-programs && .venv-programs/bin/pip install "jax[cuda13,tpu]==0.10.2" .      (6 GB)
     .venv-programs/bin/python -m tests.benchmarks.programs [NAME ...]
 
-and for purejaxrl, from its repository, in an environment of its own beside that one:
+and for purejaxrl, from its repository, in its own virtual environment beside the first:
 
     git clone https://github.com/luchris429/purejaxrl && git -C purejaxrl checkout 31756b1
     python3 -m venv .venv-purejaxrl
     .venv-purejaxrl/bin/pip install "jax[cuda13,tpu]==0.10.2" "gymnax==0.0.9" flax optax distrax tfp-nightly
     .venv-programs/bin/python -m tests.benchmarks.programs --purejaxrl purejaxrl --peer .venv-purejaxrl/bin/python
 
-What is repaired in it is said in `programs_purejaxrl.py`. Counts are exact, and with `--record` kept in `programs.json`. Exits
-with 1 if one is above its ceiling. `--kernels TIMES` lists the kernels of the loop that runs so often in an update.
+`programs_purejaxrl.py` lists the repairs. Counts are exact, and with `--record` kept in `programs.json`. Exits with 1 if a
+count is above its ceiling. `--kernels TIMES` lists the kernels of the loop that runs so often in an update.
 """
 
 import json
@@ -27,9 +27,9 @@ NAMES = ("env", "num_envs", "num_steps", "num_minibatches")
 SMALL = dict(zip(NAMES, ("CartPole-v1", 4, 128, 4), strict=True))
 LARGE = dict(zip(NAMES, ("CartPole-v1", 2048, 32, 32), strict=True))
 IMAGES = LARGE | {"env": "Breakout-MinAtar"}
-GRU = {"memory": "gru", "memory_size": 128, "hidden": (128,), "activation": "relu", "arch": "shared"}  # as `ppo_rnn.py` has
+GRU = {"memory": "gru", "memory_size": 128, "hidden": (128,), "activation": "relu", "arch": "shared"}  # as in `ppo_rnn.py`
 
-# Algorithm, settings, seeds in one `vmap`; the most kernels and waits of an update for an H100, MB of scratch memory; devices.
+# Algorithm, hyperparameters, seeds in one `vmap`; limits for an update on an H100: kernels, waits, MB of scratch memory; devices.
 WORKLOADS = {
     "A": ("ppo", SMALL, 1, (2500, 0, 0.5)),
     "B": ("ppo", LARGE, 1, (5900, 0, 10)),
@@ -45,8 +45,8 @@ WORKLOADS = {
     "A in bfloat16": ("ppo", SMALL | {"compute_dtype": "bfloat16"}, 1, (2500, 0, 0.5)),
     "C in bfloat16": ("ppo", IMAGES | {"torso": "mlp", "compute_dtype": "bfloat16"}, 1, (7100, 0, 140)),
 }
-# With as many environments on each device as on one. XLA's scheduler of GPUs hides exchanges behind other work, and keeps up to
-# half as much again for it; without it a program needs the memory of one device, which is what is bounded.
+# Each device has as many environments as one alone. XLA's scheduler of GPUs hides exchanges behind other work, and keeps up to
+# half as much again for it; without the scheduler a program needs the memory of one device, and that memory is bounded.
 NOT_HIDDEN = {"xla_gpu_enable_analytical_sol_latency_estimator": False}
 # All scratch of a program for a TPU in the memory that is counted, and none in that of the chip's core.
 ALL_COUNTED = {"xla_vf_vmem_memory_space_assignment": "false"}
@@ -60,7 +60,7 @@ PEERS = {"A": (SMALL, False), "B": (LARGE, False), "C": (IMAGES, False), "GRU": 
 
 
 def compiled(name, target, options=None):
-    """An update of a workload, compiled for a device with these options of the compiler."""
+    """Compile an update of a workload for a device with these compiler options."""
     import jax
 
     import purerl
@@ -82,7 +82,7 @@ def compiled(name, target, options=None):
 
 
 def counted_peer(name, target, path, python):
-    """purejaxrl's counts of a workload, by its own process."""
+    """Count purejaxrl's program of a workload, in its own process."""
     work, memory = PEERS[name]
     command = [python, str(HERE / "programs_purejaxrl.py"), path, target, json.dumps(work | {"memory": memory})]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ENVIRONMENT)
@@ -92,7 +92,7 @@ def counted_peer(name, target, path, python):
 
 
 def beyond(name, target, row):
-    """Return the counts above their ceilings: those for an H100, and on several TPUs 1.05 times what is recorded of one."""
+    """Return the counts above their ceilings: those for an H100, and on several TPUs 1.05 times the record of one."""
     from tests.benchmarks import recording
 
     if target == "h100":
@@ -108,7 +108,7 @@ def beyond(name, target, row):
 
 def main():
     os.environ.update(ENVIRONMENT)
-    from tests.benchmarks import recording  # JAX reads the environment when it is imported
+    from tests.benchmarks import recording  # JAX reads the environment at its import
     from tests.benchmarks.programs_counting import counts, kernels
 
     parser = recording.parser(__doc__)

@@ -1,16 +1,16 @@
-"""How `programs.py` counts any program; runs in each program's own environment, so it imports nothing but JAX.
+"""Counting of any program for `programs.py`; runs in each program's own virtual environment, so it imports nothing but JAX.
 
-XLA compiles ahead of time for a device that is only described. Counted are, with loops multiplied by their lengths:
+XLA compiles ahead of time for a device that is only described. The counts, with loops multiplied by their lengths, are:
 
-    kernels   what the device is asked to do one after the other; small networks are bound by their number
+    kernels   launches that the device runs one after the other; small networks are bound by their number
     waits     branches, and loops whose length the device decides: the host of a GPU waits there for a value
     memory    scratch memory, in bytes
-    moved     bytes that the kernels' operands and results have, a bound on what they read and write
+    moved     bytes of the kernels' operands and results, a bound on bytes read and written
     exchanges reductions over all devices
-    exchanged bytes of what they reduce
+    exchanged bytes that they reduce
     others    exchanges of any other kind
 
-Counts repeat to the digit. They are no times, and choices that are made by timing (autotuning) are off.
+Counts repeat to the digit. They are no times, and choices made by timing (autotuning) are off.
 """
 
 import collections
@@ -51,9 +51,9 @@ def mesh_of(target, count=1):
 
 
 def compiled_for(target, function, *args, mesh=None, specs=None, options=None):
-    """`function` compiled for described devices, on which its arguments are as `specs` says; for one by itself without a mesh.
+    """Compile `function` for described devices, with arguments placed by `specs`; without a mesh for one device.
 
-    options: of the compiler.
+    options: compiler options.
     """
     mesh = mesh_of(target) if mesh is None else mesh
     specs = (PartitionSpec(),) * len(args) if specs is None else specs
@@ -66,9 +66,9 @@ def compiled_for(target, function, *args, mesh=None, specs=None, options=None):
 
 
 def counts(compiled, every=None):
-    """The counts of a compiled program, or of one iteration of its loop of so many, and its loops, the largest first.
+    """Count a compiled program, or one iteration of its loop of `every` steps; list its loops, the largest first.
 
-    Each loop: how often an iteration of it runs, and its kernels and waits.
+    Each loop has the number of iterations, and its kernels and waits.
     """
     computations, name = _parsed(compiled.as_text())
     if every:
@@ -80,7 +80,7 @@ def counts(compiled, every=None):
 
 
 def kernels(compiled, times):
-    """The kernels of the largest loop body that runs so many times: `(name, result, the operation it came from)` each."""
+    """Return the kernels of the largest loop body that runs `times` times: `(name, result, source operation)` each."""
     computations, entry = _parsed(compiled.as_text())
     loops = []
     _count(computations, entry, loops)
@@ -91,7 +91,7 @@ def kernels(compiled, times):
 
 
 def _parsed(text):
-    """The computations of an HLO module: name -> [(operation, rest of the line, result type, its name)]; and the entry's name."""
+    """Parse an HLO module: name -> [(operation, rest of the line, result type, its name)]; and the entry's name."""
     computations, entry, current = {}, None, None
     for line in text.splitlines():
         header = re.match(r"^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$", line)
@@ -107,7 +107,7 @@ def _parsed(text):
 
 
 def _type_and_rest(text):
-    """The result type of an instruction, which may be a nested tuple, and what follows it."""
+    """Return the result type of an instruction, which may be a nested tuple, and the text after it."""
     if not text.startswith("("):
         kind, _, rest = text.partition(" ")
         return kind, rest
@@ -124,7 +124,7 @@ def _is_free(operation, rest):
 
 
 def _whiles(computations, name):
-    """The loops of a computation: the rest of the line, the body, and how many times it runs, if that is known."""
+    """Return the loops of a computation: the rest of the line, the body, and the number of runs, if known."""
     for operation, rest, _, _ in computations[name]:
         if operation == "while":
             known = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', rest)
@@ -133,7 +133,7 @@ def _whiles(computations, name):
 
 
 def _bound(computations, rest):
-    """The constant that a loop's counter is compared with, where the compiler does not say how often it runs (TPU)."""
+    """Return the constant that a loop's counter is compared with, if the compiler does not give its length (TPU)."""
     condition = computations[re.search(r"condition=%?([\w.\-]+)", rest).group(1)]
     constants = {name: re.match(r"constant\((\d+)\)", rest) for operation, rest, _, name in condition if operation == "constant"}
     counters = {name for operation, _, _, name in condition if operation == "get-tuple-element"}
@@ -178,6 +178,6 @@ def _count(computations, name, loops, times=1):
 
 
 def _size(kind):
-    """Bytes of a result type."""
+    """Return the bytes of a result type."""
     found = re.findall(r"(\w+)\[([\d,]*)\]", kind)
     return sum(SIZES.get(dtype, 4) * int(np.prod([int(n) for n in shape.split(",") if n] or [1])) for dtype, shape in found)

@@ -1,12 +1,12 @@
-"""Counts or times purejaxrl's own programs in the environment that `programs.py` describes; prints one JSON line.
+"""Count or time purejaxrl's own programs in the virtual environment that `programs.py` describes; print one JSON line.
 
     python programs_purejaxrl.py PATH TARGET '{"memory": false, "env": ..., ...}'
 
 where TARGET is a device to compile for, or `time` for three runs here.
 
-Repairs, without which it does not run on today's packages: gymnax's module of the same wrappers for its own `wrappers.py`,
-which imports brax and navix; in `ppo_rnn.py` the cell's size where it is made, `nn.GRUCell(features=128)`, and an initial carry
-of zeros.
+purejaxrl needs repairs to run on today's packages: gymnax's module of the same wrappers for its own `wrappers.py`,
+which imports brax and navix; in `ppo_rnn.py` the cell's size at its construction, `nn.GRUCell(features=128)`, and an initial
+carry of zeros.
 """
 
 import json

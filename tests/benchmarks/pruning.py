@@ -1,14 +1,14 @@
-"""Simulated studies by which the rule was chosen that stops trials after a rung (`purerl.studies.rungs.going_on`).
+"""Simulated studies that chose the rule for stopping trials after a rung (`purerl.studies.rungs.going_on`).
 
 python -m tests.benchmarks.pruning
 
 A study has 16 trials, whose true scores are normal. After a rung the mean over seeds is known, with a noise that differs from
-trial to trial. Printed of each rule, over all numbers of seeds, levels of noise and numbers of rungs: how often the best trial is
-completed, by how much the chosen trial is worse than the best, the steps spent, and how many more of the noisy half of trials
-than of the quiet half go on after a rung if all are equally good.
+trial to trial. The output for each rule, over all numbers of seeds, levels of noise and numbers of rungs, is: how often the best
+trial is completed, by how much the chosen trial is worse than the best, the steps spent, and how many more of the noisy half of
+trials than of the quiet half go on after a rung if all are equally good.
 
 A rule that keeps more trials completes the best more often, and costs more. So a rule with an allowance for noise is compared
-with the quantile of the same cost: it chooses no better trials than that.
+with the quantile of the same cost: the allowance chooses no better trials.
 """
 
 import itertools

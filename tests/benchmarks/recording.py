@@ -19,12 +19,12 @@ ROOT = HERE.parent.parent
 
 
 def parser(doc):
-    """The parser of a benchmark, with its module's text as help, and with `--record`."""
+    """Return the parser of a benchmark, with its module's text as help, and with `--record`."""
     return with_record(argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter))
 
 
 def with_record(parser):
-    """A parser that has the flag `--record` too."""
+    """Add the flag `--record` to a parser, and return the parser."""
     says = "keep what is found, and make the tables anew"
     parser.add_argument("--record", action=_OnCleanCommit, nargs=0, default=False, help=says)
     return parser
@@ -44,34 +44,34 @@ def load(file):
 
 
 def in_order(rows, names):
-    """The rows there are, in the order of these names."""
+    """Return the existing rows, in the order of these names."""
     return {name: rows[name] for name in names if name in rows}
 
 
 def write(file, kept, order=None):
-    """Keeps all of this, sorted by name or in the order given, and makes the tables anew."""
+    """Save all rows, sorted by name or in the order given, and make the tables anew."""
     (HERE / file).write_text(json.dumps(in_order(kept, sorted(kept) if order is None else order), indent=1) + "\n")
     tables.render()
 
 
 def add(file, name, row, order=None):
-    """Keeps a row in place of the one that had its name."""
+    """Save a row in place of the old row with its name."""
     write(file, load(file) | {name: row}, order)
 
 
 def add_long(name, seconds):
-    """Keeps when a long test passed."""
+    """Record when a long test passed."""
     add("long.json", name, {"passed": time.strftime("%Y-%m-%d"), "commit": commit(), "minutes": round(seconds / 60, 1)})
 
 
 def commit():
-    """The commit that runs, and whether its code was changed since; tables beside it may be."""
+    """Return the commit that runs, and mark code changes since; tables beside it may be changed."""
     git = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     return git("describe", "--always") + ("-dirty" if git("status", "--porcelain", "--", "purerl", "tests/*.py") else "")
 
 
 def circumstances(command):
-    """The command that makes a row, the commit, versions, cores and platform."""
+    """Return the command that makes a row, the commit, versions, cores and platform."""
     return {
         "command": f"python -m tests.benchmarks.{command} --record",
         "commit": commit(),
@@ -82,7 +82,7 @@ def circumstances(command):
 
 
 def platform():
-    """Return what the bits of a run depend on: the compiler, the processor, and how many cores share the work."""
+    """Return the platform that the bits of a run depend on: the compiler, the processor, and the cores that share the work."""
     return f"jaxlib {jaxlib.__version__}, processor {kind_of_processor()}, {cores()} cores"
 
 

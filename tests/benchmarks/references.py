@@ -11,9 +11,9 @@ import numpy as np
 class Reference(NamedTuple):
     """A score to compare with, and its source.
 
-    published: what gymnax publishes for its own PPO agent (https://github.com/RobertTLange/gymnax, its table of environments).
-    optimum: the highest mean return that can be had.
-    why: where the optimum comes from.
+    published: gymnax's published score of its own PPO agent (https://github.com/RobertTLange/gymnax, its table of environments).
+    optimum: the highest possible mean return.
+    why: the source of the optimum.
     """
 
     published: float | None = None
@@ -22,7 +22,7 @@ class Reference(NamedTuple):
 
     @property
     def score(self) -> float | None:
-        """The smaller of the two that there are."""
+        """Return the smaller of the known scores."""
         return min((x for x in (self.published, self.optimum) if x is not None), default=None)
 
 
@@ -56,10 +56,10 @@ REFERENCES = {
 
 
 def bernoulli_bandit(probability: float = 0.9, num_steps: int = 100) -> float:
-    """The best mean return with two arms that pay with probabilities `p` and `1 - p`, in an order that is drawn first.
+    """Compute the best mean return with two arms that pay with probabilities `p` and `1 - p`, in a random order.
 
-    All that is known is `d`: for how many more pulls the result spoke for the first arm as the better one than against it, and
-    the odds of that are `(p / (1 - p)) ** d`.
+    The state is `d`: the pulls whose result spoke for the first arm as the better, less those against it. The odds of the
+    first arm are `(p / (1 - p)) ** d`.
     """
     d = np.arange(-num_steps - 1, num_steps + 2)
     log_odds = d * np.log(probability / (1 - probability))
@@ -73,9 +73,9 @@ def bernoulli_bandit(probability: float = 0.9, num_steps: int = 100) -> float:
 
 
 def gaussian_bandit(mean: float = -1.0, deviation: float = 1.0, noise: float = 0.1, num_steps: int = 100) -> float:
-    """The best mean return with an arm that pays 0 and one that pays `N(mu, noise)`, where `mu` is `N(mean, deviation)`.
+    """Compute the best mean return with an arm that pays 0 and an arm that pays `N(mu, noise)`; `mu` is `N(mean, deviation)`.
 
-    What is known after `n` pulls of the second arm is the mean of the posterior of `mu`, here a point of a grid; its variance is
+    The state after `n` pulls of the second arm is the posterior mean of `mu`, here a point of a grid; the variance is
     `1 / (1 / deviation^2 + n / noise^2)`.
     """
     grid = np.linspace(mean - 7 * deviation, mean + 7 * deviation, 2801)
@@ -94,7 +94,7 @@ def gaussian_bandit(mean: float = -1.0, deviation: float = 1.0, noise: float = 0
 
 
 def frozen_lake(num_steps: int = 100) -> float:
-    """The best probability of the goal of the slippery 4 x 4 map within so many steps."""
+    """Compute the best probability of the goal of the slippery 4 x 4 map within `num_steps` steps."""
     tiles, moves = "SFFFFHFHFFFHHFFG", ((0, -1), (1, 0), (0, 1), (-1, 0))
 
     def reached(tile, move):
@@ -105,17 +105,17 @@ def frozen_lake(num_steps: int = 100) -> float:
     free = [tile for tile in range(16) if tiles[tile] in "SF"]
     for _ in range(num_steps):
         after = value.copy()
-        for tile in free:  # it slips to either side as often as it goes straight on
+        for tile in free:  # the agent slips to either side as often as it goes straight on
             after[tile] = max(np.mean([value[reached(tile, move + slip)] for slip in (-1, 0, 1)]) for move in range(4))
         value = after
     return float(value[0])
 
 
 def pendulum(cells: int = 90, num_steps: int = 200, discount: float = 1.0) -> float:
-    """The best mean return of swinging up, by backward induction on a grid of angle and speed, linear between its points.
+    """Compute the best mean return of swinging up, by backward induction on a grid of angle and speed, linear in between.
 
-    With a discount: the mean return, itself not discounted, of the policy that is best for discounted ones. The error falls with
-    the width of the grid: this is what two grids, one twice as fine, extrapolate to.
+    With a discount the result is the undiscounted mean return of the policy that is best for discounted returns. The error
+    falls with the width of the grid: two grids, one twice as fine, are extrapolated.
     """
     return 2 * _pendulum_on_a_grid(2 * cells, num_steps, discount) - _pendulum_on_a_grid(cells, num_steps, discount)
 
@@ -134,7 +134,7 @@ def _pendulum_on_a_grid(cells: int, num_steps: int, discount: float, time_step: 
         choices.append((i % cells, (i + 1) % cells, row - i, j, column - j, reward))
 
     def after(values, discount):
-        """The values of each torque, where these are the values of what comes next."""
+        """Return the values of each torque from the values of the next states."""
         follow = lambda i, k, x, j, y: (
             (1 - x) * ((1 - y) * values[i, j] + y * values[i, j + 1]) + x * ((1 - y) * values[k, j] + y * values[k, j + 1])
         )

@@ -1,4 +1,4 @@
-"""Steps of Craftax a second, with resets for those environments alone that need one, for all at once, and without resets.
+"""Steps of Craftax a second, with resets only for environments that need them, for all at once, and without resets.
 
 python -m tests.benchmarks.resets        needs `pip install '.[craftax]'`; the three in turn, fifteen times; ten minutes
 
@@ -19,7 +19,7 @@ ID = "Craftax-Classic-Symbolic-v1"
 
 
 def programs(seeds, count):
-    """From a name to a function `(env_state [seeds, count, ...], key) -> env_state`, and the first state."""
+    """Return functions by name, `(env_state [seeds, count, ...], key) -> env_state`, and the first state."""
     suite = craftax.make(ID, ())
     bare = craftax._CraftaxEnv(suite, suite.default_params)
     reset = lambda key: bare.reset(key)[::-1]

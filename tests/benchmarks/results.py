@@ -1,9 +1,9 @@
-"""Learning results: trains and scores seeds 0 - 7. With `--record` keeps every score in `results.json`, shown in `RESULTS.md`.
+"""Learning results: scores of seeds 0 - 7, with `--record` kept in `results.json` and shown in `RESULTS.md`.
 
-python -m tests.benchmarks.results train [ENV ...]             purerl's presets, or the defaults where there is none
-python -m tests.benchmarks.results check [ENV ...]             seeds 0 and 1 anew, against what is kept; two minutes
+python -m tests.benchmarks.results train [ENV ...]             purerl's presets, or the defaults without a preset
+python -m tests.benchmarks.results check [ENV ...]             seeds 0 and 1 anew, against the records; two minutes
 python -m tests.benchmarks.results peer --peer PYTHON          rejax, in its own environment (see speed.py)
-python -m tests.benchmarks.results purejaxrl PATH              purejaxrl, where rejax cannot be had (see studies_purejaxrl.py)
+python -m tests.benchmarks.results purejaxrl PATH              purejaxrl, if rejax is not available (see studies_purejaxrl.py)
 python -m tests.benchmarks.tables                              the tables, from the JSON files beside this one
 """
 
@@ -34,13 +34,13 @@ CHECKED = (
     *("Catch-bsuite", "UmbrellaChain-bsuite", "DiscountingChain-bsuite", "FourRooms-misc", "FrozenLake-misc"),
 )
 
-# Whose settings rejax has, of the tasks in its repository: those for Breakout, and for Pendulum where actions are in a Box.
+# Tasks of rejax's repository whose hyperparameters rejax uses: Breakout's, and Pendulum's for continuous actions.
 PEERED = {"Asterix-MinAtar": "Asterix-MinAtar"} | dict.fromkeys(("Reacher-misc", "Swimmer-misc"), "Pendulum-v1")
-SEAQUEST = "Seaquest-MinAtar"  # which rejax's version of gymnax does not have
+SEAQUEST = "Seaquest-MinAtar"  # missing in rejax's version of gymnax
 
 
 def config(name):
-    """The preset of an environment, or the defaults; "ENV in DTYPE" computes in it, "ENV by NAME" is another algorithm."""
+    """Return the preset of an environment, or the defaults; "ENV in DTYPE" computes in it, "ENV by NAME" is another algorithm."""
     env, _, algorithm = name.partition(" by ")
     if algorithm:
         return ALGORITHMS[algorithm](env=env)
@@ -71,7 +71,7 @@ def train(names, record):
 
 
 def check(names):
-    """Trains the first seeds anew; what does not agree with the recorded results, in words."""
+    """Train the first seeds anew; return their disagreements with the recorded results."""
     found = []
     for name in names:
         scores = score(config(name), CHECKED_SEEDS)
@@ -82,10 +82,10 @@ def check(names):
 
 
 def disagreements(cfg, scores, row, here):
-    """Where a config and the scores of its first seeds are not those of a recorded row.
+    """List differences of a config and the scores of its first seeds from a recorded row.
 
-    On the platform that the row was recorded on the scores are equal to the last bit. On another one rounding differs, and with
-    it what is learnt: there they are within the range of all recorded seeds, and half its width to each side.
+    On the platform of the row the scores are equal to the last bit. On another platform rounding and therefore learning differ:
+    there the scores are within the range of all recorded seeds, and half its width to each side.
     """
     resolved = lambda cfg: json.loads(purerl.make_train(cfg).cfg.to_json())
     now, then = resolved(cfg), resolved(cfg.from_json(json.dumps(row["config"])))
@@ -118,7 +118,7 @@ def peer(python, names, record):
 
 
 def purejaxrl(path, record):
-    """Its PPO on Seaquest, with our environment: the mean return of the last 100 training episodes."""
+    """Train purejaxrl's PPO on Seaquest in purerl's environment: the mean return of the last 100 training episodes."""
     from tests.benchmarks import studies_purejaxrl
 
     ours, its = config(SEAQUEST), PUREJAXRL["Breakout-MinAtar"]

@@ -1,4 +1,4 @@
-"""Scores of rejax's PPO, as `results.py` asks for them; runs in the peer's own environment."""
+"""Scores of rejax's PPO, as `results.py` asks for them; runs in the peer's own virtual environment."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The score of a config on a seed, and what is said of several: the one definition that every result here uses."""
+"""The score of a config on a seed, and statistics over seeds: the one definition that every result here uses."""
 
 from typing import Any
 
@@ -23,11 +23,11 @@ def score(
     success: bool = False,
     training_levels: bool = False,
 ) -> np.ndarray:
-    """Trains each seed and scores its final parameters: the mean return of 128 fresh episodes with sampled actions. `[seeds]`.
+    """Train each seed and score its final parameters: the mean return of 128 fresh episodes with sampled actions. `[seeds]`.
 
     `before`: a config that is trained first, whose parameters and statistics the training begins with.
     `success`: the share of episodes with a positive return, in place of the mean return.
-    `training_levels`: of episodes in the levels of training, for a config with `num_levels`.
+    `training_levels`: score episodes in the levels of training, for a config with `num_levels`.
     """
     purerl.use_cores()
     train = purerl.make_train(cfg, env=env)
@@ -37,14 +37,14 @@ def score(
 
 
 def score_rows(cfgs: list[OnPolicyConfig], seeds: list[int], env: Any = None) -> np.ndarray:
-    """The scores of pairs of a config and a seed, in one program: configs that differ in floats only. `[pairs]`."""
+    """Return the scores of pairs of a config and a seed, in one program: configs that differ in floats only. `[pairs]`."""
     purerl.use_cores()
     stacked = jax.tree.map(lambda *leaves: np.array(leaves, np.float32), *cfgs)
     return _returns(lambda cfg, key: _one(purerl.make_train(cfg, env=env), key), stacked, _keys(seeds)).mean(-1)
 
 
 def last_returns(cfg: OnPolicyConfig, seeds: range) -> np.ndarray:
-    """Trains each seed: the mean return of its last 100 training episodes, or somewhat more, of whole updates. `[seeds]`."""
+    """Train each seed; return the mean return of its last 100 training episodes, or a few more, of whole updates. `[seeds]`."""
     purerl.use_cores()
     train = purerl.make_train(cfg)
     run = jax.jit(purerl.over_devices(lambda key: train(key).metrics["episode_return"], exact=True))

@@ -1,14 +1,14 @@
-"""Speed against rejax, and with a memory against purejaxrl, on the same work, the two programs in turn.
+"""Speed against rejax, and with an RNN against purejaxrl, on the same work, the two programs in turn.
 
-Both need an older gymnax, so they live in an environment of their own:
+Both need an older gymnax, so they live in a virtual environment of their own:
 
     python3 -m venv .venv-peers
     .venv-peers/bin/pip install "jax==0.10.2" "gymnax==0.0.9" "rejax==0.1.3" distrax tfp-nightly
     git clone https://github.com/luchris429/purejaxrl && git -C purejaxrl checkout 31756b1
     .venv/bin/python -m tests.benchmarks.speed --peer .venv-peers/bin/python --purejaxrl purejaxrl
 
-Exits with 1 if a ratio is below its floor. What is repaired in purejaxrl is said in `programs_purejaxrl.py`. With
-`--record` each workload is kept in `speed.json`, of which the README's table is made. Every run is a process of its own.
+Exits with 1 if a ratio is below its floor. `programs_purejaxrl.py` lists the repairs of purejaxrl. With
+`--record` each workload is kept in `speed.json`, the source of the README's table. Every run is its own process.
 """
 
 import json
@@ -29,7 +29,7 @@ IMAGES = dict(zip(NAMES, ("Breakout-MinAtar", 64, 128, 8, 1_048_576, 1e-3), stri
 SEEDS = SMALL | {"seeds": 16, "repeats": 1}
 DEFAULTS = {"seeds": 1, "repeats": 1, "pinned": False, "over_devices": False, "agent_alone": False, "evaluations": False}
 
-# What purejaxrl's `ppo_rnn.py` has: a shared layer, a memory behind it, and rectifiers.
+# As in purejaxrl's `ppo_rnn.py`: a shared layer, an RNN behind it, and rectifiers.
 GRU = SMALL | {"more": {"memory": "gru", "memory_size": 128, "hidden": [128], "activation": "relu", "arch": "shared"}}
 FEW = GRU | {"total_timesteps": 102_400, "repeats": 1}
 MANY = GRU | {"num_envs": 64, "num_minibatches": 8, "total_timesteps": 409_600, "repeats": 1}
@@ -54,8 +54,8 @@ WORKLOADS = {
     "GRU, 4 x 128": Workload(FEW, FEW, 3.0, "purejaxrl"),
     "GRU, 64 x 128": Workload(MANY, MANY, 1.5, "purejaxrl"),
 }
-COMPILE_CEILING = 1.15  # of the time that the peer takes to compile A
-COMPILED = {  # A, by what the two programs give beside the trained agent
+COMPILE_CEILING = 1.15  # of the peer's time to compile A
+COMPILED = {  # A, by the outputs of the two programs beside the trained agent
     "nothing": ({"agent_alone": True}, {}),
     "purerl its metrics, rejax its evaluations: each by default": ({}, {"evaluations": True}),
     "purerl its metrics, rejax nothing: as in the table above": ({}, {}),
@@ -63,7 +63,7 @@ COMPILED = {  # A, by what the two programs give beside the trained agent
 
 
 def run(command, work):
-    """One process of a program; what it reports."""
+    """Run one process of a program; return its report."""
     work = DEFAULTS | work
     pin = (lambda: os.sched_setaffinity(0, {0})) if work["pinned"] else None
     done = subprocess.run([*command, json.dumps(work)], capture_output=True, text=True, preexec_fn=pin)
@@ -74,7 +74,7 @@ def run(command, work):
 
 
 def compare(name, python, purejaxrl, times):
-    """Both programs `times` times in turn: medians and ranges of their speeds and of what they take to compile."""
+    """Run both programs `times` times in turn; return medians and ranges of their speeds and compile times."""
     work, reports = WORKLOADS[name], {"purerl": [], WORKLOADS[name].peer: []}
     if work.peer == "rejax":
         peer = [python, str(HERE / "speed_rejax.py")]
@@ -94,7 +94,7 @@ def compare(name, python, purejaxrl, times):
 
 
 def compare_compiling(python, times):
-    """Seconds that both programs take to compile A, in turn, by what they give."""
+    """Measure the seconds that both programs take to compile A, in turn, by their outputs."""
     rows = {}
     for name, (ours, theirs) in COMPILED.items():
         pairs = []

@@ -1,4 +1,4 @@
-"""rejax's PPO on a workload of `speed.py`; runs in the peer's own environment."""
+"""rejax's PPO on a workload of `speed.py`; runs in the peer's own virtual environment."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ fixed = {"num_epochs": 4, "max_grad_norm": 0.5, "ent_coef": 0.01, "agent_kwargs"
 once = {"eval_freq": work["total_timesteps"], "skip_initial_evaluation": True}
 algo = PPO.create(learning_rate=work["lr"], **sizes, **fixed, **({} if work["evaluations"] else once))
 if not work["evaluations"]:
-    algo = algo.replace(eval_callback=lambda algo, state, key: jnp.zeros(()))  # training alone is timed
+    algo = algo.replace(eval_callback=lambda algo, state, key: jnp.zeros(()))  # only training is timed
 train, key = algo.train, jax.random.PRNGKey(0)
 if work["seeds"] > 1:
     train, key = jax.vmap(train), jax.random.split(key, work["seeds"])

@@ -1,4 +1,4 @@
-"""How `speed.py` and `gpu.py` time any program; runs in each program's own environment, so it imports nothing but JAX."""
+"""Timing of any program for `speed.py` and `gpu.py`; runs in each program's own virtual environment, so it needs JAX alone."""
 
 import json
 import time
@@ -7,7 +7,7 @@ import jax
 
 
 def timed(train, keys, env_steps, repeats=3):
-    """Seconds to compile `train(keys)`, and environment steps a second of each run of it; `env_steps` are of all seeds."""
+    """Return seconds to compile `train(keys)`, and environment steps a second of each run; `env_steps` are of all seeds."""
     import scipy.linalg  # noqa: F401  which JAX imports with the first factorisation, and some programs before
 
     start = time.perf_counter()
@@ -21,5 +21,5 @@ def timed(train, keys, env_steps, repeats=3):
 
 
 def report(train, keys, work):
-    """Prints one JSON line: seconds to compile, environment steps a second of each run."""
+    """Print one JSON line: seconds to compile, environment steps a second of each run."""
     print(json.dumps(timed(train, keys, work["seeds"] * work["total_timesteps"], work["repeats"])))

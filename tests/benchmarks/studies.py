@@ -1,10 +1,9 @@
-"""Comparisons between algorithms and settings: seeds 0 - 7 of each case, with `--record` every score kept in `studies.json`.
+"""Comparisons of algorithms and hyperparameters: seeds 0 - 7 of each case, with `--record` kept in `studies.json`.
 
-python -m tests.benchmarks.studies NAME ... --record              one of those below; minutes to an hour each
-python -m tests.benchmarks.studies stale --seconds --record       how long the runs of recorded rows take; on an idle machine
+python -m tests.benchmarks.studies NAME ... --record              studies by name; minutes to an hour each
+python -m tests.benchmarks.studies stale --seconds --record       seconds of the runs of recorded rows; on an idle machine
 
-Where settings are chosen, it is by other seeds: among the same settings for every algorithm, or by `purerl.tune` with as many
-trials for each.
+Other seeds choose hyperparameters: from the same grid for every algorithm, or by `purerl.tune` with as many trials for each.
 """
 
 import itertools
@@ -26,7 +25,7 @@ SEEDS, TUNING_SEEDS, FIRST_SEED_OF_TRIALS = range(8), range(100, 102), 1000
 
 
 def settings(case):
-    """Every setting of a case's grid, as changes of its config."""
+    """Yield every point of a case's grid, as changes of its config."""
     for values in itertools.product(*case.grid.values()):
         changes = {}
         for name, value in zip(case.grid, values, strict=True):
@@ -35,7 +34,7 @@ def settings(case):
 
 
 def scores_of(case, cfg, seeds, purejaxrl):
-    """The score of each seed."""
+    """Return the score of each seed."""
     if case.purejaxrl:
         from tests.benchmarks import studies_purejaxrl
 
@@ -45,7 +44,7 @@ def scores_of(case, cfg, seeds, purejaxrl):
 
 
 def chosen(case, purejaxrl):
-    """The config of a case with the best setting of its grid, and the mean score of each that was tried."""
+    """Return the config of a case with the best point of its grid, and the mean score of each point tried."""
     tried = []
     tree = jax.tree.structure
     rows = [(case.cfg.replace(**changes), changes) for changes in settings(case)]
@@ -62,7 +61,7 @@ def chosen(case, purejaxrl):
 
 
 def tuned(case):
-    """The config of a case with what `purerl.tune` finds for it, and what was tried."""
+    """Return the config that `purerl.tune` finds for a case, and the points tried."""
     ranges = {name: values for name, values in default_ranges(case.cfg).items() if isinstance(values, purerl.Range)}
     ranges |= case.ranges
     options = {"num_seeds": len(TUNING_SEEDS), "seed": FIRST_SEED_OF_TRIALS, "finalists": 2, "final_seeds": 1}
@@ -98,7 +97,7 @@ def run(name, only, purejaxrl, record):
 
 
 def measure(name, only, record):
-    """Seconds that one run of each recorded row takes, compiled: the median of five, of all rows in turn."""
+    """Measure the seconds of one compiled run of each recorded row: the median of five, of all rows in turn."""
     cases, rows, key = STUDIES[name](), recording.load("studies.json")[name], jax.random.key(0)
     labels = [label for label, case in cases.items() if case.timed and only in label and label in rows]
     configs = [type(cases[label].cfg).from_json(json.dumps(rows[label]["config"])) for label in labels]

@@ -1,4 +1,4 @@
-"""The cases of `studies.py`: what is trained and compared."""
+"""The cases of `studies.py`: their configs and comparisons."""
 
 import itertools
 from typing import Any, NamedTuple
@@ -8,18 +8,18 @@ from tests.benchmarks.references import REFERENCES
 
 
 class Case(NamedTuple):
-    """A config that is trained under a name, and how it is tuned and scored.
+    """A config that is trained under a name, with its tuning and its score.
 
     cfg: its config.
     env: an environment in place of the config's.
-    grid: values of fields to choose from, by the tuning seeds; each is a tuple.
-    trials: of `purerl.tune`, to choose rates, entropy bonus and discounts with.
-    ranges: of further fields that the trials choose.
-    tuning_steps: of each trial; 0 for as many as the config has.
-    like: the case of the same study whose settings are taken.
+    grid: values of fields that the tuning seeds choose from; each is a tuple.
+    trials: the number of `purerl.tune`'s trials, which choose rates, entropy bonus and discounts.
+    ranges: ranges of further fields that the trials choose.
+    tuning_steps: steps of each trial; 0 for the config's number.
+    like: the case of the same study whose hyperparameters are used.
     before: a config that is trained first, for its parameters.
-    last: score the last training episodes, and not fresh ones of the final parameters.
-    timed: seconds of one run are of interest; `--seconds` measures them.
+    last: score the last training episodes, not fresh episodes of the final parameters.
+    timed: `--seconds` measures the seconds of one run.
     success: score the share of fresh episodes with a positive return.
     training_levels: score episodes in the levels of training.
     purejaxrl: train its PPO, with the sizes, the learning rate and the activation of `cfg`; scored as with `last`.
@@ -40,7 +40,7 @@ class Case(NamedTuple):
     purejaxrl: bool = False
 
 
-# --- memory -----------------------------------------------------------------------------------------------------------
+# --- recurrent networks -----------------------------------------------------------------------------------------------
 
 CHAIN = purerl.PPOConfig(
     env="MemoryChain-bsuite",
@@ -59,7 +59,7 @@ CHAIN = purerl.PPOConfig(
 
 
 def chains():
-    """An episode of length n has n + 1 steps; the first says what the last must know. One setting for all, and one for each."""
+    """Build memory chains of n + 1 steps, whose first step says what the last must know. One config for all, and one for each."""
     sizes = {
         "8, rollouts of 64": (8, {"total_timesteps": 1_000_000}),
         "8, sequences of 8": (8, {"sequence_length": 8}),
@@ -82,7 +82,7 @@ def chains():
 
 
 def corridors():
-    """Remember what was seen at one end of a corridor at the other; with 4 M steps by the hyperparameters of 1 M."""
+    """Build corridors that ask at one end what was seen at the other; 4 M steps use the hyperparameters of 1 M."""
     cfg = purerl.preset("xminigrid/MiniGrid-DoorKey-5x5").replace(env="xminigrid/MiniGrid-MemoryS8", total_timesteps=1_000_000)
     memories = {
         "GRU": cfg,
@@ -98,7 +98,7 @@ def corridors():
 
 
 def hidden():
-    from tests.benchmarks.hidden import StillCartPole, StillPendulum  # gymnax starts JAX, and before that come the cores
+    from tests.benchmarks.hidden import StillCartPole, StillPendulum  # gymnax starts JAX, and the cores come first
 
     cart = purerl.PPOConfig(
         num_envs=32,
@@ -144,7 +144,7 @@ PPG = purerl.PPGConfig(**SIZES, n_pi=16, aux_columns=16, vf_coef=0.5, max_grad_n
 
 
 def phases():
-    """Settings are chosen on the first game."""
+    """Build cases whose hyperparameters are chosen on the first game."""
     rates = {"ent_coef": ENTROPIES, ("lr", "aux_lr"): tuple((lr, lr) for lr in RATES)}
     both = lambda *names: {"ent_coef": ENTROPIES, names: tuple((n,) * len(names) for n in (1, 4))}
     configs = {
@@ -161,7 +161,7 @@ def phases():
 
 
 def passes():
-    """The paper's direction: fewer passes of the policy, more of the auxiliary phase (its figures 3 and 5)."""
+    """Vary passes in the paper's direction: fewer of the policy, more of the auxiliary phase (its figures 3 and 5)."""
     cfg = PPG.replace(env="Breakout-MinAtar", lr=2.5e-3, aux_lr=2.5e-3)
     weight = lambda e_pi: cfg.vf_coef if e_pi == cfg.e_v else 1.0  # of a value that learns by itself
     label = "Breakout, PPG with e_pi = {}, e_aux = {}"
@@ -170,7 +170,7 @@ def passes():
 
 
 def auxiliary_minibatches():
-    """Rollouts in an auxiliary minibatch: all environments, a quarter of them, and the paper's sixteenth."""
+    """Vary the rollouts in an auxiliary minibatch: all environments, a quarter of them, and the paper's sixteenth."""
     cfg = PPG.replace(lr=2.5e-3, aux_lr=2.5e-3)
     label = "{}, PPG with minibatches of {} of 64 environments"
     return {label.format(game, n): Case(cfg.replace(env=game, aux_columns=n)) for game in GAMES for n in (64, 16, 4)}
@@ -181,13 +181,13 @@ RATE = purerl.Range(1e-4, 1e-2, log=True)
 
 
 def relatives(**changes):
-    """PPO and its relatives with two networks, and what more is tuned of each."""
+    """Return PPO and its relatives with two networks, and the further tuned fields of each."""
     configs = {"PPO": purerl.PPOConfig(**SIZES), "PPG": PPG, "DAAC": purerl.DAACConfig(**SIZES)}
     return {name: (cfg.replace(**changes), {"aux_lr": RATE} if name == "PPG" else {}) for name, cfg in configs.items()}
 
 
 def games():
-    """Five million steps of MinAtar; settings are tuned on the first game, at a fifth of the steps."""
+    """Build cases of five million steps of MinAtar; hyperparameters are tuned on the first game, at a fifth of the steps."""
     cases, first = {}, "Breakout-MinAtar"
     for game, (name, (cfg, ranges)) in itertools.product(
         (first, "SpaceInvaders-MinAtar"), relatives(total_timesteps=5_000_000).items()
@@ -198,8 +198,8 @@ def games():
 
 
 def distractors():
-    """Breakout with as many planes of noise as it has of its own; settings are tuned at a quarter of the steps."""
-    from tests.benchmarks.hidden import NoisyBreakout  # gymnax starts JAX, and before that come the cores
+    """Build cases of Breakout with as many noise planes as its own; hyperparameters are tuned at a quarter of the steps."""
+    from tests.benchmarks.hidden import NoisyBreakout  # gymnax starts JAX, and the cores come first
 
     return {
         f"Breakout with distractors, {name}": Case(cfg, NoisyBreakout(), trials=TRIALS, ranges=ranges, tuning_steps=250_000)
@@ -208,7 +208,7 @@ def distractors():
 
 
 def held_out():
-    """Mazes of 10 x 10 fields: 200 to learn from, and others; settings are tuned in the former."""
+    """Build mazes of 10 x 10 fields: 200 for training, and others; hyperparameters are tuned on the training mazes."""
     cases = {}
     mazes = {"env": "jumanji/Maze-v0", "hidden": (128, 128), "num_levels": 200, "total_timesteps": 500_000}
     for name, (cfg, ranges) in relatives(**mazes).items():
@@ -222,9 +222,9 @@ def held_out():
 
 
 def stale():
-    """Actors 8 updates behind, and each rollout learnt from in 4 updates.
+    """Build cases with actors 8 updates behind, and rollouts that are each learnt from in 4 updates.
 
-    Four passes over each rollout in all, and gradient steps of one size: PPO makes them at once, APPO one in each update.
+    All make four passes over each rollout, in gradient steps of one size: PPO at once, APPO one pass in each update.
     """
     case = lambda cfg: Case(cfg, trials=TRIALS, timed=True)
     cases = {}
@@ -260,7 +260,7 @@ def sea(size, episodes):
 
 
 def curiosity():
-    """Mean returns of the last 100 training episodes: 0.99 is reached by the one path that pays, which costs 0.01."""
+    """Score the last 100 training episodes: the one path that pays, at a cost of 0.01, reaches a mean return of 0.99."""
     cases = {}
     for size, episodes in ((10, 10_000), (14, 30_000), (20, 60_000)):
         cases[f"DeepSea of {size}: PPO with RND"] = Case(sea(size, episodes), last=True)
@@ -275,7 +275,7 @@ def curiosity():
 
 
 def pretraining():
-    """As many steps with rewards for all; before them, for some, as many without."""
+    """Compare equal numbers of steps with rewards, for some cases after as many steps without rewards."""
     cfg = sea(14, 5_000)
     only = lambda **coefs: cfg.replace(rnd=cfg.rnd.replace(**coefs))
     blind, greedy = only(ext_coef=0.0), only(int_coef=0.0)
@@ -288,7 +288,7 @@ def pretraining():
 
 
 def keys():
-    """A key, a door and a goal, with a reward for the goal alone."""
+    """Build tasks with a key, a door and a goal, and a reward for the goal alone."""
     plain = purerl.preset("navix/Navix-DoorKey-5x5-v0").replace(env="navix/Navix-DoorKey-8x8-v0", total_timesteps=1_000_000)
     curious = plain.replace(rnd=purerl.RNDConfig(ext_coef=1.0, int_coef=0.3))
     weight = {"rnd.int_coef": purerl.Range(0.01, 1.0, log=True)}
@@ -302,7 +302,7 @@ def keys():
 
 
 def defaults():
-    """Box tasks at the defaults, and at those that every task had before they followed the actions."""
+    """Compare continuous tasks at the defaults with the defaults of all tasks before these followed the actions."""
     same = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False}
     cases = {}
     for env in ("Pendulum-v1", "MountainCarContinuous-v0", "Reacher-misc", "Swimmer-misc"):
@@ -312,7 +312,7 @@ def defaults():
 
 
 def value_clip():
-    """Gymnax's environments at the defaults, with and without a value clip; with discrete actions also with scaled rewards."""
+    """Compare gymnax's environments at the defaults with and without a value clip; discrete ones also with scaled rewards."""
     cases = {}
     for env in REFERENCES:
         for choice in ("max", "none"):
@@ -327,10 +327,10 @@ def value_clip():
 
 
 def suites():
-    """Tasks of each suite with their presets; needs `pip install '.[suites]'`, and navix for its own.
+    """Build tasks of each suite with their presets; needs `pip install '.[suites]'`, and navix for navix's tasks.
 
-    Beside games, of which the last 100 training episodes are scored: random actions, and purejaxrl's PPO at as many steps, with
-    its learning rate chosen from two or three; it knows no masks.
+    Games score the last 100 training episodes, beside random actions and purejaxrl's PPO at as many steps, with its learning
+    rate chosen from two or three; purejaxrl knows no masks.
     """
     cases = {name: Case(purerl.preset(name)) for name in ("brax/inverted_pendulum", "brax/reacher", "playground/CartpoleBalance")}
     for name in ("xminigrid/MiniGrid-DoorKey-5x5", "navix/Navix-DoorKey-5x5-v0"):
@@ -346,7 +346,7 @@ def suites():
 
 
 def levels():
-    """A maze of 10 x 10 fields by how many mazes training has, scored in those and in others: the share that is solved."""
+    """Score a maze of 10 x 10 fields by the number of training mazes, in these and in others: the share solved."""
     cfg = purerl.PPOConfig(
         env="jumanji/Maze-v0", total_timesteps=500_000, num_envs=64, num_steps=32, num_minibatches=8, lr=1e-3, hidden=(128, 128)
     )

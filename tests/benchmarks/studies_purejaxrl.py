@@ -1,14 +1,14 @@
-"""purejaxrl's PPO, from its own source, on the environments of suites, which it does not know by itself.
+"""purejaxrl's PPO, from its own source, on the environments of suites, which purejaxrl itself does not know.
 
-It needs purejaxrl's repository and distrax, in an environment of their own:
+This needs purejaxrl's repository and distrax, in a virtual environment of their own:
 
     git clone https://github.com/luchris429/purejaxrl && git -C purejaxrl checkout 31756b1
     python3 -m venv .venv-peer && .venv-peer/bin/pip install '.[suites]' distrax tfp-nightly
     .venv-peer/bin/python -m tests.benchmarks.studies suites --purejaxrl purejaxrl --only purejaxrl
 
-Environments, their resets and their encoded observations are purerl's, so that the algorithm and its network alone differ. It
-sees one flag for both ends of an episode, and no action mask, as in its own environments. Its two wrappers are replaced by what
-stands here.
+Environments, their resets and their encoded observations are purerl's, so that only the algorithm and its network differ.
+purejaxrl sees one flag for both ends of an episode, and no action mask, as in its own environments. Its two wrappers are
+replaced by the classes here.
 """
 
 import pathlib
@@ -38,7 +38,7 @@ class Space(NamedTuple):
 
 
 class Single:
-    """Environments with the methods of one of gymnax's before 1.0; under `vmap` they are stepped together."""
+    """Environments with the methods of gymnax before 1.0; under `vmap` they are stepped together."""
 
     def __init__(self, env: Environment):
         self._env, self._space = env, without(env.observation_space, (env.action_mask,))
@@ -68,7 +68,7 @@ class Single:
 
 
 def _batched(function: Any) -> Any:
-    """A function of batches as one of single environments, whose `vmap` is the function itself."""
+    """Return a function of batches as a function of single environments, whose `vmap` is the function itself."""
 
     @jax.custom_batching.custom_vmap
     def one(*arguments):
@@ -79,11 +79,11 @@ def _batched(function: Any) -> Any:
         after = function(*arguments)
         return after, jax.tree.map(lambda x: True, after)
 
-    return lambda *arguments: one(*arguments[:-1])  # but for gymnax's parameters
+    return lambda *arguments: one(*arguments[:-1])  # all but gymnax's parameters
 
 
 def last_returns(path: str, cfg: purerl.PPOConfig, seeds: range) -> np.ndarray:
-    """Trains each seed with environment, sizes and learning rate of a config: the mean of its last 100 episodes. `[seeds]`."""
+    """Train each seed with a config's environment, sizes and rate; return the mean of its last 100 episodes. `[seeds]`."""
     env = Single(purerl.make_train(cfg).env)
     wrappers = types.ModuleType("wrappers")
     for name in ("LogWrapper", "FlattenObservationWrapper"):

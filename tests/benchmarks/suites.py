@@ -1,6 +1,6 @@
-"""When the environments of suites last kept the protocol, with which versions: `purerl.check_env` of three ids each.
+"""The last date and versions with which suites kept the protocol: `purerl.check_env` of three ids each.
 
-    pip install '.[suites]' && python -m tests.benchmarks.suites --record          # those whose suite is installed, in minutes
+    pip install '.[suites]' && python -m tests.benchmarks.suites --record          # ids whose suite is installed, in minutes
     python -m tests.benchmarks.suites --only navix --record
 
 The other ids keep their rows in `suites.json`; the table is `suites.md`, both beside this file.
@@ -19,7 +19,7 @@ from tests.helpers.suites import IDS
 
 
 def version(env_id):
-    """The version of a suite that is installed, or None."""
+    """Return the installed version of a suite, or None."""
     package = SUITES[env_id.partition("/")[0]]
     found = importlib.metadata.packages_distributions().get(package)
     return f"{found[0]} {importlib.metadata.version(found[0])}" if found else None

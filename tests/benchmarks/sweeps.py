@@ -1,4 +1,4 @@
-"""Sweeps as one program, and what tuning finds; kept in `sweeps.json` and `tuning.json`, and shown in `tuning.md`.
+"""Sweeps as one program, and results of tuning; kept in `sweeps.json` and `tuning.json`, and shown in `tuning.md`.
 
 python -m tests.benchmarks.sweeps speed             96 runs as one program, and one after the other, in turn; five minutes
 python -m tests.benchmarks.sweeps tune [TASK ...]   the tuner and random search, each for as long; then seeds 0 - 7
@@ -25,14 +25,14 @@ SEEDS, PAIRS = 4, 5
 GRID = {"lr": np.geomspace(1e-4, 1e-2, 6), "ent_coef": [0.0, 0.003, 0.01, 0.03]}
 TASKS = ("Acrobot-v1", "MountainCar-v0", "Pendulum-v1", "Breakout-MinAtar")
 SEARCHES = ("tune", "random")
-FIRST_SEED = 1000  # of tuning: the scores are of seeds 0 - 7
+FIRST_SEED = 1000  # for tuning: the scores are of seeds 0 - 7
 # Breakout has the shapes of its preset: a run of the defaults, four environments and convolutions, takes minutes on a CPU.
 SHAPES = {"Breakout-MinAtar": ("torso", "hidden", "num_envs", "num_minibatches")}
-AT_ONCE = {"Breakout-MinAtar": 4}  # in a program, where sixteen would take longer than the search may
+AT_ONCE = {"Breakout-MinAtar": 4}  # in a program; sixteen would take longer than the search may
 
 
 def speed(total_timesteps=100_000):
-    """Seconds of 96 runs: as one program over the devices, and one after the other by a program whose argument is the config."""
+    """Measure the seconds of 96 runs: as one program over the devices, and in turn by a program whose argument is the config."""
     purerl.use_cores()
     cfg = purerl.PPOConfig(env="CartPole-v1", total_timesteps=total_timesteps)
     made = purerl.sweep(cfg, GRID)

@@ -20,13 +20,13 @@ PAGES = (ROOT / "README.md", *sorted(HERE.glob("*.md")), ROOT / "notebooks" / "m
 
 
 def render():
-    """Makes the tables of all pages anew."""
+    """Make the tables of all pages anew."""
     for page in PAGES:
         page.write_text(rendered(page.read_text()))
 
 
 def rendered(text):
-    """A page with its tables made anew."""
+    """Return a page with its tables made anew."""
     for name in re.findall(r"<!-- table (.+?) -->\n", text):
         before, rest = text.split(f"<!-- table {name} -->\n")
         text = f"{before}<!-- table {name} -->\n{table(name)}\n<!-- end -->" + rest.split("<!-- end -->", 1)[1]
@@ -34,7 +34,7 @@ def rendered(text):
 
 
 def table(name):
-    """A table by its name: `study NAME`, `names SYSTEM`, or one of `TABLES`."""
+    """Return a table by its name: `study NAME`, `names SYSTEM`, or one of `TABLES`."""
     kind, _, which = name.partition(" ")
     if kind == "study":
         return study_table(kept("studies")[which])
@@ -46,7 +46,7 @@ def kept(name):
 
 
 def learning_table(results):
-    """Make a row for each environment: scores, what they are compared with, and whether the interval reaches it."""
+    """Make a row for each environment: scores, their references, and whether the interval reaches the reference."""
     lines = ["| environment | steps | IQM | 95 % interval | all seeds | gymnax | optimum | peer | reached |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|--:|---|")
     count = 0
@@ -67,7 +67,7 @@ def learning_table(results):
 
 
 def choices_table(choices):
-    """List what presets were chosen from, the best of each environment first."""
+    """List the candidates for presets, the best of each environment first."""
     lines = ["| environment | candidate | steps | mean | each tuning seed |", "|---|---|--:|--:|---|"]
     for env, rows in choices.items():
         for name, row in sorted(rows.items(), key=lambda item: -np.mean(item[1]["scores"])):
@@ -80,7 +80,7 @@ def choices_table(choices):
 
 
 def variants_table(results):
-    """The same environment by other algorithms and in other precisions."""
+    """Make a row for each other algorithm and precision in the same environment."""
     lines = ["| | steps | IQM | 95 % interval | all seeds |", "|---|--:|--:|--:|--:|"]
     for name, row in results["purerl"].items():
         if name not in REFERENCES:
@@ -95,7 +95,7 @@ def _learnt(name, row, digits):
 
 
 def _best_peer(results, name):
-    """The scores of the best variant of the peer, or None."""
+    """Return the scores of the best variant of the peer, or None."""
     peers = [row["scores"] for peer in ("rejax", "purejaxrl") for row in results[peer].get(name, {}).values()]
     return max(peers, key=lambda scores: iqm(np.array(scores))) if peers else None
 
@@ -112,7 +112,7 @@ def speed_table(speed):
 
 
 def compiling_table(rows):
-    """Seconds to compile A, by what it gives."""
+    """List seconds to compile A, by the programs' outputs."""
     lines = ["| beside the trained agent they give | purerl | rejax | ratio | range |", "|---|--:|--:|--:|--:|"]
     for name, row in rows.items():
         span = f"{row['ratios']['low']:.2f} to {row['ratios']['high']:.2f}"
@@ -122,7 +122,7 @@ def compiling_table(rows):
 
 
 def programs_table(programs, target="h100"):
-    """List what an update launches on a device, beside purejaxrl's."""
+    """List the launches of an update on a device, beside purejaxrl's."""
     lines = ["| | kernels | purejaxrl's | ratio | waits | scratch memory | purejaxrl's | moved | loops: times x kernels |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|--:|---|")
     megabytes = lambda row: f"{row['memory'] / 1e6:.1f} MB"
@@ -138,7 +138,7 @@ def programs_table(programs, target="h100"):
 
 
 def kernels_table(programs, times):
-    """The kernels of an iteration of a loop of A, in their order."""
+    """List the kernels of an iteration of a loop of A, in their order."""
     lines = ["| | kernel | result | from |", "|--:|---|---|---|"]
     for number, (name, result, source) in enumerate(programs["A"]["h100"]["lists"][str(times)], 1):
         lines.append(f"| {number} | `{name}` | `{result}` | `{source.removeprefix('jit(update)/') or '-'}` |")
@@ -146,7 +146,7 @@ def kernels_table(programs, times):
 
 
 def devices_table(programs, target="h100"):
-    """An update on several devices beside one on one device, whose share each of them has."""
+    """Compare an update on several devices with an update on one device, whose share each of them has."""
     compared, besides, says = {
         "h100": ("memory", "memory with hiding", "memory, exchanges hidden"),
         "v5e": ("memory in all", "memory", "outside the core"),
@@ -172,7 +172,7 @@ MEMORY, NVLINK, NETWORK, NVLINK_DEVICES = 3.35e12, 450e9, 50e9, 8
 
 
 def scaling_table(programs):
-    """List what links add to an update of B with 2048 environments on each device, by bytes alone."""
+    """List the time that links add to an update of B with 2048 environments on each device, by bytes alone."""
     row = programs["B on 8 devices"]["h100"]["purerl"]
     lines = ["| devices | memory, at 3.35 TB/s | links | share of one device's speed |", "|--:|--:|--:|--:|"]
     for count in (1, 8, 64, 256):
@@ -240,7 +240,7 @@ def suites_table(rows):
 
 
 def sweeps_table(rows):
-    """96 runs as one program, and one after the other."""
+    """Compare 96 runs as one program with the same runs one after the other."""
     row = rows["speed"]
     middle, low, high = row["ratio"]
     lines = ["| | seconds | memory |", "|---|--:|--:|"]
@@ -255,7 +255,7 @@ def sweeps_table(rows):
 
 
 def tuning_table(rows):
-    """List what searches found, beside the presets of then; as good as those where the intervals overlap, or above."""
+    """List search results beside the presets of that time; as good as these if the intervals overlap, or above."""
     lines = [
         "| search | trials | of which to the end | million steps | minutes | seeds 0 - 7: IQM (95 %) | preset | as good |",
         "|---|--:|--:|--:|--:|--:|--:|---|",
@@ -269,7 +269,7 @@ def tuning_table(rows):
 
 
 def peers_table(peers):
-    """Scores, and steps and seconds to a threshold, of purerl and of what people use; medians of the seeds."""
+    """List scores, and steps and seconds to a threshold, of purerl and of other libraries; medians of the seeds."""
     lines = ["| task, steps | program | settings | IQM (95 %) | threshold | seeds at it | steps to it | seconds to it |"]
     lines.append("|---|---|---|--:|--:|--:|--:|--:|")
     for env, programs in peers.items():
@@ -284,7 +284,7 @@ def peers_table(peers):
 
 
 def host_scores_table(rows):
-    """CartPole of gymnasium and of gymnax."""
+    """Compare CartPole of gymnasium with CartPole of gymnax."""
     lines = ["| environment | IQM (95 %) | seconds of a run, without compiling |", "|---|--:|--:|"]
     for name in ("gymnasium/CartPole-v1", "CartPole-v1"):
         row = rows["scores"][name]
@@ -293,7 +293,7 @@ def host_scores_table(rows):
 
 
 def host_speed_table(rows):
-    """Steps a second of training on the host."""
+    """List steps a second of training in external environments."""
     lines = ["| | steps/s, median of three |", "|---|--:|"]
     lines += [f"| {name} | {np.median(x) / 1e3:.1f} k |" for name, x in rows["speed"]["steps a second"].items()]
     middle, low, high = rows["speed"]["ratio"]
@@ -301,7 +301,7 @@ def host_speed_table(rows):
 
 
 def host_mujoco_table(rows):
-    """HalfCheetah beside the peer."""
+    """Compare HalfCheetah with the peer's."""
     lines = ["| | mean return of each seed | mean | seconds of a run |", "|---|--:|--:|--:|"]
     for name in ("purerl", "Stable-Baselines3"):
         row = rows["mujoco"][name]
@@ -337,7 +337,7 @@ def value_clip_table(studies):
 
 
 def names_table(system):
-    """List what a system calls things, and what they are here."""
+    """List a system's names, and purerl's."""
     lines = [f"| {system} | purerl | |", "|---|---|---|"]
     for row in names():
         if row["system"] == system:
@@ -372,7 +372,7 @@ def speed_glance_table(speed):
 
 
 def gpu_table(gpu):
-    """Make a row for each workload: the best run of each program, and of both in one call their ratio."""
+    """Make a row for each workload: the best run of each program, and the ratio of runs in one call."""
     lines = ["| | purerl, steps/s | purejaxrl | ratio | memory, MB | purejaxrl's | compiling, s | purejaxrl's |"]
     lines.append("|---|--:|--:|--:|--:|--:|--:|--:|")
     for name, row in gpu["speed"].items():
@@ -384,7 +384,7 @@ def gpu_table(gpu):
     return "\n".join(lines)
 
 
-# What the README shows at a glance.
+# The tables that the README shows at a glance.
 GLANCE = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "Breakout-MinAtar")
 SPEED_GLANCE = {
     "CartPole, 4 environments x 128 steps": ("A", "A"),

@@ -24,13 +24,13 @@ from tests.helpers.tiny import CFG
 
 @pytest.fixture(autouse=True, scope="module")
 def imported():
-    """The parser of flags and the suites are imported by the first command of a process."""
+    """Import the flag parser and the suites, as the first command of a process does."""
     assert main(["ppo", "--lr", "-1"]) == 2
 
 
 def refused(args: list[str]) -> bool:
-    """Return True if a command ends as one that was not understood, within a second of CPU time."""
-    gc.collect()  # what the tests before left is collected at any later time
+    """Return True if a command is refused as not understood, within a second of CPU time."""
+    gc.collect()  # else the garbage of earlier tests is collected at any later time
     start = time.thread_time()
     status = main(args)
     assert time.thread_time() - start < 1
@@ -257,7 +257,7 @@ def test_plain_lines_elsewhere():
 
 @pytest.mark.slow
 def test_an_interrupt_closes_with_the_table():
-    """The real command, stopped by a real signal in the middle of a run of hours."""
+    """The real command, in a run of hours, is stopped by a real signal."""
     root = pathlib.Path(__file__).parent.parent.parent
     command = [sys.executable, "-m", "purerl.cli", "ppo", "--total-timesteps", "1e12", "--hidden", "8"]
     env = {**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"}

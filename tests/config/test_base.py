@@ -126,7 +126,7 @@ def test_every_leaf_refuses_nan_and_text(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_documented(name):
-    """Every field, with its default, on the class itself."""
+    """Every field is documented, with its default, on the class itself."""
     cls = ALGORITHMS[name]
     assert cls.field_docs.keys() == {f.name for f in dataclasses.fields(cls)}
     for field in dataclasses.fields(cls):
@@ -171,5 +171,5 @@ def test_the_fields_that_a_batch_varies_are_those_that_differ():
 
 
 def test_two_runs_with_other_integers_are_not_the_same():
-    assert not _same(16_777_217, 16_777_216)  # one number in single precision
+    assert not _same(16_777_217, 16_777_216)  # the same number in single precision
     assert _same({"lr": 1e-3}, {"lr": float(np.float32(1e-3))})

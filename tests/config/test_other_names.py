@@ -1,4 +1,4 @@
-"""The table of what other systems call things (`purerl/config/names.csv`): every name leads somewhere, and scripts port by it."""
+"""The table of other systems' names (`purerl/config/names.csv`): every name resolves, and scripts are ported by it."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ from tests.helpers.tiny import CFG, digest
 ROWS = other_names.rows()
 FIELDS = sorted({row["purerl"].removeprefix("cfg.") for row in ROWS if row["purerl"].startswith("cfg.")})
 
-# What a field is set to, and what else must be on for it to matter.
+# New value of a field, and the other fields that must be set for it to matter.
 POLYNOMIAL, ADAPTIVE = {"lr_schedule": "polynomial"}, {"lr_schedule": "kl_adaptive", "desired_kl": 1e-4}
 CHANGES = {
     "adam_eps": (1.0, {}),
@@ -47,7 +47,7 @@ CHANGES = {
     "vf_coef": (5.0, {}),
     "weight_decay": (10.0, {"optimizer": "adamw"}),
 }
-# Fields whose effect is not on the state after one update, and what it is on.
+# Fields that do not change the state after one update, and functions that show their effect.
 ELSEWHERE = {
     "env": lambda value: purerl.make_train(purerl.PPOConfig(env=value)).env.action_space,
     "total_timesteps": lambda value: purerl.make_train(CFG.replace(total_timesteps=value), env=Varied()).plan.num_updates,
@@ -84,11 +84,11 @@ def state_after(changes, env):
     return digest(updated(base.replace(**floats | dict(changes)), env))
 
 
-# Floats share one program. `integration/test_settings.py` holds that every other field changes the program.
+# Floats share one program. `integration/test_settings.py` checks that every other field changes the program.
 TRIED = sorted({"kl_stop", *ELSEWHERE, *(f.name for f in dataclasses.fields(CFG) if is_float_leaf(f))} & set(FIELDS))
 
 
-SEVERAL_PROGRAMS = {"kl_coef", "kl_stop", "weight_decay", "log_std_init", "lr_final", "obs_clip"}  # of their own
+SEVERAL_PROGRAMS = {"kl_coef", "kl_stop", "weight_decay", "log_std_init", "lr_final", "obs_clip"}  # separate programs
 
 
 @pytest.mark.slow
@@ -105,7 +105,7 @@ def test_every_field_it_names_changes_something(name):
 
 
 def resolve(says):
-    """The thing that an entry of the table names."""
+    """Return the object that an entry of the table names."""
     if match := re.fullmatch(r"(make_train|fit)\((\w+)=\)", says):
         parameters = {**inspect.signature(purerl.fit).parameters, **inspect.signature(purerl.make_train).parameters}
         own = inspect.signature(getattr(purerl, match[1])).parameters
@@ -120,7 +120,7 @@ def resolve(says):
 
 def test_every_name_leads_somewhere_or_says_why_not():
     for row in ROWS:
-        if row["purerl"] in ("Train.init", "Train.update"):  # made for each run
+        if row["purerl"] in ("Train.init", "Train.update"):  # attributes made for each run
             continue
         assert row["purerl"] or row["note"], row
         if row["purerl"]:
@@ -135,7 +135,7 @@ def test_no_name_of_a_system_is_twice():
     assert {system for system, _ in names} == trainers
 
 
-# The settings of scripts for other trainers, and the configs that their tables make of them.
+# The hyperparameters of scripts for other trainers, and the configs that their tables make of them.
 SCRIPTS = {
     "purejaxrl": (
         {
@@ -243,9 +243,9 @@ SCRIPTS = {
         ),
     ),
 }
-# What notes of the tables name.
+# Fields named by notes of the tables.
 NOTED = {"value_clip_eps", "value_clip", "lr_schedule", "lr_min", "obs_clip", "grad_clip", "kl_coef_tolerance", "kl_coef_raise"}
-# A command line of CleanRL's, and that of purerl.
+# A command line of CleanRL, and its purerl equivalent.
 CLEANRL = (
     "--env-id CartPole-v1 --seed 3 --total-timesteps 100000 --learning-rate 1e-3 --num-envs 8 --num-steps 64 --no-anneal-lr "
 )

@@ -17,7 +17,7 @@ def test_every_preset_can_be_trained(name):
         pytest.importorskip(SUITES[name.partition("/")[0]])
     cfg = purerl.preset(name)
     assert cfg.env == name
-    with jax.numpy_rank_promotion("allow"):  # some suites rely on it
+    with jax.numpy_rank_promotion("allow"):  # some suites rely on rank promotion
         assert purerl.make_train(cfg).plan.env_steps >= cfg.total_timesteps
 
 

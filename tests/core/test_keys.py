@@ -38,7 +38,7 @@ def test_many_keys_are_for_vmap():
         purerl.make_train(purerl.PPOConfig())(jax.random.split(jax.random.key(0), 3))
 
 
-# --- the clock --------------------------------------------------------------------------------------------------------
+# --- the update counter -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("start", [0, 2**31 - 2, 2**32 - 2, 2**33 - 2, 10**15])

@@ -1,4 +1,4 @@
-"""Action masks: which entry is one, what is refused, and what is counted."""
+"""Action masks: which entry is the mask, which masks are refused, and which are counted."""
 
 import gymnasium
 import jax
@@ -20,7 +20,7 @@ INF = np.inf
 
 
 class Doors:
-    """Pay 1 for the one open door of three, another in each step. `mask` is made of its index."""
+    """A task that pays 1 for the one open door of three, another in each step. `mask` is made of its index."""
 
     action_space, max_steps = purerl.Discrete(3), 6
 
@@ -83,7 +83,7 @@ def test_probable_masks_that_are_not_used_are_warned_of():
     ]:
         with pytest.warns(UserWarning, match=says):
             purerl.make_train(CFG, env=purerl.wrap_env(env))
-        purerl.make_train(CFG.replace(action_mask=""), env=purerl.wrap_env(env))  # which says that it is none
+        purerl.make_train(CFG.replace(action_mask=""), env=purerl.wrap_env(env))  # this config declares the entry no mask
 
 
 @pytest.mark.parametrize("dtype", [bool, jnp.uint8, jnp.int32, jnp.float32])
@@ -99,7 +99,7 @@ def test_masks_that_cannot_be_right_are_counted():
     counts = lambda rows, space: {k: int(x.total) for k, x in mask_metrics(jnp.array([rows]), space).items()}
     assert counts([[0, -INF], [-INF, -INF], [0.0, 0.0], [1.0, 0.0]], Discrete(2)) == {"empty_masks": 1, "malformed_masks": 2}
     assert counts([[0.5, 1], [np.nan, 1], [2, 1]], Discrete(2)) == {"empty_masks": 0, "malformed_masks": 3}
-    both = [[1, 0, 0, 1], [1, 0, 0, 0], [0, 0, 1, 1]]  # of two choices each needs one
+    both = [[1, 0, 0, 1], [1, 0, 0, 0], [0, 0, 1, 1]]  # each of two choices needs a valid action
     assert counts(both, MultiDiscrete((2, 2))) == {"empty_masks": 2, "malformed_masks": 0}
 
 

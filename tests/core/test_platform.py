@@ -1,4 +1,4 @@
-"""Computations that an accelerator does in another way than a CPU: both ways on this machine."""
+"""Computations that differ between accelerator and CPU: both variants on this machine."""
 
 import jax
 import jax.numpy as jnp
@@ -155,7 +155,7 @@ def test_packing_keeps_every_bit():
 def test_no_loop_of_an_accelerators_update_waits_for_a_value(name):
     train = tiny(CONFIGS[name])
     state = jax.eval_shape(train.init, KEY)
-    expected = {"ppg": 1, "appo": 2, "appo with memory": 2}.get(name, 0)  # phases that are due, outside of loops
+    expected = {"ppg": 1, "appo": 2, "appo with memory": 2}.get(name, 0)  # scheduled phases, outside of loops
     assert branches(train.update, state, platform="accelerator") == expected
     assert branches(train.update, state) > expected  # resets, at least
 

@@ -8,7 +8,7 @@ from tests.ideas.brax_like import hopper
 from tests.ideas.dm_env_like import walk
 from tests.ideas.simulator import simulator
 
-OFFLINE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite"]  # it downloads its images
+OFFLINE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite"]  # MNISTBandit downloads its images
 FEW = ("CartPole-v1",)
 
 
@@ -34,7 +34,7 @@ def test_what_works_passes(env):
 
 
 def marked(name):
-    """MinAtar's take longest to compile, Seaquest a minute."""
+    """Mark slow environments: MinAtar's take longest to compile, Seaquest a minute."""
     if name in FEW:
         return name
     return pytest.param(name, marks=pytest.mark.long if name.endswith("MinAtar") else pytest.mark.slow)

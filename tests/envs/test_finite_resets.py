@@ -1,4 +1,4 @@
-"""Environments whose numbers are not finite, with `nonfinite="reset"`: what ends, what is counted, and what is not touched."""
+"""Environments with non-finite values and `nonfinite="reset"`: which episodes end, which are counted, which stay untouched."""
 
 import functools
 
@@ -24,9 +24,9 @@ KEY = jax.random.key(0)
 
 
 class Faulty:
-    """Reward 1 or 2, an observation of the time, and a bad number in step 3 of an episode, as its kind says.
+    """Rewards of 1 or 2, time observations, and a bad number in step 3 of an episode, by its kind.
 
-    The kind is drawn at each reset, and is the index of an entry of `KINDS`.
+    Each reset draws the kind, the index of an entry of `KINDS`.
     """
 
     action_space = purerl.Discrete(2)
@@ -57,7 +57,7 @@ def _bad(what, kind):
 
 @functools.cache
 def rolled_out(finite):
-    """A rollout of 12 steps in 32 environments: the kinds of its first episodes, its steps and metrics."""
+    """Run 12 steps in 32 environments; return the kinds of the first episodes, the steps and the metrics."""
     env = make_env("", (), {}, purerl.wrap_env(Faulty()), info=("x",), finite=finite)
     network = actor_critic(CFG.replace(hidden=(4,)), env.observation_space, env.action_space)
 
@@ -89,7 +89,7 @@ def test_a_number_that_is_not_finite_ends_the_episode_as_terminal():
 
 
 def test_other_environments_are_bit_for_bit_the_same():
-    """Compare with the same keys and without a check, and the others until their first fault."""
+    """Runs with the same keys, with and without a check, agree until the first fault of an environment."""
     (kinds, checked, _), (_, plain, _) = rolled_out(finite=True), rolled_out(finite=False)
     never = np.isin(kinds, ["none", "info"]) & ~checked.terminated.any(0)
     assert never.sum() > 2
@@ -137,7 +137,7 @@ def test_slow_resets_and_seeds_under_vmap_are_the_same():
 
 
 def batch(shares):
-    """A batch of environments behind purerl's protocol; with a state that they share, if asked."""
+    """Return a batch of environments behind purerl's protocol; with a state that they share, if asked."""
     env, more = purerl.wrap_env(Faulty("none", "observation")), (jnp.zeros(2),) if shares else ()
 
     def reset(keys):
@@ -226,7 +226,7 @@ def test_devices_count_together():
 
 
 def chunk(resets, entries):
-    """Metrics of two runs, `[2, length]`."""
+    """Return metrics of two runs, `[2, length]`."""
     found = {"nonfinite_resets": resets} | {f"nonfinite/{name}": x for name, x in entries.items()}
     return {name: Sum(np.array(x)) for name, x in found.items()}
 

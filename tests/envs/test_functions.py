@@ -14,11 +14,11 @@ from tests.helpers import probes
 from tests.helpers.probes import Varied
 from tests.ideas.games import games
 
-RUNNABLE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite"]  # which downloads its data
+RUNNABLE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite"]  # MNISTBandit downloads its data
 
 
 def walk(env, num_envs=3, num_steps=20, seed=0):
-    """Random actions: the time steps, `[T, B]`."""
+    """Take random actions; return the time steps, `[T, B]`."""
     key = jax.random.key(seed)
     state, _ = env.reset(jax.random.split(key, num_envs))
     seen = []
@@ -35,22 +35,22 @@ def walk(env, num_envs=3, num_steps=20, seed=0):
     return jax.tree.map(lambda *x: jnp.stack(x), *seen)
 
 
-EVERY_TIME = {"CartPole-v1", "DeepSea-bsuite"}  # one of each kind of observation and action
+EVERY_TIME = {"CartPole-v1", "DeepSea-bsuite"}  # one for each kind of observation and action
 
 
 def marked(env_id):
-    """MinAtar's take longest to compile."""
+    """Mark MinAtar's environments as slow: they take longest to compile."""
     mark = pytest.mark.long if env_id.endswith("MinAtar") and env_id != "Breakout-MinAtar" else pytest.mark.slow
     return env_id if env_id in EVERY_TIME else pytest.param(env_id, marks=mark)
 
 
 @pytest.mark.parametrize("env_id", [marked(env_id) for env_id in RUNNABLE])
 def test_one_update_of_the_default_config(env_id):
-    """The ratio is 1 before the first gradient step, everything stays finite, and dtypes follow the rule."""
+    """Before the first gradient step the ratio is 1, everything stays finite, and dtypes follow the rule."""
     cfg = PPOConfig(env=env_id)
     with jax.numpy_rank_promotion("allow"):  # some of gymnax's environments rely on it
         first_update = jax.jit(lambda cfg, key: purerl.make_train(cfg).update(purerl.make_train(cfg).init(key)))
-        # With a rate of 0 the policy stays the one that acted: no ratio may then leave 1 by more than 1e-5.
+        # With a rate of 0 the policy stays the behaviour policy: no ratio may leave 1 by more than 1e-5.
         _, still = first_update(cfg.replace(lr=0.0, clip_eps=1e-5), jax.random.key(0))
         after, metrics = first_update(cfg, jax.random.key(0))
         state = jax.eval_shape(purerl.make_train(cfg).init, jax.random.key(0))
@@ -62,7 +62,7 @@ def test_one_update_of_the_default_config(env_id):
     floats = [x for x in jax.tree.leaves((after, metrics)) if jnp.issubdtype(x.dtype, jnp.floating)]
     assert all(x.dtype == jnp.float32 and np.isfinite(x).all() for x in floats)
     given = jax.eval_shape(gymnax.make(env_id)[0].reset, jax.random.key(0))[0]
-    assert after.actor.obs.dtype == given.dtype  # kept as the environment gives it; the network casts
+    assert after.actor.obs.dtype == given.dtype  # the environment's dtype is kept; the network casts
 
 
 @pytest.mark.slow
@@ -96,7 +96,7 @@ def test_the_observation_before_the_reset_is_kept():
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "DeepSea-bsuite", "Acrobot-v1"])
 def test_same_transitions_as_gymnax_itself(env_id):
-    """Our auto-reset against gymnax's own step: equal flags, rewards and successors, and other start states after a reset."""
+    """Our auto-reset and gymnax's own step agree in flags, rewards and successors, but not in start states after a reset."""
     bare, params = gymnax.make(env_id)
     env = make_env(env_id, (), {})
     key = jax.random.key(1)
@@ -163,7 +163,7 @@ def test_box_bounds_are_read():
 
 
 class Bare:
-    """A step is an episode, and an observation a number."""
+    """An environment with episodes of one step and numbers as observations."""
 
     action_space = Discrete(2)
     observed = jnp.int32(1)
@@ -182,7 +182,7 @@ def test_what_a_wrapped_environment_may_not_declare():
     class Half(Bare):
         observation_space, observed = Discrete(3), jnp.float32(0.5)
 
-    purerl.wrap_env(Bare())  # a key in its info is no number, and nobody asks for it
+    purerl.wrap_env(Bare())  # a key in `info` is no number, and nothing reads it
     for made, says in ((Shifted(), "must begin at 0"), (Half(), "is no index, a whole number")):
         with pytest.raises(ConfigError, match=says):
             purerl.wrap_env(made)
@@ -275,7 +275,7 @@ def test_an_evaluation_does_not_begin_where_training_began():
 
 
 def test_what_is_imported_under_a_trace_outlives_it(monkeypatch):
-    """Modules of libraries make arrays; as tracers they would end later programs of the process."""
+    """Modules of libraries make arrays; as tracers these arrays would end later programs of the process."""
     made = []
 
     def imports(x):
@@ -321,12 +321,12 @@ def test_settings_that_an_object_replaces():
         purerl.make_train(PPOConfig(env="Pendulum-v1"), env=Varied())
     from_command = PPOConfig(
         env="tests.helpers.probes:Varied", env_kwargs=(("size", 12),)
-    )  # of which the command line has made it
+    )  # the command line has made env from it
     assert purerl.make_train(from_command, env=Varied()).cfg.env_kwargs
 
 
 class Privileged:
-    """Two numbers that a robot's sensors tell, and five that a simulator knows besides."""
+    """Two numbers from a robot's sensors, and five that only the simulator knows."""
 
     action_space, max_steps = purerl.Discrete(2), 5
 

@@ -1,4 +1,4 @@
-"""Environments on the host: gymnasium's."""
+"""External environments: gymnasium's."""
 
 import functools
 import json
@@ -48,7 +48,7 @@ FORKS = pytest.mark.filterwarnings("ignore:os.fork")  # gymnasium's own default
     "made", [pytest.param(name, marks=[pytest.mark.slow, FORKS] if "async" in name else []) for name in MADE]
 )
 def test_flags_and_the_last_observation_of_an_episode_are_exact(made):
-    """Take nine steps: episodes 0, 1 and 2 of three steps each."""
+    """Nine steps are episodes 0, 1 and 2 of three steps each."""
     env = MADE[made]()
     env = env.host.environment(("twice", "ended"))
 
@@ -61,7 +61,7 @@ def test_flags_and_the_last_observation_of_an_episode_are_exact(made):
     assert after.obs.dtype == np.float32
     episode, step = np.arange(9) // LENGTH, np.arange(9) % LENGTH + 1
     both = lambda x: np.broadcast_to(x[:, None], (9, 2))
-    base = first[0, 0]  # how many episodes the one that was looked at before has had
+    base = first[0, 0]  # earlier episodes of the environment that was inspected
     assert (first == [base, 0]).all()
     np.testing.assert_array_equal(after.next_obs, np.stack([both(base + episode), both(step)], -1))
     done = step == LENGTH
@@ -76,7 +76,7 @@ def test_flags_and_the_last_observation_of_an_episode_are_exact(made):
 
 
 class Spaces(gymnasium.Env):
-    """Refuses an action that is not of its space; observations are of many kinds."""
+    """An environment that refuses an action outside its space; observations are of many kinds."""
 
     observation_space = spaces.Dict(
         {
@@ -134,7 +134,7 @@ def test_only_the_newest_state_goes_on():
     ):
         jax.block_until_ready(update(first))
     assert "not the newest" in str(host.take_failure())
-    jax.block_until_ready(update(second))  # which goes on
+    jax.block_until_ready(update(second))  # the newer state goes on
     for seed in (1, 2):
         init(jax.random.key(seed))
     with pytest.raises(jax.errors.JaxRuntimeError, match="closed"):
@@ -261,7 +261,7 @@ def test_check_env_and_plan_know_of_the_host():
 
 
 class Drawn(Ends):
-    """Its picture is as bright as the step."""
+    """An environment whose picture is as bright as the step."""
 
     render_mode = "rgb_array"
     metadata = {"render_fps": 10}
@@ -279,7 +279,7 @@ def test_an_episode_is_drawn(tmp_path):
         assert (drawing.n_frames, drawing.info["duration"]) == (LENGTH, 100)
         shades = [np.asarray(frame.convert("L"))[0, 0] for frame in PIL.ImageSequence.Iterator(drawing)]
     assert shades == [0, 40, 80]
-    jax.block_until_ready(jax.jit(train.update)(state))  # what is drawn are environments of its own
+    jax.block_until_ready(jax.jit(train.update)(state))  # drawing uses separate environments
     for env in (Ends, functools.partial(gymnasium.make, "CartPole-v1")):
         with pytest.raises(purerl.ConfigError, match="no way of drawing it"):
             purerl.render(purerl.make_train(CFG, env=purerl.from_gymnasium(env)), state, tmp_path / "b.gif")
@@ -366,7 +366,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(tmp_path):
 
 
 class Told(Ends):
-    """Its info has a vector at the end of an episode alone."""
+    """An environment whose info has a vector only at the end of an episode."""
 
     def step(self, action):
         *after, info = super().step(action)
@@ -393,7 +393,7 @@ def test_vector_environments_that_would_be_reset_wrongly():
 
 
 def test_the_package_that_registers_an_id_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ale_py", None)  # as where it is not installed
+    monkeypatch.setitem(sys.modules, "ale_py", None)  # as if ale_py were not installed
     with pytest.raises(purerl.ConfigError, match="pip install ale-py"):
         purerl.make_train(purerl.PPOConfig(env="gymnasium/ALE/Pong-v5"))
 
@@ -418,7 +418,7 @@ print(purerl.fit(cfg.replace(env_kwargs=(("vectorization", "{vectorization}"),))
 
 
 class OneSeed(SyncVectorEnv):
-    """Its reset takes one seed for all, as those of many simulators do."""
+    """An environment whose reset takes one seed for all, as in many simulators."""
 
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=None if seed is None else int(seed), options=options)
@@ -452,7 +452,7 @@ def test_info_with_a_dict_inside():
 
 
 class Varied(Ends):
-    """Each instance has a number of its own, and its observation shows it."""
+    """An environment whose instances each show a number of their own in the observation."""
 
     made = 0
 
@@ -466,7 +466,7 @@ class Varied(Ends):
 
 
 class Twins(Ends):
-    """One array by two names, which steps change by one of them."""
+    """One array under two names, which steps change by one of the names."""
 
     def __init__(self):
         super().__init__()
@@ -551,7 +551,7 @@ SCALED = gymnasium.wrappers.NormalizeReward
 
 
 class RunningMean:
-    """As those of several libraries; a column of a table has methods by these names."""
+    """Statistics as in several libraries; a column of a table has methods by these names."""
 
     mean, var, count = 0.0, 1.0, 1e-4
 
@@ -569,7 +569,7 @@ class OwnStatistics(gymnasium.ObservationWrapper):
 
 
 def around(wrapper, vectorization="sync", inside=False, mode=AutoresetMode.SAME_STEP):
-    """`make` of environments with this wrapper: around each, or around the vector environment."""
+    """Return `make` of environments with this wrapper: around each, or around the vector environment."""
     if vectorization == "sync":
         return lambda: gymnasium.wrappers.TimeLimit(wrapper(Ends()), 9)
     if inside:
@@ -612,7 +612,7 @@ def test_wrappers_that_change_rewards_are_warned_of(vectorization):
 
 
 class WithoutFinalObs(SyncVectorEnv):
-    """Its last observations are missing, or all in one array without a row for each environment."""
+    """An environment without last observations, or with all in one array without a row for each environment."""
 
     given = None
 

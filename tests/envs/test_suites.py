@@ -1,4 +1,4 @@
-"""The suites beside gymnax, each skipped where it is not installed; and slow resets, without any of them."""
+"""The suites beside gymnax, each skipped if it is not installed; and slow resets, without any suite."""
 
 import importlib.metadata
 import sys
@@ -28,7 +28,7 @@ KEY = jax.random.key(0)
 
 @pytest.fixture(autouse=True)
 def ranks():
-    """Suites rely on what purerl's own code does without."""
+    """Allow the rank promotion that suites rely on, unlike purerl's own code."""
     with jax.numpy_rank_promotion("allow"):
         yield
 
@@ -58,7 +58,7 @@ def marked(env_id):
     return pytest.param(env_id, marks=pytest.mark.slow if slow else pytest.mark.long)
 
 
-# --- what any suite is held to ----------------------------------------------------------------------------------------
+# --- tests for every suite --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("env_id", [marked(env_id) for env_id in IDS])
@@ -74,11 +74,11 @@ def test_it_keeps_the_protocol(env_id):
     [
         pytest.param(env_id, marks=pytest.mark.long if env_id.startswith(LONGEST) else pytest.mark.slow)
         for env_id in ONE_EACH
-        if not env_id.startswith("jumanji")  # no limits there
+        if not env_id.startswith("jumanji")  # no limits in jumanji
     ],
 )
 def test_a_time_limit_is_worth_the_true_last_observation(env_id):
-    """Against the suite's own environment, stepped by hand with the same keys and actions."""
+    """The reference is the suite's own environment, stepped by hand with the same keys and actions."""
     installed(env_id)
     B, T, limit = 3, 8, 5
     name = LIMITS.get(env_id.partition("/")[0], "episode_length")
@@ -109,7 +109,7 @@ def test_a_time_limit_is_worth_the_true_last_observation(env_id):
 
 
 def linear(action_space):
-    """A random policy, and a value function that tells observations apart."""
+    """Return a network with a random policy, and a value function that tells observations apart."""
 
     def policy(shape):
         if isinstance(action_space, purerl.Discrete):
@@ -132,7 +132,7 @@ def network_action(env, action):
 
 
 def by_hand(env_id):
-    """The suite's own reset, `(key) -> state`, and step, `(key, state, action) -> (state, obs)`, of its bare environment."""
+    """Return the reset `(key) -> state` and step `(key, state, action) -> (state, obs)` of the suite's single environment."""
     suite, _, name = env_id.partition("/")
     if suite == "pgx":
         import pgx
@@ -177,7 +177,7 @@ def by_hand(env_id):
 
 @pytest.mark.slow
 def test_the_flags_of_craftax():
-    """Over by the game, over by the clock, over by both."""
+    """Episodes end by the game, by the time limit, and by both."""
     installed("craftax/")
     from purerl.envs import craftax
 
@@ -201,7 +201,7 @@ def test_specs_that_are_computed_are_known_inside_a_trace(env_id):
 
 @pytest.mark.slow
 def test_rewards_of_repeated_actions_add_up():
-    """Compare brax with single steps. An action that ends the episode is not repeated."""
+    """Repeated actions are compared with single steps of brax. An action that ends the episode is not repeated."""
     installed("brax/")
     repeated, single = (make_env("brax/fast", (("action_repeat", count),), {}) for count in (3, 1))
     keys, action = jax.random.split(KEY, (2, 2)), jnp.array([[1.0], [-1.0]])
@@ -219,7 +219,7 @@ def test_rewards_of_repeated_actions_add_up():
 
 @struct.dataclass
 class Countdown:
-    """A state that pays what is left, and ends at 0."""
+    """A state that pays the remaining count, and ends at 0."""
 
     obs: jax.Array
     reward: jax.Array
@@ -260,13 +260,13 @@ def test_the_flags_of_brax():
     assert terminated.any(0).all()
     assert not truncated.any()
     terminated, truncated = jax.jit(run)(jnp.float32(0))
-    alone = ~terminated.any(0)  # those poles that did not fall in 40 steps
+    alone = ~terminated.any(0)  # the poles that did not fall in 40 steps
     assert truncated[39][alone].all()
 
 
 @pytest.mark.long
 def test_worlds_of_craftax_are_the_same_alone_and_in_a_batch():
-    """XLA miscompiles their noise from the ninth of a batch on, on a CPU: they are made one after the other."""
+    """XLA on a CPU miscompiles the noise of worlds from the ninth of a batch on: worlds are made one after the other."""
     installed("craftax/")
     from purerl.envs import craftax
 
@@ -281,7 +281,7 @@ def test_worlds_of_craftax_are_the_same_alone_and_in_a_batch():
 
 @pytest.mark.long
 def test_worlds_of_craftax_are_as_many_of_each_kind_as_plain_resets_make():
-    """Compare the player's surroundings in the worlds that the resets of training draw: a chi-square test."""
+    """A chi-square test compares the player's surroundings in worlds from training's resets with those of plain resets."""
     installed("craftax/")
     from purerl.envs import craftax
 
@@ -303,7 +303,7 @@ def test_worlds_of_craftax_are_as_many_of_each_kind_as_plain_resets_make():
 
 
 def unlike(a, b):
-    """The p-value of a chi-square test that two samples of kinds are from one distribution; rare kinds are put together."""
+    """Return the p-value of a chi-square test that two samples of kinds share one distribution; rare kinds are pooled."""
     from scipy.stats import chi2_contingency
 
     counts = np.array([np.bincount(x, minlength=32) for x in (a, b)])
@@ -328,7 +328,7 @@ def test_an_update_of_other_algorithms(env_id, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", [*ONE_EACH[3:], "jumanji/Maze-v0"])
 def test_it_may_be_made_inside_a_trace(env_id):
-    """Make it as in a sweep over configs, and where an evaluation has other levels."""
+    """The environment is made as in a sweep over configs, and as in an evaluation with other levels."""
     installed(env_id)
     cfg = CFG.replace(env=env_id, num_levels=2, num_envs=2, num_steps=4, num_minibatches=1, total_timesteps=8)
 
@@ -381,7 +381,7 @@ def legal(mask):
 
 @pytest.mark.slow
 def test_a_joint_mask_of_jumanji_makes_one_choice_of_combinations():
-    """Against the suite's own environment, with the row and the column of a field."""
+    """The reference is the suite's own environment, with the row and the column of a field."""
     installed("jumanji/")
     import jumanji
 
@@ -412,9 +412,9 @@ print(matplotlib.get_backend(), builtins.__IPYTHON__)
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:scatter inputs:FutureWarning")  # of BinPack's own step
+@pytest.mark.filterwarnings("ignore:scatter inputs:FutureWarning")  # from BinPack's own step
 def test_every_environment_of_jumanji_makes_a_program():
-    """But those for several agents, and Sokoban, which downloads its levels."""
+    """All make a program except those for several agents, and Sokoban, which downloads its levels."""
     installed("jumanji/")
     import jumanji
 
@@ -443,7 +443,7 @@ def test_masks_of_single_choices_keep_several():
 
 @pytest.mark.slow
 def test_rulesets_are_drawn_by_each_reset(tmp_path, monkeypatch):
-    """Draw from a file like the suite's own, of which a part is left for evaluation."""
+    """Rulesets are drawn from a file like the suite's own, a part of which is left for evaluation."""
     installed("xminigrid/")
     from xminigrid import benchmarks
 
@@ -469,7 +469,7 @@ def test_rulesets_are_drawn_by_each_reset(tmp_path, monkeypatch):
 
 
 def ends_at_random(key, state, action):
-    """An episode of one environment ends with a probability of a quarter; its state says where it began."""
+    """Step one environment whose episode ends with a probability of a quarter; its state has the episode's origin."""
     origin, steps = state
     done = jax.random.bernoulli(key, 0.25)
     return origin + steps, (origin, steps + 1), jnp.float32(1), done & (action == 0), done & (action == 1), {}
@@ -494,7 +494,7 @@ def rollout_of(slow_reset, key, num_envs, num_steps=40):
 @pytest.mark.slow
 @pytest.mark.parametrize("num_envs", [1, 7, 64])
 def test_a_slow_reset_gives_the_same_episodes(num_envs, monkeypatch):
-    """Compare which environments are reset, when, and with which keys; alone, under vmap over seeds, and as on an accelerator."""
+    """Slow resets reset the same environments, at the same steps, with the same keys; alone, under vmap, as on an accelerator."""
     seeds = jax.random.split(KEY, 3)
     want = jax.jit(jax.vmap(lambda key: rollout_of(False, key, num_envs)))(seeds)
     assert want.terminated.sum() + want.truncated.sum() > 10
@@ -520,7 +520,7 @@ def test_a_slow_reset_is_computed_for_those_alone_that_need_it():
     assert len(made) == after.terminated.sum() > 0
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- refused inputs ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -593,7 +593,7 @@ def test_bad_settings_of_a_suite(changes, says):
 
 @pytest.mark.slow
 def test_privileged_entries_of_playground_are_for_the_value_alone():
-    """Its robots need models that are downloaded, so that this is one of the same shape."""
+    """The environment here has the shape of playground's robots, whose models would need a download."""
     pytest.importorskip("mujoco_playground")
     from ml_collections import ConfigDict
     from mujoco_playground._src.mjx_env import State

@@ -1,4 +1,4 @@
-"""Bad input by number (the rows of the project's list of faults), each with what its error must say.
+"""Bad input by number (the rows of the project's list of faults), each with the expected error text.
 
 A module of data and one function, so that the same rows run with and without Python's `-O`, which removes every assert.
 """
@@ -26,12 +26,12 @@ def config(**fields):
 
 
 def broken(**changes):
-    """Training in a probe with some methods replaced."""
+    """Return a training in a probe with some methods replaced."""
     return lambda: purerl.make_train(purerl.PPOConfig(), env=type("Broken", (probes.Constant,), changes)())
 
 
 def stepping(values):
-    """Training in an object with gymnax's methods and no base class, whose step returns `values(obs, state)`."""
+    """Return a training in an object without base class, with gymnax's methods, whose step returns `values(obs, state)`."""
     methods = {
         "default_params": None,
         "reset": lambda self, key, params: (jnp.zeros(2), jnp.int32(0)),
@@ -50,7 +50,7 @@ def network(actions=2, value=lambda v: v, width=1, result=dict):
 
 
 class Grows(probes.Constant):
-    """Its step gives another observation and another state than its reset."""
+    """A probe whose step gives another observation and another state than its reset."""
 
     def step_env(self, key, state, action, params):
         _, state, *rest = super().step_env(key, state, action, params)
@@ -58,7 +58,7 @@ class Grows(probes.Constant):
 
 
 class Listed(probes.Constant):
-    """The structure of its state changes."""
+    """A probe whose state changes its structure."""
 
     def step_env(self, key, state, action, params):
         obs, state, *rest = super().step_env(key, state, action, params)
@@ -72,14 +72,14 @@ class Named:
 
 
 class Objects(probes.Constant):
-    """Its state holds a string."""
+    """A probe whose state holds a string."""
 
     def reset_env(self, key, params):
         return jnp.ones(1), Named(jnp.int32(0), "agent")
 
 
 class Endless(probes.Constant):
-    """Without a time limit that could be known."""
+    """A probe without a known time limit."""
 
     @property
     def default_params(self):
@@ -104,7 +104,7 @@ def sweep(values):
 
 RATES = np.array([1e-3, -1.0, np.nan], np.float32)
 
-# (row, case): what is done, and the parts of what must be said.
+# (row, case): the faulty call, and the parts that its error must have.
 REFUSED = {
     (1, "zero"): (config(num_envs=0), ["num_envs = 0: must be at least 1"]),
     (1, "negative"): (config(num_envs=-4), ["num_envs = -4: must be at least 1"]),

@@ -1,4 +1,4 @@
-"""Python where nothing is installed but what an exported policy needs by `notebooks/reference.md`."""
+"""Python with only the packages that an exported policy needs by `notebooks/reference.md`."""
 
 import importlib.metadata
 import pathlib
@@ -8,7 +8,7 @@ REFERENCE = pathlib.Path(__file__).parent.parent.parent / "notebooks" / "referen
 
 
 def bare_python(fresh_python, code, folder):
-    """Return the output of code where nothing can be imported but the reference's packages and what they require."""
+    """Return the output of code that can import only the reference's packages and their requirements."""
     (says,) = re.findall(r"purerl export .*# needs (.*) alone to run", REFERENCE.read_text())
     site = folder / "site"
     site.mkdir()
@@ -31,7 +31,7 @@ for name in ("purerl", "flax", "optax", "gymnax"):
 
 
 def required(*names):
-    """Distributions and all that they require, without extras."""
+    """Return distributions and all that they require, without extras."""
     found, todo = set(), [name.lower() for name in names]
     while todo:
         name = todo.pop()

@@ -1,4 +1,4 @@
-"""Environments broken on purpose, one defect each, and what `check_env` says of it."""
+"""Environments broken on purpose, one defect each, and the report of `check_env` on each."""
 
 import itertools
 
@@ -9,7 +9,7 @@ import purerl
 
 
 class Line:
-    """A walk on a line, which works: it ends at 4, or at its time limit."""
+    """A correct walk on a line, which ends at 4 or at its time limit."""
 
     action_space = purerl.Discrete(2)
     max_steps = 12
@@ -84,7 +84,7 @@ class ObservationOfAnotherShape(Line):
 
 
 def batch(change=lambda after, before, fresh, state: after, limit=12):
-    """`Line` as a whole batch, one part of what its steps give changed."""
+    """Return `Line` as a whole batch, with one part of its step results changed."""
     good = purerl.wrap_env(Line())
 
     def step(keys, state, action):

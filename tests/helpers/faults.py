@@ -1,6 +1,6 @@
 """Faults, made on purpose: disks that fill, bits that flip, kills.
 
-What a script here prints is all that a terminal would show, and at the end the hash of what came out.
+Each script here prints all that a terminal would show, and at the end the hash of its results.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ def trained(name, directory, updates=30, **options):
 
 
 def result_of(result, directory):
-    """Return the hash of all that a run gives: state, metrics, evaluations, and each run's best state."""
+    """Return the hash of all results of a run: state, metrics, evaluations, and each run's best state."""
     best = purerl.load(directory, best=True, env=Varied())
     table = json.dumps({name: x.tolist() for name, x in result.evaluations.items()})
     parts = (digest(result.state), digest(result.metrics), table, digest(best.state.params), str(getattr(best, "finished", "")))
@@ -161,7 +161,7 @@ print("result:", result_of(result, directory))
 
 def started(code, directory, name="ppo", mode="raise", at=0):
     """Start a process that runs one of these scripts."""
-    # A cache of compiled programs would fill with the disk, and JAX would say so.
+    # A cache of compiled programs would fill with the disk, and JAX would report that.
     env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "2", "PURERL_CACHE": "off"}
     if code is WHOLE:
         cache = {"COMPILATION_CACHE_DIR": env["PURERL_TESTS_CACHE"], "PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
@@ -171,19 +171,19 @@ def started(code, directory, name="ppo", mode="raise", at=0):
 
 
 def script(code, directory, **kwargs):
-    """Its exit status, and the lines that it printed."""
+    """Return the exit status of a script, and the lines that it printed."""
     process = started(code, directory, **kwargs)
     out = process.communicate(timeout=300)[0]
     return process.returncode, out.splitlines()
 
 
 def disks_that_fill(points, directory):
-    """Count the outcomes of a disk that fills at each of so many writes, in both modes, as a table of how often."""
+    """Count the outcomes, by kind, of a disk that fills at each of `points` writes, in both modes."""
     _, out = script(FULL, directory / "whole")
     writes, wanted = int(out[-2].split()[1]), out[-1]
     outcomes = {"writes": writes, "filled": 0, "not as asked": 0, "not our message alone": 0, "lost": 0}
     for mode in ("raise", "warn"):
-        for at in np.linspace(3, writes, points).astype(int):  # the first two try the directory, and refuse the run
+        for at in np.linspace(3, writes, points).astype(int):  # the first two writes try the directory, and refuse the run
             home = directory / f"{mode} {at}"
             code, out = script(FULL, home, mode=mode, at=at)
             ours = [line for line in out if any(says in line for says in OURS)]
@@ -204,7 +204,7 @@ OURS = ("could not be saved to", "could not be written", "cannot be written to",
 
 
 def only_recorders(lines):
-    """Return True if recorders alone complained: they never end a run, so a disk that they filled last ended nothing."""
+    """Return True if only recorders complained: recorders never end a run, so a disk that they filled last ends nothing."""
     return all("the recorder" in line for line in lines)
 
 
@@ -218,7 +218,7 @@ def flipped(data, bit=None):
 
 
 def numbers_of(name, directory):
-    """All that purerl reads back of a finished run: by loading it, plotting it, and running it again."""
+    """Return all that purerl reads back of a finished run: by loading it, plotting it, and running it again."""
     options = {"env": Varied()}
     loaded, best = (purerl.load(directory, best=which, **options) for which in (False, True))
     curves = plots.curves_of(directory, "value_loss")
@@ -235,11 +235,11 @@ def numbers_of(name, directory):
 
 
 def outcomes_of_flips(count, directory):
-    """Count the outcomes of so many single flipped bits, spread over all files of three runs, as a table of how often."""
+    """Count the outcomes, by kind, of `count` single flipped bits, spread over all files of three runs."""
     runs = {}
     for name in CONFIGS:
         trained(name, directory / name)
-        trained(name, directory / name)  # what a finished run leaves when it is read again
+        trained(name, directory / name)  # adds the files that a finished run leaves when it is read again
         files = [path.relative_to(directory / name) for path in sorted((directory / name).rglob("*")) if path.is_file()]
         files = [path for path in files if not path.name.startswith(".") and (directory / name / path).stat().st_size]
         runs[name] = files, numbers_of(name, directory / name)
@@ -267,11 +267,11 @@ def outcome_of(name, directory, wanted):
         try:
             got = numbers_of(name, directory)
         except purerl.CheckpointError as error:
-            if "first line" not in str(error):  # a plot is refused; the run itself must still be there
+            if "first line" not in str(error):  # a plot is refused; the run itself must still load
                 return "lost states"
             caught.append(error)
             got = {**wanted, "state": digest(trained(name, directory).state)}
-        except Exception as error:  # whatever is none of ours
+        except Exception as error:  # any error that purerl does not raise itself
             print(f"{type(error).__name__}: {error}")
             return "raw errors"
     messages = [str(getattr(warning, "message", warning)) for warning in caught]

@@ -1,4 +1,4 @@
-"""An environment of gymnasium's whose episodes end in every way."""
+"""A gymnasium environment whose episodes end in every way."""
 
 import os
 

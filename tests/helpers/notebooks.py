@@ -1,4 +1,4 @@
-"""Runs the notebooks and keeps their outputs in them, so that a page on the web shows them.
+"""Run the notebooks and keep their outputs in them, so that a page on the web shows them.
 
 python -m tests.helpers.notebooks [NAME ...]
 """

@@ -1,6 +1,6 @@
-"""Probe environments: so small that the right answer is known, each built to convict one kind of bug.
+"""Probe environments: so small that the right answer is known, each built to reveal one kind of bug.
 
-They have gymnax 1.0's methods. `Probe` holds what they share; a probe is its reset and its step.
+They have gymnax 1.0's methods. `Probe` is their base class; a probe is its reset and its step.
 """
 
 import jax
@@ -32,12 +32,12 @@ ACTIONS = {
 
 
 def right_action(kind, target):
-    """Return the action that `aim` wants: of several the second is the opposite of the first."""
+    """Return the action that `aim` wants: of several actions the second is the opposite of the first."""
     return target if kind == "discrete" else jnp.stack([target, 1 - target])
 
 
 class Probe(Environment):
-    """`observe(state) -> obs`; `reward_of(state, action) -> reward`; an episode terminates after `length` steps."""
+    """Base class of probes with `observe(state)` and `reward_of(state, action)`; episodes terminate after `length` steps."""
 
     length = 1
     kinds = 1
@@ -70,7 +70,7 @@ class Probe(Environment):
         return ACTIONS[self.kind]
 
     def aim(self, action, target):
-        """1 for the right action and less for any other; `target` is 0 or 1."""
+        """Return 1 for the right action and less for any other; `target` is 0 or 1."""
         if self.kind == "box":
             return 1 - jnp.square(action[0] - (target.astype(jnp.float32) - jnp.float32(0.5)))
         return (action == right_action(self.kind, target)).astype(jnp.float32).mean()
@@ -86,7 +86,7 @@ class Constant(Probe):
 
 
 class ObsDependent(Probe):
-    """Reward is the observation, -1 or 1, one step: V(obs) = obs."""
+    """Reward equal to the observation, -1 or 1, one step: V(obs) = obs."""
 
     kinds = 2
 
@@ -110,28 +110,28 @@ class Delayed(Probe):
 
 
 class ActionDependent(Probe):
-    """One step, action 1 is right."""
+    """One step, in which action 1 is right."""
 
     def reward_of(self, state, action):
         return self.aim(action, jnp.int32(1))
 
 
 class Both(ObsDependent):
-    """One step, the observation says which action is right."""
+    """One step, whose observation names the right action."""
 
     def reward_of(self, state, action):
         return self.aim(action, state.kind)
 
 
 class TimeLimit(Probe):
-    """Reward 1 for ever, cut short every 8 steps: V = 1 / (1 - gamma), if a time limit is no ending."""
+    """Reward 1 for ever, truncated every 8 steps: V = 1 / (1 - gamma), if a time limit is no termination."""
 
     length = 10**6
     limit = 8
 
 
 class Endless(TimeLimit):
-    """Reward 1, and no episode ends within any test."""
+    """Reward 1, in an episode that no test sees end."""
 
     limit = 10**9
 
@@ -144,7 +144,7 @@ class Dose:
 
 
 class Poisoned(TimeLimit):
-    """Reward 1, but in step `at` of an episode `poison` gives: 1 a reward nan, 2 a reward inf, 3 an observation nan."""
+    """Reward 1; in step `at` of an episode, `poison` 1 gives a reward nan, 2 a reward inf, 3 an observation nan."""
 
     default_params = Dose(max_steps_in_episode=40)
 
@@ -156,7 +156,7 @@ class Poisoned(TimeLimit):
 
 
 class BothFlags(Probe):
-    """Reward 1, terminates in the very step of the time limit: V(s0) = 1 + gamma + gamma^2 + gamma^3."""
+    """Reward 1, terminated in the very step of the time limit: V(s0) = 1 + gamma + gamma^2 + gamma^3."""
 
     length = 4
     limit = 4
@@ -167,9 +167,9 @@ class BothFlags(Probe):
 
 
 class FinalObs(Probe):
-    """Begins in one of three kinds. Kind 0 is worth 0. Kind 1 pays 1 and is cut short in kind 2's observation. Kind 2 pays 5.
+    """Episodes of three kinds. Kind 0 is worth 0. Kind 1 pays 1 and is truncated in kind 2's observation. Kind 2 pays 5.
 
-    V(1) = 1 + 5 gamma, if the observation before the reset is the one that counts.
+    V(1) = 1 + 5 gamma, if the observation before the reset is bootstrapped from.
     """
 
     kinds = 3
@@ -185,7 +185,7 @@ class FinalObs(Probe):
     def step_env(self, key, state, action, params):
         reward, cut = self.reward_of(state, action), state.kind == 1
         after = State(state.time + 1, jnp.where(cut, 2, state.kind).astype(jnp.int32))
-        # The time limit is of kind 1 alone: the others terminate.
+        # Only kind 1 has the time limit: the others terminate.
         return self.observe_state(after), after, reward, ~cut, {}
 
     def is_truncated(self, state, params):
@@ -193,7 +193,7 @@ class FinalObs(Probe):
 
 
 class Varied(Probe):
-    """Nothing to find out, everything to go through: action-dependent rewards, episodes of 1 to 5 steps that end both ways."""
+    """Episodes of 1 to 5 steps that end both ways, with action-dependent rewards and nothing to learn."""
 
     kinds = 3
     width = 4
@@ -216,9 +216,9 @@ class Episodes37(Probe):
 
 
 class Rich(Varied):
-    """`Varied` with all an observation can have: several entries, an index, legal actions, and what only the critic may see.
+    """`Varied` with every kind of observation entry: several entries, an index, an action mask, and a critic-only entry.
 
-    `info["illegal"]` is 1 for an action that was not legal.
+    `info["illegal"]` is 1 for an action that was not valid.
     """
 
     kind = "multi_discrete"

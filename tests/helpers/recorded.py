@@ -1,6 +1,6 @@
-"""Parameters after three updates of fourteen configs, recorded so that what is rebuilt can be held against what was.
+"""Parameters of fourteen configs after three updates, recorded as a reference for rebuilt code.
 
-python -m tests.helpers.recorded [NAME ...]    records those of this machine, of all configs or of the named ones
+python -m tests.helpers.recorded [NAME ...]    records this machine's parameters, of all or the named configs
 
 `params.npz` has the numbers, and `hashes.json` their hashes by jaxlib, kind of CPU and flags of XLA, on which the bits depend.
 Leaves are taken in their order and without their paths, so that renaming a parameter changes nothing.
@@ -31,7 +31,7 @@ MEMORY = {"memory_size": 8, "sequence_length": 8}
 PPO = PPOConfig(**SIZES, num_epochs=2)
 RATES = np.array([1e-3, 3e-3], np.float32)
 
-CASES = {  # config and environment; the configs say all that a default could change
+CASES = {  # config and environment; the configs set every field whose default could change
     "ppo": (PPO, Varied),
     "ppg": (PPGConfig(**SIZES, n_pi=2, e_aux=2, aux_columns=4, vf_coef=0.5, max_grad_norm=0.5), Varied),
     "daac": (DAACConfig(**SIZES, e_v=2, value_freq=2), Varied),
@@ -92,7 +92,7 @@ def main(names):
         if numbers.get(name) is None or not np.allclose(found, numbers[name], rtol=TOLERANCE, atol=TOLERANCE):
             numbers[name] = found
             for others in hashes.values():
-                others.pop(name, None)  # what other machines recorded is of other numbers
+                others.pop(name, None)  # records of other machines belong to other numbers
         mine[name] = digest(found)
     HERE.mkdir(exist_ok=True)
     (HERE / "hashes.json").write_text(json.dumps(hashes, indent=1) + "\n")

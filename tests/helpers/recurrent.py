@@ -1,4 +1,4 @@
-"""A network with a memory, by hand: what purerl asks of one, in the fewest lines."""
+"""A recurrent network, by hand: purerl's network interface in the fewest lines."""
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,6 @@
 """Environments of the suites."""
 
-# Constructor arguments that make the time limit come soon, and steps of random actions to see it.
+# Constructor arguments for an early time limit, and enough steps of random actions to see it.
 IDS = {
     "brax/fast": ((), 1100),
     "brax/inverted_pendulum": ((("episode_length", 60),), 300),

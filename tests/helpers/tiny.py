@@ -1,4 +1,4 @@
-"""The smallest run that exercises everything, and a hash of all that it gives."""
+"""The smallest run that exercises everything, and a hash of all its results."""
 
 import hashlib
 import math
@@ -15,7 +15,7 @@ from purerl.learning.optimizers import base_optimizer
 from purerl.learning.rewards import reward_stage
 from tests.helpers.probes import Varied, boxed
 
-# The values of discrete tasks, whatever the actions: parts are tested without an environment that "auto" could follow.
+# The defaults of discrete tasks, whatever the actions: parts are tested without an environment that "auto" could follow.
 PLAIN = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False, "reward_clip": math.inf, "value_clip": "max"}
 SIZES = {"total_timesteps": 256, "num_envs": 4, "num_steps": 16, "num_epochs": 2, "num_minibatches": 2, "hidden": (16, 16)}
 CFG = PPOConfig(**SIZES, **PLAIN, lr=1e-3)

@@ -1,6 +1,6 @@
-"""Wrong values, objects, networks, environments and options, each with a part of what its error must say.
+"""Wrong values, objects, networks, environments and options, each with a part of its expected error.
 
-Mostly objects that ended in the traceback of another library before they were refused.
+Most of these objects ended in the traceback of another library before purerl refused them.
 """
 
 from collections.abc import Callable

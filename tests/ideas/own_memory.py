@@ -1,4 +1,4 @@
-"""A memory: a moving average with learnt rates, which forgets where an episode begins."""
+"""A recurrent cell: a moving average with learnt rates, reset where an episode begins."""
 
 import flax.linen as nn
 import jax

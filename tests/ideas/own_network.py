@@ -1,4 +1,4 @@
-"""A whole network of one's own with a memory, in flax linen, by `purerl.from_linen`."""
+"""A whole custom recurrent network in flax linen, by `purerl.from_linen`."""
 
 import flax.linen as nn
 import jax.numpy as jnp

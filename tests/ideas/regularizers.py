@@ -14,7 +14,7 @@ def l2(params, outputs, batch, cfg):
 
 
 def spectral(params, outputs, batch, cfg):
-    """Lipschitz constants of layers near 1 (Yoshida & Miyato 2017, arXiv:1705.10941)."""
+    """Penalise Lipschitz constants of layers away from 1 (Yoshida & Miyato 2017, arXiv:1705.10941)."""
 
     def largest(w):
         u = w @ jnp.ones(w.shape[1])

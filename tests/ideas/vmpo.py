@@ -1,4 +1,4 @@
-"""V-MPO's policy step (Song et al. 2019, arXiv:1909.12238): the better half of the data
+"""V-MPO's policy step (Song et al. 2019, arXiv:1909.12238): the better half of the batch
 weighted by exp(A / eta), and a KL penalty."""
 
 import jax

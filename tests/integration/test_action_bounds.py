@@ -1,4 +1,4 @@
-"""Policies work in units of the bounds of an action; environments give and take their own."""
+"""Policies work in units of the bounds of an action; environments give and take their own units."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ GOALS = np.float32([(-1, 1, 0.8), (5, 35, 32), (-2000, 2000, 1600), (-0.01, 0.01
 
 
 class Target:
-    """Pays the negative distance of an action to a goal; the observation is the last action."""
+    """A task that pays the negative distance of an action to a goal; the observation is the last action."""
 
     def __init__(self, low, high, goal=0.0):
         self.action_space = purerl.Box(jnp.float32(low)[None], jnp.float32(high)[None])
@@ -133,7 +133,7 @@ def test_bounds_may_be_traced(kind):
 
 
 def save_in_the_environments_unit(monkeypatch, directory, train):
-    """Save a state whose record has no unit of actions, as records before 0.4."""
+    """Save a state whose record has no unit of actions, like records before 0.4."""
     with monkeypatch.context() as patched:
         patched.setattr(Train, "action_unit", "environment")
         purerl.save(directory, train, train.init(KEY))

@@ -28,7 +28,7 @@ def ids(cases):
 
 @pytest.fixture(scope="module")
 def traced_seconds():
-    """Measure how long this machine traces an update, of which compiling takes ten times as long."""
+    """Measure how long this machine traces an update; compiling the update takes ten times as long."""
 
     def once():
         start = time.thread_time()
@@ -41,7 +41,7 @@ def traced_seconds():
 
 @pytest.fixture
 def no_collection():
-    """Prevent Python from collecting what earlier tests left, which takes up to a second."""
+    """Prevent Python from collecting the garbage of earlier tests, which takes up to a second."""
     gc.disable()
     yield
     gc.enable()
@@ -51,7 +51,7 @@ def no_collection():
 @pytest.mark.parametrize("row", REFUSED, ids=ids(REFUSED))
 def test_refused(row, traced_seconds):
     case, parts = REFUSED[row]
-    outcome(case)  # what the case itself needs, and the suite's import, are not what is measured
+    outcome(case)  # warm up: neither the case's own needs nor the suite's import are measured
     before, arrays, start = compiles(), allocated(), time.thread_time()
     said = outcome(case)
     seconds = time.thread_time() - start
@@ -128,7 +128,7 @@ BOUNDARY = {
 
 
 def random_config(rng):
-    """A small config with one to three of its fields at a boundary."""
+    """Return a small config with one to three of its fields at a boundary."""
     small = PPOConfig(num_envs=2, num_steps=4, num_minibatches=2, num_epochs=1, hidden=(4,), total_timesteps=64)
     fields = rng.choice(list(PPOConfig.__dataclass_fields__.values()), rng.integers(1, 4), replace=False)
     pools = {f.name: f.metadata["rule"].choices or BOUNDARY[f.type] for f in fields}

@@ -28,7 +28,7 @@ KINDS = {
 
 
 def as_another(cls, **more):
-    """The tiny run of another algorithm, with the fields that it shares with PPO."""
+    """Return the tiny run of another algorithm, with the fields that it shares with PPO."""
 
     def made(cfg=CFG):
         names = {f.name for f in dataclasses.fields(cls)} & set(vars(cfg)) - {"arch"}
@@ -60,7 +60,7 @@ KINDS_AND_OTHERS = KINDS | OTHERS
 
 @slow_but_one
 def test_strict_modes(kind):
-    """No leaked tracer, no NaN, no implicit promotion of rank or dtype, no key used twice."""
+    """Runs leak no tracer, give no NaN, promote no rank or dtype implicitly, and use no key twice."""
     with (
         jax.checking_leaks(),
         jax.debug_nans(True),
@@ -71,7 +71,7 @@ def test_strict_modes(kind):
             train = KINDS[kind]()
             result = jax.jit(train)(jax.random.key(0))
             episodes = train.evaluate(result.state, jax.random.key(1), 4, max_steps=3)
-        # JAX 0.10 takes the operands of a `cond` under `vmap` for consumed in its own rewriting, so not with `debug_key_reuse`.
+        # JAX 0.10's own rewriting takes operands of a `cond` under `vmap` for consumed, so `debug_key_reuse` is off.
         jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(2), 2))
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((result.metrics, episodes)))
 
@@ -82,7 +82,7 @@ def test_a_config_that_is_an_argument_leaks_nothing():
 
 
 def test_what_begins_weakly_typed_is_compiled_once():
-    """A user's state of `0.0` is float32 from the start, as it is after an update."""
+    """A user's state of `0.0` is float32 from the start, as after an update."""
     train = tiny(intrinsic=(lambda key, obs: 0.0, lambda total, steps: (steps.reward, total + steps.reward.sum())))
     state = jax.eval_shape(train.init, jax.random.key(0))
     assert not any(x.weak_type for x in jax.tree.leaves(state))
@@ -100,7 +100,7 @@ def test_a_limit_of_infinity_is_no_nan(kind):
 
 @kinds
 def test_the_state_is_a_fixed_point(kind):
-    """Shapes, dtypes and weak types after an update are those before it: nothing recompiles, and `cond` accepts both."""
+    """An update keeps shapes, dtypes and weak types of the state: nothing recompiles, and `cond` accepts both."""
     train = KINDS[kind]()
     before = jax.eval_shape(train.init, KEY)
     after, _ = jax.eval_shape(train.update, before)
@@ -113,12 +113,12 @@ def test_the_state_is_a_fixed_point(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS_AND_OTHERS)
 def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
-    """`debug_key_reuse` does not see two equal `fold_in`s, so every key that a stream gives is collected, loops unrolled."""
+    """`debug_key_reuse` does not see two equal `fold_in`s, so every key of a stream is collected, with loops unrolled."""
     asked = []
 
     def recorded(key, name, *counters):
         found = original(key, name, *counters)
-        if not isinstance(found, jax.core.Tracer):  # where only shapes are asked for
+        if not isinstance(found, jax.core.Tracer):  # a tracer if only shapes are evaluated
             asked.append((name, tuple(np.asarray(jax.random.key_data(found)))))
         return found
 
@@ -160,7 +160,7 @@ def test_every_algorithm_stays_float32_with_64_bits_enabled(kind):
 @pytest.mark.slow
 @others
 def test_a_state_can_be_donated(kind):
-    """No buffer is in it twice, also where nothing was compiled."""
+    """The state holds no buffer twice, even if nothing was compiled."""
     train = OTHERS[kind]()
     state = train.init(KEY)
     pointers = [x.unsafe_buffer_pointer() for x in jax.tree.leaves(state.replace(key=()))]
@@ -169,7 +169,7 @@ def test_a_state_can_be_donated(kind):
 
 @others
 def test_what_is_not_due_is_a_branch_also_for_several_seeds(kind):
-    """A condition on a batched clock would be a select: both sides, always."""
+    """A condition on a batched counter would be a select: both sides, always."""
     train = OTHERS[kind]()
     axes = train.seed_axes
     states = jax.eval_shape(jax.vmap(train.init, out_axes=axes), jax.random.split(KEY, 2))

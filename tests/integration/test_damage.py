@@ -58,7 +58,7 @@ def test_the_longest_time_limit_is_one():
 
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory):
-    """A run stopped after six of ten updates, and what the whole run gives."""
+    """Return a run stopped after six of ten updates, and the result of the whole run."""
     directory = tmp_path_factory.mktemp("evaluated") / "run"
     whole = fitted(chunk_seconds=1e-9, **EVALUATED)
     stopped(directory, 6, save_every=3, **EVALUATED)
@@ -104,7 +104,7 @@ def test_damaged_metrics_cost_neither_the_state_nor_the_rest(evaluated, tmp_path
     known = dict(zip(whole.evaluations["update"], whole.evaluations["episode_return"][:, 0], strict=True))
     for update, score in zip(result.evaluations["update"], result.evaluations["episode_return"][:, 0], strict=True):
         assert score == known[update]
-    again = fitted(directory=copy, **EVALUATED)  # told once, and then as whole as it can be
+    again = fitted(directory=copy, **EVALUATED)  # the damage is reported once; the run is then as whole as possible
     assert digest(again.metrics) == digest(result.metrics)
 
 
@@ -156,7 +156,7 @@ def test_the_newest_checkpoint_may_be_unreadable_in_any_way(tmp_path, metadata):
     with pytest.warns(UserWarning, match="taking the one before"):
         result = fitted(updates=4, directory=tmp_path)
     assert result.progress.began[0] == 2
-    assert purerl.load(tmp_path, env=Varied()).updates == 4  # written anew
+    assert purerl.load(tmp_path, env=Varied()).updates == 4  # the checkpoint is written anew
 
 
 def test_a_lock_is_released_whatever_happens(tmp_path):
@@ -171,7 +171,7 @@ def test_a_lock_is_released_whatever_happens(tmp_path):
 
 
 class Endless(Varied):
-    """Without a known time limit."""
+    """A probe without a known time limit."""
 
     default_params = None
 
@@ -210,7 +210,7 @@ def test_what_cannot_be_is_refused_before_anything_is_compiled(case, tmp_path):
 
 @pytest.mark.slow
 def test_the_best_state_is_whole_before_a_checkpoint_after_it(tmp_path):
-    """A kill right after a checkpoint, the best state before it being slow to be written."""
+    """A run is killed right after a checkpoint, while the best state before it is slow to be written."""
     code, _ = script(KILLED_LATE, tmp_path / "run")
     assert code == 9
     code, out = script(FULL, tmp_path / "run", mode="raise", at=0)

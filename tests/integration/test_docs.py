@@ -1,4 +1,4 @@
-"""Examples of docstrings, README and reference run, and every public name has one."""
+"""Examples of docstrings, README and reference run, and every public name has an example."""
 
 import doctest
 import pathlib
@@ -23,7 +23,7 @@ REFERENCE = (ROOT / "notebooks" / "reference.md").read_text()
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with the run `runs/a` that examples read: two seeds of two updates."""
+    """Make a folder with the run `runs/a` that examples read: two seeds of two updates."""
     home = tmp_path_factory.mktemp("docs")
     cfg = purerl.PPOConfig(env="CartPole-v1", total_timesteps=1024)
     purerl.fit(cfg, directory=home / "runs" / "a", num_seeds=2, eval_every=1)
@@ -45,7 +45,7 @@ def test_every_public_name_has_an_example_that_runs(name, home, monkeypatch):
     assert not failed, "".join(said)
 
 
-# What makes the README's examples small.
+# Replacements that make the README's examples small.
 SMALLER = {
     "total_timesteps=500_000": "total_timesteps=1024",
     "total_timesteps=100_000": "total_timesteps=1024",
@@ -81,7 +81,7 @@ def test_the_commands_of_the_reference_run(tmp_path, monkeypatch, capsys):
     commands = re.findall(r"^    purerl (.*?)(?: +#.*)?$", REFERENCE, re.MULTILINE)
     assert len(commands) == 9
     for command in commands:
-        words = shlex.split(command.replace("tune ppo --env Acrobot-v1", "tune ppo --env CartPole-v1"))  # whose episodes end soon
+        words = shlex.split(command.replace("tune ppo --env Acrobot-v1", "tune ppo --env CartPole-v1"))  # its episodes end soon
         trains = words[0] in ("ppo", "tune")
         if trains and "runs/b" in words:
             assert main([*[word.replace("runs/b", "runs/a") for word in words], *QUICK]) == 0

@@ -1,4 +1,4 @@
-"""A batch of gravities from its first update to an exported policy, killed on the way, every step in a process of its own."""
+"""A batch of gravities from its first update to an exported policy, killed on the way, every step in its own process."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def command(*words):
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    """Killed after its first checkpoint, and resumed to the end."""
+    """Return the directory of a run that was killed after its first checkpoint, and resumed to the end."""
     home = tmp_path_factory.mktemp("gravities") / "run"
     killed = process("-c", TRAIN, str(home))
     wait_for(lambda: 10 <= committed(home) < 50, killed)
@@ -54,7 +54,7 @@ def directory(tmp_path_factory):
 
 @pytest.mark.slow
 def test_every_run_is_evaluated_in_its_own_environment(directory):
-    """The command's evaluation of each run is within the noise of both of that which training made of the same state."""
+    """The command's evaluation of each run agrees, within the noise of both, with training's evaluation of the same state."""
     run = purerl.load(directory)
     trained = [row for row in map(json.loads, (directory / "evaluations.jsonl").read_text().splitlines()) if row["update"] == 60]
     rows = [line.split("│")[1:-1] for line in command("eval", directory, "--num-episodes", "64").splitlines() if "config" in line]
@@ -62,7 +62,7 @@ def test_every_run_is_evaluated_in_its_own_environment(directory):
     means, deviations = (np.array([float(row[i]) for row in rows]) for i in (1, 2))
     noise = 4 * deviations * np.sqrt(2 / 64)
     assert (np.abs(means - trained[0]["episode_return"]) < noise).all()
-    # In another gravity they would not be: of one policy, the difference is outside that noise.
+    # In another gravity one policy's evaluations would differ by more than that noise.
     first, last = run.select(config=0, seed=0), run.select(config=2, seed=0)
     elsewhere = last.train.evaluate(first.state, jax.random.key(0), 64).returns.mean()
     assert abs(elsewhere - means[0]) > noise[0]
@@ -93,5 +93,5 @@ print(*act((), obs, np.zeros(3, bool), jax.random.PRNGKey(0), np.array(True))[0]
 
 
 def one_return(run):
-    """The return of the episode that is drawn."""
+    """Return the return of the episode that is drawn."""
     return render(run.train, run.state, run.directory / "again.gif")

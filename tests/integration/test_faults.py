@@ -1,6 +1,6 @@
 """Faults of the real world, on the real command: kills, signals, full disks, flipped bits.
 
-A few in the normal tests; `python -m pytest -m long -s tests/integration/test_faults.py` makes the tables.
+A few are normal tests; `python -m pytest -m long -s tests/integration/test_faults.py` makes the tables.
 """
 
 import contextlib
@@ -62,14 +62,14 @@ def uninterrupted(tmp_path_factory):
 
 
 def result_of(directory):
-    """The hash of the final state, and the curves."""
+    """Return the hash of the final state, and the metrics history."""
     loaded = purerl.load(directory)
     assert loaded.updates == UPDATES
     return digest(loaded.state), digest(curves.read(directory)[0])
 
 
 def kill(begin, directory, kills, in_commit, seed=0):
-    """Kills a process that begins again and again; gives how often it was killed, and how often in a commit."""
+    """Kill a process that begins again and again; return the number of kills, and the number of kills in a commit."""
     rng, killed, during = random.Random(seed), 0, 0
     while killed < kills:
         process, before = begin(), committed(directory)
@@ -81,7 +81,7 @@ def kill(begin, directory, kills, in_commit, seed=0):
         writing = committing(directory)
         process.kill()
         process.communicate()
-        if process.returncode == 0:  # it came to its end first: begin again, to be killed more
+        if process.returncode == 0:  # the process came to its end before its kills
             raise AssertionError("the run is too short for so many kills")
         assert committed(directory) >= before
         killed, during = killed + 1, during + writing
@@ -89,7 +89,7 @@ def kill(begin, directory, kills, in_commit, seed=0):
 
 
 def kill_and_resume(directory, kills, in_commit, seed=0):
-    """Kills the command, and then lets it end."""
+    """Kill the command repeatedly, then let it end."""
     counts = kill(lambda: start(directory), directory, kills, in_commit, seed)
     code, out = finish(directory, "--resume", "must")
     assert code == 0, out
@@ -140,7 +140,7 @@ sys.exit(code)
 
 
 def killed_batch(directory, kills, seed=0):
-    """A batch of configs with evaluations and best states, killed: how often, how often in a commit, and what it gives."""
+    """Kill a batch of configs with evaluations and best states; return the kills, the kills in a commit, and the result."""
     begin = lambda: faults.started(faults.WHOLE, directory, name="batch", at=90)
     counts = kill(begin, directory, kills, kills // 2, seed)
     code, out = faults.script(faults.WHOLE, directory, name="batch", at=90)
@@ -193,7 +193,7 @@ def test_a_crash_at_every_call_that_touches_the_file_system(uninterrupted, tmp_p
     code, out = finish(tmp_path / "count", code=CRASH)
     assert code == 0, out
     calls = int(out.rsplit("calls: ", 1)[1])
-    last = calls - 20  # threads make a few more or fewer in each run
+    last = calls - 20  # threads make a few more or fewer calls in each run
     points = sorted({*range(1, 25), *range(25, last, last // 12), last})
     for point in points:
         monkeypatch.setenv("CRASH_AT", str(point))
@@ -273,7 +273,7 @@ def test_a_directory_that_vanishes_is_told(tmp_path):
 
 
 class Breaking(Varied):
-    """A bug of the user's that shows itself in the middle of a run, on the host."""
+    """A user's bug that appears in the middle of a run, on the host."""
 
     calls = 0
 

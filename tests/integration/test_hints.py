@@ -1,4 +1,4 @@
-"""Hints of errors work and name what the user meant: values, fields, flags, suites, files."""
+"""Hints of errors work and name the object that the user meant: values, fields, flags, suites, files."""
 
 import importlib
 import re
@@ -27,7 +27,7 @@ COUNTS = (1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 24, 48, 64, 97, 4096)
 
 
 def wrong_configs():
-    """Configs with one number or several that do not fit the others."""
+    """Yield configs with one number or several that do not fit the others."""
     kinds = ({}, {"memory": "gru"}, {"minibatches": "env"}, {"minibatches": "time"}, {"advantage_norm": "batch"})
     shapes = ({}, {"num_envs": 1}, {"num_envs": 16, "num_steps": 5}, {"num_envs": 1, "num_steps": 1})
     for count in COUNTS:
@@ -48,7 +48,7 @@ def found_in(cfg):
 
 
 def proposals(problem):
-    """The fields and values that a hint says would work."""
+    """Yield the fields and values that a hint says would work."""
     numbers = re.search(r"((?:\d+ or )*\d+) would work", problem.hint)
     yield from ((problem.field, int(x)) for x in (numbers[1].split(" or ") if numbers else ()))
     yield from (("sequence_length", int(x)) for x in re.findall(r"or sequence_length = (\d+)", problem.hint))
@@ -97,7 +97,7 @@ def test_proposed_numbers_suit_several_devices(count):
 
 
 class Memory(linen.Module):
-    """A running sum of what it reads."""
+    """A running sum of its inputs."""
 
     @staticmethod
     def initial_carry(num_envs):

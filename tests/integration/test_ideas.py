@@ -40,7 +40,7 @@ KINDS = {
 
 
 def as_own_class(cfg):
-    """A config with one more field, and the class that has it."""
+    """Return a config of a new class with one more field."""
     fields = {"strength": purerl.leaf(0.5), "__annotations__": {"strength": float}}
     cls = purerl.configclass(type(f"Own{type(cfg).__name__}", (type(cfg),), fields))
     return cls(**vars(cfg))
@@ -52,7 +52,7 @@ def kl_penalised(outputs, old, advantage, cfg):
 
 
 def weighted(cfg, env, network, parts):
-    """The config's own algorithm, with another loss."""
+    """Return the config's own algorithm, with another loss."""
     return MAKERS[algorithm_of(cfg)](cfg, env, network, parts._replace(policy_loss=kl_penalised))
 
 
@@ -67,7 +67,7 @@ def halved(steps, cfg, log_ratio=None):
 
 
 ENTRIES = {"info": ("distance",), "episode_info": ("reached", "distance")}
-# Doors that do not depend on each other stand open together. `resumed` loads as well.
+# Independent extension points are tested together. `resumed` also loads.
 DOORS = {
     "simulator, losses, measure, torso of nnx": lambda cfg: (
         cfg.replace(**ENTRIES),
@@ -112,7 +112,7 @@ def jit(cfg, objects, door, directory):
 
 
 def vmapped(cfg, objects, door, directory):
-    """Rows of two configs and two seeds: each is independent of those beside it."""
+    """Check that rows of two configs and two seeds are independent of the rows beside them."""
     run = jax.jit(jax.vmap(lambda cfg, key: purerl.make_train(cfg, **objects)(key).state.params))
     configs = jax.vmap(lambda lr: cfg.replace(lr=lr))
     keys = jax.random.split(KEY, 2)
@@ -123,7 +123,7 @@ def vmapped(cfg, objects, door, directory):
 
 
 def independent(these, those):
-    """The first row does not depend on those beside it, and all others differ from it and from each other."""
+    """Check that the first row is independent of the rows beside it, and that all others differ from it and each other."""
     row = lambda tree, i: digest(jax.tree.map(lambda x: x[i], tree))
     assert row(these, 0) == row(those, 0)
     assert len({row(rows, i) for rows in (these, those) for i in range(3)}) == 5
@@ -151,7 +151,7 @@ def loaded(state, cfg, objects, door, directory):
 
 CHECKS = (jit, vmapped, resumed)
 IN_PRODUCT = ((resumed, "daac"), (resumed, "ppg"), (resumed, "rnd"))  # alone: resuming takes longest
-# Every check with every algorithm, and every door with every check, but for these. The whole product is slow.
+# Every check with every algorithm, and every extension point with every check, except these. The whole product is slow.
 PAIRS = [([*DOORS][(i + j) % len(DOORS)], check, kind) for i, check in enumerate(CHECKS) for j, kind in enumerate(KINDS)]
 PAIRS = [pair for pair in PAIRS if pair[1:] not in IN_PRODUCT]
 PAIRS = [pair if pair[1:] == (jit, "ppo") else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS]
@@ -170,7 +170,7 @@ def test_each_pair_of_door_check_and_algorithm(door, check, kind, tmp_path):
 @pytest.mark.parametrize("door", DOORS)
 def test_every_door_under_every_check(door, kind, tmp_path):
     for check in CHECKS:
-        if (door, check, kind) not in PAIRS:  # which the normal run has
+        if (door, check, kind) not in PAIRS:  # the normal run has the others
             check(*DOORS[door](KINDS[kind]), door, tmp_path / check.__name__)
 
 
@@ -371,7 +371,7 @@ def test_groups_that_nothing_trains_are_named():
         purerl.make_train(KINDS["ppo"], env=Varied(), network=purerl.from_linen(Shared))
 
 
-# --- parts of doors ---------------------------------------------------------------------------------------------------
+# --- parts of extension points ----------------------------------------------------------------------------------------
 
 
 class NnxNetwork(nnx.Module):
@@ -428,7 +428,7 @@ def test_an_extra_loss_moves_the_groups_of_the_policys_phase(kind):
     run = lambda **objects: jax.jit(purerl.make_train(KINDS[kind], env=Varied(), **objects))(KEY).state.params
     plain, pulled = run(), run(extra_loss=all_weights)
     assert digest(plain["policy"]) != digest(pulled["policy"])
-    assert (digest(plain["value"]) == digest(pulled["value"])) == (kind == "daac")  # DAAC's value has a phase of its own
+    assert (digest(plain["value"]) == digest(pulled["value"])) == (kind == "daac")  # DAAC's value has its own phase
 
 
 def test_an_advantage_is_given_the_log_ratio_where_there_is_one():

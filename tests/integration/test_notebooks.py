@@ -17,11 +17,11 @@ MINUTES = {
     "07_your_own_algorithm": 1.5,
     "08_suites": 4,
     "10_tuning": 3,
-}  # they compile many programs
+}  # these notebooks compile many programs
 
 
 def suites_can_draw():
-    """Skips the test without the suites, or where MuJoCo finds no OpenGL."""
+    """Skip the test without the suites, or if MuJoCo finds no OpenGL."""
     for package in SUITES.values():
         pytest.importorskip(package)
     code = "import mujoco; mujoco.Renderer(mujoco.MjModel.from_xml_string('<mujoco/>'), 8, 8)"

@@ -1,4 +1,4 @@
-"""The probe ladder: each environment's right answer is known, and all of five seeds must find it."""
+"""The probe environments: each has a known right answer, and all of five seeds must find it."""
 
 import jax
 import jax.numpy as jnp
@@ -33,14 +33,14 @@ KINDS = {
     "multi_discrete": ("multi_discrete", "auto"),
     "multi_binary": ("multi_binary", "auto"),
 }
-# Where actions play no part one kind of them is enough.
+# Where actions play no part, one kind of action is enough.
 EMPTY = {(probe, kind) for probe in ("TimeLimit", "BothFlags", "FinalObs") for kind in KINDS if kind != "discrete"}
 
 
 def trained(probe, kind="discrete"):
     """Return the outputs of five trained seeds for some observations: for each, `(right [5, 2], value [5])`.
 
-    `right` is the probability of the right action, for target 0 and 1; of real actions, 1 less the distance from it.
+    `right` is the probability of the right action, for target 0 and 1; for continuous actions, 1 less the distance from it.
     """
     actions, distribution = KINDS[kind]
     train = purerl.make_train(CFG.replace(action_distribution=distribution), env=probes.acting(probe, actions)())
@@ -64,7 +64,7 @@ def trained(probe, kind="discrete"):
 
 
 def kinds(*every_time):
-    """All kinds, of which some are tried every time and the others with the slow tests."""
+    """Parametrize over all kinds: some for every run, the others marked slow."""
     return pytest.mark.parametrize("kind", [k if k in every_time else pytest.param(k, marks=pytest.mark.slow) for k in KINDS])
 
 

@@ -1,4 +1,4 @@
-"""Runs read back from their directories, each with its own config and objects, and what is refused on the way."""
+"""Runs read back from their directories, each with its own config and objects, and the inputs refused on the way."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ GRAVITIES = np.array([10.0, 0.0, 5.0], np.float32)
 
 @pytest.fixture(scope="module")
 def batch(tmp_path_factory):
-    """Two seeds of each of three gravities of Pendulum, in a directory, and what `fit` gave."""
+    """Train two seeds of each of three gravities of Pendulum, in a directory; return it and the result of `fit`."""
     directory = tmp_path_factory.mktemp("batch") / "run"
     cfg = PPOConfig(env="Pendulum-v1", **SIZES)
     cfgs = jax.vmap(lambda g: cfg.replace(lr=3e-2, env_params={"g": g, "max_steps_in_episode": 16}))(GRAVITIES)
@@ -51,7 +51,7 @@ def test_each_run_is_read_back_with_its_own_config(batch):
         assert one.labels == (f"config {config}, seed {seed}",)
         assert one.cfg.env_params["g"] == GRAVITIES[config]
         assert digest(one.state.params) == digest(jax.tree.map(lambda x: x[place], result.state.params))  # noqa: B023
-        # The run's own evaluation, its key and all: in another gravity it would be far off.
+        # The run's own evaluation, with its key: in another gravity the return would be far off.
         key = named_key(one.state.key, "evaluation", one.state.clock)
         mean = one.train.evaluate(one.state, key, 8).returns.mean()
         np.testing.assert_allclose(mean, result.evaluations["episode_return"][-1, place], rtol=1e-3)
@@ -67,8 +67,8 @@ def test_the_command_evaluates_each_run_in_its_own_environment(tmp_path, capsys)
     assert cli.main(["eval", str(tmp_path), "--num-episodes", "16"]) == 0
     moving, still = (line.split("│") for line in capsys.readouterr().out.splitlines() if "config" in line)
     assert "config 1, seed 0" in still[1]
-    assert float(moving[3]) > 10  # of returns, their standard deviation
-    # A pendulum that cannot turn stays where it begins, so its return says where that was; in another's it would swing.
+    assert float(moving[3]) > 10  # the standard deviation of returns
+    # A pendulum that cannot turn stays at its start, so its return shows the start; in another gravity it would swing.
     at_start = purerl.load(tmp_path).select(config=1).evaluate(64).returns
     assert at_start.std() > 500
 
@@ -92,7 +92,7 @@ def test_one_run_can_be_taken_out_of_several(batch):
     by_place, by_label = result.run.select(3), result.run.select("config 1, seed 4")
     assert digest(by_place.state) == digest(by_label.state) == digest(result.run.select(-3).state)
     assert by_place.num_runs is None
-    after, _ = jax.jit(by_place.train.update)(by_place.state)  # it can go on
+    after, _ = jax.jit(by_place.train.update)(by_place.state)  # training can go on
     assert int(after.clock.low) == 5
     assert by_place.select(0).labels == by_place.labels == ("config 1, seed 4",)
     for wrong in ({"run": 6}, {"run": "seed 9"}, {"seed": 3}, {"config": 7, "seed": 3}):
@@ -180,7 +180,7 @@ def test_rounding_does_not_raise_an_adaptive_rate():
     """The first minibatch of an update has moved nothing; its divergence here is rounding, and positive."""
     cfg = PPOConfig(lr_schedule="kl_adaptive", lr=1e-3, num_minibatches=4)
     assert _rates(cfg, [5e-11, 5e-11, 1.0, 5e-11]) == pytest.approx([1e-3, 1.5e-3, 1e-3, 1.5e-3])
-    stale = purerl.APPOConfig(lr_schedule="kl_adaptive", lr=1e-3, num_minibatches=4)  # its first divergence is real
+    stale = purerl.APPOConfig(lr_schedule="kl_adaptive", lr=1e-3, num_minibatches=4)  # a real first divergence
     assert _rates(stale, [5e-3 - 1e-5, 1.0, 5e-3, 5e-3]) == pytest.approx([1.5e-3, 1e-3, 1e-3, 1e-3])
     with pytest.warns(UserWarning, match="measured before the policy moves, so the rate stays"):
         still = tiny(CFG.replace(lr_schedule="kl_adaptive", num_minibatches=1, num_epochs=1))
@@ -188,7 +188,7 @@ def test_rounding_does_not_raise_an_adaptive_rate():
 
 
 def _rates(cfg, divergences):
-    """The rates of the steps of one update, whose minibatches have these divergences."""
+    """Return the rates of the steps of one update, whose minibatches have these divergences."""
     from purerl.core.keys import clock_at
     from purerl.learning.optimizers import base_optimizer, phase_optimizer
 
@@ -205,7 +205,7 @@ def _rates(cfg, divergences):
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0, 0.0])
 def test_no_ratio_is_infinite(advantage):
-    """Bound ratios: where the clip wins the gradient is 0; elsewhere it leads back, however far the policy went."""
+    """Ratios are bounded: where the clip wins the gradient is 0; elsewhere it leads back, however far the policy went."""
     of = lambda log_prob: losses.clipped_surrogate(log_prob, jnp.float32(0), jnp.float32(advantage), jnp.float32(0.2))
     for log_ratio in (19.0, 89.0, 1e9, -1e9):
         loss, gradient = jax.value_and_grad(of)(jnp.float32(log_ratio))
@@ -244,7 +244,7 @@ def test_a_warm_start_may_have_other_environments(more, tmp_path):
     assert int(ours.moments.count.low) == int(theirs.moments.count.low) + 128  # its moments went on
 
 
-# --- 9, 10, 11: settings of optimizers that had no effect -------------------------------------------------------------
+# --- 9, 10, 11: hyperparameters of optimizers that had no effect ------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -315,7 +315,7 @@ def test_the_weight_of_the_value_counts_where_the_value_learns_alone(cfg):
 
     (start, none), (_, some) = run(jnp.float32(0)), run(jnp.float32(1))
     assert digest(some["value"]) != digest(start["value"])
-    if isinstance(cfg, purerl.DAACConfig):  # PPG's auxiliary phase also moves it
+    if isinstance(cfg, purerl.DAACConfig):  # PPG's auxiliary phase also moves the value
         assert digest(none["value"]) == digest(start["value"])
     assert digest(none["value"]) != digest(some["value"])
 
@@ -330,7 +330,7 @@ def test_a_rate_of_the_value_needs_a_group_of_that_name():
         tiny(CFG.replace(critic_lr_scale=0.5), network=net)
 
 
-# --- 12, 13: where it runs --------------------------------------------------------------------------------------------
+# --- 12, 13: devices of a run -----------------------------------------------------------------------------------------
 
 
 def test_nothing_needs_fcntl(fresh_python, tmp_path):
@@ -366,7 +366,7 @@ print(act((), np.ones((2, 3), np.float32), np.zeros(2, bool), jax.random.PRNGKey
 
 
 class Undeclared(gymnax.environments.environment.Environment):
-    """Without parameters of its own."""
+    """An environment without declared parameters."""
 
     reset_env, step_env, action_space = Varied.reset_env, Varied.step_env, Varied.action_space
     observe_state, goes, ends, kinds, kind = Varied.observe_state, Varied.goes, Varied.ends, Varied.kinds, Varied.kind
@@ -391,7 +391,7 @@ def test_an_auxiliary_phase_does_not_grow_with_the_environments():
     assert purerl.make_train(purerl.PPGConfig(num_envs=64, aux_columns=4)).cfg.aux_columns == 4
 
 
-# --- legal, and surprising --------------------------------------------------------------------------------------------
+# --- valid, and surprising --------------------------------------------------------------------------------------------
 
 
 class Other(Varied):
@@ -446,7 +446,7 @@ def test_another_environments_parameters_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_script_may_be_imported_as_a_module(tmp_path, fresh_python):
-    """Import a script as a notebook does: what `__main__` defined is the same object where a notebook imports it."""
+    """A notebook imports a script as a module: an object that `__main__` defined is the same object there."""
     (tmp_path / "mine.py").write_text(
         "import purerl, tests.helpers.probes\nclass Mine(tests.helpers.probes.Varied): pass\n"
         "if __name__ == '__main__':\n    from tests.helpers.tiny import CFG\n"
@@ -462,7 +462,7 @@ def test_a_finished_run_is_handed_back(tmp_path, capsys):
     first = fitted(updates=4, directory=tmp_path, eval_every=2, eval_episodes=4)
     before = compiles()
     again = fitted(updates=4, directory=tmp_path, eval_every=2, eval_episodes=4)
-    assert compiles() <= before + 3  # the first state, and where it lies; neither training nor an evaluation
+    assert compiles() <= before + 3  # the first state and its placement; neither training nor an evaluation
     for name in ("state", "metrics"):
         assert digest(getattr(again, name)) == digest(getattr(first, name))
     assert {name: x.tolist() for name, x in again.evaluations.items()} == {
@@ -548,7 +548,7 @@ def test_configs_can_be_hashed():
 
 @pytest.mark.slow
 def test_a_directory_is_data(tmp_path, fresh_python):
-    """A directory that names a module as its environment, network and loss: nothing ever imports it."""
+    """A directory names a module as its environment, network and loss: nothing ever imports that module."""
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path / "run", env=Varied())
     (tmp_path / "sentinel.py").write_text("raise SystemExit('imported')")
     from purerl.runs.storage import checkpoint

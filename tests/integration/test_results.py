@@ -1,4 +1,4 @@
-"""The statistics of the results, and that all tables are what the recorded numbers say."""
+"""The statistics of the results, and the agreement of all tables with the recorded numbers."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def test_the_interquartile_mean_is_that_of_the_middle_half():
 
 
 def test_the_interval_covers_the_mean():
-    """Draw 200 samples of 8 from a normal distribution: 95 % of intervals contain its mean; a bootstrap of 8 somewhat fewer."""
+    """For 200 normal samples of 8, 95 % of intervals contain the mean; a bootstrap of 8 covers somewhat fewer."""
     rng = np.random.default_rng(0)
     spans = [interval(rng.normal(size=8), resamples=500) for _ in range(200)]
     assert 0.82 < np.mean([low <= 0 <= high for low, high in spans]) < 0.98
@@ -84,7 +84,7 @@ def test_of_two_arms_and_one_pull_the_better_is_not_known():
 
 
 def test_nothing_is_recorded_unasked(monkeypatch):
-    """Nor with code that was changed since the last commit."""
+    """Code changed since the last commit is not recorded even with `--record`."""
     monkeypatch.setattr(recording, "commit", lambda: "abc-dirty")
     assert recording.parser("").parse_args([]).record is False
     with pytest.raises(SystemExit):
@@ -94,7 +94,7 @@ def test_nothing_is_recorded_unasked(monkeypatch):
 
 
 def test_steps_and_seconds_to_a_threshold():
-    """Reach it with three seeds: at the third of four parts, from the first on, and never."""
+    """Three seeds reach the threshold at the third of four parts, from the first on, and never."""
     curves = [[10, None, 480, 500], [475, 10, 10, 10], [None, 100, 200, 300]]
     row = {"startup": 7.0, "seconds": [3.0, 5.0], "curves": curves}
     steps, seconds = peers_tasks.reached(row, "CartPole-v1", points=4)
@@ -118,7 +118,7 @@ def test_the_table_of_peers(tmp_path, monkeypatch):
 
 
 def test_a_peer_has_the_settings_that_are_better_for_it(monkeypatch):
-    """Choose by the tuning seeds; purerl has its preset or what was tuned for it."""
+    """The tuning seeds choose a peer's hyperparameters; purerl has its preset or its tuned values."""
     score = lambda settings, seeds: {
         "scores": [settings.get("learning_rate", settings.get("lr")) * (seed - 99) for seed in seeds],
         "curves": [[]] * len(seeds),
@@ -216,7 +216,7 @@ def test_the_counts_of_a_program():
 
 @pytest.mark.long
 def test_programs_counted_anew():
-    """Count in an environment of its own beside the tests, which is made if it is not there: 6 GB."""
+    """Programs are counted in a virtual environment beside the tests, which is made if it is missing: 6 GB."""
     home = tables.ROOT / ".venv-programs"
     if not home.exists():
         subprocess.run([sys.executable, "-m", "venv", home], check=True)

@@ -90,7 +90,7 @@ def test_another_seed_and_another_rate_compile_nothing():
 @pytest.mark.slow
 @pytest.mark.as_users
 def test_nothing_grows_over_200_chunks(tmp_path):
-    """Live arrays, compiled programs and resident memory, with checkpoints and files of rows."""
+    """Live arrays, compiled programs and resident memory are compared, with checkpoints and files of rows."""
     alive, compiled, resident = [], [], []
 
     def look(progress):

@@ -1,4 +1,4 @@
-"""No setting is without effect in silence: another value changes the program, is refused, or is warned of by name."""
+"""No hyperparameter is silently without effect: another value changes the program, is refused, or is named in a warning."""
 
 import dataclasses
 import math
@@ -21,7 +21,7 @@ BASES = {
     "appo": purerl.APPOConfig(**SMALL),
     "rnd": purerl.PPOConfig(**SMALL, rnd=purerl.RNDConfig(init_steps=32, features=4, hidden=(4,))),
 }
-OTHERS = {  # where no rule gives another value
+OTHERS = {  # values for fields that no rule covers
     "env": "Pendulum-v1",
     "env_kwargs": (("size", 5),),
     "env_params": {"max_steps_in_episode": 3},
@@ -46,7 +46,7 @@ OTHERS = {  # where no rule gives another value
 
 
 def another(field, value):
-    """A valid value of a field that is not the one it has."""
+    """Return a valid value of a field that differs from its current value."""
     if field.name in OTHERS and OTHERS[field.name] != value:
         return OTHERS[field.name]
     if choices := field.metadata["rule"].choices:
@@ -59,7 +59,7 @@ def another(field, value):
 
 
 def program(cfg, env):
-    """The traced program of a run, and what was warned of; or the text of a refusal."""
+    """Return the traced program of a run and its warnings, or the text of a refusal."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -71,7 +71,7 @@ def program(cfg, env):
 
 
 def swept_fields(name, shared):
-    """The fields that an algorithm shares with PPO, or those of its own."""
+    """Return the fields that an algorithm shares with PPO, or its own fields."""
     base = BASES[name]
     part = base.rnd if name == "rnd" else base
     with_ppo = {field.name for field in dataclasses.fields(purerl.PPOConfig)} if name != "rnd" else set()
@@ -121,10 +121,10 @@ def test_one_warning_names_every_setting_without_effect_and_what_would_read_it()
 @pytest.mark.filterwarnings("error:settings without effect")
 def test_what_is_read_or_traced_is_not_warned_of():
     purerl.make_train(purerl.PPOConfig(normalize_reward=True, reward_clip=1.0, memory="gru", memory_size=8, num_minibatches=2))
-    purerl.make_train(purerl.PPOConfig(env="Pendulum-v1", reward_clip=1.0))  # a Box normalises rewards
+    purerl.make_train(purerl.PPOConfig(env="Pendulum-v1", reward_clip=1.0))  # continuous actions normalise rewards
     jax.eval_shape(lambda x: purerl.make_train(purerl.PPOConfig(reward_clip=x)).cfg.gamma, 1.0)
     cfg = purerl.make_train(purerl.PPOConfig(env="Pendulum-v1", normalize_reward=False)).cfg
-    purerl.make_train(cfg)  # resolved before: as from a checkpoint
+    purerl.make_train(cfg)  # already resolved, as from a checkpoint
     network = purerl.make_train(purerl.PPOConfig(memory="gru", memory_inputs=("action",), num_minibatches=2)).network
     purerl.make_train(purerl.PPOConfig(memory_inputs=("action",), num_minibatches=2), network=network)
     # PPG's auxiliary phase has the config's schedule.

@@ -42,7 +42,7 @@ class Walk:
 
 
 def bounds(low, high):
-    """A Box whose bounds are JAX's."""
+    """Return a Box whose bounds are JAX arrays."""
     return purerl.Box(jnp.full(2, low), jnp.full(2, high))
 
 
@@ -68,7 +68,7 @@ def unclipped(outputs, old, advantage, cfg):
 
 
 def weights():
-    """A network of two plain functions."""
+    """Return a network of two plain functions."""
     init = lambda key, obs: {"policy": jax.random.normal(key, (4, 2)), "value": jnp.zeros(4)}
     policy = lambda params, obs: purerl.distributions.Categorical(obs @ params["policy"])
     apply = lambda params, carry, obs, first: (purerl.Outputs(policy(params, obs), obs @ params["value"]), carry)
@@ -102,7 +102,7 @@ def functions():
 wrapped = lambda space, **options: lambda: {"env": purerl.wrap_env(Walk(space, **options))}
 probe = lambda kind: lambda: {"env": acting(Varied, kind)()}
 built = lambda **objects: lambda: {"env": Varied(), **{name: make() for name, make in objects.items()}}
-# Of each kind: fields of the config, and a function that makes the objects.
+# For each kind: fields of the config, and a function that makes the objects.
 ENVIRONMENTS = {
     "wrapped, discrete": (LEVELS, lambda: {"env": purerl.wrap_env(Bare(), max_steps=30)}),
     "wrapped, several choices": (LEVELS, wrapped(purerl.MultiDiscrete((2, 3)))),
@@ -134,31 +134,31 @@ KINDS = ENVIRONMENTS | OTHERS
 
 @pytest.fixture(autouse=True)
 def ranks():
-    """Modules of flax rely on what purerl's own code does without."""
+    """Allow the rank promotion that flax's modules rely on, unlike purerl's own code."""
     with jax.numpy_rank_promotion("allow"):
         yield
 
 
 def trained(cfg, **objects):
-    """An update, and episodes."""
+    """Run an update and an evaluation."""
     train = purerl.make_train(cfg, **objects)
     state, metrics = train.update(train.init(KEY))
     return metrics, train.evaluate(state, KEY, 2)
 
 
 def acted(cfg, **objects):
-    """Episodes of the first state."""
+    """Evaluate the first state."""
     train = purerl.make_train(cfg, **objects)
     return train.evaluate(train.init(KEY), KEY, 2)
 
 
 def in_jit(cfg, make, run):
-    """The objects are made inside, too."""
+    """Make the objects inside `jit`, too."""
     return jax.eval_shape(lambda: run(cfg, **make()))
 
 
 def as_an_argument(cfg, make, run):
-    """Every float of the config is unknown."""
+    """Trace every float of the config."""
     objects = make()
     return jax.eval_shape(lambda cfg: run(cfg, **objects), cfg)
 
@@ -170,13 +170,13 @@ def in_vmap(cfg, make, run):
 
 
 def in_a_sweep(cfg, make, run):
-    """Trace as `purerl.sweep` and `purerl.tune` make their programs, up to what they compile."""
+    """Trace as `purerl.sweep` and `purerl.tune` make their programs, up to the compiled part."""
     (program,) = purerl.sweep(cfg, {"lr": [1e-3, 1e-2]}).programs()
     Trainer(program.cfg, 0, 1, False, make(), 1).evaluation(2)
 
 
 def in_an_evaluation(cfg, make, run):
-    """Trace an evaluation, which makes the environments again where there are levels."""
+    """Trace an evaluation, which makes the environments again if there are levels."""
     train = purerl.make_train(cfg, **make())
     return jax.eval_shape(lambda state: train.evaluate(state, KEY, 2), jax.eval_shape(train.init, KEY))
 
@@ -214,7 +214,7 @@ def test_swept_bounds_are_not_checked():
 
 
 def test_bounds_are_checked_inside_a_trace():
-    """Keep what is known inside a trace, so that what cannot work is refused."""
+    """Known values stay known inside a trace, so that impossible values are refused."""
     wrong = {"env": simulator.simulator._replace(action_space=bounds(1.0, 1.0))}
     with pytest.raises(purerl.ConfigError, match="needs low < high"):
         in_jit(CFG, lambda: wrong, acted)
@@ -223,7 +223,7 @@ def test_bounds_are_checked_inside_a_trace():
 
 
 def test_known_fields_stay_known_inside_a_trace():
-    """Arrays of JAX's in a config are numbers, and no tracers, where the config is not an argument."""
+    """JAX arrays in a config are numbers, not tracers, if the config is not an argument."""
     fields = {"clip_eps": 0.2, "target_kl": jnp.inf, "ent_coef": purerl.PPOConfig().ent_coef, "tau": 1.0}
     cfg = purerl.APPOConfig(**SIZES, clip_schedule="linear", warmup_steps=8, **{n: jnp.float32(x) for n, x in fields.items()})
     in_jit(cfg, lambda: {"env": Varied()}, acted)

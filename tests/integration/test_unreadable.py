@@ -1,4 +1,4 @@
-"""Files and directories that may not be read: every reader of a run's directory says which, in one line."""
+"""Files and directories that may not be read: every reader of a run's directory names the path, in one line."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ CFG = purerl.PPOConfig(**{**SIZES, "total_timesteps": 512})
 
 @contextlib.contextmanager
 def unreadable(path: pathlib.Path):
-    """Nobody but a superuser can read it, and the test is none."""
+    """Make a path readable by a superuser only, and act as another user meanwhile."""
     mode, user = path.stat().st_mode, os.geteuid()
     path.chmod(0)
     if user == 0:
@@ -31,7 +31,7 @@ def unreadable(path: pathlib.Path):
 
 @pytest.fixture(scope="module")
 def directory():
-    root = pathlib.Path(tempfile.mkdtemp(dir="/tmp"))  # pytest's own may be entered by its owner only
+    root = pathlib.Path(tempfile.mkdtemp(dir="/tmp"))  # only its owner may enter pytest's own folder
     root.chmod(0o777)
     purerl.fit(CFG, 0, root / "run", save_every=2, eval_every=2, eval_episodes=2)
     for path in [root / "run", *(root / "run").rglob("*")]:
@@ -50,11 +50,11 @@ READERS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore")  # of the checkpoint that is skipped, and of a cache that the test may not write to
+@pytest.mark.filterwarnings("ignore")  # warnings of the skipped checkpoint and of the unwritable cache
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[] if x in ("load", "plot") else pytest.mark.slow) for x in READERS])
 def test_what_cannot_be_read_is_named(directory, capsys, name):
     entries = [directory, *(path for path in directory.rglob("*") if len(path.relative_to(directory).parts) < 3)]
-    if name in ("eval", "init_from", "resume"):  # where nothing is wrong they compile and train
+    if name in ("eval", "init_from", "resume"):  # without an unreadable file these commands compile and train
         entries = [path for path in entries if path.name in ("run", "checkpoints", "8", "curves.jsonl", "evaluations.jsonl")]
     refused = []
     for path in sorted(entries):

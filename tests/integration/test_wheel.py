@@ -1,4 +1,4 @@
-"""The wheel holds all that training needs."""
+"""The contents of the wheel: everything that training needs."""
 
 import pathlib
 import subprocess

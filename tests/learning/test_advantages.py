@@ -20,7 +20,7 @@ def steps_of(reward, value, next_value, terminated, truncated):
 
 
 def successors(values, last, final, done):
-    """next_value as a rollout gives it: the next row's, or the final observation's where an episode ended."""
+    """Return next_value of a rollout: the next row's, or the final observation's if an episode ended."""
     return np.where(done, final, np.concatenate([values[1:], np.asarray(last)[None]]))
 
 
@@ -80,7 +80,7 @@ def test_vtrace_matches_the_reference_vector(vectors, kind):
     assert len(expected) >= 4
     for name, want in expected.items():
         if name.startswith("unilab"):
-            continue  # its recursion has no value of a final observation; the numbers that are the same are among the others
+            continue  # unilab's recursion has no value of a final observation; its equal numbers are among the others
         ratio = jnp.zeros_like(log_ratio) if name.startswith("on_policy") else log_ratio
         clips = (jnp.float32(want.get(bar, 1)) for bar in ("rho_bar", "c_bar", "pg_rho_bar"))
         got = vtrace(steps, ratio, given["gamma"], jnp.float32(want["lam"]), *clips)
@@ -95,7 +95,7 @@ def test_vtrace_on_policy_is_gae():
     np.testing.assert_allclose(got.target, want.target, rtol=1e-5, atol=1e-5)
 
 
-# gamma .9, lambda .8, terminated at 2, truncated at 4 where the final observation is worth 4. The right numbers, and those
+# gamma .9, lambda .8, terminated at 2, truncated at 4 with a final observation worth 4. The right numbers, and those
 # of the field's known mistakes from the named column on.
 FIXTURE = {
     "reward": [1, 0, 2, 0, -1, 3],

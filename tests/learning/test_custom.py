@@ -22,7 +22,7 @@ KEY = jax.random.key(0)
 
 
 def clipped_gae(steps, cfg):
-    """GAE, with advantages cut at two standard deviations."""
+    """Compute GAE, with advantages cut at two standard deviations."""
     from purerl.learning.advantages import gae
 
     advantage = gae(steps, cfg.gamma, cfg.gae_lambda).advantage
@@ -35,7 +35,7 @@ def clipped_gae(steps, cfg):
 
 
 def drift_loss(outputs, old, advantage, cfg):
-    """Discovered Policy Optimisation (Lu et al. 2022, arXiv:2210.05639): a drift in place of the clip."""
+    """Compute Discovered Policy Optimisation (Lu et al. 2022, arXiv:2210.05639): a drift in place of the clip."""
     d = outputs.policy.log_prob(old.action) - old.log_prob
     ratio = jnp.exp(d)
     gain = jax.nn.relu((ratio - 1) * advantage - 2 * jnp.tanh((ratio - 1) * advantage / 2))
@@ -72,7 +72,7 @@ class Corridor:
 
 
 def bilinear(num_actions, width):
-    """A shared random embedding, and a linear policy and value on top of it: plain functions and plain arrays."""
+    """Return a network of plain functions and arrays: a random embedding below a linear policy and value."""
 
     def init(key, obs):
         keys = jax.random.split(key, 2)
@@ -90,7 +90,7 @@ def bilinear(num_actions, width):
 
 
 def reached(**objects):
-    """The mean return of 128 episodes in the corridor after training."""
+    """Return the mean return of 128 episodes in the corridor after training."""
     train = purerl.make_train(CFG, env=Corridor(), **objects)
     run = jax.jit(lambda key: train.evaluate(train(key).state, key, max_steps=20).returns.mean())
     return run(KEY)
@@ -133,7 +133,7 @@ def test_each_is_short():
 
 
 def test_numbers_of_low_precision_become_float32():
-    """Rewards, advantages and losses of a user's functions, whatever these compute in."""
+    """Rewards, advantages and losses of a user's functions become float32 from any precision."""
     half, seen = lambda x: x.astype(jnp.bfloat16), {}
 
     def advantage(steps, cfg):

@@ -1,4 +1,4 @@
-"""Runs that meet NaN: what is skipped, what is told, and what is not touched."""
+"""Runs that meet NaN: which updates are skipped, which are reported, and which runs are untouched."""
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ def test_a_skipped_update_leaves_everything_learnt_as_it_was():
 
 @pytest.mark.slow
 def test_what_an_algorithm_keeps_goes_on_without_the_poisoned_rollouts():
-    """Updates 0, 2 and 5 are skipped. PPG has the rollout before one of them twice; in APPO's ring its place is free."""
+    """Updates 0, 2 and 5 are skipped. PPG stores the rollout before a skipped one twice; APPO's ring leaves its place free."""
     sizes = {name: getattr(FROZEN, name) for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "hidden")}
     more = {"nonfinite": "freeze", "env_params": {"poison": 1.0}, "lr": 1e-3}
     for cfg in (purerl.PPGConfig(**sizes, **more, n_pi=3, aux_columns=4), purerl.APPOConfig(**sizes, **more, replay=3, lag=0)):
@@ -52,7 +52,7 @@ def test_what_an_algorithm_keeps_goes_on_without_the_poisoned_rollouts():
         kept = jax.tree.leaves(jax.device_get((state.params, state.extra)))
         assert all(np.isfinite(x).all() for x in kept if x.dtype.kind == "f")
         if isinstance(cfg, purerl.PPGConfig):
-            columns = before.extra["buffer"].steps.obs.reshape(16, 3, 4, -1)  # of updates 0, 1, 2
+            columns = before.extra["buffer"].steps.obs.reshape(16, 3, 4, -1)  # updates 0, 1, 2
             np.testing.assert_array_equal(columns[:, 2], columns[:, 1])
             assert (columns[:, 1] != columns[:, 0]).any()
         else:
@@ -64,7 +64,7 @@ def test_what_an_algorithm_keeps_goes_on_without_the_poisoned_rollouts():
 def test_other_runs_of_a_batch_do_not_feel_it():
     cfg = FROZEN.replace(normalize_obs=True, normalize_reward=True)
     doses = lambda *values: jax.vmap(lambda x: cfg.replace(env_params={"poison": x}))(jnp.array(values, jnp.float32))
-    harmless = (0.0, 0.25, 0.5, 0.75)  # and not the same: what is the same in all configs is no argument of the program
+    harmless = (0.0, 0.25, 0.5, 0.75)  # values differ: a value that all configs share is no argument of the program
     with pytest.warns(UserWarning, match="config 1, seed 0: .* has skipped 4 of 10 updates"):
         mixed = purerl.fit(doses(0.0, 1.0, 2.0, 3.0), env=Poisoned())
     clean = purerl.fit(doses(*harmless), env=Poisoned())

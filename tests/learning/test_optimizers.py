@@ -155,13 +155,13 @@ def rates(cfg=CFG, **objects):
 
 @pytest.mark.slow
 def test_any_optax_schedule():
-    """Counted in gradient steps, of which an update of this config has four."""
+    """The schedule counts gradient steps, four in an update of this config."""
     got = rates(lr_schedule=optax.cosine_decay_schedule(1.0, 16))
     np.testing.assert_allclose(got, [optax.cosine_decay_schedule(1.0, 16)(i) for i in (0, 4, 8, 12)], rtol=1e-5)
 
 
 def test_any_optax_transformation_scaled_by_the_configs_rate():
-    """One step of the sign of the gradient moves every parameter that has one by the rate."""
+    """One step of the gradient's sign moves every parameter with a gradient by the rate."""
     cfg = CFG.replace(total_timesteps=64, num_epochs=1, num_minibatches=1, lr=1e-3)
     train = tiny(cfg, optimizer=optax.scale_by_sign())
     start, end = jax.jit(lambda key: (train.init(key).params, train(key).state.params))(KEY)

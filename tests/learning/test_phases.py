@@ -23,7 +23,7 @@ KEY = jax.random.key(0)
 
 
 def seen(params, batch):
-    """A loss whose gradient is a histogram of the samples in its minibatch."""
+    """Return a loss whose gradient is a histogram of the samples in its minibatch."""
     return (params["policy"] * jax.nn.one_hot(batch.steps.ravel(), params["policy"].size).sum(0)).sum(), {}
 
 
@@ -57,7 +57,7 @@ def test_whole_environment_columns():
 def test_chunks_are_contiguous_and_keep_their_own_carry():
     T, B, L = 6, 3, 2
     steps = jnp.arange(T)[:, None] * 100 + jnp.arange(B)[None]
-    carry = jnp.broadcast_to(steps[::L], (T // L, B))  # the carry names the step it comes before
+    carry = jnp.broadcast_to(steps[::L], (T // L, B))  # each carry is the number of the step after it
     data = sequences(steps, carry, L)
     assert data.steps.shape == (L, T * B // L)
     np.testing.assert_array_equal(data.steps[0], data.carry)
@@ -71,7 +71,7 @@ def test_columns_match_the_reference_vector(vectors):
 
 
 class Seen(Exception):
-    """Carries the first minibatch out of a loss."""
+    """An exception that carries the first minibatch out of a loss."""
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ class Seen(Exception):
     [("flat", "skrl_contiguous", 2), ("time", "rlib_time_rows", 2), ("env", "env_columns_first_of_3", 3)],
 )
 def test_layouts_match_the_reference_vector(vectors, monkeypatch, layout, key, count):
-    """The samples of the first minibatch, for the identity in place of a random order."""
+    """The identity replaces the random order; the samples of the first minibatch are compared."""
     given, expected = vectors["minibatch_layouts"]
     T, B = given["T"], given["N"]
     length, block = {"flat": (1, 1), "time": (1, B), "env": (T, 1)}[layout]
@@ -175,7 +175,7 @@ def test_adam_counts_every_gradient_step():
 
 @pytest.mark.slow
 def test_minibatch_steps_add_up_to_the_full_gradient():
-    """Descend plainly at a tiny rate: an epoch of M minibatches moves as far as M steps on the whole batch."""
+    """With plain descent at a tiny rate, M minibatches of an epoch move as far as M steps on the whole batch."""
     cfg = PPOConfig(**PLAIN, advantage_norm="none")
     env = make_env("CartPole-v1", (), {})
     network = actor_critic(cfg, env.observation_space, env.action_space)
@@ -184,7 +184,7 @@ def test_minibatch_steps_add_up_to_the_full_gradient():
     steps = Sample(draw(4), jnp.zeros((1, 64), bool), jnp.int32(draw() > 0), draw() * 0.1 - 0.7, draw(), draw(), draw())
     params = network.init(KEY, steps.obs)
     loss = ppo_loss(learner(cfg, network), value_term)
-    # Steps of 1e-6 are below what float32 parameters resolve, so the optimizer's state adds them up.
+    # Steps of 1e-6 are below the resolution of float32 parameters, so the optimizer's state adds them up.
     adding_up = optax.GradientTransformation(
         lambda params: jax.tree.map(jnp.zeros_like, params), lambda g, total, _: (g, jax.tree.map(jnp.add, total, g))
     )

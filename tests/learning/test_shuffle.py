@@ -16,7 +16,7 @@ def test_every_index_exactly_once(n):
 
 
 def affine(key, n):
-    """A shuffle that looks random and is not: `(a * i + b) % n`."""
+    """Return a shuffle that looks random and is not: `(a * i + b) % n`."""
     key_a, key_b = jax.random.split(key)
     coprime = jnp.array([a for a in range(1, n) if np.gcd(a, n) == 1], jnp.uint32)
     a = jax.random.choice(key_a, coprime)
@@ -24,7 +24,7 @@ def affine(key, n):
 
 
 def p_values(shuffle, n, draws):
-    """Chi-square tests over many keys: where each index lands, and by how much neighbours differ, two gaps at a time."""
+    """Run chi-square tests over many keys: where each index lands, and how much neighbours differ, two gaps at a time."""
     orders = np.asarray(jax.jit(jax.vmap(lambda key: shuffle(key, n)))(jax.random.split(jax.random.key(7), draws)))
 
     def pool(x, size):  # neighbouring values share a bin, so that each bin is full enough

@@ -1,4 +1,4 @@
-"""The built-in networks: what each part of the config makes of them, and any other network in their place."""
+"""The built-in networks: the part that each config field makes, and custom networks in their place."""
 
 import contextlib
 import functools
@@ -165,7 +165,7 @@ def test_weights_begin_as_the_scheme_says(scheme):
 
 
 def test_the_networks_of_images():
-    """Sizes of the papers: 20 x 20, 9 x 9 and 7 x 7 after the three layers of Mnih et al."""
+    """The sizes are the papers': 20 x 20, 9 x 9 and 7 x 7 after the three layers of Mnih et al."""
     nature = jax.ShapeDtypeStruct((84, 84, 4), jnp.uint8)
     kernels = jax.eval_shape(lambda: made(CFG.replace(hidden=(512,)), nature)[1])["policy"]["torso"]
     shapes = [kernels[f"Conv_{i}"]["kernel"].shape for i in range(3)] + [kernels["MLP_0"]["Dense_0"]["kernel"].shape]
@@ -203,7 +203,7 @@ def test_every_product_of_matrices_is_as_precise_as_asked(precision):
 
 @pytest.mark.slow
 def test_half_precision_stays_in_the_torsos():
-    """reliability L1 7: parameters, outputs, advantages, statistics and everything kept are float32."""
+    """Check reliability L1 7: parameters, outputs, advantages, statistics and everything kept are float32."""
     cfg = CFG.replace(compute_dtype="bfloat16", normalize_obs=True, normalize_reward=True, normalize_value=True)
     train = tiny(cfg)
     program = str(jax.make_jaxpr(train.update)(train.init(KEY)))
@@ -253,7 +253,7 @@ def test_flax_nnx_by_split_and_merge():
 
 @pytest.mark.slow
 def test_named_extra_networks_are_groups_like_the_others():
-    """MetaBox's feature extractor: a third network that both others read, with a norm and a step of its own."""
+    """MetaBox's feature extractor is a third network that both others read, with its own norm and step."""
 
     def init(key, obs):
         keys = jax.random.split(key, 3)
@@ -318,7 +318,7 @@ def test_outputs_of_any_network_are_float32(dtype, step):
 
 
 def test_probabilities_of_a_network_in_bfloat16_are_not_rounded():
-    """They add up to 1 as those of float32 do."""
+    """Probabilities add up to 1 as in float32."""
     with pytest.warns(UserWarning, match="outputs of bfloat16"):
         train = tiny(network=purerl.from_linen(Half("bfloat16")))
     obs = jax.random.normal(KEY, (1, 64, 4))

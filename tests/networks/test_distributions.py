@@ -85,11 +85,11 @@ def test_gradient_of_the_log_probability():
     np.testing.assert_allclose(got, jnp.array([0.0, 1, 0]) - jax.nn.softmax(logits), rtol=1e-5)
 
 
-# --- choices ----------------------------------------------------------------------------------------------------------
+# --- discrete actions -------------------------------------------------------------------------------------------------
 
 
 def every_action(policy):
-    """All actions of a distribution over choices, and their probabilities."""
+    """Return all actions of a discrete distribution, and their probabilities."""
     sizes = {Categorical: lambda: (policy.logits.size,), MultiCategorical: lambda: policy.sizes, Bernoulli: lambda: (2,) * 3}
     actions = np.stack(np.meshgrid(*map(np.arange, sizes[type(policy)]()), indexing="ij"), -1).reshape(
         -1, len(sizes[type(policy)]())
@@ -141,7 +141,7 @@ def test_masked_choices_never_happen(policy):
 
 
 def test_tanh_densities_far_out_are_finite():
-    """reliability L1 11."""
+    """Check reliability L1 11."""
     tanh = TanhGaussian(jnp.zeros(1), jnp.zeros(1))
     got = [tanh.log_prob(jnp.array([u])) for u in (0.0, 8.0, 20.0)]
     np.testing.assert_allclose(got, [-0.918939, -18.305233, -162.305233], rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Memories: when they are emptied, what they are trained on, and that everything else works with them."""
+"""Recurrent networks: resets of the hidden state, training sequences, and everything else with an RNN."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ REMEMBERS = CFG.replace(memory="gru", memory_size=8)
 
 
 class Counting(Probe):
-    """The observation counts; episodes of 5 steps, which divides no rollout here. Actions play no part."""
+    """A probe whose observation counts; episodes of 5 steps, which divides no rollout here. Actions play no part."""
 
     length = 5
 
@@ -39,7 +39,7 @@ class Counting(Probe):
 
 
 def drawn(module, carry):
-    """A cell with random parameters, its inputs, and where episodes begin."""
+    """Return a cell's random parameters, its inputs, and where episodes begin."""
     x = jax.random.normal(KEY, (7, 4, 3))
     first = jnp.zeros((7, 4), bool).at[0].set(True).at[3, 1].set(True)
     params = module.init(KEY, carry, x, first)["params"]
@@ -59,7 +59,7 @@ def flax_steps(cell, variables, carry, x, first):
 @pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("cell", "count"), [(GRU(5), 1), (LSTM(5), 2)], ids=["gru", "lstm"])
 def test_the_gradient_of_a_cell_is_that_of_its_steps_one_by_one(cell, count, dtype):
-    """Also under `vmap`, and where the carry and the inputs are differentiated."""
+    """The gradients agree under `vmap` too, and for the carry and the inputs."""
     carry = jax.random.normal(jax.random.key(1), (count, 4, 5))
     carry = carry[0] if count == 1 else tuple(carry)
     params, x, first = drawn(cell, carry)
@@ -87,7 +87,7 @@ def test_the_gradient_of_a_cell_is_that_of_its_steps_one_by_one(cell, count, dty
 
 
 def gru_of_flax(params):
-    """Parameters of a GRU as flax's cell has them."""
+    """Return the parameters of a GRU as flax's cell has them."""
     bias = params["bias"].reshape(3, 5)
     gate = lambda name, i: {"kernel": params["input"][name]["kernel"], "bias": bias[i]}
     recurrent = {name: {"kernel": params["recurrent"][full]["kernel"]} for name, full in (("hr", "reset"), ("hz", "update"))}
@@ -96,7 +96,7 @@ def gru_of_flax(params):
 
 
 def lstm_of_flax(params):
-    """Parameters of an LSTM as flax's cell has them."""
+    """Return the parameters of an LSTM as flax's cell has them."""
     bias = params["bias"].reshape(4, 5)
     gates = {"i": "input", "f": "forget", "o": "output", "g": "candidate"}
     theirs = {f"i{short}": {"kernel": params["input"][name]["kernel"]} for short, name in gates.items()}
@@ -126,7 +126,7 @@ CELLS_OF_FLAX = {"gru": (GRU(5), nn.GRUCell(5), gru_of_flax), "lstm": (LSTM(5), 
 
 @pytest.mark.parametrize("kind", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_the_gradient_is_that_of_flax_by_plain_differentiation(kind):
-    """Compare gradients of parameters, carry and inputs, over steps at which episodes begin."""
+    """Gradients of parameters, carry and inputs are compared over steps at which episodes begin."""
     cell, theirs, as_theirs = CELLS_OF_FLAX[kind]
     carry = jax.random.normal(jax.random.key(1), (4, 5))
     carry = (carry, 2 * carry) if kind == "lstm" else carry
@@ -137,7 +137,7 @@ def test_the_gradient_is_that_of_flax_by_plain_differentiation(kind):
     got, want = jax.jit(lambda *x: [jax.grad(f, argnums=(0, 1, 2))(*x) for f in (ours, plain)])(params, carry, x)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), got, want)
     for h in jax.tree.leaves(got[1]):
-        assert np.asarray(h).any(-1).tolist() == [False, False, True, True]  # none of an episode that is over
+        assert np.asarray(h).any(-1).tolist() == [False, False, True, True]  # no gradient of an ended episode
 
 
 def test_the_minimal_gru_is_its_recurrence():
@@ -163,7 +163,7 @@ def test_recurrent_weights_begin_orthogonal_and_biases_at_zero():
     assert not params["recurrent_bias"].any()
 
 
-# --- when it is emptied -----------------------------------------------------------------------------------------------
+# --- resets of the hidden state ---------------------------------------------------------------------------------------
 
 
 @one_cell
@@ -179,7 +179,7 @@ def test_an_episode_begins_with_nothing_of_the_one_before(kind, arch):
 
 
 def combinations(*lengths):
-    """One length with one cell; the others are run with the slow tests."""
+    """Parametrize over cells and lengths: one length with one cell for every run, the others marked slow."""
     slow = lambda kind, length: [] if (kind, length) == ("gru", lengths[-1]) else [pytest.mark.slow]
     cells = [pytest.param(kind, length, marks=slow(kind, length)) for kind in KINDS for length in lengths]
     return pytest.mark.parametrize(("kind", "length"), cells)
@@ -187,7 +187,7 @@ def combinations(*lengths):
 
 @combinations(0, 8, 1, 2)
 def test_the_ratio_is_one_across_episodes(kind, length):
-    """Train at a rate of 0, with episodes of 1 to 5 steps, so that a rollout of 16 has more than three ends."""
+    """At a rate of 0, with episodes of 1 to 5 steps, a rollout of 16 has more than three ends."""
     cfg = REMEMBERS.replace(memory=kind, sequence_length=length, lr=0.0, lr_final=0.0, normalize_obs=True)
     metrics = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)
     assert (metrics["episodes"] > 4 * 3).all()
@@ -231,7 +231,7 @@ def test_memory_goes_on_from_one_rollout_to_the_next(kind):
         np.testing.assert_allclose(got, want, atol=1e-6)
 
 
-# --- what is trained on -----------------------------------------------------------------------------------------------
+# --- training ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_the_program_does_not_grow_with_the_rollout():
     assert sizes[0] == sizes[1]
 
 
-# --- what it reads besides --------------------------------------------------------------------------------------------
+# --- further inputs ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["discrete", "box", "multi_discrete", "multi_binary"])

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: what comes back, and what a damaged or foreign one gives."""
+"""Checkpoints on disk: the restored state, and the outcome of a damaged or foreign one."""
 
 import gc
 import json
@@ -64,7 +64,7 @@ def test_a_save_that_fails_is_not_silent(tmp_path):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A directory with checkpoints of updates 3 and 6, its newest the one to damage."""
+    """Return a directory with checkpoints of updates 3 and 6, the newest to be damaged."""
     directory = tmp_path_factory.mktemp("run")
     fitted(directory=directory, save_every=3, recorders=(StopAt(6),))
     return directory
@@ -78,7 +78,7 @@ def files_of(directory):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves its event loops behind
 def test_a_damaged_checkpoint_is_told_or_makes_no_difference(run, tmp_path):
-    """Each file in turn with a bit flipped, cut to nothing, or gone: never different numbers."""
+    """Each file in turn has a bit flipped, is cut to nothing, or gone: never do numbers differ."""
     good = digest(purerl.load(run, env=Varied()).state)
     damages = {
         "flipped": lambda path: path.write_bytes(bytes([*(data := bytearray(path.read_bytes()))[:-1], data[-1] ^ 1])),
@@ -101,7 +101,7 @@ def test_a_damaged_checkpoint_is_told_or_makes_no_difference(run, tmp_path):
             told += bool(messages)
             shutil.rmtree(copy)
     assert told > len(files_of(run))
-    gc.collect()  # here, where what Orbax leaves behind is expected
+    gc.collect()  # here, where Orbax's leftovers are expected
 
 
 def flipped(data):
@@ -134,7 +134,7 @@ def test_foreign_files_and_times_do_not_matter(run, tmp_path):
     (checkpoints / "..99").mkdir()
     (checkpoints / "passwd").symlink_to("/etc/passwd")
     (checkpoints / "7.orbax-checkpoint-tmp").mkdir()
-    os.utime(checkpoints / "6", (1e9, 1e9))  # the newest one is the oldest by its time
+    os.utime(checkpoints / "6", (1e9, 1e9))  # the newest checkpoint is the oldest by its time
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert fitted(directory=copy).progress.began[0] == 6
@@ -159,7 +159,7 @@ def test_a_record_that_promises_too_much_is_refused_before_anything_is_allocated
 
 
 def test_a_changed_record_beside_its_old_checksum_is_refused(run, tmp_path):
-    """Another `lr` than the run had; the error names the file."""
+    """The record has another `lr` than the run had; the error names the file."""
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     path = copy / "checkpoints" / "6" / "_CHECKPOINT_METADATA"

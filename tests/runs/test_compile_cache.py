@@ -18,7 +18,7 @@ from tests.helpers.tiny import CFG
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """JAX without a cache of the user's own, and purerl's in a new directory."""
+    """Run JAX without a user's cache, and put purerl's in a new directory."""
     own = jax.config.jax_compilation_cache_dir
     monkeypatch.setenv("PURERL_CACHE", str(tmp_path / "cache"))
     settings(None)
@@ -32,13 +32,13 @@ def settings(directory):
 
 
 def compiles(n):
-    """Compiles a program that no other test has."""
+    """Compile a program that no other test has."""
     jax.jit(lambda x: jnp.sin(x) * n)(jnp.float32(1)).block_until_ready()
 
 
 def test_programs_are_kept_within_the_block_alone(home):
     before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir", "jax_compilation_cache_max_size")}
-    jax.clear_caches()  # what other tests compiled is not asked for again
+    jax.clear_caches()  # cached programs of other tests are not compiled again
     with compile_cache():
         compiles(1234)
         assert cache_directory().parent == home

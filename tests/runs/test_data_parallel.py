@@ -44,7 +44,7 @@ CASES = {
 
 
 def trap(count):
-    """Environments whose rewards differ by device: what is not taken over all devices is far off."""
+    """Return environments whose rewards differ by device: any value not reduced over all devices is far off."""
     env = make_env("", (), {}, (boxed(Varied) if count < 8 else Varied)(), None, ())
 
     def step(keys, env_state, action):
@@ -56,7 +56,7 @@ def trap(count):
 
 
 def side_by_side(monkeypatch, count):
-    """Draws for one device what so many would draw, in the order of its own environments."""
+    """Draw for one device the numbers of `count` devices, in the order of its own environments."""
     reset, draws, permutation, bernoulli = rollout.reset_actor, rollout.random_draws, phases.permutation, jax.random.bernoulli
 
     def reset_all(env, network, num_envs, key):
@@ -72,14 +72,14 @@ def side_by_side(monkeypatch, count):
         return jax.tree.map(join(1), *(noise for noise, _ in drawn)), join(2)(*(keys for _, keys in drawn))
 
     def union(key, n):
-        """Each device shuffles its own; a minibatch is the union of theirs. Environments are the last axis of an index."""
+        """Shuffle on each device; a minibatch is the union of theirs. Environments are the last axis of an index."""
         each = SIZES["num_envs"] // count
         own = jnp.stack([permutation(jax.random.fold_in(key, d), n // count) for d in range(count)])  # [devices, n / devices]
         place = own // each * SIZES["num_envs"] + jnp.arange(count)[:, None] * each + own % each
         return place.reshape(count, MINIBATCHES, -1).swapaxes(0, 1).reshape(-1).astype(jnp.int32)
 
     def counted(key, p, shape):
-        """`[T, R * B]`, of R rollouts."""
+        """Draw `[T, R * B]`, of R rollouts."""
         each = SIZES["num_envs"] // count
         own = [bernoulli(jax.random.fold_in(key, d), p, (shape[0], shape[1] // count)) for d in range(count)]
         return jnp.concatenate([x.reshape(shape[0], -1, each) for x in own], 2).reshape(shape)
@@ -92,7 +92,7 @@ def side_by_side(monkeypatch, count):
 
 
 def on_devices(cfg, count, updates):
-    """The states after so many updates of each of so many devices, and the metrics of the last."""
+    """Return the states of each of `count` devices after `updates` updates, and the last metrics."""
     train = purerl.make_train(cfg, env=trap(count), axis_name="data", axis_size=count)
     options, axes = {"axis_name": "data", "axis_size": count}, train.seed_axes
     state = jax.jit(jax.vmap(train.init, in_axes=None, out_axes=axes, **options))(KEY)
@@ -103,7 +103,7 @@ def on_devices(cfg, count, updates):
 
 
 def shareable(cfg, count):
-    """Return a config whose minibatches so many devices can share equally."""
+    """Return a config whose minibatches `count` devices can share equally."""
     if cfg.num_envs // count % MINIBATCHES and cfg.minibatches == "env":
         cfg = cfg.replace(minibatches="flat")
     if cfg.memory != "none" and count == 8:
@@ -112,7 +112,7 @@ def shareable(cfg, count):
 
 
 def learnt(state):
-    """All that must be the same on all devices: not the sums of the rewards of single environments."""
+    """Return all that must be equal on all devices: not the reward sums of single environments."""
     kept = {name: x for name, x in state.extra.items() if name in ("published", "target", "kl_coef", "intrinsic")}
     everything = state.params, state.opt_state, state.statistics, kept
     is_scale = lambda x: isinstance(x, RewardScale)
@@ -171,7 +171,7 @@ def shards(x):
 
 
 def unequal(state, specs):
-    """The arrays that should be on all devices and differ."""
+    """Return the paths of arrays that should be equal on all devices and differ."""
     differs = lambda x, spec: spec == PartitionSpec() and any((y != shards(x)[0]).any() for y in shards(x))
     found = jax.tree_util.tree_leaves_with_path(jax.tree.map(differs, state, specs))
     return [jax.tree_util.keystr(path) for path, different in found if different]
@@ -209,7 +209,7 @@ def test_devices_are_equal_after_twenty_updates(count, fresh_python):
 
 
 def episodes_of(train, state, key, count, devices):
-    """Each device's share of the episodes, computed on one device with the key of that device."""
+    """Return each device's share of the episodes, computed on one device with the key of that device."""
     share = jax.jit(lambda device: train.evaluate(state, jax.random.fold_in(key, device), count // devices))
     return jax.tree.map(lambda *x: np.concatenate(x), *map(share, np.arange(devices)))
 
@@ -217,7 +217,7 @@ def episodes_of(train, state, key, count, devices):
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4])
 def test_devices_evaluate_episodes_of_their_own(count):
-    """Episode by episode those of one device with the same keys."""
+    """The episodes equal, one by one, the episodes of one device with the same keys."""
     train = purerl.make_train(PPO, env=Varied())
     here, state = train.on_axis("data", count), train.init(KEY)
     one = lambda state: here.evaluate(state, KEY, 16)
@@ -232,7 +232,7 @@ def test_devices_evaluate_episodes_of_their_own(count):
 
 @pytest.mark.slow
 def test_evaluations_are_over_the_episodes_of_all_devices():
-    """Compare evaluations of `data_parallel`, of a run, and the means that `fit` reports."""
+    """Evaluations of `data_parallel`, of a run, and the means that `fit` reports are compared."""
     runs = Trainer(PPO, 0, 1, False, {"env": Varied()}, 2)
     state = runs.init()
     spread, whole = purerl.data_parallel(runs.train, mesh()), jax.device_put(state, jax.local_devices()[0])
@@ -365,7 +365,7 @@ SHORT = PPO.replace(total_timesteps=128 * 6, normalize_obs=True, normalize_rewar
 
 
 def stopped_after(updates):
-    """A recorder that ends the process's run, as Ctrl-C does."""
+    """Return a recorder that ends the process's run, as Ctrl-C does."""
 
     def stop(progress):
         if progress.updates >= updates:
@@ -412,11 +412,11 @@ print(len(jax.devices()) == _cores(), len(one.run.labels))
         assert fresh_python(code) == "True 2\n"
 
 
-# --- what all devices should have alike -------------------------------------------------------------------------------
+# --- values that all devices should share -----------------------------------------------------------------------------
 
 
 def copies(*values):
-    """An array that each device has a copy of, which the devices were given one by one."""
+    """Return an array that each device has a copy of, given to the devices one by one."""
     devices = jax.local_devices()[: len(values)]
     everywhere = jax.sharding.NamedSharding(Mesh(np.array(devices), ("data",)), PartitionSpec())
     parts = [jax.device_put(x, device) for x, device in zip(values, devices, strict=True)]
@@ -435,7 +435,7 @@ def test_copies_that_differ_are_named():
 
 
 def visits(reduced):
-    """Rewards for kinds of observations that were seen seldom; `reduced` counts those of all devices."""
+    """Return rewards for rarely seen kinds of observations; `reduced` counts those of all devices."""
 
     def reward(counts, steps):
         kinds = steps.next_obs[..., :3]

@@ -21,7 +21,7 @@ def keys(count):
 
 @pytest.fixture(scope="module")
 def alone():
-    """Three seeds, each trained by itself."""
+    """Train three seeds, each by itself."""
     run = jax.jit(train)
     return [run(key) for key in keys(3)]
 
@@ -41,7 +41,7 @@ def test_any_number_of_seeds(count, alone):
 
 @pytest.mark.slow
 def test_exact_rows_have_the_bits_of_their_run_alone(fresh_python):
-    """Compile as users do: with the flags of these tests XLA fuses the first operations of a row with what picks it."""
+    """The code is compiled as by users: with the tests' flags XLA fuses a row's first operations with its selection."""
     code = """
 import jax, purerl
 purerl.use_cores()
@@ -69,7 +69,7 @@ def test_only_the_given_devices():
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "exact"), [pytest.param(4, False, marks=pytest.mark.slow), (3, True)])
 def test_the_clock_is_shared(count, exact):
-    """With `seed_axes` a state is spread over devices, all but its clock, and gradients stay those of each seed."""
+    """With `seed_axes` a state is spread over devices, except its counter, and gradients stay those of each seed."""
     spread = lambda f, **axes: jax.jit(purerl.over_devices(f, exact=exact, **axes))
     state = spread(train.init, out_axes=train.seed_axes)(keys(count))
     step = spread(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))
@@ -99,7 +99,7 @@ def test_cores_become_devices(fresh_python):
     code = "import purerl, jax; purerl.use_cores(3); purerl.use_cores(2); print(len(jax.local_devices()))"
     assert fresh_python(code) == "3\n"
     chosen = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
-    assert fresh_python(code, **chosen) == "4\n"  # what was configured before is kept
+    assert fresh_python(code, **chosen) == "4\n"  # the earlier configuration is kept
 
 
 def test_too_late_to_use_the_cores(fresh_python):

@@ -22,7 +22,7 @@ from tests.helpers.tiny import CFG, digest, tiny
 
 @pytest.fixture(scope="module")
 def whole():
-    """The run that nothing interrupts."""
+    """Train the run that nothing interrupts."""
     return fitted(chunk_seconds=1e-9)
 
 
@@ -69,7 +69,7 @@ def test_a_longer_run_begins_with_the_shorter_one(tmp_path):
 
 @pytest.mark.slow
 def test_nothing_of_the_new_process_leaks_into_the_state(whole, tmp_path):
-    """A state that goes on under a `Train` of its own, update by update, from a checkpoint on disk."""
+    """A state from a checkpoint on disk goes on under another `Train`, update by update."""
     stopped(tmp_path, 7)
     train = tiny(CFG.replace(total_timesteps=64 * UPDATES))
     state, update = purerl.restore(tmp_path, train), jax.jit(train.update)
@@ -104,7 +104,7 @@ def test_every_saved_leaf_matters(tmp_path):
         if digest(later(structure.unflatten(other))) == expected:
             inert.append(jax.tree_util.keystr(path))
     print("inert leaves:", inert)
-    assert inert == [".actor.first"]  # where a memory would be reset, and this network has none
+    assert inert == [".actor.first"]  # `first` resets a hidden state, and this network has none
 
 
 def perturbed(x):
@@ -134,7 +134,7 @@ def test_lasting_checkpoints_need_no_others(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_of_which_nothing_was_kept_leaves_no_best_state(tmp_path):
-    """It was killed before its first checkpoint, and another run has its place."""
+    """The run was killed before its first checkpoint, and another run has its place."""
     options = {"directory": tmp_path, "eval_every": 1, "eval_episodes": 2}
     fitted(10, CFG.replace(lr=1e-6), seed=5, **options)
     shutil.rmtree(tmp_path / "checkpoints")
@@ -191,7 +191,7 @@ os._exit(0)
     assert purerl.load(tmp_path, env=Varied()).updates == 4
 
 
-# --- what is refused --------------------------------------------------------------------------------------------------
+# --- refused inputs ---------------------------------------------------------------------------------------------------
 
 
 def refused(error, says, **kwargs):

@@ -23,7 +23,7 @@ SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """CartPole, two seeds, evaluated, stopped in the middle and resumed."""
+    """Train CartPole with two seeds and evaluations, stopped in the middle and resumed."""
     directory = tmp_path_factory.mktemp("cartpole") / "ours"
     options = {"directory": directory, "num_seeds": 2, "eval_every": 8, "eval_episodes": 5, "render_every": 4}
     assert purerl.fit(SMALL, recorders=(StopAt(17),), chunk_seconds=1e-9, **options).progress.updates == 17
@@ -55,7 +55,7 @@ def test_a_seed_without_episodes_leaves_the_others_in_the_picture():
     nan = np.nan
     values = np.array([[nan, 1.0, nan, 3.0, nan], [nan] * 5, [nan, nan, 4.0, 5.0, 6.0]])
     steps, shown = plots.filled(plots.Curve("a", np.arange(5), values))
-    assert steps.tolist() == [2, 3, 4]  # from where both seeds have ended an episode
+    assert steps.tolist() == [2, 3, 4]  # the first step at which both seeds have ended an episode
     assert shown.tolist() == [[2.0, 3.0, 3.0], [4.0, 5.0, 6.0]]
     steps, shown = plots.filled(plots.Curve("a", np.arange(5), values[1:2]))
     assert (steps.size, shown.size) == (0, 0)

@@ -18,7 +18,7 @@ KEY = jax.random.key(0)
 
 @pytest.fixture(scope="module")
 def whole():
-    """Ten updates in one go."""
+    """Train ten updates in one go."""
     return jax.jit(tiny(CFG.replace(total_timesteps=640)))(KEY)
 
 
@@ -68,7 +68,7 @@ def test_seeds_side_by_side():
     metrics = purerl.summarize(result.metrics)
     assert {x.shape for x in metrics.values()} == {(3, 10)}
     assert result.progress.steps == 3 * 640
-    assert int(result.state.clock) == 10  # one clock for all seeds
+    assert int(result.state.clock) == 10  # one counter for all seeds
     exact = fitted(num_seeds=3, seed=5, exact=True)
     for together in (result, exact):
         for got, want in zip(jax.tree.leaves(together.state.params), jax.tree.leaves(alone.state.params), strict=True):

@@ -1,4 +1,4 @@
-"""Journals of metrics: what is read is what was written, in little more than its bytes."""
+"""Journals of metrics: the rows read equal the rows written, in little more than their bytes."""
 
 import warnings
 

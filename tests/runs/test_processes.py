@@ -24,13 +24,13 @@ SHORT, LONG = "1280", "128000"
 
 @dataclasses.dataclass
 class Job:
-    """A job of several processes; of one where there is one only."""
+    """A job of one process or several."""
 
     processes: list
     logs: list
 
     def ends(self, seconds=120, but=()):
-        """The exit statuses, and after how many seconds the last one ended."""
+        """Return the exit statuses, and after how many seconds the last process ended."""
         start, waited = time.monotonic(), [p for i, p in enumerate(self.processes) if i not in but]
         while any(p.poll() is None for p in waited) and time.monotonic() - start < seconds:
             time.sleep(0.05)
@@ -53,7 +53,7 @@ def free_port():
 
 @pytest.fixture
 def job(tmp_path):
-    """Starts jobs that train in the folder `run`; what is left of them is killed in the end."""
+    """Start jobs that train in the folder `run`; kill their remaining processes in the end."""
     jobs = []
 
     def start(count, steps, *flags, devices=1):
@@ -89,7 +89,7 @@ def params_of(path):
 
 @pytest.mark.slow  # half a minute beside other tests
 def test_two_processes_train_one_agent(job, tmp_path):
-    """The first one alone writes."""
+    """Only the first process writes."""
     two = job(2, SHORT, "--devices-per-run", "2", "--json-lines")
     assert two.ends()[0] == [0, 0], two.said(0) + two.said(1)
     assert "1,280 steps" in two.said(0)
@@ -104,7 +104,7 @@ def test_two_processes_train_one_agent(job, tmp_path):
     ("seeds", "devices"), [pytest.param(1, 1, marks=pytest.mark.slow), pytest.param(4, 4, marks=pytest.mark.long)]
 )
 def test_processes_are_as_the_devices_of_one(seeds, devices, job, tmp_path):
-    """One seed over two processes, or four of two devices each over two processes with four devices each."""
+    """One seed over two processes, or four of two devices each over two processes with four devices each, is trained."""
     flags = ("--devices-per-run", "2", "--num-seeds", str(seeds), "--eval-every", "5", "--eval-episodes", "4")
     two = job(2, SHORT, *flags, devices=devices)
     assert two.ends()[0] == [0, 0], two.said(0) + two.said(1)
@@ -227,7 +227,7 @@ def test_a_state_on_devices_of_two_processes_is_saved_and_restored(tmp_path):
 
 @pytest.mark.slow
 def test_what_is_wrong_with_a_job_is_said(job, tmp_path):
-    (tmp_path / "run").touch()  # where the first alone writes
+    (tmp_path / "run").touch()  # the first process alone writes there
     file = job(2, SHORT)
     assert file.ends(60)[0] == [2, 1]
     assert "cannot be written to" in file.said()
@@ -251,7 +251,7 @@ def test_what_is_wrong_with_a_job_is_said(job, tmp_path):
 
 @pytest.mark.long
 def test_twenty_kills_of_a_job_lose_nothing(job, tmp_path, record_fault):
-    """Kill one or both processes at any moment, most while a checkpoint is written."""
+    """One or both processes are killed at any moment, most while a checkpoint is written."""
 
     flags, steps = ("--devices-per-run", "2", "--save-every", "1", "--keep", "2", "--num-seeds", "1"), str(128 * 400)
     rng, during, kills = random.Random(0), 0, 0

@@ -22,9 +22,9 @@ def rows_of(path):
 
 
 def events_of(directory):
-    """`(tag, step, value)` of every scalar in the directory's event files, in order, as TensorBoard reads them.
+    """Return `(tag, step, value)` of every scalar in the directory's event files, in order, as TensorBoard reads them.
 
-    It leaves a record that was cut off, and at the start of a session forgets what came before of the same steps and later ones.
+    TensorBoard skips a cut-off record, and at the start of a session forgets earlier values of the same and later steps.
     """
     found = []
     for path in sorted(directory.glob("events*")):
@@ -47,7 +47,7 @@ def recorders(directory, every=0):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    """A run that is stopped after update 5, killed in what it wrote after its checkpoint, and resumed."""
+    """Stop a run after update 5, leave rows cut off by a kill after its checkpoint, and resume it."""
     directory = tmp_path_factory.mktemp("recorded")
     fitted(directory=directory / "run", chunk_seconds=1e-9, recorders=(*recorders(directory), StopAt(5)))
     with open(directory / "a.jsonl", "a") as file:
@@ -149,7 +149,7 @@ def test_a_missing_package_is_named():
 
 @pytest.fixture
 def wandb(monkeypatch):
-    """The ids of the runs of a stand-in for W&B that were begun, and the steps of all rows."""
+    """Replace W&B; return the ids of the runs that were begun, and the steps of all rows."""
     begun, logged = [], []
     run = SimpleNamespace(log=lambda row, step: logged.append(step), finish=lambda: None)
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **options: begun.append(options.get("id")) or run))
@@ -167,7 +167,7 @@ def test_what_resumes_goes_on_in_its_run_of_weights_and_biases(wandb, tmp_path):
     begun, logged = wandb
     recorder = lambda name: Wandb(2, tmp_path / name)
     fitted(recorders=(StopAt(4), recorder("a")), directory=tmp_path / "a", chunk_seconds=1e-9)
-    for _ in range(2):  # of which the second is finished when it begins
+    for _ in range(2):  # the second run is finished when it begins
         fitted(recorders=(recorder("a"),), directory=tmp_path / "a")
     assert logged == [128, 256, 384, 512, 640]
     assert len(begun) == 2
@@ -183,7 +183,7 @@ def test_what_is_refused_begins_no_run_of_weights_and_biases(wandb):
 
 
 def test_a_csv_goes_on_under_names_with_commas(tmp_path):
-    """Name columns as a batch of configs does: `value_loss/config 0, seed 3`."""
+    """Columns are named as for a batch of configs: `value_loss/config 0, seed 3`."""
     for updates in (1, 2):
         rows = Csv(tmp_path / "metrics.csv")
         rows.begin(SimpleNamespace(updates=updates - 1))
@@ -220,7 +220,7 @@ def test_a_csv_goes_on_without_a_column_that_is_no_longer_measured(tmp_path):
 
 
 def test_the_file_of_a_long_run_is_bounded(tmp_path):
-    """A day of a chunk a second, and ten: the rows grow by a constant for each factor of time, and count every step."""
+    """From one day of a chunk a second to ten, the rows grow by a constant for each factor of time, and count every step."""
     plan, counted = SimpleNamespace(batch_size=64), []
     rows = JsonLines(tmp_path / "a.jsonl")
     metric = Sum(np.ones((1,), np.int32))

@@ -1,4 +1,4 @@
-"""Intervals over seeds, and what is said of those of few seeds."""
+"""Intervals over seeds, and the reports of few seeds."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_intervals_of_few_seeds_cover_as_often_as_is_said(seeds, share):
 
 @pytest.mark.parametrize("sizes", [(8, 40), (40, 8), (20, 20)])
 def test_probability_of_improvement_varies_with_the_seeds_of_both_sides(sizes):
-    """Its standard deviation has a closed form (DeLong et al. 1988): the variance of the ranks of each side in the other."""
+    """The deviation has a closed form (DeLong et al. 1988): the variance of the ranks of each side in the other."""
     rng, widths, known = np.random.default_rng(0), [], []
     for _ in range(6):
         x, y = rng.normal(0.3, 1, sizes[0]), rng.normal(size=sizes[1])

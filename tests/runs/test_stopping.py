@@ -18,7 +18,7 @@ def fit(**options):
 
 
 def after(updates, seen=None):
-    """Return a rule that ends a run once it has so many updates, and notes what it saw."""
+    """Return a rule that ends a run after `updates` updates, and notes its inputs."""
 
     def rule(progress):
         if seen is not None:

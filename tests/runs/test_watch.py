@@ -1,4 +1,4 @@
-"""Runs warn of values that the value clip holds far from the returns."""
+"""Warnings of runs whose value clip holds values far from the returns."""
 
 import warnings
 
@@ -12,7 +12,7 @@ from purerl.runs.watch import MetricWatch
 
 
 class Constant:
-    """Pay the same reward in every step, whatever the action."""
+    """A task that pays the same reward in every step, whatever the action."""
 
     action_space, max_steps = purerl.Discrete(2), 1000
 

@@ -49,7 +49,7 @@ def test_statistics_are_those_of_the_paper():
 
 @pytest.fixture(scope="module")
 def two_tasks(tmp_path_factory):
-    """Two entries on two tasks, with evaluations."""
+    """Train two methods on two tasks, with evaluations."""
     home = tmp_path_factory.mktemp("compared")
     small = {"total_timesteps": 256, "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "hidden": (8,)}
     options = {"num_seeds": 2, "eval_every": 2, "eval_episodes": 4, "eval_deterministic": True}

@@ -26,13 +26,13 @@ else:
 
 
 def run_killed(kind, directory, kills, seed=0):
-    """Return the output of a sweep or study that is killed so many times, and the kills before it ended."""
+    """Return the output of a sweep or study that is killed up to `kills` times, and the kills before it ended."""
     command, rng, killed = [sys.executable, "-c", KILLED, kind, str(directory)], random.Random(seed), 0
     while killed < kills:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         before = sum(1 for _ in directory.rglob("*")) if directory.exists() else 0
         while process.poll() is None and (sum(1 for _ in directory.rglob("*")) if directory.exists() else 0) <= before:
-            time.sleep(0.05)  # until it writes, and then for a while
+            time.sleep(0.05)  # until the process writes, and then for a while
         time.sleep(rng.uniform(0, 3))
         if process.poll() is not None:
             break
@@ -46,7 +46,7 @@ def run_killed(kind, directory, kills, seed=0):
 
 @pytest.mark.long
 def test_a_kill_loses_nothing(tmp_path):
-    """Kill a study, whose batches are sweeps."""
+    """The killed study has sweeps as batches."""
     assert run_killed("study", tmp_path / "killed", 1)[0] == run_killed("study", tmp_path / "whole", 0)[0]
 
 

@@ -1,4 +1,4 @@
-"""Sweeps: which configs, their programs and their results."""
+"""Sweeps: their configs, their compilations and their results."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from tests.helpers.tiny import CFG, digest
 
 
 class StopAt:
-    """A recorder that ends a run after so many updates."""
+    """A recorder that ends a run after `updates` updates."""
 
     def __init__(self, updates):
         self._updates = updates
@@ -44,7 +44,7 @@ def test_a_grid_has_all_combinations_and_a_program_for_each_static_choice():
     assert (first.places, second.places) == ((0, 2, 4, 6), (1, 3, 5, 7))
     assert (first.cfg.num_steps, second.cfg.num_steps) == (16, 8)
     np.testing.assert_array_equal(first.cfg.lr, np.float32([1e-3, 1e-3, 1e-2, 1e-2]))
-    assert np.ndim(first.cfg.gamma) == 0  # what is not swept stays a part of the program
+    assert np.ndim(first.cfg.gamma) == 0  # a field that is not swept stays a part of the program
     assert [program.places for program in made.programs(at_once=3)] == [(0, 2, 4), (6,), (1, 3, 5), (7,)]
     for i, cfg in enumerate(made.configs):
         assert (cfg.lr, cfg.ent_coef, cfg.num_steps) == tuple(made.points[i].values())
@@ -172,7 +172,7 @@ def test_values_that_six_digits_do_not_tell_apart():
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Eight configs of two seeds, exact, in a directory."""
+    """Train eight configs of two seeds, exact, in a directory."""
     home = tmp_path_factory.mktemp("sweeps") / "s"
     return home, purerl.sweep(SHORT, GRID).fit(3, home, num_seeds=2, exact=True, env=Varied())
 
@@ -190,7 +190,7 @@ def test_results_are_ranked_by_their_returns(trained):
 @pytest.mark.slow
 @pytest.mark.as_users
 def test_every_row_has_the_bits_of_its_run_alone(trained):
-    """Compile as users do: without optimisation XLA sums in another order where a program has more in it."""
+    """The sweep is compiled as by users: without optimisation XLA sums in another order in a larger program."""
     _, result = trained
     cfg, row = result.sweep.configs[5], result.results[1].run.select(config=2, seed=4)
     assert result.programs[1].places[2] == 5
@@ -233,7 +233,7 @@ def test_configs_that_memory_cannot_hold_are_trained_in_batches(tmp_path, monkey
     result = made.fit(0, tmp_path, num_seeds=2, env=Varied())
     assert [program.places for program in result.programs] == [(0, 1), (2, 3)]
     monkeypatch.undo()
-    again = made.fit(0, tmp_path, num_seeds=2, env=Varied())  # it goes on with the batches that it began with
+    again = made.fit(0, tmp_path, num_seeds=2, env=Varied())  # the sweep goes on with its first batches
     assert [program.places for program in again.programs] == [(0, 1), (2, 3)]
     np.testing.assert_array_equal(again.returns, result.returns)
 
@@ -246,7 +246,7 @@ def test_a_run_that_diverges_has_no_score_and_the_others_go_on(tmp_path, capsys)
     assert result.diverged == 2
     assert [row.label for row in result.summary()] == ["lr = 0.001", "lr = 1e+38"]
     assert result.best.lr == 1e-3
-    again = made.fit(0, tmp_path, num_seeds=2, env=Varied())  # which is finished
+    again = made.fit(0, tmp_path, num_seeds=2, env=Varied())  # the sweep is finished
     assert again.results[0].progress.updates == again.results[0].progress.began[0] == 4
     np.testing.assert_array_equal(again.returns, result.returns)
     with pytest.raises(purerl.NotFiniteError, match="config 0, seed 0"):
@@ -261,7 +261,7 @@ def test_a_run_that_diverges_has_no_score_and_the_others_go_on(tmp_path, capsys)
 
 
 class Lured(Varied):
-    """Pays for the first action, which is the one that a policy of NaN takes."""
+    """A task that pays for the first action, which a policy of NaN takes."""
 
     def step_env(self, key, state, action, params):
         obs, state, _, done, info = super().step_env(key, state, action, params)
@@ -322,7 +322,7 @@ def test_a_sweep_that_was_begun_may_have_to_resume(tmp_path):
 
 @pytest.mark.slow
 def test_two_sweeps_do_not_plan_in_one_directory(tmp_path):
-    """Another one, while the first trains and has no checkpoint yet."""
+    """The second sweep begins while the first trains and has no checkpoint yet."""
 
     def meanwhile(progress):
         try:
@@ -337,7 +337,7 @@ def test_two_sweeps_do_not_plan_in_one_directory(tmp_path):
 
 
 def test_what_is_not_swept_is_no_argument_of_the_program():
-    """Keep what is off free of cost in a sweep, too."""
+    """A disabled option stays free of cost in a sweep, too."""
     same = jax.vmap(lambda lr: SHORT.replace(lr=lr))(np.float32([1e-3, 1e-2]))  # with all leaves as arrays
     assert Trainer(same, 0, 1, False, {"env": Varied()}, 1).cfgs.keys() == {"lr"}
     made = SHORT.replace(lr=np.float32([1e-3, 1e-2]), gamma=np.float32([0.99, 0.99]))

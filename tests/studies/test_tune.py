@@ -1,4 +1,4 @@
-"""Tuning: which trials are tried, which stop, and what wins."""
+"""Tuning: which trials are tried, which stop, and which wins."""
 
 import json
 import math
@@ -40,7 +40,7 @@ def test_tuning_tries_every_trial_once_and_stops_the_worse_half(study):
     later = [number for step in steps if step.rung == 1 for number in step.trials]
     assert sorted(later) == sorted(number for step in steps if step.rung == 0 for number in step.kept)
     first = [step.static["num_steps"] for step in steps if step.rung == 0][:2]
-    assert set(first) == {16, 8}  # each choice of what is static is tried
+    assert set(first) == {16, 8}  # each choice of a static field is tried
     seen = []
     for step in steps:
         if step.rung == 0:
@@ -87,7 +87,7 @@ QUICK = {"num_seeds": 1, "rungs": 1, "finalists": 2, "final_seeds": 1, "env": Va
 
 @pytest.mark.slow
 def test_lists_are_tried_once_each():
-    """And finalists are different points."""
+    """Each value of a list is tried once, and finalists are different points."""
     found = purerl.tune(TUNED, {"lr": [1e-3, 1e-2], "gamma": [0.9]}, trials=8, **QUICK)
     assert sorted(trial.point["lr"] for trial in found.trials) == [1e-3, 1e-2]
     assert {row.label for row in found.finalists} == {"lr = 0.001, gamma = 0.9", "lr = 0.01, gamma = 0.9"}
@@ -125,7 +125,7 @@ def scored_by(scores, diverged=()):
 
 
 def test_a_trial_that_ended_no_episode_goes_on_and_one_that_diverged_stops(monkeypatch, tmp_path):
-    """Also where one seed alone did; and a study that is read again has the same trials."""
+    """One such seed alone has the same effect; a study that is read again has the same trials."""
     nan = math.nan
     scores = {0.1: (nan, 9.0), 0.2: (nan, nan), 0.3: (1.0, 2.0), 0.4: (2.0, 3.0), 0.5: (9.0, nan), 0.6: (0.0, 0.0)}
     monkeypatch.setattr(studies.Study, "_train", scored_by(scores, diverged=(0.5,)))
@@ -137,7 +137,7 @@ def test_a_trial_that_ended_no_episode_goes_on_and_one_that_diverged_stops(monke
         status = {trial.point["lr"]: trial.status for trial in study.trials()}
         kept = dict.fromkeys((0.1, 0.2, 0.3, 0.4), "completed")
         assert status == {**kept, 0.5: "diverged", 0.6: "stopped"}
-        assert [trial.point["lr"] for trial in study.best(4)] == [0.4, 0.3, 0.1]  # those with the score of every seed first
+        assert [trial.point["lr"] for trial in study.best(4)] == [0.4, 0.3, 0.1]  # trials with a score for every seed first
         assert study.unjudged == 4
         study.close()
 
@@ -162,7 +162,7 @@ def test_tuning_without_a_winner_is_an_error(score, monkeypatch):
 
 
 def test_rungs_are_as_long_as_an_episode():
-    """64 environments x 3,800 steps: the first of 3 rungs has 950 steps of each, and the first of 2 has 1,900."""
+    """With 64 environments x 3,800 steps, the first of 3 rungs has 950 steps of each, and the first of 2 has 1,900."""
     cfg = CFG.replace(env="Pendulum-v1", num_envs=64, num_steps=19, num_minibatches=4, total_timesteps=64 * 3800)
     cfg = cfg.replace(env_params={"max_steps_in_episode": 1000})
     with pytest.raises(purerl.ConfigError, match=r"rungs = 3: an episode may take 1,000 steps, .* has only 950 .*; use rungs=2"):
@@ -187,7 +187,7 @@ def test_of_equally_good_trials_noisy_ones_go_on_no_more_often():
 
 
 def test_new_trials_are_drawn_where_those_before_were_good(monkeypatch):
-    """Count trials that wait for their next rung, as good ones: without them there would be random draws alone."""
+    """Trials that wait for their next rung count as good: else there would be random draws alone."""
     values = {"lr": Range(1e-4, 1e-2, log=True), "gamma": Range(0.9, 1.0), "gae_lambda": Range(0.8, 1.0)}
     far = lambda point: (
         abs(math.log10(point["lr"] / 2.5e-3)) / 2 + abs(point["gamma"] - 0.98) / 0.1 + abs(point["gae_lambda"] - 0.9) / 0.2
@@ -227,7 +227,7 @@ def test_a_study_of_other_objects_is_another_one(tmp_path):
 
 @pytest.mark.slow
 def test_a_study_with_a_damaged_line_goes_on(tmp_path):
-    """The states that its trials had are gone by then: they are trained again."""
+    """The states of the trials are gone by then: the trials are trained again."""
     options = {**QUICK, "rungs": 2, "at_once": 2, "directory": tmp_path}
     whole = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=4, **options)
     journal = tmp_path / "trials.jsonl"
@@ -261,7 +261,7 @@ def test_more_trials_and_seeds_may_be_asked_for_after_the_end(tmp_path):
     assert (better.trials, better.point, better.summary.seeds) == (more.trials, more.point, 3)
     (entry,) = purerl.compare([tmp_path]).entries.values()
     np.testing.assert_allclose(purerl.iqm(next(iter(entry.values())).scores), better.summary.iqm, rtol=1e-6)
-    (tmp_path / "winner").unlink()  # as if it was stopped before
+    (tmp_path / "winner").unlink()  # as if the study was stopped before
     with pytest.raises(purerl.CheckpointError, match="whose study has no winner yet"):
         purerl.compare([tmp_path])
 
@@ -340,7 +340,7 @@ def test_a_study_that_diverges_says_so_and_keeps_its_directory(tmp_path):
 
 @pytest.fixture(scope="module")
 def alone():
-    """The metrics of four rates, each with two seeds, trained without rungs: `[rates, seeds, updates]`."""
+    """Return the metrics of four rates, each with two seeds, trained without rungs: `[rates, seeds, updates]`."""
     metric = purerl.sweep(TUNED, {"lr": RATES}).fit(num_seeds=2, env=Varied()).results[0].metrics["episode_return"]
     return metric.total.reshape(4, 2, -1), metric.count.reshape(4, 2, -1)
 
@@ -348,7 +348,7 @@ def alone():
 @pytest.mark.slow
 @pytest.mark.parametrize("from_disk", [False, True])
 def test_a_trial_has_the_scores_of_its_run_alone_in_every_rung(from_disk, alone, tmp_path):
-    """Two of four trials are trained side by side, and each goes on from a state of its own."""
+    """Two of four trials are trained side by side, and each goes on from its own state."""
     options = {"num_seeds": 2, "rungs": 2, "at_once": 2, "seed": 0, "objects": {}}
     make = lambda: study_of({"lr": RATES}, 4, options, home=tmp_path, pruner=NeverStops(), objects={"env": Varied()})
     study, steps = make(), []
