@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import os
+import signal
 import sys
 
 import jax
@@ -84,6 +85,9 @@ def _run(args: list[str]) -> int:
         asked = options_class(**{f.name: values[f.name] for f in dataclasses.fields(options_class)})
         cfg = config_of(algorithms[name], values)
         return run_tuning(cfg, asked) if isinstance(asked, Tuning) else run_training(cfg, asked)
+    except BrokenPipeError:  # the reader, such as `head`, has ended: Python would complain of it once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from purerl.config.documentation import GROUPS, FieldDoc, documented, parse_docs, shown
+from purerl.config.documentation import GROUPS, FieldDoc, default_of, documented, parse_docs, shown
 from purerl.config.other_names import unknown_names
 from purerl.config.rules import ANY, AUTO, Need, Rule
 from purerl.core.errors import ConfigError, Problem, raise_if_any
@@ -149,6 +149,14 @@ class Config:
         values = (f"{f.name}={shown(f, getattr(self, f.name))!r}" for f in dataclasses.fields(self))
         return f"{type(self).__name__}({', '.join(values)})"
 
+    def __str__(self) -> str:
+        """Show the environment, and each value that differs from its default on a line."""
+        lines = [f"{type(self).__name__} {getattr(self, 'env', '')}".rstrip()]
+        for field in dataclasses.fields(self):
+            value, default = (_brief(field, x) for x in (getattr(self, field.name), default_of(field)))
+            lines += [f"  {field.name} = {value} (default {default})"] if value != default and field.name != "env" else []
+        return "\n".join(lines)
+
     def __hash__(self) -> int:
         values = (getattr(self, f.name) for f in dataclasses.fields(self))
         return hash((type(self), *(frozenset(x.items()) if isinstance(x, dict) else x for x in values)))
@@ -224,6 +232,19 @@ class Config:
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+def _brief(field: dataclasses.Field, value: Any) -> str:
+    """Return a value as short text: a batch of numbers by its size and range."""
+    if isinstance(value, Config):
+        return ", ".join(line.strip() for line in str(value).splitlines())
+    if isinstance(value, Tracer):
+        return "traced"
+    if not isinstance(value, float | np.ndarray | jax.Array):
+        return repr(value)
+    low, high = (shown(field, limit(value).item()) for limit in (np.min, np.max))
+    text = [x if isinstance(x, str) else f"{x:g}" for x in (low, high)]
+    return text[0] if text[0] == text[1] else f"{np.size(value)} values from {text[0]} to {text[1]}"
 
 
 def _to_json(value: Any) -> Any:

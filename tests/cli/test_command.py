@@ -281,3 +281,11 @@ def test_unfinished_episodes_are_no_return():
 
     assert np.isnan(overall(Mean(np.zeros(3), np.zeros(3, int))))
     assert overall(Mean(np.array([4.0, 6.0]), np.array([1, 3]))) == 2.5
+
+
+def test_help_ends_without_a_traceback_where_its_reader_ends():
+    command = [sys.executable, "-c", "from purerl.cli import main; raise SystemExit(main(['ppo', '--help']))"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.wait() == 141
+        assert process.stderr.read() == b""

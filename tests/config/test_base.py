@@ -173,3 +173,12 @@ def test_the_fields_that_a_batch_varies_are_those_that_differ():
 def test_two_runs_with_other_integers_are_not_the_same():
     assert not _same(16_777_217, 16_777_216)  # the same number in single precision
     assert _same({"lr": 1e-3}, {"lr": float(np.float32(1e-3))})
+
+
+def test_str_shows_the_environment_and_what_differs_from_the_defaults():
+    cfg = PPOConfig(env="Acrobot-v1", lr=1e-3, rnd=purerl.RNDConfig(int_coef=0.5))
+    changed = ["  lr = 0.001 (default 0.00025)", "  rnd = RNDConfig, int_coef = 0.5 (default 1) (default None)"]
+    assert str(cfg).splitlines() == ["PPOConfig Acrobot-v1", *changed]
+    assert str(PPOConfig()) == "PPOConfig CartPole-v1"
+    sweep = jax.vmap(lambda lr: PPOConfig(lr=lr))(jnp.array([1e-3, 1e-4]))
+    assert str(sweep).splitlines()[1:] == ["  lr = 2 values from 0.0001 to 0.001 (default 0.00025)"]
