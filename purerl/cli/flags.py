@@ -9,9 +9,10 @@ import pathlib
 import re
 import tomllib
 from collections.abc import Collection
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import tyro
+from tyro.constructors import PrimitiveConstructorSpec
 
 from purerl.cli.run_options import Training
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
@@ -40,12 +41,25 @@ TUNING_EXAMPLES = """
 # Types of flags that differ from those of their fields: pairs, for example, are a sequence of words.
 FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float]}
 FLAG_TYPES["sweep"] = FLAG_TYPES["param"] = tyro.conf.UseAppendAction[tuple[str, ...]]  # repeated for each field
+
+
+def _steps(words: list[str]) -> int | float:
+    """Return a count of steps: "500000", "5e5", "500k" or "0.5M"."""
+    text = words[0]
+    if text.isdecimal():
+        return int(text)  # exact, where a float would round
+    return float(re.sub("M$", "e6", re.sub("k$", "e3", text)))
+
+
+STEPS = Annotated[
+    int | float, PrimitiveConstructorSpec(1, "STEPS", _steps, lambda x: isinstance(x, int | float), lambda x: [str(x)])
+]
 # Help texts of flags that are written differently in a shell than in Python.
 FLAG_HELP = {
     "env": "Id of a gymnax environment, of another suite's (brax/ant), or package.module:Class of your own environment.",
     "env_kwargs": "Arguments of the environment's constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite.",
     "env_params": "Overrides of the environment's parameters, names and values: --env-params max_steps_in_episode 200.",
-    "total_timesteps": "Environment steps over all environments, rounded up to whole updates: 500000, or 5e5.",
+    "total_timesteps": "Environment steps over all environments, rounded up to whole updates: 500000, 5e5, 500k or 0.5M.",
     "torso": "mlp, cnn (MinAtar-sized images), nature_cnn (84 x 84 images; with --hidden 512), or auto: cnn or nature_cnn "
     "for images (height, width, channels), by their size, and mlp for other observations.",
     "hidden": "Widths of the hidden layers, in order; for images, of the layers after the convolutions.",
@@ -218,7 +232,7 @@ def _flag_type(field: dataclasses.Field) -> Any:
     if rule is SWITCH:
         return bool | Literal["auto"]
     if field.metadata.get("whole_float"):
-        return int | float  # text may be a whole number written as 1e6
+        return STEPS
     kind = Literal[rule.choices] if rule.choices else FLAG_TYPES.get(field.name, field.type)
     return kind | Literal["auto"] if rule.auto else kind
 

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+import tyro
 from rich.console import Console
 
 import purerl
@@ -289,3 +290,18 @@ def test_help_ends_without_a_traceback_where_its_reader_ends():
         process.stdout.close()
         assert process.wait() == 141
         assert process.stderr.read() == b""
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"), [("57k", 57_000), ("0.57M", 570_000), ("5e5", 500_000), ("4611686018427387903", 2**62 - 1)]
+)
+def test_counts_of_steps_may_end_in_k_or_m(text, steps):
+    flags = tyro.cli(flags_of("ppo", {}, purerl.PPOConfig), args=["--total-timesteps", text], config=(tyro.conf.OmitArgPrefixes,))
+    assert config_of(purerl.PPOConfig, values_of(flags)).total_timesteps == steps
+
+
+def test_a_count_of_steps_that_is_no_number_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["ppo", "--total-timesteps", "5x"])
+    assert ended.value.code == 2
+    assert "--total-timesteps" in capsys.readouterr().err
