@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl import ConfigError, PPOConfig
+from purerl import PPOConfig
 from purerl.acting.normalize import Statistics
 from purerl.config.fields import is_float_leaf
 from purerl.core.keys import clock_at
@@ -51,11 +51,6 @@ def test_metrics_have_one_row_an_update(run):
     assert (metrics["grad_norm"] >= metrics["grad_norm/policy"]).all()
     assert metrics["reward_max"].max() == 1.5
     assert (metrics["approx_kl"] >= 0).all()
-
-
-def test_a_box_policy_reports_its_deviation():
-    metrics = purerl.summarize(jax.jit(tiny(CFG.replace(log_std_init=-1.0), box=True))(KEY).metrics)
-    np.testing.assert_allclose(metrics["policy_std"][0], math.exp(-1), rtol=1e-3)
 
 
 def test_every_form_of_running_gives_the_same(run):
@@ -177,29 +172,6 @@ def test_environment_parameters_can_be_swept():
 # --- size -------------------------------------------------------------------------------------------------------------
 
 
-def test_steps_are_rounded_up_and_the_plan_says_so():
-    plan = purerl.make_train(PPOConfig()).plan
-    assert (plan.num_updates, plan.env_steps, plan.extra_steps) == (977, 500_224, 224)
-    assert (plan.batch_size, plan.minibatch_size, plan.gradient_steps) == (512, 128, 977 * 16)
-    assert plan.parameters == 2 * (4 * 64 + 64 + 64 * 64 + 64) + 64 * 2 + 2 + 64 + 1
-    assert "extra_steps" in str(plan)
-    assert "500,224" in str(plan)
-
-
-@pytest.mark.slow
-def test_the_plan_knows_what_an_update_needs():
-    few, many = (purerl.make_train(PPOConfig(num_envs=num_envs)).plan for num_envs in (4, 64))
-    for plan in (few, many):
-        assert plan.state_bytes + plan.rollout_bytes < plan.update_bytes
-    assert 8 < many.update_bytes / few.update_bytes < 16
-
-
-def test_the_plan_counts_the_observations_that_steps_led_to():
-    ppo, appo, rnd = (cfg() for cfg in (PPOConfig, purerl.APPOConfig, lambda: PPOConfig(rnd=purerl.RNDConfig())))
-    plain, *both = (purerl.make_train(cfg).plan.rollout_bytes for cfg in (ppo, appo, rnd))
-    assert min(both) == plain + 4 * 4 * ppo.batch_size  # CartPole's four numbers
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [2**31 - 100, 2**32 - 100])
 def test_counters_stay_exact_past_a_word(start):
@@ -213,41 +185,6 @@ def test_counters_stay_exact_past_a_word(start):
 
 
 # --- policy and evaluation --------------------------------------------------------------------------------------------
-
-
-def test_policy_acts_and_values(run):
-    train, state = tiny(), run(KEY).state
-    policy = train.policy(state)
-    obs, first = jnp.eye(4)[:3], jnp.zeros(3, bool)
-    carry = policy.initial_carry(3)
-    action, carry = jax.jit(policy)(carry, obs, first, KEY)
-    assert action.shape == (3,)
-    assert action.dtype == jnp.int32
-    greedy, _ = policy(carry, obs, first, KEY, deterministic=True)
-    again, _ = policy(carry, obs, first, jax.random.key(9), deterministic=True)
-    np.testing.assert_array_equal(greedy, again)
-    assert policy.value(carry, obs).shape == (3,)
-    np.testing.assert_array_equal(policy.value(carry, obs, first), policy.value(carry, obs))
-
-
-def test_policy_of_a_box_stays_inside():
-    train = tiny(CFG.replace(log_std_init=3.0), box=True)
-    action, _ = train.policy(train.init(KEY))((), jnp.eye(4)[:3], jnp.zeros(3, bool), KEY)
-    assert action.shape == (3, 1)
-    assert (jnp.abs(action) <= 1).all()
-    assert (jnp.abs(action) == 1).any()
-
-
-def test_evaluation_counts_whole_first_episodes():
-    train = purerl.make_train(PPOConfig(), env=probes.Episodes37())
-    state = train.init(KEY)
-    episodes = jax.jit(lambda s, k: train.evaluate(s, k, num_episodes=5, max_steps=100))(state, KEY)
-    np.testing.assert_array_equal(episodes.returns, np.full(5, 37))
-    np.testing.assert_array_equal(episodes.lengths, np.full(5, 37))
-    assert episodes.finished.all()
-    short = train.evaluate(state, KEY, num_episodes=5, max_steps=30)
-    np.testing.assert_array_equal(short.returns, np.full(5, 30))
-    assert not short.finished.any()
 
 
 def test_evaluation_changes_nothing_and_has_its_own_key(run):
@@ -292,66 +229,7 @@ def test_runs_and_fit_pass_deterministic_on():
         assert [found == 1, reported[0] == 1] == [deterministic, deterministic]
 
 
-def test_evaluation_in_other_settings():
-    train = purerl.make_train(PPOConfig(), env=probes.TimeLimit())
-    state = train.init(KEY)
-    lengths = train.evaluate(state, KEY, 3, env_params={"max_steps_in_episode": 5}).lengths
-    np.testing.assert_array_equal(lengths, [5, 5, 5])
-    np.testing.assert_array_equal(train.evaluate(state, KEY, 3).lengths, [8, 8, 8])
-
-
-@pytest.mark.slow
-def test_evaluation_of_many_seeds():
-    train = tiny()
-    result = jax.jit(jax.vmap(train))(jax.random.split(KEY, 3))
-    score = jax.vmap(lambda s, k: train.evaluate(s, k, 16, max_steps=2).returns)(result.state, jax.random.split(KEY, 3))
-    assert score.shape == (3, 16)
-
-
-def test_evaluation_without_a_known_limit_is_refused():
-    class Limitless(probes.Constant):
-        default_params = None
-
-        def is_truncated(self, state, params):
-            return jnp.array(False)
-
-    train = purerl.make_train(CFG, env=Limitless())
-    with pytest.raises(ConfigError, match="max_steps"):
-        train.evaluate(train.init(KEY), KEY)
-    assert train.evaluate(train.init(KEY), KEY, 4, max_steps=3).finished.all()
-
-
 # --- a network that does not fit --------------------------------------------------------------------------------------
-
-
-def outputs_of(logits=2, value_shape=lambda first: first.shape, carry=lambda c: c, params=None):
-    from purerl import Network, Outputs
-    from purerl.networks.distributions import Categorical
-
-    def apply(params, c, obs, first):
-        return Outputs(Categorical(jnp.zeros((*first.shape, logits))), jnp.zeros(value_shape(first))), carry(c)
-
-    return Network(lambda key, obs: {"policy": jnp.zeros(1)} if params is None else params, apply)
-
-
-@pytest.mark.parametrize(
-    ("network", "says"),
-    [
-        (outputs_of(logits=3), "2 actions"),
-        (outputs_of(value_shape=lambda f: (*f.shape, 1)), "without an axis for the output"),
-        (outputs_of(carry=lambda c: jnp.zeros(3)), "carry"),
-        (outputs_of(params=jnp.zeros(3)), "dict"),
-        (object(), r"must be a purerl\.Network"),
-    ],
-)
-def test_a_network_that_does_not_fit_is_refused(network, says):
-    with pytest.raises(ConfigError, match=says):
-        tiny(network=network)
-
-
-def test_a_torso_that_does_not_fit_is_refused():
-    with pytest.raises(ConfigError, match=r"torso = 'cnn': needs observations \[height, width, channels\]"):
-        tiny(CFG.replace(torso="cnn"))
 
 
 @pytest.mark.slow

@@ -190,11 +190,6 @@ def test_rewards_are_clipped_and_reported_raw():
     assert purerl.summarize(on.metrics)["value_loss"].max() < 1 < purerl.summarize(off.metrics)["value_loss"].max()
 
 
-def test_an_index_cannot_be_standardised():
-    with pytest.raises(purerl.ConfigError, match=r"normalize_obs = True: .* categorical"):
-        purerl.make_train(purerl.PPOConfig(env="FrozenLake-misc", normalize_obs=True))
-
-
 @pytest.mark.slow
 def test_every_form_of_running(tmp_path):
     many = jax.vmap(tiny(ON).init)(jax.random.split(jax.random.key(0), 2))

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.acting.rollout import step_counts
-from purerl.core.keys import clock_at
 from tests.helpers.configs import EVERYTHING, NORMALISED, RICH
 from tests.helpers.interrupted import fitted, stopped
 from tests.helpers.probes import Rich, Varied, acting
@@ -90,51 +88,6 @@ def test_statistics_of_a_tree_leave_out_indices_and_masks():
 # --- data hooks -------------------------------------------------------------------------------------------------------
 
 
-def test_a_reward_shaper_sees_the_reward_and_the_step():
-    """The shaped rewards are learnt from; the environment's rewards are reported."""
-    train = purerl.make_train(CFG.replace(reward_clip=1.0), env=Varied(), reward_shaper=lambda reward, step: 0 * reward + step)
-    plain = tiny(CFG)
-    shaped, same = (purerl.summarize(jax.jit(t)(KEY).metrics) for t in (train, plain))
-    assert shaped["reward_max"][0] == same["reward_max"][0]
-    assert shaped["value_loss"][0] > 10 * same["value_loss"][0]
-    counts = step_counts(clock_at(3), 16, 4)
-    np.testing.assert_array_equal(counts[:, 0], 3 * 64 + 4 * np.arange(16))
-
-
-@pytest.mark.slow
-def test_random_actions_come_first_with_their_own_probability():
-    cfg = CFG.replace(warmup_steps=65, log_std_init=-3.0)  # two of four updates
-    box = purerl.summarize(jax.jit(tiny(cfg, box=True))(KEY).metrics)["log_prob"]
-    np.testing.assert_allclose(box[:2], -np.log(2), rtol=1e-5)
-    assert (box[2:] > 0).all()
-    discrete = purerl.summarize(jax.jit(tiny(cfg.replace(lr=0.0)))(KEY).metrics)
-    np.testing.assert_allclose(discrete["log_prob"][:2], -np.log(2), rtol=1e-5)
-
-
-@pytest.mark.slow
-def test_learning_may_start_late():
-    train = tiny(CFG.replace(learning_starts=100))  # two of four updates
-    state, update = train.init(KEY), jax.jit(train.update)
-    digests, counts = [digest(state.params)], []
-    for _ in range(3):
-        state, metrics = update(state)
-        digests.append(digest(state.params))
-        counts.append(int(metrics["policy_loss"].count))
-    assert digests[0] == digests[1] == digests[2] != digests[3]
-    assert counts == [0, 0, 4]
-
-
-def test_chosen_info_is_in_metrics_and_episodes():
-    train = purerl.make_train(CFG.replace(info=("time",)), env=Rich())
-    result = jax.jit(train)(KEY)
-    metrics = result.metrics["info/time"]
-    assert (metrics.count == 64).all()
-    assert (metrics.total > 64).all()
-    episodes = train.evaluate(result.state, KEY, 16, max_steps=6)
-    n = episodes.lengths
-    np.testing.assert_array_equal(episodes.info["time"], n * (n + 1) // 2)  # 1 + 2 + ... + n
-
-
 @pytest.mark.parametrize("mode", ["current_obs", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("zero", "ignore"))])
 def test_other_ways_to_treat_a_time_limit_train(mode):
     result = jax.jit(tiny(CFG.replace(truncation=mode)))(KEY)
@@ -156,36 +109,6 @@ def test_other_ways_to_treat_a_time_limit_train(mode):
 def test_what_contradicts_itself_is_refused(changes, says):
     with pytest.raises(purerl.ConfigError, match=says):
         tiny(CFG.replace(**changes))
-
-
-def test_a_policy_that_sees_nothing_and_entries_that_are_there_already_are_refused():
-    class Named(Varied):
-        def observe_state(self, state):
-            return {"previous_reward": super().observe_state(state)}
-
-    with pytest.raises(purerl.ConfigError, match="leaves the policy no observation"):
-        purerl.make_train(CFG.replace(critic_obs="previous_reward"), env=Named())
-    with pytest.raises(purerl.ConfigError, match="such an entry already"):
-        purerl.make_train(CFG.replace(memory="gru", memory_inputs=("reward",)), env=Named())
-    seen = purerl.make_train(CFG, env=Named()).init(KEY).params["policy"]["torso"]["Dense_0"]["kernel"]
-    assert seen.shape[0] == 4
-
-
-@pytest.mark.slow
-def test_waiting_to_learn_leaves_the_penalty_and_the_schedule_alone():
-    late = CFG.replace(learning_starts=128, kl_penalty="adaptive", lr_schedule="polynomial")
-    metrics = purerl.summarize(jax.jit(tiny(late))(KEY).metrics)
-    assert metrics["kl_coef"][:3].tolist() == [1, 1, 1]
-    np.testing.assert_allclose(metrics["lr"][:3], late.lr)
-    assert tiny(late).plan.gradient_steps == 2 * 4
-    constant = purerl.summarize(jax.jit(tiny(lr_schedule=lambda step: 1e-3))(KEY).metrics)
-    np.testing.assert_allclose(constant["lr"], 1e-3)
-
-
-def test_a_rate_goes_on_adapting_where_learning_has_stopped():
-    cfg = CFG.replace(lr_schedule="kl_adaptive", desired_kl=1e-5, target_kl=1e-5, lr=1e-2)
-    lr = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)["lr"]
-    assert lr[-1] < lr[0] < 1e-2
 
 
 @pytest.mark.slow

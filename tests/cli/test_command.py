@@ -1,6 +1,5 @@
 import dataclasses
 import gc
-import io
 import os
 import pathlib
 import signal
@@ -8,19 +7,11 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
-import tyro
-from rich.console import Console
 
 import purerl
 from purerl.cli import main
-from purerl.cli.flags import config_of, flags_of, values_of
 from purerl.config.documentation import GROUPS
-from purerl.runs.fit import fit
-from purerl.runs.logging.console import LiveLine, closing_table
-from tests.helpers.probes import Varied
-from tests.helpers.tiny import CFG
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -149,16 +140,6 @@ def test_an_unknown_flag_is_refused_with_the_nearest(capsys, flag, meant):
     assert f"{flag} = '3': no such flag; did you mean {meant}" in capsys.readouterr().err
 
 
-def test_a_preset_gives_the_defaults_and_flags_change_them():
-    base = purerl.preset("Breakout-MinAtar")
-    config = lambda cfg, **flags: config_of(purerl.PPOConfig, values_of(flags_of("ppo", vars(cfg), purerl.PPOConfig)()) | flags)
-    assert config(base, lr=1.0, preset="Breakout-MinAtar") == base.replace(lr=1.0)
-    curious = base.replace(rnd=purerl.RNDConfig(int_coef=0.5, hidden=(8,)))
-    assert config(curious) == curious
-    with_arguments = base.replace(env_kwargs=(("size", 5), ("name", "5")), env_params={"limit": 3})
-    assert config(with_arguments) == with_arguments
-
-
 @pytest.mark.slow
 def test_the_preset_flag(capsys):
     small = ["--total-timesteps", "64", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
@@ -235,27 +216,6 @@ def test_commands_without_what_they_need_say_so_in_a_line(command, says, capsys,
     assert len(err.strip().splitlines()) <= 2
 
 
-def test_the_live_line_renews_itself_in_a_terminal():
-    console = Console(file=io.StringIO(), force_terminal=True, width=120)
-    fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(LiveLine(console),))
-    text = console.file.getvalue()
-    assert "256 steps" in text
-    assert "0:00 left" in text
-    assert "\x1b[2K" in text  # the line is erased and written again
-
-
-def test_plain_lines_elsewhere():
-    console = Console(file=io.StringIO(), width=120)
-    line = LiveLine(console, plain_seconds=0)
-    result = fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(line,))
-    lines = console.file.getvalue().splitlines()
-    assert len(lines) == 3
-    assert "\x1b" not in console.file.getvalue()
-    assert "return" in lines[-1]
-    table = closing_table(result.progress, result.metrics)
-    assert [column.header for column in table.columns] == ["run", "episodes", "return", "length", "entropy"]
-
-
 @pytest.mark.slow
 def test_an_interrupt_closes_with_the_table():
     """The real command, in a run of hours, is stopped by a real signal."""
@@ -276,32 +236,9 @@ def test_an_interrupt_closes_with_the_table():
     assert "Traceback" not in rest
 
 
-def test_unfinished_episodes_are_no_return():
-    from purerl.core.metrics import Mean
-    from purerl.runs.logging.console import overall
-
-    assert np.isnan(overall(Mean(np.zeros(3), np.zeros(3, int))))
-    assert overall(Mean(np.array([4.0, 6.0]), np.array([1, 3]))) == 2.5
-
-
 def test_help_ends_without_a_traceback_where_its_reader_ends():
     command = [sys.executable, "-c", "from purerl.cli import main; raise SystemExit(main(['ppo', '--help']))"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.wait() == 141
         assert process.stderr.read() == b""
-
-
-@pytest.mark.parametrize(
-    ("text", "steps"), [("57k", 57_000), ("0.57M", 570_000), ("5e5", 500_000), ("4611686018427387903", 2**62 - 1)]
-)
-def test_counts_of_steps_may_end_in_k_or_m(text, steps):
-    flags = tyro.cli(flags_of("ppo", {}, purerl.PPOConfig), args=["--total-timesteps", text], config=(tyro.conf.OmitArgPrefixes,))
-    assert config_of(purerl.PPOConfig, values_of(flags)).total_timesteps == steps
-
-
-def test_a_count_of_steps_that_is_no_number_is_refused(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["ppo", "--total-timesteps", "5x"])
-    assert ended.value.code == 2
-    assert "--total-timesteps" in capsys.readouterr().err

@@ -5,7 +5,6 @@ import pytest
 
 import purerl
 from purerl.cli import main
-from purerl.cli.flags import job_of
 
 FLAGS = """
 env = "Catch-bsuite"
@@ -71,20 +70,6 @@ def test_what_cannot_be_written_is_told_without_a_traceback(command, run, capsys
     place.mkdir(exist_ok=True)
     assert main([command, str(run / "ours"), "--out", str(place)]) == 1
     assert "could not be written" in capsys.readouterr().err
-
-
-def test_an_environment_that_fails_is_told_without_a_traceback(capsys, monkeypatch):
-    def fails(*_, **__):
-        raise purerl.EnvironmentFailed("environment 3, step: it broke")
-
-    monkeypatch.setattr("purerl.cli.training.fit", fails)
-    assert main(["ppo", "--env", "Catch-bsuite"]) == 1
-    assert capsys.readouterr().err == "environment 3, step: it broke\n"
-
-
-def test_a_process_of_a_job_needs_to_know_the_others():
-    assert job_of(["ppo", "--num-processes", "2"]) is not None
-    assert job_of(["ppo", "--lr", "0.1"]) is None
 
 
 def test_what_went_wrong_is_told_without_a_traceback(run, capsys):

@@ -13,30 +13,11 @@ from purerl.core.metrics import Sum
 from purerl.core.spaces import Discrete, MultiDiscrete
 from purerl.runs.watch import MetricWatch
 from tests.helpers.gymnasium_env import Ends
+from tests.helpers.masks import Doors
 from tests.helpers.probes import Varied
 
 CFG = purerl.PPOConfig(total_timesteps=64, num_envs=4, num_steps=8, num_epochs=1, num_minibatches=2, hidden=(8,))
 INF = np.inf
-
-
-class Doors:
-    """A task that pays 1 for the one open door of three, another in each step. `mask` is made of its index."""
-
-    action_space, max_steps = purerl.Discrete(3), 6
-
-    def __init__(self, mask=lambda door: jax.nn.one_hot(door, 3, dtype=bool), name="action_mask"):
-        self.mask, self.name = mask, name
-
-    def obs(self, door):
-        return {"seen": jnp.ones(2), self.name: self.mask(door)}
-
-    def reset(self, key):
-        door = jax.random.randint(key, (), 0, 3)
-        return door, self.obs(door)
-
-    def step(self, key, door, action):
-        after = (door + 1) % 3
-        return after, self.obs(after), jnp.mean(action == door), False, False, {}
 
 
 def logarithms(door):
@@ -71,19 +52,6 @@ class Gymnax(Varied):
 def test_own_entry_action_mask_is_used_by_default(env):
     assert purerl.make_train(CFG, env=env()).cfg.action_mask == "action_mask"
     assert purerl.make_train(CFG.replace(action_mask=""), env=env()).cfg.action_mask == ""
-
-
-def test_probable_masks_that_are_not_used_are_warned_of():
-    wrong = lambda door: jnp.ones((2, 3), bool)
-    for env, says in [
-        (Doors(name="valid_actions"), "action_mask='valid_actions' uses it"),
-        (Doors(name="mask"), "action_mask='mask' uses it"),
-        (Doors(wrong), r"as a mask it must be one flag for each of 3 actions, not \[2, 3\]"),
-        (type("Switches", (Doors,), {"action_space": purerl.MultiBinary(3)})(), "only discrete actions can be masked"),
-    ]:
-        with pytest.warns(UserWarning, match=says):
-            purerl.make_train(CFG, env=purerl.wrap_env(env))
-        purerl.make_train(CFG.replace(action_mask=""), env=purerl.wrap_env(env))  # this config declares the entry no mask
 
 
 @pytest.mark.parametrize("dtype", [bool, jnp.uint8, jnp.int32, jnp.float32])

@@ -11,7 +11,6 @@ import pytest
 import purerl
 from purerl.acting.normalize import initial_moments, merge
 from purerl.acting.rollout import collect, reset_actor
-from purerl.core.finite import nonfinite_rows
 from purerl.core.metrics import Sum
 from purerl.envs import make_env
 from purerl.envs.auto_reset import AutoReset
@@ -169,13 +168,6 @@ def test_a_state_without_rows_is_refused():
     with pytest.raises(purerl.ConfigError, match=r"nonfinite = 'reset'.*share a part of their state \(\[1\]\)"):
         purerl.make_train(RESET, env=batch(shares=True))
     purerl.make_train(CFG, env=batch(shares=True))
-
-
-def test_only_floats_are_checked():
-    names = lambda obs: set(nonfinite_rows(obs, "observation"))
-    assert names(jnp.zeros((2, 3), jnp.uint8)) == set()
-    assert names({"a": jnp.zeros(2, jnp.int32), "b": (jnp.zeros(2, jnp.bfloat16),)}) == {"observation/b/0"}
-    assert names(jnp.zeros(2)) == {"observation"}
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from purerl import ConfigError, PPOConfig
 from purerl.core.spaces import Box, Discrete
 from purerl.envs import make_env, suites
 from tests.helpers import probes
-from tests.helpers.probes import Varied
 from tests.ideas.games import games
 
 RUNNABLE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsuite"]  # MNISTBandit downloads its data
@@ -308,21 +307,6 @@ def test_check_env_and_export_know_agents_of_one_game():
     assert any("share parts of the state" in note for note in report.notes)
     train = purerl.make_train(PPOConfig(num_envs=6, num_steps=8, num_minibatches=2, hidden=(8,)), env=games)
     purerl.export(train, jax.jit(train.init)(jax.random.key(0)))
-
-
-def test_settings_that_an_object_replaces():
-    kwargs = PPOConfig(env_kwargs=(("size", 12),))
-    says = r"env_kwargs = \(\('size', 12\),\): apply to an environment named by its id"
-    for env in (Varied(), games):
-        with pytest.raises(purerl.ConfigError, match=says):
-            purerl.make_train(kwargs.replace(num_envs=6), env=env)
-    assert "env_kwargs" in purerl.check_env(Varied(), env_kwargs=(("size", 12),)).problems[0]
-    with pytest.warns(UserWarning, match="env = 'Pendulum-v1': has no effect; env= replaces it"):
-        purerl.make_train(PPOConfig(env="Pendulum-v1"), env=Varied())
-    from_command = PPOConfig(
-        env="tests.helpers.probes:Varied", env_kwargs=(("size", 12),)
-    )  # the command line has made env from it
-    assert purerl.make_train(from_command, env=Varied()).cfg.env_kwargs
 
 
 class Privileged:

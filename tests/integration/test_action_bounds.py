@@ -8,7 +8,6 @@ from flax import linen as nn
 
 import purerl
 from purerl.acting.rollout import collect_rollout
-from purerl.core.spaces import bounds_map
 from purerl.networks.distributions import DiagGaussian, TanhGaussian
 from purerl.pure import Train
 
@@ -57,14 +56,6 @@ def test_learns_a_goal_whatever_the_bounds():
 @pytest.mark.slow
 def test_tanh_learns_a_goal_whatever_the_bounds():
     assert distances_to_goals("tanh").max() < 0.02
-
-
-def test_bounds_map_is_affine_for_finite_bounds_and_else_the_identity():
-    low = np.float32([-1, 5, -0.01, -np.inf, -np.inf, 0, -LARGEST, -1e6, -9e5])
-    high = np.float32([1, 35, 0.01, np.inf, 3, np.inf, LARGEST, 1e6, 9e5])
-    centre, half_width = bounds_map(low, high)
-    np.testing.assert_array_equal(centre, np.float32([0, 20, 0, 0, 0, 0, 0, 0, 0]))
-    np.testing.assert_array_equal(half_width, np.float32([1, 15, 0.01, 1, 1, 1, 1, 1, 9e5]))
 
 
 def test_environment_receives_actions_in_its_own_unit():

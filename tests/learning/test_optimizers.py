@@ -8,8 +8,6 @@ import purerl
 from purerl import PPOConfig
 from purerl.core.keys import clock_at, gradient_steps
 from purerl.core.types import Sequences
-from purerl.learning.kl_penalty import adapted_kl_coef
-from purerl.learning.learner import scheduled_config
 from purerl.learning.optimizers import (
     Optimizer,
     base_optimizer,
@@ -20,7 +18,7 @@ from purerl.learning.optimizers import (
     polynomial_lr,
 )
 from purerl.learning.phases import Phase, init_phase, run_phase
-from tests.helpers.tiny import CFG, PLAIN, digest, tiny
+from tests.helpers.tiny import CFG, digest, tiny
 
 KEY = jax.random.key(0)
 DESCENT = Optimizer(optax.identity(), True, rate=lambda clock, step: jnp.float32(1))
@@ -96,18 +94,6 @@ def test_kl_adaptive_rates_stay_within_their_bounds(vectors):
             np.testing.assert_allclose(lr, want, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("system", "tolerance", "more"), [("ppo_paper", 1.5, 2.0), ("rllib", 2.0, 1.5)])
-def test_kl_coefficients_match_the_reference_vector(vectors, system, tolerance, more):
-    given, expected = vectors["kl_adaptive_coefficient"]
-    cfg = PPOConfig(desired_kl=given["target"], kl_coef_tolerance=tolerance, kl_coef_raise=more)
-    cfg = purerl.config.fields.single_precision(cfg)
-    coef, got = jnp.float32(given["initial_beta"]), []
-    for kl in given["kl"]:
-        coef = adapted_kl_coef(cfg, coef, jnp.float32(kl))
-        got.append(coef)
-    np.testing.assert_allclose(got, expected[system], rtol=1e-5)
-
-
 @pytest.mark.parametrize(("key", "threshold", "stop"), [("skrl", 0.01, "epoch"), ("stop_everything", 0.01, "update")])
 def test_stopping_matches_the_reference_vector(vectors, key, threshold, stop):
     given, expected = vectors["kl_early_stop"]
@@ -133,14 +119,6 @@ def test_each_network_may_be_clipped_by_itself(vectors):
     for group, want in zip(("policy", "value"), expected["per_group"], strict=True):
         np.testing.assert_allclose(moved[group], -np.asarray(want), rtol=1e-5)
     assert metrics["grad_norm"].read() == expected["global_norm"]
-
-
-def test_coefficients_follow_their_schedules():
-    cfg = PPOConfig(**PLAIN, total_timesteps=512 * 10, ent_schedule="linear", clip_schedule="linear", clip_eps_final=0.1)
-    state = tiny().init(KEY).replace(clock=clock_at(5))
-    halfway = scheduled_config(cfg, state)
-    np.testing.assert_allclose([halfway.ent_coef, halfway.clip_eps], [0.005, 0.15], rtol=1e-6)
-    assert scheduled_config(PPOConfig(), state) == PPOConfig()
 
 
 def test_gradient_steps_are_counted_exactly_until_they_no_longer_fit():

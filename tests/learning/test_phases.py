@@ -8,10 +8,9 @@ from jax.flatten_util import ravel_pytree
 from purerl.algorithms.ppo import ppo_loss, value_term
 from purerl.config.algorithms import PPOConfig
 from purerl.core.keys import clock_at
-from purerl.core.reductions import Axis, mean, on_axis, pmax, quantile, total
+from purerl.core.reductions import Axis, on_axis
 from purerl.core.types import Sample, Sequences
 from purerl.envs import make_env
-from purerl.learning.advantages import moments
 from purerl.learning.batch import sequences
 from purerl.learning.optimizers import Optimizer
 from purerl.learning.phases import Phase, init_phase, run_phase
@@ -39,35 +38,6 @@ def run(phase, params, data, clock=None):
 
 
 # --- training sequences -----------------------------------------------------------------------------------------------
-
-
-def test_flat_sequences_are_time_major_samples():
-    steps = jnp.arange(12).reshape(4, 3)
-    data = sequences(steps, (), 1)
-    np.testing.assert_array_equal(data.steps, np.arange(12)[None])
-
-
-def test_whole_environment_columns():
-    steps, carry = jnp.arange(12).reshape(4, 3), jnp.arange(3)[None] * 10
-    data = sequences(steps, carry, 4)
-    np.testing.assert_array_equal(data.steps, steps)
-    np.testing.assert_array_equal(data.carry, [0, 10, 20])
-
-
-def test_chunks_are_contiguous_and_keep_their_own_carry():
-    T, B, L = 6, 3, 2
-    steps = jnp.arange(T)[:, None] * 100 + jnp.arange(B)[None]
-    carry = jnp.broadcast_to(steps[::L], (T // L, B))  # each carry is the number of the step after it
-    data = sequences(steps, carry, L)
-    assert data.steps.shape == (L, T * B // L)
-    np.testing.assert_array_equal(data.steps[0], data.carry)
-    np.testing.assert_array_equal(data.steps[1], data.carry + 100)
-
-
-def test_columns_match_the_reference_vector(vectors):
-    given, expected = vectors["minibatch_layouts"]
-    data = sequences(jnp.arange(12).reshape(given["T"], given["N"]), (), given["T"])
-    np.testing.assert_array_equal(data.steps[:, 0], expected["env_columns_first_of_3"][0])
 
 
 class Seen(Exception):
@@ -196,14 +166,6 @@ def test_minibatch_steps_add_up_to_the_full_gradient():
 
 
 # --- over devices -----------------------------------------------------------------------------------------------------
-
-
-def test_reductions_pool_over_an_axis():
-    x = jnp.float32(np.random.default_rng(0).normal(size=(4, 8)) + np.arange(4)[:, None] * 10)  # unequal shards
-    reduced = lambda x: (mean(x), *moments(x), total(x), pmax(x), quantile(x, 0.7))
-    pooled, whole = jax.vmap(on_axis(reduced, Axis("d", 4)), axis_name="d")(x), reduced(x)
-    for got, want in zip(pooled, whole, strict=True):
-        np.testing.assert_allclose(got, np.full(4, want), rtol=1e-6)
 
 
 def test_gradients_pool_over_an_axis():

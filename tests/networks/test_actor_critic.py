@@ -1,42 +1,23 @@
 """The built-in networks: the part that each config field makes, and custom networks in their place."""
 
-import contextlib
 import functools
-import re
-import warnings
 
-import flax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 from flax import nnx
 
 import purerl
-from purerl import Network, Outputs, PPOConfig
+from purerl import Network, Outputs
 from purerl.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from purerl.networks.actor_critic import actor_critic
 from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
-from purerl.networks.encoding import encode
-from tests.helpers.probes import Rich, Varied, acting
+from tests.helpers.networks import made, outputs
+from tests.helpers.probes import Rich
 from tests.helpers.tiny import CFG, digest, tiny
 
 KEY = jax.random.key(0)
-FLAT, IMAGE = jax.ShapeDtypeStruct((4,), jnp.float32), jax.ShapeDtypeStruct((10, 10, 3), jnp.bool_)
-THREE = Discrete(3)
 BOX = Box(np.full(2, -1, np.float32), np.full(2, 1, np.float32))
-
-
-def made(cfg=CFG, space=FLAT, actions=THREE):
-    network = actor_critic(cfg, space, actions)
-    obs = jax.tree.map(lambda x: jnp.ones((2, 5, *x.shape), x.dtype), space)
-    params = jax.jit(network.init)(KEY, obs)
-    return network, params, obs
-
-
-def outputs(network, params, obs):
-    return network.apply(params, (), obs, jnp.zeros(jax.tree.leaves(obs)[0].shape[:2], bool))[0]
 
 
 @pytest.mark.parametrize(
@@ -62,51 +43,7 @@ def test_every_kind_of_action_has_a_distribution(actions, distribution, kind):
     np.testing.assert_allclose(out.policy.kl(out.policy), 0, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("cfg", "env", "says"),
-    [
-        ({"action_distribution": "tanh"}, Varied(), "is for Box actions, not Discrete"),
-        ({"arch": "shared", "critic_obs": "secret"}, Rich(), "shows the policy"),
-        ({"torso": "nature_cnn"}, Varied(), "at least 36 x 36"),
-        ({"action_mask": "legal"}, Varied(), "which is no dict"),
-        ({"action_mask": "legall"}, Rich(), "which has 'index', 'legal', 'secret', 'seen'"),
-        ({"action_mask": "secret"}, Rich(), r"one flag for each of 5 actions, not \[6\]"),
-        ({"action_mask": "legal"}, acting(Rich, "box")(), "only discrete actions can be masked"),
-        ({"critic_obs": "x"}, Rich(), "critic_obs = 'x'"),
-        ({"info": ("nothing",)}, Rich(), "'illegal', 'time'"),
-    ],
-)
-def test_what_does_not_fit_is_refused(cfg, env, says):
-    with pytest.raises(purerl.ConfigError, match=says):
-        purerl.make_train(CFG.replace(**cfg), env=env)
-
-
-def test_tanh_needs_bounds_and_so_do_random_actions():
-    endless = Box(np.full(1, -np.inf, np.float32), np.full(1, np.inf, np.float32))
-    env = acting(Varied, "box")()
-    env.action_space = lambda params=None: endless
-    for cfg, says in (
-        (CFG.replace(action_distribution="tanh"), "finite bounds"),
-        (CFG.replace(warmup_steps=64), "bounded action space"),
-    ):
-        with pytest.raises(purerl.ConfigError, match=says):
-            purerl.make_train(cfg, env=env)
-
-
 # --- observations -----------------------------------------------------------------------------------------------------
-
-
-def test_entries_follow_one_another():
-    space = {"b": jax.ShapeDtypeStruct((2, 2), jnp.int8), "a": Discrete(3), "c": jax.ShapeDtypeStruct((), jnp.float32)}
-    obs = {"a": jnp.array([[2]]), "b": jnp.arange(4, dtype=jnp.int8).reshape(1, 1, 2, 2), "c": jnp.full((1, 1), 9.0)}
-    np.testing.assert_array_equal(encode(obs, space)[0, 0], [0, 0, 1, 0, 1, 2, 3, 9])
-
-
-def test_images_of_bytes_are_scaled_and_other_bytes_are_not():
-    image, vector = jax.ShapeDtypeStruct((36, 36, 4), jnp.uint8), jax.ShapeDtypeStruct((3,), jnp.uint8)
-    of = lambda space: encode(jnp.full((1, 1, *space.shape), 255, jnp.uint8), space)
-    assert (of(image) == 1).all()
-    assert (of(vector) == 255).all()
 
 
 def test_the_critic_alone_sees_its_entry_and_nothing_sees_the_mask():
@@ -147,75 +84,6 @@ def test_prepared_parameters_give_the_same(arch, memory):
     plain, prepared = (network.apply(p, network.initial_carry(5), obs, first) for p in (params, network.prepare(params)))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), plain, prepared)
     assert (set(network.prepare(params)) > set(params)) == (arch == "separate")
-
-
-@pytest.mark.parametrize("scheme", ["orthogonal", "xavier_uniform", "xavier_normal", "lecun"])
-def test_weights_begin_as_the_scheme_says(scheme):
-    _, params, _ = made(CFG.replace(init=scheme, hidden=(256, 128)))
-    kernel = np.asarray(params["value"]["torso"]["Dense_1"]["kernel"])  # [256, 128]
-    std = {"orthogonal": np.sqrt(2 / 256), "lecun": np.sqrt(1 / 256)}.get(scheme, np.sqrt(2 / (256 + 128)))
-    np.testing.assert_allclose(kernel.std(), std, rtol=0.02)
-    if scheme == "orthogonal":
-        np.testing.assert_allclose(kernel.T @ kernel, 2 * np.eye(128), atol=1e-4)
-    if scheme == "xavier_uniform":
-        assert np.abs(kernel).max() <= np.sqrt(6 / (256 + 128))
-    policy = np.asarray(params["policy"]["head"]["Linear_0"]["kernel"])
-    assert np.abs(policy).max() < 0.05  # near uniform whatever the scheme
-    assert not np.any([np.any(x) for path, x in flax.traverse_util.flatten_dict(params).items() if path[-1] == "bias"])
-
-
-def test_the_networks_of_images():
-    """The sizes are the papers': 20 x 20, 9 x 9 and 7 x 7 after the three layers of Mnih et al."""
-    nature = jax.ShapeDtypeStruct((84, 84, 4), jnp.uint8)
-    kernels = jax.eval_shape(lambda: made(CFG.replace(hidden=(512,)), nature)[1])["policy"]["torso"]
-    shapes = [kernels[f"Conv_{i}"]["kernel"].shape for i in range(3)] + [kernels["MLP_0"]["Dense_0"]["kernel"].shape]
-    assert shapes == [(8, 8, 4, 32), (4, 4, 32, 64), (3, 3, 64, 64), (7 * 7 * 64, 512)]
-    _, params, _ = made(CFG, IMAGE)
-    assert params["policy"]["torso"]["Conv_0"]["kernel"].shape == (3, 3, 3, 16)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("size", "stride"), [(3, 1), (4, 2), (8, 4)])
-def test_convolutions_are_those_of_jax(size, stride):
-    from purerl.networks.layers import Conv
-
-    x, kernel = jax.random.normal(KEY, (2, 21, 18, 3)), jax.random.normal(KEY, (size, size, 3, 5))
-    got = Conv(5, size, stride).apply({"params": {"kernel": kernel, "bias": jnp.arange(5.0)}}, x)
-    layout = ("NHWC", "HWIO", "NHWC")
-    want = jax.lax.conv_general_dilated(x, kernel, (stride, stride), "VALID", dimension_numbers=layout)
-    np.testing.assert_allclose(got, want + jnp.arange(5.0).reshape(1, 1, 1, 5), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("precision", ["default", "highest"])
-def test_every_product_of_matrices_is_as_precise_as_asked(precision):
-    train = tiny(CFG.replace(matmul_precision=precision))
-    state, obs = jax.eval_shape(train.init, KEY), jnp.zeros((2, *train.env.observation_space.shape))
-    programs = [
-        jax.make_jaxpr(train.init)(KEY),
-        jax.make_jaxpr(train.update)(state),
-        jax.make_jaxpr(lambda state: train.evaluate(state, KEY, num_episodes=2, max_steps=3))(state),
-        jax.make_jaxpr(lambda state: train.policy(state)((), obs, jnp.ones(2, bool), KEY))(state),
-    ]
-    found = re.findall(r"dot_general\[(.*?)\] \S+ \S+\n", "\n".join(map(str, programs)), re.DOTALL)
-    assert len(found) > 20
-    assert {"Precision.HIGHEST" in options for options in found} == {precision == "highest"}
-
-
-@pytest.mark.slow
-def test_half_precision_stays_in_the_torsos():
-    """Check reliability L1 7: parameters, outputs, advantages, statistics and everything kept are float32."""
-    cfg = CFG.replace(compute_dtype="bfloat16", normalize_obs=True, normalize_reward=True, normalize_value=True)
-    train = tiny(cfg)
-    program = str(jax.make_jaxpr(train.update)(train.init(KEY)))
-    assert "bf16" in program
-    state, metrics = jax.eval_shape(train.update, train.init(KEY))
-    assert not any(x.dtype == jnp.bfloat16 for x in jax.tree.leaves((state, metrics)))
-    out = outputs(*made(cfg))
-    assert {x.dtype for x in jax.tree.leaves(out)} == {jnp.dtype("float32")}
-    single = outputs(*made(cfg.replace(compute_dtype="float32")))
-    np.testing.assert_allclose(out.value, single.value, rtol=0.05, atol=0.02)
-    assert (out.value != single.value).any()
-    assert "bf16" not in str(jax.make_jaxpr(tiny().update)(tiny().init(KEY)))
 
 
 # --- other networks ---------------------------------------------------------------------------------------------------
@@ -283,45 +151,3 @@ def test_a_network_may_read_the_tree_of_an_observation():
     result = jax.jit(purerl.make_train(cfg, env=Rich(), network=Network(init, apply)))(KEY)
     assert result.state.params["value"].any()
     assert not purerl.summarize(result.metrics)["info/illegal"].any()
-
-
-def test_the_default_config_has_the_networks_of_the_37_details():
-    _, params, _ = made(PPOConfig())
-    assert jax.tree.map(jnp.shape, params["value"]["torso"]) == {
-        "Dense_0": {"kernel": (4, 64), "bias": (64,)},
-        "Dense_1": {"kernel": (64, 64), "bias": (64,)},
-    }
-
-
-class Half(nn.Module):
-    """A network that computes in another dtype, with a head for PPG."""
-
-    dtype: str
-
-    @nn.compact
-    def __call__(self, obs):
-        dense = lambda size, name: nn.Dense(size, dtype=self.dtype, name=name)(obs)
-        return dense(2, "policy"), dense(1, "value"), {"aux_value": dense(1, "aux_value")[..., 0]}
-
-
-@pytest.mark.parametrize(("dtype", "step"), [("bfloat16", "2"), ("float16", "0.25"), ("float64", None)])
-def test_outputs_of_any_network_are_float32(dtype, step):
-    said = pytest.warns(UserWarning, match=f"outputs of {dtype}.* multiples of {step}") if step else contextlib.nullcontext()
-    with jax.enable_x64(dtype == "float64"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "env = observations of float64")
-        with said:
-            train = tiny(network=purerl.from_linen(Half(dtype)))
-        state = jax.eval_shape(train.init, KEY)
-        obs, first = jax.ShapeDtypeStruct((1, 4, 4), jnp.float32), jax.ShapeDtypeStruct((1, 4), bool)
-        outputs, _ = jax.eval_shape(train.network.apply, state.params, (), obs, first)
-    assert {x.dtype for x in jax.tree.leaves(outputs)} == {np.dtype(np.float32)}
-
-
-def test_probabilities_of_a_network_in_bfloat16_are_not_rounded():
-    """Probabilities add up to 1 as in float32."""
-    with pytest.warns(UserWarning, match="outputs of bfloat16"):
-        train = tiny(network=purerl.from_linen(Half("bfloat16")))
-    obs = jax.random.normal(KEY, (1, 64, 4))
-    policy = train.network.apply(train.network.init(KEY, obs), (), obs, jnp.ones((1, 64), bool))[0].policy
-    total = sum(jnp.exp(policy.log_prob(jnp.full((1, 64), action, jnp.int32))) for action in range(2))
-    np.testing.assert_allclose(total, 1, atol=1e-6)

@@ -383,15 +383,3 @@ def test_environments_of_a_sweep_are_tasks(tmp_path):
     assert list(found.entries) == ["s: lr = 0.001", "s: lr = 0.01"]
     scores = [found.scores(entry, task) for task in found.tasks for entry in found.entries]
     np.testing.assert_allclose(scores, result.returns, rtol=1e-6)
-
-
-def test_a_sweep_from_a_file_and_the_command_line(tmp_path, capsys):
-    small = ["--total-timesteps", "128", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
-    (tmp_path / "flags.toml").write_text("csv = true\n[sweep]\nlr = [1e-3, 1e-2]\n")
-    assert cli.main(["ppo", *small, "--config", str(tmp_path / "flags.toml"), "--directory", str(tmp_path / "s")]) == 0
-    assert "2 configs, 1 programs" in capsys.readouterr().out
-    assert (tmp_path / "s" / "metrics.csv").exists()
-    assert cli.main(["ppo", *small, "--sweep", "lr=x"]) == 2
-    assert "'x' is no number" in capsys.readouterr().err
-    assert cli.main(["ppo", *small, "--draws", "4"]) == 2
-    assert "needs --sweep" in capsys.readouterr().err

@@ -365,20 +365,3 @@ def test_a_trial_has_the_scores_of_its_run_alone_in_every_rung(from_disk, alone,
         for point, scores in zip(step.points, step.scores, strict=True):
             same = [np.allclose(scores, x, rtol=1e-4) for x in total / count]
             assert same == [rate == point["lr"] for rate in RATES], (step.rung, point, scores)
-
-
-@pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")  # and takes fewer
-@pytest.mark.slow
-def test_tuning_from_the_command_line(tmp_path, capsys):
-    small = ["--total-timesteps", "512", "--num-envs", "4", "--num-steps", "16", "--hidden", "8", "--rungs", "2"]
-    more = ["--trials", "4", "--num-seeds", "2", "--finalists", "1", "--final-seeds", "2", "--directory", str(tmp_path)]
-    assert cli.main(["tune", "ppo", *small, *more, "--param", "lr=1e-4:1e-1:log"]) == 0
-    out = capsys.readouterr().out
-    assert "With 2 seeds that no choice has seen" in out
-    assert cli.main(["ppo", "--config", str(tmp_path / "best.toml"), "--seed", "9"]) == 0
-    with pytest.raises(SystemExit):
-        cli.main(["tune", "ppo", "--help"])
-    out = capsys.readouterr().out
-    assert "purerl tune ppo --env Acrobot-v1" in out
-    assert "--finalists" in out
-    assert "--eval-every" not in out

@@ -1,0 +1,54 @@
+"""Evaluation: whole episodes, whose limit, key and parameters are chosen."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl import ConfigError, PPOConfig
+from tests.helpers import probes
+from tests.helpers.tiny import CFG, tiny
+
+KEY = jax.random.key(0)
+
+
+def test_evaluation_counts_whole_first_episodes():
+    train = purerl.make_train(PPOConfig(), env=probes.Episodes37())
+    state = train.init(KEY)
+    episodes = jax.jit(lambda s, k: train.evaluate(s, k, num_episodes=5, max_steps=100))(state, KEY)
+    np.testing.assert_array_equal(episodes.returns, np.full(5, 37))
+    np.testing.assert_array_equal(episodes.lengths, np.full(5, 37))
+    assert episodes.finished.all()
+    short = train.evaluate(state, KEY, num_episodes=5, max_steps=30)
+    np.testing.assert_array_equal(short.returns, np.full(5, 30))
+    assert not short.finished.any()
+
+
+def test_evaluation_in_other_settings():
+    train = purerl.make_train(PPOConfig(), env=probes.TimeLimit())
+    state = train.init(KEY)
+    lengths = train.evaluate(state, KEY, 3, env_params={"max_steps_in_episode": 5}).lengths
+    np.testing.assert_array_equal(lengths, [5, 5, 5])
+    np.testing.assert_array_equal(train.evaluate(state, KEY, 3).lengths, [8, 8, 8])
+
+
+@pytest.mark.slow
+def test_evaluation_of_many_seeds():
+    train = tiny()
+    result = jax.jit(jax.vmap(train))(jax.random.split(KEY, 3))
+    score = jax.vmap(lambda s, k: train.evaluate(s, k, 16, max_steps=2).returns)(result.state, jax.random.split(KEY, 3))
+    assert score.shape == (3, 16)
+
+
+def test_evaluation_without_a_known_limit_is_refused():
+    class Limitless(probes.Constant):
+        default_params = None
+
+        def is_truncated(self, state, params):
+            return jnp.array(False)
+
+    train = purerl.make_train(CFG, env=Limitless())
+    with pytest.raises(ConfigError, match="max_steps"):
+        train.evaluate(train.init(KEY), KEY)
+    assert train.evaluate(train.init(KEY), KEY, 4, max_steps=3).finished.all()

@@ -1,0 +1,38 @@
+"""Trained policies: actions and values."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.helpers.tiny import CFG, tiny
+
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(scope="module")
+def run():
+    return jax.jit(tiny())
+
+
+def test_policy_acts_and_values(run):
+    train, state = tiny(), run(KEY).state
+    policy = train.policy(state)
+    obs, first = jnp.eye(4)[:3], jnp.zeros(3, bool)
+    carry = policy.initial_carry(3)
+    action, carry = jax.jit(policy)(carry, obs, first, KEY)
+    assert action.shape == (3,)
+    assert action.dtype == jnp.int32
+    greedy, _ = policy(carry, obs, first, KEY, deterministic=True)
+    again, _ = policy(carry, obs, first, jax.random.key(9), deterministic=True)
+    np.testing.assert_array_equal(greedy, again)
+    assert policy.value(carry, obs).shape == (3,)
+    np.testing.assert_array_equal(policy.value(carry, obs, first), policy.value(carry, obs))
+
+
+def test_policy_of_a_box_stays_inside():
+    train = tiny(CFG.replace(log_std_init=3.0), box=True)
+    action, _ = train.policy(train.init(KEY))((), jnp.eye(4)[:3], jnp.zeros(3, bool), KEY)
+    assert action.shape == (3, 1)
+    assert (jnp.abs(action) <= 1).all()
+    assert (jnp.abs(action) == 1).any()

@@ -1,0 +1,22 @@
+"""Warnings of probable mistakes."""
+
+import jax.numpy as jnp
+import pytest
+
+import purerl
+from tests.helpers.masks import Doors
+
+CFG = purerl.PPOConfig(total_timesteps=64, num_envs=4, num_steps=8, num_epochs=1, num_minibatches=2, hidden=(8,))
+
+
+def test_probable_masks_that_are_not_used_are_warned_of():
+    wrong = lambda door: jnp.ones((2, 3), bool)
+    for env, says in [
+        (Doors(name="valid_actions"), "action_mask='valid_actions' uses it"),
+        (Doors(name="mask"), "action_mask='mask' uses it"),
+        (Doors(wrong), r"as a mask it must be one flag for each of 3 actions, not \[2, 3\]"),
+        (type("Switches", (Doors,), {"action_space": purerl.MultiBinary(3)})(), "only discrete actions can be masked"),
+    ]:
+        with pytest.warns(UserWarning, match=says):
+            purerl.make_train(CFG, env=purerl.wrap_env(env))
+        purerl.make_train(CFG.replace(action_mask=""), env=purerl.wrap_env(env))  # this config declares the entry no mask

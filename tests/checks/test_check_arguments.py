@@ -1,0 +1,23 @@
+"""Fields beside an object that replaces them."""
+
+import pytest
+
+import purerl
+from purerl import PPOConfig
+from tests.helpers.probes import Varied
+from tests.ideas.games import games
+
+
+def test_settings_that_an_object_replaces():
+    kwargs = PPOConfig(env_kwargs=(("size", 12),))
+    says = r"env_kwargs = \(\('size', 12\),\): apply to an environment named by its id"
+    for env in (Varied(), games):
+        with pytest.raises(purerl.ConfigError, match=says):
+            purerl.make_train(kwargs.replace(num_envs=6), env=env)
+    assert "env_kwargs" in purerl.check_env(Varied(), env_kwargs=(("size", 12),)).problems[0]
+    with pytest.warns(UserWarning, match="env = 'Pendulum-v1': has no effect; env= replaces it"):
+        purerl.make_train(PPOConfig(env="Pendulum-v1"), env=Varied())
+    from_command = PPOConfig(
+        env="tests.helpers.probes:Varied", env_kwargs=(("size", 12),)
+    )  # the command line has made env from it
+    assert purerl.make_train(from_command, env=Varied()).cfg.env_kwargs

@@ -1,0 +1,62 @@
+"""Fields that do not fit the observations or the actions."""
+
+import jax
+import numpy as np
+import pytest
+
+import purerl
+from purerl.core.spaces import Box
+from tests.helpers.probes import Rich, Varied, acting
+from tests.helpers.tiny import CFG
+
+
+@pytest.mark.parametrize(
+    ("cfg", "env", "says"),
+    [
+        ({"action_distribution": "tanh"}, Varied(), "is for Box actions, not Discrete"),
+        ({"arch": "shared", "critic_obs": "secret"}, Rich(), "shows the policy"),
+        ({"torso": "nature_cnn"}, Varied(), "at least 36 x 36"),
+        ({"action_mask": "legal"}, Varied(), "which is no dict"),
+        ({"action_mask": "legall"}, Rich(), "which has 'index', 'legal', 'secret', 'seen'"),
+        ({"action_mask": "secret"}, Rich(), r"one flag for each of 5 actions, not \[6\]"),
+        ({"action_mask": "legal"}, acting(Rich, "box")(), "only discrete actions can be masked"),
+        ({"critic_obs": "x"}, Rich(), "critic_obs = 'x'"),
+        ({"info": ("nothing",)}, Rich(), "'illegal', 'time'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(cfg, env, says):
+    with pytest.raises(purerl.ConfigError, match=says):
+        purerl.make_train(CFG.replace(**cfg), env=env)
+
+
+def test_tanh_needs_bounds_and_so_do_random_actions():
+    endless = Box(np.full(1, -np.inf, np.float32), np.full(1, np.inf, np.float32))
+    env = acting(Varied, "box")()
+    env.action_space = lambda params=None: endless
+    for cfg, says in (
+        (CFG.replace(action_distribution="tanh"), "finite bounds"),
+        (CFG.replace(warmup_steps=64), "bounded action space"),
+    ):
+        with pytest.raises(purerl.ConfigError, match=says):
+            purerl.make_train(cfg, env=env)
+
+
+def test_an_index_cannot_be_standardised():
+    with pytest.raises(purerl.ConfigError, match=r"normalize_obs = True: .* categorical"):
+        purerl.make_train(purerl.PPOConfig(env="FrozenLake-misc", normalize_obs=True))
+
+
+KEY = jax.random.key(0)
+
+
+def test_a_policy_that_sees_nothing_and_entries_that_are_there_already_are_refused():
+    class Named(Varied):
+        def observe_state(self, state):
+            return {"previous_reward": super().observe_state(state)}
+
+    with pytest.raises(purerl.ConfigError, match="leaves the policy no observation"):
+        purerl.make_train(CFG.replace(critic_obs="previous_reward"), env=Named())
+    with pytest.raises(purerl.ConfigError, match="such an entry already"):
+        purerl.make_train(CFG.replace(memory="gru", memory_inputs=("reward",)), env=Named())
+    seen = purerl.make_train(CFG, env=Named()).init(KEY).params["policy"]["torso"]["Dense_0"]["kernel"]
+    assert seen.shape[0] == 4

@@ -1,0 +1,65 @@
+"""Networks whose outputs do not fit."""
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+
+import purerl
+from purerl import ConfigError, Network, Outputs
+from purerl.networks.distributions import Categorical
+from tests.helpers.programs import compiles
+from tests.helpers.tiny import CFG, tiny
+
+
+def outputs_of(logits=2, value_shape=lambda first: first.shape, carry=lambda c: c, params=None):
+    from purerl import Network, Outputs
+    from purerl.networks.distributions import Categorical
+
+    def apply(params, c, obs, first):
+        return Outputs(Categorical(jnp.zeros((*first.shape, logits))), jnp.zeros(value_shape(first))), carry(c)
+
+    return Network(lambda key, obs: {"policy": jnp.zeros(1)} if params is None else params, apply)
+
+
+@pytest.mark.parametrize(
+    ("network", "says"),
+    [
+        (outputs_of(logits=3), "2 actions"),
+        (outputs_of(value_shape=lambda f: (*f.shape, 1)), "without an axis for the output"),
+        (outputs_of(carry=lambda c: jnp.zeros(3)), "carry"),
+        (outputs_of(params=jnp.zeros(3)), "dict"),
+        (object(), r"must be a purerl\.Network"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused(network, says):
+    with pytest.raises(ConfigError, match=says):
+        tiny(network=network)
+
+
+def test_what_cannot_move_the_parameters_is_refused():
+    def raises(updates, state, params=None):
+        raise TypeError("only matrices of tungsten")
+
+    broken = optax.GradientTransformation(lambda params: (), raises)
+    flat = optax.GradientTransformation(lambda params: (), lambda g, s, p=None: (jax.tree.map(jnp.sum, g), s))
+    tiny()  # imports the suite
+    for optimizer, says in (
+        (broken, "only matrices of tungsten"),
+        (flat, "must have the shapes"),
+        (optax.contrib.scale_by_muon(), ""),
+    ):
+        before = compiles()
+        with pytest.raises(purerl.ConfigError, match=f"optimizer.*cannot update these parameters: .*{says}"):
+            tiny(optimizer=optimizer)
+        assert compiles() == before
+
+
+def test_a_rate_of_the_value_needs_a_group_of_that_name():
+    net = Network(
+        lambda key, obs: {"critic": jnp.zeros(4), "policy": jnp.zeros((4, 2))},
+        lambda params, carry, obs, first: (Outputs(Categorical(obs @ params["policy"]), obs @ params["critic"]), ()),
+    )
+    tiny(network=net)
+    with pytest.raises(purerl.ConfigError, match=r"critic_lr_scale = 0\.5.*'value'.*\['critic', 'policy'\]"):
+        tiny(CFG.replace(critic_lr_scale=0.5), network=net)

@@ -1,0 +1,45 @@
+"""The commands that train."""
+
+import pytest
+
+import purerl
+from purerl import cli
+from purerl.cli import main
+
+
+def test_an_environment_that_fails_is_told_without_a_traceback(capsys, monkeypatch):
+    def fails(*_, **__):
+        raise purerl.EnvironmentFailed("environment 3, step: it broke")
+
+    monkeypatch.setattr("purerl.cli.training.fit", fails)
+    assert main(["ppo", "--env", "Catch-bsuite"]) == 1
+    assert capsys.readouterr().err == "environment 3, step: it broke\n"
+
+
+def test_a_sweep_from_a_file_and_the_command_line(tmp_path, capsys):
+    small = ["--total-timesteps", "128", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
+    (tmp_path / "flags.toml").write_text("csv = true\n[sweep]\nlr = [1e-3, 1e-2]\n")
+    assert cli.main(["ppo", *small, "--config", str(tmp_path / "flags.toml"), "--directory", str(tmp_path / "s")]) == 0
+    assert "2 configs, 1 programs" in capsys.readouterr().out
+    assert (tmp_path / "s" / "metrics.csv").exists()
+    assert cli.main(["ppo", *small, "--sweep", "lr=x"]) == 2
+    assert "'x' is no number" in capsys.readouterr().err
+    assert cli.main(["ppo", *small, "--draws", "4"]) == 2
+    assert "needs --sweep" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")  # and takes fewer
+@pytest.mark.slow
+def test_tuning_from_the_command_line(tmp_path, capsys):
+    small = ["--total-timesteps", "512", "--num-envs", "4", "--num-steps", "16", "--hidden", "8", "--rungs", "2"]
+    more = ["--trials", "4", "--num-seeds", "2", "--finalists", "1", "--final-seeds", "2", "--directory", str(tmp_path)]
+    assert cli.main(["tune", "ppo", *small, *more, "--param", "lr=1e-4:1e-1:log"]) == 0
+    out = capsys.readouterr().out
+    assert "With 2 seeds that no choice has seen" in out
+    assert cli.main(["ppo", "--config", str(tmp_path / "best.toml"), "--seed", "9"]) == 0
+    with pytest.raises(SystemExit):
+        cli.main(["tune", "ppo", "--help"])
+    out = capsys.readouterr().out
+    assert "purerl tune ppo --env Acrobot-v1" in out
+    assert "--finalists" in out
+    assert "--eval-every" not in out

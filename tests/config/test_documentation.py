@@ -1,0 +1,18 @@
+"""Documentation of fields."""
+
+import dataclasses
+
+import pytest
+
+from purerl.config.algorithms import ALGORITHMS
+from purerl.config.documentation import shown
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_documented(name):
+    """Every field is documented, with its default, on the class itself."""
+    cls = ALGORITHMS[name]
+    assert cls.field_docs.keys() == {f.name for f in dataclasses.fields(cls)}
+    for field in dataclasses.fields(cls):
+        assert f"    - `{field.name}` (`{shown(field, getattr(cls(), field.name))!r}`): " in cls.__doc__
+        assert cls.field_docs[field.name].text

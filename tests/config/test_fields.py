@@ -1,0 +1,81 @@
+"""Configs as trees, as JSON and as text."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl import ConfigError, PPOConfig
+from purerl.config.fields import is_float_leaf
+
+LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if is_float_leaf(f)]
+
+
+def test_floats_are_leaves_and_the_rest_is_static():
+    cfg = PPOConfig(env_params={"max_steps_in_episode": 100})
+    assert len(jax.tree.leaves(cfg)) == len(LEAVES) + 1
+    leaves, treedef = jax.tree.flatten(cfg)
+    assert jax.tree.unflatten(treedef, leaves) == cfg
+    assert jax.tree.structure(cfg) == jax.tree.structure(cfg.replace(lr=1.0, max_grad_norm=math.inf))
+    assert jax.tree.structure(cfg) != jax.tree.structure(cfg.replace(num_envs=8))
+
+
+def test_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PPOConfig().lr = 1.0
+
+
+def test_json_round_trip():
+    cfg = PPOConfig(
+        env="DeepSea-bsuite",
+        env_kwargs=(("size", 12),),
+        env_params={"unscaled_move_cost": 0.02},
+        hidden=(32, 16),
+        max_grad_norm=math.inf,
+    )
+    assert PPOConfig.from_json(cfg.to_json()) == cfg
+    assert '"max_grad_norm": "inf"' in cfg.to_json()
+    assert PPOConfig.from_json('{"gamma": 0.5}') == PPOConfig(gamma=0.5)
+    wrong = {'{"lr": ["a"]}': "lr = ", '{"env_params": {"g": ["x"]}}': "env_params = ", '{"rnd": {"x": 1}}': "x = 1"}
+    for text, says in wrong.items():
+        with pytest.raises(purerl.ConfigError, match=says):
+            PPOConfig.from_json(text)
+
+
+def test_json_keeps_a_sweep():
+    sweep = jax.vmap(lambda lr: PPOConfig().replace(lr=lr))(jnp.array([1e-3, 1e-4]))
+    back = PPOConfig.from_json(sweep.to_json())
+    for got, want in zip(jax.tree.leaves(back), jax.tree.leaves(sweep), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: PPOConfig().replace(num_evns=8),
+        lambda: PPOConfig.from_dict({"num_evns": 8}),
+        lambda: PPOConfig.from_json('{"num_evns": 8}'),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(build):
+    with pytest.raises(ConfigError, match="did you mean 'num_envs'") as error:
+        build()
+    assert error.value.problems[0].field == "num_evns"
+
+
+def test_str_shows_the_environment_and_what_differs_from_the_defaults():
+    cfg = PPOConfig(env="Acrobot-v1", lr=1e-3, rnd=purerl.RNDConfig(int_coef=0.5))
+    changed = ["  lr = 0.001 (default 0.00025)", "  rnd = RNDConfig, int_coef = 0.5 (default 1) (default None)"]
+    assert str(cfg).splitlines() == ["PPOConfig Acrobot-v1", *changed]
+    assert str(PPOConfig()) == "PPOConfig CartPole-v1"
+    sweep = jax.vmap(lambda lr: PPOConfig(lr=lr))(jnp.array([1e-3, 1e-4]))
+    assert str(sweep).splitlines()[1:] == ["  lr = 2 values from 0.0001 to 0.001 (default 0.00025)"]
+
+
+def test_configs_can_be_hashed():
+    cfg = PPOConfig(env_params={"gravity": 9.0})
+    assert len({cfg, cfg.replace(), cfg.replace(lr=1.0), dataclasses.replace(cfg, env_params={"gravity": 9.5})}) == 3

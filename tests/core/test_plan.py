@@ -1,0 +1,29 @@
+"""Plans of a run: steps, sizes and bytes."""
+
+import pytest
+
+import purerl
+from purerl import PPOConfig
+
+
+def test_steps_are_rounded_up_and_the_plan_says_so():
+    plan = purerl.make_train(PPOConfig()).plan
+    assert (plan.num_updates, plan.env_steps, plan.extra_steps) == (977, 500_224, 224)
+    assert (plan.batch_size, plan.minibatch_size, plan.gradient_steps) == (512, 128, 977 * 16)
+    assert plan.parameters == 2 * (4 * 64 + 64 + 64 * 64 + 64) + 64 * 2 + 2 + 64 + 1
+    assert "extra_steps" in str(plan)
+    assert "500,224" in str(plan)
+
+
+@pytest.mark.slow
+def test_the_plan_knows_what_an_update_needs():
+    few, many = (purerl.make_train(PPOConfig(num_envs=num_envs)).plan for num_envs in (4, 64))
+    for plan in (few, many):
+        assert plan.state_bytes + plan.rollout_bytes < plan.update_bytes
+    assert 8 < many.update_bytes / few.update_bytes < 16
+
+
+def test_the_plan_counts_the_observations_that_steps_led_to():
+    ppo, appo, rnd = (cfg() for cfg in (PPOConfig, purerl.APPOConfig, lambda: PPOConfig(rnd=purerl.RNDConfig())))
+    plain, *both = (purerl.make_train(cfg).plan.rollout_bytes for cfg in (ppo, appo, rnd))
+    assert min(both) == plain + 4 * 4 * ppo.batch_size  # CartPole's four numbers

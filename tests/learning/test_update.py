@@ -1,0 +1,40 @@
+"""Updates that do not learn yet."""
+
+import jax
+import numpy as np
+import pytest
+
+import purerl
+from tests.helpers.tiny import CFG, digest, tiny
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.slow
+def test_learning_may_start_late():
+    train = tiny(CFG.replace(learning_starts=100))  # two of four updates
+    state, update = train.init(KEY), jax.jit(train.update)
+    digests, counts = [digest(state.params)], []
+    for _ in range(3):
+        state, metrics = update(state)
+        digests.append(digest(state.params))
+        counts.append(int(metrics["policy_loss"].count))
+    assert digests[0] == digests[1] == digests[2] != digests[3]
+    assert counts == [0, 0, 4]
+
+
+@pytest.mark.slow
+def test_waiting_to_learn_leaves_the_penalty_and_the_schedule_alone():
+    late = CFG.replace(learning_starts=128, kl_penalty="adaptive", lr_schedule="polynomial")
+    metrics = purerl.summarize(jax.jit(tiny(late))(KEY).metrics)
+    assert metrics["kl_coef"][:3].tolist() == [1, 1, 1]
+    np.testing.assert_allclose(metrics["lr"][:3], late.lr)
+    assert tiny(late).plan.gradient_steps == 2 * 4
+    constant = purerl.summarize(jax.jit(tiny(lr_schedule=lambda step: 1e-3))(KEY).metrics)
+    np.testing.assert_allclose(constant["lr"], 1e-3)
+
+
+def test_a_rate_goes_on_adapting_where_learning_has_stopped():
+    cfg = CFG.replace(lr_schedule="kl_adaptive", desired_kl=1e-5, target_kl=1e-5, lr=1e-2)
+    lr = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)["lr"]
+    assert lr[-1] < lr[0] < 1e-2

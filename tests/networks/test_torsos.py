@@ -1,0 +1,52 @@
+"""Torsos: their sizes, their precision, and observations that they do not fit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purerl import ConfigError, PPOConfig
+from tests.helpers.networks import IMAGE, made, outputs
+from tests.helpers.tiny import CFG, tiny
+
+KEY = jax.random.key(0)
+
+
+def test_the_networks_of_images():
+    """The sizes are the papers': 20 x 20, 9 x 9 and 7 x 7 after the three layers of Mnih et al."""
+    nature = jax.ShapeDtypeStruct((84, 84, 4), jnp.uint8)
+    kernels = jax.eval_shape(lambda: made(CFG.replace(hidden=(512,)), nature)[1])["policy"]["torso"]
+    shapes = [kernels[f"Conv_{i}"]["kernel"].shape for i in range(3)] + [kernels["MLP_0"]["Dense_0"]["kernel"].shape]
+    assert shapes == [(8, 8, 4, 32), (4, 4, 32, 64), (3, 3, 64, 64), (7 * 7 * 64, 512)]
+    _, params, _ = made(CFG, IMAGE)
+    assert params["policy"]["torso"]["Conv_0"]["kernel"].shape == (3, 3, 3, 16)
+
+
+@pytest.mark.slow
+def test_half_precision_stays_in_the_torsos():
+    """Check reliability L1 7: parameters, outputs, advantages, statistics and everything kept are float32."""
+    cfg = CFG.replace(compute_dtype="bfloat16", normalize_obs=True, normalize_reward=True, normalize_value=True)
+    train = tiny(cfg)
+    program = str(jax.make_jaxpr(train.update)(train.init(KEY)))
+    assert "bf16" in program
+    state, metrics = jax.eval_shape(train.update, train.init(KEY))
+    assert not any(x.dtype == jnp.bfloat16 for x in jax.tree.leaves((state, metrics)))
+    out = outputs(*made(cfg))
+    assert {x.dtype for x in jax.tree.leaves(out)} == {jnp.dtype("float32")}
+    single = outputs(*made(cfg.replace(compute_dtype="float32")))
+    np.testing.assert_allclose(out.value, single.value, rtol=0.05, atol=0.02)
+    assert (out.value != single.value).any()
+    assert "bf16" not in str(jax.make_jaxpr(tiny().update)(tiny().init(KEY)))
+
+
+def test_the_default_config_has_the_networks_of_the_37_details():
+    _, params, _ = made(PPOConfig())
+    assert jax.tree.map(jnp.shape, params["value"]["torso"]) == {
+        "Dense_0": {"kernel": (4, 64), "bias": (64,)},
+        "Dense_1": {"kernel": (64, 64), "bias": (64,)},
+    }
+
+
+def test_a_torso_that_does_not_fit_is_refused():
+    with pytest.raises(ConfigError, match=r"torso = 'cnn': needs observations \[height, width, channels\]"):
+        tiny(CFG.replace(torso="cnn"))

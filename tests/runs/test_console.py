@@ -1,0 +1,40 @@
+"""The live line in a terminal, plain lines elsewhere, and the closing table."""
+
+import io
+
+import numpy as np
+from rich.console import Console
+
+from purerl.runs.fit import fit
+from purerl.runs.logging.console import LiveLine, closing_table
+from tests.helpers.probes import Varied
+from tests.helpers.tiny import CFG
+
+
+def test_the_live_line_renews_itself_in_a_terminal():
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(LiveLine(console),))
+    text = console.file.getvalue()
+    assert "256 steps" in text
+    assert "0:00 left" in text
+    assert "\x1b[2K" in text  # the line is erased and written again
+
+
+def test_plain_lines_elsewhere():
+    console = Console(file=io.StringIO(), width=120)
+    line = LiveLine(console, plain_seconds=0)
+    result = fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(line,))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 3
+    assert "\x1b" not in console.file.getvalue()
+    assert "return" in lines[-1]
+    table = closing_table(result.progress, result.metrics)
+    assert [column.header for column in table.columns] == ["run", "episodes", "return", "length", "entropy"]
+
+
+def test_unfinished_episodes_are_no_return():
+    from purerl.core.metrics import Mean
+    from purerl.runs.logging.console import overall
+
+    assert np.isnan(overall(Mean(np.zeros(3), np.zeros(3, int))))
+    assert overall(Mean(np.array([4.0, 6.0]), np.array([1, 3]))) == 2.5
