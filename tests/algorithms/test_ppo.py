@@ -109,14 +109,3 @@ def test_other_ways_to_treat_a_time_limit_train(mode):
 def test_what_contradicts_itself_is_refused(changes, says):
     with pytest.raises(purerl.ConfigError, match=says):
         tiny(CFG.replace(**changes))
-
-
-@pytest.mark.slow
-def test_an_adaptive_penalty_is_no_obstacle_to_a_warm_start(tmp_path):
-    from purerl.runs.warm_start import warm_start
-
-    cfg = CFG.replace(kl_penalty="adaptive")
-    result = fitted(cfg=cfg, directory=tmp_path)
-    warm = warm_start(tiny(cfg).init(KEY), tmp_path, "either")
-    assert digest(warm.params) == digest(result.state.params)
-    assert warm.extra["kl_coef"] == 1

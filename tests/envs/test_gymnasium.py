@@ -1,7 +1,6 @@
 """External environments: gymnasium's."""
 
 import functools
-import json
 import os
 import signal
 import subprocess
@@ -12,14 +11,11 @@ import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
-import PIL.Image
-import PIL.ImageSequence
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import purerl
-from purerl.envs import host
 from purerl.runs.storage.checkpoint import saved_updates
 from tests.helpers.gymnasium_env import LENGTH, Ends
 from tests.helpers.tiny import digest
@@ -73,89 +69,6 @@ def test_flags_and_the_last_observation_of_an_episode_are_exact(made):
     np.testing.assert_array_equal(after.reward, both(base + episode))
     np.testing.assert_array_equal(after.info["twice"], both(2 * step))
     np.testing.assert_array_equal(after.info["ended"], both(np.where(done, base + episode, 0)))
-
-
-class Spaces(gymnasium.Env):
-    """An environment that refuses an action outside its space; observations are of many kinds."""
-
-    observation_space = spaces.Dict(
-        {
-            "image": spaces.Box(0, 255, (4, 4, 3), np.uint8),
-            "place": spaces.Discrete(3, start=5),
-            "tiles": spaces.MultiDiscrete([[4, 4], [4, 4]]),
-            "parts": spaces.Tuple((spaces.MultiBinary(2), spaces.Box(-1, 1, (), np.float32), spaces.MultiDiscrete([2, 3]))),
-        }
-    )
-
-    def __init__(self, action_space):
-        self.action_space, self.time = action_space, 0
-
-    def reset(self, seed=None, options=None):
-        super().reset(seed=seed)
-        self.observation_space.seed(seed)
-        self.time = 0
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        assert self.action_space.contains(action), (action, self.action_space)
-        self.time += 1
-        return self.observation_space.sample(), 1.0, False, self.time == 5, {}
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Discrete(3, start=1),
-        pytest.param(spaces.MultiDiscrete([2, 3], start=[1, 0]), marks=pytest.mark.slow),
-        pytest.param(spaces.MultiBinary(3), marks=pytest.mark.slow),
-        pytest.param(spaces.Box(np.float32([-1, 0]), np.float32([1, 5])), marks=pytest.mark.slow),
-    ],
-)
-def test_spaces_become_purerls(space):
-    env = purerl.from_gymnasium(functools.partial(Spaces, space))
-    parts = (jax.ShapeDtypeStruct((2,), np.float32), jax.ShapeDtypeStruct((), np.float32), purerl.Indices((2, 3), (2,)))
-    image = jax.ShapeDtypeStruct((4, 4, 3), np.uint8)
-    tiles = purerl.Indices(4, (2, 2))
-    assert env.observation_space == {"image": image, "parts": parts, "place": purerl.Discrete(3), "tiles": tiles}
-    train = purerl.make_train(CFG, env=env)
-    state, _ = jax.jit(train.update)(jax.jit(train.init)(jax.random.key(0)))
-    obs = jax.device_get(state.actor.obs)
-    assert ((obs["place"] >= 0) & (obs["place"] < 3)).all()
-    assert obs["image"].dtype == np.uint8
-
-
-def test_only_the_newest_state_goes_on():
-    train = purerl.make_train(CARTPOLE)
-    init, update = jax.jit(train.init), jax.jit(train.update)
-    first = init(jax.random.key(0))
-    second, _ = update(first)
-    with pytest.raises(
-        jax.errors.JaxRuntimeError, match=r"this state is not the newest; it is from step 0, and its environments are at step 16"
-    ):
-        jax.block_until_ready(update(first))
-    assert "not the newest" in str(host.take_failure())
-    jax.block_until_ready(update(second))  # the newer state goes on
-    for seed in (1, 2):
-        init(jax.random.key(seed))
-    with pytest.raises(jax.errors.JaxRuntimeError, match="closed"):
-        jax.block_until_ready(update(second))
-    with pytest.raises(purerl.ConfigError, match="trains one run after the other"):
-        jax.eval_shape(jax.vmap(train.init), jax.random.split(jax.random.key(0), 2))
-
-
-def test_evaluations_do_not_move_training():
-    train = purerl.make_train(CARTPOLE)
-    init, update, evaluate = jax.jit(train.init), jax.jit(train.update), jax.jit(lambda *args: train.evaluate(*args, 4))
-
-    def trained(evaluations):
-        state = init(jax.random.key(0))
-        for _ in range(2):
-            for i in range(evaluations):
-                assert evaluate(state, jax.random.key(i)).finished.all()
-            state, _ = update(state)
-        return digest((state.params, state.actor.obs))
-
-    assert trained(0) == trained(2)
 
 
 @pytest.mark.slow
@@ -260,31 +173,6 @@ def test_check_env_and_plan_know_of_the_host():
     assert purerl.from_gymnasium(lambda: gymnasium.wrappers.TimeLimit(Ends(), 7)).max_steps == 7
 
 
-class Drawn(Ends):
-    """An environment whose picture is as bright as the step."""
-
-    render_mode = "rgb_array"
-    metadata = {"render_fps": 10}
-
-    def render(self):
-        return np.full((4, 4, 3), 40 * self.time, np.uint8)
-
-
-@pytest.mark.slow
-def test_an_episode_is_drawn(tmp_path):
-    train = purerl.make_train(CFG, env=purerl.from_gymnasium(Drawn))
-    state = jax.jit(train.init)(jax.random.key(0))
-    purerl.render(train, state, tmp_path / "a.gif", max_steps=5)
-    with PIL.Image.open(tmp_path / "a.gif") as drawing:
-        assert (drawing.n_frames, drawing.info["duration"]) == (LENGTH, 100)
-        shades = [np.asarray(frame.convert("L"))[0, 0] for frame in PIL.ImageSequence.Iterator(drawing)]
-    assert shades == [0, 40, 80]
-    jax.block_until_ready(jax.jit(train.update)(state))  # drawing uses separate environments
-    for env in (Ends, functools.partial(gymnasium.make, "CartPole-v1")):
-        with pytest.raises(purerl.ConfigError, match="no way of drawing it"):
-            purerl.render(purerl.make_train(CFG, env=purerl.from_gymnasium(env)), state, tmp_path / "b.gif")
-
-
 @pytest.mark.slow
 def test_sweeps_and_the_other_algorithms_train_there():
     result = purerl.sweep(CARTPOLE, {"lr": [1e-4, 1e-3]}).fit()
@@ -299,40 +187,6 @@ def test_phases_and_memory_train_there(cls):
     sizes = {name: getattr(CARTPOLE, name) for name in ("env", "total_timesteps", "num_envs", "num_steps", "hidden")}
     purerl.fit(cls(**sizes, num_minibatches=2))
     purerl.fit(CARTPOLE.replace(memory="gru", memory_size=8, memory_inputs=("action", "reward"), rnd=purerl.RNDConfig()))
-
-
-EXACT = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1"]
-STACKED = "CartPole-v1, stacked"
-MUJOCO = ["Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "InvertedDoublePendulum-v5", "Pusher-v5", "Swimmer-v5"]
-
-
-@pytest.mark.parametrize("name", [*EXACT, STACKED, *(pytest.param(name, marks=pytest.mark.slow) for name in MUJOCO)])
-def test_an_environment_that_was_saved_goes_on_to_the_same_bits(name):
-    if name in MUJOCO:
-        pytest.importorskip("mujoco")
-    from purerl.envs.gymnasium_vector import VectorEnvironments
-
-    def make():
-        env = gymnasium.make(name.removesuffix(", stacked"), disable_env_checker=True)
-        return gymnasium.wrappers.FrameStackObservation(env, 3) if name == STACKED else env
-
-    env = make()
-    env.action_space.seed(0)
-    actions = [np.stack([env.action_space.sample() for _ in range(2)]) for _ in range(200)]
-    if isinstance(env.action_space, spaces.Discrete):
-        actions = [action - env.action_space.start for action in actions]
-    env.close()
-
-    def trial(environments, actions):
-        return [environments.step(action)[:5] for action in actions]
-
-    one, other = (VectorEnvironments(make, "sync", 2, {}) for _ in range(2))
-    one.reset(np.array([3, 4])), other.reset(np.array([8, 9]))
-    trial(one, actions[:100])
-    other.restore(json.loads(json.dumps(one.snapshot())))
-    same = jax.tree.map(np.array_equal, trial(one, actions[100:]), trial(other, actions[100:]))
-    assert all(jax.tree.leaves(same))
-    one.close(), other.close()
 
 
 @pytest.mark.slow
@@ -382,16 +236,6 @@ def test_a_vector_that_only_some_steps_have():
     np.testing.assert_array_equal(means, np.array([[1.0], [2.0], [3.0]]) * np.ones(4))
 
 
-def test_vector_environments_that_would_be_reset_wrongly():
-    vector = gymnasium.vector
-    asynchronous = lambda count: vector.AsyncVectorEnv([Ends] * count, shared_memory=False, context="forkserver")
-    with pytest.raises(purerl.ConfigError, match="resets one step late"):
-        purerl.from_gymnasium(asynchronous, "vector")
-    normalised = lambda count: gymnasium.wrappers.vector.NormalizeReward(vector.SyncVectorEnv([Ends] * count))
-    with pytest.raises(purerl.ConfigError, match="'NormalizeReward': has running statistics"):
-        purerl.from_gymnasium(normalised, "vector")
-
-
 def test_the_package_that_registers_an_id_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)  # as if ale_py were not installed
     with pytest.raises(purerl.ConfigError, match="pip install ale-py"):
@@ -417,90 +261,10 @@ print(purerl.fit(cfg.replace(env_kwargs=(("vectorization", "{vectorization}"),))
     assert fresh_python(code, PYTHONPATH=f"{tmp_path}:{os.getcwd()}") == "4\n"
 
 
-class OneSeed(SyncVectorEnv):
-    """An environment whose reset takes one seed for all, as in many simulators."""
-
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=None if seed is None else int(seed), options=options)
-
-
-class Refuses(AsyncVectorEnv):
-    def reset(self, *, seed=None, options=None):
-        if self.closed:
-            raise AttributeError("second try")
-        self.closed = True
-        raise ValueError("the real reason")
-
-
-def test_of_two_tries_to_reset_the_first_one_tells_why():
-    make = lambda count: Refuses([Ends] * count, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
-    with pytest.raises(Exception, match="the real reason"):
-        purerl.from_gymnasium(make, "vector")
-
-
-def test_vector_environments_with_one_seed_for_all():
-    make = lambda count: OneSeed([Ends] * count, autoreset_mode=AutoresetMode.SAME_STEP)
-    env = purerl.from_gymnasium(make, "vector")
-    metrics = jax.jit(purerl.make_train(CFG, env=env))(jax.random.key(0)).metrics
-    assert int(metrics["steps"].total.sum()) == CFG.total_timesteps
-
-
 def test_info_with_a_dict_inside():
     counted = lambda count: gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.vector.SyncVectorEnv([Told] * count))
     env = purerl.from_gymnasium(counted, "vector")
     assert "where" in env.host.info_shapes()
-
-
-class Varied(Ends):
-    """An environment whose instances each show a number of their own in the observation."""
-
-    made = 0
-
-    def __init__(self):
-        super().__init__()
-        Varied.made += 1
-        self.own = float(Varied.made)
-
-    def _obs(self):
-        return np.array([self.own, self.time], np.float64)
-
-
-class Twins(Ends):
-    """One array under two names, which steps change by one of the names."""
-
-    def __init__(self):
-        super().__init__()
-        self.one = self.other = np.zeros(2)
-
-    def step(self, action):
-        self.one[0] += 1
-        return super().step(action)
-
-
-@pytest.mark.slow
-def test_what_an_instance_was_made_with_is_saved_too(tmp_path):
-    cfg, env = CFG.replace(total_timesteps=128, lr_schedule="constant"), purerl.from_gymnasium(Varied)
-    before = purerl.fit(cfg, env=env, directory=tmp_path).state.actor.obs[:, 0]
-    after = purerl.fit(cfg.replace(total_timesteps=256), env=env, directory=tmp_path).state.actor.obs[:, 0]
-    np.testing.assert_array_equal(before, after)
-
-
-def test_one_array_with_two_names_cannot_be_saved(tmp_path):
-    cfg, env = CFG.replace(lr_schedule="constant"), purerl.from_gymnasium(Twins)
-    purerl.fit(cfg.replace(total_timesteps=128), env=env, directory=tmp_path)
-    with pytest.warns(UserWarning, match="one and other, one object with two names"):
-        purerl.fit(cfg, env=env, directory=tmp_path)
-
-
-def test_a_run_does_not_go_on_in_other_wrappers(tmp_path):
-    wrappers = []
-    make = lambda: functools.reduce(lambda env, wrapper: wrapper(env), wrappers, Ends())
-    cfg = CFG.replace(total_timesteps=128, lr_schedule="constant")
-    purerl.fit(cfg, env=purerl.from_gymnasium(make), directory=tmp_path)
-    wrappers.append(gymnasium.wrappers.RecordEpisodeStatistics)
-    says = "saved with the layers Ends, and made here with RecordEpisodeStatistics > Ends"
-    with pytest.raises(purerl.EnvironmentFailed, match=says):
-        purerl.fit(cfg.replace(total_timesteps=256), env=purerl.from_gymnasium(make), directory=tmp_path)
 
 
 def test_each_environment_is_another_object():
@@ -527,14 +291,6 @@ def test_numbers_are_not_narrowed():
     cfg = CFG.replace(info=("share",), action_distribution="tanh", log_std_init=2.0)
     metrics = purerl.summarize(jax.jit(purerl.make_train(cfg, env=env))(jax.random.key(0)).metrics)
     assert 0.1 < metrics["info/share"].mean() < 0.4
-
-
-def test_evaluations_open_their_environments_once():
-    train = purerl.make_train(CARTPOLE)
-    state, before = jax.jit(train.init)(jax.random.key(0)), len(host._open)
-    for i in range(4):
-        train.evaluate(state, jax.random.key(i), 2, max_steps=3)
-    assert len(host._open) <= before + host.SETS
 
 
 @pytest.mark.slow
@@ -609,21 +365,3 @@ def test_wrappers_that_change_rewards_are_warned_of(vectorization):
     env = purerl.from_gymnasium(around(lambda env: clip(env, 0, 1), vectorization), vectorization)
     with pytest.warns(UserWarning, match="'ClipReward': changes rewards, and so reported returns and evaluations"):
         purerl.make_train(CFG, env=env)
-
-
-class WithoutFinalObs(SyncVectorEnv):
-    """An environment without last observations, or with all in one array without a row for each environment."""
-
-    given = None
-
-    def step(self, actions):
-        *after, info = super().step(actions)
-        info.pop("final_obs", None)
-        return *after, info | ({"final_obs": self.given} if self.given is not None else {})
-
-
-@pytest.mark.parametrize("given", [None, {"obs": np.zeros((1, 2))}, np.array([None], object)])
-def test_same_step_resets_without_the_last_observations_are_refused(given):
-    kind = type("Vector", (WithoutFinalObs,), {"given": given})
-    with pytest.raises(purerl.ConfigError, match=r"info\['final_obs'\] must have the last observation of each environment"):
-        purerl.from_gymnasium(lambda count: kind([Ends] * count, autoreset_mode=AutoresetMode.SAME_STEP), "vector")

@@ -1,25 +1,20 @@
 """The suites beside gymnax, each skipped if it is not installed; and slow resets, without any suite."""
 
-import importlib.metadata
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import struct
 
 import purerl
 from purerl import ConfigError, PPOConfig
 from purerl.acting.rollout import collect, reset_actor
 from purerl.core.keys import named_key, split_keys
 from purerl.envs import make_env
-from purerl.envs.auto_reset import auto_reset
-from purerl.envs.one_state import OneState
 from purerl.envs.suites import SUITES
 from purerl.networks.distributions import Categorical, DiagGaussian
 from tests.helpers.configs import CONFIGS
-from tests.helpers.programs import on_accelerator
 from tests.helpers.suites import IDS
 from tests.helpers.tiny import CFG
 
@@ -215,32 +210,6 @@ def test_rewards_of_repeated_actions_add_up():
     np.testing.assert_allclose(once.reward, sum(rewards), rtol=1e-5)
     assert rewards[2][0] > rewards[0][0] > 0
     np.testing.assert_array_equal(once.next_obs, after.next_obs)
-
-
-@struct.dataclass
-class Countdown:
-    """A state that pays the remaining count, and ends at 0."""
-
-    obs: jax.Array
-    reward: jax.Array
-    done: jax.Array
-    metrics: dict
-    info: dict
-
-
-class Counter:
-    action_size = 1
-
-    def step(self, state, action):
-        obs = state.obs - 1
-        return state.replace(obs=obs, reward=obs.sum(), done=(obs.sum() <= 0).astype(jnp.float32))
-
-
-@pytest.mark.parametrize(("left", "paid", "after"), [(9.0, 8 + 7 + 6, 6.0), (3.0, 2 + 1 + 0, 0.0), (2.0, 1 + 0, 0.0)])
-def test_an_action_is_repeated_until_the_episode_ends(left, paid, after):
-    before = Countdown(jnp.array([left]), jnp.float32(0), jnp.float32(0), {}, {})
-    _, obs, reward, terminated, *_ = OneState(Counter(), action_repeat=3).step(KEY, before, jnp.zeros(1))
-    assert (obs.tolist(), float(reward), bool(terminated)) == ([after], paid, after == 0)
 
 
 @pytest.mark.slow
@@ -465,61 +434,6 @@ def test_rulesets_are_drawn_by_each_reset(tmp_path, monkeypatch):
         make_env("xminigrid/XLand-MiniGrid-R1-9x9", (("benchmark", "trivial-21k"), ("rulesets", (3, 5))), {})
 
 
-# --- slow resets ------------------------------------------------------------------------------------------------------
-
-
-def ends_at_random(key, state, action):
-    """Step one environment whose episode ends with a probability of a quarter; its state has the episode's origin."""
-    origin, steps = state
-    done = jax.random.bernoulli(key, 0.25)
-    return origin + steps, (origin, steps + 1), jnp.float32(1), done & (action == 0), done & (action == 1), {}
-
-
-def begins(key):
-    origin = jax.random.randint(key, (), 0, 2**30)
-    return origin, (origin, jnp.int32(0))
-
-
-def rollout_of(slow_reset, key, num_envs, num_steps=40):
-    step = auto_reset(begins, ends_at_random, slow_reset)
-    state = jax.vmap(begins)(jax.random.split(key, num_envs))[1]
-
-    def one(state, key):
-        after = step(jax.random.split(key, (2, num_envs)), state, jnp.arange(num_envs) % 2)
-        return after.env_state, after
-
-    return jax.lax.scan(one, state, jax.random.split(key, num_steps))[1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("num_envs", [1, 7, 64])
-def test_a_slow_reset_gives_the_same_episodes(num_envs, monkeypatch):
-    """Slow resets reset the same environments, at the same steps, with the same keys; alone, under vmap, as on an accelerator."""
-    seeds = jax.random.split(KEY, 3)
-    want = jax.jit(jax.vmap(lambda key: rollout_of(False, key, num_envs)))(seeds)
-    assert want.terminated.sum() + want.truncated.sum() > 10
-    run = lambda key: rollout_of(True, key, num_envs)
-    alone = jax.jit(run)(seeds[0])
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[0]), alone, want)
-    jax.tree.map(np.testing.assert_array_equal, jax.jit(jax.vmap(run))(seeds), want)
-    monkeypatch.setattr(jax.lax, "platform_dependent", on_accelerator)
-    jax.tree.map(np.testing.assert_array_equal, jax.jit(jax.vmap(lambda key: run(key)))(seeds), want)
-
-
-def test_a_slow_reset_is_computed_for_those_alone_that_need_it():
-    made = []
-
-    def slow(key):
-        jax.debug.callback(lambda: made.append(1))
-        return begins(key)
-
-    step = auto_reset(slow, ends_at_random, slow_reset=True)
-    state = jax.vmap(begins)(jax.random.split(KEY, 64))[1]
-    after = jax.jit(step)(jax.random.split(KEY, (2, 64)), state, jnp.zeros(64, jnp.int32))
-    jax.effects_barrier()
-    assert len(made) == after.terminated.sum() > 0
-
-
 # --- refused inputs ---------------------------------------------------------------------------------------------------
 
 
@@ -546,15 +460,6 @@ def test_a_suite_that_is_not_installed_says_how_to_install_it(monkeypatch, suite
     with pytest.raises(ConfigError, match=rf"not installed: pip install 'purerl\[{suite}\]'") as raised:
         purerl.make_train(PPOConfig(env=f"{suite}/anything"))
     assert len(str(raised.value).splitlines()) <= 2
-
-
-def test_a_package_in_the_place_of_gymnax_is_told(monkeypatch):
-    found = importlib.metadata.distribution
-    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: found("jax" if name == "stable-gymnax" else name))
-    monkeypatch.delitem(sys.modules, "purerl.envs.gymnax", raising=False)
-    monkeypatch.delattr("gymnax.environments.environment.Environment")
-    with pytest.raises(ConfigError, match="pip uninstall stable-gymnax"):
-        purerl.make_train(PPOConfig())
 
 
 @pytest.mark.slow

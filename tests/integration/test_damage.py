@@ -11,7 +11,6 @@ import pytest
 
 import purerl
 from purerl import PPOConfig
-from purerl.runs.storage.lock import Lock
 from tests.helpers.faults import FULL, KILLED_LATE, script
 from tests.helpers.interrupted import fitted, stopped
 from tests.helpers.probes import Varied
@@ -157,14 +156,6 @@ def test_the_newest_checkpoint_may_be_unreadable_in_any_way(tmp_path, metadata):
         result = fitted(updates=4, directory=tmp_path)
     assert result.progress.began[0] == 2
     assert purerl.load(tmp_path, env=Varied()).updates == 4  # the checkpoint is written anew
-
-
-def test_a_lock_is_released_whatever_happens(tmp_path):
-    (tmp_path / "checkpoints").write_text("in the way")
-    for _ in range(2):
-        with pytest.raises(purerl.ConfigError, match="cannot be written to"):
-            fitted(directory=tmp_path)
-    Lock(tmp_path).release()
 
 
 # --- refused before anything is compiled --------------------------------------------------------------------------

@@ -1,61 +1,25 @@
 """Runs read back from their directories, each with its own config and objects, and the inputs refused on the way."""
 
-import json
-
-import gymnax
 import jax
 import jax.numpy as jnp
-import matplotlib.image
 import numpy as np
 import optax
 import pytest
-from flax import nnx, struct
+from flax import nnx
 
 import purerl
 from purerl import Network, Outputs, PPOConfig, cli, losses
-from purerl.core.keys import named_key
 from purerl.networks.distributions import Categorical
-from purerl.runs.analysis import plots
-from tests.helpers.bare import bare_python
 from tests.helpers.interrupted import fitted, stopped
-from tests.helpers.probes import Params, Varied
+from tests.helpers.probes import Varied
 from tests.helpers.programs import compiles
 from tests.helpers.tiny import CFG, digest, tiny
 
 KEY = jax.random.key(0)
 SIZES = {"total_timesteps": 64 * 4, "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "hidden": (8,)}
-GRAVITIES = np.array([10.0, 0.0, 5.0], np.float32)
 
 
 # --- 1, 2, 3: a batch of configs --------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def batch(tmp_path_factory):
-    """Train two seeds of each of three gravities of Pendulum, in a directory; return it and the result of `fit`."""
-    directory = tmp_path_factory.mktemp("batch") / "run"
-    cfg = PPOConfig(env="Pendulum-v1", **SIZES)
-    cfgs = jax.vmap(lambda g: cfg.replace(lr=3e-2, env_params={"g": g, "max_steps_in_episode": 16}))(GRAVITIES)
-    return directory, purerl.fit(cfgs, 3, directory, num_seeds=2, eval_every=1, eval_episodes=8, save_every=2)
-
-
-@pytest.mark.slow
-def test_each_run_is_read_back_with_its_own_config(batch):
-    directory, result = batch
-    run = purerl.load(directory)
-    assert run.labels == tuple(f"config {c}, seed {s}" for c in range(3) for s in (3, 4))
-    assert digest(run.state) == digest(result.state)
-    for place, (config, seed) in enumerate((c, s) for c in range(3) for s in (3, 4)):
-        one = run.select(config=config, seed=seed)
-        assert one.labels == (f"config {config}, seed {seed}",)
-        assert one.cfg.env_params["g"] == GRAVITIES[config]
-        assert digest(one.state.params) == digest(jax.tree.map(lambda x: x[place], result.state.params))  # noqa: B023
-        # The run's own evaluation, with its key: in another gravity the return would be far off.
-        key = named_key(one.state.key, "evaluation", one.state.clock)
-        mean = one.train.evaluate(one.state, key, 8).returns.mean()
-        np.testing.assert_allclose(mean, result.evaluations["episode_return"][-1, place], rtol=1e-3)
-    with pytest.raises(purerl.ConfigError, match=r"3 configs.*run\.select"):
-        _ = run.train
 
 
 @pytest.mark.slow
@@ -70,67 +34,6 @@ def test_the_command_evaluates_each_run_in_its_own_environment(tmp_path, capsys)
     # A pendulum that cannot turn stays at its start, so its return shows the start; in another gravity it would swing.
     at_start = purerl.load(tmp_path).select(config=1).evaluate(64).returns
     assert at_start.std() > 500
-
-
-@pytest.mark.slow
-def test_a_plot_has_a_line_for_each_config(batch, tmp_path):
-    directory, result = batch
-    figure = plots.plot([directory], tmp_path / "a.png")
-    (axes,) = figure.axes
-    says = [f"run: env_params.g = {g} (2 seeds)" for g in ("10", "0", "5")]
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == says
-    assert len(axes.collections) == 3
-    assert matplotlib.image.imread(tmp_path / "a.png").std() > 0.01
-    curves = plots.curves_of(directory, "value_loss")
-    wanted = purerl.summarize(result.metrics)["value_loss"]
-    np.testing.assert_array_equal(np.concatenate([curve.values for curve in curves]), wanted)
-
-
-def test_one_run_can_be_taken_out_of_several(batch):
-    _, result = batch
-    by_place, by_label = result.run.select(3), result.run.select("config 1, seed 4")
-    assert digest(by_place.state) == digest(by_label.state) == digest(result.run.select(-3).state)
-    assert by_place.num_runs is None
-    after, _ = jax.jit(by_place.train.update)(by_place.state)  # training can go on
-    assert int(after.clock.low) == 5
-    assert by_place.select(0).labels == by_place.labels == ("config 1, seed 4",)
-    for wrong in ({"run": 6}, {"run": "seed 9"}, {"seed": 3}, {"config": 7, "seed": 3}):
-        with pytest.raises(purerl.ConfigError, match="such run; there are 6: 'config 0, seed 3'"):
-            result.run.select(**wrong)
-
-
-@pytest.mark.slow
-def test_the_best_of_each_run_is_kept(batch):
-    directory, result = batch
-    returns = result.evaluations["episode_return"]
-    wanted = tuple(result.evaluations["update"][returns.argmax(0)])
-    best = purerl.load(directory, best=True)
-    assert best.finished == wanted
-    assert len(set(wanted)) > 1  # or the best on average would do
-    for place in range(6):
-        one = best.select(place)
-        key = named_key(one.state.key, "evaluation", one.state.clock)
-        np.testing.assert_allclose(one.train.evaluate(one.state, key, 8).returns.mean(), returns[:, place].max(), rtol=1e-3)
-    assert digest(result.run.best.state) == digest(best.state)
-    assert result.run.select(4).best.finished == (wanted[4],)
-
-
-@pytest.mark.slow
-def test_the_commands_take_a_run(batch, tmp_path, capsys):
-    directory = str(batch[0])
-    assert cli.main(["eval", directory, "--run", "config 1, seed 4", "--num-episodes", "4"]) == 0
-    out = capsys.readouterr().out
-    assert "config 1, seed 4" in out
-    assert "config 0" not in out
-    assert cli.main(["export", directory, "--run", "3", "--out", str(tmp_path / "policy")]) == 0
-    assert "config 1, seed 4" in capsys.readouterr().out
-    assert cli.main(["export", directory, "--run", "6", "--out", str(tmp_path / "policy")]) == 2
-    assert "no such run; there are 6" in capsys.readouterr().err
-    one = purerl.load(directory).select(3)
-    act = jax.export.deserialize(bytearray((tmp_path / "policy").read_bytes())).call
-    obs, first = np.ones((5, 3), np.float32), np.zeros(5, bool)
-    action, _ = act((), obs, first, jax.random.PRNGKey(0), np.array(True))
-    np.testing.assert_allclose(action, one.train.policy(one.state)((), obs, first, KEY, deterministic=True)[0], rtol=1e-5)
 
 
 # --- 4: parameters that are no plain dict -----------------------------------------------------------------------------
@@ -214,26 +117,6 @@ def test_no_ratio_is_infinite(advantage):
         assert np.isfinite(losses.approximate_kl(jnp.float32(log_ratio), jnp.float32(0)))
 
 
-# --- 8: a warm start --------------------------------------------------------------------------------------------------
-
-
-CURIOUS = {"rnd": purerl.RNDConfig(features=4, hidden=(4,), init_steps=0)}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [{}, CURIOUS], ids=["plain", "rnd"])
-def test_a_warm_start_may_have_other_environments(more, tmp_path):
-    cfg = CFG.replace(normalize_reward=True, total_timesteps=128, **more)
-    source = purerl.fit(cfg, directory=tmp_path, env=Varied())
-    still = cfg.replace(num_envs=8, lr=0.0, lr_final=0.0)
-    moved = {}
-    warm = purerl.fit(still, init_from=tmp_path, env=Varied(), measure=lambda state: moved.update(state=state) or {"one": 1.0})
-    assert digest(warm.state.params) == digest(source.state.params)
-    theirs, ours = (result.state.statistics.reward for result in (source, warm))
-    assert ours.discounted.shape == (8,)
-    assert int(ours.moments.count.low) == int(theirs.moments.count.low) + 128  # its moments went on
-
-
 # --- 9, 10, 11: hyperparameters of optimizers that had no effect ------------------------------------------------------
 
 
@@ -292,119 +175,7 @@ def test_the_weight_of_the_value_counts_where_the_value_learns_alone(cfg):
     assert digest(none["value"]) != digest(some["value"])
 
 
-# --- 12, 13: devices of a run -----------------------------------------------------------------------------------------
-
-
-def test_nothing_needs_fcntl(fresh_python, tmp_path):
-    code = f"""
-import sys
-sys.modules["fcntl"] = None  # importing it fails, as on Windows
-import warnings; warnings.simplefilter("ignore")
-import purerl
-from purerl.runs.storage.lock import Lock
-import pathlib
-lock = Lock(pathlib.Path({str(tmp_path)!r}))
-try:
-    Lock(pathlib.Path({str(tmp_path)!r}))
-except purerl.DirectoryLocked as error:
-    print("locked", error)
-lock.release()
-Lock(pathlib.Path({str(tmp_path)!r})).release()
-"""
-    assert fresh_python(code).startswith("locked")
-
-
-def test_an_exported_policy_runs_where_the_readme_says(batch, tmp_path, fresh_python):
-    assert cli.main(["export", str(batch[0]), "--run", "0", "--out", str(tmp_path / "policy")]) == 0
-    code = f"""
-import jax, jax.export, numpy as np
-act = jax.export.deserialize(bytearray(open({str(tmp_path / "policy")!r}, "rb").read())).call
-print(act((), np.ones((2, 3), np.float32), np.zeros(2, bool), jax.random.PRNGKey(0), np.array(True))[0].shape)
-"""
-    assert bare_python(fresh_python, code, tmp_path) == "(2, 1)\n"
-
-
-# --- 14, 15 -----------------------------------------------------------------------------------------------------------
-
-
-class Undeclared(gymnax.environments.environment.Environment):
-    """An environment without declared parameters."""
-
-    reset_env, step_env, action_space = Varied.reset_env, Varied.step_env, Varied.action_space
-    observe_state, goes, ends, kinds, kind = Varied.observe_state, Varied.goes, Varied.ends, Varied.kinds, Varied.kind
-
-
-def test_parameters_that_nobody_declared_are_refused():
-    with pytest.raises(purerl.ConfigError, match=r"env = 'Undeclared': has no default_params of its own.*after one step"):
-        purerl.make_train(CFG, env=Undeclared())
-    train = purerl.make_train(CFG, env=Undeclared(), env_params=Params(max_steps_in_episode=5))
-    assert train.env.max_steps == 5
-
-
 # --- valid, and surprising --------------------------------------------------------------------------------------------
-
-
-class Other(Varied):
-    """Another state of the same shapes."""
-
-    limit = 3
-
-
-@struct.dataclass
-class Limit:
-    max_steps_in_episode: int = 5
-
-
-def own_loss(outputs, old, advantage, cfg):
-    return losses.clipped_surrogate(outputs.policy.log_prob(old.action), old.log_prob, advantage, cfg.clip_eps)
-
-
-@pytest.mark.slow
-def test_another_object_in_the_place_of_a_runs_own_is_refused(tmp_path, capsys):
-    given = {"env": Varied(), "policy_loss": own_loss}
-    purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path, **given)
-    more = CFG.replace(total_timesteps=128, lr_schedule="linear")
-    cases = [
-        ({}, "env: the run had a custom one, tests.helpers.probes.Varied; in Python, pass it as `env=`"),
-        ({"env": Varied()}, r"policy_loss: the run had a custom one, .*\.own_loss; in Python, pass it as `policy_loss=`"),
-        ({**given, "env": Other()}, r"env: is tests\.helpers\.probes\.Varied in the run, is .*\.Other here"),
-        ({**given, "env_params": Limit(4)}, r"env_params: the run had the default, .*Limit here; leave out `env_params=`"),
-        ({**given, "reward_shaper": lambda r, s: r}, r"reward_shaper: the run had the default"),
-    ]
-    for objects, says in cases:
-        before = compiles()
-        with pytest.raises(purerl.CheckpointMismatch, match=says):
-            purerl.load(tmp_path, **objects)
-        if "env" in objects:
-            with pytest.raises(purerl.CheckpointMismatch, match=says):
-                purerl.fit(more, directory=tmp_path, **objects)
-            with pytest.raises(purerl.CheckpointMismatch, match=says):
-                purerl.restore(tmp_path, purerl.make_train(CFG, **objects))
-        assert compiles() == before
-    assert cli.main(["eval", str(tmp_path)]) == 1
-    assert "tests.helpers.probes.Varied; in Python, pass it as `env=`" in capsys.readouterr().err
-    assert purerl.load(tmp_path, **given).updates == 1
-
-
-@pytest.mark.slow
-def test_another_environments_parameters_are_refused(tmp_path):
-    purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path, env=Varied(), env_params=Limit(4))
-    with pytest.raises(purerl.CheckpointMismatch, match=r"env_params: \.max_steps_in_episode 4 in the run, .* 3 here"):
-        purerl.load(tmp_path, env=Varied(), env_params=Limit(3))
-    assert purerl.load(tmp_path, env=Varied(), env_params=Limit(4)).updates == 1
-
-
-@pytest.mark.slow
-def test_a_script_may_be_imported_as_a_module(tmp_path, fresh_python):
-    """A notebook imports a script as a module: an object that `__main__` defined is the same object there."""
-    (tmp_path / "mine.py").write_text(
-        "import purerl, tests.helpers.probes\nclass Mine(tests.helpers.probes.Varied): pass\n"
-        "if __name__ == '__main__':\n    from tests.helpers.tiny import CFG\n"
-        f"    purerl.fit(CFG.replace(total_timesteps=64), directory={str(tmp_path / 'run')!r}, env=Mine())\n"
-    )
-    fresh_python(f"import runpy; runpy.run_path({str(tmp_path / 'mine.py')!r}, run_name='__main__')")
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import purerl, mine"
-    assert fresh_python(f"{code}\nprint(purerl.load({str(tmp_path / 'run')!r}, env=mine.Mine()).updates)") == "1\n"
 
 
 @pytest.mark.slow
@@ -430,22 +201,6 @@ def test_a_finished_run_is_handed_back(tmp_path, capsys):
     assert "64 steps in" in out
 
 
-@pytest.mark.slow
-def test_more_steps_under_a_schedule_that_follows_them_is_told(tmp_path):
-    says = r"total_timesteps = 256: was 128, and lr_schedule and ent_schedule follows it"
-    both = {"cfg": CFG.replace(ent_schedule="linear"), "directory": tmp_path / "both"}
-    fitted(updates=2, **both)
-    with pytest.warns(UserWarning, match=says):
-        fitted(updates=4, **both)
-
-
-@pytest.mark.slow
-def test_more_steps_under_a_schedule_of_its_own_length_are_not(tmp_path):
-    fixed = {"cfg": CFG.replace(lr_schedule="polynomial", decay_steps=100), "directory": tmp_path / "fixed"}
-    fitted(updates=2, **fixed)
-    fitted(updates=4, **fixed)  # a warning would be an error here
-
-
 def test_loading_falls_back_as_resuming_does(tmp_path):
     fitted(updates=4, directory=tmp_path, save_every=2)
     newest = tmp_path / "checkpoints" / "4"
@@ -456,15 +211,6 @@ def test_loading_falls_back_as_resuming_does(tmp_path):
         purerl.restore(tmp_path, tiny(CFG.replace(total_timesteps=256)))
     with pytest.raises(purerl.CheckpointCorrupt):
         purerl.load(tmp_path, env=Varied(), updates=4)
-
-
-def test_a_list_is_no_sweep():
-    for values in ([1.0, 2.0], (1.0, 2.0)):
-        with pytest.raises(purerl.ConfigError, match=r"env_params = .*must be one number; to sweep it, jax.vmap"):
-            purerl.make_train(PPOConfig(env_params={"gravity": values}))
-    sweep = jax.vmap(lambda x: PPOConfig(env_params={"max_steps_in_episode": x}))(np.array([5, 0]))
-    with pytest.raises(purerl.ConfigError, match=r"max_steps_in_episode.*must be between 1 and"):
-        purerl.fit(sweep)
 
 
 class Breaks:
@@ -489,44 +235,3 @@ def test_a_recorder_that_failed_is_tried_again():
         fitted(updates=8, save_every=5, chunk_seconds=1e-9, recorders=(recorder,))
     assert recorder.seen == [1, 2, 6, 7, 8]
     assert recorder.began == 2
-
-
-@pytest.mark.slow
-def test_a_directory_is_data(tmp_path, fresh_python):
-    """A directory names a module as its environment, network and loss: nothing ever imports that module."""
-    purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path / "run", env=Varied())
-    (tmp_path / "sentinel.py").write_text("raise SystemExit('imported')")
-    from purerl.runs.storage import checkpoint
-
-    path = tmp_path / "run" / "checkpoints" / "1" / "_CHECKPOINT_METADATA"
-    metadata = json.loads(path.read_text())
-    record = json.loads(metadata["custom_metadata"]["record"])
-    record["objects"] = {name: {"is": "sentinel.Mine"} for name in ("env", "network", "policy_loss", "sentinel")}
-    record["config"]["env"] = "sentinel:Mine"
-    text = json.dumps(record)
-    metadata["custom_metadata"] = {"record": text, "sha256": checkpoint._sha256(text.encode())}
-    path.write_text(json.dumps(metadata))
-    code = f"""
-import sys; sys.path.insert(0, {str(tmp_path)!r})
-import purerl, purerl.cli
-from tests.helpers.probes import Varied
-from tests.helpers.tiny import CFG
-directory = {str(tmp_path / "run")!r}
-for read in (
-    lambda: purerl.load(directory),
-    lambda: purerl.load(directory, env=Varied()),
-    lambda: purerl.fit(CFG.replace(total_timesteps=128), directory=directory, env=Varied()),
-    lambda: purerl.restore(directory, purerl.make_train(CFG, env=Varied())),
-):
-    try:
-        read()
-        print("read")
-    except (purerl.CheckpointError, purerl.ConfigError) as error:
-        print(type(error).__name__)
-for command in (["eval", directory], ["plot", directory, "--out", directory + ".png"], ["render", directory]):
-    print(purerl.cli.main(command))
-print("sentinel" in sys.modules)
-"""
-    out = fresh_python(code).split()
-    assert out[:4] == ["CheckpointMismatch"] * 4
-    assert out[-1] == "False"

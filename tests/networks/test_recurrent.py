@@ -10,13 +10,12 @@ import purerl
 from purerl.acting.rollout import collect, reset_actor
 from purerl.core.spaces import Discrete
 from purerl.envs import make_env
-from purerl.envs.previous import with_previous
 from purerl.learning.batch import sequences
 from purerl.networks.actor_critic import actor_critic
 from purerl.networks.recurrent import GRU, LSTM, MinGRU
 from tests.helpers.configs import EVERYTHING
 from tests.helpers.interrupted import fitted, stopped
-from tests.helpers.probes import Probe, Rich, Varied, acting
+from tests.helpers.probes import Probe, Rich
 from tests.helpers.programs import equations
 from tests.helpers.tiny import CFG, digest, tiny
 
@@ -267,28 +266,6 @@ def test_the_program_does_not_grow_with_the_rollout():
 
 
 # --- further inputs ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["discrete", "box", "multi_discrete", "multi_binary"])
-def test_the_step_before_is_shown(kind):
-    env = with_previous(make_env("", (), {}, acting(Varied, kind)()), ("action", "reward"))
-    env_state, obs = env.reset(jax.random.split(KEY, 3))
-    space = env.action_space
-    action = jnp.ones((3, *space.shape), space.dtype)
-    assert not obs["previous_reward"].any()
-    for _ in range(4):
-        before = obs
-        after = env.step(jax.random.split(KEY, (2, 3)), env_state, action)
-        done = after.terminated | after.truncated
-        env_state, obs = after.env_state, after.obs
-        np.testing.assert_array_equal(after.next_obs["previous_reward"], after.reward)
-        np.testing.assert_array_equal(obs["previous_reward"], jnp.where(done, 0, after.reward))
-        for x in jax.tree.leaves(after.next_obs["previous_action"]):
-            np.testing.assert_array_equal(x, jnp.ones_like(x))
-        for x in jax.tree.leaves(obs["previous_action"]):
-            began = -1 if kind in ("discrete", "multi_discrete") else 0
-            np.testing.assert_array_equal(x, jnp.where(done.reshape(-1, *[1] * (x.ndim - 1)), began, jnp.ones_like(x)))
-    assert jax.tree.map(jnp.shape, before) == jax.tree.map(jnp.shape, obs)
 
 
 def test_only_the_memory_reads_it():

@@ -16,7 +16,6 @@ import pytest
 import purerl
 from purerl.runs.storage import checkpoint
 from purerl.runs.storage.checkpoint import Store
-from purerl.runs.storage.lock import run_directory
 from tests.helpers.interrupted import StopAt, fitted
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import digest
@@ -170,48 +169,6 @@ def test_a_changed_record_beside_its_old_checksum_is_refused(run, tmp_path):
     path.write_text(changed)
     with pytest.raises(purerl.CheckpointCorrupt, match=f"the record of {re.escape(str(path.parent))} is not what was written"):
         purerl.load(copy, updates=6, env=Varied())
-
-
-BAD_DIRECTORIES = [
-    ("", "must be a path"),
-    (7, "must be a path"),
-    ("a\nb", "control characters"),
-    ("gs://bucket/run", "local or mounted"),
-    ("/proc/run", "cannot be written to"),
-    (__file__, "cannot be written to"),
-]
-
-
-@pytest.mark.parametrize(("directory", "says"), BAD_DIRECTORIES, ids=[f"56-{i}" for i in range(len(BAD_DIRECTORIES))])
-def test_a_directory_that_cannot_be_one_is_refused(directory, says):
-    with pytest.raises(purerl.ConfigError, match=says):
-        fitted(directory=directory)
-
-
-def test_directories_are_made_absolute_once(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert run_directory("a/b") == tmp_path / "a" / "b"
-    assert run_directory("~/c") == tmp_path / "home" / "c"
-    fitted(updates=3, directory="run", save_every=1, recorders=(lambda _: monkeypatch.chdir("/"),))
-    assert purerl.load(tmp_path / "run", env=Varied()).updates == 3
-
-
-BAD_OPTIONS = [
-    ({"save_every": -1}, "save_every = -1: must be at least 0"),
-    ({"eval_every": 2.5}, "eval_every = 2.5: must be at least 0, not float"),
-    ({"keep": 0}, "keep = 0: must be at least 1"),
-    ({"save_seconds": 0}, "save_seconds = 0: must be above 0"),
-    ({"resume": "maybe"}, "resume = 'maybe': choose from 'auto', 'must', 'never'"),
-    ({"render_every": 1}, "render_every = 1: needs eval_every and a directory"),
-]
-
-
-@pytest.mark.parametrize(("options", "says"), BAD_OPTIONS, ids=[f"55-{i}" for i in range(len(BAD_OPTIONS))])
-def test_wrong_options_are_refused(options, says):
-    with pytest.raises(purerl.ConfigError) as error:
-        fitted(**options)
-    assert says in str(error.value)
 
 
 @pytest.mark.filterwarnings("ignore:.*float64")

@@ -1,6 +1,5 @@
 """A run that is stopped and goes on ends with the bits of the run that nothing interrupts."""
 
-import os
 import re
 import shutil
 import warnings
@@ -13,7 +12,6 @@ import pytest
 import purerl
 from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard
 from purerl.runs.storage import checkpoint
-from purerl.runs.warm_start import warm_start
 from tests.helpers.interrupted import UPDATES, fitted, stopped
 from tests.helpers.probes import Varied
 from tests.helpers.programs import compiles
@@ -167,15 +165,6 @@ def test_what_cannot_be_drawn_is_refused_before_anything_is_compiled(tmp_path):
     assert not (tmp_path / "a" / "curves.jsonl").exists()
 
 
-def test_a_state_before_any_update_can_be_saved(tmp_path):
-    train = tiny()
-    state = jax.jit(train.init)(jax.random.key(3))
-    purerl.save(tmp_path, train, state)
-    purerl.save(tmp_path, train, jax.jit(train.update)(state)[0])
-    assert digest(purerl.restore(tmp_path, train, updates=0)) == digest(state)
-    assert int(purerl.load(tmp_path, env=Varied()).state.clock) == 1
-
-
 @pytest.mark.slow
 def test_fit_does_not_return_before_the_last_checkpoint_is_whole(fresh_python, tmp_path):
     code = f"""
@@ -236,60 +225,7 @@ def test_resume_is_a_choice(tmp_path):
     assert fitted(updates=3, resume="must", **constant).progress.began[0] == 2
 
 
-@pytest.mark.slow
-def test_other_versions_and_devices_are_noted(tmp_path, monkeypatch):
-    stopped(tmp_path, 3)
-    monkeypatch.setattr("purerl.runs.storage.objects.PACKAGES", ("purerl",))
-    monkeypatch.setattr("purerl.__version__", "x")
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0")
-    with pytest.warns(UserWarning, match=r"not bit-identically: purerl .* then, 0\.0 now"):
-        fitted(directory=tmp_path)
-
-
-@pytest.mark.slow
-def test_another_number_of_seeds_on_a_device_is_noted(tmp_path, monkeypatch):
-    constant = {"cfg": CFG.replace(lr_schedule="constant"), "directory": tmp_path}
-    fitted(updates=2, **constant)
-    monkeypatch.setattr("purerl.runs.trainer.Trainer.share", 4)
-    with pytest.warns(UserWarning, match="not bit-identically: runs on each device 1 then, 4 now"):
-        fitted(updates=3, **constant)
-
-
-def test_a_directory_has_one_writer_and_many_readers(tmp_path):
-    seen = []
-
-    def intrude(progress):
-        if progress.updates == 3:
-            with pytest.raises(purerl.DirectoryLocked, match=f"process {os.getpid()}"):
-                fitted(directory=tmp_path)
-            seen.append(purerl.load(tmp_path, env=Varied()).updates)
-
-    fitted(directory=tmp_path, save_every=1, recorders=(intrude,))
-    assert seen in ([2], [1])
-
-
 # --- warm start -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_warm_start_takes_the_parameters_alone(tmp_path):
-    source = fitted(updates=2, directory=tmp_path / "a")
-    still = CFG.replace(lr=0.0, lr_final=0.0, gamma=0.9)
-    warm = fitted(updates=1, cfg=still, init_from=tmp_path / "a")
-    assert digest(warm.state.params) == digest(source.state.params)
-    assert int(warm.state.clock) == 1
-    several = jax.vmap(tiny().init, out_axes=purerl.Train.seed_axes)(jax.random.split(jax.random.key(0), 2))
-    several = warm_start(several, tmp_path / "a", "either")
-    assert digest(jax.tree.map(lambda x: x[1], several.params)) == digest(source.state.params)
-
-
-def test_a_warm_start_needs_the_same_shapes(tmp_path):
-    purerl.save(tmp_path / "a", tiny(), tiny().init(jax.random.key(0)))
-    other = tiny(CFG.replace(hidden=(8, 8))).init(jax.random.key(0))
-    with pytest.raises(purerl.ConfigError, match=r"init_from.*is \[16, 2\] there, \[8, 2\] here"):
-        warm_start(other, tmp_path / "a", "either")
-    with pytest.raises(purerl.CheckpointError, match="no checkpoint"):
-        warm_start(other, tmp_path / "b", "either")
 
 
 @pytest.mark.slow

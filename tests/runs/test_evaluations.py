@@ -12,11 +12,8 @@ import pytest
 import purerl
 from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
-from purerl.runs.analysis.rendering import render
-from purerl.studies.reading import listed, scored
+from purerl.studies.reading import listed
 from tests.helpers.interrupted import StopAt, fitted
-from tests.helpers.probes import Varied
-from tests.helpers.tiny import digest
 
 SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=(8,))
 
@@ -51,16 +48,6 @@ def test_the_state_with_the_best_evaluation_of_each_run_is_kept(run):
     assert kept[-1] == max(best)
 
 
-def test_a_seed_without_episodes_leaves_the_others_in_the_picture():
-    nan = np.nan
-    values = np.array([[nan, 1.0, nan, 3.0, nan], [nan] * 5, [nan, nan, 4.0, 5.0, 6.0]])
-    steps, shown = plots.filled(plots.Curve("a", np.arange(5), values))
-    assert steps.tolist() == [2, 3, 4]  # the first step at which both seeds have ended an episode
-    assert shown.tolist() == [[2.0, 3.0, 3.0], [4.0, 5.0, 6.0]]
-    steps, shown = plots.filled(plots.Curve("a", np.arange(5), values[1:2]))
-    assert (steps.size, shown.size) == (0, 0)
-
-
 def test_evaluations_may_be_in_other_settings():
     result = fitted(eval_every=5, eval_episodes=3, eval_max_steps=2, eval_env_params={"max_steps_in_episode": 2})
     assert (result.evaluations["episode_length"] <= 2).all()
@@ -72,12 +59,6 @@ def test_renderings_are_moving_pictures(run):
     assert pictures == ["0.gif", "32.gif"]
     with PIL.Image.open(directory / "renders" / "32.gif") as picture:
         assert picture.n_frames > 1
-
-
-def test_what_cannot_be_drawn_is_refused(tmp_path):
-    train = purerl.make_train(SMALL, env=Varied())
-    with pytest.raises(purerl.ConfigError, match="no way of drawing"):
-        render(train, train.init(jax.random.key(0)), tmp_path / "a.gif")
 
 
 def test_a_plot_has_axes_a_legend_and_a_band(run, tmp_path):
@@ -105,19 +86,6 @@ def test_a_curve_is_the_metrics_of_the_run(run):
         plots.curves_of(directory / "checkpoints")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("every", [3, 10])
-def test_updates_that_are_no_whole_row_are_read_too(tmp_path, every):
-    cfg = SMALL.replace(total_timesteps=7 * 64, metrics_every=every)
-    whole = purerl.summarize(purerl.fit(cfg, env=Varied(), num_seeds=2, directory=tmp_path).metrics)
-    (curve,) = plots.curves_of(tmp_path)
-    np.testing.assert_array_equal(curve.values, whole["episode_return"])
-    np.testing.assert_array_equal(curve.steps, whole["steps"][0].cumsum())
-    assert curve.steps[-1] == 7 * 64
-    (row,) = scored(tmp_path, "final", "training")
-    np.testing.assert_allclose(row.scores, whole["episode_return"][:, -1])
-
-
 def test_a_damaged_run_is_listed_beside_others(run, tmp_path):
     for name in ("whole", "damaged"):
         shutil.copytree(run[0], tmp_path / name)
@@ -129,16 +97,6 @@ def test_a_damaged_run_is_listed_beside_others(run, tmp_path):
     assert (bad.steps, bad.state, good.steps, good.state) == (2048, "finished", 2048, "finished")
     assert np.isnan(bad.best)
     assert good.best > 0
-
-
-def test_a_long_curve_has_few_points_and_loses_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("purerl.runs.analysis.plots.POINTS", 4)
-    result = fitted(directory=tmp_path)
-    (curve,) = plots.curves_of(tmp_path)
-    steps, values = curve.steps, curve.values
-    assert steps.tolist() == [64, 256, 448, 640]
-    totals, counts = (getattr(result.metrics["episode_return"], name) for name in ("total", "count"))
-    np.testing.assert_allclose(values[0, 1], totals[1:4].sum() / counts[1:4].sum(), rtol=1e-6)
 
 
 def test_an_exported_policy_needs_nothing_of_purerl(run, tmp_path, fresh_python):
@@ -163,26 +121,3 @@ print(act((), obs[:2], first[:2], key, np.array(True))[0].shape)
     assert mode == policy((), obs, first, key, deterministic=True)[0].tolist()
     assert sample == policy((), obs, first, key)[0].tolist()
     assert shape == "(2,)"
-
-
-@pytest.mark.slow
-def test_a_batch_of_configs_is_trained_side_by_side(tmp_path):
-    sweep = jax.vmap(lambda lr: SMALL.replace(lr=lr))(np.float32([1e-3, 3e-3]))
-    result = purerl.fit(sweep, num_seeds=2, directory=tmp_path, env=Varied())
-    np.testing.assert_allclose(purerl.summarize(result.metrics)["lr"][:, 0], [1e-3, 1e-3, 3e-3, 3e-3])
-    assert result.progress.labels[2] == "config 1, seed 0"
-    loaded = purerl.load(tmp_path, env=Varied())
-    assert digest(loaded.state) == digest(result.state)
-    np.testing.assert_array_equal(loaded.cfg.lr, np.float32([1e-3, 3e-3]))
-    lone = purerl.fit(SMALL.replace(lr=3e-3), seed=1, env=Varied())
-    for got, want in zip(jax.tree.leaves(result.state.params), jax.tree.leaves(lone.state.params), strict=True):
-        np.testing.assert_allclose(got[3], want, rtol=1e-3, atol=1e-4)
-    with pytest.raises(purerl.ConfigError, match=r"lr.*at least 0; wrong: -1\.0"):
-        purerl.fit(jax.vmap(lambda lr: SMALL.replace(lr=lr))(np.float32([1e-3, -1])), env=Varied())
-
-
-@pytest.mark.parametrize("name", ["policy.onnx", "policy.PT", "policy.tflite"])
-def test_policies_are_not_exported_under_names_of_other_formats(name, tmp_path):
-    with pytest.raises(purerl.ConfigError, match=r"jax.export does not write \.\w+ files; name it \*.jaxexport"):
-        export(None, None, tmp_path / name)
-    assert not list(tmp_path.iterdir())

@@ -4,50 +4,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.runs.analysis import plots, statistics
-from purerl.runs.analysis.plots import Curve
-from purerl.studies.comparison import Comparison
-from purerl.studies.reading import Scored, summary_of
-from purerl.studies.tasks import Task
-
-
-def scored(scores):
-    scores = np.array(scores, float)
-    return Scored("", "ppo", Task("A"), tuple(range(len(scores))), scores, np.arange(1, 3), np.stack([scores, scores], 1), None)
-
-
-def comparison(**scores):
-    return Comparison({name: {"A": scored(x)} for name, x in scores.items()}, None, "")
-
-
-def test_one_seed_has_no_interval():
-    assert np.isnan(purerl.interval(np.array([3.0]))).all()
-    assert np.shape(purerl.interval(np.ones((1, 4)))) == (2, 4)
-    assert np.isnan(statistics.stratified_interval([np.array([3.0]), np.arange(8.0)])).all()
-    assert np.isnan(statistics.improvement_interval([np.array([3.0])], [np.arange(8.0)])).all()
-    assert np.isnan(summary_of("a", np.array([3.0]))[3:]).all()
-    found = comparison(one=[3.0], many=[1.0, 2.0, 3.0, 4.0, 5.0])
-    assert found.rows()[1][0] == ["one", "1", "3"]
-    assert found.pair_rows()[1][0] == ["one", "many", "0.50"]
-
-
-def test_few_seeds_are_noted(tmp_path):
-    assert statistics.few_seeds([5, 8]) == statistics.few_seeds([]) == ""
-    few = comparison(a=[1.0, 2.0, 3.0], b=[3.0])
-    assert few.note == statistics.few_seeds([3, 1])
-    assert "one seed has no interval" in few.note
-    assert "75 % of intervals of 3 seeds" in few.note
-    assert few.draw(tmp_path / "few.png").get_suptitle() == few.note
-    assert comparison(a=range(5), b=range(8)).draw(tmp_path / "many.png").get_suptitle() == ""
-
-
-def test_pictures_note_few_seeds(tmp_path, monkeypatch):
-    curve = lambda seeds: [Curve("a", np.arange(4), np.random.default_rng(0).normal(size=(seeds, 4)))]
-    titles = {}
-    for seeds in (3, 5):
-        monkeypatch.setattr(plots, "curves_of", lambda *_, seeds=seeds: curve(seeds))
-        titles[seeds] = purerl.plot(["a"], tmp_path / "a.png").axes[0].get_title()
-    assert titles[3] == f"{titles[5]}\nfew seeds: {statistics.few_seeds([3])}"
+from purerl.runs.analysis import statistics
 
 
 @pytest.mark.parametrize(("seeds", "share"), statistics.COVERAGE.items())

@@ -9,10 +9,6 @@ from scipy.stats import mannwhitneyu, trim_mean
 import purerl
 from purerl import cli
 from purerl.runs.analysis import statistics
-from purerl.studies.reading import listed
-from purerl.studies.tasks import names_of, task_of
-from tests.helpers.studies import SHORT
-from tests.helpers.tiny import CFG
 
 
 @pytest.mark.parametrize("entries", [5, [5], {"a": 5}, {"a": []}])
@@ -107,43 +103,3 @@ def test_what_cannot_be_compared_is_refused(two_tasks, tmp_path):
         with pytest.raises(purerl.ConfigError, match=says):
             purerl.compare([two_tasks / "quick"], **options)
     assert cli.main(["compare", str(two_tasks / "quick"), "--out", str(tmp_path / "a.doc")]) == 2
-
-
-@pytest.mark.slow
-def test_parameters_of_an_environment_are_tasks_of_their_own(tmp_path):
-    """Longer episodes have higher returns, and no better config."""
-    made = purerl.sweep(SHORT, {"env_params.max_steps_in_episode": [5, 50]})
-    evaluation = {"eval_every": 2, "eval_episodes": 2, "eval_max_steps": 50, "eval_env_params": {"gravity": 5.0}}
-    made.fit(0, tmp_path / "s", num_seeds=2, **evaluation)
-    names = [f"CartPole-v1 (env_params.max_steps_in_episode = {n})" for n in (5, 50)]
-    found = purerl.compare([tmp_path / "s"])
-    assert (list(found.entries), list(found.tasks)) == (["s"], names[::-1] if names[0] > names[1] else names)
-    assert np.mean(found.scores("s", names[0])) <= 5 < np.mean(found.scores("s", names[1]))
-    for task in purerl.compare([tmp_path / "s"], episodes="evaluation").tasks:
-        assert task.startswith("CartPole-v1 (env_params.gravity = 5, env_params.max_steps_in_episode = ")
-        assert task.endswith(", eval_max_steps = 50)")
-    assert [row.task for row in listed(tmp_path)] == names
-    first, second = sorted((tmp_path / "s").glob("[01]-*"))
-    with pytest.raises(purerl.ConfigError, match=r"has no run of CartPole-v1 \(.* = 50\), which others have"):
-        purerl.compare({"a": [first], "b": [second]})
-
-
-def test_a_task_is_all_that_makes_the_environment():
-    record = lambda **fields: {"config": json.loads(CFG.replace(**fields).to_json())}
-    name = lambda **fields: task_of(record(**fields)).name
-    assert name() == "CartPole-v1"
-    assert name(env="DeepSea-bsuite", env_kwargs=(("size", 10),)) == "DeepSea-bsuite (env_kwargs.size = 10)"
-    assert name(num_levels=7, env_params={"g": 9.8}) == name(num_levels=7, env_params={"g": np.float32(9.8)})
-    assert name(num_levels=7, env_params={"g": 9.8}) == "CartPole-v1 (env_params.g = 9.8, num_levels = 7)"
-    batch = record(env_params={"g": np.float32([1, 2])})
-    assert [task_of(batch, i).name for i in (1, None)] == ["CartPole-v1 (env_params.g = 2)", "CartPole-v1 (env_params.g = 1, 2)"]
-    evaluated = {"env_params": {"g": 3.0}, "max_steps": 40}
-    assert task_of(record(), None, evaluated).name == "CartPole-v1 (env_params.g = 3, eval_max_steps = 40)"
-    own = lambda **env: task_of(record() | {"objects": {"env": {"is": "my.Env", **env}}})
-    short, long, other = (
-        own(max_steps="5", actions="Discrete n=2"),
-        own(max_steps="50", actions="Discrete n=2"),
-        task_of(record()),
-    )
-    assert names_of([short, other]) == {short: "my.Env", other: "CartPole-v1"}
-    assert list(names_of([short, long, short]).values()) == ["my.Env (max_steps = 5)", "my.Env (max_steps = 50)"]

@@ -1,7 +1,6 @@
 """Sweeps: their configs, their compilations and their results."""
 
 import json
-import math
 import os
 import signal
 
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl import Range, cli
+from purerl import cli
 from purerl.runs.trainer import Trainer
 from purerl.studies import space
 from purerl.studies import sweep as sweeps
@@ -50,93 +49,6 @@ def test_a_grid_has_all_combinations_and_a_program_for_each_static_choice():
         assert (cfg.lr, cfg.ent_coef, cfg.num_steps) == tuple(made.points[i].values())
 
 
-def test_points_and_draws():
-    points = purerl.sweep(CFG, [{"lr": 1e-3}, {"gamma": 0.9, "hidden": (8, 8)}, {"lr": 1e-3}])
-    assert points.labels == ("lr = 0.001", "gamma = 0.9, hidden = 8x8")  # each once
-    values = {"lr": Range(1e-5, 1e-1, log=True), "num_epochs": Range(1, 4), "optimizer": ["adam", "sgd"]}
-    for method in ("sobol", "random"):
-        drawn = purerl.sweep(CFG, values, draws=64, method=method, seed=1)
-        assert drawn.labels == purerl.sweep(CFG, values, draws=64, method=method, seed=1).labels
-        assert drawn.labels != purerl.sweep(CFG, values, draws=64, method=method, seed=2).labels
-        rates, epochs, optimizers = zip(*(point.values() for point in drawn.points), strict=True)
-        assert 1e-5 <= min(rates) < 1e-4 < 1e-2 < max(rates) <= 1e-1
-        assert set(epochs) == {1, 2, 3, 4}
-        assert set(optimizers) == {"adam", "sgd"}
-    decades = np.histogram(np.log10([p["lr"] for p in purerl.sweep(CFG, values, draws=64).points]), [-5, -4, -3, -2, -1])[0]
-    assert decades.tolist() == [16, 16, 16, 16]  # a low-discrepancy sequence
-
-
-def test_values_of_the_command_line():
-    cfg = CFG.replace(rnd=purerl.RNDConfig(), env_params={"g": 10.0})
-    texts = ["reward_clip=10,auto", "hidden=64x64,8", "num-steps=16,1e2", "normalize_obs=auto,false", "rnd-int-coef=0.5"]
-    more = ["env_params.g=5,10", "env_kwargs.size=5,name", "gamma=0.9:0.99", "ent_coef=1e-4:1e-2:log", "arch=shared"]
-    found = space.parsed(cfg, [*texts, *more], "sweep")
-    assert found == {
-        "reward_clip": (10.0, -math.inf),
-        "hidden": ((64, 64), (8,)),
-        "num_steps": (16, 100),
-        "normalize_obs": ("auto", False),
-        "rnd.int_coef": (0.5,),
-        "env_params.g": (5.0, 10.0),
-        "env_kwargs.size": (5, "name"),
-        "gamma": Range(0.9, 0.99),
-        "ent_coef": Range(1e-4, 1e-2, log=True),
-        "arch": ("shared",),
-    }
-    changed = space.with_values(cfg, {"rnd.int_coef": 0.5, "env_params.g": 5.0, "env_kwargs.size": 5, "lr": 1.0})
-    assert (changed.rnd.int_coef, changed.env_params, changed.env_kwargs, changed.lr) == (0.5, {"g": 5.0}, (("size", 5),), 1.0)
-
-
-WRONG = {
-    "no such field": ({"lrr": [1.0]}, {}, "lrr = '': no such field; did you mean 'lr'"),
-    "another system's": ({"learning_rate": [1.0]}, {}, "`lr`"),
-    "no values": ({"lr": []}, {}, "must be a list of values"),
-    "one value": ({"lr": 1e-3}, {}, "must be a list of values"),
-    "a range": ({"lr": Range(1e-4, 1e-3)}, {}, "a range needs draws"),
-    "a range of words": ({"optimizer": Range(0, 1)}, {"draws": 4}, "its values are no numbers"),
-    "backwards": ({"lr": Range(1e-3, 1e-4)}, {"draws": 4}, "from a number to a larger one"),
-    "log of nothing": ({"ent_coef": Range(0, 1, log=True)}, {"draws": 4}, "both above 0"),
-    "without rnd": ({"rnd.int_coef": [1.0]}, {}, "changes nothing without rnd"),
-    "a whole field": ({"env_params": [1.0]}, {}, "name one of them"),
-    "draws": ({"lr": [1.0]}, {"draws": -1}, "must be an int of at least 0"),
-    "a method": ({"lr": [1.0]}, {"method": "grid"}, "choose from sobol, random"),
-    "nothing": ({}, {}, "must be a dict from fields"),
-    "points with draws": ([{"lr": 1.0}], {"draws": 2}, "without draws"),
-    "a name that is none": ({3: [1.0]}, {}, "must be the name of a field"),
-    "a seed of draws": ({"lr": Range(1e-4, 1e-3)}, {"draws": 2, "seed": -1}, "seed = -1: must be an int from 0"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_no_sweep_is_refused(case):
-    values, options, says = WRONG[case]
-    with pytest.raises(purerl.ConfigError) as refused:
-        purerl.sweep(CFG, values, **options)
-    assert says in str(refused.value)
-
-
-WRONG_VALUES = {
-    "a float": {"num_steps": [16, 8], "lr": [1e-3, -1.0]},
-    "a choice": {"activation": ["tanh", "tahn"]},
-    "a word": {"lr": ["a"]},
-    "nothing": {"lr": [None, 1e-3]},
-    "a range": {"clip_eps": Range(-1.0, 0.2)},
-    "a range of words": {"lr": Range("a", "b")},
-    "half a number": {"num_epochs": Range(0.5, 3, log=True)},
-    "one number": {"lr": np.array(1e-3)},
-    "a parameter": {"env_params.g": ["x"]},
-}
-
-
-@pytest.mark.parametrize("case", WRONG_VALUES)
-def test_wrong_values_are_refused_before_anything_is_trained(case):
-    name = list(WRONG_VALUES[case])[-1]
-    with pytest.raises(purerl.ConfigError, match=f"{name} = "):
-        purerl.sweep(SHORT, WRONG_VALUES[case], draws=2)
-    with pytest.raises(purerl.ConfigError, match=f"{name} = "):
-        purerl.tune(SHORT, WRONG_VALUES[case], trials=2)
-
-
 def test_all_programs_and_options_are_checked_before_the_first_is_trained(tmp_path):
     made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "CartPol-v1"]})
     for options in ({"at_once": 1}, {"at_once": None}, {"at_once": 1, "max_hours": "x"}, {"seed": None}, {"at_once": 0}):
@@ -163,11 +75,6 @@ def test_in_place_of_a_sweep_that_kept_nothing_another_one_may_begin(tmp_path):
     result = purerl.sweep(SHORT, {"gamma": [0.9, 0.95]}).fit(directory=tmp_path, env=Varied(), recorders=stop)
     assert result.results[0].progress.updates == 4
     assert result.stopped_by is None
-
-
-def test_values_that_six_digits_do_not_tell_apart():
-    made = purerl.sweep(SHORT, {"gamma": [0.9999991, 0.9999992]})
-    assert made.labels == ("gamma = 0.9999991", "gamma = 0.9999992")
 
 
 @pytest.fixture(scope="module")
@@ -295,11 +202,6 @@ def test_a_config_without_the_score_of_a_seed_is_not_the_best():
         assert [(row.label, row.seeds) for row in result.summary()] == [("lr = 0.001", 2), ("lr = 0.01", 1)]
 
 
-def test_a_batch_of_configs_is_no_base_of_a_sweep():
-    with pytest.raises(purerl.ConfigError, match=r"lr = .*must be a single number"):
-        purerl.sweep(CFG.replace(lr=np.float32([1e-3, 1e-1])), {"gamma": [0.9, 0.99]})
-
-
 def test_points_with_different_parameters_of_the_environment_are_programs_of_their_own():
     assert len(purerl.sweep(CFG, [{"env_params.gravity": 9.8}, {"lr": 1e-3}, {"lr": 1e-2}]).programs()) == 2
 
@@ -336,18 +238,6 @@ def test_two_sweeps_do_not_plan_in_one_directory(tmp_path):
     assert json.loads((tmp_path / "sweep.json").read_text())["labels"] == list(first.labels)
 
 
-def test_what_is_not_swept_is_no_argument_of_the_program():
-    """A disabled option stays free of cost in a sweep, too."""
-    same = jax.vmap(lambda lr: SHORT.replace(lr=lr))(np.float32([1e-3, 1e-2]))  # with all leaves as arrays
-    assert Trainer(same, 0, 1, False, {"env": Varied()}, 1).cfgs.keys() == {"lr"}
-    made = SHORT.replace(lr=np.float32([1e-3, 1e-2]), gamma=np.float32([0.99, 0.99]))
-    again = Trainer(made, 0, 2, False, {"env": Varied()}, 1)
-    assert again.cfgs.keys() == {"lr", "gamma"}
-    other = again.with_configs(made.replace(gamma=np.float32([0.5, 0.9])))
-    assert other.cfgs["gamma"].tolist() == np.float32([0.5, 0.5, 0.9, 0.9]).tolist()
-    assert again.cfgs["gamma"].tolist() == np.float32([0.99] * 4).tolist()
-
-
 def test_configs_of_a_sweep_are_compared_and_listed(trained, capsys):
     home, result = trained
     found = purerl.compare([home])
@@ -372,14 +262,3 @@ def test_a_best_config_is_of_one_task():
         assert [row.iqm for row in result.summary()] == [2.0, 1.0, 8.0, 7.0]  # each task by itself
         with pytest.raises(purerl.ConfigError, match="num_levels = 'swept': is a part of the task"):
             _ = result.best
-
-
-@pytest.mark.slow
-def test_environments_of_a_sweep_are_tasks(tmp_path):
-    made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "Catch-bsuite"], "lr": [1e-3, 1e-2]})
-    result = made.fit(0, tmp_path / "s")
-    found = purerl.compare([tmp_path / "s"])
-    assert found.tasks == ("CartPole-v1", "Catch-bsuite")
-    assert list(found.entries) == ["s: lr = 0.001", "s: lr = 0.01"]
-    scores = [found.scores(entry, task) for task in found.tasks for entry in found.entries]
-    np.testing.assert_allclose(scores, result.returns, rtol=1e-6)

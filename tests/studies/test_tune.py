@@ -7,23 +7,14 @@ import signal
 import tomllib
 
 import numpy as np
-import optuna
 import pytest
 
 import purerl
 from purerl import Range, cli
-from purerl.runs.storage.files import checksum
 from purerl.runs.trainer import Trainer
 from purerl.studies import study as studies
-from purerl.studies.rungs import RungTrainer, check_rungs, going_on
-from purerl.studies.search import Search
-from purerl.studies.steps import Step, step_of
-from tests.benchmarks import pruning
 from tests.helpers.probes import ObsDependent, Varied
-from tests.helpers.studies import OPTIONS, SHORT, SPACE, TUNED, without_time
-from tests.helpers.tiny import CFG
-
-RATES = (1e-3, 3e-3, 1e-2, 3e-2)
+from tests.helpers.studies import OPTIONS, SHORT, SPACE, TUNED, scored_by, study_of, without_time
 
 
 @pytest.fixture(scope="module")
@@ -93,37 +84,6 @@ def test_lists_are_tried_once_each():
     assert {row.label for row in found.finalists} == {"lr = 0.001, gamma = 0.9", "lr = 0.01, gamma = 0.9"}
 
 
-def test_narrow_ranges_have_many_points():
-    assert Range(0.999, 0.9999).digits == 6
-    assert Range(1e-4, 1e-2, log=True).digits == 3
-    assert Range(1000, 1004).digits == 6
-
-
-def untrained(score):
-    """Replace `Study._train`: each trial has the score of its point at every rung."""
-    return lambda self, batch: (batch._replace(scores=tuple((score(point),) for point in batch.points)), [])
-
-
-def study_of(values, trials, options, home=None, pruner=None, objects=None, limit=lambda: None):
-    search = Search(TUNED, values, trials, options, None, pruner)
-    return studies.Study(search, RungTrainer(TUNED, options, objects or {}, limit), home, 0, limit)
-
-
-class NeverStops(optuna.pruners.BasePruner):
-    def prune(self, study, trial):
-        return False
-
-
-def scored_by(scores, diverged=()):
-    """Replace `Study._train`: each trial has the scores of its rate, at every rung."""
-
-    def train(self, batch):
-        lost = tuple(n for n, point in zip(batch.trials, batch.points, strict=True) if point["lr"] in diverged)
-        return batch._replace(scores=tuple(scores[point["lr"]] for point in batch.points), diverged=lost), []
-
-    return train
-
-
 def test_a_trial_that_ended_no_episode_goes_on_and_one_that_diverged_stops(monkeypatch, tmp_path):
     """One such seed alone has the same effect; a study that is read again has the same trials."""
     nan = math.nan
@@ -142,14 +102,6 @@ def test_a_trial_that_ended_no_episode_goes_on_and_one_that_diverged_stops(monke
         study.close()
 
 
-def test_studies_of_0_3_stopped_every_trial_without_a_score():
-    step = Step(0, {}, (0, 1), ({"lr": 0.1}, {"lr": 0.2}), ((1.0,), (math.nan,)), (0,), 0, 0.0)
-    found = step._asdict() | {"scores": [[1.0], [None]], "drawn": []}
-    del found["diverged"]
-    line = json.dumps(found | {"check": checksum(json.dumps(found).encode()).hex()}).encode()
-    assert step_of(line).diverged == (1,)
-
-
 @pytest.mark.filterwarnings("ignore:2 times a trial went on unjudged:UserWarning")
 @pytest.mark.parametrize("score", [(math.nan,), (1.0,)])
 def test_tuning_without_a_winner_is_an_error(score, monkeypatch):
@@ -159,62 +111,6 @@ def test_tuning_without_a_winner_is_an_error(score, monkeypatch):
     says = "none has a score: 2 ended no episode" if math.isnan(score[0]) else "none has a score: 2 diverged"
     with pytest.raises(purerl.ConfigError, match=says):
         purerl.tune(TUNED, {"lr": rates}, trials=2, **QUICK)
-
-
-def test_rungs_are_as_long_as_an_episode():
-    """With 64 environments x 3,800 steps, the first of 3 rungs has 950 steps of each, and the first of 2 has 1,900."""
-    cfg = CFG.replace(env="Pendulum-v1", num_envs=64, num_steps=19, num_minibatches=4, total_timesteps=64 * 3800)
-    cfg = cfg.replace(env_params={"max_steps_in_episode": 1000})
-    with pytest.raises(purerl.ConfigError, match=r"rungs = 3: an episode may take 1,000 steps, .* has only 950 .*; use rungs=2"):
-        purerl.tune(cfg, {"lr": Range(1e-4, 1e-2)})
-    train = purerl.make_train(cfg)
-    assert check_rungs([train], 2) == ""
-    longer = purerl.make_train(cfg.replace(env_params={"max_steps_in_episode": 4000}))
-    assert "an episode may take 4,000 steps, and training has 3,800" in check_rungs([longer], 2)
-    with pytest.raises(purerl.ConfigError, match="use rungs=2"):
-        check_rungs([longer, train], 3)
-
-
-def test_trials_below_the_median_of_their_rung_stop():
-    values = [1.0, 2.0, 3.0, 4.0, 10.0, 20.0, math.nan]
-    assert going_on(values, [0, 0, 0, 0, 1, 1, 0]).tolist() == [False, False, True, True, False, True, True]
-    assert going_on([math.nan], [0]).tolist() == [True]
-
-
-def test_of_equally_good_trials_noisy_ones_go_on_no_more_often():
-    assert abs(pruning.compared(pruning.shipped, 10)[3]) < 0.05
-    assert pruning.compared(pruning.both_optimistic, 10)[3] > 0.3
-
-
-def test_new_trials_are_drawn_where_those_before_were_good(monkeypatch):
-    """Trials that wait for their next rung count as good: else there would be random draws alone."""
-    values = {"lr": Range(1e-4, 1e-2, log=True), "gamma": Range(0.9, 1.0), "gae_lambda": Range(0.8, 1.0)}
-    far = lambda point: (
-        abs(math.log10(point["lr"] / 2.5e-3)) / 2 + abs(point["gamma"] - 0.98) / 0.1 + abs(point["gae_lambda"] - 0.9) / 0.2
-    )
-    monkeypatch.setattr(studies.Study, "_train", untrained(lambda point: -far(point)))
-    first, last = [], []
-    for seed in range(5):
-        options = {"num_seeds": 1, "rungs": 3, "at_once": 8, "seed": seed}
-        study = study_of(values, 32, options)
-        while study.next():
-            pass
-        distances = [far(trial.point) for trial in sorted(study.trials(), key=lambda trial: trial.number)]
-        first, last = first + distances[:8], last + distances[24:]
-    assert np.mean(last) < 0.6 * np.mean(first)
-
-
-@pytest.mark.parametrize("values", [{"num_epochs": Range(1, 2**30), "lr": Range(1e-4, 1e-1)}, {"num_epochs": Range(1, 8)}])
-def test_of_more_programs_than_batches_not_the_first_are_tried(values, monkeypatch):
-    tried = []
-    monkeypatch.setattr(studies.Study, "_train", untrained(lambda point: tried.append(point["num_epochs"]) or 1.0))
-    limit = lambda: "enough" if len(tried) >= 6 else None
-    options = {"num_seeds": 1, "rungs": 1, "at_once": 1, "seed": 0}
-    study = study_of(values, 6, options, limit=limit)
-    while study.next():
-        pass
-    assert tried != [1, 2, 3, 4, 5, 6]
-    assert len(set(tried)) == len(tried) == 6
 
 
 @pytest.mark.slow
@@ -336,32 +232,3 @@ def test_a_study_that_diverges_says_so_and_keeps_its_directory(tmp_path):
         with pytest.raises(purerl.ConfigError, match=f"none has a score: 2 diverged; .* the study is kept in {tmp_path}"):
             purerl.tune(TUNED, {"lr": [1e38, 2e38]}, directory=tmp_path, **{**QUICK, "rungs": 2})
     assert (tmp_path / "trials.jsonl").exists()
-
-
-@pytest.fixture(scope="module")
-def alone():
-    """Return the metrics of four rates, each with two seeds, trained without rungs: `[rates, seeds, updates]`."""
-    metric = purerl.sweep(TUNED, {"lr": RATES}).fit(num_seeds=2, env=Varied()).results[0].metrics["episode_return"]
-    return metric.total.reshape(4, 2, -1), metric.count.reshape(4, 2, -1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("from_disk", [False, True])
-def test_a_trial_has_the_scores_of_its_run_alone_in_every_rung(from_disk, alone, tmp_path):
-    """Two of four trials are trained side by side, and each goes on from its own state."""
-    options = {"num_seeds": 2, "rungs": 2, "at_once": 2, "seed": 0, "objects": {}}
-    make = lambda: study_of({"lr": RATES}, 4, options, home=tmp_path, pruner=NeverStops(), objects={"env": Varied()})
-    study, steps = make(), []
-    while step := study.next():
-        steps.append(step)
-        if from_disk and len(steps) == 1:
-            study.close()
-            study = make()
-    study.close()
-    assert sorted((step.rung, n) for step in steps for n in step.trials) == [(r, n) for r in range(2) for n in range(4)]
-    last = {0: slice(3, 4), 1: slice(7, 8)}  # a fifth of a rung of four updates
-    for step in steps:
-        total, count = (x[..., last[step.rung]].sum(-1) for x in alone)
-        for point, scores in zip(step.points, step.scores, strict=True):
-            same = [np.allclose(scores, x, rtol=1e-4) for x in total / count]
-            assert same == [rate == point["lr"] for rate in RATES], (step.rung, point, scores)

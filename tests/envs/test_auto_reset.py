@@ -1,0 +1,63 @@
+"""Resets that are computed only for the environments that need one."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purerl.envs.auto_reset import auto_reset
+from tests.helpers.programs import on_accelerator
+
+KEY = jax.random.key(0)
+
+
+def ends_at_random(key, state, action):
+    """Step one environment whose episode ends with a probability of a quarter; its state has the episode's origin."""
+    origin, steps = state
+    done = jax.random.bernoulli(key, 0.25)
+    return origin + steps, (origin, steps + 1), jnp.float32(1), done & (action == 0), done & (action == 1), {}
+
+
+def begins(key):
+    origin = jax.random.randint(key, (), 0, 2**30)
+    return origin, (origin, jnp.int32(0))
+
+
+def rollout_of(slow_reset, key, num_envs, num_steps=40):
+    step = auto_reset(begins, ends_at_random, slow_reset)
+    state = jax.vmap(begins)(jax.random.split(key, num_envs))[1]
+
+    def one(state, key):
+        after = step(jax.random.split(key, (2, num_envs)), state, jnp.arange(num_envs) % 2)
+        return after.env_state, after
+
+    return jax.lax.scan(one, state, jax.random.split(key, num_steps))[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_envs", [1, 7, 64])
+def test_a_slow_reset_gives_the_same_episodes(num_envs, monkeypatch):
+    """Slow resets reset the same environments, at the same steps, with the same keys; alone, under vmap, as on an accelerator."""
+    seeds = jax.random.split(KEY, 3)
+    want = jax.jit(jax.vmap(lambda key: rollout_of(False, key, num_envs)))(seeds)
+    assert want.terminated.sum() + want.truncated.sum() > 10
+    run = lambda key: rollout_of(True, key, num_envs)
+    alone = jax.jit(run)(seeds[0])
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x, y[0]), alone, want)
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(jax.vmap(run))(seeds), want)
+    monkeypatch.setattr(jax.lax, "platform_dependent", on_accelerator)
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(jax.vmap(lambda key: run(key)))(seeds), want)
+
+
+def test_a_slow_reset_is_computed_for_those_alone_that_need_it():
+    made = []
+
+    def slow(key):
+        jax.debug.callback(lambda: made.append(1))
+        return begins(key)
+
+    step = auto_reset(slow, ends_at_random, slow_reset=True)
+    state = jax.vmap(begins)(jax.random.split(KEY, 64))[1]
+    after = jax.jit(step)(jax.random.split(KEY, (2, 64)), state, jnp.zeros(64, jnp.int32))
+    jax.effects_barrier()
+    assert len(made) == after.terminated.sum() > 0

@@ -1,0 +1,62 @@
+"""Spaces of gymnasium as purerl's."""
+
+import functools
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import purerl
+
+CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
+
+
+class Spaces(gymnasium.Env):
+    """An environment that refuses an action outside its space; observations are of many kinds."""
+
+    observation_space = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (4, 4, 3), np.uint8),
+            "place": spaces.Discrete(3, start=5),
+            "tiles": spaces.MultiDiscrete([[4, 4], [4, 4]]),
+            "parts": spaces.Tuple((spaces.MultiBinary(2), spaces.Box(-1, 1, (), np.float32), spaces.MultiDiscrete([2, 3]))),
+        }
+    )
+
+    def __init__(self, action_space):
+        self.action_space, self.time = action_space, 0
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.time = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), (action, self.action_space)
+        self.time += 1
+        return self.observation_space.sample(), 1.0, False, self.time == 5, {}
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3, start=1),
+        pytest.param(spaces.MultiDiscrete([2, 3], start=[1, 0]), marks=pytest.mark.slow),
+        pytest.param(spaces.MultiBinary(3), marks=pytest.mark.slow),
+        pytest.param(spaces.Box(np.float32([-1, 0]), np.float32([1, 5])), marks=pytest.mark.slow),
+    ],
+)
+def test_spaces_become_purerls(space):
+    env = purerl.from_gymnasium(functools.partial(Spaces, space))
+    parts = (jax.ShapeDtypeStruct((2,), np.float32), jax.ShapeDtypeStruct((), np.float32), purerl.Indices((2, 3), (2,)))
+    image = jax.ShapeDtypeStruct((4, 4, 3), np.uint8)
+    tiles = purerl.Indices(4, (2, 2))
+    assert env.observation_space == {"image": image, "parts": parts, "place": purerl.Discrete(3), "tiles": tiles}
+    train = purerl.make_train(CFG, env=env)
+    state, _ = jax.jit(train.update)(jax.jit(train.init)(jax.random.key(0)))
+    obs = jax.device_get(state.actor.obs)
+    assert ((obs["place"] >= 0) & (obs["place"] < 3)).all()
+    assert obs["image"].dtype == np.uint8

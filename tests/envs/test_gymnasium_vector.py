@@ -1,0 +1,103 @@
+"""Vector environments of gymnasium: saved states, and refused resets."""
+
+import json
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+import purerl
+from tests.helpers.gymnasium_env import Ends
+
+CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
+EXACT = ["CartPole-v1", "Acrobot-v1", "Pendulum-v1", "FrozenLake-v1", "Blackjack-v1"]
+STACKED = "CartPole-v1, stacked"
+MUJOCO = ["Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "InvertedDoublePendulum-v5", "Pusher-v5", "Swimmer-v5"]
+
+
+@pytest.mark.parametrize("name", [*EXACT, STACKED, *(pytest.param(name, marks=pytest.mark.slow) for name in MUJOCO)])
+def test_an_environment_that_was_saved_goes_on_to_the_same_bits(name):
+    if name in MUJOCO:
+        pytest.importorskip("mujoco")
+    from purerl.envs.gymnasium_vector import VectorEnvironments
+
+    def make():
+        env = gymnasium.make(name.removesuffix(", stacked"), disable_env_checker=True)
+        return gymnasium.wrappers.FrameStackObservation(env, 3) if name == STACKED else env
+
+    env = make()
+    env.action_space.seed(0)
+    actions = [np.stack([env.action_space.sample() for _ in range(2)]) for _ in range(200)]
+    if isinstance(env.action_space, spaces.Discrete):
+        actions = [action - env.action_space.start for action in actions]
+    env.close()
+
+    def trial(environments, actions):
+        return [environments.step(action)[:5] for action in actions]
+
+    one, other = (VectorEnvironments(make, "sync", 2, {}) for _ in range(2))
+    one.reset(np.array([3, 4])), other.reset(np.array([8, 9]))
+    trial(one, actions[:100])
+    other.restore(json.loads(json.dumps(one.snapshot())))
+    same = jax.tree.map(np.array_equal, trial(one, actions[100:]), trial(other, actions[100:]))
+    assert all(jax.tree.leaves(same))
+    one.close(), other.close()
+
+
+def test_vector_environments_that_would_be_reset_wrongly():
+    vector = gymnasium.vector
+    asynchronous = lambda count: vector.AsyncVectorEnv([Ends] * count, shared_memory=False, context="forkserver")
+    with pytest.raises(purerl.ConfigError, match="resets one step late"):
+        purerl.from_gymnasium(asynchronous, "vector")
+    normalised = lambda count: gymnasium.wrappers.vector.NormalizeReward(vector.SyncVectorEnv([Ends] * count))
+    with pytest.raises(purerl.ConfigError, match="'NormalizeReward': has running statistics"):
+        purerl.from_gymnasium(normalised, "vector")
+
+
+class OneSeed(SyncVectorEnv):
+    """An environment whose reset takes one seed for all, as in many simulators."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=None if seed is None else int(seed), options=options)
+
+
+class Refuses(AsyncVectorEnv):
+    def reset(self, *, seed=None, options=None):
+        if self.closed:
+            raise AttributeError("second try")
+        self.closed = True
+        raise ValueError("the real reason")
+
+
+def test_of_two_tries_to_reset_the_first_one_tells_why():
+    make = lambda count: Refuses([Ends] * count, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
+    with pytest.raises(Exception, match="the real reason"):
+        purerl.from_gymnasium(make, "vector")
+
+
+def test_vector_environments_with_one_seed_for_all():
+    make = lambda count: OneSeed([Ends] * count, autoreset_mode=AutoresetMode.SAME_STEP)
+    env = purerl.from_gymnasium(make, "vector")
+    metrics = jax.jit(purerl.make_train(CFG, env=env))(jax.random.key(0)).metrics
+    assert int(metrics["steps"].total.sum()) == CFG.total_timesteps
+
+
+class WithoutFinalObs(SyncVectorEnv):
+    """An environment without last observations, or with all in one array without a row for each environment."""
+
+    given = None
+
+    def step(self, actions):
+        *after, info = super().step(actions)
+        info.pop("final_obs", None)
+        return *after, info | ({"final_obs": self.given} if self.given is not None else {})
+
+
+@pytest.mark.parametrize("given", [None, {"obs": np.zeros((1, 2))}, np.array([None], object)])
+def test_same_step_resets_without_the_last_observations_are_refused(given):
+    kind = type("Vector", (WithoutFinalObs,), {"given": given})
+    with pytest.raises(purerl.ConfigError, match=r"info\['final_obs'\] must have the last observation of each environment"):
+        purerl.from_gymnasium(lambda count: kind([Ends] * count, autoreset_mode=AutoresetMode.SAME_STEP), "vector")

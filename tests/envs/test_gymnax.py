@@ -1,0 +1,157 @@
+"""Environments of gymnax: transitions, parameters, and refused names."""
+
+import importlib.metadata
+import sys
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnax.environments.environment import Environment as GymnaxEnvironment
+
+import purerl
+from purerl import ConfigError, PPOConfig
+from purerl.core.spaces import Box, Discrete
+from purerl.envs import make_env
+from tests.helpers import probes
+from tests.helpers.probes import Params, Varied
+from tests.helpers.tiny import CFG
+
+
+def walk(env, num_envs=3, num_steps=20, seed=0):
+    """Take random actions; return the time steps, `[T, B]`."""
+    key = jax.random.key(seed)
+    state, _ = env.reset(jax.random.split(key, num_envs))
+    seen = []
+    step = jax.jit(env.step)
+    for t in range(num_steps):
+        key_t = jax.random.fold_in(key, t)
+        if isinstance(env.action_space, Discrete):
+            action = jax.random.randint(key_t, (num_envs,), 0, env.action_space.n)
+        else:
+            action = jax.random.uniform(key_t, (num_envs, *env.action_space.shape))
+        after = step(jax.random.split(key_t, (2, num_envs)), state, action)
+        state = after.env_state
+        seen.append(after)
+    return jax.tree.map(lambda *x: jnp.stack(x), *seen)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("env_id", "kind"), [("UmbrellaChain-bsuite", jnp.int32), ("CartPole-v1", jnp.float32)])
+def test_rewards_become_float32(env_id, kind):
+    env, params = gymnax.make(env_id)
+    _, state = env.reset(jax.random.key(0), params)
+    assert env.step(jax.random.key(0), state, 0, params)[2].dtype == kind
+    steps = walk(make_env(env_id, (), {}))
+    assert steps.reward.dtype == jnp.float32
+
+
+def test_an_index_observation_is_one_hot():
+    env = make_env("FrozenLake-misc", (), {})
+    assert env.observation_space == Discrete(16)
+    params = purerl.make_train(PPOConfig(env="FrozenLake-misc")).init(jax.random.key(0)).params
+    assert params["policy"]["torso"]["Dense_0"]["kernel"].shape == (16, 64)
+
+
+def test_the_observation_before_the_reset_is_kept():
+    steps = walk(make_env("", (), {}, probes.TimeLimit()), num_steps=20)
+    done = np.asarray(steps.truncated)
+    np.testing.assert_array_equal(done[:, 0], np.arange(1, 21) % 8 == 0)
+    assert not np.asarray(steps.terminated).any()
+    steps = walk(make_env("", (), {}, probes.BothFlags()), num_steps=8)
+    flags = np.asarray(steps.terminated & steps.truncated)[:, 0]
+    np.testing.assert_array_equal(flags, [False] * 3 + [True] + [False] * 3 + [True])
+    np.testing.assert_array_equal(np.asarray(steps.next_obs[:, 0]).argmax(-1), [1, 2, 3, 4, 1, 2, 3, 4])
+    np.testing.assert_array_equal(np.asarray(steps.obs[:, 0]).argmax(-1), [1, 2, 3, 0, 1, 2, 3, 0])
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "DeepSea-bsuite", "Acrobot-v1"])
+def test_same_transitions_as_gymnax_itself(env_id):
+    """Our auto-reset and gymnax's own step agree in flags, rewards and successors, but not in start states after a reset."""
+    bare, params = gymnax.make(env_id)
+    env = make_env(env_id, (), {})
+    key = jax.random.key(1)
+    state, _ = env.reset(key[None])
+    step, reference = jax.jit(env.step), jax.jit(bare.step)
+    for t in range(40):
+        keys = jax.random.split(jax.random.fold_in(key, t), (2, 1))
+        action = jnp.array([t % 2])
+        theirs = reference(keys[0, 0], jax.tree.map(lambda x: x[0], state), action[0], params)
+        after = step(keys, state, action)
+        np.testing.assert_allclose(after.next_obs[0], theirs[5]["final_observation"], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(after.reward[0], theirs[2], rtol=1e-5, atol=1e-6)
+        assert (bool(after.terminated[0]), bool(after.truncated[0])) == (bool(theirs[3]), bool(theirs[4]))
+        state = after.env_state
+
+
+def test_a_wrapper_is_stepped_through_its_own_step():
+    from gymnax.wrappers import FlattenObservationWrapper
+
+    inner, params = gymnax.make("Catch-bsuite")
+    env = make_env("", (), {}, FlattenObservationWrapper(inner), params)
+    steps = walk(env)
+    assert steps.next_obs.shape == (20, 3, 50)
+    assert steps.terminated.any()
+
+
+def test_constructor_arguments_and_parameters():
+    assert make_env("DeepSea-bsuite", (("size", 12),), {}).observation_space.shape == (12, 12)
+    assert make_env("CartPole-v1", (), {"max_steps_in_episode": 30}).max_steps == 30
+    slow = walk(make_env("CartPole-v1", (), {"max_steps_in_episode": 5, "gravity": 0.0}))
+    assert slow.truncated[4].all()
+    assert not slow.terminated.any()
+
+
+def test_parameters_may_be_traced():
+    def first_reward(torque):
+        env = make_env("Pendulum-v1", (), {"max_torque": torque})
+        return env.action_space.high
+
+    np.testing.assert_array_equal(jax.vmap(first_reward)(jnp.array([1.0, 3.0])), [[1], [3]])
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda: PPOConfig(env="Breakout"), "did you mean 'Breakout-MinAtar'"),
+        (lambda: PPOConfig(env_kwargs=(("size", 3),)), "refused by CartPole-v1"),
+        (lambda: PPOConfig(env_kwargs={"size": 3}), "tuple of pairs"),
+        (lambda: PPOConfig(env_params={"gravty": 3.0}), "did you mean 'gravity'"),
+        (lambda: PPOConfig(env_params={"max_steps_in_episode": 2.5}), "whole number"),
+        (lambda: PPOConfig(env_params=3), "dict"),
+    ],
+)
+def test_a_wrong_name_or_argument_is_refused(build, says):
+    with pytest.raises(ConfigError, match=says):
+        purerl.make_train(build())
+
+
+def test_box_bounds_are_read():
+    env = make_env("Pendulum-v1", (), {})
+    assert isinstance(env.action_space, Box)
+    np.testing.assert_array_equal(env.action_space.high, [2])
+    assert issubclass(probes.Probe, GymnaxEnvironment)
+
+
+def test_a_package_in_the_place_of_gymnax_is_told(monkeypatch):
+    found = importlib.metadata.distribution
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: found("jax" if name == "stable-gymnax" else name))
+    monkeypatch.delitem(sys.modules, "purerl.envs.gymnax", raising=False)
+    monkeypatch.delattr("gymnax.environments.environment.Environment")
+    with pytest.raises(ConfigError, match="pip uninstall stable-gymnax"):
+        purerl.make_train(PPOConfig())
+
+
+class Undeclared(gymnax.environments.environment.Environment):
+    """An environment without declared parameters."""
+
+    reset_env, step_env, action_space = Varied.reset_env, Varied.step_env, Varied.action_space
+    observe_state, goes, ends, kinds, kind = Varied.observe_state, Varied.goes, Varied.ends, Varied.kinds, Varied.kind
+
+
+def test_parameters_that_nobody_declared_are_refused():
+    with pytest.raises(purerl.ConfigError, match=r"env = 'Undeclared': has no default_params of its own.*after one step"):
+        purerl.make_train(CFG, env=Undeclared())
+    train = purerl.make_train(CFG, env=Undeclared(), env_params=Params(max_steps_in_episode=5))
+    assert train.env.max_steps == 5

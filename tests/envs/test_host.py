@@ -1,0 +1,53 @@
+"""States of external environments: the newest alone goes on."""
+
+import jax
+import pytest
+
+import purerl
+from purerl.envs import host
+from tests.helpers.tiny import digest
+
+CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
+CARTPOLE = CFG.replace(env="gymnasium/CartPole-v1")
+
+
+def test_only_the_newest_state_goes_on():
+    train = purerl.make_train(CARTPOLE)
+    init, update = jax.jit(train.init), jax.jit(train.update)
+    first = init(jax.random.key(0))
+    second, _ = update(first)
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=r"this state is not the newest; it is from step 0, and its environments are at step 16"
+    ):
+        jax.block_until_ready(update(first))
+    assert "not the newest" in str(host.take_failure())
+    jax.block_until_ready(update(second))  # the newer state goes on
+    for seed in (1, 2):
+        init(jax.random.key(seed))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="closed"):
+        jax.block_until_ready(update(second))
+    with pytest.raises(purerl.ConfigError, match="trains one run after the other"):
+        jax.eval_shape(jax.vmap(train.init), jax.random.split(jax.random.key(0), 2))
+
+
+def test_evaluations_do_not_move_training():
+    train = purerl.make_train(CARTPOLE)
+    init, update, evaluate = jax.jit(train.init), jax.jit(train.update), jax.jit(lambda *args: train.evaluate(*args, 4))
+
+    def trained(evaluations):
+        state = init(jax.random.key(0))
+        for _ in range(2):
+            for i in range(evaluations):
+                assert evaluate(state, jax.random.key(i)).finished.all()
+            state, _ = update(state)
+        return digest((state.params, state.actor.obs))
+
+    assert trained(0) == trained(2)
+
+
+def test_evaluations_open_their_environments_once():
+    train = purerl.make_train(CARTPOLE)
+    state, before = jax.jit(train.init)(jax.random.key(0)), len(host._open)
+    for i in range(4):
+        train.evaluate(state, jax.random.key(i), 2, max_steps=3)
+    assert len(host._open) <= before + host.SETS

@@ -1,0 +1,34 @@
+"""The previous action and reward as observations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purerl.envs import make_env
+from purerl.envs.previous import with_previous
+from tests.helpers.probes import Varied, acting
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("kind", ["discrete", "box", "multi_discrete", "multi_binary"])
+def test_the_step_before_is_shown(kind):
+    env = with_previous(make_env("", (), {}, acting(Varied, kind)()), ("action", "reward"))
+    env_state, obs = env.reset(jax.random.split(KEY, 3))
+    space = env.action_space
+    action = jnp.ones((3, *space.shape), space.dtype)
+    assert not obs["previous_reward"].any()
+    for _ in range(4):
+        before = obs
+        after = env.step(jax.random.split(KEY, (2, 3)), env_state, action)
+        done = after.terminated | after.truncated
+        env_state, obs = after.env_state, after.obs
+        np.testing.assert_array_equal(after.next_obs["previous_reward"], after.reward)
+        np.testing.assert_array_equal(obs["previous_reward"], jnp.where(done, 0, after.reward))
+        for x in jax.tree.leaves(after.next_obs["previous_action"]):
+            np.testing.assert_array_equal(x, jnp.ones_like(x))
+        for x in jax.tree.leaves(obs["previous_action"]):
+            began = -1 if kind in ("discrete", "multi_discrete") else 0
+            np.testing.assert_array_equal(x, jnp.where(done.reshape(-1, *[1] * (x.ndim - 1)), began, jnp.ones_like(x)))
+    assert jax.tree.map(jnp.shape, before) == jax.tree.map(jnp.shape, obs)

@@ -1,0 +1,64 @@
+"""Snapshots of gymnasium's environments."""
+
+import functools
+
+import gymnasium
+import numpy as np
+import pytest
+
+import purerl
+from tests.helpers.gymnasium_env import Ends
+
+CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
+
+
+class Varied(Ends):
+    """An environment whose instances each show a number of their own in the observation."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__()
+        Varied.made += 1
+        self.own = float(Varied.made)
+
+    def _obs(self):
+        return np.array([self.own, self.time], np.float64)
+
+
+class Twins(Ends):
+    """One array under two names, which steps change by one of the names."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = self.other = np.zeros(2)
+
+    def step(self, action):
+        self.one[0] += 1
+        return super().step(action)
+
+
+@pytest.mark.slow
+def test_what_an_instance_was_made_with_is_saved_too(tmp_path):
+    cfg, env = CFG.replace(total_timesteps=128, lr_schedule="constant"), purerl.from_gymnasium(Varied)
+    before = purerl.fit(cfg, env=env, directory=tmp_path).state.actor.obs[:, 0]
+    after = purerl.fit(cfg.replace(total_timesteps=256), env=env, directory=tmp_path).state.actor.obs[:, 0]
+    np.testing.assert_array_equal(before, after)
+
+
+def test_one_array_with_two_names_cannot_be_saved(tmp_path):
+    cfg, env = CFG.replace(lr_schedule="constant"), purerl.from_gymnasium(Twins)
+    purerl.fit(cfg.replace(total_timesteps=128), env=env, directory=tmp_path)
+    with pytest.warns(UserWarning, match="one and other, one object with two names"):
+        purerl.fit(cfg, env=env, directory=tmp_path)
+
+
+def test_a_run_does_not_go_on_in_other_wrappers(tmp_path):
+    wrappers = []
+    make = lambda: functools.reduce(lambda env, wrapper: wrapper(env), wrappers, Ends())
+    cfg = CFG.replace(total_timesteps=128, lr_schedule="constant")
+    purerl.fit(cfg, env=purerl.from_gymnasium(make), directory=tmp_path)
+    wrappers.append(gymnasium.wrappers.RecordEpisodeStatistics)
+    says = "saved with the layers Ends, and made here with RecordEpisodeStatistics > Ends"
+    with pytest.raises(purerl.EnvironmentFailed, match=says):
+        purerl.fit(cfg.replace(total_timesteps=256), env=purerl.from_gymnasium(make), directory=tmp_path)

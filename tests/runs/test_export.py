@@ -1,0 +1,13 @@
+"""Exported policies."""
+
+import pytest
+
+import purerl
+from purerl.runs.analysis.export import export
+
+
+@pytest.mark.parametrize("name", ["policy.onnx", "policy.PT", "policy.tflite"])
+def test_policies_are_not_exported_under_names_of_other_formats(name, tmp_path):
+    with pytest.raises(purerl.ConfigError, match=r"jax.export does not write \.\w+ files; name it \*.jaxexport"):
+        export(None, None, tmp_path / name)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,55 @@
+"""Plots of curves, and their points."""
+
+import numpy as np
+import pytest
+
+import purerl
+from purerl.runs.analysis import plots, statistics
+from purerl.runs.analysis.plots import Curve
+from purerl.studies.reading import scored
+from tests.helpers.interrupted import fitted
+from tests.helpers.probes import Varied
+
+SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=(8,))
+
+
+def test_a_seed_without_episodes_leaves_the_others_in_the_picture():
+    nan = np.nan
+    values = np.array([[nan, 1.0, nan, 3.0, nan], [nan] * 5, [nan, nan, 4.0, 5.0, 6.0]])
+    steps, shown = plots.filled(plots.Curve("a", np.arange(5), values))
+    assert steps.tolist() == [2, 3, 4]  # the first step at which both seeds have ended an episode
+    assert shown.tolist() == [[2.0, 3.0, 3.0], [4.0, 5.0, 6.0]]
+    steps, shown = plots.filled(plots.Curve("a", np.arange(5), values[1:2]))
+    assert (steps.size, shown.size) == (0, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [3, 10])
+def test_updates_that_are_no_whole_row_are_read_too(tmp_path, every):
+    cfg = SMALL.replace(total_timesteps=7 * 64, metrics_every=every)
+    whole = purerl.summarize(purerl.fit(cfg, env=Varied(), num_seeds=2, directory=tmp_path).metrics)
+    (curve,) = plots.curves_of(tmp_path)
+    np.testing.assert_array_equal(curve.values, whole["episode_return"])
+    np.testing.assert_array_equal(curve.steps, whole["steps"][0].cumsum())
+    assert curve.steps[-1] == 7 * 64
+    (row,) = scored(tmp_path, "final", "training")
+    np.testing.assert_allclose(row.scores, whole["episode_return"][:, -1])
+
+
+def test_a_long_curve_has_few_points_and_loses_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("purerl.runs.analysis.plots.POINTS", 4)
+    result = fitted(directory=tmp_path)
+    (curve,) = plots.curves_of(tmp_path)
+    steps, values = curve.steps, curve.values
+    assert steps.tolist() == [64, 256, 448, 640]
+    totals, counts = (getattr(result.metrics["episode_return"], name) for name in ("total", "count"))
+    np.testing.assert_allclose(values[0, 1], totals[1:4].sum() / counts[1:4].sum(), rtol=1e-6)
+
+
+def test_pictures_note_few_seeds(tmp_path, monkeypatch):
+    curve = lambda seeds: [Curve("a", np.arange(4), np.random.default_rng(0).normal(size=(seeds, 4)))]
+    titles = {}
+    for seeds in (3, 5):
+        monkeypatch.setattr(plots, "curves_of", lambda *_, seeds=seeds: curve(seeds))
+        titles[seeds] = purerl.plot(["a"], tmp_path / "a.png").axes[0].get_title()
+    assert titles[3] == f"{titles[5]}\nfew seeds: {statistics.few_seeds([3])}"

@@ -1,0 +1,15 @@
+"""The progress that recorders see."""
+
+import itertools
+
+from tests.helpers.interrupted import fitted
+
+
+def test_progress_says_where_the_run_stands():
+    seen = []
+    fitted(chunk_seconds=1e-9, recorders=(seen.append,))
+    assert [p.updates for p in seen] == list(range(1, 11))
+    assert [p.steps for p in seen] == [64 * i for i in range(1, 11)]
+    assert seen[-1].seconds_left == 0
+    assert all(p.steps_per_second > 0 for p in seen)
+    assert all(a.seconds < b.seconds for a, b in itertools.pairwise(seen))

@@ -1,0 +1,50 @@
+"""Drawings of episodes."""
+
+import functools
+
+import gymnasium
+import jax
+import numpy as np
+import PIL.ImageSequence
+import pytest
+
+import purerl
+from purerl.runs.analysis.rendering import render
+from tests.helpers.gymnasium_env import LENGTH, Ends
+from tests.helpers.probes import Varied
+
+SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=(8,))
+
+
+def test_what_cannot_be_drawn_is_refused(tmp_path):
+    train = purerl.make_train(SMALL, env=Varied())
+    with pytest.raises(purerl.ConfigError, match="no way of drawing"):
+        render(train, train.init(jax.random.key(0)), tmp_path / "a.gif")
+
+
+CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epochs=1, num_minibatches=2, hidden=(8,))
+
+
+class Drawn(Ends):
+    """An environment whose picture is as bright as the step."""
+
+    render_mode = "rgb_array"
+    metadata = {"render_fps": 10}
+
+    def render(self):
+        return np.full((4, 4, 3), 40 * self.time, np.uint8)
+
+
+@pytest.mark.slow
+def test_an_episode_is_drawn(tmp_path):
+    train = purerl.make_train(CFG, env=purerl.from_gymnasium(Drawn))
+    state = jax.jit(train.init)(jax.random.key(0))
+    purerl.render(train, state, tmp_path / "a.gif", max_steps=5)
+    with PIL.Image.open(tmp_path / "a.gif") as drawing:
+        assert (drawing.n_frames, drawing.info["duration"]) == (LENGTH, 100)
+        shades = [np.asarray(frame.convert("L"))[0, 0] for frame in PIL.ImageSequence.Iterator(drawing)]
+    assert shades == [0, 40, 80]
+    jax.block_until_ready(jax.jit(train.update)(state))  # drawing uses separate environments
+    for env in (Ends, functools.partial(gymnasium.make, "CartPole-v1")):
+        with pytest.raises(purerl.ConfigError, match="no way of drawing it"):
+            purerl.render(purerl.make_train(CFG, env=purerl.from_gymnasium(env)), state, tmp_path / "b.gif")

@@ -1,0 +1,37 @@
+"""Batches of configs that are trained side by side."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl import PPOConfig
+from purerl.runs.run_batch import settled, swept
+from tests.helpers.probes import Varied
+from tests.helpers.tiny import digest
+
+
+def test_the_fields_that_a_batch_varies_are_those_that_differ():
+    cfg = PPOConfig(env_params={"max_steps_in_episode": 200})
+    batch = settled(jax.vmap(lambda lr: cfg.replace(lr=lr))(jnp.array([1e-3, 1e-2])))
+    assert list(swept(batch)) == ["lr"]
+
+
+SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=(8,))
+
+
+@pytest.mark.slow
+def test_a_batch_of_configs_is_trained_side_by_side(tmp_path):
+    sweep = jax.vmap(lambda lr: SMALL.replace(lr=lr))(np.float32([1e-3, 3e-3]))
+    result = purerl.fit(sweep, num_seeds=2, directory=tmp_path, env=Varied())
+    np.testing.assert_allclose(purerl.summarize(result.metrics)["lr"][:, 0], [1e-3, 1e-3, 3e-3, 3e-3])
+    assert result.progress.labels[2] == "config 1, seed 0"
+    loaded = purerl.load(tmp_path, env=Varied())
+    assert digest(loaded.state) == digest(result.state)
+    np.testing.assert_array_equal(loaded.cfg.lr, np.float32([1e-3, 3e-3]))
+    lone = purerl.fit(SMALL.replace(lr=3e-3), seed=1, env=Varied())
+    for got, want in zip(jax.tree.leaves(result.state.params), jax.tree.leaves(lone.state.params), strict=True):
+        np.testing.assert_allclose(got[3], want, rtol=1e-3, atol=1e-4)
+    with pytest.raises(purerl.ConfigError, match=r"lr.*at least 0; wrong: -1\.0"):
+        purerl.fit(jax.vmap(lambda lr: SMALL.replace(lr=lr))(np.float32([1e-3, -1])), env=Varied())

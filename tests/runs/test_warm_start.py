@@ -1,0 +1,62 @@
+"""Warm starts."""
+
+import jax
+import pytest
+
+import purerl
+from purerl.runs.warm_start import warm_start
+from tests.helpers.interrupted import fitted
+from tests.helpers.probes import Varied
+from tests.helpers.tiny import CFG, digest, tiny
+
+
+@pytest.mark.slow
+def test_a_warm_start_takes_the_parameters_alone(tmp_path):
+    source = fitted(updates=2, directory=tmp_path / "a")
+    still = CFG.replace(lr=0.0, lr_final=0.0, gamma=0.9)
+    warm = fitted(updates=1, cfg=still, init_from=tmp_path / "a")
+    assert digest(warm.state.params) == digest(source.state.params)
+    assert int(warm.state.clock) == 1
+    several = jax.vmap(tiny().init, out_axes=purerl.Train.seed_axes)(jax.random.split(jax.random.key(0), 2))
+    several = warm_start(several, tmp_path / "a", "either")
+    assert digest(jax.tree.map(lambda x: x[1], several.params)) == digest(source.state.params)
+
+
+def test_a_warm_start_needs_the_same_shapes(tmp_path):
+    purerl.save(tmp_path / "a", tiny(), tiny().init(jax.random.key(0)))
+    other = tiny(CFG.replace(hidden=(8, 8))).init(jax.random.key(0))
+    with pytest.raises(purerl.ConfigError, match=r"init_from.*is \[16, 2\] there, \[8, 2\] here"):
+        warm_start(other, tmp_path / "a", "either")
+    with pytest.raises(purerl.CheckpointError, match="no checkpoint"):
+        warm_start(other, tmp_path / "b", "either")
+
+
+CURIOUS = {"rnd": purerl.RNDConfig(features=4, hidden=(4,), init_steps=0)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [{}, CURIOUS], ids=["plain", "rnd"])
+def test_a_warm_start_may_have_other_environments(more, tmp_path):
+    cfg = CFG.replace(normalize_reward=True, total_timesteps=128, **more)
+    source = purerl.fit(cfg, directory=tmp_path, env=Varied())
+    still = cfg.replace(num_envs=8, lr=0.0, lr_final=0.0)
+    moved = {}
+    warm = purerl.fit(still, init_from=tmp_path, env=Varied(), measure=lambda state: moved.update(state=state) or {"one": 1.0})
+    assert digest(warm.state.params) == digest(source.state.params)
+    theirs, ours = (result.state.statistics.reward for result in (source, warm))
+    assert ours.discounted.shape == (8,)
+    assert int(ours.moments.count.low) == int(theirs.moments.count.low) + 128  # its moments went on
+
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.slow
+def test_an_adaptive_penalty_is_no_obstacle_to_a_warm_start(tmp_path):
+    from purerl.runs.warm_start import warm_start
+
+    cfg = CFG.replace(kl_penalty="adaptive")
+    result = fitted(cfg=cfg, directory=tmp_path)
+    warm = warm_start(tiny(cfg).init(KEY), tmp_path, "either")
+    assert digest(warm.params) == digest(result.state.params)
+    assert warm.extra["kl_coef"] == 1
