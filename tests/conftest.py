@@ -96,3 +96,10 @@ def fresh_python():
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def ranks():
+    """Allow the rank promotion that suites rely on, unlike purerl's own code."""
+    with jax.numpy_rank_promotion("allow"):
+        yield

@@ -77,6 +77,38 @@ def test_tests_stand_where_their_module_stands():
         assert room in APART or (room, module) in modules or (module, module) in modules or module == "package", path
 
 
+WITHOUT_TESTS = (  # modules without a test file of their name
+    # Data, registries and a few lines, held by the tests of what uses them.
+    "algorithms.registry",
+    "cli.run_options",
+    "config.curiosity",
+    "core.arguments",
+    "core.streams",
+    "core.types",
+    "envs.gif",
+    # Parts of one whole.
+    "pure",  # test_train
+    "runs.session",  # runs/test_fit, runs/test_directory
+    "runs.host_environments",  # envs/test_gymnasium
+    "runs.storage.files",  # integration/test_damage
+    "runs.storage.orbax_v1",  # runs/test_checkpoint
+    "studies.reading",  # studies/test_compare, studies/test_sweep
+    "envs.outputs",  # envs/test_conformance
+    "envs.random_rollout",  # envs/test_conformance
+    # Tests that need many parts at once.
+    "cli.by_path",  # integration/test_ideas
+    "envs.importing",  # integration/test_opengl
+    "envs.navix",  # envs/test_suites
+    "envs.pgx",  # envs/test_suites
+)
+
+
+def test_every_module_has_a_test_file_of_its_name():
+    modules = {name for name, path in MODULES.items() if not path.stem.startswith("__")}
+    beside = {name: TESTS / room_of(name if "." in name else "") / f"test_{MODULES[name].stem}.py" for name in modules}
+    assert {name for name, path in beside.items() if not path.exists()} == set(WITHOUT_TESTS)
+
+
 def test_no_test_imports_another():
     for path in TESTS.rglob("*.py"):
         found = re.findall(r"^ *(?:from|import) (tests\.[\w.]*test_\w+)", path.read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""`make_train` as a user calls it: jit, vmap over seeds and configs, plan, policy, evaluate."""
+"""`make_train` as a user calls it: jit, vmap over seeds and configs, evaluate."""
 
 import dataclasses
 import math
@@ -229,7 +229,7 @@ def test_runs_and_fit_pass_deterministic_on():
         assert [found == 1, reported[0] == 1] == [deterministic, deterministic]
 
 
-# --- a network that does not fit --------------------------------------------------------------------------------------
+# --- in a process of its own ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The suites beside gymnax, each skipped if it is not installed; and slow resets, without any suite."""
+"""The suites beside gymnax, each skipped if it is not installed."""
 
 import sys
 
@@ -15,19 +15,12 @@ from purerl.envs import make_env
 from purerl.envs.suites import SUITES
 from purerl.networks.distributions import Categorical, DiagGaussian
 from tests.helpers.configs import CONFIGS
-from tests.helpers.suites import IDS
+from tests.helpers.suites import IDS, installed
 from tests.helpers.tiny import CFG
 
+pytestmark = pytest.mark.usefixtures("ranks")
+
 KEY = jax.random.key(0)
-
-
-@pytest.fixture(autouse=True)
-def ranks():
-    """Allow the rank promotion that suites rely on, unlike purerl's own code."""
-    with jax.numpy_rank_promotion("allow"):
-        yield
-
-
 ONE_EACH = (
     "brax/inverted_pendulum",
     "craftax/Craftax-Classic-Symbolic-v1",
@@ -40,10 +33,6 @@ ONE_EACH = (
 IN_NORMAL_TESTS = ("brax/fast",)
 LONGEST = ("craftax", "playground")  # half a minute or more to compile
 LIMITS = {"craftax": "max_timesteps", "navix": "max_steps", "xminigrid": "max_steps"}  # `episode_length` elsewhere
-
-
-def installed(env_id):
-    pytest.importorskip(SUITES[env_id.partition("/")[0]])
 
 
 def marked(env_id):
@@ -170,69 +159,6 @@ def by_hand(env_id):
     return env.reset, step
 
 
-@pytest.mark.slow
-def test_the_flags_of_craftax():
-    """Episodes end by the game, by the time limit, and by both."""
-    installed("craftax/")
-    from purerl.envs import craftax
-
-    suite = craftax.make("Craftax-Classic-Symbolic-v1", ())
-    bare = craftax._CraftaxEnv(suite, suite.default_params.replace(max_timesteps=7))
-    state, _ = jax.jit(bare.reset)(KEY)
-    step = jax.jit(lambda state: bare.step(KEY, state, jnp.int32(0))[3:5])
-    dead = state.replace(player_health=jnp.int32(0) * state.player_health - 5)
-    late = lambda state: state.replace(timestep=jnp.full_like(state.timestep, 6))
-    flags = [tuple(bool(flag) for flag in step(x)) for x in (state, dead, late(state), late(dead))]
-    assert flags == [(False, False), (True, False), (False, True), (True, True)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("env_id", [env_id for env_id in IDS if env_id.startswith("jumanji/")])
-def test_specs_that_are_computed_are_known_inside_a_trace(env_id):
-    installed(env_id)
-    reset = lambda key: make_env(env_id, (), {}).reset(jax.random.split(key, 2))[1]
-    assert jax.tree.leaves(jax.eval_shape(reset, KEY))
-
-
-@pytest.mark.slow
-def test_rewards_of_repeated_actions_add_up():
-    """Repeated actions are compared with single steps of brax. An action that ends the episode is not repeated."""
-    installed("brax/")
-    repeated, single = (make_env("brax/fast", (("action_repeat", count),), {}) for count in (3, 1))
-    keys, action = jax.random.split(KEY, (2, 2)), jnp.array([[1.0], [-1.0]])
-    state, _ = single.reset(keys[0])
-    rewards = []
-    for _ in range(3):
-        after = single.step(keys, state, action)
-        state = after.env_state
-        rewards.append(np.asarray(after.reward))
-    once = repeated.step(keys, repeated.reset(keys[0])[0], action)
-    np.testing.assert_allclose(once.reward, sum(rewards), rtol=1e-5)
-    assert rewards[2][0] > rewards[0][0] > 0
-    np.testing.assert_array_equal(once.next_obs, after.next_obs)
-
-
-@pytest.mark.slow
-def test_the_flags_of_brax():
-    installed("brax/")
-    env = make_env("brax/inverted_pendulum", (("episode_length", 40),), {})
-
-    def run(push):
-        def step(state, key):
-            after = env.step(jax.random.split(key, (2, 8)), state, jnp.full((8, 1), push))
-            return after.env_state, (after.terminated, after.truncated)
-
-        state, _ = env.reset(jax.random.split(KEY, 8))
-        return jax.lax.scan(step, state, jax.random.split(KEY, 40))[1]
-
-    terminated, truncated = jax.jit(run)(jnp.float32(1))
-    assert terminated.any(0).all()
-    assert not truncated.any()
-    terminated, truncated = jax.jit(run)(jnp.float32(0))
-    alone = ~terminated.any(0)  # the poles that did not fall in 40 steps
-    assert truncated[39][alone].all()
-
-
 @pytest.mark.long
 def test_worlds_of_craftax_are_the_same_alone_and_in_a_batch():
     """XLA on a CPU miscompiles the noise of worlds from the ninth of a batch on: worlds are made one after the other."""
@@ -329,57 +255,6 @@ def test_a_sweep_over_parameters(env_id, name, values):
 # --- light suites -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_limit_that_jumanji_shows_is_part_of_its_task():
-    installed("jumanji/")
-    env = make_env("jumanji/Maze-v0", (("time_limit", 4),), {})
-    state, obs = jax.jit(env.reset)(jax.random.split(KEY, 8))
-    step = jax.jit(lambda t, state, obs: env.step(jax.random.split(jax.random.key(t), (2, 8)), state, legal(obs["action_mask"])))
-    for t in range(4):
-        after = step(t, state, obs)
-        assert not after.truncated.any()
-        assert t == 3 or not after.terminated.all()
-        state, obs = after.env_state, after.obs
-        np.testing.assert_allclose(after.next_obs["step_count"], (t + 1) / 4)
-    assert after.terminated.all()
-
-
-def legal(mask):
-    return jnp.argmax(mask, axis=-1).astype(jnp.int32)
-
-
-@pytest.mark.slow
-def test_a_joint_mask_of_jumanji_makes_one_choice_of_combinations():
-    """The reference is the suite's own environment, with the row and the column of a field."""
-    installed("jumanji/")
-    import jumanji
-
-    env, bare = make_env("jumanji/Minesweeper-v0", (), {}), jumanji.make("Minesweeper-v0")
-    assert env.action_space == purerl.Discrete(100)
-    keys = jax.random.split(KEY, 4)
-    state, _ = env.reset(keys)
-    after = env.step(jnp.stack([keys, keys]), state, jnp.full(4, 37))
-    assert not after.next_obs["action_mask"][:, 37].any()
-    assert after.next_obs["action_mask"].shape == (4, 100)
-    want = jax.vmap(lambda key: bare.step(bare.reset(key)[0], jnp.array([3, 7]))[1])(keys)
-    np.testing.assert_array_equal(after.next_obs["board"], want.observation.board + 1)
-    np.testing.assert_array_equal(after.reward, want.reward)
-
-
-@pytest.mark.slow
-def test_jumanji_leaves_a_notebooks_pictures_alone(fresh_python):
-    installed("jumanji/")
-    says = fresh_python("""
-import builtins, matplotlib
-matplotlib.use("svg")
-builtins.__IPYTHON__ = True
-import purerl
-purerl.make_train(purerl.PPOConfig(env="jumanji/Maze-v0"))
-print(matplotlib.get_backend(), builtins.__IPYTHON__)
-""")
-    assert "svg True" in says
-
-
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:scatter inputs:FutureWarning")  # from BinPack's own step
 def test_every_environment_of_jumanji_makes_a_program():
@@ -393,45 +268,6 @@ def test_every_environment_of_jumanji_makes_a_program():
         train = purerl.make_train(cfg)
         assert train.cfg.action_mask == ("" if "RubiksCube" in name else "action_mask")
         jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
-
-
-@pytest.mark.slow
-def test_masks_of_single_choices_keep_several():
-    installed("jumanji/")
-    env = make_env("jumanji/Cleaner-v0", (), {})
-    assert env.action_space == purerl.MultiDiscrete((4, 4, 4))
-    assert env.reset(KEY[None])[1]["action_mask"].shape == (1, 12)
-    cfg = CFG.replace(env="jumanji/Cleaner-v0", num_envs=4, num_steps=8, total_timesteps=32, num_minibatches=1)
-    train = purerl.make_train(cfg)
-    assert train.cfg.action_mask == "action_mask"
-    state = jax.jit(train.init)(KEY)
-    _, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 8))(state)
-    marks = rollout.steps.obs["action_mask"].reshape(8, 4, 3, 4)
-    assert jnp.take_along_axis(marks, rollout.steps.action[..., None], axis=-1).all()
-
-
-@pytest.mark.slow
-def test_rulesets_are_drawn_by_each_reset(tmp_path, monkeypatch):
-    """Rulesets are drawn from a file like the suite's own, a part of which is left for evaluation."""
-    installed("xminigrid/")
-    from xminigrid import benchmarks
-
-    from purerl.envs import xminigrid
-
-    goals = np.tile(np.array([1, 3, 1, 0, 0], np.uint8), (4, 1))
-    goals[:, 2] = [1, 2, 3, 4]
-    empty = {"rules": np.zeros((4, 1, 7), np.uint8), "init_tiles": np.tile(np.array([3, 1], np.uint8), (4, 1, 1))}
-    monkeypatch.setattr(benchmarks, "DATA_PATH", str(tmp_path))
-    monkeypatch.setattr(xminigrid, "DATA_PATH", str(tmp_path))
-    asked = (("benchmark", "trivial-21k"), ("rulesets", (0, 3)))
-    with pytest.raises(ConfigError, match="is not on this machine; this downloads it"):
-        make_env("xminigrid/XLand-MiniGrid-R1-9x9", asked, {})
-    benchmarks.save_bz2_pickle({"goals": goals, "num_rules": np.ones(4, int), **empty}, tmp_path / "trivial_21k")
-    env = make_env("xminigrid/XLand-MiniGrid-R1-9x9", asked, {})
-    state, _ = env.reset(jax.random.split(KEY, 64))
-    assert np.unique(state[0].state.goal_encoding[:, 2]).tolist() == [1, 2, 3]
-    with pytest.raises(ConfigError, match="of 4"):
-        make_env("xminigrid/XLand-MiniGrid-R1-9x9", (("benchmark", "trivial-21k"), ("rulesets", (3, 5))), {})
 
 
 # --- refused inputs ---------------------------------------------------------------------------------------------------
@@ -494,26 +330,3 @@ def test_bad_settings_of_a_suite(changes, says):
     installed(changes["env"])
     with pytest.raises(ConfigError, match=says):
         purerl.make_train(PPOConfig(**changes))
-
-
-@pytest.mark.slow
-def test_privileged_entries_of_playground_are_for_the_value_alone():
-    """The environment here has the shape of playground's robots, whose models would need a download."""
-    pytest.importorskip("mujoco_playground")
-    from ml_collections import ConfigDict
-    from mujoco_playground._src.mjx_env import State
-
-    from purerl.envs.playground import adapt
-
-    class Robot:
-        _config, action_size, dt = ConfigDict({"episode_length": 5, "action_repeat": 1}), 2, 0.02
-
-        def reset(self, key):
-            obs = {"state": jnp.ones(2), "privileged_state": jnp.ones(5)}
-            return State(None, obs, jnp.float32(0), jnp.float32(0), {}, {})
-
-        def step(self, state, action):
-            return state.replace(reward=action.sum())
-
-    assert purerl.make_train(PPOConfig(), env=adapt(Robot(), None)).cfg.critic_obs == "privileged_state"
-    assert make_env("playground/CartpoleBalance", (), {}).critic_obs == ""

@@ -1,5 +1,9 @@
 """Environments of the suites."""
 
+import pytest
+
+from purerl.envs.suites import SUITES
+
 # Constructor arguments for an early time limit, and enough steps of random actions to see it.
 IDS = {
     "brax/fast": ((), 1100),
@@ -24,3 +28,7 @@ IDS = {
     "xminigrid/MiniGrid-MemoryS8": ((("max_steps", 60),), 150),
     "xminigrid/XLand-MiniGrid-R1-9x9": ((("max_steps", 60),), 150),
 }
+
+
+def installed(env_id):
+    pytest.importorskip(SUITES[env_id.partition("/")[0]])

@@ -19,7 +19,7 @@ KEY = jax.random.key(0)
 SIZES = {"total_timesteps": 64 * 4, "num_envs": 4, "num_steps": 16, "num_minibatches": 2, "hidden": (8,)}
 
 
-# --- 1, 2, 3: a batch of configs --------------------------------------------------------------------------------------
+# --- a batch of configs -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ def test_the_command_evaluates_each_run_in_its_own_environment(tmp_path, capsys)
     assert at_start.std() > 500
 
 
-# --- 4: parameters that are no plain dict -----------------------------------------------------------------------------
+# --- parameters that are no plain dict --------------------------------------------------------------------------------
 
 
 class Linears(nnx.Module):
@@ -75,7 +75,7 @@ def test_a_run_with_parameters_of_nnx_resumes_to_the_same_bits(tmp_path):
     purerl.fit(CFG.replace(total_timesteps=64), env=Varied(), network=of_nnx(), num_seeds=3, init_from=tmp_path)
 
 
-# --- 5, 6, 7: numbers at the edges ------------------------------------------------------------------------------------
+# --- numbers at the edges ---------------------------------------------------------------------------------------------
 
 
 def test_rounding_does_not_raise_an_adaptive_rate():
@@ -117,7 +117,7 @@ def test_no_ratio_is_infinite(advantage):
         assert np.isfinite(losses.approximate_kl(jnp.float32(log_ratio), jnp.float32(0)))
 
 
-# --- 9, 10, 11: hyperparameters of optimizers that had no effect ------------------------------------------------------
+# --- hyperparameters of optimizers that had no effect -----------------------------------------------------------------
 
 
 @pytest.mark.slow

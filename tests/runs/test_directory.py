@@ -225,7 +225,7 @@ def test_resume_is_a_choice(tmp_path):
     assert fitted(updates=3, resume="must", **constant).progress.began[0] == 2
 
 
-# --- warm start -------------------------------------------------------------------------------------------------------
+# --- compilation ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

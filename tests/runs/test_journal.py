@@ -1,4 +1,4 @@
-"""Journals of metrics: the rows read equal the rows written, in little more than their bytes."""
+"""Journals: lines that a kill cut off."""
 
 from purerl.runs.storage.journal import Journal, read_journal
 

@@ -1,4 +1,4 @@
-"""Intervals over seeds, and the reports of few seeds."""
+"""Intervals over seeds."""
 
 import numpy as np
 import pytest

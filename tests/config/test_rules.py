@@ -1,0 +1,34 @@
+"""Rules for values, and the conditions under which a field has an effect."""
+
+import math
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+
+from purerl.config import rules
+
+
+def test_rules_hold_for_valid_values_alone():
+    lr = rules.or_auto(rules.at_least(0))
+    assert lr.holds(np.array([0.0, -1.0, math.nan, rules.AUTO])).tolist() == [True, False, False, True]
+    assert rules.up_to(2, rules.above(0)).holds(np.array([0.0, 1.0, 3.0])).tolist() == [False, True, False]
+    assert not rules.finite().holds(math.inf)
+    assert rules.one_of("a", "b").choices == ("a", "b")
+    assert [rules.some_of("a", "b").holds(xs) for xs in ((), ("b",), ("b", "b"), ("c",))] == [True, True, False, False]
+    assert [rules.each(rules.at_least(1)).holds(xs) for xs in ((8, 8), (0,), (8.0,))] == [True, False, False]
+
+
+def test_a_need_is_a_text_and_a_test():
+    cfg = SimpleNamespace(optimizer="sgd", lag=2, clip=math.inf)
+    need = rules.either(rules.when(optimizer=("adam", "adamw")), rules.is_above("lag", 1))
+    assert need.text == "optimizer = 'adam' or 'adamw' or lag above 1"
+    assert need.holds(cfg, None)
+    assert not rules.is_finite("clip").holds(cfg, None)
+
+
+def test_a_tracer_may_meet_a_condition_and_never_surely_does():
+    seen = []
+    jax.jit(lambda x: seen.extend([rules.may_hold(x, np.isfinite), rules.surely_holds(x, np.isfinite)]) or x).trace(0.0)
+    assert seen == [True, False]
+    assert rules.surely_holds(0.0, np.isfinite)

@@ -1,0 +1,52 @@
+"""Environments of brax: repeated actions and flags."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purerl.envs import make_env
+from tests.helpers.suites import installed
+
+pytestmark = pytest.mark.usefixtures("ranks")
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.slow
+def test_rewards_of_repeated_actions_add_up():
+    """Repeated actions are compared with single steps of brax. An action that ends the episode is not repeated."""
+    installed("brax/")
+    repeated, single = (make_env("brax/fast", (("action_repeat", count),), {}) for count in (3, 1))
+    keys, action = jax.random.split(KEY, (2, 2)), jnp.array([[1.0], [-1.0]])
+    state, _ = single.reset(keys[0])
+    rewards = []
+    for _ in range(3):
+        after = single.step(keys, state, action)
+        state = after.env_state
+        rewards.append(np.asarray(after.reward))
+    once = repeated.step(keys, repeated.reset(keys[0])[0], action)
+    np.testing.assert_allclose(once.reward, sum(rewards), rtol=1e-5)
+    assert rewards[2][0] > rewards[0][0] > 0
+    np.testing.assert_array_equal(once.next_obs, after.next_obs)
+
+
+@pytest.mark.slow
+def test_the_flags_of_brax():
+    installed("brax/")
+    env = make_env("brax/inverted_pendulum", (("episode_length", 40),), {})
+
+    def run(push):
+        def step(state, key):
+            after = env.step(jax.random.split(key, (2, 8)), state, jnp.full((8, 1), push))
+            return after.env_state, (after.terminated, after.truncated)
+
+        state, _ = env.reset(jax.random.split(KEY, 8))
+        return jax.lax.scan(step, state, jax.random.split(KEY, 40))[1]
+
+    terminated, truncated = jax.jit(run)(jnp.float32(1))
+    assert terminated.any(0).all()
+    assert not truncated.any()
+    terminated, truncated = jax.jit(run)(jnp.float32(0))
+    alone = ~terminated.any(0)  # the poles that did not fall in 40 steps
+    assert truncated[39][alone].all()

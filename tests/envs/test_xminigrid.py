@@ -1,0 +1,37 @@
+"""Rulesets of XLand-MiniGrid."""
+
+import jax
+import numpy as np
+import pytest
+
+from purerl import ConfigError
+from purerl.envs import make_env
+from tests.helpers.suites import installed
+
+pytestmark = pytest.mark.usefixtures("ranks")
+
+KEY = jax.random.key(0)
+
+
+@pytest.mark.slow
+def test_rulesets_are_drawn_by_each_reset(tmp_path, monkeypatch):
+    """Rulesets are drawn from a file like the suite's own, a part of which is left for evaluation."""
+    installed("xminigrid/")
+    from xminigrid import benchmarks
+
+    from purerl.envs import xminigrid
+
+    goals = np.tile(np.array([1, 3, 1, 0, 0], np.uint8), (4, 1))
+    goals[:, 2] = [1, 2, 3, 4]
+    empty = {"rules": np.zeros((4, 1, 7), np.uint8), "init_tiles": np.tile(np.array([3, 1], np.uint8), (4, 1, 1))}
+    monkeypatch.setattr(benchmarks, "DATA_PATH", str(tmp_path))
+    monkeypatch.setattr(xminigrid, "DATA_PATH", str(tmp_path))
+    asked = (("benchmark", "trivial-21k"), ("rulesets", (0, 3)))
+    with pytest.raises(ConfigError, match="is not on this machine; this downloads it"):
+        make_env("xminigrid/XLand-MiniGrid-R1-9x9", asked, {})
+    benchmarks.save_bz2_pickle({"goals": goals, "num_rules": np.ones(4, int), **empty}, tmp_path / "trivial_21k")
+    env = make_env("xminigrid/XLand-MiniGrid-R1-9x9", asked, {})
+    state, _ = env.reset(jax.random.split(KEY, 64))
+    assert np.unique(state[0].state.goal_encoding[:, 2]).tolist() == [1, 2, 3]
+    with pytest.raises(ConfigError, match="of 4"):
+        make_env("xminigrid/XLand-MiniGrid-R1-9x9", (("benchmark", "trivial-21k"), ("rulesets", (3, 5))), {})
