@@ -16,6 +16,7 @@ def test_an_environment_that_fails_is_told_without_a_traceback(capsys, monkeypat
     assert capsys.readouterr().err == "environment 3, step: it broke\n"
 
 
+@pytest.mark.slow
 def test_a_sweep_from_a_file_and_the_command_line(tmp_path, capsys):
     small = ["--total-timesteps", "128", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
     (tmp_path / "flags.toml").write_text("csv = true\n[sweep]\nlr = [1e-3, 1e-2]\n")

@@ -49,6 +49,7 @@ def test_the_accelerators_way_is_another_one(both):
 # --- the parts --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["separate", pytest.param("shared", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("changes", [{}, {"torso": "cnn"}, {"memory": "gru"}, {"memory": "lstm"}], ids=str)
 def test_networks_and_their_gradients(both, arch, changes):
@@ -163,6 +164,7 @@ def test_no_loop_of_an_accelerators_update_waits_for_a_value(name):
 EVERY_TIME = ("ppo",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name if name in EVERY_TIME else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS])
 def test_two_updates_agree(both, name):
     train = tiny(CONFIGS[name])

@@ -12,7 +12,7 @@ OFFLINE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsuit
 FEW = ("CartPole-v1",)
 
 
-SOME = list(broken.BROKEN)[::4]
+SOME = list(broken.BROKEN)[::12]
 
 
 @pytest.mark.parametrize("name", [x if x in SOME else pytest.param(x, marks=pytest.mark.slow) for x in broken.BROKEN])

@@ -40,6 +40,7 @@ class Spaces(gymnasium.Env):
         return self.observation_space.sample(), 1.0, False, self.time == 5, {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "space",
     [

@@ -45,6 +45,7 @@ def marked(env_id):
 # --- tests for every suite --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env_id", [marked(env_id) for env_id in IDS])
 def test_it_keeps_the_protocol(env_id):
     installed(env_id)

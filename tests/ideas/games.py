@@ -1,4 +1,4 @@
-"""Agents of games, trained side by side: the environments of a batch are the agents of all games."""
+"""Agents of games, trained side by side: the batch has the agents of all games."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Penalties on weights as extra losses: L2, and the spectral norm by one power iteration."""
+"""Penalties on weights as extra losses: L2, and the spectral norm by a power iteration."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ def l2(params, outputs, batch, cfg):
 
 
 def spectral(params, outputs, batch, cfg):
-    """Penalise Lipschitz constants of layers away from 1 (Yoshida & Miyato 2017, arXiv:1705.10941)."""
+    """Penalise spectral norms away from 1 (Yoshida & Miyato 2017, arXiv:1705.10941)."""
 
     def largest(w):
         u = w @ jnp.ones(w.shape[1])

@@ -167,6 +167,7 @@ def test_a_state_can_be_donated(kind):
     assert len(set(pointers)) == len(pointers)
 
 
+@pytest.mark.slow
 @others
 def test_what_is_not_due_is_a_branch_also_for_several_seeds(kind):
     """A condition on a batched counter would be a select: both sides, always."""

@@ -77,6 +77,7 @@ def test_value_of_a_constant(kind):
     np.testing.assert_allclose(value, 1, atol=0.05)
 
 
+@pytest.mark.slow
 @box_first
 def test_value_depends_on_the_observation(kind):
     (_, low), (_, high) = trained(probes.ObsDependent, kind)([-1], [1])

@@ -20,6 +20,7 @@ KEY = jax.random.key(0)
 BOX = Box(np.full(2, -1, np.float32), np.full(2, 1, np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("actions", "distribution", "kind"),
     [

@@ -55,6 +55,7 @@ def flax_steps(cell, variables, carry, x, first):
     return jnp.stack(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("cell", "count"), [(GRU(5), 1), (LSTM(5), 2)], ids=["gru", "lstm"])
 def test_the_gradient_of_a_cell_is_that_of_its_steps_one_by_one(cell, count, dtype):
@@ -165,6 +166,7 @@ def test_recurrent_weights_begin_orthogonal_and_biases_at_zero():
 # --- resets of the hidden state ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @one_cell
 @pytest.mark.parametrize("arch", ["separate", "shared"])
 def test_an_episode_begins_with_nothing_of_the_one_before(kind, arch):
@@ -218,6 +220,7 @@ def test_replayed_memories_are_those_of_acting(kind, length):
         np.testing.assert_allclose(got, want, atol=1e-6)
 
 
+@pytest.mark.slow
 @one_cell
 def test_memory_goes_on_from_one_rollout_to_the_next(kind):
     _, _, last, twice = rolled_out(kind, 8, rollouts=2)

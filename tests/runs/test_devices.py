@@ -31,6 +31,7 @@ def close(got, want):
         np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_any_number_of_seeds(count, alone):
     many = jax.jit(purerl.over_devices(train))(keys(3)[:count])

@@ -82,6 +82,7 @@ def test_nothing_of_the_new_process_leaks_into_the_state(whole, tmp_path):
     assert digest(again) == digest(state)
 
 
+@pytest.mark.slow
 def test_every_saved_leaf_matters(tmp_path):
     """A leaf of the checkpoint that changes nothing of the next two updates would be dead weight, or a bug."""
     train = tiny()
