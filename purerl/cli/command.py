@@ -37,7 +37,7 @@ purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions
 class Tune:
     """Search for good hyperparameters of an algorithm: batches of trials train as one program, the worse half of each rung stops.
 
-    "purerl tune ppo --help" lists all flags. Needs pip install 'purerl[tune]'.
+    "purerl tune ppo --help" lists all flags. Needs pip install '.[tune]'.
     """
 
 

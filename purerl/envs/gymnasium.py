@@ -51,7 +51,7 @@ def make(name: str, env_kwargs: tuple) -> Environment:
         if not isinstance(cause, ImportError | errors.DependencyNotInstalled | errors.UnregisteredEnv):
             raise
         of_mujoco = "mujoco" in str(getattr(gymnasium.registry.get(registered), "entry_point", ""))
-        package = "'purerl[gymnasium]'" if of_mujoco else "ale-py" if getattr(cause, "name", "") == "ale_py" else ""
+        package = "'.[gymnasium]'" if of_mujoco else "ale-py" if getattr(cause, "name", "") == "ale_py" else ""
         hint = f"{cause}; it needs pip install {package}" if package else str(cause)
         raise ConfigError([Problem("env", f"gymnasium/{name}", hint)]) from error
     drawn = functools.partial(make_one, **kwargs | {"render_mode": IMAGES})

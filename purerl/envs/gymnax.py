@@ -146,7 +146,7 @@ def _draw(env: Any, params: Any):
         try:
             visualizer.Visualizer(env, params, env_states, returns).animate(str(path))
         except gymnasium.error.DependencyNotInstalled as error:
-            hint = "drawing classic control needs pygame: pip install 'purerl[render]'"
+            hint = "drawing classic control needs pygame: pip install '.[render]'"
             raise ConfigError([Problem("env", env.name, hint)]) from error
 
     return draw

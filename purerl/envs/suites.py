@@ -60,7 +60,7 @@ def adapter(env_id: str) -> tuple[ModuleType, str]:
     try:
         return _imported(prefix), name
     except ModuleNotFoundError as error:
-        hint = f"needs the package {error.name}, which is not installed: pip install 'purerl[{prefix}]'"
+        hint = f"needs the package {error.name}, which is not installed: pip install '.[{prefix}]'"
         raise ConfigError([Problem("env", env_id, hint)]) from error
 
 

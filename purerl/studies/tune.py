@@ -112,7 +112,7 @@ def tune(
     watch: Callable[[Step], None] | None = None,
     **objects: Any,
 ) -> Tuned:
-    """Search for good hyperparameters with Optuna's samplers and pruners. Needs `pip install 'purerl[tune]'`.
+    """Search for good hyperparameters with Optuna's samplers and pruners. Needs `pip install '.[tune]'`.
 
     A trial's score is the mean return over its seeds in the last fifth of a rung. All trials have the same seeds. A trial stops
     if its score is below the median of all scores at that rung so far, or if a seed diverges. If no episode of some seed ended,

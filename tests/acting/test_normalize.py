@@ -137,7 +137,7 @@ def test_counts_are_exact(seen):
 
 @pytest.mark.parametrize("box", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_ratio_is_one_before_the_first_step(box):
-    """With a rate of 0 every gradient step is a first one."""
+    """Train at a rate of 0, so that the policy never moves and every gradient step sees the old policy."""
     still = ON.replace(lr=0.0, lr_final=0.0, total_timesteps=64 * 5)
     metrics = purerl.summarize(jax.jit(tiny(still, box=box))(jax.random.key(0)).metrics)
     np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-6)
@@ -169,7 +169,7 @@ def test_looking_changes_nothing_and_sees_the_statistics():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scale", [pytest.param(1e-3, marks=pytest.mark.slow), 1e3])
+@pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_the_scale_of_rewards_does_not_matter(scale):
     """After its first update, a run with scaled rewards equals the unscaled run up to rounding."""
 

@@ -74,7 +74,7 @@ def test_episodes_go_on_across_rollouts():
 
 
 def test_the_density_is_of_the_unclipped_action_and_the_environment_gets_the_clipped_one():
-    """With means of 10 on a box of +-1, the actions kept are near 10 and the ratio is 1."""
+    """Use means of 10 in bounds of -1 and 1: stored actions are near 10, and the ratio is 1."""
 
     class Watched(probes.boxed(probes.Constant)):
         def reward_of(self, state, action):

@@ -21,7 +21,7 @@ from tests.helpers.tiny import CFG, at, digest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{}, pytest.param({**NORMALISED, **MEMORY}, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("changes", [{}, {**NORMALISED, **MEMORY}])
 def test_fresh_data_and_a_target_of_the_same_update_are_ppo(changes):
     mine = jax.jit(made(FRESH.replace(**changes)))(KEY)
     theirs = jax.jit(purerl.make_train(CFG.replace(total_timesteps=64 * 3, **changes), env=Varied()))(KEY)
@@ -36,9 +36,7 @@ def test_fresh_data_and_a_target_of_the_same_update_are_ppo(changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("lag", "every"), [(3, 2), *(pytest.param(*pair, marks=pytest.mark.slow) for pair in [(0, 1), (3, 1), (1, 4), (5, 5)])]
-)
+@pytest.mark.parametrize(("lag", "every"), [(3, 2), (0, 1), (3, 1), (1, 4), (5, 5)])
 def test_actors_have_the_version_of_so_many_updates_ago(lag, every):
     cfg = FRESH.replace(lag=lag, publish_every=every)
     state = jax.eval_shape(made(cfg).init, KEY)
@@ -155,7 +153,7 @@ def test_no_gradient_reaches_the_target():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nonfinite", [pytest.param("ignore", marks=pytest.mark.slow), "freeze"])
+@pytest.mark.parametrize("nonfinite", ["ignore", "freeze"])
 def test_a_target_does_not_feel_an_update_of_nan_before_its_turn(nonfinite):
     cfg = STALE.replace(env_params={"poison": 1.0}, nonfinite=nonfinite)
     _, states = updates(cfg, 4, Poisoned())

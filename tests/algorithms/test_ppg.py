@@ -179,7 +179,7 @@ def test_one_optimizer_for_both_phases():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["none", pytest.param("gru", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("memory", ["none", "gru"])
 def test_the_ratio_is_one_before_the_first_step(memory):
     """Masked multi-discrete actions and moving statistics; the recurrent case has sequences of 8 in rollouts of 16."""
     base = REMEMBERS if memory == "gru" else PPG

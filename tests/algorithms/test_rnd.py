@@ -163,7 +163,7 @@ def test_coefficients():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("env", [Rich(), pytest.param(boxed(Varied)(), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("env", [Rich(), boxed(Varied)()])
 def test_the_ratio_is_one_before_the_first_step(env):
     rich = RICH if isinstance(env, Rich) else {}
     cfg = RND.replace(**NORMALISED, **rich, lr=0.0, total_timesteps=64 * 4)

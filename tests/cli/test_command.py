@@ -118,7 +118,7 @@ def test_auto_in_a_file_and_as_flags(tmp_path, monkeypatch):
 
 def test_wandb_that_is_not_installed_is_told(capsys):
     assert refused([*SMALL, "--wandb", "project"])
-    assert "pip install 'purerl[wandb]'" in capsys.readouterr().err
+    assert "pip install '.[wandb]'" in capsys.readouterr().err
 
 
 def test_a_preset_is_of_one_algorithm(capsys):

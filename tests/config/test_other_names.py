@@ -88,11 +88,8 @@ def state_after(changes, env):
 TRIED = sorted({"kl_stop", *ELSEWHERE, *(f.name for f in dataclasses.fields(CFG) if is_float_leaf(f))} & set(FIELDS))
 
 
-SEVERAL_PROGRAMS = {"kl_coef", "kl_stop", "weight_decay", "log_std_init", "lr_final", "obs_clip"}  # separate programs
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(x, marks=pytest.mark.slow) if x in SEVERAL_PROGRAMS else x for x in TRIED])
+@pytest.mark.parametrize("name", TRIED)
 def test_every_field_it_names_changes_something(name):
     if name in ELSEWHERE:
         values = ELSEWHERE_VALUES[name]

@@ -50,7 +50,7 @@ def test_the_accelerators_way_is_another_one(both):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arch", ["separate", pytest.param("shared", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("arch", ["separate", "shared"])
 @pytest.mark.parametrize("changes", [{}, {"torso": "cnn"}, {"memory": "gru"}, {"memory": "lstm"}], ids=str)
 def test_networks_and_their_gradients(both, arch, changes):
     shape = (10, 10, 4) if "torso" in changes else (5,)
@@ -81,7 +81,7 @@ def test_weights_of_many_seeds(both, scheme):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("length", "count"), [(5, 1), (16, 4)])
-@pytest.mark.parametrize("memory", ["none", pytest.param("gru", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("memory", ["none", "gru"])
 def test_rollouts_with_the_final_observations_kept_apart_or_with_all(both, memory, length, count):
     known = make_env("", (), {}, Varied())._replace(truncates_after=5)
     network = actor_critic(CFG.replace(memory=memory, memory_size=8), known.observation_space, known.action_space)
@@ -161,11 +161,8 @@ def test_no_loop_of_an_accelerators_update_waits_for_a_value(name):
     assert branches(train.update, state) > expected  # resets, at least
 
 
-EVERY_TIME = ("ppo",)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name if name in EVERY_TIME else pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS])
+@pytest.mark.parametrize("name", CONFIGS)
 def test_two_updates_agree(both, name):
     train = tiny(CONFIGS[name])
 

@@ -45,8 +45,8 @@ class Spaces(gymnasium.Env):
     "space",
     [
         spaces.Discrete(3, start=1),
-        pytest.param(spaces.MultiDiscrete([2, 3], start=[1, 0]), marks=pytest.mark.slow),
-        pytest.param(spaces.MultiBinary(3), marks=pytest.mark.slow),
+        spaces.MultiDiscrete([2, 3], start=[1, 0]),
+        spaces.MultiBinary(3),
         pytest.param(spaces.Box(np.float32([-1, 0]), np.float32([1, 5])), marks=pytest.mark.slow),
     ],
 )

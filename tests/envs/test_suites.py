@@ -294,7 +294,7 @@ def test_a_suite_that_is_not_installed_says_how_to_install_it(monkeypatch, suite
     monkeypatch.setitem(sys.modules, SUITES[suite], None)
     for module in [name for name in sys.modules if name.startswith(f"{SUITES[suite]}.")]:
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=rf"not installed: pip install 'purerl\[{suite}\]'") as raised:
+    with pytest.raises(ConfigError, match=rf"not installed: pip install '\.\[{suite}\]'") as raised:
         purerl.make_train(PPOConfig(env=f"{suite}/anything"))
     assert len(str(raised.value).splitlines()) <= 2
 

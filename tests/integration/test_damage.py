@@ -79,7 +79,7 @@ DAMAGES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", [name if name == "gone" else pytest.param(name, marks=pytest.mark.slow) for name in DAMAGES])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_metrics_cost_neither_the_state_nor_the_rest(evaluated, tmp_path, damage):
     directory, whole = evaluated
     copy = tmp_path / "run"

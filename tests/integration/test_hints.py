@@ -245,7 +245,7 @@ def test_a_missing_package_of_mujoco_is_told_with_its_extra(monkeypatch):
     gymnasium = pytest.importorskip("gymnasium")
     missing = gymnasium.envs.registration.EnvSpec("Missing-v0", entry_point="gymnasium.envs.mujoco_missing:Env")
     monkeypatch.setitem(gymnasium.registry, "Missing-v0", missing)
-    with pytest.raises(ConfigError, match=r"env = 'gymnasium/Missing-v0': No module named .*pip install 'purerl\[gymnasium\]'"):
+    with pytest.raises(ConfigError, match=r"env = 'gymnasium/Missing-v0': No module named .*pip install '\.\[gymnasium\]'"):
         purerl.make_train(PPOConfig(env="gymnasium/Missing-v0"))
 
 
@@ -264,7 +264,7 @@ except purerl.ConfigError as error:
 """
     said = fresh_python(code)
     assert "env = 'gymnasium/HalfCheetah-v5'" in said
-    assert "pip install 'purerl[gymnasium]'" in said
+    assert "pip install '.[gymnasium]'" in said
 
 
 def test_a_module_that_registers_an_id(tmp_path, monkeypatch, capsys):

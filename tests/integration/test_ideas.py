@@ -423,7 +423,7 @@ def all_weights(params, outputs, batch, cfg):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ppo", pytest.param("daac", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["ppo", "daac"])
 def test_an_extra_loss_moves_the_groups_of_the_policys_phase(kind):
     run = lambda **objects: jax.jit(purerl.make_train(KINDS[kind], env=Varied(), **objects))(KEY).state.params
     plain, pulled = run(), run(extra_loss=all_weights)

@@ -158,7 +158,7 @@ def test_adamw_decays_matrices_alone():
     "cfg",
     [
         pytest.param(purerl.DAACConfig(**SIZES), id="daac"),
-        pytest.param(purerl.PPGConfig(**SIZES, n_pi=2, e_v=2), id="ppg", marks=pytest.mark.slow),
+        pytest.param(purerl.PPGConfig(**SIZES, n_pi=2, e_v=2), id="ppg"),
     ],
 )
 def test_the_weight_of_the_value_counts_where_the_value_learns_alone(cfg):

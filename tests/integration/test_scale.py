@@ -1,4 +1,4 @@
-"""Nothing compiled, returned or kept grows with the length of a run, and programs do not grow with its sizes."""
+"""Sizes of programs, results and states, which do not grow with the length of a run."""
 
 import os
 import pathlib

@@ -145,7 +145,7 @@ def test_adam_counts_every_gradient_step():
 
 @pytest.mark.slow
 def test_minibatch_steps_add_up_to_the_full_gradient():
-    """With plain descent at a tiny rate, M minibatches of an epoch move as far as M steps on the whole batch."""
+    """Compare M minibatches of an epoch with M steps on the whole batch, by plain descent at a tiny rate."""
     cfg = PPOConfig(**PLAIN, advantage_norm="none")
     env = make_env("CartPole-v1", (), {})
     network = actor_critic(cfg, env.observation_space, env.action_space)

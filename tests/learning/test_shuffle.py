@@ -63,7 +63,7 @@ def test_the_test_convicts_an_affine_map(n, draws):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n", [128, pytest.param(512, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [128, 512])
 def test_neighbours_do_not_stay_neighbours(n):
     orders = np.asarray(jax.jit(jax.vmap(lambda key: permutation(key, n)))(jax.random.split(jax.random.key(5), 20_000)))
     kept = (np.abs(np.diff(orders, axis=1)) == 1).sum(axis=1)

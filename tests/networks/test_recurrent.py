@@ -56,7 +56,7 @@ def flax_steps(cell, variables, carry, x, first):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [jnp.float32, pytest.param(jnp.bfloat16, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize(("cell", "count"), [(GRU(5), 1), (LSTM(5), 2)], ids=["gru", "lstm"])
 def test_the_gradient_of_a_cell_is_that_of_its_steps_one_by_one(cell, count, dtype):
     """The gradients agree under `vmap` too, and for the carry and the inputs."""

@@ -32,7 +32,7 @@ def close(got, want):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("count", [1, 3])
 def test_any_number_of_seeds(count, alone):
     many = jax.jit(purerl.over_devices(train))(keys(3)[:count])
     assert many.metrics["lr"].total.shape == (count, 4)
@@ -68,9 +68,9 @@ def test_only_the_given_devices():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("count", "exact"), [pytest.param(4, False, marks=pytest.mark.slow), (3, True)])
+@pytest.mark.parametrize(("count", "exact"), [(4, False), (3, True)])
 def test_the_clock_is_shared(count, exact):
-    """With `seed_axes` a state is spread over devices, except its counter, and gradients stay those of each seed."""
+    """Spread a state over devices by `seed_axes`: the counter is shared, and gradients stay those of each seed."""
     spread = lambda f, **axes: jax.jit(purerl.over_devices(f, exact=exact, **axes))
     state = spread(train.init, out_axes=train.seed_axes)(keys(count))
     step = spread(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))
@@ -86,7 +86,7 @@ def test_the_clock_is_shared(count, exact):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("exact", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("exact", [False, True])
 def test_sweeps(exact):
     sweep = jax.vmap(lambda lr: CFG.replace(lr=lr))(jnp.array([1e-3, 1e-2, 1e-1]))
     run = lambda cfg, key: tiny(cfg)(key).state.params

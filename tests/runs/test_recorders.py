@@ -143,7 +143,7 @@ def test_unfinished_episodes_are_null_and_not_zero(tmp_path):
 
 
 def test_a_missing_package_is_named():
-    with pytest.raises(ImportError, match=r"pip install 'purerl\[wandb\]'"):
+    with pytest.raises(ImportError, match=r"pip install '\.\[wandb\]'"):
         Wandb()
 
 

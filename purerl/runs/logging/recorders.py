@@ -298,7 +298,7 @@ class Wandb(Rows):
         try:
             import wandb  # pyright: ignore[reportMissingImports]
         except ImportError as error:
-            raise ImportError("Weights & Biases needs its package: pip install 'purerl[wandb]'") from error
+            raise ImportError("Weights & Biases needs its package: pip install '.[wandb]'") from error
         self._start = functools.partial(wandb.init, **{"resume": "allow", **init})
         self._run: Any = None
         self._keeps_id = directory is not None and "id" not in init
