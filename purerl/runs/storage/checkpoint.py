@@ -62,7 +62,7 @@ def to_tree(arrays: dict[str, np.ndarray], template: PyTree) -> PyTree:
     """Return the tree of arrays from `to_arrays`. `template` has its structure, shapes and dtypes."""
 
     def leaf(path, like):
-        x = jnp.asarray(arrays[jax.tree_util.keystr(path)])
+        x = jax.device_put(arrays[jax.tree_util.keystr(path)], may_alias=False)  # `jnp.asarray` compiles a copy per shape
         return jax.random.wrap_key_data(x, impl=KEY_KINDS[str(like.dtype)]) if _is_key(like) else x
 
     return jax.tree_util.tree_map_with_path(leaf, template)
