@@ -37,6 +37,15 @@ def pytest_unconfigure(config):
         shutil.rmtree(os.environ.pop("PURERL_TESTS_CACHE"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark a slow case `long` if its test names other cases by `each_landing`."""
+    for item in items:
+        named = item.get_closest_marker("each_landing")
+        if named and item.get_closest_marker("slow") and item.callspec.id not in named.args:
+            item.add_marker(pytest.mark.long)
+
+
 def pytest_addoption(parser):
     parser.addoption("--record", action="store_true", help="keep when long tests passed, and what tests of faults found")
 

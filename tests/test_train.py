@@ -123,6 +123,7 @@ BASES |= {"kl_coef_lower": FOLLOWING.replace(desired_kl=10.0)}
 BASES |= {"lr_max": FOLLOWING.replace(desired_kl=10.0), "lr_power": SWEPT.replace(lr_schedule="polynomial")}
 
 
+@pytest.mark.each_landing("lr_power")
 # Fields that need another program are run with the slow tests.
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in BASES else name for name in LEAVES])
 def test_every_leaf_can_be_swept_and_has_an_effect(name):

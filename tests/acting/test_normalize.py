@@ -169,6 +169,7 @@ def test_looking_changes_nothing_and_sees_the_statistics():
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("1000.0")
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_the_scale_of_rewards_does_not_matter(scale):
     """After its first update, a run with scaled rewards equals the unscaled run up to rounding."""

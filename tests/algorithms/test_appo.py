@@ -36,6 +36,7 @@ def test_fresh_data_and_a_target_of_the_same_update_are_ppo(changes):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("3-1")
 @pytest.mark.parametrize(("lag", "every"), [(3, 2), (0, 1), (3, 1), (1, 4), (5, 5)])
 def test_actors_have_the_version_of_so_many_updates_ago(lag, every):
     cfg = FRESH.replace(lag=lag, publish_every=every)
@@ -166,6 +167,7 @@ def test_a_target_does_not_feel_an_update_of_nan_before_its_turn(nonfinite):
 # --- all of PPO's options ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_landing("none")
 @pytest.mark.parametrize(
     ("env", "changes"),
     [
@@ -195,6 +197,7 @@ def test_stale_data_without_correction_are_what_the_actors_said():
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("two seeds")
 @pytest.mark.parametrize("kind", ["memory", "two seeds"])
 def test_a_run_resumes_to_the_same_bits(kind, tmp_path):
     curious = STALE.replace(replay_order="random", rnd=RNDConfig(features=8, hidden=(16,), init_steps=64), **MEMORY)

@@ -110,6 +110,7 @@ def test_coefficients_reach_their_own_network_only():
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("multi_binary")
 @pytest.mark.parametrize(
     "env",
     [Rich(), *(pytest.param(acting(Varied, kind)(), marks=pytest.mark.slow, id=kind) for kind in ("box", "multi_binary"))],

@@ -156,6 +156,7 @@ print(digest((params, mine.state.actor, metrics)) == digest((theirs.state.params
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("shared")
 @pytest.mark.parametrize("arch", ["dual", "detach", "shared"])
 def test_passes_of_their_own(arch):
     """Different numbers of passes give two phases and two optimizers."""
@@ -282,6 +283,7 @@ def test_sweeps_and_seeds():
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("memory")
 @pytest.mark.parametrize("kind", ["plain", "memory", "two seeds"])
 def test_a_run_resumes_inside_a_phase_to_the_same_bits(kind, tmp_path):
     run = {"cfg": REMEMBERS if kind == "memory" else PPG, "num_seeds": 2 if kind == "two seeds" else 1}

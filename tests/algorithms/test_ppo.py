@@ -22,6 +22,7 @@ KINDS = {
 SLOW = ("everything", "multi_discrete", "clipped")  # everything with an RNN: in `networks/test_recurrent.py`
 
 
+@pytest.mark.each_landing("everything")
 @pytest.mark.parametrize("kind", ["multi_binary", "tanh", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)])
 def test_the_ratio_is_one_before_the_first_step(kind):
     """At a rate of 0 every gradient step is a first one; random actions count, with their own probability."""
@@ -88,6 +89,7 @@ def test_statistics_of_a_tree_leave_out_indices_and_masks():
 # --- data hooks -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_landing("zero")
 @pytest.mark.parametrize("mode", ["current_obs", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("zero", "ignore"))])
 def test_other_ways_to_treat_a_time_limit_train(mode):
     result = jax.jit(tiny(CFG.replace(truncation=mode)))(KEY)

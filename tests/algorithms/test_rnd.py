@@ -74,6 +74,7 @@ def test_what_follows_a_step_is_of_its_own_stream():
 # --- frozen and trained parts -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_landing("ppg passes")
 @algorithms
 def test_the_target_stays_and_the_predictor_moves(kind):
     train = made(ALGORITHMS[kind])
@@ -183,6 +184,7 @@ def test_images():
 
 
 @pytest.mark.slow  # with a ring and an RNN: in `test_appo.py`
+@pytest.mark.each_landing("ppo")
 @pytest.mark.parametrize("kind", ["ppo", "ppg"])
 def test_a_run_resumes_to_the_same_bits(kind, tmp_path):
     run = {"cfg": ALGORITHMS[kind], "num_seeds": 2} if kind == "ppo" else {"cfg": ALGORITHMS[kind]}
@@ -204,7 +206,7 @@ def test_sweeps_and_seeds():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), got, alone.state.params)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_strict_modes_and_a_program_that_does_not_grow():
     train = made(RND.replace(total_timesteps=64 * 2))
     with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
@@ -247,7 +249,7 @@ def test_pretraining_without_rewards_then_fine_tuning(tmp_path):
     assert digest(tuned.state.params) == digest(first.state.params)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_predictor_comes_with_its_target(tmp_path):
     """A run knows the observations of another run, whatever its seed."""
     cfg = RND.replace(total_timesteps=64 * 200, lr=3e-3)
@@ -282,7 +284,7 @@ def test_it_reads_neither_what_was_done_nor_what_was_paid():
     assert state.extra["intrinsic"].obs.mean.shape == (4,)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_target_and_actors_begin_with_what_a_run_was_started_from(tmp_path):
     cfg = APPOConfig(**SIZES, lag=2, target_update_freq=100)
     first = fitted(cfg=cfg, directory=tmp_path)

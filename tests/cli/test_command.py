@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 
 import pytest
 
 import purerl
 from purerl.cli import main
+from purerl.cli.command import short_warnings
 from purerl.config.documentation import GROUPS
 
 
@@ -35,15 +37,22 @@ SMALL = ["ppo", "--total-timesteps", "256", "--num-envs", "4", "--num-steps", "1
 def test_trains_and_closes_with_a_table(capsys):
     assert main([*SMALL, "--seed", "3", "--num-seeds", "2"]) == 0
     out = capsys.readouterr().out
-    assert "512 steps in" in out
+    assert out.startswith("PPO on CartPole-v1, 4 environments x 16 steps, 2 seeds\n")
+    assert "512 steps of 2 runs in" in out
     assert "steps/s" in out
     rows = [line.split("│")[1].strip() for line in out.splitlines() if line.startswith("│")]
     assert rows == ["seed 3", "seed 4"]
 
 
+def test_a_warning_is_one_line_without_a_place():
+    with short_warnings():
+        assert warnings.formatwarning("one thing,\n  another", UserWarning, "file.py", 3) == "warning: one thing, another\n"
+    assert "file.py" in warnings.formatwarning("one thing", UserWarning, "file.py", 3)
+
+
 def test_every_kind_of_flag(capsys):
     flags = ["--env", "DeepSea-bsuite", "--env-kwargs", "size", "5", "--env-params", "unscaled_move_cost", "0.02"]
-    more = ["--max-grad-norm", "inf", "--lr-schedule", "constant", "--total-timesteps", "1e2", "--hidden", "8", "8"]
+    more = ["--max-grad-norm", "inf", "--lr-schedule", "constant", "--total-timesteps", "1e2", "--hidden", "8,8"]
     assert main([*SMALL, *flags, *more]) == 0
     assert "length" in capsys.readouterr().out
 

@@ -30,7 +30,7 @@ def test_a_sweep_from_a_file_and_the_command_line(tmp_path, capsys):
 
 
 @pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")  # and takes fewer
-@pytest.mark.slow
+@pytest.mark.long
 def test_tuning_from_the_command_line(tmp_path, capsys):
     small = ["--total-timesteps", "512", "--num-envs", "4", "--num-steps", "16", "--hidden", "8", "--rungs", "2"]
     more = ["--trials", "4", "--num-seeds", "2", "--finalists", "1", "--final-seeds", "2", "--directory", str(tmp_path)]

@@ -89,6 +89,7 @@ TRIED = sorted({"kl_stop", *ELSEWHERE, *(f.name for f in dataclasses.fields(CFG)
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("kl_coef", "log_std_init")
 @pytest.mark.parametrize("name", TRIED)
 def test_every_field_it_names_changes_something(name):
     if name in ELSEWHERE:

@@ -5,13 +5,10 @@ import purerl
 from purerl.config.presets import PRESETS
 from purerl.envs.suites import SUITES
 
-LONGEST = "craftax/Craftax-Symbolic-v1"
-MARKS = {name: pytest.mark.long if name == LONGEST else pytest.mark.slow for name in PRESETS if "/" in name}
-SUITES_SLOW = [pytest.param(name, marks=MARKS[name]) if name in MARKS else name for name in PRESETS]
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SUITES_SLOW)
+@pytest.mark.each_landing(*(name for name in PRESETS if "/" not in name), "brax/reacher", "pgx/minatar-breakout")
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_can_be_trained(name):
     if "/" in name:
         pytest.importorskip(SUITES[name.partition("/")[0]])

@@ -162,6 +162,7 @@ def test_no_loop_of_an_accelerators_update_waits_for_a_value(name):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("ppg", "gru", "lstm, shared")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_two_updates_agree(both, name):
     train = tiny(CONFIGS[name])
@@ -173,7 +174,7 @@ def test_two_updates_agree(both, name):
     same(both(run, KEY), 1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rich_observation_agrees(both):
     changes = {"action_mask": "legal", "critic_obs": "secret", "normalize_obs": True, "normalize_reward": True}
     train = purerl.make_train(CFG.replace(**changes), env=Rich())

@@ -33,14 +33,8 @@ def test_what_works_passes(env):
     assert "no episode ended" not in str(report)
 
 
-def marked(name):
-    """Mark slow environments: MinAtar's take longest to compile, Seaquest a minute."""
-    if name in FEW:
-        return name
-    return pytest.param(name, marks=pytest.mark.long if name.endswith("MinAtar") else pytest.mark.slow)
-
-
-@pytest.mark.parametrize("name", [marked(name) for name in OFFLINE])
+@pytest.mark.each_landing("Catch-bsuite", "MountainCarContinuous-v0", "Swimmer-misc")
+@pytest.mark.parametrize("name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in OFFLINE])
 def test_ours_pass(name):
     with jax.numpy_rank_promotion("allow"):  # gymnax's Swimmer needs it
         assert not purerl.check_env(name).problems

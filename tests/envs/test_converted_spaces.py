@@ -41,6 +41,7 @@ class Spaces(gymnasium.Env):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("space2")
 @pytest.mark.parametrize(
     "space",
     [

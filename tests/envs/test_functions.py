@@ -16,13 +16,10 @@ RUNNABLE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsui
 EVERY_TIME = {"CartPole-v1", "DeepSea-bsuite"}  # one for each kind of observation and action
 
 
-def marked(env_id):
-    """Mark MinAtar's environments as slow: they take longest to compile."""
-    mark = pytest.mark.long if env_id.endswith("MinAtar") and env_id != "Breakout-MinAtar" else pytest.mark.slow
-    return env_id if env_id in EVERY_TIME else pytest.param(env_id, marks=mark)
-
-
-@pytest.mark.parametrize("env_id", [marked(env_id) for env_id in RUNNABLE])
+@pytest.mark.each_landing("Breakout-MinAtar", "MountainCarContinuous-v0", "Catch-bsuite")
+@pytest.mark.parametrize(
+    "env_id", [name if name in EVERY_TIME else pytest.param(name, marks=pytest.mark.slow) for name in RUNNABLE]
+)
 def test_one_update_of_the_default_config(env_id):
     """Before the first gradient step the ratio is 1, everything stays finite, and dtypes follow the rule."""
     cfg = PPOConfig(env=env_id)

@@ -173,7 +173,7 @@ def test_check_env_and_plan_know_of_the_host():
     assert purerl.from_gymnasium(lambda: gymnasium.wrappers.TimeLimit(Ends(), 7)).max_steps == 7
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sweeps_and_the_other_algorithms_train_there():
     result = purerl.sweep(CARTPOLE, {"lr": [1e-4, 1e-3]}).fit()
     assert np.isfinite(result.returns).all()
@@ -182,6 +182,7 @@ def test_sweeps_and_the_other_algorithms_train_there():
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("DAACConfig")
 @pytest.mark.parametrize("cls", [purerl.PPGConfig, purerl.DAACConfig])
 def test_phases_and_memory_train_there(cls):
     sizes = {name: getattr(CARTPOLE, name) for name in ("env", "total_timesteps", "num_envs", "num_steps", "hidden")}
@@ -189,7 +190,7 @@ def test_phases_and_memory_train_there(cls):
     purerl.fit(CARTPOLE.replace(memory="gru", memory_size=8, memory_inputs=("action", "reward"), rnd=purerl.RNDConfig()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_was_killed_goes_on_to_the_same_bits(tmp_path):
     flags = (
         "--env",

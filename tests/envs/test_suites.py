@@ -46,6 +46,7 @@ def marked(env_id):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("pgx/minatar-breakout", "jumanji/Snake-v1")
 @pytest.mark.parametrize("env_id", [marked(env_id) for env_id in IDS])
 def test_it_keeps_the_protocol(env_id):
     installed(env_id)
@@ -54,6 +55,7 @@ def test_it_keeps_the_protocol(env_id):
     assert report.problems == ()
 
 
+@pytest.mark.each_landing("pgx/minatar-breakout", "xminigrid/MiniGrid-DoorKey-5x5")
 @pytest.mark.parametrize(
     "env_id",
     [
@@ -222,6 +224,7 @@ def test_an_update_of_other_algorithms(env_id, name):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("pgx/minatar-breakout", "jumanji/Maze-v0")
 @pytest.mark.parametrize("env_id", [*ONE_EACH[3:], "jumanji/Maze-v0"])
 def test_it_may_be_made_inside_a_trace(env_id):
     """The environment is made as in a sweep over configs, and as in an evaluation with other levels."""
@@ -235,11 +238,12 @@ def test_it_may_be_made_inside_a_trace(env_id):
     assert jax.eval_shape(jax.vmap(run), jnp.ones(2)).shape == (2, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("env_id", "name", "values"),
     [
-        pytest.param("brax/inverted_pendulum", "ang_damping", [0.0, -5.0], marks=pytest.mark.slow),
-        pytest.param("craftax/Craftax-Classic-Symbolic-v1", "max_timesteps", [3, 6], marks=pytest.mark.long),
+        ("brax/inverted_pendulum", "ang_damping", [0.0, -5.0]),
+        ("craftax/Craftax-Classic-Symbolic-v1", "max_timesteps", [3, 6]),
     ],
 )
 def test_a_sweep_over_parameters(env_id, name, values):

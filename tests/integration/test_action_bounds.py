@@ -53,7 +53,7 @@ def test_learns_a_goal_whatever_the_bounds():
     assert distances_to_goals("gaussian").max() < 0.02
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_tanh_learns_a_goal_whatever_the_bounds():
     assert distances_to_goals("tanh").max() < 0.02
 

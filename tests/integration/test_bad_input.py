@@ -103,7 +103,7 @@ print("observations of float64" in str(caught[0].message), jax.eval_shape(train.
     assert "float64" not in said.removeprefix("True")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_same_without_asserts(fresh_python):
     said = json.loads(
         fresh_python("import runpy; runpy.run_module('tests.helpers.bad_input', run_name='__main__')", flags=("-O",))

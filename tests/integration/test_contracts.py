@@ -58,6 +58,7 @@ others = pytest.mark.parametrize("kind", OTHERS)
 KINDS_AND_OTHERS = KINDS | OTHERS
 
 
+@pytest.mark.each_landing("memory")
 @slow_but_one
 def test_strict_modes(kind):
     """Runs leak no tracer, give no NaN, promote no rank or dtype implicitly, and use no key twice."""
@@ -111,6 +112,7 @@ def test_the_state_is_a_fixed_point(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("box", "memory")
 @pytest.mark.parametrize("kind", KINDS_AND_OTHERS)
 def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
     """`debug_key_reuse` does not see two equal `fold_in`s, so every key of a stream is collected, with loops unrolled."""
@@ -179,6 +181,7 @@ def test_what_is_not_due_is_a_branch_also_for_several_seeds(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("daac", "ppg")
 @others
 def test_a_rate_of_zero_moves_no_algorithm(kind):
     zero = {"lr": 0.0} | ({"aux_lr": 0.0} if kind == "ppg" else {})

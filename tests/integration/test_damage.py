@@ -79,6 +79,7 @@ DAMAGES = {
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("a row", "cut")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_metrics_cost_neither_the_state_nor_the_rest(evaluated, tmp_path, damage):
     directory, whole = evaluated
@@ -147,6 +148,7 @@ OTHERS = [pytest.param(text, marks=pytest.mark.slow) for text in ("", "null", '{
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("null")
 @pytest.mark.parametrize("metadata", ["[]", *OTHERS])
 def test_the_newest_checkpoint_may_be_unreadable_in_any_way(tmp_path, metadata):
     fitted(updates=4, directory=tmp_path, save_every=2)

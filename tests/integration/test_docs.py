@@ -61,7 +61,6 @@ QUICK = ["--total-timesteps", "1024", "--num-envs", "4", "--num-steps", "128", "
 # Its smaller studies train for fewer steps than an episode of CartPole may take.
 @pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")
 @pytest.mark.slow
-@pytest.mark.as_users
 def test_the_readmes_python_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
@@ -75,7 +74,6 @@ def test_the_readmes_python_runs(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")
 @pytest.mark.slow
-@pytest.mark.as_users
 def test_the_commands_of_the_reference_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^    purerl (.*?)(?: +#.*)?$", REFERENCE, re.MULTILINE)

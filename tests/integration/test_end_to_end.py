@@ -52,7 +52,7 @@ def directory(tmp_path_factory):
     return home
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_run_is_evaluated_in_its_own_environment(directory):
     """The command's evaluation of each run agrees, within the noise of both, with training's evaluation of the same state."""
     run = purerl.load(directory)

@@ -157,16 +157,22 @@ PAIRS = [pair for pair in PAIRS if pair[1:] not in IN_PRODUCT]
 PAIRS = [pair if pair[1:] == (jit, "ppo") else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS]
 
 
+@pytest.mark.each_landing(
+    "memory, torso of linen-vmapped-daac",
+    "simulator, losses, measure, torso of nnx-vmapped-appo",
+    "algorithm, config, network-jit-daac",
+    "bare environment, torso of equinox-vmapped-ppo",
+    "memory, torso of linen-jit-appo",
+)
 @pytest.mark.filterwarnings("ignore:.*no phase trains them")  # the network has the heads of PPG and of DAAC
 @pytest.mark.parametrize(("door", "check", "kind"), PAIRS)
 def test_each_pair_of_door_check_and_algorithm(door, check, kind, tmp_path):
     check(*DOORS[door](KINDS[kind]), door, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*no phase trains them")
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.long if kind in ("ppg", "rnd") else pytest.mark.slow) for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("door", DOORS)
 def test_every_door_under_every_check(door, kind, tmp_path):
     for check in CHECKS:
@@ -392,6 +398,7 @@ MODULES = {
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("nnx")
 @pytest.mark.parametrize("name", ["nnx", "linen", "equinox"])
 def test_parameters_of_modules_survive(name, tmp_path):
     objects = {"env": Varied(), **MODULES[name]}

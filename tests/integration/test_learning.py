@@ -25,6 +25,7 @@ def test_cartpole_at_the_defaults(algorithm):
     assert scores.mean() >= 475
 
 
+@pytest.mark.long
 def test_the_recorded_results_still_hold():
     assert results.check(results.CHECKED) == []
 

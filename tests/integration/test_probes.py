@@ -71,6 +71,7 @@ def kinds(*every_time):
 discrete_first, box_first = kinds("discrete"), kinds("box")
 
 
+@pytest.mark.each_landing("box")
 @discrete_first
 def test_value_of_a_constant(kind):
     [(_, value)] = trained(probes.Constant, kind)([1])
@@ -78,6 +79,7 @@ def test_value_of_a_constant(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("multi_binary")
 @box_first
 def test_value_depends_on_the_observation(kind):
     (_, low), (_, high) = trained(probes.ObsDependent, kind)([-1], [1])
@@ -85,6 +87,7 @@ def test_value_depends_on_the_observation(kind):
     np.testing.assert_allclose(high, 1, atol=0.05)
 
 
+@pytest.mark.each_landing("box")
 @discrete_first
 def test_value_is_discounted(kind):
     (_, before), (_, after) = trained(probes.Delayed, kind)([0], [1])
@@ -97,12 +100,14 @@ def is_right(rightness, target, kind):
     return rightness[:, target] >= (0.9 if KINDS[kind][0] == "box" else 0.95)
 
 
+@pytest.mark.each_landing("discrete", "tanh")
 @box_first
 def test_policy_finds_the_action(kind):
     [(rightness, _)] = trained(probes.ActionDependent, kind)([1])
     assert is_right(rightness, 1, kind).all()
 
 
+@pytest.mark.each_landing("discrete")
 @box_first
 def test_policy_depends_on_the_observation(kind):
     (low, _), (high, _) = trained(probes.Both, kind)([-1], [1])

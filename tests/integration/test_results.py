@@ -52,6 +52,7 @@ def test_every_recorded_score_is_of_the_config_that_users_get():
         assert len(row["scores"]) == 8
 
 
+@pytest.mark.each_landing("Pendulum-v1", "PointRobot-misc")
 @pytest.mark.parametrize(
     "env", [pytest.param(env, marks=pytest.mark.long if "/" in env else pytest.mark.slow) for env in tables.kept("choices")]
 )

@@ -66,6 +66,7 @@ def test_seeds_do_not_grow_the_program():
 
 @pytest.mark.slow
 @pytest.mark.as_users
+@pytest.mark.each_landing("num_steps")
 @pytest.mark.parametrize("field", ["num_envs", "num_steps"])
 def test_memory_is_linear_in_the_rollout(field):
     sizes = [64, 256, 512]

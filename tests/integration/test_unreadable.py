@@ -51,6 +51,7 @@ READERS = {
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("load best", "resume")
 @pytest.mark.filterwarnings("ignore")  # warnings of the skipped checkpoint and of the unwritable cache
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[] if x in ("load", "plot") else pytest.mark.slow) for x in READERS])
 def test_what_cannot_be_read_is_named(directory, capsys, name):

@@ -189,7 +189,7 @@ def test_learning_stops_where_the_policy_has_moved_too_far():
     np.testing.assert_array_equal(stopped["lr"], free["lr"])  # a stop does not shift the schedule of later updates
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rates_and_penalties_follow_the_kl_divergence():
     cfg = CFG.replace(lr_schedule="kl_adaptive", kl_penalty="adaptive", lr=1e-3)
     near = purerl.summarize(jax.jit(tiny(cfg.replace(desired_kl=10.0)))(KEY).metrics)

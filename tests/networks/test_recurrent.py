@@ -56,6 +56,7 @@ def flax_steps(cell, variables, carry, x, first):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("lstm-bfloat16")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize(("cell", "count"), [(GRU(5), 1), (LSTM(5), 2)], ids=["gru", "lstm"])
 def test_the_gradient_of_a_cell_is_that_of_its_steps_one_by_one(cell, count, dtype):
@@ -167,6 +168,7 @@ def test_recurrent_weights_begin_orthogonal_and_biases_at_zero():
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("shared-lstm", "shared-min_gru")
 @one_cell
 @pytest.mark.parametrize("arch", ["separate", "shared"])
 def test_an_episode_begins_with_nothing_of_the_one_before(kind, arch):
@@ -186,6 +188,7 @@ def combinations(*lengths):
     return pytest.mark.parametrize(("kind", "length"), cells)
 
 
+@pytest.mark.each_landing("gru-8", "min_gru-1", "lstm-1")
 @combinations(0, 8, 1, 2)
 def test_the_ratio_is_one_across_episodes(kind, length):
     """At a rate of 0, with episodes of 1 to 5 steps, a rollout of 16 has more than three ends."""
@@ -209,6 +212,7 @@ def rolled_out(kind, num_steps, length=None, rollouts=1):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("gru-2", "min_gru-4", "lstm-4")
 @combinations(16, 4, 2)
 def test_replayed_memories_are_those_of_acting(kind, length):
     network, params, actor, [rollout] = rolled_out(kind, 16, length)
@@ -221,6 +225,7 @@ def test_replayed_memories_are_those_of_acting(kind, length):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("min_gru")
 @one_cell
 def test_memory_goes_on_from_one_rollout_to_the_next(kind):
     _, _, last, twice = rolled_out(kind, 8, rollouts=2)
@@ -286,7 +291,7 @@ ALL = EVERYTHING.replace(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_ratio_is_one_with_everything_on():
     still = ALL.replace(lr=0.0, lr_max=0.0, lr_min=0.0, warmup_steps=0, learning_starts=0, compute_dtype="float32")
     result = jax.jit(purerl.make_train(still, env=Rich()))(KEY)
@@ -296,7 +301,7 @@ def test_the_ratio_is_one_with_everything_on():
     assert not metrics["info/illegal"].any()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_everything_with_a_memory_resumes_to_the_same_bits(tmp_path):
     whole = fitted(cfg=ALL, env=Rich())
     stopped(tmp_path, 4, cfg=ALL, env=Rich())
@@ -308,6 +313,7 @@ def test_everything_with_a_memory_resumes_to_the_same_bits(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("True")
 @pytest.mark.parametrize("box", [False, True])
 def test_seeds_and_configs_side_by_side(box):
     sweep = jax.vmap(lambda x: REMEMBERS.replace(lr=x, sequence_length=4))(jnp.array([1e-3, 1e-2]))

@@ -29,6 +29,9 @@ def test_plain_lines_elsewhere():
     assert "\x1b" not in console.file.getvalue()
     assert "return" in lines[-1]
     table = closing_table(result.progress, result.metrics)
+    assert str(table.title).startswith("256 steps in")
+    again = result.progress._replace(began=(result.progress.updates, result.progress.seconds))
+    assert "steps/s" not in closing_table(again, result.metrics).title  # nothing was trained here
     assert [column.header for column in table.columns] == ["run", "episodes", "return", "length", "entropy"]
 
 

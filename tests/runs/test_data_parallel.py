@@ -127,6 +127,7 @@ for case in ((name, count) for name in CASES for count in (2, 4, 8)):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("ppg-2", "kl-2")
 @pytest.mark.parametrize(("name", "count"), product)
 def test_devices_learn_what_one_device_learns_from_all_their_environments(name, count, monkeypatch):
     cfg = CASES[name]
@@ -375,6 +376,7 @@ def stopped_after(updates):
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("1")
 @pytest.mark.parametrize("seeds", [1, 3])
 def test_a_run_resumes_to_the_same_bits_and_on_another_number_of_devices(seeds, tmp_path):
     options = {"num_seeds": seeds, "eval_every": 3, "eval_episodes": 4}

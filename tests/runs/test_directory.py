@@ -36,7 +36,7 @@ def test_stopped_after_every_update_and_resumed(whole, tmp_path):
     assert result.progress.began[0] == UPDATES - 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_of_several_seeds_and_rows_of_several_updates(tmp_path):
     several = {"num_seeds": 3, "cfg": CFG.replace(metrics_every=4)}
     uninterrupted = fitted(**several)

@@ -14,8 +14,9 @@ from purerl.runs.analysis import plots
 from purerl.runs.analysis.export import export
 from purerl.studies.reading import listed
 from tests.helpers.interrupted import StopAt, fitted
+from tests.helpers.probes import Varied
 
-SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=(8,))
+SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=(8,), episode_info=("discount",))
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,40 @@ def test_evaluations_come_before_the_first_update_and_at_each_kth(run):
     assert (table["finished"] == 1).all()
     np.testing.assert_array_equal(table["episode_return"], table["episode_length"])
     assert len((directory / "evaluations.jsonl").read_text().splitlines()) == 5
+
+
+def test_evaluations_have_the_entries_of_info_that_the_config_names(run):
+    table = run[1].evaluations
+    assert table["episode_info/discount"].shape == (5, 2)
+    assert (table["episode_info/discount"] == 0).all()  # gymnax's discount after the fall of the pole
+
+
+def test_a_run_has_the_same_episodes_alone_and_beside_others(run):
+    loaded = purerl.load(run[0])
+    together = loaded.evaluate(6, seed=5)
+    assert not np.array_equal(together.lengths[0], together.lengths[1])
+    for seed in (0, 1):
+        np.testing.assert_array_equal(loaded.select(seed=seed).evaluate(6, seed=5).lengths, together.lengths[seed])
+
+
+def test_results_are_printed_in_a_few_lines(run):
+    directory, result = run
+    first, steps, *means = str(result).splitlines()
+    assert first == f"PPO on CartPole-v1: seed 0, seed 1, 32 updates in {directory}" == str(result.run)
+    assert steps == "4,096 steps of 2 runs"
+    assert [line.partition(":")[0] for line in means] == ["return over the last tenth", "return of the last evaluation"]
+    assert str(result.run.evaluate(3)).startswith("Episodes of shape (2, 3): return ")
+
+
+def test_the_best_state_may_be_chosen_by_another_mean(tmp_path):
+    options = {"directory": tmp_path, "eval_every": 1, "eval_episodes": 3, "updates": 4}
+    result = fitted(**options, best_by="episode_length")
+    best = result.evaluations["update"][np.argmax(result.evaluations["episode_length"], axis=0)]
+    assert purerl.load(tmp_path, best=True, env=Varied()).finished == tuple(best)
+    with pytest.warns(UserWarning, match="chosen by episode_length; by episode_return, best states start over"):
+        fitted(**options)
+    with pytest.raises(purerl.ConfigError, match="best_by = 'success': must be one of episode_length, episode_return"):
+        fitted(eval_every=1, best_by="success")
 
 
 def test_the_state_with_the_best_evaluation_of_each_run_is_kept(run):

@@ -22,7 +22,7 @@ def test_another_number_of_seeds_on_a_device_is_noted(tmp_path, monkeypatch):
         fitted(updates=3, **constant)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_more_steps_under_a_schedule_that_follows_them_is_told(tmp_path):
     says = r"total_timesteps = 256: was 128, and lr_schedule and ent_schedule follows it"
     both = {"cfg": CFG.replace(ent_schedule="linear"), "directory": tmp_path / "both"}

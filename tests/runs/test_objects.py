@@ -63,7 +63,7 @@ def test_another_environments_parameters_are_refused(tmp_path):
     assert purerl.load(tmp_path, env=Varied(), env_params=Limit(4)).updates == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_script_may_be_imported_as_a_module(tmp_path, fresh_python):
     """A notebook imports a script as a module: an object that `__main__` defined is the same object there."""
     (tmp_path / "mine.py").write_text(

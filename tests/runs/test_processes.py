@@ -114,7 +114,7 @@ def test_processes_are_as_the_devices_of_one(seeds, devices, job, tmp_path):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_runs_are_spread_over_the_devices_of_all_processes(job, tmp_path):
     two = job(2, SHORT, "--num-seeds", "4")
     assert two.ends()[0] == [0, 0], two.said(0) + two.said(1)
@@ -225,7 +225,7 @@ def test_a_state_on_devices_of_two_processes_is_saved_and_restored(tmp_path):
         assert process.communicate(timeout=120)[0].splitlines()[-1] == "True P('data',)"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_wrong_with_a_job_is_said(job, tmp_path):
     (tmp_path / "run").touch()  # the first process alone writes there
     file = job(2, SHORT)

@@ -108,6 +108,16 @@ def test_several_seeds_are_recorded_each_and_together(tmp_path):
         assert row["episode_return/max"] == max(a, b)
 
 
+def test_rows_have_the_newest_evaluation(tmp_path):
+    files = recorders(tmp_path)
+    result = fitted(updates=4, eval_every=2, eval_episodes=2, chunk_seconds=1e-9, recorders=files)
+    before, middle, end = result.evaluations["episode_length"][:, 0]
+    rows = rows_of(tmp_path / "a.jsonl")
+    assert [row["evaluation/episode_length"] for row in rows] == [before, middle, middle, end]
+    tags = [step for tag, step, _ in events_of(tmp_path / "tb") if tag == "evaluation/episode_length"]
+    assert tags == [64, 128, 192, 256]
+
+
 def test_a_user_may_measure_the_state(tmp_path):
     measure = lambda state: {"last_bias": state.params["value"]["head"]["Linear_0"]["bias"][0]}
     result = fitted(measure=measure, recorders=(JsonLines(tmp_path / "a.jsonl"),))

@@ -55,6 +55,7 @@ def alone():
 
 
 @pytest.mark.slow
+@pytest.mark.each_landing("True")
 @pytest.mark.parametrize("from_disk", [False, True])
 def test_a_trial_has_the_scores_of_its_run_alone_in_every_rung(from_disk, alone, tmp_path):
     """Two of four trials are trained side by side, and each goes on from its own state."""

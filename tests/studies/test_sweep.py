@@ -131,7 +131,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(trained, tmp_path):
         made.fit(3, tmp_path / "s", **options)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_configs_that_memory_cannot_hold_are_trained_in_batches(tmp_path, monkeypatch):
     made = purerl.sweep(SHORT, {"lr": [1e-3, 2e-3, 3e-3, 4e-3]})
     runs = Trainer(made.programs()[0].cfg, 0, 2, False, {"env": Varied()}, 1)
@@ -145,7 +145,7 @@ def test_configs_that_memory_cannot_hold_are_trained_in_batches(tmp_path, monkey
     np.testing.assert_array_equal(again.returns, result.returns)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_diverges_has_no_score_and_the_others_go_on(tmp_path, capsys):
     made = purerl.sweep(SHORT, {"lr": [1e38, 1e-3]})
     result = made.fit(0, tmp_path, num_seeds=2, env=Varied())

@@ -12,7 +12,7 @@ from tests.helpers.studies import SHORT
 from tests.helpers.tiny import CFG
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_parameters_of_an_environment_are_tasks_of_their_own(tmp_path):
     """Longer episodes have higher returns, and no better config."""
     made = purerl.sweep(SHORT, {"env_params.max_steps_in_episode": [5, 50]})

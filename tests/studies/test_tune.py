@@ -113,7 +113,7 @@ def test_tuning_without_a_winner_is_an_error(score, monkeypatch):
         purerl.tune(TUNED, {"lr": rates}, trials=2, **QUICK)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:an episode may take 1,000 steps:UserWarning")  # and takes fewer
 def test_a_study_of_other_objects_is_another_one(tmp_path):
     purerl.tune(TUNED, {"lr": [1e-3]}, trials=1, directory=tmp_path, **QUICK)
@@ -121,7 +121,7 @@ def test_a_study_of_other_objects_is_another_one(tmp_path):
         purerl.tune(TUNED, {"lr": [1e-3]}, trials=1, directory=tmp_path, **{**QUICK, "env": ObsDependent()})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_study_with_a_damaged_line_goes_on(tmp_path):
     """The states of the trials are gone by then: the trials are trained again."""
     options = {**QUICK, "rungs": 2, "at_once": 2, "directory": tmp_path}
@@ -145,7 +145,7 @@ def test_what_optuna_drew_is_kept_with_all_digits(study):
     np.testing.assert_allclose(*zip(*drawn, strict=True), rtol=5e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_more_trials_and_seeds_may_be_asked_for_after_the_end(tmp_path):
     options = {"num_seeds": 1, "rungs": 1, "finalists": 2, "final_seeds": 1, "directory": tmp_path, "env": Varied()}
     few = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=4, **options)
@@ -205,7 +205,7 @@ def test_no_trial_begins_after_the_hours_of_the_search():
     assert len(found.trials) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_few_trials_are_not_trained_beside_many_copies(monkeypatch):
     rows, chunk = set(), Trainer.chunk
     monkeypatch.setattr(Trainer, "chunk", lambda runs, *args: (rows.add(len(runs.labels)), chunk(runs, *args))[1])
