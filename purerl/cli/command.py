@@ -1,10 +1,13 @@
 """The command line: a subcommand for each algorithm, with flags from the fields of its config, and commands for finished runs."""
 
+import contextlib
 import dataclasses
 import inspect
 import os
 import signal
 import sys
+import warnings
+from collections.abc import Iterator
 
 import jax
 import tyro
@@ -58,8 +61,19 @@ def main(args: list[str] | None = None) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    with compile_cache():
+    with compile_cache(), short_warnings():
         return _run(args)
+
+
+@contextlib.contextmanager
+def short_warnings() -> Iterator[None]:
+    """Print a warning as one line, without the place in the code."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {' '.join(str(message).split())}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _run(args: list[str]) -> int:

@@ -175,7 +175,7 @@ class Runs:
     folder: tyro.conf.Positional[str] = "runs"
 
     def execute(self) -> int:
-        columns = ("run", "algorithm", "environment", "runs", "steps", "of", "best return", "state", "MB")
+        columns = ("run", "algorithm", "environment", "runs", "steps of each", "of", "best return", "state", "MB")
         rows = []
         for run in listed(self.folder):
             name = str(run.directory.relative_to(pathlib.Path(self.folder).expanduser()))

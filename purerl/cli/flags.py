@@ -51,6 +51,16 @@ def _steps(words: list[str]) -> int | float:
     return float(re.sub("M$", "e6", re.sub("k$", "e3", text)))
 
 
+WIDTHS = Annotated[
+    tuple[int, ...],
+    PrimitiveConstructorSpec(
+        "*",
+        "[INT [INT ...]]",
+        lambda words: tuple(int(width) for word in words for width in word.split(",")),
+        lambda x: isinstance(x, tuple) and all(isinstance(width, int) for width in x),
+        lambda x: [str(width) for width in x],
+    ),
+]
 STEPS = Annotated[
     int | float, PrimitiveConstructorSpec(1, "STEPS", _steps, lambda x: isinstance(x, int | float), lambda x: [str(x)])
 ]
@@ -233,6 +243,8 @@ def _flag_type(field: dataclasses.Field) -> Any:
         return bool | Literal["auto"]
     if field.metadata.get("whole_float"):
         return STEPS
+    if field.name == "hidden":
+        return WIDTHS
     kind = Literal[rule.choices] if rule.choices else FLAG_TYPES.get(field.name, field.type)
     return kind | Literal["auto"] if rule.auto else kind
 

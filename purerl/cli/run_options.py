@@ -36,6 +36,7 @@ class Training:
         eval_every: Evaluate before the first update and every k updates; 0 for never.
         eval_episodes: Episodes per evaluation.
         eval_deterministic: Evaluate the most likely actions instead of random ones.
+        best_by: Mean of an evaluation that chooses the best state: episode_return, or episode_info/success for such an entry.
         render_every: At every k-th evaluation, render an episode into the directory; 0 for none.
         stop_at_return: End and save the run once all seeds' mean return is this high, checked at evaluations and --stop-every.
         stop_every: Also check --stop-at-return every k updates; 0 for only at evaluations.
@@ -70,6 +71,7 @@ class Training:
     eval_every: int = 0
     eval_episodes: int = 128
     eval_deterministic: bool = False
+    best_by: str = "episode_return"
     render_every: int = 0
     stop_at_return: float | None = None
     stop_every: int = 0

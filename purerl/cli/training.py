@@ -26,7 +26,7 @@ EXIT_TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: "try again later"
 
 TO_FIT = (
     *("num_seeds", "exact", "resume", "max_hours", "save_seconds", "save_every", "keep", "keep_every"),
-    *("eval_every", "eval_episodes", "eval_deterministic", "render_every", "stop_every"),
+    *("eval_every", "eval_episodes", "eval_deterministic", "best_by", "render_every", "stop_every"),
 )
 
 
@@ -45,6 +45,10 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
         raise ConfigError(found)
     live_line = LiveLine()
     watching = by_first(lambda: (live_line, *_recorders(asked, cfg, asked.directory))) or ()
+    if watching:
+        seeds = f", {asked.num_seeds} seeds" if asked.num_seeds > 1 else ""
+        name, size = type(cfg).__name__.removesuffix("Config"), f"{cfg.num_envs} environments x {cfg.num_steps} steps"
+        live_line.console.print(f"{name} on {cfg.env}, {size}{seeds}", highlight=False, markup=False)
     result = fit(cfg, asked.seed, recorders=watching, **options)
     if result.progress.updates and watching:
         live_line.console.print(closing_table(result.progress, result.metrics))

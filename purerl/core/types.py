@@ -9,7 +9,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import struct
+from jax.core import Tracer
 
 from purerl.core.keys import Clock
 from purerl.core.spaces import Space
@@ -325,6 +327,11 @@ class TrainResult(struct.PyTreeNode):
     state: TrainState
     metrics: dict[str, Any]
 
+    def __repr__(self) -> str:
+        """Describe the metrics, without arrays."""
+        shape = jnp.shape(jax.tree.leaves(self.metrics)[0])
+        return f"TrainResult: {len(self.metrics)} metrics of shape {shape}; purerl.summarize(result.metrics) has their means"
+
 
 class Episodes(struct.PyTreeNode):
     """The results of an evaluation, leaves `[num_episodes]`.
@@ -342,3 +349,18 @@ class Episodes(struct.PyTreeNode):
     finished: jax.Array
     info: dict[str, jax.Array] = struct.field(default_factory=dict)
     episode_info: dict[str, jax.Array] = struct.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Describe the means, without arrays."""
+        shape = self.returns.shape
+        if isinstance(self.returns, Tracer) or self.returns.size == 0:
+            return f"Episodes of shape {shape}"
+        means = {"return": self.returns, "length": self.lengths, **self.named_info()}
+        found = ", ".join(f"{name} {x.mean():.4g}" for name, x in means.items())
+        return f"Episodes of shape {shape}: {found}; {self.finished.sum():,} of {self.finished.size:,} finished"
+
+    def named_info(self) -> dict[str, jax.Array]:
+        """Return the entries with one number per episode, as `info/name` and `episode_info/name`."""
+        entries = {"info": self.info, "episode_info": self.episode_info}
+        named = {f"{group}/{name}": x for group, found in entries.items() for name, x in found.items()}
+        return {name: x for name, x in named.items() if x.shape == self.returns.shape}

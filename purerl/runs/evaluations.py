@@ -44,15 +44,15 @@ class Evaluations:
         self._rows.append(row)
         self._journal.add(row)
 
-    def returns(self, updates: int) -> np.ndarray:
-        """Return each run's mean return in the evaluation after `updates`, `[runs]`; minus infinity if unknown or NaN."""
-        known = [row["episode_return"] for row in self._rows if row["update"] == updates]
+    def scores(self, updates: int, column: str) -> np.ndarray:
+        """Return each run's value of a column in the evaluation after `updates`, `[runs]`; minus infinity if unknown or NaN."""
+        known = [row[column] for row in self._rows if row["update"] == updates]
         scores = np.array(known[-1] if known else [-math.inf] * self._runs, np.float64)
         return np.where(np.isnan(scores), -math.inf, scores)
 
     def newest(self) -> dict[str, np.ndarray] | None:
         """Return the columns of the newest evaluation, each `[runs]`; None before the first evaluation."""
-        return {name: np.array(self._rows[-1][name]) for name in COLUMNS} if self._rows else None
+        return {name: np.array(x) for name, x in self._rows[-1].items() if name != "update"} if self._rows else None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -68,7 +68,9 @@ def read_evaluations(path: pathlib.Path, runs: int) -> dict[str, np.ndarray]:
 
 
 def _table(rows: list[Entry], runs: int) -> dict[str, np.ndarray]:
-    columns = {name: np.array([row[name] for row in rows], np.float32).reshape(-1, runs) for name in COLUMNS}
+    names = [*COLUMNS, *(name for name in (rows[-1] if rows else ()) if name not in (*COLUMNS, "update"))]
+    unknown = [math.nan] * runs  # of entries of `info` that the config did not name yet
+    columns = {name: np.array([row.get(name, unknown) for row in rows], np.float32).reshape(-1, runs) for name in names}
     return {"update": np.array([row["update"] for row in rows], np.int64), **columns}
 
 
@@ -81,21 +83,22 @@ class Best:
         store: store of the checkpoint; None saves nothing.
         record: record of the run, for the checkpoint.
         runs: number of runs.
+        by: name of the evaluations' column whose values are the scores.
         wanted: the arrays of a state (`checkpoint.describe`) if the run resumes. Saved best states are then restored, unless they
-          are damaged or have other arrays. None removes saved best states.
+          are damaged, have other arrays or were chosen by another column. None removes saved best states.
     """
 
-    def __init__(self, store: Store | None, record: dict[str, Any], runs: int, wanted: dict[str, str] | None = None):
-        self._store, self._record = store, record
+    def __init__(self, store: Store | None, record: dict[str, Any], runs: int, by: str, wanted: dict[str, str] | None = None):
+        self._store, self._record, self._by = store, record, by
         self._arrays, self._leaves, self._behind = {}, {}, False
-        self._updates, self._returns = [0] * runs, [-math.inf] * runs
+        self._updates, self._scores = [0] * runs, [-math.inf] * runs
         if store is not None and wanted is None:
             store.clear()  # left by a run that was killed before its first checkpoint
         elif store is not None and wanted is not None:
             self._restore(store, wanted)
-            record = {"leaves": self._leaves, "updates": self._updates, "returns": self._returns}
+            record = {"leaves": self._leaves, "updates": self._updates, "returns": self._scores}
             self._arrays, record = from_first(self._arrays, record)
-            self._leaves, self._updates, self._returns = record["leaves"], record["updates"], record["returns"]
+            self._leaves, self._updates, self._scores = record["leaves"], record["updates"], record["returns"]
 
     def _restore(self, store: Store, wanted: dict[str, str]) -> None:
         try:
@@ -106,16 +109,20 @@ class Best:
             return
         if saved is None or leaf_differences({path: x for path, (x, _) in saved.record["leaves"].items()}, wanted):
             return
+        before = saved.record["best"].get("by", COLUMNS[0])
+        if before != self._by:
+            warnings.warn(f"best states were chosen by {before}; by {self._by}, best states start over", stacklevel=4)
+            return
         self._arrays, self._leaves = saved.arrays, wanted
-        self._updates, self._returns = best_updates(saved), saved.record["best"]["returns"]
+        self._updates, self._scores = best_updates(saved), saved.record["best"]["returns"]
 
-    def update(self, updates: int, returns: np.ndarray, state: Any) -> None:
-        """Keep the state of each run whose return improved, and begin to save the kept states.
+    def update(self, updates: int, scores: np.ndarray, state: Any) -> None:
+        """Keep the state of each run whose score improved, and begin to save the kept states.
 
         Raises:
             CheckpointError: the previous save failed; `settle` tries again.
         """
-        better = returns > np.array(self._returns)
+        better = scores > np.array(self._scores)
         if self._store is None or not better.any():
             return
         tree = {"state": state}
@@ -126,11 +133,11 @@ class Best:
         chosen = lambda new, old: [n if b else o for n, o, b in zip(new, old, better, strict=True)]
         self._arrays, self._behind = arrays, True
         self._updates = chosen([updates] * len(better), self._updates)
-        self._returns = chosen(returns.tolist(), self._returns)
+        self._scores = chosen(scores.tolist(), self._scores)
         self._begin(self._store)
 
     def _begin(self, store: Store) -> None:
-        best = {"best": {"updates": self._updates, "returns": self._returns}}
+        best = {"best": {"updates": self._updates, "returns": self._scores, "by": self._by}}
         store.write(max(self._updates), self._arrays or {}, self._leaves, {**self._record, "seconds": 0.0, **best})
         self._behind = False
 

@@ -14,6 +14,7 @@ import numpy as np
 from purerl.checks.check_arguments import check_type
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import raise_if_any
+from purerl.core.metrics import LAST, over_the_last
 from purerl.core.types import TrainState
 from purerl.runs.analysis.rendering import check_drawing
 from purerl.runs.compile_cache import compile_cache
@@ -36,7 +37,8 @@ class FitResult(NamedTuple):
 
     state: after the last finished chunk. With several runs, leaves have a leading run axis, except the update counter.
     metrics: as in `TrainResult`, on the host, from the first update on; leaves `[rows]`, or `[runs, rows]`.
-    evaluations: `update [n]`, and `episode_return`, `episode_length` and `finished`, means over episodes, `[n, runs]`.
+    evaluations: `update [n]`, and means over episodes, `[n, runs]`: `episode_return`, `episode_length`, `finished`, and each
+      scalar entry that the config's `info` and `episode_info` name, as `episode_info/success`.
     progress: the progress at the end; its `began` is the point from which this call resumed.
     stopped_by: the reason for an early end: a signal, "max_hours" or "stop_when"; None without an early end.
     run: the state with its config, as returned by `load`; `run.select` selects one of several runs.
@@ -55,6 +57,23 @@ class FitResult(NamedTuple):
     stopped_by: signal.Signals | str | None
     run: Run
     finite: np.ndarray
+
+    def __repr__(self) -> str:
+        """Describe the run, its steps and returns, in a few lines."""
+        lines = [repr(self.run), f"{self.progress.steps:,} steps of {len(self.progress.labels)} runs"]
+        if self.metrics:
+            lines += [f"return over the last tenth: {_spread(over_the_last(self.metrics['episode_return'], LAST))}"]
+        if len(self.evaluations["update"]):
+            lines += [f"return of the last evaluation: {_spread(self.evaluations['episode_return'][-1])}"]
+        lines += [f"stopped by {getattr(self.stopped_by, 'name', self.stopped_by)}"] if self.stopped_by else []
+        return "\n".join(lines)
+
+
+def _spread(values: np.ndarray) -> str:
+    """Write at most eight values, of more their mean, minimum and maximum."""
+    if len(values) <= 8:
+        return ", ".join(f"{x:.1f}" for x in values)
+    return f"{np.nanmean(values):.1f} on average, {np.nanmin(values):.1f} to {np.nanmax(values):.1f}"
 
 
 def fit(
@@ -77,6 +96,7 @@ def fit(
     eval_deterministic: bool = False,
     eval_max_steps: int | None = None,
     eval_env_params: dict[str, float] | None = None,
+    best_by: str = "episode_return",
     render_every: int = 0,
     stop_when: Rule | None = None,
     stop_every: int = 0,
@@ -116,6 +136,8 @@ def fit(
         on_save_error: if a file cannot be written, `raise`, or `warn` and try again when the next checkpoint is due.
         eval_every: evaluate before the first update and every k updates; 0 for never.
         eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as in `Train.evaluate`.
+        best_by: mean over evaluation episodes whose highest value chooses the best state of each run; an entry of `episode_info`
+          or `info` is named as "episode_info/success".
         render_every: at every k-th evaluation, also render an episode of the first run into the directory; 0 for none.
         stop_when: a rule, `(Progress) -> bool`, that ends and saves the run when the rule returns True; see `purerl.at_return`.
           The rule is called after each evaluation except the one before the first update, and every `stop_every` updates, so the
@@ -191,7 +213,7 @@ def evaluation_of(runs: Trainer, options: dict[str, Any]) -> Callable | None:
     if asked["render_every"]:
         check_drawing(runs.train.env, runs.train.env.max_steps)
     how = {name: asked[f"eval_{name}"] for name in ("deterministic", "max_steps", "env_params")}
-    return runs.evaluation(asked["eval_episodes"], **how)
+    return runs.evaluation(asked["eval_episodes"], asked["best_by"], **how)
 
 
 def check_arguments(*arguments: Any, **options: Any) -> None:

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
@@ -57,6 +58,12 @@ class Run:
     finished: tuple[int, ...]
     directory: pathlib.Path | None = None
     place: int | None = None
+
+    def __repr__(self) -> str:
+        """Describe the algorithm, the environment, the runs and their updates in a line."""
+        runs = ", ".join(self.labels) if len(self.labels) <= 4 else f"{len(self.labels)} runs"
+        saved = f" in {self.directory}" if self.directory else ""
+        return f"{type(self.cfg).__name__.removesuffix('Config')} on {self.cfg.env}: {runs}, {self.updates:,} updates{saved}"
 
     @property
     def cfg(self) -> OnPolicyConfig:
@@ -116,6 +123,8 @@ class Run:
     ) -> Episodes:
         """Evaluate each run in its own environment; return whole episodes on the host, `[episodes]` or `[runs, episodes]`.
 
+        A run has the same episodes whether it is evaluated alone, by `select`, or beside the others.
+
         Args:
             num_episodes: episodes per run.
             seed: seed of the episodes.
@@ -124,8 +133,9 @@ class Run:
         options = (num_episodes, deterministic, max_steps, env_params)
         of_run = lambda train, state, key: on_axis(gathered, train.axis)(train.evaluate(state, key, *options))
         evaluate = self.batch.over(of_run, (Train.seed_axes, 0), 0)
-        key = jax.random.key(seed)
-        keys = jax.random.split(key, len(self.labels)) if self.batch.batched else key
+        places = range(len(self.labels)) if self.place is None else [self.place]
+        keys = [jax.random.fold_in(jax.random.key(seed), place) for place in places]
+        keys = jnp.stack(keys) if self.batch.batched else keys[0]
         with host_errors():
             return jax.device_get(jax.jit(evaluate)(self.batch.cfgs, self.state, keys))
 

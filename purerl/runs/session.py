@@ -83,10 +83,11 @@ class Session:
         self._stopping = Stopping(
             asked.stop_when, (asked.eval_every, asked.stop_every), row, saved and (saved.arrays, saved.record)
         )
-        self.report = Reports(asked.recorders, self._progress())
         expected = record.get("evaluations", 0)
         self.evaluations = Evaluations(home.file("evaluations.jsonl"), self.updates, len(runs.labels), expected)
-        self.best = Best(home.best, home.identity, len(runs.labels), None if saved is None else describe({"state": template}))
+        self.report = Reports(asked.recorders, self._progress())
+        wanted = None if saved is None else describe({"state": template})
+        self.best = Best(home.best, home.identity, len(runs.labels), asked.best_by, wanted)
 
     def _resume(self, saved: Checkpoint, template: TrainState) -> None:
         self.updates, self.seconds = saved.updates, saved.record["seconds"]
@@ -138,11 +139,11 @@ class Session:
             if is_first():
                 self.curves.append(rows)
                 self._stopping.append(rows)
-            self.report(self._progress(metrics=rows))
             spent = time.perf_counter() - before
             length = max(1, round(length * min(4.0, min(asked.chunk_seconds, MAX_SECONDS) / spent)))
             if self.score is not None and self.updates % asked.eval_every == 0:
                 self._evaluate(self.score)
+            self.report(self._progress(metrics=rows))
             due = time.monotonic() - saved_at >= asked.save_seconds
             (length, due, _), (_, _, reason) = agreed(length, due, self._reason(stop))
             self.stopped_by = REASONS.get(reason) or (signal.Signals(reason) if reason else None)
@@ -178,10 +179,11 @@ class Session:
         return RULE_SAYS_SO if self._is_over() else stop.asked or (TIME_IS_UP if limit and hours >= limit else 0)
 
     def _is_over(self) -> bool:
-        return self._stopping.is_over(self._progress(evaluation=self.evaluations.newest()))
+        return self._stopping.is_over(self._progress())
 
-    def _progress(self, metrics: dict[str, Any] | None = None, evaluation: dict[str, np.ndarray] | None = None) -> Progress:
-        return Progress(self.plan, self.runs.labels, self.updates, self.seconds, metrics or {}, self._began, evaluation)
+    def _progress(self, metrics: dict[str, Any] | None = None) -> Progress:
+        newest = self.evaluations.newest()
+        return Progress(self.plan, self.runs.labels, self.updates, self.seconds, metrics or {}, self._began, newest)
 
     def _evaluate(self, score: Score) -> None:
         self.evaluations.add(self.updates, score(self.state))
@@ -189,7 +191,8 @@ class Session:
             self.evaluations.flush()
         whole = on_host(self.state)
         with self._save_errors():
-            self.best.update(self.updates, np.where(self.finite, self.evaluations.returns(self.updates), -np.inf), whole)
+            scores = self.evaluations.scores(self.updates, self.asked.best_by)
+            self.best.update(self.updates, np.where(self.finite, scores, -np.inf), whole)
         every = self.asked.render_every * self.asked.eval_every
         if every and self.updates % every == 0 and (drawing := self.home.file(f"renders/{self.updates}.gif")):
             with self._save_errors(), write_errors(drawing):

@@ -11,6 +11,7 @@ import numpy as np
 
 from purerl.config.base import OnPolicyConfig
 from purerl.core import reductions
+from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import clock_at, named_key
 from purerl.core.plan import needed_bytes
 from purerl.core.reductions import on_axis, pall
@@ -105,27 +106,29 @@ class Trainer(Batch):
         """Return the bytes that `chunk` needs on each device, as reported by the compiler."""
         return needed_bytes(self._chunk)
 
-    def evaluation(self, num_episodes: int, **options: Any) -> Callable[[TrainState], dict[str, np.ndarray]]:
-        """Return a function from a state to mean return, mean length and finished share of `num_episodes`, each `[runs]`.
+    def evaluation(
+        self, num_episodes: int, best_by: str = "episode_return", **options: Any
+    ) -> Callable[[TrainState], dict[str, np.ndarray]]:
+        """Return a function from a state to means over `num_episodes`, each `[runs]`.
 
+        The means are those of returns, lengths, finished episodes and each scalar entry of `info/...` and `episode_info/...`.
         The function has its own random key, so that evaluation does not affect training. It is traced here, and compiled at its
         first call.
 
         Raises:
-            ConfigError: as `Train.evaluate`.
+            ConfigError: as `Train.evaluate`; or no mean is called `best_by`.
         """
 
         def evaluate(train, state):
             key = named_key(state.key, "evaluation", state.clock)
             episodes, mean = train.evaluate(state, key, num_episodes, **options), on_axis(reductions.mean, train.axis)
-            return {
-                "episode_return": mean(episodes.returns),
-                "episode_length": mean(episodes.lengths.astype(jnp.float32)),
-                "finished": mean(episodes.finished.astype(jnp.float32)),
-            }
+            columns = {"episode_return": episodes.returns, "episode_length": episodes.lengths, "finished": episodes.finished}
+            return {name: mean(x.astype(jnp.float32)) for name, x in (columns | episodes.named_info()).items()}
 
         evaluate = self._over(evaluate, (Train.seed_axes,), 0)
-        jax.eval_shape(evaluate, self.cfgs, self.template())
+        names = list(jax.eval_shape(evaluate, self.cfgs, self.template()))
+        if best_by not in names:
+            raise ConfigError([Problem("best_by", best_by, f"must be one of {', '.join(names)}")])
         compiled = jax.jit(evaluate)
         found = lambda state: jax.device_get(on_host(compiled(self.cfgs, state)))
         return lambda state: {name: np.atleast_1d(x) for name, x in found(state).items()}

@@ -45,6 +45,7 @@ class LiveLine:
             )
         if self._live:
             self._live.start()
+            self._live.update(Text("compiling"), refresh=True)
         if progress.updates == progress.plan.num_updates:
             self.console.print(f"finished before, after {progress.updates:,} updates; raise total_timesteps to continue")
 
@@ -52,7 +53,7 @@ class LiveLine:
         latest = overall(progress.metrics["episode_return"])
         self._return = self._return if np.isnan(latest) else latest
         line = (
-            f"{progress.steps:>13,} steps  {progress.steps_per_second:>9,.0f} steps/s  "
+            f"{_steps(progress):>13}  {progress.steps_per_second:>9,.0f} steps/s  "
             f"return {self._return:>9.1f}  {_clock(progress.seconds_left)} left"
         )
         if self._live:
@@ -65,8 +66,9 @@ class LiveLine:
 
 def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
     """Return a table of each run's episodes, last entropy, and mean return and length over the last tenth of `metrics`."""
-    rate = progress.steps_per_second or progress.steps / max(progress.seconds, 1e-9)
-    table = Table(title=f"{progress.steps:,} steps in {_clock(progress.seconds)}, {rate:,.0f} steps/s")
+    rate = f", {progress.steps_per_second:,.0f} steps/s" if progress.updates > progress.began[0] else ""
+    caption = "return, length: means over the last tenth"
+    table = Table(title=f"{_steps(progress)} in {_clock(progress.seconds)}{rate}", caption=caption)
     for column in ("run", "episodes", "return", "length", "entropy"):
         table.add_column(column, justify="right")
     returns, lengths = (over_the_last(metrics[name], LAST) for name in ("episode_return", "episode_length"))
@@ -79,14 +81,15 @@ def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
 
 def evaluation_table(episodes: Episodes, labels: tuple[str, ...], finished: tuple[int, ...]) -> Table:
     """Return a table of each run's scores. `episodes`: leaves `[runs, episodes]` on the host; `finished`: updates of each run."""
-    count = episodes.returns.shape[1]
+    count, more = episodes.returns.shape[1], episodes.named_info()
     after = f"{min(finished):,}" + (f" to {max(finished):,}" if len(set(finished)) > 1 else "")
     table = Table(title=f"{count} episodes after {after} updates")
-    for column in ("run", "return", "std", "min", "max", "length", "finished"):
+    for column in ("run", "return", "std", "min", "max", "length", *more, "finished"):
         table.add_column(column, justify="right")
     for i, returns in enumerate(episodes.returns):
         numbers = [returns.mean(), returns.std(), returns.min(), returns.max(), episodes.lengths[i].mean()]
-        table.add_row(Text(labels[i]), *(f"{x:.1f}" for x in numbers), f"{episodes.finished[i].sum()} of {count}")
+        means = (f"{x[i].mean():.3g}" for x in more.values())
+        table.add_row(Text(labels[i]), *(f"{x:.1f}" for x in numbers), *means, f"{episodes.finished[i].sum()} of {count}")
     return table
 
 
@@ -111,6 +114,12 @@ def overall(mean: Mean) -> float:
     """Return the mean over everything counted, on the host; NaN if nothing was counted."""
     count = np.sum(mean.count, dtype=np.int64)
     return float(np.sum(mean.total, dtype=np.float64) / count) if count else float("nan")
+
+
+def _steps(progress: Progress) -> str:
+    """Describe the environment steps so far: those of all runs, and how many runs they are."""
+    runs = len(progress.labels)
+    return f"{progress.steps:,} steps" + (f" of {runs} runs" if runs > 1 else "")
 
 
 def _clock(seconds: float) -> str:

@@ -16,7 +16,8 @@ class Progress(NamedTuple):
     seconds: spent on these updates, over all resumptions; evaluations and saves count, compiling the training program does not.
     metrics: metrics of this chunk's updates; leaves `[chunk]`, or `[runs, chunk]`.
     began: updates and seconds at which this process started or resumed.
-    evaluation: the newest evaluation: `episode_return`, `episode_length` and `finished`, each `[runs]`; None without one.
+    evaluation: the newest evaluation, each `[runs]`: `episode_return`, `episode_length`, `finished`, and the entries of `info`
+      and `episode_info` that the config names, as `episode_info/success`; None before the first one.
     """
 
     plan: Plan

@@ -49,6 +49,7 @@ TAGS = {  # the names that TensorBoard users know
     "approx_kl": "losses/approx_kl",
     "clip_fraction": "losses/clipfrac",
     "explained_variance": "losses/explained_variance",
+    "evaluation": "evaluation",
 }
 
 
@@ -111,13 +112,15 @@ def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[st
     """Return one flat row of plain numbers: `metrics` aggregated over the updates that end at `updates`.
 
     One run gives `{"episode_return": 21.0}`. Several runs give their mean under that name, then `episode_return/min`, `/max`,
-    `/std` and the value of each run, `episode_return/seed 3`. A run without a value is left out of the first four.
+    `/std` and the value of each run, `episode_return/seed 3`. A run without a value is left out of the first four. The newest
+    evaluation is repeated in every row: `evaluation/episode_return`, ...
     """
     steps = updates * progress.plan.batch_size
     row = {"update": updates, "steps": steps, "seconds": round(progress.seconds, 3)}
     row["steps_per_second"] = round(progress.steps_per_second, 1)
     others = {name: metric for name, metric in metrics.items() if name != "steps"}
-    for name, value in summarize(add_up(others)).items():
+    newest = {f"evaluation/{name}": x if len(x) > 1 else x[0] for name, x in (progress.evaluation or {}).items()}
+    for name, value in {**summarize(add_up(others)), **newest}.items():
         row.update({name: value.item()} if value.ndim == 0 else spread(name, value, progress.labels))
     return row
 
