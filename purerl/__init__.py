@@ -1,10 +1,12 @@
 """purerl: PPO-family training as one pure JAX function."""
 
+from purerl.algorithms.ppo import ppo, ppo_phases
 from purerl.config.algorithms import APPOConfig, DAACConfig, PPGConfig, PPOConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import configclass, leaf, static
 from purerl.config.presets import preset
 from purerl.config.value_checks import validate
+from purerl.core import reductions
 from purerl.core.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -16,11 +18,12 @@ from purerl.core.errors import (
 )
 from purerl.core.metrics import summarize
 from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete
-from purerl.core.types import Advantages, Environment, Network, Outputs, TimeStep, Transition
+from purerl.core.types import Advantages, Environment, Network, Outputs, Sample, TimeStep, TrainState, Transition
 from purerl.envs import from_gymnasium
 from purerl.envs.conformance import check_env
 from purerl.envs.functions import wrap_env
 from purerl.learning import advantages, losses
+from purerl.learning.phases import Phase, make_phase
 from purerl.learning.update import Algorithm
 from purerl.networks import distributions
 from purerl.networks.foreign import from_linen, from_nnx
@@ -68,11 +71,14 @@ __all__ = [
     "Outputs",
     "PPGConfig",
     "PPOConfig",
+    "Phase",
     "RNDConfig",
     "Range",
     "Run",
+    "Sample",
     "TimeStep",
     "Train",
+    "TrainState",
     "Transition",
     "Tuned",
     "advantages",
@@ -92,11 +98,15 @@ __all__ = [
     "leaf",
     "load",
     "losses",
+    "make_phase",
     "make_train",
     "over_devices",
     "plot",
+    "ppo",
+    "ppo_phases",
     "preset",
     "recorders",
+    "reductions",
     "render",
     "restore",
     "save",

@@ -9,14 +9,7 @@ from purerl.algorithms.ppo import surrogate
 from purerl.algorithms.registry import MAKERS
 from purerl.algorithms.rnd import intrinsic_of_pair, rnd
 from purerl.checks.cautions import warn_about, warn_of_idle_groups, warn_of_unsuited_unit
-from purerl.checks.check_arguments import (
-    algorithm_made,
-    check_config,
-    check_parts,
-    check_policy_loss,
-    check_type,
-    has_own_carry,
-)
+from purerl.checks.check_arguments import algorithm_made, check_config, check_parts, check_type, check_update, has_own_carry
 from purerl.checks.check_environment import check_devices, check_spaces, check_state_size
 from purerl.checks.check_network import check_network
 from purerl.config.algorithms import algorithm_of
@@ -32,7 +25,7 @@ from purerl.envs.previous import with_previous
 from purerl.learning.advantages import estimate
 from purerl.learning.custom import checked_advantage, checked_loss, extra_term, measurement
 from purerl.learning.kl_penalty import kl_loss
-from purerl.learning.learner import Components, Learner
+from purerl.learning.learner import Components
 from purerl.learning.optimizers import base_optimizer
 from purerl.learning.rewards import reward_stage
 from purerl.networks.actor_critic import actor_critic
@@ -160,10 +153,10 @@ def make_train(
         rewards=reward_stage(cfg, reward_shaper, stream),
         **({} if measure is None else {"measure": measurement(measure)}),
     )
-    if "policy_loss" in given:
-        check_policy_loss(Learner(cfg, network, parts), environment)
     made = algorithm_made(algorithm or MAKERS[algorithm_of(cfg)], cfg, environment, network, parts)
     check_state_size(cfg, made.init, axis)
+    if measure is not None or given.keys() & {"algorithm", "advantage", "policy_loss", "extra_loss", "intrinsic"}:
+        check_update(made, axis)
     if "network" in given:
         warn_of_idle_groups(cfg, network, environment, made.phases)
     remake = lambda overrides, levels: with_levels(make_environment({**cfg.env_params, **overrides}), levels)

@@ -42,7 +42,13 @@ from purerl.learning.update import AfterLearning, Algorithm, finish_update, init
 
 
 def ppo_phases(learner: Learner[OnPolicyConfig]) -> list[Phase]:
-    """Return one phase that trains policy and value together."""
+    """Return one phase that trains policy and value together.
+
+    Example:
+        >>> short = lambda learner: [phase._replace(epochs=2) for phase in purerl.ppo_phases(learner)]
+        >>> algorithm = lambda cfg, env, network, parts: purerl.ppo(cfg, env, network, parts, short)
+        >>> train = purerl.make_train(purerl.PPOConfig(), algorithm=algorithm)
+    """
     return [make_phase(learner, "ppo", ppo_loss(learner, value_term), learner.cfg.policy_epochs)]
 
 
@@ -61,6 +67,9 @@ def ppo(
         parts: the replaceable parts: advantage estimator, losses, optimizer, rewards.
         phases: maps the learner of an update to its phases, in order. The policy's phase is the last.
         after_learning: `(state, rollout, advantages) -> (state, metrics)`, called after the phases; or None.
+
+    Example:
+        >>> train = purerl.make_train(purerl.PPOConfig(), algorithm=purerl.ppo)  # the same as without `algorithm`
     """
     learner, estimate = Learner(cfg, network, parts), advantage_estimator(cfg, parts.advantage)
 

@@ -6,14 +6,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from purerl.checks.check_network import shapes_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.value_checks import not_scalar, problems, undecorated
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
-from purerl.core.platform import strong
+from purerl.core.reductions import Axis, shapes_on
 from purerl.core.types import Environment, Network
-from purerl.learning.batch import loss_reads_policy
-from purerl.learning.learner import Components, Learner
+from purerl.learning.learner import Components
 from purerl.learning.update import Algorithm
 
 
@@ -55,18 +53,9 @@ def check_parts(given: dict[str, Any]) -> None:
     raise_if_any(found)
 
 
-def check_policy_loss(learner: Learner[OnPolicyConfig], env: Environment) -> None:
-    """Raise unless a custom policy loss can be traced on two steps. Nothing is compiled."""
-    cfg, network, _ = learner
-    num_envs, first = 2, jax.ShapeDtypeStruct((1, 2), bool)
-    params, obs = shapes_of(cfg, network, env, num_envs)
-    carry = jax.eval_shape(lambda: strong(network.initial_carry(num_envs)))
-
-    def act(*args):
-        policy = network.apply(*args)[0].policy
-        return policy.sample(policy.noise(jax.random.key(0))), policy
-
-    loss_reads_policy(learner, params, carry, obs, first, *jax.eval_shape(act, params, carry, obs, first))
+def check_update(algorithm: Algorithm, axis: Axis | None) -> None:
+    """Raise unless an update with custom functions can be traced. Nothing is compiled."""
+    shapes_on(axis, lambda key: algorithm.update(algorithm.init(key)), jax.random.key(0))
 
 
 def algorithm_made(maker: Callable, cfg: OnPolicyConfig, env: Environment, network: Network, parts: Components) -> Algorithm:

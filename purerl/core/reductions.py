@@ -7,6 +7,12 @@ devices, so that parameters and statistics stay equal on all devices, bit for bi
 The axis is part of the context in which a function is traced (`on_axis`), like JAX's matmul precision. A custom estimator or
 algorithm is therefore correct on several devices if it reduces over environments with the functions here. Without an axis, these
 functions are plain reductions.
+
+Example:
+    >>> def centred(steps, cfg):
+    ...     found = purerl.advantages.gae(steps, cfg.gamma, cfg.gae_lambda)
+    ...     return found.replace(advantage=found.advantage - purerl.reductions.mean(found.advantage))
+    >>> train = purerl.make_train(purerl.PPOConfig(), advantage=centred)
 """
 
 import contextvars

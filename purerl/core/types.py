@@ -242,6 +242,11 @@ class Sample(struct.PyTreeNode):
     policy: `()` if the loss does not read it.
     intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
     advantage_moments: mean and variance of the advantages of a minibatch if computed in advance, else `()`.
+
+    Example:
+        >>> def behaviour_cloning(params, outputs, old: purerl.Sample, cfg):
+        ...     return -outputs.policy.log_prob(old.action).mean(), {}
+        >>> train = purerl.make_train(purerl.PPOConfig(), extra_loss=behaviour_cloning)
     """
 
     obs: PyTree
@@ -306,6 +311,11 @@ class TrainState(struct.PyTreeNode):
     key: the root of all random keys. Constant; keys vary with the update counter.
     statistics: running statistics, see `purerl.acting.normalize`.
     extra: auxiliary state of the algorithm, by name.
+
+    Example:
+        >>> state = purerl.make_train(purerl.PPOConfig()).init(jax.random.key(0))
+        >>> isinstance(state, purerl.TrainState), sorted(state.params), int(state.clock)
+        (True, ['policy', 'value'], 0)
     """
 
     params: PyTree

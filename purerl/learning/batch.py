@@ -49,27 +49,19 @@ def sequences(steps: PyTree, carry: PyTree, length: int) -> Sequences:
 
 
 def reads_old_policy(learner: Learner[OnPolicyConfig], state: TrainState, rollout: Rollout) -> bool:
-    """Return True if a loss reads the behaviour policy. The policy loss is traced on one row of a rollout."""
+    """Return True if a loss reads `old.policy`. The policy loss is traced on the shapes of one row of a rollout."""
     if learner.cfg.measures_kl:
         return True
+    cfg, network, parts = learner
     row = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype), rollout.steps)
     carry = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rollout.carry)
-    return loss_reads_policy(learner, state.params, carry, row.obs, row.first, row.action, row.policy)
-
-
-def loss_reads_policy(
-    learner: Learner[OnPolicyConfig], params: PyTree, carry: PyTree, obs: PyTree, first: PyTree, action: PyTree, policy: PyTree
-) -> bool:
-    """Trace the policy loss on shapes `[L, N, ...]` (carry: `[N, ...]`); return True if the loss reads `old.policy`."""
-    cfg, network, parts = learner
-    number = jax.ShapeDtypeStruct(first.shape, jnp.float32)
+    number = jax.ShapeDtypeStruct(row.first.shape, jnp.float32)
 
     def loss(policy, outputs, obs, first, action, number):
-        value = outputs.value
-        old = Sample(obs, first, action, number, value, number, value, policy=policy)
+        old = Sample(obs, first, action, number, outputs.value, number, outputs.value, policy=policy)
         return parts.policy_loss(outputs, old, number, cfg)
 
-    outputs = jax.eval_shape(lambda *args: network.apply(*args)[0], params, carry, obs, first)
-    traced = jax.make_jaxpr(loss)(policy, outputs, obs, first, action, number).jaxpr
+    outputs = jax.eval_shape(lambda *args: network.apply(*args)[0], state.params, carry, row.obs, row.first)
+    traced = jax.make_jaxpr(loss)(row.policy, outputs, row.obs, row.first, row.action, number).jaxpr
     read = {x for equation in traced.eqns for x in equation.invars if not isinstance(x, Literal)}
-    return not read.isdisjoint(traced.invars[: len(jax.tree.leaves(policy))])
+    return not read.isdisjoint(traced.invars[: len(jax.tree.leaves(row.policy))])

@@ -26,7 +26,7 @@ def extra_term(function: Callable) -> Callable:
         found = call(params, outputs, batch, cfg)
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
             hint = "must return two things: a scalar, and a dict from a name to a scalar"
-            raise ConfigError([Problem("extra_loss", type(found).__name__, hint)])
+            raise ConfigError([Problem("extra_loss", _kind(found), hint)])
         loss, *rest = _scalars("extra_loss", {"the loss": found[0], **found[1]}).values()
         return loss, {"extra_loss": loss, **{f"extra_loss/{name}": x for name, x in zip(found[1], rest, strict=True)}}
 
@@ -40,7 +40,7 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
     def measure(state: Any, batch: Any, metrics: dict[str, Any]) -> dict[str, Mean]:
         found = call(state, **accepted(function, batch=batch, metrics=values(metrics)))
         if not isinstance(found, dict):
-            raise ConfigError([Problem("measure", found, "must return a dict from a name to a scalar")])
+            raise ConfigError([Problem("measure", _kind(found), "must return a dict from a name to a scalar")])
         hint = "is a metric of the algorithm, or a column of every row; choose another name"
         raise_if_any([Problem("measure", name, hint) for name in found if name in metrics or name in COLUMNS])
         return {name: mean_of(x) for name, x in _scalars("measure", found).items()}
@@ -73,9 +73,8 @@ def checked_loss(function: Callable) -> Callable:
         with code_of("policy_loss", SIGNATURE):
             found = function(outputs, old, advantage, cfg)
         if getattr(found, "shape", None) != advantage.shape:
-            shape = list(found.shape) if hasattr(found, "shape") else type(found).__name__
             hint = f"must give one number for each step, {list(advantage.shape)}: {SIGNATURE}"
-            raise ConfigError([Problem("policy_loss", shape, hint)])
+            raise ConfigError([Problem("policy_loss", _kind(found), hint)])
         return found.astype(jnp.float32)
 
     return loss
@@ -89,7 +88,7 @@ def checked_advantage(function: Callable) -> Callable:
     def advantage(steps: Transition, *args: Any, **kwargs: Any) -> Advantages:
         found = call(steps, *args, **kwargs)
         if not isinstance(found, Advantages):
-            raise ConfigError([Problem("advantage", type(found).__name__, "must return purerl.Advantages(advantage, target)")])
+            raise ConfigError([Problem("advantage", _kind(found), "must return purerl.Advantages(advantage, target)")])
         hint = f"the advantage and the target must have the shape of the values, {list(steps.value.shape)}"
         wrong = [np.shape(x) for x in (found.advantage, found.target) if np.shape(x) != steps.value.shape]
         raise_if_any([Problem("advantage", list(shape), hint) for shape in wrong[:1]])
@@ -102,8 +101,13 @@ def _scalars(field: str, found: dict[str, Any]) -> dict[str, jax.Array]:
     """Return values as float32 scalars."""
     numbers = (jax.Array, np.ndarray, np.generic, int, float)
     wrong = [name for name, x in found.items() if not isinstance(x, numbers) or np.shape(x)]
-    raise_if_any([Problem(field, {name: found[name]}, "must be a scalar") for name in wrong])
+    raise_if_any([Problem(field, _kind(found[name]), f"{name} must be a scalar") for name in wrong])
     return {name: jnp.asarray(x).astype(jnp.float32) for name, x in found.items()}
+
+
+def _kind(x: Any) -> Any:
+    """Return what an error message shows of a custom function's result: the shape of an array, else the name of a type."""
+    return list(x.shape) if hasattr(x, "shape") else type(x).__name__
 
 
 def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:

@@ -32,14 +32,22 @@ class Phase(NamedTuple):
     epochs, minibatches: passes over the batch, and gradient steps in each pass.
     accumulate: number of equal parts of a minibatch, processed one after the other; the step uses their mean gradient.
     max_grad_norm: gradient norm limit, for all groups together, or for each group if `joint` is False; inf disables it.
-    block: number of contiguous sequences that stay together in one minibatch. With single steps, B of them are one time step of
-      all environments.
-    every: the phase runs in every k-th update only.
-    start: number of updates before the first run.
+    block: number of contiguous sequences that stay together in one minibatch. With sequences of one step, `block=B` keeps each
+      time step of all B environments together.
+    every: k, if the phase runs only in every k-th update.
+    start: number of first updates in which the phase does not run.
     prefix: prefix of the names of its gradient norms.
-    precompute: `(steps [L, M, n]) -> {name: [M, ...]}`, statistics over all devices of each of the M minibatches, for the loss.
-      They are computed once per epoch, so that gradient steps need not exchange them. None for no statistics.
-    frozen: groups that are not trained, if `groups` is None.
+    precompute: `(steps [L, M, n]) -> {name: [M, ...]}`, statistics of each of the M minibatches, over all devices, which the loss
+      reads. With several devices, they are computed once per epoch, so that gradient steps need not exchange them. None for no
+      statistics.
+    frozen: groups to leave out, whether `groups` names them or not.
+
+    Example:
+        >>> def halved(phase: purerl.Phase) -> purerl.Phase:
+        ...     return phase._replace(minibatches=phase.minibatches // 2)
+        >>> phases = lambda learner: [halved(phase) for phase in purerl.ppo_phases(learner)]
+        >>> algorithm = lambda cfg, env, network, parts: purerl.ppo(cfg, env, network, parts, phases)
+        >>> train = purerl.make_train(purerl.PPOConfig(), algorithm=algorithm)
     """
 
     name: str
@@ -62,7 +70,7 @@ class Phase(NamedTuple):
 def make_phase(
     learner: Learner[OnPolicyConfig], name: str, loss: Loss, epochs: int, follows_kl: bool = True, **options: Any
 ) -> Phase:
-    """Return a phase that learns from one rollout, as configured.
+    """Return a phase that trains on one rollout, with the options of the config.
 
     Args:
         learner: config and parts.
@@ -71,6 +79,14 @@ def make_phase(
         epochs: passes over the batch.
         follows_kl: the loss has the metrics `approx_kl` and `kl`, which a KL-adaptive learning rate and an early stop read.
         **options: fields of `Phase`, in place of the config's values.
+
+    Example:
+        >>> def phases(learner):
+        ...     loss = lambda params, batch: (sum(jnp.vdot(x, x) for x in jax.tree.leaves(params["policy"])), {})
+        ...     options = {"follows_kl": False, "groups": ("policy",), "prefix": "small/"}
+        ...     return [purerl.make_phase(learner, "small", loss, 1, **options), *purerl.ppo_phases(learner)]
+        >>> algorithm = lambda cfg, env, network, parts: purerl.ppo(cfg, env, network, parts, phases)
+        >>> train = purerl.make_train(purerl.PPOConfig(), algorithm=algorithm)
     """
     cfg, _, parts = learner
     rated = cfg if follows_kl else without_kl_control(cfg)
@@ -100,7 +116,7 @@ def _advantage_moments(steps: Sample) -> dict[str, tuple[jax.Array, jax.Array]]:
 
 
 def run_phases(phases: list[Phase], state: TrainState, batch: Sequences, metrics: Metrics) -> tuple[TrainState, Metrics]:
-    """Run all phases of an update in order; return the new state, and the metrics with those of the phases.
+    """Run all phases of an update in order; return the new state, and the given metrics plus those of the phases.
 
     Args:
         phases: the phases; the policy's phase is last and gives the metrics `lr` and `stopped`.

@@ -27,9 +27,8 @@ class Algorithm(NamedTuple):
     skipped: `(before, after) -> extra`, the auxiliary state after an update that `nonfinite="freeze"` skips.
 
     Example:
-        >>> from purerl.algorithms.ppo import ppo
         >>> def with_decay(cfg, env, network, parts):
-        ...     base = ppo(cfg, env, network, parts)
+        ...     base = purerl.ppo(cfg, env, network, parts)
         ...     def update(state):
         ...         state, metrics = base.update(state)
         ...         return state.replace(params=jax.tree.map(lambda x: 0.999 * x, state.params)), metrics

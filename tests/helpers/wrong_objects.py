@@ -37,18 +37,13 @@ def train(**objects):
     return lambda: purerl.make_train(purerl.PPOConfig(), **objects)
 
 
-def traced(**objects):
-    """Return a case that is refused when an update is traced, before anything is compiled."""
-    return lambda: jax.eval_shape(purerl.make_train(purerl.PPOConfig(total_timesteps=512), **objects), jax.random.key(0))
-
-
 def advantages(change):
     """Trace an estimator whose result is changed."""
-    return traced(advantage=lambda steps, cfg: change(purerl.advantages.gae(steps, cfg.gamma, cfg.gae_lambda)))
+    return train(advantage=lambda steps, cfg: change(purerl.advantages.gae(steps, cfg.gamma, cfg.gae_lambda)))
 
 
 def paid(reward):
-    return traced(intrinsic=(lambda key, obs: jnp.float32(0), reward))
+    return train(intrinsic=(lambda key, obs: jnp.float32(0), reward))
 
 
 def choosing(space, policy):
@@ -325,17 +320,17 @@ DOORS = {
     "algorithm of nothing": (train(algorithm=lambda cfg, env, network, parts: None), "purerl.Algorithm"),
     "algorithm of one argument": (train(algorithm=lambda cfg: None), "raised TypeError"),
     "number extra_loss": (train(extra_loss=5), "extra_loss"),
-    "extra_loss alone": (fit(extra_loss=lambda params, outputs, batch, cfg: 0.0), "must return two things"),
-    "extra_loss of steps": (fit(extra_loss=lambda params, outputs, batch, cfg: (Y, {})), "must be a scalar"),
-    "extra_loss with a vector": (fit(extra_loss=lambda params, outputs, batch, cfg: (0.0, {"a": Y})), "must be a scalar"),
-    "extra_loss with None": (fit(extra_loss=lambda params, outputs, batch, cfg: (0.0, {"a": None})), "must be a scalar"),
+    "extra_loss alone": (train(extra_loss=lambda params, outputs, batch, cfg: 0.0), "must return two things"),
+    "extra_loss of steps": (train(extra_loss=lambda params, outputs, batch, cfg: (Y, {})), "must be a scalar"),
+    "extra_loss with a vector": (train(extra_loss=lambda params, outputs, batch, cfg: (0.0, {"a": Y})), "must be a scalar"),
+    "extra_loss with None": (train(extra_loss=lambda params, outputs, batch, cfg: (0.0, {"a": None})), "must be a scalar"),
     "policy_loss of the mean": (
         fit(policy_loss=lambda outputs, old, advantage, cfg: outputs.value.mean()),
         "must give one number for each step",
     ),
-    "advantage of an array": (fit(advantage=lambda steps, cfg: steps.reward), "purerl.Advantages(advantage, target)"),
-    "measure of text": (fit(measure=lambda state: {"a": "b"}), "must be a scalar"),
-    "measure of a column": (fit(measure=lambda state: {"update": 9.0}), "a column of every row"),
+    "advantage of an array": (train(advantage=lambda steps, cfg: steps.reward), "purerl.Advantages(advantage, target)"),
+    "measure of text": (train(measure=lambda state: {"a": "b"}), "must be a scalar"),
+    "measure of a column": (train(measure=lambda state: {"update": 9.0}), "a column of every row"),
     "torso with statistics": (train(torso=nn.BatchNorm(use_running_average=False)), "parameters only"),
     "field without a type": (lambda: own_class(beta=purerl.leaf(0.5)), "write beta: float"),
     "list field": (lambda: own_class(beta=(list, purerl.static([1]))), "configclass"),
@@ -345,7 +340,7 @@ DOORS = {
     "bare space with a wrong entry": (bare(observation_space={"x": purerl.Discrete(3)}), "is not like the observation"),
     "bare index of a vector": (bare(observation_space=purerl.Discrete(3)), "is no index"),
     "one environment to compare": (lambda: purerl.check_env("CartPole-v1", num_envs=1), "at least 2"),
-    "extra_loss that raises": (fit(extra_loss=lambda params, outputs, batch, cfg: 1 / 0), "raised ZeroDivisionError"),
+    "extra_loss that raises": (train(extra_loss=lambda params, outputs, batch, cfg: 1 / 0), "raised ZeroDivisionError"),
     "plain field": (plain_field, "Mine.beta = 0.5: must be purerl.leaf(default)"),
     "undecorated class": (lambda: purerl.make_train(Undecorated()), "@purerl.configclass"),
     "number config_class": (lambda: purerl.load("nowhere", config_class=5), "no checkpoint"),
@@ -385,11 +380,11 @@ OPTIONS = {
     "number in recorders": (fit(recorders=(5,)), "recorders"),
     "number init_from": (fit(init_from=5), "init_from"),
     "nothing at init_from": (fit(init_from="nowhere"), "no checkpoint in"),
-    "number measure": (fit(measure=5), "measure"),
-    "measure of nothing": (fit(measure=lambda state: None), "measure"),
-    "measure of a vector": (fit(measure=lambda state: {"a": jnp.zeros(3)}), "must be a scalar"),
-    "measure under a taken name": (fit(measure=lambda state: {"loss": jnp.zeros(())}), "choose another name"),
-    "error in measure": (fit(measure=lambda state: 1 / 0), "raised ZeroDivisionError"),
+    "number measure": (train(measure=5), "measure"),
+    "measure of nothing": (train(measure=lambda state: None), "measure"),
+    "measure of a vector": (train(measure=lambda state: {"a": jnp.zeros(3)}), "must be a scalar"),
+    "measure under a taken name": (train(measure=lambda state: {"loss": jnp.zeros(())}), "choose another name"),
+    "error in measure": (train(measure=lambda state: 1 / 0), "raised ZeroDivisionError"),
     "misspelt argument": (fit(netwrok=5), "did you mean 'network'?"),
     "another system's argument": (fit(callback=5), "fit(recorders=)"),
     "field for an argument": (fit(total_timesteps=10), "cfg.replace(total_timesteps=...)"),

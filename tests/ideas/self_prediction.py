@@ -3,8 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from purerl.algorithms.ppo import ppo, ppo_phases
-from purerl.learning.phases import make_phase
+from purerl import make_phase, ppo, ppo_phases
 
 
 def phases(learner):

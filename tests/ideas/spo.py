@@ -6,7 +6,6 @@ loss = -(r * A - |A| / (2 * eps) * (r - 1)^2)
 import jax.numpy as jnp
 
 import purerl
-from purerl.algorithms.ppo import ppo
 
 
 @purerl.configclass
@@ -26,4 +25,4 @@ def spo_loss(outputs, old, advantage, cfg):
 
 
 def spo(cfg, env, network, parts):
-    return ppo(cfg, env, network, parts._replace(policy_loss=spo_loss))
+    return purerl.ppo(cfg, env, network, parts._replace(policy_loss=spo_loss))

@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 
 import purerl
-from purerl.algorithms.ppo import ppo
 
 
 @purerl.configclass
@@ -29,4 +28,4 @@ def vmpo_loss(outputs, old, advantage, cfg):
 
 
 def vmpo(cfg, env, network, parts):
-    return ppo(cfg, env, network, parts._replace(policy_loss=vmpo_loss))
+    return purerl.ppo(cfg, env, network, parts._replace(policy_loss=vmpo_loss))
