@@ -144,6 +144,7 @@ class OnPolicyConfig(Config, Batches):
         torso: `mlp`, `cnn` (MinAtar-sized images), `nature_cnn` (84 x 84 images; with `hidden=(512,)`), or `auto`: `cnn` or
           `nature_cnn` by the size of images (height, width, channels), and `mlp` for other observations.
         hidden: Widths of the hidden layers; for images, of the layers after the convolutions.
+        critic_hidden: Widths of the value network's hidden layers, if not those of `hidden`.
         activation: Activation function: `tanh`, `relu`, `swish`, `gelu` or `elu`.
         init: Weight initialisation: `orthogonal`, `xavier_uniform`, `xavier_normal` or `lecun`.
         compute_dtype: Dtype of torsos and recurrent layers: `float32` or `bfloat16`. Stored arrays, heads and losses are float32.
@@ -234,6 +235,7 @@ class OnPolicyConfig(Config, Batches):
 
     torso: str = static("auto", one_of("auto", "mlp", "cnn", "nature_cnn"))
     hidden: tuple = static((64, 64), each(between(1, 2**16)))
+    critic_hidden: tuple = static((), each(between(1, 2**16)), when(arch=("separate", "dual")))
     activation: str = static("tanh", one_of("tanh", "relu", "swish", "gelu", "elu"))
     init: str = static("orthogonal", one_of("orthogonal", "xavier_uniform", "xavier_normal", "lecun"))
     compute_dtype: str = static("float32", one_of("float32", "bfloat16"))
@@ -259,11 +261,7 @@ class OnPolicyConfig(Config, Batches):
 
     @property
     def intrinsic(self) -> RNDConfig:
-        """Return the config of intrinsic rewards.
-
-        Raises:
-            ValueError: `rnd` is None.
-        """
+        """Return the config of intrinsic rewards; raise a ValueError without them."""
         if self.rnd is None:
             raise ValueError("the config has no intrinsic rewards: rnd is None")
         return self.rnd

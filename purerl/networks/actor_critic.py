@@ -83,7 +83,8 @@ def actor_critic(
         past = past if past is None else past.reshape(*past.shape[:2], -1)
         return {"policy": policy, "value": view(obs, "value") if cfg.critic_obs else policy}, past
 
-    torsos = {group: torso_of(cfg, space, torso) for group, space in spaces.items()}
+    sized = {"policy": cfg, "value": cfg.replace(hidden=cfg.critic_hidden or cfg.hidden)}
+    torsos = {group: torso_of(sized[group], space, torso) for group, space in spaces.items()}
     if torso is not None or own_memory:
         _check_own(views, observation_space, torsos, memory if own_memory else None)
     gain = _gain(cfg, own_memory)

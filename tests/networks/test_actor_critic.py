@@ -66,6 +66,14 @@ def test_the_critic_alone_sees_its_entry_and_nothing_sees_the_mask():
 # --- architecture -----------------------------------------------------------------------------------------------------
 
 
+def test_the_value_network_may_have_other_widths():
+    params = made(CFG.replace(hidden=(3, 4), critic_hidden=(5,)))[1]
+    widths = {group: [x.shape[0] for x in jax.tree.leaves(params[group]["torso"]) if x.ndim == 1] for group in params}
+    assert widths == {"policy": [3, 4], "value": [5]}
+    with pytest.warns(UserWarning, match=r"critic_hidden = \(5,\): has no effect; it needs arch = 'separate' or 'dual'"):
+        purerl.make_train(CFG.replace(critic_hidden=(5,), arch="shared"))
+
+
 @pytest.mark.parametrize("arch", ["separate", "shared", "detach"])
 def test_what_the_value_learns_reaches_as_far_as_the_architecture_says(arch):
     network, params, obs = made(CFG.replace(arch=arch))
