@@ -15,7 +15,7 @@ import tyro
 from purerl import __version__
 from purerl.cli.by_path import algorithms_of
 from purerl.cli.commands import COMMANDS
-from purerl.cli.flags import base_of, config_of, flags_of, job_of, refuse_unknown, values_of
+from purerl.cli.flags import base_of, config_of, flags_of, job_of, refuse_unknown, short_help, values_of
 from purerl.cli.run_options import Training, Tuning
 from purerl.cli.training import run_training, run_tuning
 from purerl.core.errors import CheckpointError, ConfigError, EnvironmentFailed, NotFiniteError
@@ -31,8 +31,8 @@ DESCRIPTION = """Trains agents of the PPO family.
 - purerl tune ppo --env Acrobot-v1 --directory runs/t
 - purerl plot runs/a
 
-"purerl ppo --help" lists all flags, and "purerl --version" prints the version. This completes flags by Tab in bash (or zsh):
-purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions/purerl
+"purerl ppo --help" lists a command's flags, and "purerl --version" prints the version. This completes flags by Tab in bash
+(or zsh): purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions/purerl
 """
 
 
@@ -83,6 +83,11 @@ def _run(args: list[str]) -> int:
         if args[:1] == ["tune"]:
             args, options_class = args[1:], Tuning
         algorithms, args = algorithms_of(args)
+        if options_class is Training and args[:1] and args[0] in algorithms:
+            if {"-h", "--help"} & set(args):
+                print(short_help(args[0], algorithms[args[0]]))
+                return 0
+            args = ["--help" if arg == "--help-all" else arg for arg in args]
         refuse_unknown(args, algorithms, options_class)
         base = base_of(args, algorithms, options_class)
         make = lambda name, cls: flags_of(name, base, cls, examples=name in args[:1], options=options_class)

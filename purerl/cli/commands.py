@@ -27,7 +27,7 @@ class Reader:
 
     Attributes:
         dir: Directory of the run.
-        run: One of several runs in the directory: its index from 0, or its label, such as "config 1, seed 0".
+        run: One of several runs in the directory: its index from 0, or its label, such as "lr = 0.003, seed 0".
         best: Use the state with the best evaluation instead of the last state.
         env: Environment that the run was trained in, package.module:name, if custom.
         algorithm: Algorithm that the run was trained by, package.module:function, if custom.
@@ -101,7 +101,7 @@ class Plot:
 
     def execute(self) -> int:
         if not self.dirs:
-            raise ConfigError([Problem("dirs", (), "name one directory at least: purerl plot runs/a")])
+            raise ConfigError([Problem("dirs", (), "name at least one directory: purerl plot runs/a")])
         _make_folder(self.out)
         below = lambda folder: (os.path.isdir(folder) and runs_below(folder)) or [folder]
         directories = [directory for folder in self.dirs for directory in below(folder)]
@@ -133,7 +133,7 @@ class Compare:
 
     def execute(self) -> int:
         if not self.entries:
-            raise ConfigError([Problem("entries", (), "name one folder at least: purerl compare runs/a runs/b")])
+            raise ConfigError([Problem("entries", (), "name at least one folder: purerl compare runs/a runs/b")])
         entries = {}
         for text in self.entries:
             name, is_named, folders = text.partition("=")
@@ -141,7 +141,7 @@ class Compare:
                 if name in entries:
                     raise ConfigError([Problem("entries", text, f"{name} is given twice; separate its folders by commas")])
                 if not all(folders := folders.split(",")):
-                    raise ConfigError([Problem("entries", text, "has an empty folder")])
+                    raise ConfigError([Problem("entries", text, "has an empty folder name between commas")])
                 entries[name] = folders
             else:
                 path = pathlib.Path(text).expanduser().absolute()
@@ -149,6 +149,8 @@ class Compare:
         options = {"score": self.score, "episodes": self.episodes, "reference": self.reference or None}
         found = compare(entries, **options)
         console = LiveLine().console
+        if found.unequal:
+            console.print(found.unequal, highlight=False, markup=False)
         console.print(table_of("interquartile mean (95 % interval)", *found.rows()))
         if list(found.pairs()):
             console.print(table_of("probability of improvement (95 % interval)", *found.pair_rows(), left=2))
@@ -208,12 +210,12 @@ class Render(Watch):
 
 @dataclasses.dataclass
 class Export(Reader):
-    """Write a run's policy, of the run that --run names or of the first, as a program that needs only jax and flatbuffers.
+    """Write the policy of the run that --run names, or of the first, as a program that needs only jax and flatbuffers.
 
     Load it by act = jax.export.deserialize(bytearray(open("policy.jaxexport", "rb").read())).call, and act in any number of
     environments: action, carry = act(carry, obs, first, jax.random.PRNGKey(0), False). All arrays have a leading axis of
-    environments. The carry is () without a recurrent network, first marks episode starts, and the last argument is True for the
-    most likely actions.
+    environments. The carry is () without a recurrent network. The array first is True where an episode starts. The last argument
+    is True for the most likely actions.
 
     Attributes:
         out: File to write.

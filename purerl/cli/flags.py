@@ -73,14 +73,41 @@ FLAG_HELP = {
     "torso": "mlp, cnn (MinAtar-sized images), nature_cnn (84 x 84 images; with --hidden 512), or auto: cnn or nature_cnn "
     "for images (height, width, channels), by their size, and mlp for other observations.",
     "hidden": "Widths of the hidden layers, in order; for images, of the layers after the convolutions.",
+    "critic_hidden": "Widths of the value network's hidden layers, if not those of --hidden.",
     "memory_inputs": "Further inputs of the recurrent network: action, reward or both, of the previous step.",
     "preset": f"Environment whose tuned config is the default of the other flags: {', '.join(PRESETS)}.",
     "rnd": "Intrinsic rewards by random network distillation, in addition to the environment's.",
 }
 
+COMMON = (
+    *("env", "preset", "total_timesteps", "num_envs", "num_steps", "lr", "ent_coef", "hidden", "memory"),
+    *("seed", "num_seeds", "directory", "eval_every", "sweep"),
+)
+
+
+def short_help(name: str, cls: type[OnPolicyConfig]) -> str:
+    """Return the help of an algorithm's command with the flags that most users need."""
+    docs, options = cls.field_docs | parse_docs(inspect.cleandoc(Training.__doc__ or ""))[1], Training()
+    lines = [
+        f"usage: purerl {name} [flags]; purerl {name} --help-all lists all flags",
+        "",
+        (cls.__doc__ or "").split("\n")[0],
+        "",
+    ]
+    for flag in COMMON:
+        default = getattr(cls() if hasattr(cls, flag) else options, flag)
+        text = _as_flags(_first_clause(FLAG_HELP.get(flag, docs[flag].text)), ())
+        shown = " ".join(map(str, default)) if isinstance(default, tuple) else "auto" if default == AUTO else default
+        lines.append(f"  --{flag.replace('_', '-'):<17} {text}" + (f" (default: {shown})" if shown not in ("", 0) else ""))
+    return "\n".join([*lines, "", EXAMPLES.format(name).strip()])
+
+
+def _first_clause(text: str) -> str:
+    return re.split(r"[.;:]\s", f"{text} ")[0].replace("\n", " ")
+
 
 def job_of(args: list[str]) -> dict[str, Any] | None:
-    """Return how to find the other processes of a job, or None without a job. Nothing else is imported before."""
+    """Return how to find the other processes of a job, or None without a job. This is called before JAX starts."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--distributed", action="store_true")
     parser.add_argument("--coordinator", default="")
@@ -133,7 +160,7 @@ def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: ty
     job = "is read from the command line only, not from a file"
     found += [Problem(name, values[name], job) for name in ONLY_FLAGS if name in values]
     sections = [Problem(name, value, unused) for name, value in values.items() if name in ALGORITHMS]
-    found += sections or unknown_names(values, known, "flag", f"purerl {algorithm} --help lists all")
+    found += sections or unknown_names(values, known, "flag", f"purerl {algorithm} --help-all lists all")
     if not isinstance(values.get("rnd", False), bool):
         found.append(Problem("rnd", values["rnd"], "must be true or false; its fields are rnd_int_coef and so on"))
     if found := found or _file_problems(values, cls, options):
@@ -178,7 +205,7 @@ def refuse_unknown(args: list[str], algorithms: dict[str, type[OnPolicyConfig]],
             name = name if name in known else name.removeprefix("no_")
             values = itertools.takewhile(lambda x: not x.startswith("--"), args[i + 1 :])
             given[name], flags[name] = value if equals else " ".join(values) or True, flag
-    found = unknown_names(given, known, "flag", f"purerl {args[0]} --help lists all")
+    found = unknown_names(given, known, "flag", f"purerl {args[0]} --help-all lists all")
     as_flags = lambda hint: _as_flags(re.sub(r"'(\w+)'", r"`\1`", hint) if "did you mean" in hint else hint, known, cls)
     raise_if_any([Problem(flags[name], value, as_flags(hint)) for name, value, hint in found])
 
@@ -208,7 +235,7 @@ def flags_of(
     groups = []
     for group in GROUPS:
         inside = [flag for flag, doc in docs.items() if doc.group == group]
-        names = {flag: fields.keys() - set(get_args(fields[flag][0])) for flag in inside}  # a choice may be called like a field
+        names = {flag: fields.keys() - set(get_args(fields[flag][0])) for flag in inside}  # a choice may have the name of a field
         texts = [f"    {flag}: {_as_flags(FLAG_HELP.get(flag, docs[flag].text), names[flag])}" for flag in inside]
         made = dataclasses.make_dataclass(
             group, [(flag, *fields[flag]) for flag in inside], namespace={"__doc__": "\n".join(["", "Attributes:", *texts, ""])}
@@ -243,7 +270,7 @@ def _flag_type(field: dataclasses.Field) -> Any:
         return bool | Literal["auto"]
     if field.metadata.get("whole_float"):
         return STEPS
-    if field.name == "hidden":
+    if field.name in ("hidden", "critic_hidden"):
         return WIDTHS
     kind = Literal[rule.choices] if rule.choices else FLAG_TYPES.get(field.name, field.type)
     return kind | Literal["auto"] if rule.auto else kind

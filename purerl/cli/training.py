@@ -34,7 +34,7 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
     """Train as the flags describe, and return the exit status."""
     options = {name: getattr(asked, name) for name in TO_FIT}
     options |= {name: getattr(asked, name) or None for name in ("directory", "init_from", "devices_per_run")}
-    options |= imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
+    options |= {"progress": False} | imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
     if asked.stop_at_return is not None:
         if not (asked.eval_every or asked.stop_every):
             raise ConfigError([Problem("stop_at_return", asked.stop_at_return, "is never checked: set eval_every or stop_every")])

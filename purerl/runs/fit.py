@@ -20,6 +20,7 @@ from purerl.runs.analysis.rendering import check_drawing
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import Directory
 from purerl.runs.identity import identity
+from purerl.runs.logging.console import LiveLine
 from purerl.runs.logging.progress import Progress
 from purerl.runs.options import wrong_options
 from purerl.runs.processes import agreed, by_first, is_first, process_count
@@ -103,6 +104,7 @@ def fit(
     on_nonfinite: str = "raise",
     chunk_seconds: float = 1.0,
     max_hours: float = 0.0,
+    progress: bool | None = None,
     recorders: tuple[Callable[[Progress], None], ...] = (),
     **objects: Any,
 ) -> FitResult:
@@ -149,6 +151,7 @@ def fit(
           other runs. If no other run is left, a checkpoint is saved only at the end.
         chunk_seconds: approximate seconds of a chunk, at most 15, so that a signal takes effect soon.
         max_hours: end and save the run after this many hours of this call; 0 for no limit.
+        progress: show a line of progress; None for a terminal or a notebook only.
         recorders: called with a `Progress` after each chunk; see `purerl.recorders`. If a recorder fails, `fit` warns and tries
           the recorder again after the next checkpoint.
         **objects: `env`, `network`, `measure` and the other arguments of `make_train`.
@@ -178,7 +181,9 @@ def fit(
     # NumPy's numbers overflow where Python's do not, and are not JSON.
     asked = types.SimpleNamespace(**{name: x.item() if isinstance(x, np.generic) else x for name, x in arguments.items()})
     asked.entered = time.perf_counter()
-    asked.recorders = recorders if is_first() else ()
+    line = LiveLine()
+    shown = line.is_live if progress is None else progress
+    asked.recorders = (*recorders, *([line] if shown else [])) if is_first() else ()
     asked.on_save_error = on_save_error if process_count() == 1 else "raise"  # the other processes would wait for ever
     path = None
     if directory is not None:

@@ -46,6 +46,8 @@ def wrong_options(options: dict[str, Any]) -> list[Problem]:
             found.append(Problem(name, value, rule.text if rule.choices or right else f"{rule.text}, not {type(value).__name__}"))
     if not found and options["render_every"] and not (options["eval_every"] and options["directory"]):
         found.append(Problem("render_every", options["render_every"], "needs eval_every and a directory to draw into"))
+    if not (options["progress"] is None or is_flag(options["progress"])):
+        found.append(Problem("progress", options["progress"], "must be True, False or None"))
     if not isinstance(options["best_by"], str):
         found.append(Problem("best_by", options["best_by"], "must be a name, such as 'episode_info/success'"))
     if options["seed"] is None:

@@ -1,4 +1,4 @@
-"""Runs in directories, for users: `load`, `save`, `restore` and the `Run` that they share."""
+"""Saved runs, for users: `load`, `save`, `restore`, and the `Run` that `load` returns."""
 
 import dataclasses
 import functools
@@ -41,7 +41,7 @@ class Run:
     Attributes:
         batch: configs, seeds and objects.
         state: the training state; with several runs, leaves have a leading run axis, except the update counter.
-        finished: finished updates of each run; they differ if the best state of each run was loaded.
+        finished: finished updates of each run; they can differ only if the best states were loaded.
         directory: directory of the run; None if the run was not saved.
         place: index of a selected run among all runs of its directory; None if it was not selected.
 
@@ -60,7 +60,7 @@ class Run:
     place: int | None = None
 
     def __repr__(self) -> str:
-        """Describe the algorithm, the environment, the runs and their updates in a line."""
+        """Describe the algorithm, the environment, the runs and their updates in one line."""
         runs = ", ".join(self.labels) if len(self.labels) <= 4 else f"{len(self.labels)} runs"
         saved = f" in {self.directory}" if self.directory else ""
         return f"{type(self.cfg).__name__.removesuffix('Config')} on {self.cfg.env}: {runs}, {self.updates:,} updates{saved}"
@@ -72,7 +72,7 @@ class Run:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return the label of each run: "seed 3", or "config 0, seed 3"."""
+        """Return the label of each run: "seed 3", or "lr = 0.003, seed 3"."""
         return self.batch.labels
 
     @property
@@ -102,7 +102,7 @@ class Run:
 
         Args:
             run: index or label of the run.
-            config, seed: alternatively, the index of its config and its seed; either is enough if only one run matches.
+            config, seed: alternatively, the index of the run's config, and its seed; either is enough if only one run matches.
 
         Raises:
             ConfigError: no run matches, or more than one run does.
@@ -123,7 +123,7 @@ class Run:
     ) -> Episodes:
         """Evaluate each run in its own environment; return whole episodes on the host, `[episodes]` or `[runs, episodes]`.
 
-        A run has the same episodes whether it is evaluated alone, by `select`, or beside the others.
+        A run has the same episodes whether it is evaluated with the others or alone, after `select`.
 
         Args:
             num_episodes: episodes per run.
@@ -141,13 +141,13 @@ class Run:
 
     @functools.cached_property
     def best(self) -> "Run":
-        """Return this run with each state at its best evaluation.
+        """Return the same runs, each with its state at its best evaluation.
 
         Raises:
             CheckpointError: no best state was saved.
         """
         if self.directory is None:
-            raise CheckpointError("the best states are kept in a directory only, and this run has none")
+            raise CheckpointError("best states are saved only in a directory, and this run has no directory")
         best = load(self.directory, best=True, config_class=type(self.cfg), **self.batch.objects)
         return best if self.place is None else best.select(self.place)
 
@@ -155,7 +155,7 @@ class Run:
 def load(
     directory: Any, *, updates: int | None = None, best: bool = False, config_class: type[Config] | None = None, **given: Any
 ) -> Run:
-    """Return a run's config, state and ready `Train`. `load` only reads, even while another process writes.
+    """Return a run: its config, its state and its `Train`. `load` only reads, so another process may write meanwhile.
 
     If a checkpoint is damaged, `load` warns and reads the previous one.
 
@@ -181,9 +181,7 @@ def load(
     saved = newest_readable(home / ("best" if best else "checkpoints"), updates)
     record = saved.record
     if config_class is not None and not (isinstance(config_class, type) and issubclass(config_class, OnPolicyConfig)):
-        raise ConfigError(
-            [Problem("config_class", config_class, "must be the class of a config, as purerl.configclass makes it")]
-        )
+        raise ConfigError([Problem("config_class", config_class, "must be a config class made with purerl.configclass")])
     own = {} if config_class is None else own_class(config_class)
     missing = {name: x for name, x in record["objects"].items() if name not in given | own}
     if missing:
@@ -237,7 +235,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
         state: a state of `train`.
 
     Raises:
-        ConfigError: the directory cannot be written to or has a run of `fit`, or arrays that must be equal on all devices differ.
+        ConfigError: the directory is not writable; it has a run of `fit`; or arrays that must be equal on all devices differ.
         CheckpointError: the state could not be written.
 
     Example:

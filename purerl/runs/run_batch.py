@@ -35,7 +35,7 @@ class Batch:
         pairs: for each run, its config's index (None without a batch of configs) and its seed (None if unknown).
         cfgs: swept values of a batch of configs, `[runs]` by field: arguments of the program. All other values are compiled in.
         differ: for each config of a batch, a text of its own values: "lr = 0.001, env_params.g = 10"; () without a batch.
-        labels: one per run: "seed 3", or with a batch of configs "config 0, seed 3"; "run 3" if the seed is unknown.
+        labels: one per run: "seed 3", or with a batch of configs "lr = 0.003, seed 3"; "run 3" if the seed is unknown.
         batched: True if states have a leading run axis, which the state of a single run lacks.
         train: made from the config; in a batch, from the first config.
         here: one device's share of `train` if an agent has several devices, else `train`.
@@ -73,7 +73,9 @@ class Batch:
             raise ConfigError(found)
         self.pairs, self.differ = pairs_of(cfg, seed, num_seeds), differences_of(cfg)
         names = (f"run {n}" if s is None else f"seed {s}" for n, (_, s) in enumerate(self.pairs))
-        self.labels = tuple(x if i is None else f"config {i}, {x}" for (i, _), x in zip(self.pairs, names, strict=True))
+        unique = len(set(self.differ)) == len(self.differ)  # the numbers in them are rounded
+        config = lambda i: self.differ[i] if unique else f"config {i}"
+        self.labels = tuple(x if i is None else f"{config(i)}, {x}" for (i, _), x in zip(self.pairs, names, strict=True))
         self.batched = len(self.pairs) > 1 or several if batched is None else batched
         if (len(self.pairs) > 1 or devices_per_run > 1) and not lives_on_host(cfg.env, objects.get("env")):
             use_cores()

@@ -18,7 +18,7 @@ from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.studies.reading import Scored
 
 POINTS = 40  # of a sample-efficiency curve
-ENTRIES_IN_PAIRS = 6  # of more entries, each is compared with the first one only
+ENTRIES_IN_PAIRS = 6  # with more entries, each is compared only with the first
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Comparison:
     Attributes:
         entries: scores by name of the entry and by task.
         reference: for each task, the scores that normalise to 0 and 1; None without a reference.
-        protocol: a text that says how scores were measured, and notes intervals of few seeds.
+        protocol: a text on how scores were measured, with a note on intervals over few seeds.
 
     Example:
         >>> comparison = purerl.compare({"ours": ["runs/a"], "again": ["runs/a"]})
@@ -49,6 +49,15 @@ class Comparison:
     def note(self) -> str:
         """Return a note on intervals of too few seeds; "" if every entry has enough."""
         return statistics.few_seeds(len(x.scores) for of_tasks in self.entries.values() for x in of_tasks.values())
+
+    @property
+    def unequal(self) -> str:
+        """Return a note on tasks whose entries were trained for different numbers of steps; "" without such tasks."""
+        counts = {
+            task: {int(one[task].steps[-1]) for one in self.entries.values() if len(one[task].steps)} for task in self.tasks
+        }
+        found = [f"{task} {' or '.join(f'{n:,}' for n in sorted(x))}" for task, x in counts.items() if len(x) > 1]
+        return f"Entries were trained for different numbers of steps: {'; '.join(found)}." if found else ""
 
     @property
     def can_pool(self) -> bool:
@@ -95,7 +104,7 @@ class Comparison:
         return statistics.profile(self.normalized(entry), thresholds)
 
     def efficiency(self, entry: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return shares of training, the interquartile mean after each share, and its low and high end, each `[points]`.
+        """Return shares of training, the interquartile mean after each share, and both ends of the 95 % interval, `[points]`.
 
         Before the first episode of a run ends, the run's first value is used.
         """
@@ -129,10 +138,10 @@ class Comparison:
         return ["X", "Y", "P(X > Y)"], rows
 
     def markdown(self) -> str:
-        """Return both tables and the protocol as Markdown."""
+        """Return both tables and the protocol as Markdown, after `unequal` if it has a note."""
         line = lambda cells: "| " + " | ".join(cells) + " |"
         tables = [[line(x), "|" + "---|" * len(x), *map(line, rows), ""] for x, rows in (self.rows(), self.pair_rows()) if rows]
-        return "\n".join([*itertools.chain(*tables), self.protocol, ""])
+        return "\n".join([*([self.unequal, ""] if self.unequal else []), *itertools.chain(*tables), self.protocol, ""])
 
     __str__ = markdown
 

@@ -161,7 +161,7 @@ def test_the_preset_flag(capsys):
 def test_help_has_examples_and_then_every_field_in_groups(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     with pytest.raises(SystemExit):
-        main(["appo", "--help"])
+        main(["appo", "--help-all"])
     out = capsys.readouterr().out
     groups = [group.lower().replace(" ", "-") for group in GROUPS]
     places = [out.index("- purerl appo --env"), *(out.index(f" {group} options ") for group in groups)]
@@ -173,6 +173,17 @@ def test_help_has_examples_and_then_every_field_in_groups(capsys, monkeypatch):
         assert text in out
     assert "`" not in out
     assert "purerl." not in out
+
+
+def test_help_is_short(capsys):
+    assert main(["ppg", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert len(out.splitlines()) <= 24
+    assert "Phasic Policy Gradient (Cobbe et al. 2021" in out
+    assert "--total-timesteps" in out
+    assert "--help-all lists all flags" in out
+    assert "(default: 64 64)" in out
+    assert "inf" not in out
 
 
 def test_version_and_completion(capsys):
@@ -201,7 +212,7 @@ def test_flags_of_other_systems_are_refused_with_ours(flags, says, capsys):
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (["plot"], "name one directory at least"),
+        (["plot"], "name at least one directory"),
         (["plot", "nowhere"], "no metrics in nowhere"),
         (["plot", "nowhere", "--out", "file/a.png"], "its folder cannot be made"),
         (["plot", "nowhere", "--out", "a.zzz"], "must end in"),
@@ -246,7 +257,7 @@ def test_an_interrupt_closes_with_the_table():
 
 
 def test_help_ends_without_a_traceback_where_its_reader_ends():
-    command = [sys.executable, "-c", "from purerl.cli import main; raise SystemExit(main(['ppo', '--help']))"]
+    command = [sys.executable, "-c", "from purerl.cli import main; raise SystemExit(main(['ppo', '--help-all']))"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.wait() == 141

@@ -28,8 +28,8 @@ def test_the_command_evaluates_each_run_in_its_own_environment(tmp_path, capsys)
     cfgs = jax.vmap(lambda n: cfg.replace(env_params={"max_speed": n}))(np.array([8.0, 0.0], np.float32))
     purerl.fit(cfgs, directory=tmp_path)
     assert cli.main(["eval", str(tmp_path), "--num-episodes", "16"]) == 0
-    moving, still = (line.split("│") for line in capsys.readouterr().out.splitlines() if "config" in line)
-    assert "config 1, seed 0" in still[1]
+    moving, still = (line.split("│") for line in capsys.readouterr().out.splitlines() if "seed" in line)
+    assert "max_speed = 0, seed 0" in still[1]
     assert float(moving[3]) > 10  # the standard deviation of returns
     # A pendulum that cannot turn stays at its start, so its return shows the start; in another gravity it would swing.
     at_start = purerl.load(tmp_path).select(config=1).evaluate(64).returns

@@ -65,10 +65,10 @@ def test_other_runs_of_a_batch_do_not_feel_it():
     cfg = FROZEN.replace(normalize_obs=True, normalize_reward=True)
     doses = lambda *values: jax.vmap(lambda x: cfg.replace(env_params={"poison": x}))(jnp.array(values, jnp.float32))
     harmless = (0.0, 0.25, 0.5, 0.75)  # values differ: a value that all configs share is no argument of the program
-    with pytest.warns(UserWarning, match="config 1, seed 0: .* has skipped 4 of 10 updates"):
+    with pytest.warns(UserWarning, match=r"env_params\.poison = 1, seed 0: .* has skipped 4 of 10 updates"):
         mixed = purerl.fit(doses(0.0, 1.0, 2.0, 3.0), env=Poisoned())
     clean = purerl.fit(doses(*harmless), env=Poisoned())
-    assert mixed.progress.labels[:2] == ("config 0, seed 0", "config 1, seed 0")
+    assert mixed.progress.labels[:2] == ("env_params.poison = 0, seed 0", "env_params.poison = 1, seed 0")
     assert digest(at((mixed.state.params, mixed.state.actor), 0)) == digest(at((clean.state.params, clean.state.actor), 0))
     skipped = purerl.summarize(mixed.metrics)["nonfinite"].sum(-1).tolist()
     assert skipped == [0, 4, 4, 4]  # nan rewards, infinite rewards, nan observations

@@ -1,6 +1,7 @@
 """The live line in a terminal, plain lines elsewhere, and the closing table."""
 
 import io
+import types
 
 import numpy as np
 from rich.console import Console
@@ -41,3 +42,26 @@ def test_unfinished_episodes_are_no_return():
 
     assert np.isnan(overall(Mean(np.zeros(3), np.zeros(3, int))))
     assert overall(Mean(np.array([4.0, 6.0]), np.array([1, 3]))) == 2.5
+
+
+def test_fit_shows_progress_where_someone_reads_it(monkeypatch, capsys):
+    fit(CFG, env=Varied())
+    assert not capsys.readouterr().out
+    fit(CFG, env=Varied(), chunk_seconds=1e-9, progress=True)
+    with_terminal = LiveLine(Console(file=io.StringIO(), force_terminal=True, width=120))
+    monkeypatch.setattr("purerl.runs.fit.LiveLine", lambda: with_terminal)
+    fit(CFG, env=Varied(), progress=False)
+    assert not with_terminal.console.file.getvalue()
+    fit(CFG, env=Varied())
+    assert "256 steps" in with_terminal.console.file.getvalue()
+
+
+def test_one_output_of_a_notebooks_cell_is_renewed(monkeypatch):
+    shown = []
+    cell = types.SimpleNamespace(update=lambda data, raw: shown.append(data["text/plain"]))
+    monkeypatch.setattr("IPython.display.display", lambda data, raw, display_id: shown.append(data["text/plain"]) or cell)
+    console = Console(file=io.StringIO(), force_jupyter=True)
+    fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(LiveLine(console),))
+    assert shown[0] == "compiling"
+    assert len(shown) == 1 + 4
+    assert "256 steps" in shown[-1]

@@ -237,8 +237,9 @@ def test_evaluations_are_over_the_episodes_of_all_devices():
     runs = Trainer(PPO, 0, 1, False, {"env": Varied()}, 2)
     state = runs.init()
     spread, whole = purerl.data_parallel(runs.train, mesh()), jax.device_put(state, jax.local_devices()[0])
-    wanted = episodes_of(runs.train, whole, KEY, 16, 2)
-    for found in (jax.jit(lambda state: spread.evaluate(state, KEY, 16))(state), Run(runs, state, (0,)).evaluate(16)):
+    key = jax.random.fold_in(jax.random.key(0), 0)  # that of the first run
+    wanted = episodes_of(runs.train, whole, key, 16, 2)
+    for found in (jax.jit(lambda state: spread.evaluate(state, key, 16))(state), Run(runs, state, (0,)).evaluate(16)):
         np.testing.assert_allclose(found.returns, wanted.returns, rtol=1e-6)
         np.testing.assert_array_equal(found.lengths, wanted.lengths)
     found = runs.evaluation(16)(state)

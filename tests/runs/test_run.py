@@ -31,11 +31,11 @@ def batch(tmp_path_factory):
 def test_each_run_is_read_back_with_its_own_config(batch):
     directory, result = batch
     run = purerl.load(directory)
-    assert run.labels == tuple(f"config {c}, seed {s}" for c in range(3) for s in (3, 4))
+    assert run.labels == tuple(f"env_params.g = {g:g}, seed {s}" for g in GRAVITIES for s in (3, 4))
     assert digest(run.state) == digest(result.state)
     for place, (config, seed) in enumerate((c, s) for c in range(3) for s in (3, 4)):
         one = run.select(config=config, seed=seed)
-        assert one.labels == (f"config {config}, seed {seed}",)
+        assert one.labels == (f"env_params.g = {GRAVITIES[config]:g}, seed {seed}",)
         assert one.cfg.env_params["g"] == GRAVITIES[config]
         assert digest(one.state.params) == digest(jax.tree.map(lambda x: x[place], result.state.params))  # noqa: B023
         # The run's own evaluation, with its key: in another gravity the return would be far off.
@@ -62,14 +62,14 @@ def test_a_plot_has_a_line_for_each_config(batch, tmp_path):
 
 def test_one_run_can_be_taken_out_of_several(batch):
     _, result = batch
-    by_place, by_label = result.run.select(3), result.run.select("config 1, seed 4")
+    by_place, by_label = result.run.select(3), result.run.select("env_params.g = 0, seed 4")
     assert digest(by_place.state) == digest(by_label.state) == digest(result.run.select(-3).state)
     assert by_place.num_runs is None
     after, _ = jax.jit(by_place.train.update)(by_place.state)  # training can go on
     assert int(after.clock.low) == 5
-    assert by_place.select(0).labels == by_place.labels == ("config 1, seed 4",)
+    assert by_place.select(0).labels == by_place.labels == ("env_params.g = 0, seed 4",)
     for wrong in ({"run": 6}, {"run": "seed 9"}, {"seed": 3}, {"config": 7, "seed": 3}):
-        with pytest.raises(purerl.ConfigError, match="such run; there are 6: 'config 0, seed 3'"):
+        with pytest.raises(purerl.ConfigError, match=r"such run; there are 6: 'env_params\.g = 10, seed 3'"):
             result.run.select(**wrong)
 
 
@@ -92,12 +92,12 @@ def test_the_best_of_each_run_is_kept(batch):
 @pytest.mark.slow
 def test_the_commands_take_a_run(batch, tmp_path, capsys):
     directory = str(batch[0])
-    assert cli.main(["eval", directory, "--run", "config 1, seed 4", "--num-episodes", "4"]) == 0
+    assert cli.main(["eval", directory, "--run", "env_params.g = 0, seed 4", "--num-episodes", "4"]) == 0
     out = capsys.readouterr().out
-    assert "config 1, seed 4" in out
-    assert "config 0" not in out
+    assert "env_params.g = 0, seed 4" in out
+    assert "env_params.g = 10" not in out
     assert cli.main(["export", directory, "--run", "3", "--out", str(tmp_path / "policy")]) == 0
-    assert "config 1, seed 4" in capsys.readouterr().out
+    assert "env_params.g = 0, seed 4" in capsys.readouterr().out
     assert cli.main(["export", directory, "--run", "6", "--out", str(tmp_path / "policy")]) == 2
     assert "no such run; there are 6" in capsys.readouterr().err
     one = purerl.load(directory).select(3)

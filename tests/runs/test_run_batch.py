@@ -7,7 +7,7 @@ import pytest
 
 import purerl
 from purerl import PPOConfig
-from purerl.runs.run_batch import settled, swept
+from purerl.runs.run_batch import Batch, settled, swept
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import digest
 
@@ -18,6 +18,11 @@ def test_the_fields_that_a_batch_varies_are_those_that_differ():
     assert list(swept(batch)) == ["lr"]
 
 
+def test_configs_that_look_alike_are_numbered():
+    alike = jax.vmap(lambda lr: PPOConfig().replace(lr=lr))(np.array([1e-3, 1e-3 * (1 + 3e-7)]))
+    assert Batch(alike, 0, 1, {}).labels == ("config 0, seed 0", "config 1, seed 0")
+
+
 SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=(8,))
 
 
@@ -26,7 +31,7 @@ def test_a_batch_of_configs_is_trained_side_by_side(tmp_path):
     sweep = jax.vmap(lambda lr: SMALL.replace(lr=lr))(np.float32([1e-3, 3e-3]))
     result = purerl.fit(sweep, num_seeds=2, directory=tmp_path, env=Varied())
     np.testing.assert_allclose(purerl.summarize(result.metrics)["lr"][:, 0], [1e-3, 1e-3, 3e-3, 3e-3])
-    assert result.progress.labels[2] == "config 1, seed 0"
+    assert result.progress.labels[2] == "lr = 0.003, seed 0"
     loaded = purerl.load(tmp_path, env=Varied())
     assert digest(loaded.state) == digest(result.state)
     np.testing.assert_array_equal(loaded.cfg.lr, np.float32([1e-3, 3e-3]))

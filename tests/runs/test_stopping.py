@@ -80,13 +80,13 @@ def test_at_return_reads_evaluations_or_else_training_episodes():
     metrics = {"episode_return": purerl.fit(RUN, env=Varied(), num_seeds=2).metrics["episode_return"]}
     metrics = jax.tree.map(lambda x: x.sum(-1, keepdims=True), metrics)
     trained = float(purerl.summarize(metrics)["episode_return"].mean())
-    rows = progress._replace(metrics=metrics)
+    rows = progress._replace(metrics=metrics, evaluation=None)
     assert purerl.at_return(trained - 0.01)(rows)
     assert not purerl.at_return(trained + 0.01)(rows)
     evaluated = rows._replace(evaluation={"episode_return": np.array([1.0, 2.0])})
     assert purerl.at_return(1.5)(evaluated)
     assert not purerl.at_return(1.6)(evaluated)
-    nothing_ended = progress._replace(metrics=jax.tree.map(np.zeros_like, metrics))
+    nothing_ended = rows._replace(metrics=jax.tree.map(np.zeros_like, metrics))
     assert not purerl.at_return(-1e9)(nothing_ended)
 
 

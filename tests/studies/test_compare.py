@@ -9,6 +9,9 @@ from scipy.stats import mannwhitneyu, trim_mean
 import purerl
 from purerl import cli
 from purerl.runs.analysis import statistics
+from purerl.studies.comparison import Comparison
+from purerl.studies.reading import Scored
+from purerl.studies.tasks import Task
 
 
 @pytest.mark.parametrize("entries", [5, [5], {"a": 5}, {"a": []}])
@@ -54,6 +57,14 @@ def two_tasks(tmp_path_factory):
         for name, seed in (("quick", 0), ("slow", 7)):
             purerl.fit(cfg, seed, directory=home / name / task, **options)
     return home
+
+
+def test_entries_of_other_lengths_are_said_to_be_in_the_first_line():
+    of = lambda steps: {"T": Scored("x", "ppo", Task("T"), (0, 1), np.ones(2), np.array(steps), np.ones((2, len(steps))), None)}
+    same = Comparison({"a": of([64, 128]), "b": of([128])}, None, "protocol")
+    assert same.unequal == ""
+    longer = Comparison({"a": of([64]), "b": of([1024])}, None, "protocol")
+    assert str(longer).startswith("Entries were trained for different numbers of steps: T 64 or 1,024.\n\n|")
 
 
 @pytest.mark.slow

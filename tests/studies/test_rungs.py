@@ -54,8 +54,7 @@ def alone():
     return metric.total.reshape(4, 2, -1), metric.count.reshape(4, 2, -1)
 
 
-@pytest.mark.slow
-@pytest.mark.each_landing("True")
+@pytest.mark.long
 @pytest.mark.parametrize("from_disk", [False, True])
 def test_a_trial_has_the_scores_of_its_run_alone_in_every_rung(from_disk, alone, tmp_path):
     """Two of four trials are trained side by side, and each goes on from its own state."""

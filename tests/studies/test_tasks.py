@@ -52,7 +52,7 @@ def test_a_task_is_all_that_makes_the_environment():
     assert list(names_of([short, long, short]).values()) == ["my.Env (max_steps = 5)", "my.Env (max_steps = 50)"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_environments_of_a_sweep_are_tasks(tmp_path):
     made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "Catch-bsuite"], "lr": [1e-3, 1e-2]})
     result = made.fit(0, tmp_path / "s")

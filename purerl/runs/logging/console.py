@@ -20,7 +20,7 @@ WIDTH = 200  # of a line if the width of the output is unknown
 
 
 class LiveLine:
-    """A recorder that shows the progress of a run: one live line in a terminal, plain lines elsewhere.
+    """A recorder that shows the progress of a run: one live line in a terminal or a notebook, plain lines elsewhere.
 
     Plain lines are printed at most every `plain_seconds`.
     """
@@ -29,6 +29,12 @@ class LiveLine:
         self.console = console or _console()
         self._plain_seconds, self._printed, self._return = plain_seconds, None, np.nan
         self._live = Live(console=self.console, auto_refresh=False, transient=True) if self.console.is_terminal else None
+        self._cell: Any = None  # the output of a notebook's cell
+
+    @property
+    def is_live(self) -> bool:
+        """Return True in a terminal or a notebook."""
+        return self._live is not None or self.console.is_jupyter
 
     def close(self) -> None:
         """End the live line."""
@@ -46,6 +52,10 @@ class LiveLine:
         if self._live:
             self._live.start()
             self._live.update(Text("compiling"), refresh=True)
+        elif self.console.is_jupyter:
+            from IPython.display import display
+
+            self._cell = display({"text/plain": "compiling"}, raw=True, display_id=True)
         if progress.updates == progress.plan.num_updates:
             self.console.print(f"finished before, after {progress.updates:,} updates; raise total_timesteps to continue")
 
@@ -58,6 +68,8 @@ class LiveLine:
         )
         if self._live:
             self._live.update(Text(line), refresh=True)
+        elif self._cell:
+            self._cell.update({"text/plain": line}, raw=True)
         elif self._printed is None or time.monotonic() - self._printed >= self._plain_seconds:
             if self._printed is not None:
                 self.console.print(line, highlight=False)

@@ -53,13 +53,6 @@ TAGS = {  # the names that TensorBoard users know
 }
 
 
-def live_line() -> Callable[[Progress], None]:
-    """Return the command's recorder: one live line of progress in a terminal, a line every few seconds elsewhere."""
-    from purerl.runs.logging.console import LiveLine
-
-    return LiveLine()
-
-
 class Reports:
     """Calls recorders. A recorder that fails is skipped, with a warning, until the next checkpoint. Use as a context manager.
 
