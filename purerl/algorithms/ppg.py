@@ -9,18 +9,19 @@ V_aux is a head on the policy's features. The auxiliary phase trains these featu
 the policy's outputs.
 
 **Where papers and implementations differ.** The value targets are those computed at collection, as in the paper. The auxiliary
-phase has its own optimizer (`aux_optimizer`). Fewer than `n_pi` updates at the end of a run have no auxiliary phase. Rewards are
-scaled by default, as in the paper's code, but by returns discounted with `gamma` (there 0.99). `adam_eps` is 1e-5 (there 1e-8).
+phase has its own optimizer (`aux_optimizer`). If fewer than `n_pi` updates remain at the end of a run, no auxiliary phase follows
+them. Rewards are scaled by default, as in the paper's code. The scale is that of returns discounted with `gamma`; the paper's
+code uses 0.99. `adam_eps` is 1e-5 (there 1e-8).
 
-**Defaults** are the paper's for Procgen: one epoch each, no gradient clipping, `vf_coef = 1` on half the squared error,
-`n_pi = 32`, `e_aux = 6`, 16 auxiliary minibatches for each rollout, a learning rate of 5e-4, `gamma = 0.999`.
+**Defaults** are the paper's for Procgen: one epoch each for policy and value, no gradient clipping, `vf_coef = 1` on half the
+squared error, `n_pi = 32`, `e_aux = 6`, 16 auxiliary minibatches for each rollout, a learning rate of 5e-4, `gamma = 0.999`.
 
-**When to choose it.** For procedurally generated levels. Trained in 200 mazes, PPG solved 0.41 of other mazes (0.38 to 0.44), PPO
-0.34 (0.31 to 0.38), though PPO solved more of the 200. In a quarter of a million steps of MinAtar, PPG was better than PPO on
-Asterix and SpaceInvaders, and worse on Breakout unless the policy has six epochs. After five million steps, PPG was worse on
-SpaceInvaders (137 against 156) and not better on Breakout; nor was PPG better on Breakout after one million steps with as many
-planes of noise in the observation (`tests/benchmarks/RESULTS.md`). These results have auxiliary minibatches of a quarter of the
-environments. With auxiliary minibatches of all environments, PPG takes about twice the time of PPO (`tests/benchmarks/speed.md`).
+**When to choose it.** For procedurally generated levels. After training in 200 mazes, PPG solved 41 % of unseen mazes (38 to 44),
+PPO 34 % (31 to 38). PPO solved more of the 200. After 250,000 steps of MinAtar, PPG was better than PPO on Asterix and
+SpaceInvaders, and worse on Breakout unless the policy had six epochs. After five million steps, PPG was worse on SpaceInvaders
+(137 against 156) and not better on Breakout; nor was PPG better after one million steps of Breakout with four planes of noise
+added to its four (`tests/benchmarks/RESULTS.md`). In these runs, an auxiliary minibatch had a quarter of the environments. With
+auxiliary minibatches of all environments, PPG takes about twice the time of PPO (`tests/benchmarks/speed.md`).
 
 **Metrics** in addition to PPO's, in updates with an auxiliary phase:
 
@@ -73,7 +74,7 @@ def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -
     learner, aux_optimizer = Learner(cfg, network, parts), "ppo" if cfg.aux_optimizer == "shared" else "aux"
 
     def buffer_write(state: TrainState, steps: AuxBatch, carry: Any) -> Sequences:
-        """Overwrite the rollout of `n_pi` updates ago."""
+        """Overwrite the rollout from `n_pi` updates ago."""
         at = (state.clock % cfg.n_pi).astype(jnp.int32)
         write = lambda axis: lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, at, axis)
         buffer = state.extra["buffer"]
@@ -136,7 +137,7 @@ def side_by_side(buffer: Sequences) -> Sequences:
 
 
 def ppg_phases(learner: Learner[PPGConfig]) -> list[Phase]:
-    """Return a joint phase of policy and value if both have equally many epochs, else a value and a policy phase."""
+    """Return a joint phase of policy and value if both have the same number of epochs, else a value and a policy phase."""
     cfg = learner.cfg
     if cfg.e_pi == cfg.e_v:
         joint = ppo_phases(learner)
@@ -148,7 +149,7 @@ def ppg_phases(learner: Learner[PPGConfig]) -> list[Phase]:
 
 
 def value_phase(learner: Learner[PPGConfig | DAACConfig], **options: Any) -> Phase:
-    """Return the phase that trains the value function alone, `e_v` passes over the rollout; options are those of `Phase`."""
+    """Return the phase that trains only the value function, in `e_v` passes over the rollout; options are those of `Phase`."""
     cfg, network, _ = learner
 
     def loss(params, minibatch):
@@ -197,7 +198,7 @@ def aux_loss(cfg: PPGConfig, network: Network) -> Loss:
 
 
 def aux_phase_optimizer(cfg: PPGConfig, optimizer: Optimizer) -> Optimizer:
-    """Return an optimizer with one rate per phase: the schedule's at the first policy update, so that the last phase learns."""
+    """Return an optimizer with one rate per phase: the schedule's at the phase's first update, so that the last phase learns."""
     rates = learning_rates(without_kl_control(cfg).replace(lr=cfg.aux_lr), None, cfg.e_pi * cfg.num_minibatches)
     at_first = lambda clock, step: rates(clock - (cfg.n_pi - 1), jnp.uint32(0))
     return optimizer._replace(rate=at_first, multipliers=lr_multipliers(cfg))
@@ -215,7 +216,7 @@ def policy_and_value_error(network: Network, params: Groups) -> Callable[[Sequen
 
 
 def in_chunks(function: Callable[[Sequences], Any], data: Sequences, size: int) -> Any:
-    """Apply a function to chunks of `size` sequences, a divisor of N; leaves `[L, N, ...]`."""
+    """Apply a function to chunks of `size` of the N sequences, leaves `[L, N, ...]`; `size` divides N."""
 
     def one(i):
         cut = lambda axis: lambda x: jax.lax.dynamic_slice_in_dim(x, i * size, size, axis)

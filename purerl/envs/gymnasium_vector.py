@@ -1,8 +1,8 @@
 """Vector environments of gymnasium, and their spaces.
 
-In each of gymnasium's auto-reset modes, an episode's last observation and flags are those of its last step. In the same-step
-mode, the last observation is an entry of info. In the other modes nothing is reset before the next step, so ended environments
-are reset by a mask.
+In every auto-reset mode of gymnasium, the step that ends an episode gives its last observation and flags. In the same-step
+mode, the last observation is an entry of info. In the other modes, gymnasium resets nothing before the next step, so ended
+environments are reset here, by a mask.
 """
 
 import contextlib
@@ -89,7 +89,7 @@ class VectorEnvironments:
     Attributes:
         envs: the vector environment.
         same_step: ended episodes are reset in their last step.
-        told: info of the newest reset or step.
+        told: info of the latest reset or step.
 
     Args:
         make: as for `purerl.from_gymnasium`.
@@ -99,7 +99,7 @@ class VectorEnvironments:
         finite: reset environments whose observation or reward is not finite.
 
     Raises:
-        ConfigError: `make` does not return a vector environment, or its auto-reset mode hides steps.
+        ConfigError: `make` does not return a vector environment, or returns one that resets a step late and not by a mask.
     """
 
     def __init__(self, make: Callable, vectorization: str, count: int, info: Shapes, finite: bool = False):
@@ -110,7 +110,7 @@ class VectorEnvironments:
         self._convert, self._action = converter(self._space), action_converter(self.envs.single_action_space)
 
     def reset(self, seeds: np.ndarray) -> PyTree:
-        # A custom vector environment takes one seed, and counts on from this seed.
+        # A custom vector environment takes one seed, and counts upwards from it.
         self.steps = 0
         seed: Any = int(seeds[0]) if self._own else seeds.tolist()
         with self._errors("reset"):
@@ -160,8 +160,8 @@ class VectorEnvironments:
 
     def _restart(self, which: np.ndarray, obs: PyTree) -> PyTree:
         if self.same_step and not isinstance(self.envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
-            hint = "a number that is not finite, and this vector environment cannot reset one alone; use nonfinite='ignore'"
-            raise EnvironmentFailed(f"environment {which.argmax()}, step {self.steps}: {hint}")
+            hint = "gave a number that is not finite, and its vector environment cannot reset it alone; use nonfinite='ignore'"
+            raise EnvironmentFailed(f"environment {which.argmax()}, step {self.steps} {hint}")
         with self._errors("reset"):
             new = self._convert(self.envs.reset(options={"reset_mask": which})[0])
         return jax.tree.map(lambda x, y: np.where(which.reshape(-1, *[1] * (x.ndim - 1)), x, y), new, obs)
@@ -182,7 +182,7 @@ class VectorEnvironments:
         with self._errors("a snapshot"):
             kept = self.envs.call("kept")
         missing = sorted({name for each in kept for name in each.get("missing", ())})
-        return {"missing": f"what is in {', '.join(missing)} cannot be saved"} if missing else {"environments": kept}
+        return {"missing": f"the contents of {', '.join(missing)} cannot be saved"} if missing else {"environments": kept}
 
     def restore(self, saved: dict[str, Any]) -> None:
         with self._errors("restoring"):
@@ -197,7 +197,7 @@ class VectorEnvironments:
             worker.terminate()
 
     def _entry(self, name: str, done: np.ndarray) -> np.ndarray:
-        """Return an `info` entry for each environment, or 0 if an environment has no such entry in this step."""
+        """Return an `info` entry of each environment, with 0 where this step has no such entry."""
         last = self.told.get("final_info", {})
         entry = np.zeros((len(done), *self._info[name]), np.float32)
         for values, where in ((self.told, ~(done & bool(last))), (last, done)):
@@ -222,7 +222,7 @@ class VectorEnvironments:
 
 
 def _mode(env: VectorEnv) -> AutoresetMode:
-    """Return the auto-reset mode of a vector environment; raise a ConfigError if the mode hides steps."""
+    """Return the auto-reset mode of a vector environment; raise a ConfigError if it resets a step late and not by a mask."""
     if not isinstance(env, VectorEnv):
         raise ConfigError([Problem("make", type(env).__name__, "must make a gymnasium.vector.VectorEnv")])
     mode, inner = AutoresetMode(env.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP), env.unwrapped
@@ -243,8 +243,8 @@ def _final_obs(info: dict[str, Any], done: np.ndarray) -> Any:
     found, ended = info.get("final_obs"), np.flatnonzero(done)
     if isinstance(found, np.ndarray | list | tuple) and len(found) == len(done) and all(found[i] is not None for i in ended):
         return found
-    hint = "info['final_obs'] must have the last observation of each environment whose episode ended, which values need"
-    raise EnvironmentFailed(f"resets in the same step (AutoresetMode.SAME_STEP), where {hint}; info has {sorted(info)}")
+    hint = "needs info['final_obs'] with the last observation of each environment whose episode ended"
+    raise EnvironmentFailed(f"AutoresetMode.SAME_STEP {hint}; info has {sorted(info)}")
 
 
 # --- spaces -----------------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def observation_space(space: spaces.Space) -> PyTree:
         ):
             dtype = np.dtype(np.float32)  # larger numbers would wrap around
         return jax.ShapeDtypeStruct(space.shape, dtype)
-    hint = "observations must be of Box, Discrete, MultiDiscrete or MultiBinary spaces, or a Dict or Tuple of them"
+    hint = "the observation space must be Box, Discrete, MultiDiscrete or MultiBinary, or a Dict or Tuple of these"
     raise ConfigError([Problem("env", space, hint)])
 
 

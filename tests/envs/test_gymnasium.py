@@ -87,7 +87,7 @@ def test_a_run_resumes_to_the_same_bits(tmp_path):
 def test_what_cannot_be_saved_begins_anew_and_is_said(tmp_path):
     env = purerl.from_gymnasium(functools.partial(Ends, keeps=(1,)))
     purerl.fit(CFG.replace(total_timesteps=128, lr_schedule="constant"), env=env, directory=tmp_path)
-    with pytest.warns(UserWarning, match=r"begin anew, since what is in Ends.keeps, a set cannot be saved"):
+    with pytest.warns(UserWarning, match=r"begin anew, since the contents of Ends.keeps, a set cannot be saved"):
         result = purerl.fit(CFG.replace(lr_schedule="constant"), env=env, directory=tmp_path)
     assert result.progress.updates == 4
 

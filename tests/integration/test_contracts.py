@@ -112,7 +112,7 @@ def test_the_state_is_a_fixed_point(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("box", "memory")
+@pytest.mark.each_landing("memory")
 @pytest.mark.parametrize("kind", KINDS_AND_OTHERS)
 def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
     """`debug_key_reuse` does not see two equal `fold_in`s, so every key of a stream is collected, with loops unrolled."""

@@ -201,7 +201,7 @@ def test_what_cannot_be_is_refused_before_anything_is_compiled(case, tmp_path):
 # --- the best state -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_best_state_is_whole_before_a_checkpoint_after_it(tmp_path):
     """A run is killed right after a checkpoint, while the best state before it is slow to be written."""
     code, _ = script(KILLED_LATE, tmp_path / "run")

@@ -34,6 +34,7 @@ SLOW = ("tune", "Tuned")
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in purerl.__all__]
 
 
+@pytest.mark.each_landing("tune")
 @pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_has_an_example_that_runs(name, home, monkeypatch):
     monkeypatch.chdir(home)

@@ -57,7 +57,7 @@ def test_every_run_is_evaluated_in_its_own_environment(directory):
     """The command's evaluation of each run agrees, within the noise of both, with training's evaluation of the same state."""
     run = purerl.load(directory)
     trained = [row for row in map(json.loads, (directory / "evaluations.jsonl").read_text().splitlines()) if row["update"] == 60]
-    rows = [line.split("│")[1:-1] for line in command("eval", directory, "--num-episodes", "64").splitlines() if "config" in line]
+    rows = [line.split("│")[1:-1] for line in command("eval", directory, "--num-episodes", "64").splitlines() if "seed" in line]
     assert [row[0].strip() for row in rows] == list(run.labels)
     means, deviations = (np.array([float(row[i]) for row in rows]) for i in (1, 2))
     noise = 4 * deviations * np.sqrt(2 / 64)
@@ -68,17 +68,17 @@ def test_every_run_is_evaluated_in_its_own_environment(directory):
     assert abs(elsewhere - means[0]) > noise[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_run_is_plotted_drawn_and_exported(directory, tmp_path, fresh_python):
     assert "a.png" in command("plot", directory, "--out", tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 10_000
-    out = command("render", directory, "--run", "config 2, seed 1", "--out", tmp_path / "a.gif")
-    assert "an episode of config 2, seed 1" in out
+    out = command("render", directory, "--run", "env_params.g = 0, seed 1", "--out", tmp_path / "a.gif")
+    assert "an episode of env_params.g = 0, seed 1" in out
     with PIL.Image.open(tmp_path / "a.gif") as picture:
         assert picture.n_frames > 1
-    one = purerl.load(directory).select("config 2, seed 1")
+    one = purerl.load(directory).select("env_params.g = 0, seed 1")
     assert float(re.search(r"return (-?[\d.]+)", out)[1]) == pytest.approx(one_return(one), abs=0.1)
-    command("export", directory, "--run", "config 2, seed 1", "--out", tmp_path / "policy")
+    command("export", directory, "--run", "env_params.g = 0, seed 1", "--out", tmp_path / "policy")
     obs = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
     np.save(tmp_path / "obs.npy", obs)
     code = f"""

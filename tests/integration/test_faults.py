@@ -155,7 +155,7 @@ def whole_batch(tmp_path_factory):
     return out[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_batch_of_configs_that_is_killed_ends_in_the_same_bits_and_best_states(whole_batch, tmp_path):
     assert killed_batch(tmp_path / "run", 2)[2] == whole_batch
 

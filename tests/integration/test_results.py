@@ -67,13 +67,13 @@ def test_a_preset_is_the_best_of_what_was_tried(env):
     assert resolved(purerl.preset(env)) == resolved(choices.config(env, choices.best(env)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", references.OPTIMA)
 def test_the_optima_are_what_is_computed(name):
     np.testing.assert_allclose(references.OPTIMA[name](), references.REFERENCES[name].optimum, rtol=1e-3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_discount_costs_pendulum_what_is_said():
     np.testing.assert_allclose(references.pendulum(discount=0.95), -149.5, atol=0.1)
 
