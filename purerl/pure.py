@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from purerl.acting.bootstrap import one_step
-from purerl.acting.evaluate import evaluate
+from purerl.acting.evaluate import Episodes, evaluate
 from purerl.acting.policy import Policy
 from purerl.acting.rollout import collect
 from purerl.acting.wrappers import with_statistics
@@ -22,7 +22,7 @@ from purerl.core.numbers import is_count
 from purerl.core.plan import PhasePlan, Plan
 from purerl.core.platform import strong, with_matmul_precision
 from purerl.core.reductions import Axis, fold_in_device, local_batch, on_axis, shapes_on
-from purerl.core.types import Environment, Episodes, Network, TrainResult, TrainState
+from purerl.core.types import Environment, Network, TrainResult, TrainState
 from purerl.learning.nonfinite import freeze
 from purerl.learning.phases import Phase
 from purerl.learning.update import Algorithm
@@ -40,10 +40,10 @@ class Train:
         network: policy and value function.
         init: `(key) -> TrainState`, everything that persists between updates.
         update: `(TrainState) -> (TrainState, metrics)`, one iteration: collect a rollout and learn from it.
-        given: the custom objects passed to `make_train`, by argument.
+        given: the custom objects passed to `make_train`, by name of the argument.
         axis: the mesh axis over which the environments are sharded, or None.
         seed_axes: `in_axes` (or `out_axes`) of a state under `vmap` over seeds. The update counter `clock` has no seed axis, so
-          that a phase that runs only in some updates stays a `lax.cond`.
+          that `lax.cond` can still skip a phase that runs only in some updates.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(env="CartPole-v1"))
@@ -72,7 +72,7 @@ class Train:
         update = freeze(algorithm.update, algorithm.skipped) if cfg.nonfinite == "freeze" else algorithm.update
         # Each function is traced once: shape queries and all programs that contain the function share the trace.
         self._traced = lambda function: on_axis(with_matmul_precision(function, cfg.matmul_precision), axis)
-        init = lambda key: strong(algorithm.init(key))  # custom parts may be weakly typed at first, but not after an update
+        init = lambda key: strong(algorithm.init(key))  # initial states of custom parts may be weakly typed, updated states not
         update = _with_one_clock(update) if any(phase.every > 1 for phase in algorithm.phases) else update
         self._init, self.update = (jax.jit(self._traced(function), inline=True) for function in (init, update))
 
@@ -93,13 +93,13 @@ class Train:
         return TrainResult(*jax.lax.scan(functools.partial(accumulate, self.update), self.init(key), counts))
 
     def on_axis(self, name: str, size: int) -> "Train":
-        """Return this training for one device of an axis, as `make_train(axis_name=name, axis_size=size)` does."""
+        """Return this `Train` for one device of an axis, as `make_train(axis_name=name, axis_size=size)` would."""
         axis = checked_axis(name, size)
         check_devices(self.cfg, self.env, self.network, size)
         return Train(self.cfg, self.env, self.network, self._algorithm, self._remake_env, self.given, axis)
 
     def restart(self, state: TrainState) -> TrainState:
-        """Recompute derived parts of a state after its parameters and statistics were replaced by another run's."""
+        """Recompute derived parts of a state whose parameters and statistics were replaced by those of another run."""
         return self._algorithm.restart(state)
 
     def policy(self, state: TrainState) -> Policy:
@@ -124,13 +124,13 @@ class Train:
         env_params: dict[str, Any] | None = None,
         training_levels: bool = False,
     ) -> Episodes:
-        """Play whole episodes with the policy of a state, in fresh environments. The state does not change.
+        """Play whole episodes with the policy of a state, in fresh environments. The state is not changed.
 
         On an axis of devices, each device plays and returns an equal share of the episodes.
 
         Args:
             state: the state of a single run; under `vmap`, `in_axes=(train.seed_axes, 0)`.
-            key: consumed.
+            key: random key of the episodes; do not use it again.
             num_episodes: number of episodes, played in parallel; at least 1.
             deterministic: take the mode of the policy instead of a random action.
             max_steps: fixed number of steps in each environment; the environment's time limit if None.
@@ -164,24 +164,24 @@ class Train:
         return self._traced(run)(self.policy(state), typed_key(key))
 
     def environments_apart(self, env_params: dict[str, Any] | None = None, num_levels: int = 0) -> Environment:
-        """Return fresh environments with `env_params` on top of the config's, and `num_levels` levels (0: any)."""
+        """Return fresh environments with `num_levels` levels (0: no restriction); `env_params` overrides single parameters."""
         return self._remake_env(env_params or {}, num_levels)
 
     @functools.cached_property
     def _evaluated(self) -> Environment:
-        """Return the evaluation environments: those of training, or a separate set, made once, if they are external."""
+        """Return the evaluation environments: those of training, or, if those are external, a separate set that is made once."""
         return self.environments_apart() if self.env.host else self.env
 
     @functools.cached_property
     def action_unit(self) -> str:
-        """Return the unit of actions in rollouts and losses: `bounds`, `environment` or `either`, see `purerl.distributions`."""
+        """Return the unit of actions in rollouts and losses: `bounds`, `environment` or `either` (see `purerl.distributions`)."""
         state = shapes_on(self.axis, self.init, jax.random.key(0))
         of_actor = lambda params, actor: one_step(self.network, params, actor.carry, actor.obs, actor.first)[0].policy
         return action_unit(shapes_on(self.axis, of_actor, state.params, state.actor), self.env.action_space)
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """Return the size of the run, without compiling. Bytes are those of one device.
+        """Return the size of the run, without compiling. Bytes are per device.
 
         Example:
             >>> plan = purerl.make_train(purerl.PPOConfig()).plan
@@ -221,7 +221,7 @@ class Train:
 
 
 def _with_one_clock(update: Callable) -> Callable:
-    """Return an update that rejects a batched update counter: a scheduled phase would be computed in every update."""
+    """Return an update that rejects a batched update counter, with which a scheduled phase would be computed in every update."""
 
     @jax.custom_batching.custom_vmap
     def one(clock: Clock) -> Clock:
@@ -229,7 +229,7 @@ def _with_one_clock(update: Callable) -> Callable:
 
     @one.def_vmap
     def refuse(axis_size: int, is_batched: list[Clock], clock: Clock) -> Any:
-        """Raise an error. JAX calls this only for `vmap` over a batched counter, also through `jit` and loops."""
+        """Raise an error. JAX calls this function only under a `vmap` with a batched counter, also through `jit` and loops."""
         hint = (
             "all runs share one update counter: jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
         )
@@ -243,7 +243,7 @@ def _with_one_clock(update: Callable) -> Callable:
 
 
 def _phase_plan(phase: Phase, num_updates: int) -> PhasePlan:
-    """Plan a phase that runs in the last of every `every` updates, after the first `start` updates."""
+    """Return the plan of a phase that runs in the last of every `every` updates, but not in the first `start` updates."""
     runs = max(0, num_updates // phase.every - phase.start // phase.every)
     left_over = num_updates - num_updates // phase.every * phase.every
     return PhasePlan(phase.name, runs, runs * phase.epochs * phase.minibatches, left_over)

@@ -55,46 +55,48 @@ def make_train(
 ) -> Train:
     """Return the training function of a config.
 
-    The config is checked against environment and network; nothing is compiled. The floats of the config may be tracers. A config
-    can therefore be an argument of a jitted function, where a changed float does not recompile, and `jax.vmap` can sweep it.
+    The config is checked against the environment and the network; nothing is compiled. The floats of the config may be tracers.
+    A config can therefore be an argument of a jitted function, which does not recompile if a float changes, and `jax.vmap` can
+    sweep the floats.
 
     Args:
         cfg: the config.
-        env: custom environment, in place of the config's: a `purerl.Environment`, which `purerl.wrap_env` makes from a single
-          environment, or an object with gymnax 1.0's methods (`reset_env`, `step_env`, `is_truncated`, `action_space`, ...).
-        env_params: parameters of `env`; its `default_params` if None. The config's `env_params` override single parameters.
-        network: custom policy and value function in place of the built-in networks; `purerl.from_linen` and `purerl.from_nnx`
-          convert a module.
+        env: custom environment, in place of the config's: a `purerl.Environment` (`purerl.wrap_env` makes one from a single
+          environment), or an object with gymnax 1.0's methods (`reset_env`, `step_env`, `is_truncated`, `action_space`, ...).
+        env_params: parameters of `env`; its `default_params` if None. The config's `env_params` override individual parameters.
+        network: custom `purerl.Network` in place of the built-in policy and value networks; `purerl.from_linen` and
+          `purerl.from_nnx` make one from a module.
         torso: custom torso of the built-in networks: a flax linen module or its class, `x [N, ...] -> features [N, size]`, or a
           pair of functions `(init(key, x) -> params, apply(params, x) -> features)`. Policy and value have one torso each, unless
           `arch` says otherwise. The config's `init` initialises the kernels of a module's dense layers and convolutions; all
           other parameters, and the parameters of a pair, keep their own initialisation. `x` is the encoded observation, in the
           config's `compute_dtype` (flax layers compute in this dtype if given `dtype=x.dtype`). If an observation has an image
-          among several entries, `x` is a dict of the entries. A dict replaces the encoders of single entries:
-          `torso={"image": MyCNN()}`.
+          among several entries, `x` is a dict of the entries. A dict of torsos, such as `torso={"image": MyCNN()}`, replaces the
+          encoders of these entries only.
         memory: custom recurrent layer in place of the config's: a flax linen module with a method
           `initial_carry(num_envs) -> carry`, called as `memory(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`.
           Where `first` marks an episode start, the module must reset its carry before it reads `x`.
-        algorithm: `(cfg, env, network, parts) -> Algorithm`, in place of the algorithm of the config's class, such as
-          `purerl.algorithms.ppo.ppo` with other phases. `cfg` may be of a custom class: see `purerl.configclass`.
+        algorithm: `(cfg, env, network, parts) -> Algorithm`, in place of the algorithm of the config's class: for example, a
+          variant of `purerl.algorithms.ppo.ppo` with other phases. `cfg` may be of a custom class: see `purerl.configclass`.
         advantage: `(Transition [T, B], cfg) -> Advantages [T, B]`, in place of the config's `estimator`. In APPO the function may
-          have the parameter `log_ratio`: the log-ratio of target to behaviour policy, `[T, B]`.
+          have a parameter `log_ratio`: the log-ratio of the target policy to the behaviour policy, `[T, B]`.
         policy_loss: `(outputs: Outputs, old: Sample, advantage, cfg) -> loss`, all `[L, N]`, in place of the clipped surrogate,
           which is `purerl.losses.clipped_surrogate(outputs.policy.log_prob(old.action), old.log_prob, advantage, cfg.clip_eps)`.
-          `advantage` is standardised as configured. `old.policy` is the behaviour distribution, stored only if the loss reads it;
-          with `warmup_steps` it has only `log_prob` and `kl`.
+          `advantage` is standardised according to `advantage_norm`. `old.policy` is the behaviour distribution, stored only if
+          the loss reads it; with `warmup_steps`, only its `log_prob` and `kl` are available.
         extra_loss: `(params, outputs: Outputs, batch: Sample [L, N], cfg) -> (scalar, metrics)`, added to the loss of the
           policy's phase. `params` has all parameter groups, but only the groups of this phase are trained. The metrics, a dict of
           scalars, are recorded as `extra_loss/name`.
         optimizer: an optax transformation without a learning rate, such as `optax.scale_by_lion()`, in place of the config's
-          `optimizer`. The config's learning rate scales its steps. The optimizer sees a dict from the name of a group to its
-          parameters, in their own shapes, so that `optax.multi_transform` can treat groups differently.
+          `optimizer`. The config's learning rate scales the optimizer's steps. The optimizer sees a dict from group names to the
+          parameters of each group, in their own shapes, so that `optax.multi_transform` can treat groups differently.
         lr_schedule: any optax schedule, `(gradient steps so far, int32) -> learning rate`, in place of the config's.
         reward_shaper: `(reward [T, B], step [T, 1]) -> reward [T, B]`, the rewards to learn from. `step` is the number of
-          environment steps before each row, float32. Metrics report the environment's own returns.
-        intrinsic: two functions for a second reward stream, in place of random network distillation, with the coefficients and
-          the discount of the config's `rnd`: `init(key, obs [B, ...]) -> state` and
-          `reward(state, steps: Transition [T, B] with next_obs) -> (reward [T, B], state)`.
+          environment steps before each row, as float32. Metrics report the environment's own returns.
+        intrinsic: two functions for a second reward stream, in place of random network distillation:
+          `init(key, obs [B, ...]) -> state` and
+          `reward(state, steps: Transition [T, B] with next_obs) -> (reward [T, B], state)`. The coefficients and the discount are
+          those of the config's `rnd`.
         measure: `(state) -> {name: scalar}`, additional metrics of the state after each update. The function may have the
           parameters `batch`, the batch as `Sequences` of `Sample [L, N]`, and `metrics`, a dict of scalars.
         axis_name, axis_size: a mesh axis and its number of devices, over which the environments of one agent are sharded. The
@@ -104,7 +106,7 @@ def make_train(
           reduce over the environments of all devices, use `purerl.core.reductions`; a loss needs no such reduction.
 
     Raises:
-        ConfigError: the config, environment, network or a function is invalid; each problem has its field, value and remedy.
+        ConfigError: the config, environment, network or a function is invalid; the error lists fields, values and remedies.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(env="CartPole-v1", total_timesteps=1024))
@@ -193,6 +195,6 @@ def _stream(
 
 
 def _extra_losses(cfg: OnPolicyConfig, extra_loss: Callable | None) -> tuple[Callable, ...]:
-    """Return the losses added to the policy loss: KL penalty and custom `extra_loss`."""
+    """Return the losses that are added to the policy loss: the KL penalty and the custom `extra_loss`, where used."""
     losses = (kl_loss,) if cfg.measures_kl else ()
     return losses if extra_loss is None else (*losses, extra_term(extra_loss))

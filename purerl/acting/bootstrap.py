@@ -1,9 +1,9 @@
 """Bootstrap values: the value that follows each row of a rollout.
 
 A step is followed by the value of the next row's observation. If a time limit ended the episode, the value of the observation
-before the reset follows instead. If an environment declares the least length of its truncated episodes, a rollout has few
-observations before resets, in most cases one. These are stored as C rows, `[C, B, ...]`, and not as a second array of the
-size of all observations.
+before the reset follows instead. If an environment declares the least length of its truncated episodes, each environment has at
+most C observations before resets in a rollout, in most cases one. They are stored as C rows, `[C, B, ...]`, and not as a
+second array of the size of all observations.
 """
 
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ import numpy as np
 from purerl.core.platform import where_any
 from purerl.core.types import Actor, Environment, Network, Outputs, PyTree, TimeStep
 
-CHUNK = 2**22  # scalars of observations that go through the network at once
+CHUNK = 2**22  # maximum number of observation scalars in one call of the network, unless a single row has more
 
 
 class LoopStep(NamedTuple):
@@ -38,8 +38,8 @@ class Bootstrap(NamedTuple):
     network: policy and value function.
     truncation: see `collect`.
     count: C, see `most_truncations`.
-    recurrent: the value needs the hidden state, and is computed in the loop over time.
-    apart: the loop stores the C observations before resets, instead of a `next_obs` with every row.
+    recurrent: True if the value depends on the hidden state. The value is then computed in the loop over time.
+    apart: True if the loop stores the C observations before resets, instead of a `next_obs` in every row.
     episodic: see `next_values`.
     """
 
@@ -55,7 +55,7 @@ class Bootstrap(NamedTuple):
         return (no_final_obs(actor.obs, self.count), jnp.zeros_like(actor.episode_length)) if self.apart else ()
 
     def after_step(self, params: PyTree, kept: PyTree, carry: PyTree, after: TimeStep, value: Any) -> tuple[PyTree, Any]:
-        """Return the loop's storage after a step, and the value of the observation before a reset, or `()` if computed later."""
+        """Return the loop's storage after a step, and the values of observations before resets; `()` if computed later."""
         if self.recurrent and self.truncation == "final_obs":
             no = jnp.zeros_like(after.truncated)
             final_value = lambda: one_step(self.network, params, carry, after.next_obs, no)[0].value
@@ -101,11 +101,11 @@ def next_values(
     """Return `Transition.next_value`: the value of the next row, or, after a time limit, of the observation before the reset.
 
     Args:
-        value: `[T, B(, K)]`, of each row's observation.
+        value: `[T, B(, K)]`, the values of the rows' observations.
         truncated: `[T, B]`.
-        final_value: `[T, B(, K)]`, of the observations before resets; read where `truncated`.
-        last_value: `[B(, K)]`, of the observation after the last step.
-        episodic: for each of K streams, True if the stream ends with an episode. Other streams take the value of the next row.
+        final_value: `[T, B(, K)]`, the values of the observations before resets; read where `truncated`.
+        last_value: `[B(, K)]`, the value of the observation after the last step.
+        episodic: for each of K reward streams, True if the stream ends with an episode. Other streams take the next row's value.
     """
     truncated = truncated.reshape(truncated.shape + (1,) * (value.ndim - truncated.ndim))
     truncated = truncated & np.array(episodic).reshape((1,) * (value.ndim - 1) + (-1,)) if episodic else truncated
@@ -115,17 +115,17 @@ def next_values(
 def edge_values(
     network: Network, params: PyTree, final_obs: PyTree, last_obs: PyTree, first: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Compute the values at the edges of a rollout, for a network without hidden state.
+    """Compute the values before resets and after the last step, for a network without hidden state.
 
     Args:
         network: the value function.
         params: parameters of the network.
         final_obs: `[C, B, ...]`, observations before the resets that time limits caused.
         last_obs: `[B, ...]`, observations after the last step.
-        first: `[B]`, episode starts of `last_obs`.
+        first: `[B]`, True where `last_obs` is the first of its episode.
 
     Returns:
-        Values of `final_obs`, `[C, B(, K)]`, and of `last_obs`, `[B(, K)]`.
+        The values of `final_obs`, `[C, B(, K)]`, and the values of `last_obs`, `[B(, K)]`.
     """
     obs = jax.tree.map(lambda x, y: jnp.concatenate([x, y[None]]), final_obs, last_obs)
     count = jax.tree.leaves(obs)[0].shape[0]
@@ -153,7 +153,7 @@ def values_of(network: Network, params: PyTree, obs: PyTree, first: jax.Array) -
 
 
 def most_truncations(env: Environment, num_steps: int) -> int:
-    """Return C, the maximum number of truncated episodes of one environment in `num_steps` steps."""
+    """Return C: at least 1, and at least the number of truncated episodes of any environment in `num_steps` steps."""
     return 1 + (num_steps - 1) // (env.truncates_after or 1)
 
 
@@ -171,7 +171,7 @@ def with_final_obs(kept: PyTree, so_far: jax.Array, obs: PyTree, truncated: jax.
 
 
 def final_obs_of(next_obs: PyTree, truncated: jax.Array, count: int) -> PyTree:
-    """Select the rows at truncations, `[C, B, ...]`, from all rows `[T, B, ...]`."""
+    """Select the rows `[C, B, ...]` of truncated steps from all rows `[T, B, ...]`."""
     if count == truncated.shape[0]:
         return next_obs
     nth = jnp.cumsum(truncated, axis=0, dtype=jnp.int32) - 1
@@ -181,7 +181,7 @@ def final_obs_of(next_obs: PyTree, truncated: jax.Array, count: int) -> PyTree:
 
 
 def at_truncations(x: jax.Array, truncated: jax.Array) -> jax.Array:
-    """Place the rows of truncations, `[C, B, ...]`, at their steps, `[T, B, ...]`. Other steps have arbitrary values."""
+    """Copy the C stored rows, `[C, B, ...]`, to their truncated steps, `[T, B, ...]`. Other steps have arbitrary values."""
     if x.shape[0] == truncated.shape[0]:
         return x
     if x.shape[0] == 1:
@@ -190,7 +190,7 @@ def at_truncations(x: jax.Array, truncated: jax.Array) -> jax.Array:
 
 
 def rows_of_truncations(truncated: jax.Array, count: int) -> jax.Array:
-    """Return the index of each truncation among the C stored rows, `[T, B]` int32. Other steps have arbitrary indices."""
+    """Return the index of each truncated step among the C stored rows, `[T, B]` int32. Other steps have arbitrary indices."""
     if count == truncated.shape[0]:
         return jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32)[:, None], truncated.shape)
     return jnp.maximum(jnp.cumsum(truncated, axis=0, dtype=jnp.int32) - 1, 0)

@@ -2,11 +2,46 @@
 
 import jax
 import jax.numpy as jnp
+from flax import struct
+from jax.core import Tracer
 
 from purerl.acting.policy import Policy
 from purerl.core.finite import any_of
 from purerl.core.keys import named_key, split_keys
-from purerl.core.types import Environment, Episodes
+from purerl.core.types import Environment
+
+
+class Episodes(struct.PyTreeNode):
+    """The results of an evaluation, leaves `[num_episodes]`.
+
+    returns: float32, undiscounted sum of rewards.
+    lengths: int32, steps.
+    finished: bool. False if the episode was still running when the evaluation stopped, or met a nonfinite number (with
+      `nonfinite="reset"`); the other fields are then partial.
+    info: float32 each, the sum over the episode of each entry of `info` that the config names.
+    episode_info: float32 `[num_episodes, ...]` each, the value at the last step of each entry in the config's `episode_info`.
+    """
+
+    returns: jax.Array
+    lengths: jax.Array
+    finished: jax.Array
+    info: dict[str, jax.Array] = struct.field(default_factory=dict)
+    episode_info: dict[str, jax.Array] = struct.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Describe the means, without arrays."""
+        shape = self.returns.shape
+        if isinstance(self.returns, Tracer) or self.returns.size == 0:
+            return f"Episodes of shape {shape}"
+        means = {"return": self.returns, "length": self.lengths, **self.named_info()}
+        found = ", ".join(f"{name} {x.mean():.4g}" for name, x in means.items())
+        return f"Episodes of shape {shape}: {found}; {self.finished.sum():,} of {self.finished.size:,} finished"
+
+    def named_info(self) -> dict[str, jax.Array]:
+        """Return the entries with one number per episode, as `info/name` and `episode_info/name`."""
+        entries = {"info": self.info, "episode_info": self.episode_info}
+        named = {f"{group}/{name}": x for group, found in entries.items() for name, x in found.items()}
+        return {name: x for name, x in named.items() if x.shape == self.returns.shape}
 
 
 def evaluate(
@@ -21,15 +56,15 @@ def evaluate(
 ) -> Episodes:
     """Play the first episode of each of `num_episodes` fresh environments.
 
-    The program has a fixed length: it takes `max_steps` steps, and ignores steps after the end of an episode. All randomness
-    comes from `key`, and the policy is not changed.
+    The program always takes `max_steps` steps, and ignores an environment's steps after its first episode. All randomness comes
+    from `key`, and the policy is not changed.
 
     Args:
         env: environments.
         policy: the acting policy.
         key: consumed.
         num_episodes: number of episodes.
-        max_steps: longer episodes are cut, and not `finished`.
+        max_steps: number of steps. Longer episodes are cut short, and their `finished` is False.
         deterministic: take the mode of the policy instead of a random action.
         info: entries of the environment's info to sum over each episode.
         episode_info: entries of the environment's info to read at the last step of each episode.

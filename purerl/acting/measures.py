@@ -45,7 +45,7 @@ def _info_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[st
     done = after.terminated | after.truncated
 
     def mean(x, where=None):
-        if after.nonfinite:  # leave out nonfinite numbers
+        if after.nonfinite:  # a mean leaves out nonfinite numbers
             where = jnp.isfinite(x) if where is None else where & jnp.isfinite(x)
         return mean_of(x) if where is None else mean_where(x, where)
 
@@ -58,7 +58,7 @@ def _info_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[st
 
 
 def _nonfinite_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:
-    """Count the nonfinite steps by entry. If nothing is checked, return no metrics."""
+    """Count the nonfinite steps for each checked entry. If no entry is checked, return no metrics."""
     if not after.nonfinite:
         return {}
     bad = lambda name: ~jnp.isfinite(after.info[name]).reshape(*after.reward.shape, -1).all(-1)

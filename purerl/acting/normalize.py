@@ -1,8 +1,8 @@
-"""Running statistics for normalisation. Updating and applying statistics are separate functions, because statistics are state.
+"""Running statistics for normalisation. Separate functions update and apply statistics, because statistics are state.
 
-Statistics are frozen while a rollout is collected and learnt from, and updated once per update from its raw data. Reward
-statistics do not affect probability ratios: they are updated before they are used. The ratio of new to old probabilities is
-therefore exactly 1 before the first gradient step. `policy` and `evaluate` never change statistics.
+Statistics are frozen while a rollout is collected and learnt from, and are updated once per update from the rollout's raw data.
+The ratio of new to old probabilities is therefore exactly 1 before the first gradient step. Reward statistics do not affect this
+ratio, and are updated before they are used. `policy` and `evaluate` never change statistics.
 """
 
 from collections.abc import Callable
@@ -45,15 +45,16 @@ def initial_moments(shape: tuple[int, ...]) -> Moments:
 def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) -> Moments:
     """Merge `x [T, B, ...]` into moments, over its first two axes and all devices (Chan et al. 1979).
 
-    With n0 old and n new observations whose means differ by d, the mean is `mean + d n / (n0 + n)`, and the variance
-    `(v0 n0 + v n + d^2 n0 n / (n0 + n)) / (n0 + n)`. A batch's variance uses deviations from the batch mean, which is exact far
-    from 0, where `E[x^2] - E[x]^2` is not.
+    If n0 old and n new observations have the variances v0 and v, and means that differ by d, the merged mean is
+    `mean + d n / (n0 + n)`, and the merged variance is `(v0 n0 + v n + d^2 n0 n / (n0 + n)) / (n0 + n)`. The variance of a batch
+    is computed from deviations from the batch mean. Far from 0 this is accurate, while `E[x^2] - E[x]^2` is not.
 
     Args:
         moments: the moments so far.
-        x: any real dtype. Finite numbers beyond +- 1e15 count as +- 1e15, so that no number makes a variance infinite.
-        prior: number of observations that the initial mean 0 and variance 1 count for. With 0, the first batch replaces them; 1
-          (with `ddof=1`) is skrl's RunningStandardScaler, 1e-4 baselines' RunningMeanStd.
+        x: observations of any real dtype. Finite numbers beyond +- 1e15 count as +- 1e15, so that no finite number makes a
+          variance infinite.
+        prior: number of observations that the initial mean 0 and variance 1 count for. With 0, the first batch replaces both.
+          With 1 and `ddof=1`, the rule is that of skrl's RunningStandardScaler; with 1e-4, that of baselines' RunningMeanStd.
         ddof: with 1, the variance of a batch divides by n - 1 instead of n.
     """
     if jnp.issubdtype(x.dtype, jnp.floating):
@@ -73,7 +74,7 @@ def merge(moments: Moments, x: jax.Array, *, prior: float = 0.0, ddof: int = 0) 
 
 
 def standardized(moments: Moments, x: jax.Array, clip: Scalar) -> jax.Array:
-    """Compute `(x - mean) / sqrt(variance + 1e-8)`, clipped to `+- clip`. `[L, N, ...]` float32."""
+    """Compute `(x - mean) / sqrt(variance + 1e-8)`, clipped to `+- clip`. Return `[L, N, ...]` float32."""
     lead = (None,) * (x.ndim - moments.mean.ndim)
     z = (x.astype(jnp.float32) - moments.mean[lead]) * jax.lax.rsqrt(moments.variance + EPSILON)[lead]
     return jnp.clip(z, -clip, clip)
@@ -92,7 +93,7 @@ class RewardScale(struct.PyTreeNode):
     """Statistics for the scale of rewards.
 
     discounted: `[B]` float32, the discounted sum of each environment's rewards since the episode start.
-    moments: moments of all discounted sums; only the variance is used.
+    moments: moments of the discounted sums of all environments; only the variance is used.
     """
 
     discounted: jax.Array
@@ -100,11 +101,11 @@ class RewardScale(struct.PyTreeNode):
 
 
 class Statistics(struct.PyTreeNode):
-    """Running statistics of a run. A disabled statistic is the empty tuple, without overhead.
+    """Running statistics of a run. A disabled statistic is the empty tuple, which costs nothing.
 
-    obs: `Moments` of each entry `[...]` of an observation; the empty tuple for a categorical entry or the action mask.
+    obs: `Moments` for each entry `[...]` of an observation; the empty tuple for a categorical entry and for the action mask.
     reward: `RewardScale`.
-    value: `Moments` of value targets, `[]`, or `[K]` with several reward streams.
+    value: `Moments` of value targets, `[]`, or `[K]` with K > 1 reward streams.
     """
 
     obs: PyTree = ()
@@ -123,7 +124,7 @@ def initial_statistics(cfg: OnPolicyConfig, space: PyTree) -> Statistics:
 
 
 def _quantities(cfg: OnPolicyConfig, space: PyTree) -> PyTree:
-    """Return initial moments for every entry of an observation but categorical entries and the action mask."""
+    """Return initial moments for every entry of an observation except categorical entries and the action mask."""
     if isinstance(space, dict):
         return {name: () if name == cfg.action_mask else _quantities(cfg, inside) for name, inside in space.items()}
     return jax.tree.map(lambda x: () if is_index(x) else initial_moments(x.shape), space, is_leaf=is_index)
@@ -135,7 +136,7 @@ def _per_entry(function: Callable, moments: PyTree, obs: PyTree) -> PyTree:
 
 
 def standardize_observations(cfg: OnPolicyConfig, statistics: Statistics, obs: PyTree) -> PyTree:
-    """Return the input of the network, `[L, N, ...]`: observations, standardised if `normalize_obs`."""
+    """Return the input of the network, `[L, N, ...]`: the observations, standardised if `normalize_obs` is set."""
     see = lambda moments, x: standardized(moments, x, cfg.obs_clip) if isinstance(moments, Moments) else x
     return _per_entry(see, statistics.obs, obs) if cfg.normalize_obs else obs
 
@@ -143,8 +144,8 @@ def standardize_observations(cfg: OnPolicyConfig, statistics: Statistics, obs: P
 def merge_rewards(cfg: OnPolicyConfig, statistics: Statistics, steps: Transition) -> Statistics:
     """Merge the discounted sums `G_t = gamma G_{t-1} (1 - first_t) + r_t` of a rollout's raw rewards into statistics.
 
-    Reward statistics are updated before use. A terminal reward counts for its own episode. The sum restarts after the end of an
-    episode, at a terminal state or a time limit.
+    Reward statistics are updated before they are used. The reward of an episode's last step counts for this episode. The sum
+    restarts after an episode has ended in a terminal state or at a time limit.
     """
     if not cfg.normalize_reward:
         return statistics
@@ -153,9 +154,10 @@ def merge_rewards(cfg: OnPolicyConfig, statistics: Statistics, steps: Transition
 
 
 def scaled_rewards(cfg: OnPolicyConfig, statistics: Statistics, reward: jax.Array) -> jax.Array:
-    """Divide rewards `[T, B(, K)]` by the running standard deviation of discounted returns; of several streams, only the first.
+    """Divide rewards `[T, B(, K)]` by the running standard deviation of discounted sums of rewards.
 
-    Returns `r / sqrt(var + 1e-8)`, clipped to `+- reward_clip`, without centring, which would change the optimal policy.
+    The result is `r / sqrt(var + 1e-8)`, clipped to `+- reward_clip`. Rewards are not centred, since centring would change the
+    optimal policy. With several reward streams, only the first stream is divided.
     """
     if not cfg.normalize_reward:
         return reward

@@ -12,7 +12,7 @@ from purerl.core.types import Network, PyTree
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Policy:
-    """A network with its parameters. Acting is pure: it changes nothing.
+    """A network with its parameters. Acting is pure: a call changes nothing.
 
     network: policy and value function.
     params: parameters of the network.
@@ -35,7 +35,7 @@ class Policy:
         Args:
             carry: the hidden state, leaves `[B, ...]`.
             obs: `[B, ...]`.
-            first: `[B]` bool, episode starts.
+            first: `[B]` bool, True where `obs` is the first of its episode.
             key: consumed; not used if deterministic.
             deterministic: take the mode of the policy instead of a random action.
 
@@ -47,7 +47,7 @@ class Policy:
         return outputs.policy.env_action(action, self.action_space), carry
 
     def value(self, carry: PyTree, obs: PyTree, first: jax.Array | None = None) -> jax.Array:
-        """Return the value of `obs`, `[B]`; with intrinsic rewards `[B, 2]`, the intrinsic value last.
+        """Return the values of `obs`, `[B]`. With intrinsic rewards, return `[B, 2]`, with the intrinsic values last.
 
         The value is the expected discounted sum of training rewards. With `normalize_reward`, training rewards are divided by
         `sqrt(state.statistics.reward.moments.variance)` and clipped, so the value is not in the units of the environment.

@@ -1,4 +1,4 @@
-"""Rollouts: the only loop over time."""
+"""Rollouts: the loop over time that collects the data of training."""
 
 import functools
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from purerl.core.types import Actor, Environment, Network, PyTree, Rollout, Time
 
 
 def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Array) -> Actor:
-    """Reset this device's share of `num_envs` environments; return the actor at their first step."""
+    """Reset this device's share of `num_envs` environments; return the actor before their first step."""
     num_envs = local_batch(num_envs)
     env_state, obs = env.reset(jax.random.split(local_key(key, "start"), num_envs))
     return Actor(
@@ -35,7 +35,7 @@ def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Arra
 
 
 def step_counts(clock: Clock, num_steps: int, num_envs: int) -> jax.Array:
-    """Return the number of environment steps before each row of the next rollout: `[T, 1]` float32, rounded."""
+    """Return the number of environment steps before each row of the next rollout, `[T, 1]`, rounded to float32."""
     rows = jnp.arange(num_steps, dtype=jnp.float32)[:, None]
     return np.float32(num_envs) * (clock.as_float() * np.float32(num_steps) + rows)
 
@@ -48,14 +48,14 @@ def collect_rollout(
     behaviour: TrainState | None = None,
     **options: Any,
 ) -> tuple[TrainState, Rollout, dict[str, Any]]:
-    """Collect the rollout of an update. Return the state with the environments after the rollout, the rollout, and metrics.
+    """Collect the rollout of an update. Return the training state after the rollout, the rollout, and metrics.
 
     Args:
         cfg: the config.
         env: environments.
         network: policy and value function.
         state: the training state before the rollout.
-        behaviour: the state whose parameters and statistics act; `state` if None.
+        behaviour: the state whose parameters and statistics choose the actions; `state` if None.
         **options: arguments of `collect` that override the config.
     """
     behaviour = state if behaviour is None else behaviour
@@ -86,10 +86,10 @@ def collect(
 ) -> tuple[Actor, Rollout, dict[str, Any]]:
     """Act for `T = num_steps` steps in every environment.
 
-    All random numbers are drawn before the loop: drawing them in each step takes half as long again. Log-probabilities are
+    All random numbers are drawn before the loop. Drawing them in each step would take half as long again. Log-probabilities are
     computed after the loop, in batches. On a CPU, the values of a network without hidden state are also computed after the loop,
-    which takes 5 to 12 % less time. On an accelerator, acting is as fast with values as without. Values are therefore computed in
-    the loop, and the network's activations on a whole rollout are never in memory.
+    which takes 5 to 12 % less time. On an accelerator, acting is as fast with values as without. There, values are computed in
+    the loop, so that the network's activations on a whole rollout are never in memory.
 
     Args:
         env: the environments.
@@ -98,7 +98,7 @@ def collect(
         actor: the state of the environments, `[B]`.
         key: consumed.
         num_steps: T.
-        truncation: the value that bootstraps a truncated step (the test vector `gae_mixed` has the numbers of each):
+        truncation: the value that bootstraps a truncated step (the test vector `gae_mixed` has numbers for each option):
 
             final_obs    the value of the observation before the reset: correct, since the episode could have gone on
             current_obs  the value of the step's own observation (rsl_rl, skrl 1.4), even of a terminal step: one step late
@@ -110,10 +110,10 @@ def collect(
         keep_next_obs: if True, the rollout stores `next_obs`.
         episodic: for each of several reward streams, True if the stream ends with an episode.
         info: entries of the environment's info to average over all steps.
-        episode_info: entries of the environment's info to average over the last steps of episodes, a vector elementwise.
+        episode_info: entries of the environment's info to average over the last steps of episodes, vectors elementwise.
 
     Returns:
-        The actor after the rollout; the rollout, with the hidden state before the first step of each sequence; and metrics of
+        The actor after the rollout; the rollout, with the hidden state before the first step of each sequence; and metrics about
         steps, rewards and finished episodes.
     """
     recurrent, (T, B) = bool(jax.tree.leaves(actor.carry)), (num_steps, actor.first.shape[0])
@@ -131,7 +131,7 @@ def collect(
         kept, final_value = bootstrap.after_step(params, kept, carry, after, value)
         following, episode = _next_actor(actor, after, carry)
         next_obs = () if apart else _rows(after.next_obs)
-        after = after.replace(env_state=(), obs=(), next_obs=next_obs)  # drop what the next actor holds
+        after = after.replace(env_state=(), obs=(), next_obs=next_obs)  # drop the arrays that the next actor holds
         row = LoopStep(_rows(actor.obs), actor.first, outputs.policy, action, after, *episode, value, final_value)
         return (following, kept), row
 
@@ -150,7 +150,7 @@ def _scan_time(
 ) -> tuple[tuple[Actor, PyTree], LoopStep, PyTree]:
     """Scan `step(params, state, draw)` over time; return the last state, all steps, and the carry before each sequence.
 
-    If `late`, a CPU computes values after the loop.
+    If `late`, a CPU computes the values after the loop.
     """
     actor, _ = begin
 
@@ -168,7 +168,7 @@ def _scan_time(
 
 
 def _next_actor(actor: Actor, after: TimeStep, carry: PyTree) -> tuple[Actor, tuple[jax.Array, jax.Array]]:
-    """Return the actor after a step, and the return and length of each current episode so far, `[B]`."""
+    """Return the actor after a step, and the return and length, up to and including this step, of the step's episodes, `[B]`."""
     episode_return, episode_length = actor.episode_return + after.reward, actor.episode_length + 1
     done = after.terminated | after.truncated
     following = Actor(
@@ -211,7 +211,7 @@ def _scan_sequences(
 def _scan_packed(
     step: Callable, start: tuple, draws: PyTree, sequences: int, lead: tuple[int, ...]
 ) -> tuple[tuple, PyTree, PyTree]:
-    """Scan like `_scan_sequences`, with state and rows each packed into one array; `start` begins with the actor."""
+    """Scan like `_scan_sequences`, with the small arrays of state and row each packed into one; `start[0]` is the actor."""
     small = lambda tree: pack(tree, lead)
 
     def packed_step(state, draw):
@@ -224,7 +224,7 @@ def _scan_packed(
 
 
 def _rows(obs: PyTree) -> PyTree:
-    """Flatten observations `[B, ...]` to one row each: a CPU stores 400 numbers in a third less time than 10 x 10 x 4."""
+    """Flatten observations `[B, ...]` to `[B, size]`. A CPU stores rows of 400 numbers in a third less time than 10 x 10 x 4."""
     return jax.tree.map(lambda x: x.reshape(x.shape[0], -1), obs)
 
 
@@ -234,7 +234,7 @@ def _unrows(rows: PyTree, obs: PyTree) -> PyTree:
 
 
 def _transition(steps: LoopStep, next_obs: PyTree, truncation: str) -> Transition:
-    """Return the transitions of a rollout, with `steps.final_value` as next values. `next_obs` is `()` unless it is stored."""
+    """Return the transitions of a rollout, with `steps.final_value` as `next_value`. If `next_obs` is not stored, it is `()`."""
     after = steps.after
     if truncation == "ignore":
         after = after.replace(truncated=jnp.zeros_like(after.truncated))

@@ -16,7 +16,7 @@ from purerl.core.types import Network, TrainState
 
 
 def with_action_mask(network: Network, name: str) -> Network:
-    """Return a network whose policy takes only the actions that the observation entry `name` marks as valid."""
+    """Return a network whose policy takes only actions that the observation entry `name` marks as valid."""
 
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)
@@ -26,7 +26,7 @@ def with_action_mask(network: Network, name: str) -> Network:
 
 
 def with_obs_normalization(cfg: OnPolicyConfig, network: Network, statistics: Statistics) -> Network:
-    """Return a network that standardises its observations, if the config has `normalize_obs`."""
+    """Return a network that standardises its observations if `normalize_obs` is set."""
 
     def apply(params, carry, obs, first):
         return network.apply(params, carry, standardize_observations(cfg, statistics, obs), first)
@@ -35,7 +35,7 @@ def with_obs_normalization(cfg: OnPolicyConfig, network: Network, statistics: St
 
 
 def with_statistics(cfg: OnPolicyConfig, network: Network, state: TrainState) -> Network:
-    """Return the network for acting and values, which normalises observations and undoes `normalize_value`."""
+    """Return a network that normalises its observations, and whose values are in units of the training rewards."""
     network = with_obs_normalization(cfg, network, state.statistics)
 
     def apply(params, carry, obs, first):
@@ -57,7 +57,7 @@ def acting_network(cfg: OnPolicyConfig, network: Network, behaviour: TrainState,
 
 
 def with_uniform_policy(network: Network, space: Space, when: jax.Array) -> Network:
-    """Return a network that acts uniformly at random if `when []` is set. The action space must be bounded."""
+    """Return a network that acts uniformly at random if the scalar `when` is True. The action space must be bounded."""
 
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)
@@ -74,7 +74,7 @@ class UniformOverride(struct.PyTreeNode):
 
     policy: the distribution where `random` is not set.
     random: `[*batch]` bool.
-    bounds: bounds of a Box action, each `[*batch, d]`; otherwise empty.
+    bounds: the lowest and the highest action of a Box, each `[*batch, d]`; empty for other spaces.
     """
 
     policy: Any

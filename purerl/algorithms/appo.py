@@ -1,35 +1,36 @@
 """Simulated asynchronous PPO with explicit staleness: what APPO adds to PPO.
 
-    act with the parameters of `lag` updates ago; store the rollout in a ring buffer
+    act with the parameters of `lag` updates ago (behaviour policy pi_b); store the rollout in a ring buffer
     once per update, for each rollout used: V with the newest parameters, log-probabilities of the target policy pi_T
     V-trace with rho = pi_T / pi_b  ->  A, targets
     a few epochs on PPO's loss with the ratio  min(pi_b / pi_T, clip) * pi / pi_b  =  pi / max(pi_T, pi_b / clip)
     every `target_update_freq` updates:  target <- tau * parameters + (1 - tau) * target
 
 V-trace is from Espeholt et al. 2018 (arXiv:1802.01561). The ratio and the ring buffer are from IMPACT (Luo et al. 2020,
-arXiv:1912.00167). Actors have their own, older copy of parameters and statistics. The target policy has older parameters and the
+arXiv:1912.00167). Actors have their own, older copy of parameters and statistics. The target policy has older parameters, but the
 newest statistics.
 
 **Where papers and implementations differ.** Nothing runs asynchronously. Hyperparameters set the staleness (`lag`,
-`publish_every`, `replay`), so that runs are reproducible. Values are computed with the newest parameters. The ratio's clip is 2
-as in IMPACT (`target_ratio_clip`; UniLab has 1). V-trace bootstraps at time limits as GAE does.
+`publish_every`, `replay`), so that runs are reproducible. Values are computed with the newest parameters. The ratio's clip
+(`target_ratio_clip`) is 2 as in IMPACT; UniLab uses 1. V-trace bootstraps at time limits as GAE does.
 
 **Defaults**: two rollouts in the ring, a lag of one update, and a target update in every fourth update.
 
 **When to choose it.** To study stale data, or to prepare a run with remote actors. With actors eight updates behind and each
 rollout used four times, a target network copied every eight updates was as good as PPO on fresh data on CartPole and Breakout. A
-target copied in every update, or no correction, lost a third of the return on Breakout. Without lag, four uses of each rollout
-were better than PPO's four epochs on Breakout (12.2 against 8.7 after 250,000 steps), and no better on CartPole. An update takes
-longer than PPO's: in return per second, PPO was ahead on CartPole (`tests/benchmarks/RESULTS.md`).
+target copied in every update, or no correction, lost a third of the return on Breakout. Without lag, using each rollout in four
+updates was better than PPO's four epochs on Breakout (12.2 against 8.7 after 250,000 steps), and no better on CartPole. An update
+takes longer than an update of PPO: in return per second, PPO was ahead on CartPole (`tests/benchmarks/RESULTS.md`).
 
 **Metrics** in addition to PPO's:
 
-- `data_age`: mean number of updates by which the parameters that gathered the data are behind the newest.
+- `data_age`: mean number of updates by which the parameters that gathered the data are behind the newest parameters.
 - `behaviour_kl`: KL divergence of the newest policy from the behaviour policies, in nats.
 - `rho_clip_fraction`, `rho_p99`: fraction of importance weights above their bound, and the 99th percentile of the weights.
-- `effective_sample_size`: as a fraction of the steps. Below 0.5, most of the data hardly counts: lower `lag` or `replay`.
-- `target_updates`: number of updates of the target network. `approx_kl` is measured from the ratio's denominator, so that
-  staleness alone makes it positive.
+- `effective_sample_size`: effective number of steps after importance weighting, as a fraction of all steps. Below 0.5, most of
+  the data hardly counts: lower `lag` or `replay`.
+- `target_updates`: number of updates of the target network.
+- `approx_kl` (as in PPO) is measured from the ratio's denominator. Staleness alone makes this KL divergence positive.
 """
 
 import functools
@@ -79,7 +80,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         """Collect a rollout with the published parameters."""
         behaviour, valued = state.replace(**published), cfg.correction == "none"
         state, rollout, rollout_metrics = collect_rollout(cfg, env, network, state, behaviour, valued=valued)
-        if cfg.correction != "none" or not reads_old_policy(learner, state, rollout):  # V-trace takes the target policy
+        if cfg.correction != "none" or not reads_old_policy(learner, state, rollout):  # V-trace uses the target policy
             rollout = rollout.replace(steps=rollout.steps.replace(policy=()))
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)
         return state, rollout, rollout_metrics | reward_metrics
@@ -150,15 +151,15 @@ def num_snapshots(cfg: APPOConfig) -> int:
 
 
 def snapshots(cfg: APPOConfig, snapshot: PyTree) -> PyTree:
-    """Fill all slots with one snapshot."""
+    """Return storage for all snapshots, filled with one snapshot."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_snapshots(cfg), *x.shape)), snapshot)
 
 
 def publish(cfg: APPOConfig, state: TrainState) -> tuple[PyTree, PyTree, jax.Array]:
     """Publish the newest snapshot if scheduled; return all snapshots, the acting snapshot, and its lag in updates.
 
-    A snapshot is a pair of parameters and statistics. In update i, the snapshot of update `max(i - lag, 0)`, rounded down to a
-    multiple of `publish_every`, acts.
+    A snapshot is a pair of parameters and statistics. The actors of update i use the snapshot of update `max(i - lag, 0)`,
+    rounded down to a multiple of `publish_every`.
     """
     every, count = cfg.publish_every, num_snapshots(cfg)
     slot = lambda clock: (clock % (every * count) // np.uint32(every)).astype(jnp.int32)
@@ -171,7 +172,7 @@ def publish(cfg: APPOConfig, state: TrainState) -> tuple[PyTree, PyTree, jax.Arr
 
 
 def move_towards(target: PyTree, params: PyTree, tau: Scalar) -> PyTree:
-    """Return `(1 - tau) * target + tau * params`; with tau = 1 exactly the parameters."""
+    """Return `(1 - tau) * target + tau * params`. If `tau` is 1, return exactly `params`."""
     return jax.tree.map(lambda old, new: jnp.where(tau == 1, new, old + tau * (new - old)), target, params)
 
 
@@ -181,7 +182,7 @@ def move_towards(target: PyTree, params: PyTree, tau: Scalar) -> PyTree:
 def estimate_stale(
     cfg: APPOConfig, network: Network, parts: Components, state: TrainState, batch: RingBatch, length: int
 ) -> tuple[Transition, Advantages, Metrics]:
-    """Return steps and advantages to learn from, corrected for staleness if `correction` is on; and metrics."""
+    """Return the steps to learn from, their advantages, and metrics, corrected for staleness unless `correction` is "none"."""
     if cfg.correction == "none":
         steps = batch.rollout.steps
         return steps, *advantage_estimator(cfg, parts.advantage)(steps)
@@ -196,16 +197,18 @@ def correct(
     length: int,
     advantage: Callable = estimate,
 ) -> tuple[Transition, Advantages, Metrics]:
-    """Return steps with the learner's values and the ratio's denominator as `log_prob`; advantages; metrics.
+    """Return the steps to learn from, their advantages, and metrics, corrected for staleness.
+
+    The steps have the learner's values, and, as `log_prob`, the logarithm of the ratio's denominator.
 
     Args:
         cfg: the clips are read.
         network: gives values in units of reward.
-        state: its parameters give values, its target network log-probabilities.
+        state: its parameters give the values, and its target network gives the log-probabilities.
         batch: the rollouts to learn from.
         length: steps of a training sequence.
-        advantage: replaces V-trace, unless it is the default estimator. If the function has the parameter `log_ratio`, that is
-          the log-ratio of target to behaviour policy, `[T, B]`.
+        advantage: the estimator. V-trace takes the place of the default, `estimate`. An estimator with the parameter `log_ratio`
+          receives the log-ratio of target to behaviour policy, `[T, B]`.
     """
     outputs, next_value = recompute_outputs(network, state.params, batch, length, EPISODIC if cfg.streams > 1 else ())
     target = recompute_policy(network, state.extra["target"], batch, length)

@@ -5,19 +5,20 @@ advantage of the action taken,
 
     L_policy = clipped surrogate - ent_coef * entropy + adv_coef * mean((A_theta(s, a) - A)^2)
 
-with A the standardised advantage. The value network is trained in a phase of its own, as in PPG.
+where A is the standardised advantage. The value network is trained in a phase of its own, as in PPG.
 
 **Where papers and implementations differ.** The squared error of the advantage has no factor of 1/2, as in the paper. The value
-learns from the last of every `value_freq` rollouts alone; in the authors' code, from the first.
+network learns only from the last of every `value_freq` rollouts; in the authors' code, only from the first.
 
-**Defaults** are the paper's for Procgen: one epoch of the policy, nine of the value, `adv_coef = 0.25`, a learning rate of 5e-4.
+**Defaults** are the paper's for Procgen: one policy epoch, nine value epochs, `adv_coef = 0.25`, a learning rate of 5e-4.
 
-**When to choose it.** For procedurally generated levels, if there are few training levels. Trained in 200 mazes, DAAC solved 0.39
-of other mazes (0.36 to 0.42), PPO with two networks 0.34 (0.31 to 0.38) and PPG 0.41, though PPO solved more of the 200. On
-MinAtar, DAAC was indistinguishable from PPO on Breakout and SpaceInvaders, and better on Asterix (`tests/benchmarks/RESULTS.md`).
+**When to choose it.** For procedurally generated levels, if there are few training levels. After training in 200 mazes, DAAC
+solved 39 % of unseen mazes (36 to 42), PPO with two networks 34 % (31 to 38) and PPG 41 %. PPO solved more of the 200 training
+mazes. On MinAtar, DAAC was indistinguishable from PPO on Breakout and SpaceInvaders, and better on Asterix
+(`tests/benchmarks/RESULTS.md`).
 
-**Metrics** in addition to PPO's: `advantage_loss`, the squared error of the predicted advantage, about 1 for a head that predicts
-nothing; `value/grad_norm`, of the value phase.
+**Metrics** in addition to PPO's: `advantage_loss`, the squared error of the predicted advantage, about 1 for a head that always
+predicts 0; `value/grad_norm`, the gradient norm in the value phase.
 """
 
 import jax

@@ -2,7 +2,7 @@
 
     repeat
         n_pi times:  collect a rollout, improve the policy (e_pi epochs) and the value (e_v epochs), save observations and targets
-        clone the policy, then e_aux epochs over all stored steps on
+        clone the policy, then train e_aux epochs over all stored steps on
             L = (V_aux - target)^2 / 2 + beta_clone * KL(clone || policy) + (V - target)^2 / 2
 
 V_aux is a head on the policy's features. The auxiliary phase trains these features to predict values, while the KL term preserves
@@ -10,22 +10,24 @@ the policy's outputs.
 
 **Where papers and implementations differ.** The value targets are those computed at collection, as in the paper. The auxiliary
 phase has its own optimizer (`aux_optimizer`). If fewer than `n_pi` updates remain at the end of a run, no auxiliary phase follows
-them. Rewards are scaled by default, as in the paper's code. The scale is that of returns discounted with `gamma`; the paper's
-code uses 0.99. `adam_eps` is 1e-5 (there 1e-8).
+them. Rewards are scaled by default, as in the paper's code. The scale is the deviation of returns discounted with `gamma`; the
+paper's code discounts with 0.99. `adam_eps` is 1e-5, not 1e-8 as in the paper's code.
 
-**Defaults** are the paper's for Procgen: one epoch each for policy and value, no gradient clipping, `vf_coef = 1` on half the
+**Defaults** are the paper's for Procgen: one policy epoch and one value epoch, no gradient clipping, `vf_coef = 1` on half the
 squared error, `n_pi = 32`, `e_aux = 6`, 16 auxiliary minibatches for each rollout, a learning rate of 5e-4, `gamma = 0.999`.
 
 **When to choose it.** For procedurally generated levels. After training in 200 mazes, PPG solved 41 % of unseen mazes (38 to 44),
-PPO 34 % (31 to 38). PPO solved more of the 200. After 250,000 steps of MinAtar, PPG was better than PPO on Asterix and
-SpaceInvaders, and worse on Breakout unless the policy had six epochs. After five million steps, PPG was worse on SpaceInvaders
-(137 against 156) and not better on Breakout; nor was PPG better after one million steps of Breakout with four planes of noise
-added to its four (`tests/benchmarks/RESULTS.md`). In these runs, an auxiliary minibatch had a quarter of the environments. With
-auxiliary minibatches of all environments, PPG takes about twice the time of PPO (`tests/benchmarks/speed.md`).
+PPO 34 % (31 to 38). PPO solved more of the 200 training mazes. After 250,000 steps of MinAtar, PPG was better than PPO on Asterix
+and SpaceInvaders, and worse on Breakout unless the policy had six epochs. After five million steps, PPG was worse on
+SpaceInvaders (137 against 156) and not better on Breakout. With four planes of noise added to Breakout's four planes, PPG was not
+better either, after one million steps (`tests/benchmarks/RESULTS.md`). In these runs, each auxiliary minibatch had rollouts of a
+quarter of the environments. With rollouts of all environments in each auxiliary minibatch, PPG takes about twice the time of PPO
+(`tests/benchmarks/speed.md`).
 
 **Metrics** in addition to PPO's, in updates with an auxiliary phase:
 
-- `aux/error_before`, `aux/error_after`: half the squared error of V_aux before and after the phase. The error should fall.
+- `aux/error_before`, `aux/error_after`: half the squared error of V_aux before and after the auxiliary phase. The error should
+  fall.
 - `aux/kl_after`: how far the policy moved in the phase, in nats. If this is far above `approx_kl`, raise `beta_clone`.
 - `aux/aux_value_loss`, `aux/value_loss`, `aux/clone_loss`: the three terms of the loss, means over the phase.
 """
@@ -68,8 +70,8 @@ class AuxBatch(struct.PyTreeNode):
 def ppg(cfg: PPGConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
     """Return PPG as two pure functions; the arguments are the first four of `ppo`. The network must have the head `aux_value`.
 
-    The buffer has the last `n_pi` rollouts, `[T, n_pi, B, ...]`, concatenated for the auxiliary phase. A custom learning-rate
-    schedule applies to the policy phase. The auxiliary phase follows the config's schedule, starting at `aux_lr`.
+    The buffer has the last `n_pi` rollouts, `[T, n_pi, B, ...]`, which are concatenated for the auxiliary phase. A custom
+    learning-rate schedule applies only to the policy phase. The auxiliary phase follows the config's schedule, from `aux_lr`.
     """
     learner, aux_optimizer = Learner(cfg, network, parts), "ppo" if cfg.aux_optimizer == "shared" else "aux"
 
@@ -137,7 +139,7 @@ def side_by_side(buffer: Sequences) -> Sequences:
 
 
 def ppg_phases(learner: Learner[PPGConfig]) -> list[Phase]:
-    """Return a joint phase of policy and value if both have the same number of epochs, else a value and a policy phase."""
+    """Return a joint phase of policy and value if both have the same number of epochs, else a value phase and a policy phase."""
     cfg = learner.cfg
     if cfg.e_pi == cfg.e_v:
         joint = ppo_phases(learner)
@@ -149,7 +151,7 @@ def ppg_phases(learner: Learner[PPGConfig]) -> list[Phase]:
 
 
 def value_phase(learner: Learner[PPGConfig | DAACConfig], **options: Any) -> Phase:
-    """Return the phase that trains only the value function, in `e_v` passes over the rollout; options are those of `Phase`."""
+    """Return the phase that trains only the value function, in `e_v` passes over the rollout; `options` are fields of `Phase`."""
     cfg, network, _ = learner
 
     def loss(params, minibatch):
@@ -198,7 +200,11 @@ def aux_loss(cfg: PPGConfig, network: Network) -> Loss:
 
 
 def aux_phase_optimizer(cfg: PPGConfig, optimizer: Optimizer) -> Optimizer:
-    """Return an optimizer with one rate per phase: the schedule's at the phase's first update, so that the last phase learns."""
+    """Return an optimizer whose learning rate is constant within each auxiliary phase.
+
+    The rate is the scheduled rate of the first update of the policy phase. The last auxiliary phase therefore still learns when a
+    linear schedule ends at 0.
+    """
     rates = learning_rates(without_kl_control(cfg).replace(lr=cfg.aux_lr), None, cfg.e_pi * cfg.num_minibatches)
     at_first = lambda clock, step: rates(clock - (cfg.n_pi - 1), jnp.uint32(0))
     return optimizer._replace(rate=at_first, multipliers=lr_multipliers(cfg))

@@ -8,8 +8,8 @@ Collect a rollout, estimate advantages, and take a few epochs of minibatch gradi
 where R are rewards, and the sum ends with the episode or the rollout.
 
 **Where papers and implementations differ.** A truncated episode is bootstrapped with the value of its last observation, the one
-before the reset. Advantages are standardised over each minibatch by default. The value loss is half a squared error; when
-clipped, the larger of the clipped and unclipped errors counts (OpenAI's baselines). Every epoch shuffles the whole batch.
+before the reset. Advantages are standardised over each minibatch by default. The value loss is half a squared error; by
+default, the larger of the clipped and unclipped errors (OpenAI's baselines). Every epoch shuffles the whole batch.
 **Defaults** are those of "The 37 Implementation Details" (Huang et al. 2022) for classic control. **When to choose it**: first.
 PPO is the fastest algorithm here in wall-clock time, with the fewest hyperparameters; no other algorithm is better on every
 environment measured (`tests/benchmarks/RESULTS.md`). **Metrics** (loss metrics are means over all gradient steps of an update):
@@ -63,9 +63,9 @@ def ppo(
     """Return PPO as two pure functions, `init` and `update`.
 
     Args:
-        cfg, env, network: the config, environments, policy and value function.
+        cfg, env, network: the config, the environments, and the policy and value function.
         parts: the replaceable parts: advantage estimator, losses, optimizer, rewards.
-        phases: maps the learner of an update to its phases, in order. The policy's phase is the last.
+        phases: maps the learner of an update to the phases of this update, in order. The policy's phase is the last.
         after_learning: `(state, rollout, advantages) -> (state, metrics)`, called after the phases; or None.
 
     Example:

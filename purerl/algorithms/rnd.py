@@ -5,28 +5,28 @@
     r_t     = bonus_t / std(F)
     A       = ext_coef * A_ext + int_coef * A_int
 
-f is random and fixed; g learns to predict f on a fraction of the steps. The bonus is standardised with observation statistics
-from before the rollout, the predictor's input with statistics from after the rollout.
+f is random and fixed; g learns to predict f on a fraction of the steps. For the bonus, observations are standardised with
+statistics from before the rollout; for the training of g, with statistics from after the rollout.
 
 **Where papers and implementations differ.** Each of the two reward streams has its own value and discount. The intrinsic stream
 does not end with an episode (as in the paper; rlib ends it). The next observation is the one before any reset. The variance of F
-starts at 1, with the weight of 1e-4 values of F, as in OpenAI's code.
+starts at 1, and this prior counts as 1e-4 values of F, as in OpenAI's code.
 
 **Defaults** are the paper's coefficients (2 extrinsic, 1 intrinsic, `gamma_int = 0.99`, a quarter of the steps for the
 predictor), with networks for small observations instead of Atari.
 
-**When to choose it.** If rewards are so rare that PPO never sees one. On DeepSea of 10 to 20, every seed found the path with RND,
-and hardly any without (on DeepSea of 8, PPO alone finds the path in seven of eight seeds). On a DoorKey of 8 x 8 the scores are
-indistinguishable (0.12 and 0.11 of episodes), though all eight seeds reach the goal with RND, and three of eight without. If
-rewards are easy to find, RND gains nothing (FourRooms; `tests/benchmarks/RESULTS.md`). A step takes about four times as long
-(`tests/benchmarks/speed.md`).
+**When to choose it.** If rewards are so rare that PPO never sees one. On DeepSea of size 10 to 20, every seed found the path with
+RND, and hardly any seed without RND. (On DeepSea of size 8, PPO alone finds the path in seven of eight seeds.) On DoorKey 8 x 8,
+the shares of successful episodes are indistinguishable (0.12 and 0.11), though eight of eight seeds reach the goal with RND, and
+three of eight without. If rewards are easy to find, RND gains nothing (FourRooms; `tests/benchmarks/RESULTS.md`). An environment
+step takes about four times as long as without RND (`tests/benchmarks/speed.md`).
 
 **Metrics** in addition to PPO's:
 
 - `bonus`: the prediction error before scaling. The bonus falls while the environment becomes familiar, and rises when something
   new is found.
 - `intrinsic_reward`: the bonus after scaling.
-- `predictor_loss`: the loss of the predictor on its fraction of the steps.
+- `predictor_loss`: the mean squared error of the predictor on the steps that train it.
 """
 
 import math
@@ -55,7 +55,7 @@ from purerl.networks.layers import CNN, MLP, Linear
 from purerl.networks.modules import applied
 from purerl.networks.torsos import convolutions
 
-PRIOR = 1e-4  # weight of the initial variance 1, in values of F, as in OpenAI's code
+PRIOR = 1e-4  # number of values of F that the initial variance 1 counts for, as in OpenAI's code
 
 
 class RNDState(struct.PyTreeNode):
@@ -172,7 +172,7 @@ def predictor_loss(prediction: jax.Array, features: jax.Array, counts: jax.Array
 def random_moments(
     cfg: OnPolicyConfig, env: Environment, network: Network, read: Callable, moments: Moments, key: jax.Array
 ) -> Moments:
-    """Merge the next observations of random actions into `moments`. The key is consumed."""
+    """Merge the observations that follow random actions into `moments`. The key is consumed."""
     acting = with_uniform_policy(network, env.action_space, jnp.bool_(True))
     actor = reset_actor(env, acting, cfg.num_envs, key)
     params = acting.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))

@@ -23,7 +23,7 @@ MASK = re.compile(r"action_?mask|(legal|valid|avail\w*)_?action")  # the name of
 
 
 def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> None:
-    """Warn about valid but probably mistaken fields. The warnings point to the caller of `make_train`.
+    """Warn about probably mistaken fields, and about fields without effect. Warnings point to the caller of `make_train`.
 
     Args:
         asked: the config as the user wrote it, with `auto`.
@@ -58,7 +58,7 @@ def warn_of_unsuited_unit(unit: str, space: Box) -> None:
 
 
 def _trained(phases: tuple[Phase, ...]) -> list[str]:
-    """Return the groups that phases train by name."""
+    """Return the groups that the phases list by name."""
     return sorted({group for phase in phases for group in phase.groups or ()})
 
 
@@ -96,7 +96,7 @@ def _looks_channel_first(shape: tuple[int, ...]) -> bool:
     return len(shape) == 3 and shape[0] <= 4 and min(shape[1:]) >= 16
 
 
-# Config fields that nothing reads if this argument of `make_train` is given.
+# For each argument of `make_train`: the config fields that nothing reads if the argument is given.
 REPLACED = {
     "env": ("env",),
     "network": (

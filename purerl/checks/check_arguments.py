@@ -25,7 +25,7 @@ def check_type(cfg: Any) -> None:
 def check_parts(given: dict[str, Any]) -> None:
     """Raise unless the functions passed to `make_train` have the documented arguments and results.
 
-    Functions of arrays of any shape are traced here, the others when an update is traced.
+    Functions that take arrays of any shape are traced here. All other functions are traced as part of an update.
     """
     found = []
     for name in ("algorithm", "advantage", "policy_loss", "extra_loss", "lr_schedule", "reward_shaper", "measure"):
@@ -75,7 +75,7 @@ def check_config(
     Args:
         cfg: the config.
         make_environment: maps overrides of the environment's parameters to the environment.
-        recurrent: a custom object makes the network recurrent; suggested values must suit a recurrent network.
+        recurrent: True if a custom object makes the network recurrent, so that suggested values must suit a recurrent network.
     """
     found = problems(cfg.replace(memory="gru") if recurrent and cfg.memory == "none" else cfg) + not_scalar(cfg)
     if any(problem.field.startswith(("env", "info", "episode_info", "memory", "num_envs")) for problem in found):

@@ -26,7 +26,7 @@ def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: b
         cfg: the config.
         env: environments.
         network: the custom network, or None.
-        distils: the config's random network distillation is used.
+        distils: True if the config's random network distillation is used.
         devices: number of devices over which the environments are sharded.
     """
     known = network is None or isinstance(network, Network)
@@ -116,7 +116,7 @@ def _memory() -> int | None:
 
 
 def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count: int) -> None:
-    """Raise unless `count` devices can have equal shares of the environments, and of every minibatch."""
+    """Raise unless the environments, and every minibatch, can be divided equally among `count` devices."""
     if env.host:
         raise ConfigError([Problem("env", env.name, f"runs on the host and cannot be spread over {count} devices")])
     if cfg.num_envs % count:

@@ -1,4 +1,4 @@
-"""Checks of a network, and of a custom optimizer of its parameters, by their shapes alone."""
+"""Checks of a network, and of a custom optimizer of its parameters, by tracing shapes alone."""
 
 import warnings
 from typing import Any
@@ -18,7 +18,7 @@ from purerl.networks.distributions import Bernoulli
 
 
 def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any) -> None:
-    """Raise unless the network, and the custom optimizer or None, suit config and environment."""
+    """Raise unless the network and the custom optimizer, if there is one, suit the config and the environment."""
     raise_if_any(_network_problems(network, env, cfg))
     raise_if_any(optimizer_problems(optimizer, shapes_of(cfg, network, env)[0]))
 

@@ -1,4 +1,4 @@
-"""Objects that the command line names by import paths, `package.module:name`."""
+"""Objects that the command line names by their import paths, `package.module:name`."""
 
 import importlib
 import os
@@ -38,7 +38,8 @@ def _import_module(name: str, flag: str) -> Any:
 def imported_env(path: str, env_kwargs: tuple) -> Any:
     """Return the environment at an import path: an object, or the result of a class or function called with `env_kwargs`.
 
-    `wrap_env` wraps a single environment. For `gymnasium/module:id`, import the module, which registers the id; return None.
+    A single environment is wrapped by `wrap_env`. For `gymnasium/module:id`, import the module, which registers the id, and
+    return None.
     """
     if path.startswith("gymnasium/"):
         _import_module(path.removeprefix("gymnasium/").partition(":")[0], "env")
@@ -53,7 +54,7 @@ def imported_env(path: str, env_kwargs: tuple) -> Any:
 
 
 def algorithms_of(args: list[str]) -> tuple[dict[str, type[OnPolicyConfig]], list[str]]:
-    """Return config classes by subcommand, and the arguments; an import path of a class is replaced by the name of the class."""
+    """Return config classes by subcommand, and the arguments, with the import path of a class replaced by the class's name."""
     path = args[0] if args and ":" in args[0] and not args[0].startswith("-") else ""
     if not path:
         return ALGORITHMS, args

@@ -38,17 +38,18 @@ DESCRIPTION = """Trains agents of the PPO family.
 
 @dataclasses.dataclass
 class Tune:
-    """Search for good hyperparameters of an algorithm: batches of trials train as one program, the worse half of each rung stops.
+    """Search for good hyperparameters of an algorithm: batches of trials train as one program; the worse half of each rung stops.
 
-    "purerl tune ppo --help" lists all flags. Needs pip install '.[tune]'.
+    "purerl tune ppo --help" lists all flags. This command needs pip install '.[tune]'.
     """
 
 
 def main(args: list[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    0: finished, now or before, or ended by Ctrl-C; 1: a checkpoint failed, the run diverged, or another process of the job ended;
-    2: the config cannot be trained. After 143 (SIGTERM), 138 (SIGUSR1) and 75 (--max-hours), the run is saved and can be resumed.
+    0: the run is finished, or Ctrl-C or its stopping rule ended it; 1: a checkpoint or the environment failed, the run diverged,
+    or another process of the job ended; 2: the flags or the config are invalid; 143, 138 or 75: SIGTERM, SIGUSR1 or --max-hours
+    ended the run, which can be resumed if it has a directory.
     """
     args = sys.argv[1:] if args is None else args
     if args == ["--version"]:
@@ -67,7 +68,7 @@ def main(args: list[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def short_warnings() -> Iterator[None]:
-    """Print a warning as one line, without the place in the code."""
+    """Print each warning in one line, without its place in the code."""
     before = warnings.formatwarning
     warnings.formatwarning = lambda message, *_, **__: f"warning: {' '.join(str(message).split())}\n"
     try:
@@ -104,7 +105,7 @@ def _run(args: list[str]) -> int:
         asked = options_class(**{f.name: values[f.name] for f in dataclasses.fields(options_class)})
         cfg = config_of(algorithms[name], values)
         return run_tuning(cfg, asked) if isinstance(asked, Tuning) else run_training(cfg, asked)
-    except BrokenPipeError:  # the reader, such as `head`, has ended: Python would complain of it once more at its end
+    except BrokenPipeError:  # the reader, such as `head`, has ended: on exit, Python would report this again
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except ConfigError as error:
@@ -117,4 +118,4 @@ def _run(args: list[str]) -> int:
         if process_count() == 1:
             raise
         print(f"process {jax.process_index()}: another process of the job has ended: {error}", file=sys.stderr, flush=True)
-        os._exit(1)  # an orderly end would wait for the others
+        os._exit(1)  # an orderly exit would wait for the other processes

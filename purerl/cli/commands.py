@@ -1,4 +1,4 @@
-"""The commands for finished runs. Each is a dataclass of its flags; `execute` runs the command and returns the exit status."""
+"""The commands for saved runs: dataclasses of flags, whose method `execute` runs the command and returns the exit status."""
 
 import dataclasses
 import os
@@ -29,9 +29,9 @@ class Reader:
         dir: Directory of the run.
         run: One of several runs in the directory: its index from 0, or its label, such as "lr = 0.003, seed 0".
         best: Use the state with the best evaluation instead of the last state.
-        env: Environment that the run was trained in, package.module:name, if custom.
-        algorithm: Algorithm that the run was trained by, package.module:function, if custom.
-        config_class: Class of the run's config, package.module:Class, if custom.
+        env: Custom environment that the run was trained in, package.module:name.
+        algorithm: Custom algorithm that the run was trained by, package.module:function.
+        config_class: Custom class of the run's config, package.module:Class.
     """
 
     dir: tyro.conf.Positional[str]
@@ -68,7 +68,7 @@ class Watch(Reader):
 
 @dataclasses.dataclass
 class Eval(Watch):
-    """Evaluate every run in a directory, in its own environment, by the returns of fresh episodes.
+    """Evaluate every run in a directory, or only the run of --run, by the returns of fresh episodes in the run's environment.
 
     Attributes:
         num_episodes: Episodes per run.
@@ -85,7 +85,7 @@ class Eval(Watch):
 
 @dataclasses.dataclass
 class Plot:
-    """Plot the learning curves of runs: a line per config, with a band over its seeds.
+    """Plot the learning curves of runs: one line per config, with a band over the config's seeds.
 
     Attributes:
         dirs: Directories of the runs to compare, at least one.
@@ -114,14 +114,14 @@ class Plot:
 class Compare:
     """Compare runs over seeds and tasks: interquartile means, probabilities of improvement, profiles (Agarwal et al. 2021).
 
-    purerl compare runs/ppo runs/ppg compares two folders, with a run of each task inside. purerl compare new=runs/a,runs/b
+    purerl compare runs/ppo runs/ppg compares two folders, each with a run of every task inside. purerl compare new=runs/a,runs/b
     old=runs/c gives names to groups of folders.
 
     Attributes:
         entries: Folders of runs, or name=folder,folder.
-        score: The last tenth of training (or the last evaluation), or the area under the learning curve.
+        score: Mean return over the last tenth of training (or in the last evaluation), or over the whole learning curve.
         episodes: Episodes to score: those of training, or of evaluations.
-        reference: TOML or JSON file of the scores that normalise to 0 and 1: "CartPole-v1" = [20.0, 500.0].
+        reference: TOML or JSON file with two scores per task, which are normalised to 0 and 1: "CartPole-v1" = [20.0, 500.0].
         out: Files to write: .md and .tex tables, .png, .pdf and .svg pictures, .json and .csv with every score.
     """
 
@@ -192,7 +192,7 @@ class Runs:
 
 @dataclasses.dataclass
 class Render(Watch):
-    """Render an episode of a run's policy: of the run that --run names, or of the first run.
+    """Render an episode of the run that --run names, or of the first run.
 
     Attributes:
         out: File to write.
@@ -210,12 +210,12 @@ class Render(Watch):
 
 @dataclasses.dataclass
 class Export(Reader):
-    """Write the policy of the run that --run names, or of the first, as a program that needs only jax and flatbuffers.
+    """Write the policy of the run that --run names, or of the first run, as a program that needs only jax and flatbuffers.
 
-    Load it by act = jax.export.deserialize(bytearray(open("policy.jaxexport", "rb").read())).call, and act in any number of
-    environments: action, carry = act(carry, obs, first, jax.random.PRNGKey(0), False). All arrays have a leading axis of
-    environments. The carry is () without a recurrent network. The array first is True where an episode starts. The last argument
-    is True for the most likely actions.
+    Load the program with act = jax.export.deserialize(bytearray(open("policy.jaxexport", "rb").read())).call, and act in any
+    number of environments: action, carry = act(carry, obs, first, jax.random.PRNGKey(0), False). All arrays have a leading axis
+    of environments. Without a recurrent network, the carry is (). The array first is True where an episode starts. With True as
+    the last argument, the actions are the most likely ones.
 
     Attributes:
         out: File to write.
@@ -233,7 +233,7 @@ class Export(Reader):
 
 @dataclasses.dataclass
 class Cache:
-    """Show where compiled programs are cached, and how many: the second start of a run does not compile.
+    """Show where compiled programs are cached, and how many. The second start of a run uses these programs and does not compile.
 
     The environment variable PURERL_CACHE names another directory, or "off". The cache holds at most a gigabyte.
 

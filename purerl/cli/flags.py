@@ -1,4 +1,4 @@
-"""Command-line flags, made from the fields of a config and read back; files of flags."""
+"""Command-line flags: made from the fields of a config, and converted back to a config; files of flags."""
 
 import argparse
 import dataclasses
@@ -38,13 +38,13 @@ TUNING_EXAMPLES = """
 - purerl {0} --config runs/t/best.toml
 """
 
-# Types of flags that differ from those of their fields: pairs, for example, are a sequence of words.
+# Types of flags that differ from the types of their fields: in a shell, pairs, for example, are a sequence of words.
 FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float]}
-FLAG_TYPES["sweep"] = FLAG_TYPES["param"] = tyro.conf.UseAppendAction[tuple[str, ...]]  # repeated for each field
+FLAG_TYPES["sweep"] = FLAG_TYPES["param"] = tyro.conf.UseAppendAction[tuple[str, ...]]  # the flag is repeated for each field
 
 
 def _steps(words: list[str]) -> int | float:
-    """Return a count of steps: "500000", "5e5", "500k" or "0.5M"."""
+    """Return a number of steps from its text: "500000", "5e5", "500k" or "0.5M"."""
     text = words[0]
     if text.isdecimal():
         return int(text)  # exact, where a float would round
@@ -64,7 +64,7 @@ WIDTHS = Annotated[
 STEPS = Annotated[
     int | float, PrimitiveConstructorSpec(1, "STEPS", _steps, lambda x: isinstance(x, int | float), lambda x: [str(x)])
 ]
-# Help texts of flags that are written differently in a shell than in Python.
+# Help texts of flags whose values are written differently in a shell than in Python.
 FLAG_HELP = {
     "env": "Id of a gymnax environment, of another suite's (brax/ant), or package.module:Class of your own environment.",
     "env_kwargs": "Arguments of the environment's constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite.",
@@ -86,7 +86,7 @@ COMMON = (
 
 
 def short_help(name: str, cls: type[OnPolicyConfig]) -> str:
-    """Return the help of an algorithm's command with the flags that most users need."""
+    """Return a short help text for an algorithm's command, with the flags that most users need."""
     docs, options = cls.field_docs | parse_docs(inspect.cleandoc(Training.__doc__ or ""))[1], Training()
     lines = [
         f"usage: purerl {name} [flags]; purerl {name} --help-all lists all flags",
@@ -107,7 +107,7 @@ def _first_clause(text: str) -> str:
 
 
 def job_of(args: list[str]) -> dict[str, Any] | None:
-    """Return how to find the other processes of a job, or None without a job. This is called before JAX starts."""
+    """Return the arguments of `join`, which connects the processes of a job; None without a job. Call this before JAX starts."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--distributed", action="store_true")
     parser.add_argument("--coordinator", default="")
@@ -116,13 +116,13 @@ def job_of(args: list[str]) -> dict[str, Any] | None:
     try:
         found = vars(parser.parse_known_args(args)[0])
     except argparse.ArgumentError:
-        return None  # the error is reported when all flags are read
+        return None  # the error is reported later, when all flags are read
     named = found["coordinator"] or found["num_processes"] > 0 or found["process_id"] >= 0
     return found if found.pop("distributed") or named else None
 
 
 def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type = Training) -> dict[str, Any]:
-    """Return the defaults of flags, by name: from a preset, overridden by a file. Flags are then made with these defaults."""
+    """Return the defaults of flags, by name: values of a preset, overridden by those of a file."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--preset")
     parser.add_argument("--config")
@@ -138,7 +138,7 @@ def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], option
 
 
 OF_TYRO = ("help", "tyro_print_completion", "tyro_write_completion")
-ONLY_FLAGS = ("config", "distributed", "coordinator", "num_processes", "process_id")  # read before any file
+ONLY_FLAGS = ("config", "distributed", "coordinator", "num_processes", "process_id")  # these flags are read before any file
 
 
 def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: type) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: ty
 
 
 def _value_texts(values: Any) -> tuple[str, ...]:
-    """Return values to try as texts of flags. In a file, `values` is a list of such texts, or a table of lists."""
+    """Return values to try as texts of a flag. In a file, `values` is a list of such texts, or a table of lists of values."""
     texts = lambda xs: [
         "x".join(map(str, x)) if isinstance(x, list) else str(x).lower() if isinstance(x, bool) else str(x) for x in xs
     ]
@@ -193,7 +193,7 @@ def _file_problems(values: dict[str, Any], cls: type[OnPolicyConfig], options: t
 
 
 def refuse_unknown(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type = Training) -> None:
-    """Raise an error for all flags that a command does not have, each with the flag to use instead."""
+    """Raise an error that lists all flags that a command does not have, each with a flag to use instead."""
     if not (args and args[0] in algorithms):
         return
     cls = algorithms[args[0]]
@@ -221,7 +221,7 @@ def flags_of(
 ) -> type:
     """Return a dataclass that tyro turns into flags, with a nested dataclass for each group of fields.
 
-    The fields are those of the config, of its `rnd` and of the options, with defaults replaced by `base`.
+    The flags are the fields of the config, of its `rnd` and of the options. Values in `base` replace their defaults.
     """
     docs = cls.field_docs | parse_docs(inspect.cleandoc(options.__doc__ or ""))[1]
     parts = [(part, f) for part in (cls(), options()) for f in dataclasses.fields(part)]
@@ -248,7 +248,7 @@ def flags_of(
 
 
 def values_of(flags: Any) -> dict[str, Any]:
-    """Return the values of a dataclass from `flags_of`, by flag."""
+    """Return the values of an instance of a `flags_of` class, by flag."""
     return {flag: value for group in vars(flags).values() for flag, value in vars(group).items()}
 
 
@@ -296,7 +296,7 @@ def config_of(cls: type[OnPolicyConfig], flags: dict[str, Any]) -> OnPolicyConfi
 
 
 def _parse(text: str) -> Any:
-    """Return a number, true, false or null from JSON; any other word unchanged."""
+    """Return the value of a JSON text, such as a number or true; return any other text unchanged."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

@@ -121,7 +121,7 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning) -> int:
 
 
 def _status(stopped_by: signal.Signals | str | None) -> int:
-    """Return the exit status of a training that `stopped_by` ended."""
+    """Return the exit status of a run that ended for the reason `stopped_by`."""
     if stopped_by == STOPPED:
         return 0
     if stopped_by == "max_hours":

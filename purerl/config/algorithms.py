@@ -29,8 +29,8 @@ class PPOConfig(OnPolicyConfig):
         num_epochs: Epochs over the rollout in each update.
 
     Network:
-        arch: `separate` torsos for policy and value, a `shared` torso, or a shared torso without gradients from the value loss
-          (`detach`).
+        arch: `separate` torsos for policy and value, a `shared` torso, or, with `detach`, a shared torso that the value loss
+          sends no gradients to.
     """
 
     num_epochs: int = static(4, between(1, 2**16))
@@ -50,29 +50,31 @@ class APPOConfig(PPOConfig):
     """Simulated asynchronous PPO: old data, V-trace and a target network (IMPACT, Luo et al. 2020, arXiv:1912.00167).
 
     Training is synchronous, and staleness is a hyperparameter: actors act with parameters from several updates ago, and a ring
-    buffer keeps rollouts for several updates. `approx_kl`, and with it `target_kl`, is measured against the denominator of the
-    ratio, `max(pi_target, pi_behaviour / clip)`. Staleness alone makes this KL divergence positive.
+    buffer keeps rollouts for several updates. With V-trace, `approx_kl`, and with it `target_kl`, is measured from the
+    denominator of the ratio, `max(pi_target, pi_behaviour / clip)`. Staleness alone makes this KL divergence positive.
 
     Example:
         >>> cfg = purerl.APPOConfig(lag=4, replay=4, target_update_freq=8)
         >>> train = purerl.make_train(cfg)
 
     Rollout:
-        replay: Rollouts in the ring buffer, and in the batch of each update. If fewer are usable, the usable ones are repeated.
-        max_uses: Maximum number of updates that learn from a rollout. 0 means all updates while the ring buffer holds it.
-        replay_order: The rollouts of an update: the `newest` usable rollouts, repeated as evenly as possible, or each rollout
-          drawn at `random` from the usable ones.
-        lag: Updates by which the acting parameters lag behind the newest parameters.
-        publish_every: Actors receive new parameters every `publish_every` updates.
+        replay: Number of rollouts in the ring buffer, and in the batch of each update. If fewer rollouts are usable, they are
+          repeated.
+        max_uses: Maximum number of updates that learn from a rollout. 0 means no limit while the rollout is in the ring buffer.
+        replay_order: Selection of the rollouts of an update: the `newest` usable rollouts, repeated as evenly as possible, or the
+          newest rollout and `random` draws, with replacement, from the usable rollouts.
+        lag: Number of updates by which the acting parameters lag behind the newest parameters.
+        publish_every: Actors receive new parameters every `publish_every` updates. In between, their lag grows.
 
     Policy loss:
         target_ratio_clip: Upper bound of the ratio of the acting to the target policy in the surrogate: 2 in IMPACT, 1 in UniLab.
         tau: Step size of the target network towards the parameters.
-        target_update_freq: The target network moves every `target_update_freq` updates. With 1 and `tau = 1`, the target network
-          follows the policy at once, and no longer limits how far stale data can move the policy.
+        target_update_freq: The target network moves every `target_update_freq` updates. If this value and `tau` are 1, the target
+          network follows the policy at once, and no longer limits how far stale data can move the policy.
 
     Value:
-        correction: `vtrace`, or `none`: PPO's GAE and ratio, with the values and log-probabilities of the acting policy.
+        correction: Off-policy correction: `vtrace`, or `none`, which uses PPO's estimator and ratio with the values and
+          log-probabilities of the acting policy.
         vtrace_rho_clip: Upper bound of the importance weight of a temporal difference.
         vtrace_c_clip: Upper bound of the importance weight of a trace.
         vtrace_pg_clip: Upper bound of the importance weight of an advantage.
@@ -91,7 +93,7 @@ class APPOConfig(PPOConfig):
     tau: float = leaf(1.0, between(0, 1), VTRACE)
     target_update_freq: int = static(4, between(1, 2**16), VTRACE)
 
-    num_minibatches: int = static(8, at_least(1))  # as large as PPO's minibatches: the batch is twice as large
+    num_minibatches: int = static(8, at_least(1))  # minibatches as large as PPO's, since the batch is twice as large
 
     @property
     def columns(self) -> int:
@@ -126,7 +128,7 @@ class PPGConfig(OnPolicyConfig):
     """Phasic Policy Gradient (Cobbe et al. 2021, arXiv:2009.04416), with the paper's names for its fields.
 
     After each policy phase of `n_pi` PPO updates, an auxiliary phase trains the policy network to predict values on all
-    observations of the policy phase. A KL term against a clone of the network keeps the policy unchanged meanwhile.
+    observations of the policy phase. Meanwhile, a KL term against a clone of the network preserves the policy.
 
     Example:
         >>> cfg = purerl.PPGConfig(n_pi=16, e_aux=6)
@@ -135,22 +137,23 @@ class PPGConfig(OnPolicyConfig):
         ['ppo', 'aux']
 
     Optimisation:
-        n_pi: Updates of a policy phase. If a run ends with fewer than `n_pi` updates, no auxiliary phase follows them.
+        n_pi: Number of updates in a policy phase. If a run ends with fewer than `n_pi` updates, no auxiliary phase follows them.
         e_pi: Policy epochs over each rollout.
         e_v: Value epochs over each rollout. If `e_v` equals `e_pi`, one loss trains policy and value.
-        e_aux: Epochs of the auxiliary phase over all of its rollouts. 0 disables the auxiliary phase.
-        aux_lr: Learning rate of the auxiliary phase, under `lr_schedule` as at the start of the policy phase.
+        e_aux: Epochs of the auxiliary phase over all rollouts of the policy phase. 0 disables the auxiliary phase.
+        aux_lr: Learning rate of the auxiliary phase. If `lr_schedule` is `linear` or `polynomial`, `aux_lr` is the initial rate,
+          and each auxiliary phase has the scheduled rate of the first update of its policy phase.
         aux_optimizer: Optimizer of the auxiliary phase: a `separate` optimizer, or the `shared` optimizer of the policy phase.
-        aux_columns: Single-environment rollouts in each auxiliary minibatch. 0 means a sixteenth of `num_envs`, rounded down to a
-          valid divisor: 16 minibatches for each rollout of the phase, as in the paper.
-        aux_accumulation: Minibatches whose mean gradient makes one gradient step.
+        aux_columns: Number of single-environment rollouts in each auxiliary minibatch. 0 means a sixteenth of `num_envs`, rounded
+          down to a valid divisor: 16 minibatches for each rollout of the phase, as in the paper.
+        aux_accumulation: Number of auxiliary minibatches whose gradients are averaged for one gradient step.
 
     Policy loss:
         beta_clone: Weight of KL(policy before the auxiliary phase || policy during the auxiliary phase).
 
     Network:
-        arch: `dual`: a torso each for policy and value, with an auxiliary value head on the policy's. `shared`: a single torso
-          that value gradients reach. `detach`: a single torso that value gradients reach through the auxiliary head only.
+        arch: `dual`: one torso for the policy, with an auxiliary value head, and one torso for the value. `shared`: a single
+          torso that value gradients reach. `detach`: a single torso that value gradients reach through the auxiliary head only.
     """
 
     n_pi: int = static(32, between(1, 2**16), AUX)
@@ -226,7 +229,8 @@ class DAACConfig(OnPolicyConfig):
     """Decoupled Advantage Actor-Critic (Raileanu & Fergus 2021, arXiv:2102.10330).
 
     Policy and value are two networks without shared parameters. The policy network has a head that predicts the advantage of the
-    taken action. This prediction shapes the policy's features like a value loss, without the features that only a value needs.
+    taken action. Like a value loss, this prediction shapes the policy's features, but without the features that only a value
+    function needs.
 
     Example:
         >>> cfg = purerl.DAACConfig(e_v=9, adv_coef=0.25)
@@ -236,8 +240,8 @@ class DAACConfig(OnPolicyConfig):
 
     Optimisation:
         e_pi: Policy epochs over each rollout.
-        e_v: Value epochs over a rollout.
-        value_freq: The value network learns from one in `value_freq` rollouts.
+        e_v: Value epochs over each rollout that the value network learns from.
+        value_freq: The value network learns from one of every `value_freq` rollouts.
 
     Policy loss:
         adv_coef: Weight of the squared error of the predicted advantage.
@@ -282,6 +286,6 @@ ALGORITHMS: dict[str, type[OnPolicyConfig]] = {"ppo": PPOConfig, "ppg": PPGConfi
 
 
 def algorithm_of(cfg: Config) -> str:
-    """Return the name of a config's algorithm, as on the command line. A subclass has the name of its base class."""
+    """Return the name of a config's algorithm, as on the command line. A subclass shares its base class's name."""
     names = {cls: name for name, cls in ALGORITHMS.items()}
     return next(names[cls] for cls in type(cfg).__mro__ if cls in names)

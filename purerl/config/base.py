@@ -48,21 +48,21 @@ class OnPolicyConfig(Config, Batches):
     discrete actions. `jax.vmap` can sweep `env_params` and all floats except counts of steps; all other fields are static.
 
     Environment:
-        env: Environment id. Of gymnax: CartPole-v1, Pendulum-v1, Breakout-MinAtar, DeepSea-bsuite, ... Of other suites:
-          brax/ant, craftax/Craftax-Classic-Symbolic-v1, gymnasium/HalfCheetah-v5, jumanji/Snake-v1,
-          navix/Navix-DoorKey-5x5-v0, pgx/minatar-breakout, playground/CartpoleBalance, xminigrid/MiniGrid-DoorKey-5x5.
+        env: Environment id. gymnax: CartPole-v1, Pendulum-v1, Breakout-MinAtar, DeepSea-bsuite, ... Other suites: brax/ant,
+          craftax/Craftax-Classic-Symbolic-v1, gymnasium/HalfCheetah-v5, jumanji/Snake-v1, navix/Navix-DoorKey-5x5-v0,
+          pgx/minatar-breakout, playground/CartpoleBalance, xminigrid/MiniGrid-DoorKey-5x5.
         env_kwargs: Arguments of the environment's constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
         env_params: Overrides of environment parameters by name: `{"max_steps_in_episode": 200}`. Overrides can be swept.
-        action_mask: The entry of a dict of observations that marks valid actions with 1, or True, and invalid actions with 0; ""
-          for none. `auto`: the suite's entry; in a custom environment the entry named "action_mask", if any.
-        num_levels: Training episodes begin in one of this many levels: layouts, maps, rule sets, whatever a reset draws.
-          Evaluation uses other levels, so that the difference of the two scores measures generalisation. 0: any level.
-        critic_obs: The entry of a dict of observations that only the value network sees; "" if the policy sees all entries.
-          `auto`: the suite's entry, such as `privileged_state` in MuJoCo Playground.
+        action_mask: Entry of a dict observation that is 1 or True for valid actions and 0 for invalid actions; "" for none.
+          `auto`: the suite's entry; in a custom environment, the entry named "action_mask", if any.
+        num_levels: Number of levels (layouts, maps, whatever a reset draws) that training episodes begin in; 0 for no limit.
+          Evaluation uses other levels, so that the difference between training and evaluation scores measures generalisation.
+        critic_obs: Entry of a dict observation that only the value network sees; "" if the policy sees all entries. `auto`: the
+          suite's entry, such as `privileged_state` in MuJoCo Playground.
         info: Numeric entries of the environment's info. The metrics average each entry over all steps, and evaluations sum each
           entry over an episode.
         episode_info: Entries of the environment's info, numbers or vectors, read at the last step of each episode, such as
-          success or achievements. The metrics average each entry over episodes, a vector elementwise.
+          success or achievements. The metrics average each entry over episodes; vectors are averaged elementwise.
 
     Rollout:
         total_timesteps: Environment steps over all environments, rounded up to whole updates; `Train.plan` shows the added steps.
@@ -78,9 +78,9 @@ class OnPolicyConfig(Config, Batches):
           these updates too; a `polynomial` schedule begins with the first gradient step.
 
     Optimisation:
-        num_minibatches: Minibatches, and so gradient steps, in each epoch. The number must divide `num_envs * num_steps`.
-        minibatches: Grouping of steps into minibatches. `flat`: single steps, shuffled. `env`: the whole rollout of an
-          environment. `time`: one time step of all environments. `auto`: whole sequences for recurrent networks, else `flat`.
+        num_minibatches: Number of minibatches, and so of gradient steps, in each epoch. Must divide `num_envs * num_steps`.
+        minibatches: Unit that is shuffled into minibatches. `flat`: single steps. `env`: the whole rollout of an environment.
+          `time`: one time step of all environments. `auto`: whole sequences for recurrent networks, else `flat`.
         lr: Learning rate at the first update.
         lr_final: Final learning rate of a `linear` or `polynomial` schedule.
         lr_schedule: `linear` in the number of updates (at update i of n: `lr + (lr_final - lr) * i / n`), `constant`,
@@ -92,8 +92,8 @@ class OnPolicyConfig(Config, Batches):
         lr_kl_tolerance: `kl_adaptive` lowers the rate if the KL divergence is above `desired_kl * lr_kl_tolerance`, and raises
           the rate if the divergence is below `desired_kl / lr_kl_tolerance`.
         lr_kl_factor: Factor by which `kl_adaptive` changes the learning rate.
-        lr_kl_every: The KL divergence that `kl_adaptive` follows: of each `minibatch`, before its gradient step (rsl_rl, UniLab),
-          or the mean over an `epoch`, after the epoch (skrl).
+        lr_kl_every: Interval at which `kl_adaptive` changes the rate: before each `minibatch`'s gradient step, by the KL
+          divergence of this minibatch (rsl_rl, UniLab), or after each `epoch`, by the mean KL divergence of the epoch (skrl).
         lr_min: Lowest learning rate of `kl_adaptive`.
         lr_max: Highest learning rate of `kl_adaptive`.
         critic_lr_scale: Learning rate of the value network, as a multiple of `lr`.
@@ -112,15 +112,15 @@ class OnPolicyConfig(Config, Batches):
         ent_coef: Weight of the entropy bonus. `auto`: 0 for continuous actions, 0.01 for discrete actions.
         ent_coef_final: Final value of a `linear` schedule of `ent_coef`.
         ent_schedule: Schedule of `ent_coef`: `constant`, or `linear` in the number of updates.
-        target_kl: Learning stops at a minibatch with an approximate KL divergence (`approx_kl`) above this value. inf: never.
-        kl_stop: Length of the stop at `target_kl`: the rest of the `update`, in all its epochs, or of the `epoch` (skrl).
+        target_kl: Learning stops at a minibatch with an approximate KL divergence (`approx_kl`) above this value. inf: no stop.
+        kl_stop: Length of the stop at `target_kl`: the rest of the `update`, with all its epochs, or of the `epoch` (skrl).
         kl_penalty: Adds `kl_coef` times KL(old || new) of the policies to the loss: `none`, `fixed`, or `adaptive`. An adaptive
-          `kl_coef` is multiplied by `kl_coef_raise` after an update with a KL above `desired_kl * kl_coef_tolerance`, and by
-          `kl_coef_lower` below `desired_kl / kl_coef_tolerance` (section 4 of the PPO paper, with `clip_eps = inf`).
+          `kl_coef` is multiplied by `kl_coef_raise` if the update's KL is above `desired_kl * kl_coef_tolerance`, and by
+          `kl_coef_lower` if the KL is below `desired_kl / kl_coef_tolerance` (section 4 of the PPO paper, with `clip_eps = inf`).
         kl_coef: Weight of the KL penalty; the initial weight if `kl_penalty` is `adaptive`.
         kl_coef_tolerance: Tolerance of an adaptive penalty around `desired_kl`: 1.5 in the paper, 2 in RLlib.
-        kl_coef_raise: Factor of the weight after an update that moved the policy too far: 2 in the paper, 1.5 in RLlib.
-        kl_coef_lower: Factor of the weight after an update that moved the policy too little.
+        kl_coef_raise: Factor of `kl_coef` after an update that moved the policy too far: 2 in the paper, 1.5 in RLlib.
+        kl_coef_lower: Factor of `kl_coef` after an update that moved the policy too little.
 
     Value:
         gamma: Discount factor.
@@ -143,16 +143,16 @@ class OnPolicyConfig(Config, Batches):
     Network:
         torso: `mlp`, `cnn` (MinAtar-sized images), `nature_cnn` (84 x 84 images; with `hidden=(512,)`), or `auto`: `cnn` or
           `nature_cnn` by the size of images (height, width, channels), and `mlp` for other observations.
-        hidden: Widths of the hidden layers; for images, of the layers after the convolutions.
-        critic_hidden: Widths of the value network's hidden layers, if not those of `hidden`.
+        hidden: Widths of the hidden layers; for images, widths of the layers after the convolutions.
+        critic_hidden: Widths of the value network's hidden layers. () means the widths in `hidden`.
         activation: Activation function: `tanh`, `relu`, `swish`, `gelu` or `elu`.
         init: Weight initialisation: `orthogonal`, `xavier_uniform`, `xavier_normal` or `lecun`.
         compute_dtype: Dtype of torsos and recurrent layers: `float32` or `bfloat16`. Stored arrays, heads and losses are float32.
-        matmul_precision: Precision of float32 matrix products, also in the environment: `default` is JAX's default, which on a
-          recent GPU rounds to TF32 (10 bits), `high`, or `highest`, which is float32. Simulated physics may need `highest`.
-        log_std_init: Logarithm of the initial standard deviation of continuous actions, in the built-in policy's unit, in
-          which the bounds of an action are -1 and 1. A dimension without two finite bounds keeps the environment's unit. With
-          `tanh`, it is the deviation before the tanh.
+        matmul_precision: Precision of float32 matrix products, including the environment's: `default` (JAX's default, which
+          rounds to TF32, 10 bits, on a recent GPU), `high`, or `highest` (float32). Simulated physics may need `highest`.
+        log_std_init: Logarithm of the initial standard deviation of continuous actions, in the built-in policy's unit, in which
+          the bounds of an action are -1 and 1. A dimension without two finite bounds keeps the environment's unit. With `tanh`,
+          the standard deviation is that before the tanh.
         action_distribution: Distribution of continuous actions: `gaussian`, clipped to the bounds, or `tanh`, squashed between
           the bounds. `auto` is gaussian.
 
@@ -162,7 +162,7 @@ class OnPolicyConfig(Config, Batches):
         memory_size: Width of the recurrent layers.
         memory_layers: Number of recurrent layers.
         memory_inputs: Further inputs of the recurrent layers: `("action", "reward")` of the previous step, or one of the two.
-        sequence_length: Steps of a training sequence of a recurrent network, a divisor of `num_steps`. 0 means `num_steps`.
+        sequence_length: Steps of a training sequence of a recurrent network; must divide `num_steps`. 0 means `num_steps`.
 
     Curiosity:
         rnd: Intrinsic rewards by random network distillation: an `RNDConfig`, or None to disable them.
@@ -171,7 +171,7 @@ class OnPolicyConfig(Config, Batches):
         nonfinite: Handling of NaN and infinite numbers. `ignore` trains with them. `reset` resets an environment whose
           observation or reward is not finite, or beyond 1e18: the step is terminal, with a reward of 0, and an entry of info that
           is not finite is left out of its mean; the metrics `nonfinite_resets` and `nonfinite/...` count these steps. `freeze`
-          skips and counts an update that would make a parameter NaN or infinite, for that seed alone.
+          skips and counts an update that would make anything learnt NaN or infinite, for that seed alone.
         metrics_every: Updates per record of metrics. Larger values save memory in very long runs.
     """
 
@@ -261,19 +261,19 @@ class OnPolicyConfig(Config, Batches):
 
     @property
     def intrinsic(self) -> RNDConfig:
-        """Return the config of intrinsic rewards; raise a ValueError without them."""
+        """Return the config of intrinsic rewards; raise a ValueError if there is none."""
         if self.rnd is None:
             raise ValueError("the config has no intrinsic rewards: rnd is None")
         return self.rnd
 
     @property
     def arch(self) -> str:
-        """Return the network architecture: a field or a property of each algorithm's config."""
+        """Return the network architecture, which each algorithm's config defines as a field or a property."""
         raise NotImplementedError
 
     @property
     def policy_epochs(self) -> int:
-        """Return the number of policy epochs over a rollout: a property of each algorithm's config."""
+        """Return the number of policy epochs over a rollout, which each algorithm's config defines."""
         raise NotImplementedError
 
     @property
@@ -288,12 +288,12 @@ class OnPolicyConfig(Config, Batches):
 
     @property
     def keeps(self) -> dict[str, str]:
-        """Return the large entries of `TrainState.extra`: a dict from the field that sets the size to the name of the entry."""
+        """Return the large entries of `TrainState.extra`: a dict from the field that sets an entry's size to the entry's name."""
         return {}
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Return the names of further heads on the features of the policy."""
+        """Return the names of additional heads on the policy's features."""
         return ()
 
     def cross_field_errors(self) -> list[Problem]:
@@ -323,7 +323,7 @@ class OnPolicyConfig(Config, Batches):
 
     @property
     def learns_from_others(self) -> Any:
-        """Return True if an update may learn from data of an older policy. Traced if the answer depends on a traced float."""
+        """Return True if an update may learn from data of an older policy. The result is traced if a traced float decides it."""
         return False
 
     @property

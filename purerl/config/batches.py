@@ -1,11 +1,11 @@
-"""The sizes of a batch and of its minibatches, the numbers that divide them, and the counts of updates."""
+"""Sizes of batches and minibatches, the divisibility rules between these sizes, and counts of updates."""
 
 from purerl.core.errors import Problem, would_work
 from purerl.core.numbers import divisors, neighbours
 
 
 class Batches:
-    """Sizes of batches, minibatches and training sequences, and counts of updates, for a config with these fields."""
+    """Base class of a config: sizes of batches, minibatches and training sequences, and counts of updates."""
 
     total_timesteps: float
     learning_starts: float
@@ -50,11 +50,11 @@ class Batches:
 
     @property
     def num_updates(self) -> int:
-        """Return the number of updates of the whole run, rounded up."""
+        """Return the number of updates in the whole run, rounded up."""
         return -(-int(self.total_timesteps) // self.batch_size)
 
     def batch_problems(self) -> list[Problem]:
-        """Return a problem for each size that does not fit the others."""
+        """Return a problem for each size that is too large, too small, or not divisible as required."""
         if self.training_size >= 2**31:
             name, other = ("num_envs", "num_steps") if self.training_size < 2**31 * self.num_envs else ("num_steps", "num_envs")
             value, most = getattr(self, name), (2**31 - 1) * getattr(self, name) // self.training_size
@@ -79,7 +79,7 @@ class Batches:
         """Return a problem if the minibatches cannot be equal shares of a batch.
 
         Args:
-            recurrent: Require whole sequences. If False, proposed values keep sequences whole only if `memory` is set.
+            recurrent: require whole sequences. If False, proposed values keep sequences whole only if `memory` is set.
         """
         rule, units = self._minibatch_units(recurrent)
         if units % self.num_minibatches == 0:
@@ -106,7 +106,7 @@ class Batches:
         return neighbours(self.num_minibatches, filter(self._can_standardise, choices))
 
     def _can_standardise(self, num_minibatches: int) -> bool:
-        """Return False if minibatches are single steps whose advantages would be standardised."""
+        """Return False if each minibatch would be a single step whose advantage is standardised."""
         return self.advantage_norm != "minibatch" or num_minibatches < self.training_size or self.training_size == 1
 
     def _shorter_sequences(self) -> str:

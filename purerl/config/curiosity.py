@@ -9,8 +9,9 @@ from purerl.core.errors import Problem
 class RNDConfig(Config):
     """Random Network Distillation (Burda et al. 2019, arXiv:1810.12894): rewards for novel observations.
 
-    The bonus of a step is the error of a trained network that predicts the output of a random network for the observation after
-    the step. Bonuses are a second reward stream, with its own value and discount, that does not end with an episode.
+    A trained network predicts the output of a random network. The bonus of a step is the error of this prediction for the
+    observation after the step. Bonuses form a second reward stream, which has its own value and discount and does not end with an
+    episode.
 
     Example:
         >>> cfg = purerl.PPOConfig(rnd=purerl.RNDConfig(int_coef=0.5))
@@ -21,12 +22,12 @@ class RNDConfig(Config):
         int_coef: Weight of the intrinsic advantage.
         ext_coef: Weight of the extrinsic advantage. 0 trains without the environment's rewards.
         gamma_int: Discount factor of intrinsic rewards.
-        predictor_fraction: Fraction of steps that train the predictor, drawn for each rollout.
+        predictor_fraction: Fraction of steps that train the predictor; each update draws these steps at random.
         lr_scale: Learning rate of the predictor, as a multiple of `lr`.
         obs_clip: Bound of standardised observations, the input of both networks.
         init_steps: Environment steps with random actions before the first update, to initialise the observation statistics.
           Rounded up to whole rollouts, and not counted in `total_timesteps`.
-        features: Output size of both networks.
+        features: Number of outputs of both networks.
         hidden: Widths of the hidden layers of both networks. The predictor has two more layers of the last width.
     """
 

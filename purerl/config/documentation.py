@@ -1,4 +1,4 @@
-"""Documentation of config fields, in groups: parsed from docstrings, and joined over a class and its bases."""
+"""Documentation of config fields by group, parsed from the docstrings of a class and its bases."""
 
 import dataclasses
 import functools
@@ -43,7 +43,7 @@ def parse_docs(doc: str) -> tuple[str, dict[str, FieldDoc]]:
 
 
 def documented(cls: type) -> list[str]:
-    """Return the groups of a config's fields as text: name, default, meaning."""
+    """Return the text of each group of a config's fields, with the name, default and meaning of each field."""
     defaults = {f.name: shown(f, default_of(f)) for f in dataclasses.fields(cls)}
     sections = []
     for group in GROUPS:

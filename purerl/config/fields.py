@@ -1,11 +1,12 @@
-"""Configs: fields with rules, and JSON.
+"""Config classes: fields with rules, and conversion from and to JSON.
 
 Configs are frozen PyTrees: floats are leaves, and all other fields are static. A sweep is a config with batched leaves, which
 `jax.vmap` makes and consumes. If a config is an argument of a jitted function, changed floats do not recompile the function. A
-disabled float has a value (`max_grad_norm=inf`), never None, so that enabled and disabled share one tree structure.
+float that disables a feature is a number (`max_grad_norm=inf`), never None, so that configs with and without the feature share
+one tree structure.
 
 Building a config checks names only, not values, since JAX rebuilds configs around tracers. `make_train` checks the values of a
-config, and `validate` checks those of a sweep.
+single config, and `validate` also checks the values of a sweep.
 """
 
 import dataclasses
@@ -77,7 +78,7 @@ def configclass(cls: type) -> type:
     sections: Environment, Rollout, Optimisation, Policy loss, Value, Statistics, Network, Memory, Curiosity, Run.
 
     Raises:
-        ConfigError: the class does not extend a config, or a field is neither `leaf` nor `static`, or has no type.
+        ConfigError: the class does not extend a config, or one of its fields has no type or is neither `leaf` nor `static`.
 
     Example:
         >>> @purerl.configclass
@@ -137,7 +138,7 @@ class Config:
     field_docs: ClassVar[dict[str, FieldDoc]] = {}
 
     def __post_init__(self) -> None:
-        # NumPy scalars overflow where Python numbers do not, and are not JSON. Leaves belong to JAX, which rebuilds configs.
+        # Convert static NumPy scalars, which overflow and are not JSON. Keep leaves as they are, since JAX rebuilds configs.
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.metadata.get("static") and isinstance(value, np.generic):
@@ -150,7 +151,7 @@ class Config:
         return f"{type(self).__name__}({', '.join(values)})"
 
     def __str__(self) -> str:
-        """Show the environment, and each value that differs from its default on a line."""
+        """Show the environment, and one line for each value that differs from its default."""
         lines = [f"{type(self).__name__} {getattr(self, 'env', '')}".rstrip()]
         for field in dataclasses.fields(self):
             value, default = (_brief(field, x) for x in (getattr(self, field.name), default_of(field)))
@@ -162,7 +163,7 @@ class Config:
         return hash((type(self), *(frozenset(x.items()) if isinstance(x, dict) else x for x in values)))
 
     def replace(self, **changes) -> Self:
-        """Return a copy of the config with other values.
+        """Return a copy of the config with the given fields changed.
 
         Raises:
             ConfigError: a name is not a field; the message suggests the nearest field.
@@ -219,15 +220,15 @@ class Config:
         raise_if_any(unknown_names(names, fields, "field", f"help(purerl.{cls.__name__}) lists all"))
 
     def resolved(self, env: Any) -> Self:
-        """Return the config with all values filled in that follow from other fields or from the environment."""
+        """Return the config after filling in the values that follow from other fields or from the environment."""
         return self
 
     def cross_field_errors(self) -> list[Problem]:
-        """Return the problems between fields that are each valid alone."""
+        """Return the problems of combinations of fields, where each field is valid alone."""
         return []
 
     def warnings_of(self) -> list[Problem]:
-        """Return the values that can be trained but are hardly intended. `make_train` warns about these values."""
+        """Return a problem for each valid value that is probably a mistake. `make_train` warns about these values."""
         return []
 
 
@@ -235,7 +236,7 @@ AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 def _brief(field: dataclasses.Field, value: Any) -> str:
-    """Return a value as short text: a batch of numbers by its size and range."""
+    """Return a value as short text. A batch of numbers is described by its size and range."""
     if isinstance(value, Config):
         return ", ".join(line.strip() for line in str(value).splitlines())
     if isinstance(value, Tracer):

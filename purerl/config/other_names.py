@@ -1,4 +1,4 @@
-"""Names in other systems (`names.csv`), for error messages and the migration tables."""
+"""Names of settings in other systems (`names.csv`), for error messages and the migration tables."""
 
 import csv
 import functools
@@ -17,11 +17,11 @@ def rows() -> tuple[dict[str, str], ...]:
 
 
 def unknown_names(given: dict[str, Any], known: Collection[str], what: str, otherwise: str) -> list[Problem]:
-    """Return a problem for each unknown name, and for each known name with another meaning in the likely system.
+    """Return a problem for each unknown name, and for each known name that means something else in the likely system.
 
     Args:
-        given: all names that were given together, with their values. The unknown names identify the likely system; meanings
-            in other systems are then left out.
+        given: all names that were given together, with their values. The unknown names identify the likely system; hints then
+          leave out all other systems.
         known: the valid names.
         what: the noun for a name: "field", "flag".
         otherwise: the hint for a name that no system has and that resembles no valid name.
@@ -40,7 +40,7 @@ def unknown_names(given: dict[str, Any], known: Collection[str], what: str, othe
 
 
 def renamed(name: str, systems: Collection[str] = ()) -> str:
-    """Return a hint for a name of another system, in upper or lower case. If no system has the name, return "".
+    """Return a hint for a name from another system, ignoring case. If no system has the name, return "".
 
     Args:
         name: a field, an argument or a flag, with underscores.
@@ -62,7 +62,10 @@ def renamed(name: str, systems: Collection[str] = ()) -> str:
 
 
 def _likely_systems(names: list[str], unknown: list[str]) -> set[str]:
-    """Return the systems with the most unknown names, and among these with the most names. If all names are new, return none."""
+    """Return the systems that have the most of the unknown names; of these, the systems that have the most of all names.
+
+    If no system has any unknown name, return an empty set.
+    """
     has = lambda system, wanted: sum((system, name.lower()) in _pairs() for name in wanted)
     score = {system: (has(system, unknown), has(system, names)) for system in {row["system"] for row in rows()}}
     best = max(score.values())

@@ -1,4 +1,4 @@
-"""Configs that were tuned for one environment each, on seeds that no published score uses."""
+"""Configs, each of which was tuned for one environment, on seeds that no published score uses."""
 
 import math
 
@@ -34,7 +34,7 @@ _GRID = PPOConfig(
     total_timesteps=500_000, num_envs=64, num_steps=64, num_minibatches=8, lr=1e-3, hidden=(64,), activation="relu", torso="mlp"
 )
 
-_EPISODES = PPOConfig(  # a rollout is one episode; observations show time, previous action and previous reward
+_EPISODES = PPOConfig(  # a rollout is one episode; observations include the time, the previous action and the previous reward
     num_envs=64,
     num_steps=100,
     num_minibatches=8,
@@ -76,7 +76,7 @@ PRESETS = {
     "GaussianBandit-misc": _BANDITS.replace(
         env="GaussianBandit-misc",
         total_timesteps=4_000_000,
-        num_envs=256,  # an arm's pay varies more between episodes than the gain from trying the arm
+        num_envs=256,  # between episodes, an arm's rewards vary by more than trying the arm gains
         num_minibatches=16,
         lr=1e-3,
         value_clip="none",
@@ -116,8 +116,8 @@ PRESETS = {
         num_minibatches=32,
         lr=6e-4,
         gamma=0.99,  # the best policy has a mean return of -149.5 at a discount of 0.95, and of -138 at 0.99
-        clip_eps=0.1,  # with 0.2, some seeds unlearned in long runs
-        log_std_init=-0.7,  # a torque of 1, half of the bound
+        clip_eps=0.1,  # with 0.2, the returns of some seeds fell again in long runs
+        log_std_init=-0.7,  # a standard deviation of half the bound, which is a torque of 1
     ),
     "PointRobot-misc": _LEARNING_TO_LEARN.replace(
         env="PointRobot-misc",
@@ -140,7 +140,7 @@ PRESETS = {
         normalize_obs=False,
         normalize_reward=False,
     ),
-    # Hyperparameters of brax's own training; a return of 7,825 with one seed on an H200 (`tests/benchmarks/gpu.md`).
+    # Hyperparameters from brax's own training; one seed reached a return of 7,825 on an H200 (`tests/benchmarks/gpu.md`).
     "brax/ant": PPOConfig(
         env="brax/ant",
         env_kwargs=(("backend", "positional"),),
@@ -163,7 +163,7 @@ PRESETS = {
     "brax/inverted_pendulum": _SIMULATED.replace(env="brax/inverted_pendulum", num_envs=16, num_steps=128, ent_coef=0.005),
     "brax/reacher": _SIMULATED.replace(env="brax/reacher", gamma=0.95),
     "craftax/Craftax-Classic-Symbolic-v1": _CRAFTAX.replace(env="craftax/Craftax-Classic-Symbolic-v1"),
-    # Hyperparameters of the small game; no others were tried.
+    # Hyperparameters of Craftax-Classic; no others were tried.
     "craftax/Craftax-Symbolic-v1": _CRAFTAX.replace(env="craftax/Craftax-Symbolic-v1"),
     "jumanji/Game2048-v1": PPOConfig(
         env="jumanji/Game2048-v1",

@@ -1,4 +1,4 @@
-"""Rules: valid values of a field, and the conditions under which a field has an effect."""
+"""Rules for the valid values of a field, and conditions under which a field has an effect."""
 
 import math
 from collections.abc import Callable
@@ -109,7 +109,7 @@ def is_above(name: str, bound: int) -> Need:
 
 
 def may_hold(value: Any, condition: Callable[[np.ndarray], Any]) -> bool:
-    """Return True if a leaf may meet a condition. For a tracer, return True, so that the code for the condition is emitted."""
+    """Return True if a leaf may meet a condition. For a tracer, return True, so that programs handle both cases."""
     return isinstance(value, Tracer) or bool(np.any(condition(np.asarray(value))))  # NumPy, since JAX would add operations
 
 

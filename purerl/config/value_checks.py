@@ -19,7 +19,7 @@ def validate(cfg: Config) -> None:
     """Check every field of a config, or of a batched config that `jax.vmap` made for a sweep.
 
     Raises:
-        ConfigError: `cfg` is not a config, or has invalid values; all problems are listed, for a sweep with the wrong values.
+        ConfigError: `cfg` is not a config, or has invalid values. All problems, and the wrong values of a sweep, are listed.
 
     Example:
         >>> purerl.validate(purerl.PPOConfig(gamma=0.99))
@@ -42,14 +42,17 @@ def undecorated(cfg: Config) -> list[Problem]:
 
 
 def problems(cfg: Config) -> list[Problem]:
-    """Report all problems of a config alone. Traced values cannot be checked and pass."""
+    """Report the problems of a config that can be found without an environment. Traced values cannot be checked and pass.
+
+    Combinations of fields are checked only if all static fields are valid.
+    """
     found = field_problems(cfg)
     static = {field.name for field in dataclasses.fields(cfg) if field.metadata.get("static")}
     return found if static.intersection(problem.field for problem in found) else found + cfg.cross_field_errors()
 
 
 def field_problems(cfg: Config) -> list[Problem]:
-    """Report the problems of each field alone."""
+    """Report the problems of each field by itself, without combinations of fields."""
     found = []
     for field in dataclasses.fields(cfg):
         value, rule = getattr(cfg, field.name), field.metadata["rule"]
@@ -68,14 +71,14 @@ def field_problems(cfg: Config) -> list[Problem]:
 
 
 def not_scalar(cfg: Config) -> list[Problem]:
-    """Report the leaves of a config that are arrays: `jax.vmap` did not unwrap the sweep."""
+    """Report the leaves of a config that are arrays, as in a sweep that `jax.vmap` has not unwrapped."""
     hint = "must be one number; to train a sweep, jax.vmap over make_train"
     leaves = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if not f.metadata.get("static")}
     return [Problem(name, value, hint) for name, value in leaves.items() if any(np.ndim(x) for x in jax.tree.leaves(value))]
 
 
 def _is_numeric(value: Any) -> bool:
-    """Return True for a finite number, an array of finite numbers, or a tracer. The environment judges lists."""
+    """Return True for a finite number, an array or list of finite numbers, or a tracer."""
     if isinstance(value, Tracer):
         return True
     if isinstance(value, str | bool | dict) or value is None:

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def accepted(function: Callable, **values: Any) -> dict[str, Any]:
-    """Return the keyword arguments that `function` accepts. If its signature cannot be read, return none of them."""
+    """Return the keyword arguments that `function` accepts. If its signature cannot be read, return an empty dict."""
     try:
         names = inspect.signature(function).parameters
     except (TypeError, ValueError):  # C functions have no readable signature

@@ -10,7 +10,7 @@ import numpy as np
 
 
 class Problem(NamedTuple):
-    """A problem with one field of a config: the field, its value, and a hint at what would work."""
+    """A problem with one field of a config: the field, its value, and a hint about what would work."""
 
     field: str
     value: Any
@@ -32,7 +32,7 @@ def _in_a_line(value: Any) -> str:
 
 @contextlib.contextmanager
 def code_of(field: str, what: str) -> Iterator[None]:
-    """Convert an error of custom code into a ConfigError with the original as its cause. A ConfigError passes unchanged.
+    """Convert an exception from custom code into a ConfigError, and chain the original. A ConfigError passes unchanged.
 
     Args:
         field: the argument that holds the custom code.
@@ -83,7 +83,10 @@ def raise_if_any(found: list[Problem]) -> None:
 
 
 def nearest(name: str, names: Iterable[str], otherwise: str = "") -> str:
-    """Return a hint with the names most similar to `name`. If none is similar, return `otherwise`, by default all names."""
+    """Return a hint with the names most similar to `name`.
+
+    If no name is similar, return `otherwise`, or, if that is empty, a hint with all names.
+    """
     names = list(names)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else otherwise or f"choose from {', '.join(names)}"
@@ -148,7 +151,7 @@ class DirectoryLocked(CheckpointError):
 
 
 class EnvironmentFailed(RuntimeError):
-    """Error for an external (Python) environment that raised an error, or that was called with a state older than its newest.
+    """Error for an external (Python) environment that raised an error, or that was called with an outdated state.
 
     Example:
         >>> try:

@@ -1,4 +1,4 @@
-"""Checks for finite numbers. A number counts as finite only if its square is finite in float32."""
+"""Checks for finite numbers. A number counts as finite only up to 1e18, so that its square is finite in float32."""
 
 import functools
 from typing import Any
@@ -13,22 +13,23 @@ LARGEST = np.float32(1e18)  # the square of 1.8e19 is infinite in float32
 
 
 def is_finite(x: Any) -> Any:
-    """Return True for each number of a JAX or NumPy array whose square is finite in float32."""
+    """Return, for each number of a JAX or NumPy array, True if its magnitude is at most 1e18."""
     return abs(x.astype(np.float32)) <= LARGEST
 
 
 def nonfinite_rows(tree: PyTree, name: str) -> dict[str, Any]:
-    """Return the nonfinite rows of each float array `[B, ...]` in a tree: a dict from array name to `[B]` bool.
+    """Return a dict from the name of each float array `[B, ...]` in a tree to flags `[B]`, True for nonfinite rows.
 
     Args:
         tree: JAX or NumPy arrays.
-        name: the name of the tree. If the tree is a single array, the array has this name; otherwise entry `x` is `name/x`.
+        name: the name of the tree. If the tree is a single array, the array has this name; otherwise, entry `x` has the name
+          `name/x`.
     """
     return {at: ~is_finite(x).reshape(x.shape[0], -1).all(1) for at, x in float_entries(tree, name).items()}
 
 
 def float_entries(tree: PyTree, name: str) -> dict[str, Any]:
-    """Return the float arrays of a tree by name, named as in `nonfinite_rows`."""
+    """Return a dict of the float arrays of a tree, with the names described in `nonfinite_rows`."""
     path_of = lambda path: "/".join([name, *([jax.tree_util.keystr(path, simple=True, separator="/")] if path else [])])
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {path_of(path): x for path, x in leaves if jnp.issubdtype(x.dtype, jnp.floating)}

@@ -1,6 +1,6 @@
 """The update counter of an agent, and random keys derived from names and counters.
 
-Each use of randomness has its own name and key. Adding a use does not change the keys of the others.
+Each use of randomness has its own name and key. Adding a use does not change the keys of other uses.
 """
 
 import math
@@ -32,7 +32,7 @@ class Clock(struct.PyTreeNode):
         return Clock(high=self.high + (low < np.uint32(n)).astype(jnp.uint32), low=low)
 
     def __sub__(self, n: int) -> "Clock":
-        """Return the counter of updates after the first n updates. Until n updates are finished, the result is 0."""
+        """Return the counter of finished updates beyond the first n. Until n updates are finished, the result is 0."""
         high, low = (np.uint32(word) for word in divmod(n, WORD))
         early, borrow = self < n, (self.low < low).astype(jnp.uint32)
         zero = jnp.uint32(0)
@@ -82,7 +82,7 @@ def gradient_steps(clock: Clock, per_update: int, step: jax.Array) -> jax.Array:
 
 
 def named_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax.Array:
-    """Return the key for the named use of randomness at these counters, folded from the root `key`.
+    """Return the key for the named use of randomness at these counters, derived from the root `key`.
 
     Unlike a split key, the result does not depend on other names or on the order of calls. The root key is not consumed. Each
     combination of name and counters must be used only once.

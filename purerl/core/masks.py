@@ -1,4 +1,4 @@
-"""Action masks: find the mask among the entries of an observation, and check its values."""
+"""Action masks: finding the mask among the entries of an observation, and checking the values of the mask."""
 
 from typing import Any
 
@@ -29,13 +29,13 @@ def with_named_mask(env: Environment) -> Environment:
 
 
 def is_empty(mask: jax.Array, space: Space) -> jax.Array:
-    """Return True for each row of a mask `[..., n]` in which a discrete action has no valid value."""
+    """Return, for each row of a mask `[..., n]`, True if a discrete action has no valid value."""
     parts = jnp.split(mask.astype(bool), np.cumsum(choices_of(space))[:-1], axis=-1)
     return ~jnp.stack([part.any(-1) for part in parts]).all(0)
 
 
 def is_malformed(mask: jax.Array) -> jax.Array:
-    """Return True for each row of a mask `[..., n]` with values other than 0 and 1."""
+    """Return, for each row of a mask `[..., n]`, True if the row has values other than 0 and 1."""
     return (mask != mask.astype(bool).astype(mask.dtype)).any(-1)
 
 

@@ -1,7 +1,7 @@
 """Metrics of an update. Means are kept as sums and counts, so that records can be added even if an update counted nothing.
 
-Metrics are a dict from name to `Sum`, `Mean` or `Max`. Each class defines how two records are added and the start value.
-`summarize` converts metrics to NumPy arrays on the host.
+Metrics are a dict from name to `Sum`, `Mean` or `Max`. Each class defines how to combine two records (`add`), and the initial
+value (`start`). `summarize` converts metrics to NumPy arrays on the host.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from flax import struct
 
 from purerl.core import reductions
 
-LAST = 0.1  # final fraction of training, over which final returns are averaged
+LAST = 0.1  # final fraction of training over which final returns are averaged
 
 
 class Sum(struct.PyTreeNode):
@@ -92,7 +92,7 @@ def add_up(metrics: dict[str, Any]) -> dict[str, Any]:
 def over_the_last(mean: Mean, share: float) -> np.ndarray:
     """Average the last `share` of each run's records, `[rows]` or `[runs, rows]` on the host; return `[runs]`.
 
-    If nothing was counted in the last records, average over all records. If nothing was counted in any record, the mean is NaN.
+    If nothing was counted in the last records, average over all records. If nothing was counted in any record, return NaN.
     """
     totals, counts = (np.atleast_2d(x).astype(np.float64) for x in (mean.total, mean.count))
     tail = slice(-max(1, round(totals.shape[1] * share)), None)
@@ -104,11 +104,11 @@ def over_the_last(mean: Mean, share: float) -> np.ndarray:
 def summarize(metrics: dict[str, Any], fill: bool = False) -> dict[str, np.ndarray]:
     """Convert metrics to NumPy arrays of the same leading shape: `[num_updates]`, `[num_seeds, num_updates]` and so on.
 
-    The mean of no entries is NaN: for example the return of an update in which no episode ended.
+    The mean of no entries is NaN, for example the mean return of an update in which no episode ended.
 
     Args:
         metrics: as `train` or `train.update` returns them.
-        fill: where a mean is NaN, repeat that of the newest update before which has one. NaN remains until the first.
+        fill: replace each NaN mean by the last mean before it that is not NaN. NaN before the first such mean remains.
 
     Example:
         >>> train = purerl.make_train(purerl.PPOConfig(total_timesteps=1024))
@@ -121,7 +121,7 @@ def summarize(metrics: dict[str, Any], fill: bool = False) -> dict[str, np.ndarr
 
 
 def _carry_forward(x: np.ndarray) -> np.ndarray:
-    """Replace each NaN by the newest number before on the last axis; leading NaN remain."""
+    """Replace each NaN by the last number before it along the last axis; leading NaNs remain."""
     if not x.ndim:
         return x
     newest = np.maximum.accumulate(np.where(np.isnan(x), 0, np.arange(x.shape[-1])), axis=-1)

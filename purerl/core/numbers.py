@@ -34,7 +34,7 @@ def divisors(number: int) -> list[int]:
 
 
 def neighbours(wanted: int, choices: Iterable[int]) -> list[int]:
-    """Return the choices next below and above `wanted`, the upper one only up to `2 * wanted` if there is a lower one."""
+    """Return the choices next to `wanted`, below and above. Omit an upper choice over `2 * wanted` if there is a lower choice."""
     choices = sorted(choices)
     below, over = [x for x in choices if x <= wanted][-1:], [x for x in choices if x >= wanted][:1]
     return sorted({*below, *(x for x in over if x <= 2 * wanted or not below)})

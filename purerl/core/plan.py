@@ -36,9 +36,9 @@ def needed_bytes(compiled: Any) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """The size of a run. Prints as a table without `update_bytes`, which needs a compilation.
+    """The size of a run. The plan prints as a table without `update_bytes`, which needs a compilation.
 
-    devices: devices per agent. All counts below are over all devices; all bytes are per device.
+    devices: number of devices per agent. All counts below are over all devices; all bytes are per device.
     num_updates: updates of the run.
     env_steps: environment steps of the run: `total_timesteps` rounded up to whole updates.
     extra_steps: environment steps added by rounding up.
@@ -48,8 +48,8 @@ class Plan:
     parameters: number of trained scalars.
     rollout_bytes: memory of one rollout.
     state_bytes: memory of the training state.
-    kept_bytes: part of `state_bytes` for auxiliary state: rollouts to learn from again, other versions of the parameters.
-    phases: training phases of an update.
+    kept_bytes: part of `state_bytes` for auxiliary state: stored rollouts, and other versions of the parameters.
+    phases: the plan of each training phase of an update.
     on_host: True if the environments are external (Python) environments, outside of JAX.
     compile_update: returns the compiled update of one run.
     """

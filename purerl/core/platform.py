@@ -1,25 +1,26 @@
 """Platform-dependent loops, and arrays packed for loops: the only module that distinguishes CPU, GPU and TPU.
 
-The choice is made at compilation, by the platform that the program is compiled for, not by the machine that traces the program:
-programs may be compiled ahead of time, or exported. Both variants compute the same numbers up to rounding, from the same
-parameters. Kernel counts are for one update of 2048 CartPoles x 32 steps on an H100 (`tests/benchmarks/programs.md`).
+The choice depends on the platform that the program is compiled for, not on the machine that traces the program, since programs
+can be compiled ahead of time, or exported. Both variants compute the same numbers up to rounding, from the same parameters.
+Kernel counts are for one update of 2048 CartPoles x 32 steps on an H100 (`tests/benchmarks/programs.md`).
 
 | part | on a CPU | on an accelerator | reason |
 |---|---|---|---|
-| weights of many seeds | one seed after the other | batched | a CPU's batched QR may hang; on a GPU 1/97 of the time for 2048 |
-| work that few environments need: resets, recurrent values | a branch | computed always | a branch waits for the host |
+| initial weights | one seed after the other | batched | batched QR can hang on a CPU; 1/97 of the time for 2048 seeds on a GPU |
+| work that few environments need: resets, recurrent values | a branch | always computed | a branch waits for the host |
 | slow resets (Craftax's worlds) | one after the other | a sixteenth at a time | waiting costs less than generating worlds |
 | rollout rows and loop state | one array per leaf | one packed array | less than half the kernels of a step |
 | values of feed-forward networks | after the rollout | with the actions | a batch is 5 to 12 % faster on a CPU |
-| policy and value of one shape | one after the other | batched products | 7 kernels fewer a minibatch; a CPU is a tenth slower |
+| policy and value of equal shape | separate | batched products | 7 kernels fewer per minibatch; on a CPU a tenth slower |
 | convolutions | products of patches | cuDNN | 1/45 of the time of XLA's convolution on a CPU; a quarter less memory |
-| gradient of GRU and LSTM | stores intermediates | recomputes them | 13 kernels a step, not 21; a CPU takes a quarter longer |
+| gradient of GRU and LSTM | stores intermediates | recomputes them | 13 kernels per step, not 21; on a CPU a quarter slower |
 | loops of small steps: estimators, shuffle | one step at a time | unrolled | few kernels for many steps |
-| several devices, before an epoch | metrics before the shuffle | the same; TPU: before the batch | a third less memory |
+| several devices: metrics | reduced before the shuffle | the same; on a TPU also before the batch | a third less memory |
 
 Other parts are the same on all platforms. Hidden dense layers are flax's. Heads of up to 8 outputs multiply one column after the
-other: a fifth of the time of one product on a CPU, and up to 5 kernels fewer, since XLA fuses the products. Recurrent cells are
-custom: one product covers the inputs of a sequence, not of a step as in flax's `RNN` (purejaxrl's GRU has 2.7 times the kernels).
+other, which takes a fifth of the time of one product on a CPU, and saves up to 5 kernels on a GPU, since XLA fuses the products.
+Recurrent cells are custom: one product covers the inputs of a whole sequence, where flax's `RNN` needs a product for each step
+(purejaxrl's GRU has 2.7 times the kernels).
 """
 
 import functools
@@ -35,7 +36,7 @@ from flax import struct
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import PyTree
 
-LARGEST = 64  # numbers in a packed row; larger rows are worth a separate operation
+LARGEST = 64  # maximum size of a packed row; larger rows are worth a separate operation
 
 
 def by_platform(*args: PyTree, cpu: Callable, accelerator: Callable, tpu: Callable | None = None) -> PyTree:
@@ -47,7 +48,7 @@ def by_platform(*args: PyTree, cpu: Callable, accelerator: Callable, tpu: Callab
 
 
 def with_matmul_precision(function: Callable, precision: str) -> Callable:
-    """Return a function that multiplies matrices in this precision, also in its gradients; `default` changes nothing."""
+    """Return a function whose matrix products, also in gradients, have this precision; `default` changes nothing."""
     if precision == "default":
         return function
 
@@ -69,7 +70,8 @@ def scan(
         unroll: steps per iteration on an accelerator, so that steps with little computation become few kernels. A CPU does not
           unroll: iterations cost next to nothing there, and longer iterations take longer to compile.
         recomputes: on an accelerator, the gradient stores only the step's matrix products and recomputes the rest. A GRU's step
-          then stores two arrays, not ten: 13 kernels, not 21, forward and backward. A CPU would take a quarter longer.
+          then stores two arrays instead of ten, and needs 13 kernels instead of 21, forward and backward. A CPU would take a
+          quarter longer.
     """
 
     def on_accelerator(carry, xs):
@@ -86,8 +88,8 @@ def where_any(flags: jax.Array, run: Callable, otherwise: PyTree) -> PyTree:
     """Return `run()` if any flag is set. If no flag is set, return `otherwise` on a CPU and `run()` on an accelerator.
 
     Do not read the result if no flag is set. A CPU branches, to skip work that is seldom needed. An accelerator always computes
-    `run()`: a GPU's host would wait for the flags, which takes longer than a few small kernels, and of thousands of environments
-    some nearly always need `run()`.
+    `run()`: a GPU's host would wait for the flags, which takes longer than a few small kernels, and among thousands of
+    environments, some nearly always need `run()`.
     """
     branch = lambda: jax.lax.cond(flags.any(), run, lambda: otherwise)
     return by_platform(cpu=branch, accelerator=run)
@@ -97,7 +99,7 @@ def where_any(flags: jax.Array, run: Callable, otherwise: PyTree) -> PyTree:
 
 
 def strong(tree: Any) -> Any:
-    """Return arrays with strong dtypes: weak dtypes would drift in a scan's carry. Other leaves raise a ConfigError."""
+    """Return arrays with strong dtypes: weak dtypes would change in a scan's carry. Raise a ConfigError for other leaves."""
 
     def one(path, x):
         try:
@@ -114,7 +116,8 @@ def strong(tree: Any) -> Any:
 class Packed(struct.PyTreeNode):
     """A tree of arrays `[*lead, ...]` whose small rows are packed into one array, bit for bit.
 
-    arrays: the words of all packed rows side by side, `[*lead, words]`, float32 if all rows are, else int32; then other leaves.
+    arrays: the packed rows side by side in one array `[*lead, words]`, float32 if all packed rows are, else int32; then the
+      leaves that are not packed.
     structure: the tree structure.
     rows: for each leaf, the shape and dtype of its packed row, or None if the leaf is not packed.
     """
@@ -137,7 +140,7 @@ def pack(tree: PyTree, lead: tuple[int, ...] | None) -> Packed:
 
 
 def unpack(packed: Packed) -> PyTree:
-    """Return the packed tree. Its leading axes are those of the packed arrays now, which may have changed since `pack`."""
+    """Return the packed tree. Its leading axes are the packed arrays' current axes, which may have changed since `pack`."""
     sizes = [math.prod(row.shape) for row in packed.rows if row is not None]
     words = iter(jnp.split(packed.arrays[0], np.cumsum(sizes)[:-1], axis=-1) if sizes else [])
     others = iter(packed.arrays[1:] if sizes else packed.arrays)

@@ -5,7 +5,7 @@ share of the environments, with its own rollouts and random numbers. The functio
 devices, so that parameters and statistics stay equal on all devices, bit for bit.
 
 The axis is part of the context in which a function is traced (`on_axis`), like JAX's matmul precision. A custom estimator or
-algorithm is therefore correct on several devices if it reduces over environments with the functions here. Without an axis, these
+algorithm that reduces over environments with the functions here is therefore correct on several devices. Without an axis, these
 functions are plain reductions.
 
 Example:
@@ -87,7 +87,7 @@ def fold_in_device(key: jax.Array) -> jax.Array:
 
 
 def local_key(key: jax.Array, name: str, *counters: Clock | int | jax.Array) -> jax.Array:
-    """Return a key for this device alone and a named use of randomness; see `named_key`."""
+    """Return a key for a named use of randomness on this device alone; see `named_key`."""
     return fold_in_device(named_key(key, name, *counters))
 
 
@@ -130,7 +130,7 @@ def reduce_before(metrics: Any, key: jax.Array, batch: Any) -> tuple[Any, jax.Ar
     """Place an optimisation barrier: devices reduce metrics before the epochs, so that the metrics' inputs can be freed.
 
     On a TPU the batch waits for the metrics too, since a TPU would otherwise lay out the batch while the inputs are still held.
-    On a GPU the wait of the batch would need a copy.
+    On a GPU, the batch would have to be copied in order to wait.
     """
     if _AXIS.get() is None:
         return metrics, key, batch
@@ -147,7 +147,8 @@ def gathered(tree: Any) -> Any:
 def quantile(x: jax.Array, q: float) -> jax.Array:
     """Return the q-quantile of all entries of `x` over all devices, to 2**-24 of the range of `x`.
 
-    Found by bisection, since sorting takes longer than all other work on a large batch (see `purerl.learning.shuffle`).
+    The quantile is found by bisection, since sorting takes longer than all other work on a large batch (see
+    `purerl.learning.shuffle`).
     """
 
     def halve(_, bounds):

@@ -58,8 +58,8 @@ class MultiBinary(NamedTuple):
 class Indices(NamedTuple):
     """An observation array of categorical values, such as tiles of a map or pieces on a board. Networks see a one-hot encoding.
 
-    sizes: number of categories. With an int, the one-hot vectors are a new last axis. With a tuple, one number for each position
-      on the last axis, the one-hot vectors are concatenated along that axis.
+    sizes: number of categories. An int applies to the whole array, and the one-hot vectors form a new last axis. A tuple has one
+      number for each position on the last axis, and the one-hot vectors are concatenated along this axis.
     shape: shape of the array.
 
     Example:
@@ -118,13 +118,14 @@ def entries_of(space: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves}
 
 
-WIDEST = 1e6  # a half width of this or more stands for a missing bound, not for the scale of an action
+WIDEST = 1e6  # a half width of at least this size stands for a missing bound, not for the scale of an action
 
 
 def bounds_map(low: np.ndarray | jax.Array, high: np.ndarray | jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return centre and half width of each action dimension: `action = centre + half_width * x` for x from -1 to 1.
 
-    A dimension with an infinite bound, or a half width of at least 1e6, has centre 0 and half width 1, and so keeps its unit.
+    A dimension with an infinite bound, or a half width of at least 1e6, has centre 0 and half width 1, and keeps the
+    environment's unit.
 
     Args:
         low, high: the bounds, `[...]` float32.

@@ -1,4 +1,4 @@
-"""Reward streams: with intrinsic rewards, rewards, values and targets have a trailing axis `K`."""
+"""Reward streams: with intrinsic rewards, arrays of rewards, values and targets have a trailing axis of `K` streams."""
 
 import jax
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.core import Tracer
 
 from purerl.core.keys import Clock
 from purerl.core.spaces import Space
@@ -33,9 +32,9 @@ class TimeStep(struct.PyTreeNode):
     terminated: `[B]` bool, the episode ended in a terminal state, whose value is 0.
     truncated: `[B]` bool, a time limit cut the episode short; the continuation is worth `V(next_obs)`. If both flags are set,
       `terminated` wins.
-    info: `[B, ...]` each, further outputs by name.
-    nonfinite: `[B]` bool each, the steps whose observation or reward was not finite, by the name of the entry: `reward`,
-      `observation`, or `observation/x` for its entry `x`. Set by purerl; empty if nothing is checked.
+    info: further outputs by name, `[B, ...]` each.
+    nonfinite: `[B]` bool each, True if the named entry of the step was not finite: `reward`, `observation`, or `observation/x`
+      for entry `x` of the observation. Set by purerl; empty if nothing is checked.
 
     Example:
         >>> obs, done = jnp.zeros((4, 2)), jnp.zeros(4, bool)
@@ -61,17 +60,17 @@ class Environment(NamedTuple):
     reset: `(keys [B]) -> (env_state, obs)`.
     step: `(keys [2, B], env_state, action) -> TimeStep`; the first row of keys is for the step, the second row for resets.
     observation_space: the shape and dtype of one observation: a `jax.ShapeDtypeStruct`, `Discrete` for a categorical value,
-      `Indices` for an array of categorical values, or a PyTree of them.
+      `Indices` for an array of categorical values, or a PyTree of these.
     action_space: the space of `action`.
     max_steps: the time limit in steps, or None if unknown.
     truncates_after: the least length of a truncated episode: `max_steps` if only the time limit truncates; `2**31 - 1` if nothing
       truncates, or if the time limit is part of the task and terminates. If None (unknown), rollouts store observations twice.
     info: names of the entries of `TimeStep.info`.
-    draw: `(env_states, returns, path)` renders states of a single environment into a file, one frame each; None if not supported.
+    draw: `(env_states, returns, path)` renders states of one environment into a file, one frame per state; None if unsupported.
     name: the name in messages and records.
     action_mask: name of the observation entry that marks valid actions; "" for none.
     critic_obs: name of the observation entry that only the value network sees; "" for none.
-    host: handle that opens and closes external (Python) environments; None for pure ones. See `purerl.envs.host`.
+    host: handle that opens and closes external (Python) environments; None for pure environments. See `purerl.envs.host`.
     resets_itself: True if resets draw their own random numbers and ignore the second row of keys.
 
     Example:
@@ -140,7 +139,7 @@ class Network(NamedTuple):
     apply: `(params, carry, obs [L, N, ...], first [L, N]) -> (Outputs, carry)`. If `first` is set, the network resets its hidden
       state before it reads the observation. The returned carry is the hidden state after the last of the `L` steps.
     initial_carry: `(num_envs) -> carry`, leaves `[num_envs, ...]`; the empty tuple for a network without hidden state.
-    prepare: `(params) -> params`, adds arrays that `apply` would otherwise compute from the parameters in every step. Called once
+    prepare: `(params) -> params`, adds arrays that `apply` would otherwise compute from the parameters in every step. Used once
       per rollout on an accelerator; `apply` accepts prepared and unprepared parameters.
 
     Example:
@@ -172,7 +171,7 @@ class Transition(struct.PyTreeNode):
     """Everything about step t and nothing about other steps, so that estimators never shift an array. Leaves `[T, B, ...]`.
 
     obs: the observation that `action` was chosen for.
-    first: bool, the episode start: `obs` is the first of its episode. Reset the hidden state before reading `obs`.
+    first: bool, True if `obs` is the first of its episode. Networks reset their hidden state before they read `obs`.
     action: the sampled action, in the unit of its distribution. The environment received `policy.env_action(action, space)`: a
       continuous action is converted to the environment's unit and clipped.
     log_prob: float32, log-probability of `action` under the acting policy.
@@ -180,7 +179,7 @@ class Transition(struct.PyTreeNode):
     reward: float32 `[T, B(, K)]`.
     terminated, truncated: bool, as in `TimeStep`. There is no `done`.
     next_value: float32 `[T, B(, K)]`, the value of the observation after this step, *before* any reset. Not masked: readers must
-      let `terminated` win.
+      use 0 where `terminated` is set.
     policy: the distribution that `action` was drawn from.
     next_obs: the observation after this step, before any reset; `()` unless requested.
     intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
@@ -239,7 +238,7 @@ class Advantages(struct.PyTreeNode):
 class Sample(struct.PyTreeNode):
     """The part of a step that PPO's loss reads. Fields are named as in `Transition` and `Advantages`.
 
-    policy: `()` if the loss does not read it.
+    policy: as in `Transition`; `()` if no loss reads the policy.
     intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
     advantage_moments: mean and variance of the advantages of a minibatch if computed in advance, else `()`.
 
@@ -302,13 +301,13 @@ class Actor(struct.PyTreeNode):
 
 
 class TrainState(struct.PyTreeNode):
-    """Everything that persists from one update to the next; arrays only.
+    """Everything that persists from one update to the next. All leaves are arrays.
 
     params: a dict from group to parameters.
     opt_state: a dict from phase to optimizer state.
     actor: the state of the environments and the episodes in progress.
     clock: the update counter. Never batched under `vmap` over seeds: see `Train.seed_axes`.
-    key: the root of all random keys. Constant; keys vary with the update counter.
+    key: the root of all random keys. The root is constant; the keys derived from it vary with the update counter.
     statistics: running statistics, see `purerl.acting.normalize`.
     extra: auxiliary state of the algorithm, by name.
 
@@ -331,7 +330,7 @@ class TrainResult(struct.PyTreeNode):
     """The result of a whole run.
 
     state: the `TrainState` after the last update.
-    metrics: a dict of `purerl.core.metrics`, leaves `[num_updates]`, or one record per `metrics_every` updates.
+    metrics: a dict of metrics (`purerl.core.metrics`), leaves `[num_updates]`, or one record per `metrics_every` updates.
     """
 
     state: TrainState
@@ -341,36 +340,3 @@ class TrainResult(struct.PyTreeNode):
         """Describe the metrics, without arrays."""
         shape = jnp.shape(jax.tree.leaves(self.metrics)[0])
         return f"TrainResult: {len(self.metrics)} metrics of shape {shape}; purerl.summarize(result.metrics) has their means"
-
-
-class Episodes(struct.PyTreeNode):
-    """The results of an evaluation, leaves `[num_episodes]`.
-
-    returns: float32, undiscounted sum of rewards.
-    lengths: int32, steps.
-    finished: bool. False if the episode was still running when the evaluation stopped, or met a nonfinite number (with
-      `nonfinite="reset"`); the other fields are then partial.
-    info: float32 each, the sum over the episode of each entry of `info` that the config names.
-    episode_info: float32 `[num_episodes, ...]` each, the value at the last step of each entry in the config's `episode_info`.
-    """
-
-    returns: jax.Array
-    lengths: jax.Array
-    finished: jax.Array
-    info: dict[str, jax.Array] = struct.field(default_factory=dict)
-    episode_info: dict[str, jax.Array] = struct.field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        """Describe the means, without arrays."""
-        shape = self.returns.shape
-        if isinstance(self.returns, Tracer) or self.returns.size == 0:
-            return f"Episodes of shape {shape}"
-        means = {"return": self.returns, "length": self.lengths, **self.named_info()}
-        found = ", ".join(f"{name} {x.mean():.4g}" for name, x in means.items())
-        return f"Episodes of shape {shape}: {found}; {self.finished.sum():,} of {self.finished.size:,} finished"
-
-    def named_info(self) -> dict[str, jax.Array]:
-        """Return the entries with one number per episode, as `info/name` and `episode_info/name`."""
-        entries = {"info": self.info, "episode_info": self.episode_info}
-        named = {f"{group}/{name}": x for group, found in entries.items() for name, x in found.items()}
-        return {name: x for name, x in named.items() if x.shape == self.returns.shape}

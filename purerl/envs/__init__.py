@@ -1,4 +1,4 @@
-"""Environments behind one protocol, with one adapter per suite. An adapter is imported when one of its environments is made."""
+"""Environments with one protocol and one adapter per suite. An adapter is imported when one of its environments is made."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,14 +27,15 @@ def make_env(
     """Return the environment of an id, or a given environment object, as a `purerl.Environment`.
 
     Args:
-        env_id: id of a registered gymnax environment, or of another suite's, such as `brax/ant`; ignored if `env` is given.
-        env_kwargs: pairs of constructor arguments. If `env` is given they must be empty, unless `env_id` is the import path from
-          which the command line made `env`.
-        env_params: overrides of single parameters, numbers or tracers.
-        env: an `Environment`, such as `purerl.wrap_env` returns; an object with gymnax 1.0's methods; or None.
-        params: parameters of a gymnax object or of the suite's environment; None for its defaults.
+        env_id: id of a registered gymnax environment, or of an environment of another suite, such as `brax/ant`; ignored if `env`
+          is given.
+        env_kwargs: constructor arguments, as pairs of name and value. If `env` is given, there must be none, unless `env_id` is
+          the import path from which the command line made `env`.
+        env_params: values, numbers or tracers, that override single parameters.
+        env: an `Environment`, such as the result of `purerl.wrap_env`; an object with gymnax 1.0's methods; or None.
+        params: the object of parameters of a gymnax environment or of the suite's environment; None for the default parameters.
         info: names of the `info` entries to pass on.
-        num_envs: number of environments that an `Environment` is traced with.
+        num_envs: number of environments with which a custom `Environment` is traced.
         finite: reset environments whose observation or reward is not finite.
 
     Raises:
@@ -80,7 +81,7 @@ def make_env(
 def _own(
     env: Environment, env_params: dict[str, Any], params: Any, info: tuple[str, ...], num_envs: int, finite: bool
 ) -> Environment:
-    """Return a custom `Environment`, checked, with only these `info` entries."""
+    """Check a custom `Environment`; return it with only these `info` entries."""
     given = {"env_params": env_params or params}
     if found := [Problem(name, x, "a purerl.Environment has no parameters to set") for name, x in given.items() if x]:
         raise ConfigError(found)
@@ -88,7 +89,7 @@ def _own(
 
 
 def lives_on_host(env_id: str, env: Any = None) -> bool:
-    """Return True if the config's environment, or `env` in its place, is external to JAX. Nothing is constructed."""
+    """Return True if `env`, or the config's environment if `env` is None, is external to JAX. Nothing is constructed."""
     return env.host is not None if isinstance(env, Environment) else env is None and env_id.startswith("gymnasium/")
 
 
@@ -102,7 +103,7 @@ def _informed(env: Environment, info: tuple[str, ...], finite: bool, num_envs: i
 def swept_problems(
     env_id: str, env_kwargs: tuple, env_params: dict[str, Any], env: Any = None, params: Any = None
 ) -> list[Problem]:
-    """Report invalid environment parameters in a batch of configs; arguments as of `make_env`, overrides `[configs]`."""
+    """Report invalid environment parameters in a batch of configs. Arguments are as in `make_env`; overrides are `[configs]`."""
     if isinstance(env, Environment):
         return []
     suite, name = adapter(env_id if env is None else "")
@@ -115,27 +116,27 @@ def from_gymnasium(make: Callable[..., Any], vectorization: str = "sync") -> Env
 
     The environments are external: the compiled program calls back to Python in each step, which takes longer than a step in JAX.
     Seeds and configs are trained one after the other, on one device, without `jax.vmap`. Programs with callbacks are not cached.
-    The environments' state is not part of the training state: `update` continues from the newest state only, and evaluations use
+    The environments' state is not part of the training state: `update` continues from the latest state only, and evaluations use
     separate environments. `purerl.export` exports the policy as usual, without the environment.
 
     Checkpoints hold the attributes of the environments and their wrappers, if these are numbers, arrays, random generators or
     MuJoCo's simulation. Such a run resumes bit for bit. Otherwise the environments restart, and a warning says why. State in
-    closures, class attributes or `__slots__` is not seen. If an environment raises an error or its process dies, the run is saved
-    and ends with `purerl.EnvironmentFailed`.
+    closures, class attributes or `__slots__` is not detected. If an environment raises an error or its process dies, the run is
+    saved and ends with `purerl.EnvironmentFailed`.
 
-    Wrappers that normalise by running statistics are refused, since evaluations would not share the statistics; the config's
-    `normalize_obs` and `normalize_reward` do the same. Wrappers that change rewards raise a warning. An action mask is read if it
-    is the entry `action_mask` of a dict of observations. Masks in info, or returned by a method, raise a warning.
+    Wrappers that normalise by running statistics are refused, since evaluations would not share the statistics. Use the config's
+    `normalize_obs` and `normalize_reward` instead. Wrappers that change rewards cause a warning. An action mask is read if it is
+    the entry `action_mask` of a dict of observations. A mask in info, or one that a method returns, causes a warning.
 
     Args:
         make: `() -> gymnasium.Env`; or with `vectorization="vector"`, `(num_envs) -> gymnasium.vector.VectorEnv`, whose `reset`
           takes one seed for all of its environments.
-        vectorization: `sync`, one after the other in this process; `async`, one process per environment, which pays off if a step
-          takes a millisecond; `vector`, the vector environment that `make` returns. In a script, separate processes need
-          `if __name__ == "__main__":` around the code that runs.
+        vectorization: `sync`, one environment after the other in this process; `async`, one process per environment, which pays
+          off if a step takes a millisecond or more; `vector`, the vector environment that `make` returns. With `async`, a script
+          needs `if __name__ == "__main__":` around the code that runs.
 
     Raises:
-        ConfigError: `make` returns something else, or a space is not supported.
+        ConfigError: `make` does not return such an environment, or a space is not supported.
 
     Example:
         >>> import gymnasium

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from purerl.core.platform import by_platform, where_any
 from purerl.core.types import PyTree, TimeStep
 
-LANES = 8  # least number of slow resets computed at once on an accelerator
+LANES = 8  # minimum number of slow resets that an accelerator computes at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,18 +51,19 @@ def auto_reset(reset: Callable, step: Callable, slow_reset: bool = False) -> Aut
 def restart(reset: Callable, keys: jax.Array, ended: jax.Array, running: PyTree, slow_reset: bool) -> PyTree:
     """Reset the environments whose episode ended; return the states and observations of all.
 
-    On a CPU the reset is computed only in steps in which an episode ended, which gives up to 1.5 times as many steps a second.
+    On a CPU, the reset is computed only in steps in which an episode ended, which gives up to 1.5 times as many steps a second.
     Under `vmap` over seeds, and on an accelerator, the reset is computed in every step.
 
-    A slow reset is computed only for the environments that need it, also under `vmap`: one at a time on a CPU, a sixteenth of all
-    at a time on an accelerator. The same environments are reset, with the same keys.
+    A slow reset is computed only for the environments that need it, even under `vmap`. A CPU resets one environment at a time. An
+    accelerator resets a sixteenth of all environments, but at least 8, at a time. Neither changes which environments are reset,
+    and with which keys.
 
     Args:
         reset: `(keys [n]) -> (env_state, obs)`.
         keys: `[B]`.
         ended: `[B]` bool.
         running: `(env_state, obs)`, `[B, ...]`, before the reset.
-        slow_reset: as above.
+        slow_reset: True if a reset takes as long as dozens of steps.
     """
     if slow_reset:
         return _reset_in_lanes(reset, keys, ended, running)
@@ -71,7 +72,7 @@ def restart(reset: Callable, keys: jax.Array, ended: jax.Array, running: PyTree,
 
 
 def _reset_in_lanes(reset: Callable, keys: jax.Array, done: jax.Array, running: PyTree) -> PyTree:
-    """Compute `restart` for slow resets."""
+    """Reset the environments whose episode ended, a few at a time: `restart` for slow resets."""
     count = done.size
     ended_first, ended = jnp.argsort(~done), done.sum(dtype=jnp.int32)
 
@@ -81,7 +82,7 @@ def _reset_in_lanes(reset: Callable, keys: jax.Array, done: jax.Array, running: 
             place = begin + jnp.arange(lanes, dtype=jnp.int32)
             rows = ended_first[jnp.minimum(place, count - 1)]
             fresh = reset(keys[rows])
-            to = jnp.where(place < ended, rows, count)  # drop the resets of running environments
+            to = jnp.where(place < ended, rows, count)  # drop resets of environments whose episode goes on
             return begin + lanes, jax.tree.map(lambda x, new: x.at[to].set(new, mode="drop"), current, fresh)
 
         return jax.lax.while_loop(lambda carry: carry[0] < ended, trip, (jnp.int32(0), running))[1]

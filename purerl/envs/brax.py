@@ -1,11 +1,11 @@
 """The adapter for brax: `brax/ant`, `brax/inverted_pendulum`, `brax/fast`, ...
 
-In brax, `EpisodeWrapper` sets the time limit; here, `purerl.wrap_env` does. An episode that reaches the limit is truncated, and
-its last observation is valued. `done` of the unwrapped environment marks a terminal state.
+In brax, `EpisodeWrapper` sets the time limit; here, `purerl.wrap_env` does. An episode that reaches the limit is truncated,
+and its return is bootstrapped from the value of its last observation. `done` of the unwrapped environment marks a terminal state.
 
-`env_kwargs` can have `episode_length` (1000 steps of the simulation, as in brax's training) and `action_repeat` (1; a repeat
-stops with the episode). All others are constructor arguments; `backend` is `spring` by default. `env_params` are scalars of the
-environment's `System`, such as `ang_damping`.
+`env_kwargs` can have `episode_length` (by default 1000 steps of brax, as in brax's training) and `action_repeat` (by default
+1; repeats stop when the episode ends). All other entries are constructor arguments; `backend` is `spring` by default.
+`env_params` are scalars of the environment's `System`, such as `ang_damping`.
 """
 
 import copy
@@ -28,7 +28,7 @@ WITHOUT_BACKEND = ("fast",)
 
 
 class BraxTask(NamedTuple):
-    """A brax environment with the limits of its wrapper."""
+    """A brax environment with the arguments of brax's `EpisodeWrapper`."""
 
     env: Any
     episode_length: int
@@ -55,7 +55,7 @@ def make(name: str, env_kwargs: tuple) -> BraxTask:
 
 
 def default_params(made: BraxTask) -> Any:
-    """Return the simulated `System`, or None for `fast`."""
+    """Return the `System` that brax simulates, or None for `fast`."""
     return getattr(made.env, "sys", None)
 
 

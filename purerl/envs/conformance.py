@@ -19,15 +19,15 @@ from purerl.envs.functions import wrapped_if_bare
 from purerl.envs.host import host_errors
 from purerl.envs.random_rollout import RandomRollout, all_finite, quantities, random_actions, random_rollout, within_space
 
-SHORT = 32  # steps of the rollouts that are compared
+SHORT = 32  # number of steps of the short rollouts, which are compared with each other
 TIMED = 256  # approximate number of environments for the timing
 
 
 class EnvReport(NamedTuple):
     """The findings of `check_env`.
 
-    problems: faults that make training wrong or impossible; empty for an environment that keeps the protocol.
-    notes: properties of the environment: spaces, time limit, episode ends, cost.
+    problems: faults that make training wrong or impossible; empty for an environment that follows the protocol.
+    notes: properties of the environment: spaces, time limit, ends of episodes, cost.
     """
 
     problems: tuple[str, ...]
@@ -40,18 +40,19 @@ class EnvReport(NamedTuple):
 def check_env(
     env: Any, env_params: Any = None, *, env_kwargs: tuple = (), num_envs: int = 16, num_steps: int = 1100, seed: int = 0
 ) -> EnvReport:
-    """Try an environment with random actions, and report what would train wrongly.
+    """Try an environment with random actions, and report faults that would make training wrong.
 
-    The check covers shapes and dtypes, whether the state is a fixed point of a step, both flags and the time limit, determinism,
-    leaks of state across resets, the independence of environments in a batch, the observation before a reset, non-finite numbers,
-    and the cost of a step and a reset. External environments cannot go back to a state: resets, batches and cost are not checked.
+    The check covers shapes and dtypes, also those of the state after a step, `terminated`, `truncated` and the time limit,
+    determinism, leaks of state across resets, the independence of environments in a batch, the observation before a reset,
+    nonfinite numbers, and the cost of a step and a reset. External environments cannot return to an earlier state, so their
+    resets, batches and cost are not checked.
 
     Args:
-        env: an id, an object as `make_train` takes it, or a single environment as `wrap_env` takes it.
-        env_params: as for `make_train`.
-        env_kwargs: constructor arguments for an id: (("size", 12),).
+        env: an id, an environment that `make_train` accepts, or a single environment that `wrap_env` accepts.
+        env_params: as in `make_train`.
+        env_kwargs: constructor arguments of the environment with this id, such as (("size", 12),).
         num_envs: number of environments, at least 2.
-        num_steps: steps of each environment; choose more than the time limit.
+        num_steps: number of steps of each environment; choose more steps than the time limit.
         seed: seed of actions and environments.
 
     Example:
@@ -76,14 +77,14 @@ def check_env(
     except EnvironmentFailed as failure:
         return EnvReport((str(failure),), ())
     compiled = time.perf_counter() - begin
-    again = jax.device_get(jax.jit(lambda: random_rollout(made, key, num_envs, num_steps))())  # a second trace
+    again = jax.device_get(jax.jit(lambda: random_rollout(made, key, num_envs, num_steps))())  # traced a second time
     if made.host:  # the state is a handle, which differs between runs
         trial, again = (x._replace(last_state=(), state=()) for x in (trial, again))
     start_problems, start_notes = _start(made, key, num_envs)
     missing = _final_observation(trial)
     limit_problems, limit_notes = _limit(made, trial)
     problems = [*start_problems, *_signal_problems(made, trial), *limit_problems]
-    problems += missing if not start_notes else []  # if all episodes begin alike, they may also end alike
+    problems += missing if not start_notes else []  # if all episodes begin alike, all may also end in the same observation
     ends = bool(trial.ended.any())
     if not _same(trial, again):
         problems.append(DIFFERENT_RUNS)
@@ -157,7 +158,7 @@ def _final_observation(trial: RandomRollout) -> list[str]:
 
 
 def _limit(env: Environment, trial: RandomRollout) -> tuple[list[str], list[str]]:
-    """Return the problems and notes of the time limit."""
+    """Return the problems and notes about the time limit."""
     early = trial.truncated & (trial.length < (env.truncates_after or 0))
     if early.any():
         shortest = trial.length[early].min()
@@ -198,10 +199,10 @@ def _rollout(env: Environment, env_state: PyTree, keys: Callable, actions: Calla
 
 
 def _row_problems(env: Environment, key: jax.Array, B: int) -> list[str]:
-    """Report results that change, by more than rounding, with the order or the neighbours of environments in a batch."""
+    """Report results that depend, by more than rounding, on the order or the neighbours of environments in a batch."""
 
     def run(rows):
-        """Return a short rollout of the environments `rows`, out of 2 B."""
+        """Return a short rollout of the environments with the indices `rows` among 2 B environments."""
         start, _ = env.reset(jax.random.split(named_key(key, "rows"), 2 * B)[rows])
         keys = lambda i: split_keys(named_key(key, "rows/environment", i), 2, 2 * B)[:, rows]
         actions = lambda i: random_actions(env.action_space, named_key(key, "rows/action", i), 2 * B)[rows]
@@ -217,7 +218,7 @@ def _row_problems(env: Environment, key: jax.Array, B: int) -> list[str]:
 
 
 def _close(a: PyTree, b: PyTree) -> bool:
-    """Return True if two short rollouts begin alike up to rounding; small differences may grow later."""
+    """Return True if the first four steps of two short rollouts are equal up to rounding; later, small differences may grow."""
     begin = lambda tree: [np.asarray(x[:4], np.float64) for x in jax.tree.leaves(tree)]
     return all(np.allclose(x, y, rtol=1e-3, atol=1e-4, equal_nan=True) for x, y in zip(begin(a), begin(b), strict=True))
 
@@ -225,7 +226,8 @@ def _close(a: PyTree, b: PyTree) -> bool:
 def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended: Any) -> bool:
     """Return True if the steps after the end of an episode do not depend on that episode.
 
-    Each environment is brought to the end of its last episode. All environments then continue with the same keys and actions.
+    Each environment repeats the last step of its last episode, with auto-reset. All environments then continue with the same keys
+    and actions.
     """
     B = len(ended)
     shapes = jax.eval_shape(lambda: env.reset(jax.random.split(key, B))[0])
@@ -251,13 +253,13 @@ def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended
     if not len(rows):
         return True
     first, fresh = pick(ended_before, rows[0]), pick(begun, rows[0])
-    # An environment that ignores the reset keys begins elsewhere, and cannot be compared with a fresh reset.
+    # An environment that ignores the reset keys begins in another state, and cannot be compared with a fresh reset.
     as_fresh = _close(first, fresh) or not _close(first[0], fresh[0])
     return as_fresh and all(_close(first, pick(ended_before, i)) for i in rows)
 
 
 def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[str]]:
-    """Return the problems and notes of first observations."""
+    """Return the problems and notes about first observations."""
     obs = jax.jit(env.reset)(jax.random.split(named_key(key, "start"), B))[1]
     finite, in_range = bool(all_finite(quantities(env, obs))), bool(within_space(env, obs))
     leaves = jax.tree.leaves(jax.device_get(obs))
@@ -289,7 +291,7 @@ def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int
 
 
 def _best(run: Callable) -> float:
-    """Return the fastest of a few runs, in seconds."""
+    """Return the time of the fastest of five runs, in seconds."""
     jax.block_until_ready(run())
     times = []
     for _ in range(5):

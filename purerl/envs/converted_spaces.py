@@ -14,10 +14,10 @@ from purerl.core.types import PyTree
 
 
 def action_space_of(space: Any) -> Space:
-    """Convert a declared action space to purerl's. `Discrete` and `Box` may be gymnax's or gymnasium's.
+    """Convert a declared action space to purerl's. `Discrete` and `Box` can also be gymnax's or gymnasium's.
 
     Raises:
-        ConfigError: the space is not supported, or has no action.
+        ConfigError: the space is not supported, or contains no action.
     """
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         sizes = (space.n,) if not isinstance(space, MultiDiscrete) else space.sizes
@@ -49,7 +49,8 @@ def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = 
     Args:
         declared: a space of any library, or a dict of spaces; None if undeclared.
         obs: shapes and dtypes of one observation.
-        found: a list for problems, added if the declared space does not fit: a categorical entry would be read as continuous.
+        found: a list to which problems are added. If a declared space does not fit, a categorical entry would be read as
+          continuous.
         name: name of the observation in these problems.
     """
     found = [] if found is None else found
@@ -86,7 +87,7 @@ def _fits(space: Indices, obs: Any) -> bool:
 
 
 def _box(space: Any) -> Box:
-    """Convert a bounded space to a Box. Bounds become NumPy arrays, concrete under a trace, unless they are tracers."""
+    """Convert a bounded space to a Box. Bounds become NumPy arrays, also under a trace, unless they are tracers."""
     known = not any(isinstance(bound, Tracer) for bound in (space.low, space.high))
     numpy = np if known else jnp
     low, high = (numpy.asarray(bound) for bound in (space.low, space.high))

@@ -1,13 +1,14 @@
-"""The adapter for Craftax: `craftax/Craftax-Classic-Symbolic-v1`, `craftax/Craftax-Symbolic-v1`, and both in `Pixels`.
+"""The adapter for Craftax: `craftax/Craftax-Classic-Symbolic-v1`, `craftax/Craftax-Symbolic-v1`, and both with `Pixels`.
 
-Craftax reports one flag. An episode that reaches `max_timesteps` is truncated; an episode that would end without this limit is
-terminated. Making a world takes as long as dozens of steps, so worlds are made only for the environments that need one.
+Craftax reports the end of an episode by one flag. Here, an episode that reaches `max_timesteps` is truncated, and an episode that
+would end without this limit is terminated. Making a world takes as long as dozens of steps, so worlds are made only for the
+environments that need one.
 
 `env_params` are Craftax's `EnvParams` (`max_timesteps`, `day_length`, ...), `env_kwargs` its `StaticEnvParams` (`map_size`, ...).
-On a CPU, worlds are made one after the other, which takes no longer. In a batch, XLA miscompiles the noise of worlds from the
-ninth on (jaxlib 0.10.2), which gives other maps, with seams.
+On a CPU, worlds are made one after the other, which takes no longer than a batch. In a batch on a CPU, XLA miscompiles the noise
+of worlds from the ninth on (jaxlib 0.10.2), and their maps are different and have seams.
 
-Achievements are entries of `info` at the end of an episode: `episode_info=("Achievements/collect_wood",)`, in percent.
+Achievements are entries of `info` at the end of an episode, in percent: `episode_info=("Achievements/collect_wood",)`.
 """
 
 from typing import Any

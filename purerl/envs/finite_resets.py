@@ -13,12 +13,12 @@ OBSERVATION, REWARD = "observation", "reward"
 def with_finite(env: Environment, num_envs: int = 2) -> Environment:
     """Return environments that are reset if an observation or a reward is not finite.
 
-    Such a step is terminal and its reward is 0. Non-finite numbers in its observation become 0. If the first observation of an
-    episode is not finite, the episode ends with its first step. `TimeStep.nonfinite` marks these steps.
+    A step that leads to such numbers is terminal, and its reward is 0. Nonfinite numbers in observations become 0. If the first
+    observation of an episode is not finite, the episode ends with its first step. `TimeStep.nonfinite` marks these steps.
 
     Args:
         env: any environments.
-        num_envs: number of environments that a custom environment is traced with.
+        num_envs: number of environments with which a custom environment is traced.
 
     Raises:
         ConfigError: a state array has no environment axis, so that single environments cannot be reset.
@@ -54,7 +54,7 @@ def with_finite(env: Environment, num_envs: int = 2) -> Environment:
 
 def _check_rows(env: Environment, num_envs: int) -> None:
     """Raise a ConfigError unless every state array has an environment axis."""
-    counts = (num_envs, 2 * num_envs)  # the environment axis differs between the two
+    counts = (num_envs, 2 * num_envs)  # sizes of the environment axis in two traces
     keys = [jax.eval_shape(lambda count=count: jax.random.split(jax.random.key(0), count)) for count in counts]
     few, many = (jax.eval_shape(lambda keys: env.reset(keys)[0], x) for x in keys)
     pairs = zip(jax.tree_util.tree_leaves_with_path(few), jax.tree.leaves(many), strict=True)

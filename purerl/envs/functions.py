@@ -1,4 +1,4 @@
-"""The adapter for single environments of pure functions, without a base class."""
+"""The adapter for single environments: any objects whose methods are pure functions."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def _is_array(x: Any) -> bool:
 
 
 def check_not_gymnasium(env: Any) -> None:
-    """Raise a ConfigError for a gymnasium environment, or a class of such environments."""
+    """Raise a ConfigError if `env` is a gymnasium environment, or a class of gymnasium environments."""
     kind = env if isinstance(env, type) else type(env)
     if any(cls.__module__.startswith("gymnasium.") for cls in kind.__mro__):
         hint = "is one of gymnasium's, of which several are needed: purerl.from_gymnasium(lambda: ...), or an id gymnasium/..."
@@ -39,7 +39,7 @@ def wrapped_if_bare(env: Any) -> Any:
 
 
 def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -> Environment:
-    """Return a single environment as a batched `Environment`, with time limit, auto-reset and final observations.
+    """Return a single environment as a batched `Environment`, with a time limit, auto-reset and final observations.
 
     Args:
         env: any object with the members below; no base class is needed.
@@ -49,19 +49,19 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
             action_space: `purerl.Discrete(n)`, `MultiDiscrete`, `MultiBinary` or `Box(low, high)`, or a `Discrete` or `Box` of
               gymnax or gymnasium
             observation_space: optional; needed only for categorical observations: `purerl.Discrete(n)`, alone or in a dict or
-              tuple like the observation, with None or anything else for other entries
-            max_steps: optional, the time limit in steps
+              tuple with the structure of the observation, in which other entries can be None or anything else
+            max_steps: optional; the time limit in steps
 
-          Both functions are pure, of fixed shapes, and act on one environment. The state and `obs` are PyTrees of arrays,
+          Both functions are pure, have fixed shapes, and act on one environment. The state and `obs` are PyTrees of arrays,
           `reward` is a scalar, `terminated` and `truncated` are bool scalars, and `info` is a dict of arrays. `step` never
           resets.
-        max_steps: the time limit in steps, in place of `env.max_steps`. An episode that reaches the limit is truncated. If both
-          are None, only the environment's own `truncated` ends episodes early.
+        max_steps: the time limit in steps; None for `env.max_steps`. An episode that reaches the limit is truncated. Without a
+          limit, only the environment's own `truncated` cuts episodes short.
         slow_reset: True if a reset takes as long as dozens of steps, such as making a world. The reset is then computed only for
           environments whose episode ended.
 
     Raises:
-        ConfigError: a member is missing, or returns something else.
+        ConfigError: a member is missing, or a method returns something else.
 
     Example:
         >>> class Corridor:
@@ -114,5 +114,5 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
         max_steps=limit,
         info=tuple(info),
         name=f"{type(env).__module__}.{type(env).__qualname__}",
-        truncates_after=(limit or NEVER) if not any(own_limits) else None,  # if `truncated` of `env` is the constant False
+        truncates_after=(limit or NEVER) if not any(own_limits) else None,  # None if `env` may truncate earlier
     )

@@ -15,7 +15,7 @@ def draw_in_memory() -> None:
 
 
 def save_gif(images: Sequence[np.ndarray] | np.ndarray, path: str | os.PathLike, seconds: float) -> None:
-    """Encode images `[height, width, 3]` uint8 as a GIF, `seconds` per image. Images too fast for viewers are left out."""
+    """Encode images `[height, width, 3]` uint8 as a GIF, `seconds` per image. If that is too fast for viewers, skip images."""
     from PIL import Image
 
     every = max(1, round(FASTEST / seconds))

@@ -1,7 +1,7 @@
 """The adapter for gymnasium, whose environments are external: `gymnasium/HalfCheetah-v5`, `gymnasium/ALE/Pong-v5`, ...
 
 `env_kwargs` can have `vectorization`: `sync`, one environment after the other in this process, or `async`, one process per
-environment. All others are constructor arguments.
+environment. All other entries are constructor arguments.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from purerl.envs.importing import importing_mujoco, quietly
 from purerl.envs.parameters import constructing
 
 IMAGES = "rgb_array"
-PROBED = 1000  # most steps of the random episode that is searched for entries of info
+PROBED = 1000  # maximum number of steps of the random episode in which entries of info are looked for
 REWARDS = ("reward", "rewards")  # methods by which a wrapper changes rewards
 
 
 def make(name: str, env_kwargs: tuple) -> Environment:
-    """Return the environment of this id, or of `module:id` if the module, which registers the id, is imported.
+    """Return the environment of this id. For an id `module:id`, the module that registers the id must already be imported.
 
     Raises:
         ConfigError: the id is unknown, the module is not imported, or the constructor refused the arguments.
@@ -62,7 +62,7 @@ def _make_one(name: str, **kwargs: Any) -> gymnasium.Env:
     registered = name.rpartition(":")[2]
     if registered.startswith("ALE/") and registered not in gymnasium.registry:
         with quietly():
-            importlib.import_module("ale_py")  # registers these ids, in each process
+            importlib.import_module("ale_py")  # its import registers these ids, in each process
     with importing_mujoco():  # the first MuJoCo environment in a process imports MuJoCo
         return gymnasium.make(name, **kwargs)
 
@@ -77,7 +77,7 @@ def adapt(env: Environment, params: None) -> Environment:
 
 
 def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | None = None) -> Environment:
-    """Return the result of `purerl.from_gymnasium`. For an id, `drawn` makes an environment that can be drawn."""
+    """Return the result of `purerl.from_gymnasium`. If the environment has an id, `drawn` makes one that can be drawn."""
     if vectorization not in (choices := (SYNC, ASYNC) if drawn else (SYNC, ASYNC, VECTOR)):
         raise ConfigError([Problem("vectorization", vectorization, f"must be one of {', '.join(choices)}")])
     if not callable(make):
@@ -100,7 +100,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
             max_steps=min(limits, default=getattr(spec, "max_episode_steps", None)),
             name=f"gymnasium/{spec.id}" if spec else getattr(make, "__qualname__", type(make).__name__),
         )
-        if isinstance(env, SyncVectorEnv):  # gymnasium's error does not say what is wrong
+        if isinstance(env, SyncVectorEnv):  # gymnasium's own error does not say what is wrong
             _check_shapes(converter(env.single_observation_space)(env.envs[0].reset(seed=0)[0]), made)
         names = set()
         for obs in environments.explore(PROBED if environments.same_step else 1):
@@ -132,12 +132,12 @@ def _check_shapes(obs: PyTree, env: Environment) -> None:
 
 
 def _info_shapes(environments: VectorEnvironments) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the `info` entries that are numbers or vectors, in the steps of a random episode."""
+    """Return the shapes of the `info` entries that are numbers or vectors in a random episode."""
     found = {}
     with contextlib.closing(environments):
         for _ in environments.explore(PROBED):
             told = environments.told
-            rows = told | told.get("final_info", {})  # with same-step resets, the last info of an episode
+            rows = told | told.get("final_info", {})  # `final_info` is the last info of an episode if resets are same-step
             first = {name: x[0] for name, x in rows.items() if name[0] != "_" and isinstance(x, np.ndarray)}
             found |= {name: np.shape(x) for name, x in first.items() if np.ndim(x) <= 1 and np.asarray(x).dtype.kind in "biuf"}
     return found
@@ -147,7 +147,7 @@ def _info_shapes(environments: VectorEnvironments) -> dict[str, tuple[int, ...]]
 
 
 def _layers(env: Any) -> list[Any]:
-    """List an environment and its inner layers, outermost first; for a vector environment, follow its first environment."""
+    """List an environment and its inner layers, outermost first. A vector environment is followed by its first one."""
     layers = []
     while env is not None and not any(env is layer for layer in layers):
         layers.append(env)
@@ -165,7 +165,7 @@ def _check_statistics(layers: list[Any]) -> None:
     """Refuse layers that normalise by running statistics.
 
     Raises:
-        ConfigError: a layer has running statistics.
+        ConfigError: a layer normalises by running statistics.
     """
     hint = "has running statistics that evaluations do not share; leave the wrapper out and set {}=True in the config"
     found = {}
@@ -178,7 +178,7 @@ def _check_statistics(layers: list[Any]) -> None:
 
 
 def _is_statistics(x: Any) -> bool:
-    """Return True for running statistics: `update` is a method, but `mean`, `var` and `count` are not, unlike in a table."""
+    """Return True for running statistics, whose `update` is a method, and whose `mean`, `var` and `count` are not methods."""
     moments = [getattr(x, name, None) for name in ("mean", "var", "count")]
     return callable(getattr(x, "update", None)) and not any(moment is None or callable(moment) for moment in moments)
 

@@ -1,8 +1,8 @@
 """Vector environments of gymnasium, and their spaces.
 
-In every auto-reset mode of gymnasium, the step that ends an episode gives its last observation and flags. In the same-step
-mode, the last observation is an entry of info. In the other modes, gymnasium resets nothing before the next step, so ended
-environments are reset here, by a mask.
+In every auto-reset mode of gymnasium, the step that ends an episode returns the episode's last observation and flags. In the
+same-step mode, this observation is an entry of info. In the other modes, gymnasium resets nothing before the next step, so this
+module resets the environments whose episode ended, by a mask.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ class Tracked(gymnasium.Wrapper):
         super().__init__(make())
         self._index, self._steps, self._keeper = index, 0, Keeper(self.env)
         if multiprocessing.parent_process() is not None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which ends its workers
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the trainer handles Ctrl-C; it then ends its workers
 
     def reset(self, **kwargs: Any) -> tuple:
         self._steps = 0
@@ -56,7 +56,7 @@ class Tracked(gymnasium.Wrapper):
             *after, info = self.env.step(action)
         except Exception as error:
             raise self._failed(f"step {self._steps} of its episode, action {_text(action)}", error) from error
-        # The first environment's number sets the dtype of an entry for all environments.
+        # gymnasium gives an entry the dtype of the first environment's number, for all environments.
         return *after, {name: float(x) if isinstance(x, bool | int) else x for name, x in info.items()}
 
     def _failed(self, where: str, error: Exception) -> EnvironmentFailed:
@@ -88,18 +88,18 @@ class VectorEnvironments:
 
     Attributes:
         envs: the vector environment.
-        same_step: ended episodes are reset in their last step.
+        same_step: True if environments are reset in the step that ends an episode.
         told: info of the latest reset or step.
 
     Args:
-        make: as for `purerl.from_gymnasium`.
+        make: as in `purerl.from_gymnasium`.
         vectorization: `sync`, `async` or `vector`.
         count: number of environments.
         info: shapes of the entries of info, by name.
         finite: reset environments whose observation or reward is not finite.
 
     Raises:
-        ConfigError: `make` does not return a vector environment, or returns one that resets a step late and not by a mask.
+        ConfigError: `make` does not return a vector environment, or its environment resets one step late and not by a mask.
     """
 
     def __init__(self, make: Callable, vectorization: str, count: int, info: Shapes, finite: bool = False):
@@ -110,7 +110,7 @@ class VectorEnvironments:
         self._convert, self._action = converter(self._space), action_converter(self.envs.single_action_space)
 
     def reset(self, seeds: np.ndarray) -> PyTree:
-        # A custom vector environment takes one seed, and counts upwards from it.
+        # A custom vector environment takes one seed, and counts upwards from this seed.
         self.steps = 0
         seed: Any = int(seeds[0]) if self._own else seeds.tolist()
         with self._errors("reset"):
@@ -121,7 +121,7 @@ class VectorEnvironments:
         return self._step(self._action(action))
 
     def explore(self, most: int) -> Iterator[PyTree]:
-        """Yield the observations of a reset and of up to `most` random steps, until an episode ends."""
+        """Yield the observations of a reset and of random steps, until an episode ends, or `most` steps are taken."""
         self.envs.action_space.seed(0)
         yield self.reset(np.zeros(self.count, np.uint32))
         for _ in range(most):
@@ -154,7 +154,7 @@ class VectorEnvironments:
         return self._begin(following), last, reward, terminated, truncated, named, found
 
     def _begin(self, obs: PyTree) -> PyTree:
-        """Return the observations to act on, made finite if `finite` is set."""
+        """Return the observations to act on. If `finite` is set, record their nonfinite rows, and make them finite."""
         self._began = nonfinite_rows(obs, OBSERVATION) if self._finite else {}
         return finite_or_zero(obs) if self._finite else obs
 
@@ -197,7 +197,7 @@ class VectorEnvironments:
             worker.terminate()
 
     def _entry(self, name: str, done: np.ndarray) -> np.ndarray:
-        """Return an `info` entry of each environment, with 0 where this step has no such entry."""
+        """Return an `info` entry for each environment; 0 if the environment's step has no such entry."""
         last = self.told.get("final_info", {})
         entry = np.zeros((len(done), *self._info[name]), np.float32)
         for values, where in ((self.told, ~(done & bool(last))), (last, done)):
@@ -208,7 +208,7 @@ class VectorEnvironments:
 
     @contextlib.contextmanager
     def _errors(self, where: str, actions: Any = None) -> Iterator[None]:
-        """Raise errors of the block as `EnvironmentFailed`, naming the step, and the environment if its process has ended."""
+        """Raise errors of the block as `EnvironmentFailed`, with the step, and the environment if its process has ended."""
         try:
             yield
         except EnvironmentFailed:
@@ -222,11 +222,11 @@ class VectorEnvironments:
 
 
 def _mode(env: VectorEnv) -> AutoresetMode:
-    """Return the auto-reset mode of a vector environment; raise a ConfigError if it resets a step late and not by a mask."""
+    """Return the auto-reset mode of a vector environment. Raise a ConfigError if it resets one step late and not by a mask."""
     if not isinstance(env, VectorEnv):
         raise ConfigError([Problem("make", type(env).__name__, "must make a gymnasium.vector.VectorEnv")])
     mode, inner = AutoresetMode(env.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP), env.unwrapped
-    # Without shared memory, gymnasium's processes reset environments again after a masked reset.
+    # Without shared memory, gymnasium's processes would reset environments a second time after a reset by a mask.
     by_mask = isinstance(inner, SyncVectorEnv | AsyncVectorEnv) and getattr(inner, "shared_memory", True)
     if mode is AutoresetMode.NEXT_STEP and not by_mask:
         hint = "resets one step late, and that step cannot be learnt from; use AutoresetMode.SAME_STEP"
@@ -275,7 +275,7 @@ def observation_space(space: spaces.Space) -> PyTree:
 
 
 def converter(space: spaces.Space) -> Callable[[Any], PyTree]:
-    """Return a function that converts observations, single or batched, to purerl's format, as copies."""
+    """Return a function that copies observations, single or batched, to purerl's format."""
     if isinstance(space, spaces.Dict):
         of_each = {name: converter(x) for name, x in space.spaces.items()}
         return lambda obs: {name: convert(obs[name]) for name, convert in of_each.items()}

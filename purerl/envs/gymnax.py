@@ -1,8 +1,8 @@
-"""The adapter for gymnax 1.0: its registered environments, and any object with the same methods.
+"""The adapter for gymnax 1.0: gymnax's registered environments, and any object with the same methods.
 
 Shapes and dtypes are read from the functions' results, since the declared spaces are wrong for several environments (FourRooms,
-Catch, UmbrellaChain, BernoulliBandit in gymnax 1.0.1). Rewards become float32 and weak types are stripped, so that the state of a
-scan is a fixed point. Observations keep their dtype; the network casts them.
+Catch, UmbrellaChain, BernoulliBandit in gymnax 1.0.1). Rewards become float32 and weak types are stripped, so that the carry of a
+scan keeps its dtypes. Observations keep their dtype; the network casts them.
 """
 
 import math
@@ -23,7 +23,7 @@ from purerl.envs.outputs import check_step, chosen, typed_signals, unpacked
 from purerl.envs.parameters import constructing, overridden
 from purerl.envs.suites import meant
 
-with lazily("seaborn", "matplotlib.pyplot"):  # half of gymnax's import time, for drawing alone
+with lazily("seaborn", "matplotlib.pyplot"):  # needed for drawing alone, and half of gymnax's import time
     import gymnax
     from gymnax.environments.environment import Environment as GymnaxEnvironment
 
@@ -56,7 +56,7 @@ def adapt(env: Any, overrides: dict[str, Any], params: Any = None, info: tuple[s
     """Return an object with gymnax 1.0's methods as a `purerl.Environment`.
 
     If the object's `step` is gymnax's own, `reset_env`, `step_env` and `is_truncated` run under purerl's auto-reset. If the
-    object replaces `step` (a wrapper, DeepSea), that `step` is called, and must give the observation before the reset as
+    object has another `step` (a wrapper, DeepSea), that `step` is called, and must return the observation before the reset as
     `info["final_observation"]`.
 
     Raises:
@@ -124,7 +124,7 @@ def default_params(env: Any) -> Any:
     """Return an environment's own parameters, or None.
 
     Raises:
-        ConfigError: the environment inherits gymnax's parameters, a time limit of one step.
+        ConfigError: the environment inherits gymnax's default parameters, whose time limit is one step.
     """
     if getattr(type(env), "default_params", None) is GymnaxEnvironment.default_params:
         hint = "has no default_params of its own, and gymnax's end each episode after one step; define them, or pass env_params"
@@ -158,7 +158,7 @@ def _max_steps(params: Any) -> int | None:
 
 
 def _truncates_at_limit(env: Any) -> bool:
-    """Return True for gymnax's own environments, which count each step once and truncate at the limit alone; others may not."""
+    """Return True for gymnax's own environments, which count each step once and truncate only at the limit. Others may not."""
     return type(env).__module__.startswith("gymnax.") and type(env).is_truncated is GymnaxEnvironment.is_truncated
 
 

@@ -1,8 +1,8 @@
 """External environments, outside of JAX: the compiled program calls back to Python to reset and to step them.
 
-The program has a handle, `Ticket`: the id of a set of environments, and the number of steps taken. Each step advances the set, so
-that only the newest handle can be stepped; an older handle is refused. Calls run in order because each call needs the handle that
-the call before returned.
+The program has a handle, `Ticket`: the id of a set of environments, and the number of steps taken. Each step changes the set, so
+only the latest handle can be stepped. An older handle raises an error. Calls run in order because each call needs the handle that
+the previous call returned.
 """
 
 import contextlib
@@ -31,11 +31,11 @@ class HostEnvironments(Protocol):
     """A set of `B` external environments. Arrays are NumPy's, in the dtypes of the spaces, and are not changed afterwards.
 
     count: number of environments.
-    steps: number of steps since the newest reset of all environments.
-    reset: `(seeds [B]) -> obs`, of all environments.
+    steps: number of steps since all environments were last reset.
+    reset: `(seeds [B]) -> obs`; resets all environments.
     step: `(action) -> (obs, next_obs, reward, terminated, truncated, info, nonfinite)`, as in `TimeStep`.
-    frame: an image of the first environment, if it can be drawn.
-    snapshot: JSON values that `restore` reads; `{"missing": reason}` if the state cannot be saved.
+    frame: returns an image of the first environment, if that can be drawn.
+    snapshot: returns JSON values for `restore`; `{"missing": reason}` if the state cannot be saved.
     """
 
     count: int
@@ -50,16 +50,16 @@ class HostEnvironments(Protocol):
 
 
 class Ticket(struct.PyTreeNode):
-    """A handle to a set of external environments: id and step count, repeated for each environment. Leaves `[B]` uint32."""
+    """A handle to a set of external environments: the set's id and step count, repeated for each environment, `[B]` uint32."""
 
     number: jax.Array
     steps: jax.Array
 
 
 Shapes = dict[str, tuple[int, ...]]
-SETS = 2  # open sets per run: for training and, with RND, for the random steps before
+SETS = 2  # open sets per run: one for training and, with RND, one for the random steps before training
 _failures: list[EnvironmentFailed] = []
-_open: dict[int, HostEnvironments] = {}  # by id: separately compiled programs of one run share sets
+_open: dict[int, HostEnvironments] = {}  # by id, since separately compiled programs of one run share sets
 _numbers = itertools.count(1)
 _lock = threading.Lock()
 
@@ -69,19 +69,19 @@ class Host:
     """Describes, opens, steps and closes external environments.
 
     Attributes:
-        make: `(num_envs, shapes, finite) -> HostEnvironments` with `info` entries of these shapes, by name. If `finite`, the
-          environments keep the rules of `purerl.envs.finite_resets.with_finite`.
-        env: spaces and limits; its `reset` and `step` are not used.
-        info_shapes: `() -> shape of each entry of info, by name`.
-        drawn: `make` of environments that can be drawn; None if nothing can be drawn.
+        make: `(num_envs, shapes, finite) -> HostEnvironments`. `shapes` has the shape of each `info` entry by name. If `finite`,
+          the environments follow the rules of `purerl.envs.finite_resets.with_finite`.
+        env: an `Environment` with the spaces and limits; its `reset` and `step` are not used.
+        info_shapes: function without arguments that returns the shape of each entry of info, by name.
+        drawn: like `make`, for environments that can be drawn; None if nothing can be drawn.
         frame_seconds: duration of an image, in seconds.
-        warnings: probable mistakes.
+        warnings: probable mistakes, such as wrappers that change rewards.
         masks: messages about action masks that are not read.
         info: names of the `info` entries of a step.
         finite: reset environments whose observation or reward is not finite.
-        runs: number of runs side by side. The sets of the `SETS * runs` newest resets are open; a further reset reuses the
-          oldest.
-        frames: images of the first environment, after each reset and step; None if nothing is drawn.
+        runs: number of runs side by side. The sets of the latest `SETS * runs` resets are open. A further reset reuses the oldest
+          set, or closes it if the number of environments differs.
+        frames: images of the first environment, one after each reset and step; None if nothing is drawn.
     """
 
     make: Callable[[int, Shapes, bool], HostEnvironments]
@@ -103,7 +103,7 @@ class Host:
         weakref.finalize(self, _close, self._mine)
 
     def environment(self, info: tuple[str, ...] = (), finite: bool = False) -> Environment:
-        """Return an `Environment` with unshared sets of environments, none of them open yet."""
+        """Return an `Environment` that shares no set of environments and has not opened any set yet."""
         host = dataclasses.replace(self, info=info, finite=finite, runs=1, frames=None)
         return self.env._replace(reset=host.reset, step=host.step, info=info, host=host, draw=host.draw if host.drawn else None)
 
@@ -126,7 +126,7 @@ class Host:
         save_gif((self.frames or [])[: len(env_states)], path, self.frame_seconds)
 
     def reset(self, keys: jax.Array) -> tuple[Ticket, PyTree]:
-        """Reset as in `Environment`. The last word of each key is the seed."""
+        """Reset as in `Environment`. The last word of each key is an environment's seed."""
         seeds, count = not_vmapped(jax.random.key_data(keys)[..., -1]), keys.shape[0]
         obs = self._shapes(self.env.observation_space, count)
         number, obs = io_callback(self._reset, (jax.ShapeDtypeStruct((), np.uint32), obs), seeds)
@@ -136,7 +136,7 @@ class Host:
         """Step as in `Environment`. External environments have their own random numbers; the keys are not used."""
         count, space = action.shape[0], self.env.action_space
         words = lambda x: jax.lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
-        # One array, since each array passed to the host takes 30 microseconds.
+        # All words are passed in one array, since each array that is passed to the host takes 30 microseconds.
         handed = jnp.concatenate([words(ticket.number[:1]), words(ticket.steps[:1]), words(action.astype(space.dtype))])
         obs, of = self._shapes(self.env.observation_space, count), lambda dtype: jax.ShapeDtypeStruct((count,), dtype)
         info = {name: jax.ShapeDtypeStruct((count, *shape), np.float32) for name, shape in self._info.items()}
@@ -185,10 +185,10 @@ class Host:
 
 @jax.custom_batching.custom_vmap
 def not_vmapped(x: jax.Array) -> jax.Array:
-    """Return `x`, which must not have an axis of runs.
+    """Return `x`; refuse `jax.vmap`, which would add an axis of runs.
 
     Raises:
-        ConfigError: `jax.vmap` adds this axis, also to code traced before.
+        ConfigError: the call is under `jax.vmap`, even if it was traced before.
     """
     return x
 
@@ -201,7 +201,7 @@ def _refuse(axis_size: int, in_batched: list, x: jax.Array) -> Any:
 
 @contextlib.contextmanager
 def _noted(name: str) -> Iterator[None]:
-    """Record and re-raise the error of a block."""
+    """Record and re-raise an error of the block."""
     _failures.clear()
     try:
         yield
@@ -221,7 +221,7 @@ def _close(numbers: list[int]) -> None:
 
 
 def snapshot(ticket: Ticket) -> dict[str, Any]:
-    """Return a snapshot of a handle's environments, or `{"missing": reason}`."""
+    """Return a snapshot of a handle's environments, or `{"missing": reason}` if there can be none."""
     opened = _open.get(int(ticket.number[0]))
     with contextlib.suppress(EnvironmentFailed):
         if opened is not None and opened.steps % 2**32 == ticket.steps[0]:

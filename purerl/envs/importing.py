@@ -1,4 +1,4 @@
-"""Imports of other libraries: delayed, quiet, and possible without OpenGL."""
+"""Imports of other libraries: delayed imports, quiet imports, and imports of MuJoCo without OpenGL."""
 
 import builtins
 import contextlib
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class _Later(types.ModuleType):
-    """A placeholder for a module until one of its attributes is read."""
+    """A placeholder for a module, which is imported when an attribute is read."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(importlib.import_module(self.__name__), name)
@@ -21,7 +21,7 @@ class _Later(types.ModuleType):
 
 @contextlib.contextmanager
 def lazily(*names: str) -> Iterator[None]:
-    """Delay imports of these modules within the block until one of their attributes is read."""
+    """Delay the block's import of each of these modules until an attribute of the module is read."""
     absent = [name for name in names if name not in sys.modules]
     sys.modules.update({name: _Later(name) for name in absent})
     try:
@@ -34,7 +34,7 @@ def lazily(*names: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Import a library without its warnings and without letting it change the notebook's plotting backend."""
+    """Let the block import a library without warnings, and without changes of the notebook's plotting backend."""
     notebook = builtins.__dict__.pop("__IPYTHON__", None)
     try:
         with warnings.catch_warnings():
@@ -45,14 +45,14 @@ def quietly() -> Iterator[None]:
             builtins.__dict__["__IPYTHON__"] = notebook
 
 
-LOADED = {"egl": ["OpenGL.EGL"], "osmesa": ["OpenGL.GL", "OpenGL.osmesa"]}  # MUJOCO_GL -> modules that MuJoCo's import loads
+LOADED = {"egl": ["OpenGL.EGL"], "osmesa": ["OpenGL.GL", "OpenGL.osmesa"]}  # from MUJOCO_GL to modules that MuJoCo imports
 
 
 @contextlib.contextmanager
 def importing_mujoco() -> Iterator[None]:
-    """Let the block import MuJoCo on any machine. Without a screen MuJoCo draws by EGL, unless `MUJOCO_GL` names another way.
+    """Let the block import MuJoCo on any machine. Without a screen, MuJoCo draws by EGL unless `MUJOCO_GL` names another way.
 
-    MuJoCo's import loads OpenGL, and fails if OpenGL is missing. In this case, the block imports MuJoCo without its drawing.
+    MuJoCo's import loads OpenGL, and would fail if OpenGL is missing. In this case, MuJoCo is imported without drawing.
     """
     given = os.environ.get("MUJOCO_GL", "")
     way = given or ("egl" if sys.platform == "linux" and not os.environ.get("DISPLAY") else "")
@@ -87,7 +87,7 @@ def _loads_opengl(way: str) -> bool:
 def opengl_hint(error: Exception) -> str:
     """Return a hint for an error of MuJoCo's drawing."""
     way = f" with MUJOCO_GL={way}" if (way := os.environ.get("MUJOCO_GL")) else ""
-    reason = f" ({error})" if hasattr(sys.modules.get("mujoco"), "GLContext") else ""  # else `error` only names this attribute
+    reason = f" ({error})" if hasattr(sys.modules.get("mujoco"), "GLContext") else ""  # else `error` is only about this attribute
     return (
         f"MuJoCo draws with OpenGL, which does not work here{way}{reason}. To draw, install OpenGL (Debian, Ubuntu: apt-get "
         "install libegl1 libgl1), set MUJOCO_GL to egl (or osmesa, or glfw with a screen), and start a new process"

@@ -1,16 +1,17 @@
 """The adapter for Jumanji: `jumanji/Snake-v1`, `jumanji/Game2048-v1`, `jumanji/Maze-v0`, ...
 
-An observation is a dict of the suite's entries, of which `action_mask` marks the valid actions. Boards, puzzles, cubes and single
-positions are categorical; `step_count` is given as a fraction of the time limit.
+An observation is a dict of the suite's entries. The entry `action_mask` marks the valid actions. Boards, puzzles, cubes and
+single positions are categorical. `step_count` becomes a fraction of the time limit.
 
-The suite ends an episode at a time limit as at a terminal state, with a discount of 0, and mostly shows the number of steps
-taken. Such a limit is part of the task, and stays a termination.
+At a time limit, the suite ends an episode as at a terminal state, with a discount of 0, and most observations have the number of
+steps taken. Such a limit is part of the task, and the episode counts as terminated.
 
 If the mask marks valid combinations of several discrete values (Tetris, Sudoku, Minesweeper), an action is the index of a
-combination, since values drawn one by one could be invalid together.
+combination, since values that are drawn separately could be invalid together.
 
-`env_kwargs` are constructor arguments: `time_limit`, ...; `generator`, which makes the instances, is a name and pairs of
-arguments: `(("generator", ("RandomGenerator", (("num_rows", 5), ("num_cols", 5)))),)` for `jumanji/Maze-v0`.
+`env_kwargs` are constructor arguments, such as `time_limit`. The value of `generator`, which makes the instances, is the name of
+a class and pairs of arguments. For `jumanji/Maze-v0`:
+`(("generator", ("RandomGenerator", (("num_rows", 5), ("num_cols", 5)))),)`.
 """
 
 import importlib
@@ -32,8 +33,8 @@ with quietly():
     from jumanji import registration as suite
 
 CODES = ("board", "cube", "puzzle", "grid", "node_types", "colors")  # entries whose integers are categorical
-MOST_VALUES = 64  # limit of values for a single integer, such as a row, to be categorical
-HIGHEST_POWER = 17  # highest power of two on a board of 2048
+MOST_VALUES = 64  # a single integer, such as a row, is categorical if it has at most this many values
+HIGHEST_POWER = 17  # largest exponent of 2 on a board of 2048
 
 
 class _JumanjiEnv:
@@ -86,7 +87,10 @@ def _leaves(tree: Any) -> dict[str, Any]:
 
 
 def _sizes(spec: Any, mask: Any) -> tuple[int, ...]:
-    """Return the number of values of each discrete action; () for continuous actions. Bounds may be one too high."""
+    """Return the number of values of each discrete action; () for continuous actions.
+
+    The numbers are read from the mask if it has them, since some bounds of the suite are one too high.
+    """
     if not jnp.issubdtype(spec.dtype, jnp.integer):
         return ()
     if mask is not None and len(mask.shape) == 2 and (mask.shape[0],) == spec.shape:
@@ -101,7 +105,7 @@ def _action_space(spec: Any, sizes: tuple[int, ...], joint: bool) -> Any:
 
 
 def _space(name: str, spec: Any) -> Any:
-    """Return the space of an entry if the entry is categorical, else None."""
+    """Return the space of an observation entry if the entry is categorical, else None."""
     if not jnp.issubdtype(spec.dtype, jnp.integer) or name == "step_count":
         return None
     if not spec.shape and hasattr(spec, "maximum"):
@@ -133,7 +137,7 @@ def make(name: str, env_kwargs: tuple) -> Any:
 
 
 def _generator(name: str, kind: str, arguments: tuple) -> Any:
-    """Return a generator of instances from the module beside the environment's."""
+    """Return a generator of instances, from the module `generator` in the environment's package."""
     package = suite.load(suite._REGISTRY[name].entry_point).__module__.rpartition(".")[0]
     return getattr(importlib.import_module(f"{package}.generator"), kind)(**dict(arguments))
 
@@ -144,7 +148,7 @@ def default_params(env: Any) -> None:
 
 def adapt(env: Any, params: None) -> Environment:
     """Return the environment as a `purerl.Environment`."""
-    with jax.ensure_compile_time_eval():  # some specs compute their bounds, which would become tracers
+    with jax.ensure_compile_time_eval():  # some specs compute their bounds, which would become tracers under a trace
         bare = _JumanjiEnv(env)
     limit = getattr(env, "time_limit", None)
     limit = None if limit is None else int(limit)

@@ -1,4 +1,4 @@
-"""Levels: training episodes that begin with one of a fixed number of resets."""
+"""Levels: training episodes that begin in one of a fixed number of initial states."""
 
 import jax
 
@@ -9,14 +9,14 @@ KIND = "threefry2x32"
 
 
 def with_levels(env: Environment, num_levels: int) -> Environment:
-    """Return environments whose episodes begin in one of `num_levels` levels; 0 for no restriction.
+    """Return environments whose episodes begin in one of `num_levels` levels. With 0, return the environments unchanged.
 
-    A level is everything that a reset draws, such as a map. Level `i` is the reset with the key `fold_in(key(0), i)`, in every
-    run; each episode draws its level uniformly.
+    A level is everything that a reset draws, such as a map. In every run, level `i` is the reset with the key
+    `fold_in(key(0), i)`. Each episode draws its level uniformly.
 
     Raises:
-        ConfigError: the environment is external, or resets itself with its own keys. When traced: the keys are of a kind whose
-          numbers depend on the batch (rbg).
+        ConfigError: the environment is external, or resets itself with its own keys. When traced: the keys are of a kind (rbg)
+          that draws other numbers in a batch than alone.
 
     Source: Cobbe et al. 2020 (arXiv:1912.01588), levels of Procgen by seed.
     """

@@ -1,9 +1,9 @@
 """The adapter for Navix: `navix/Navix-DoorKey-5x5-v0`, `navix/Navix-Empty-Random-6x6-v0`, ...
 
 An episode is truncated after `max_steps`, and terminated if the environment's own condition holds. If both happen at once, the
-episode is terminated. `env_kwargs` are constructor arguments: `max_steps` (the registry's default is 100), `observation_fn`, the
-name of a function of `navix.observations` (`symbolic`: the whole grid, a tile, a colour and a state for each cell), `reward_fn`
-and `termination_fn`, names of functions of `navix.rewards` and `navix.terminations`.
+episode is terminated. `env_kwargs` are constructor arguments, such as `max_steps` (the registry's default is 100).
+`observation_fn`, `reward_fn` and `termination_fn` are names of functions in `navix.observations`, `navix.rewards` and
+`navix.terminations`. The observation `symbolic` is the whole grid, with a tile, a colour and a state for each cell.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""The common adapter of brax and MuJoCo Playground, whose `step` maps one state to the next."""
+"""The common adapter for brax and MuJoCo Playground, in which `step` maps one state to the next."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,8 +16,9 @@ from purerl.envs.importing import opengl_hint
 class OneState:
     """A brax or Playground environment, as `purerl.wrap_env` takes it.
 
-    A state has `obs`, `reward`, `done`, `metrics` and `info`; the entries of `metrics` and `info` become `info`. `done` is 1 if
-    the episode ended in a terminal state: a wrapper sets the time limit, and here `wrap_env` does. Actions are between -1 and 1.
+    A state has `obs`, `reward`, `done`, `metrics` and `info`; the entries of `metrics` and `info` become `info`. `done` is 1 only
+    if the episode ended in a terminal state. The suite's wrapper would set the time limit; here, `wrap_env` does. Actions are
+    between -1 and 1.
 
     Args:
         env: the suite's environment, without its wrappers.
@@ -35,7 +36,7 @@ class OneState:
     def step(self, key: jax.Array, state: Any, action: jax.Array) -> tuple:
         reward, terminated = jnp.float32(0), jnp.bool_(False)
         for _ in range(self._repeat):
-            # A step changes the two dicts in place, so pass copies.
+            # A step changes `metrics` and `info` in place, so pass copies.
             after = self._env.step(state.replace(metrics=dict(state.metrics), info=dict(state.info)), action)
             state = after if self._repeat == 1 else _unless(terminated, state, after)
             reward, terminated = reward + jnp.where(terminated, 0, after.reward), terminated | (after.done > 0.5)
@@ -52,7 +53,7 @@ def _is_number(x: Any) -> bool:
 
 
 def drawn(render: Callable[[list], Sequence[np.ndarray] | np.ndarray], seconds: float) -> Callable:
-    """Return a function that draws states with MuJoCo's renderer, `(states) -> images`, each shown for `seconds`."""
+    """Return a function that saves images of states, `render(states)`, as a GIF in which each is shown for `seconds`."""
 
     def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
         try:

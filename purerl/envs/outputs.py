@@ -1,4 +1,4 @@
-"""Conversion and checks of the outputs of a single environment's reset and step."""
+"""Conversion and checks of what the reset and the step of a single environment return."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,7 +12,7 @@ from purerl.core.spaces import Space
 
 
 def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
-    """Return a method's result as a tuple; raise a ConfigError unless there are `count` values."""
+    """Return a method's result as a tuple. Raise a ConfigError unless the result has `count` values."""
     if not isinstance(values, tuple | list):
         raise ConfigError([Problem("env", method, f"returns one {type(values).__name__}, not {protocol}'s {count} values")])
     if len(values) != count:
@@ -24,7 +24,7 @@ def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
 
 
 def typed_signals(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any) -> tuple:
-    """Return the outputs of a step as strongly typed arrays, the reward as float32."""
+    """Return the outputs of a step as strongly typed arrays, with a float32 reward."""
     if reward is None:
         raise ConfigError([Problem("env", "step", "its reward is None; it must be a real scalar")])
     obs, env_state, reward, terminated, truncated = strong((obs, env_state, reward, terminated, truncated))
@@ -49,10 +49,10 @@ def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) ->
     Args:
         step: `(key, env_state, action) -> (*observations, env_state, reward, terminated, truncated, info)` of one environment.
         action_space: the space of `action`.
-        obs, env_state: the shapes that a reset returns.
+        obs, env_state: the shapes and dtypes that a reset returns.
 
     Returns:
-        The shapes of `info`.
+        The shapes and dtypes of `info`.
     """
     action = jax.ShapeDtypeStruct(action_space.shape, action_space.dtype)
     after = jax.eval_shape(step, jax.random.key(0), env_state, action)
@@ -72,7 +72,7 @@ def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) ->
 
 
 def differences(before: Any, after: Any, what: str) -> list[Problem]:
-    """Report leaves whose shape or dtype after a step differs from that after a reset."""
+    """Report leaves that have different shapes or dtypes after a step and after a reset."""
     if jax.tree.structure(before) != jax.tree.structure(after):
         hint = f"the {what} after a step has another structure than after a reset: {jax.tree.structure(before)}"
         return [Problem("env", jax.tree.structure(after), hint)]

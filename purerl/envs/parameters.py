@@ -1,4 +1,4 @@
-"""Constructor arguments of environments, and overrides of their parameters, which are fields of a dataclass."""
+"""Constructor arguments of environments, and overrides of environment parameters, which are fields of a dataclass."""
 
 import contextlib
 import dataclasses
@@ -15,13 +15,13 @@ from purerl.core.errors import ConfigError, Problem, nearest
 
 @contextlib.contextmanager
 def constructing(env_id: str, env_kwargs: tuple) -> Iterator[None]:
-    """Construct an environment in the block, also while a program is traced.
+    """Let the block construct an environment, even while a program is traced.
 
     Raises:
         ConfigError: the constructor refused the arguments.
     """
     try:
-        # Some constructors compute with jax.numpy; under a trace, the environment's constants would become tracers.
+        # Some constructors compute with jax.numpy. Under a trace, the environment's constants would become tracers.
         with jax.ensure_compile_time_eval():
             yield
     except Exception as error:  # a constructor may raise any error
@@ -31,7 +31,7 @@ def constructing(env_id: str, env_kwargs: tuple) -> Iterator[None]:
 
 
 def overridden(params: Any, overrides: dict[str, Any]) -> Any:
-    """Return the parameters with some replaced. Each value is cast to the dtype of the original.
+    """Return the parameters with some values replaced. Each new value is cast to the dtype of the old value.
 
     Raises:
         ConfigError: a parameter does not exist, or a value is out of range.
@@ -53,13 +53,13 @@ def overridden(params: Any, overrides: dict[str, Any]) -> Any:
 
 
 def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:
-    """Report invalid values `[configs]` of parameters that a batch of configs sweeps."""
+    """Report parameters with invalid values, among those that have one value `[configs]` for each config of a batch."""
     swept = {name: np.asarray(x) for name, x in overrides.items() if np.ndim(x)}
     return [Problem("env_params", {name: x}, hint) for name, x in swept.items() if (hint := _out_of_range(params, name, x))]
 
 
 def _misfit(params: Any, name: str, value: Any) -> str | None:
-    """Return why a value cannot replace a parameter, or None."""
+    """Return the reason why a value cannot replace a parameter; None if it can."""
     if _kind(params, name) is None:
         return "is no number, and cannot be overridden"
     shape = np.shape(getattr(params, name))
@@ -72,7 +72,7 @@ def _misfit(params: Any, name: str, value: Any) -> str | None:
 
 
 def _out_of_range(params: Any, name: str, values: np.ndarray) -> str | None:
-    """Return why some values of a parameter are invalid, or None."""
+    """Return the reason why some values of a parameter are invalid; None if all are valid."""
     kind = _kind(params, name)
     whole = np.issubdtype(kind, np.integer)
     if whole and (values != np.floor(values)).any():

@@ -1,10 +1,11 @@
-"""The adapter for Pgx's games for one agent: `pgx/minatar-breakout` and its siblings, and `pgx/2048`.
+"""The adapter for Pgx's games for one agent: `pgx/minatar-breakout` and the other MinAtar games, and `pgx/2048`.
 
-Pgx's MinAtar repeats the previous action with a probability of a tenth, and has only the game's own actions: scores are not those
-of gymnax's MinAtar. The suite has no time limit; `episode_length` in `env_kwargs` sets one, after which an episode is truncated.
-The other `env_kwargs` are constructor arguments: `sticky_action_prob`, `use_minimal_action_set`.
+By default, Pgx's MinAtar repeats the previous action with a probability of a tenth, and has only the actions that a game needs.
+Scores are therefore not comparable with those on gymnax's MinAtar. The suite has no time limit. `episode_length` in `env_kwargs`
+sets a limit, at which an episode is truncated. The other `env_kwargs` are constructor arguments: `sticky_action_prob`,
+`use_minimal_action_set`.
 
-In 2048 a move may be invalid: the observation is a dict of `board` and `action_mask`.
+In 2048 a move can be invalid, so an observation is a dict with the entries `board` and `action_mask`.
 """
 
 import colorsys
@@ -25,7 +26,7 @@ NAMES: tuple[suite.EnvId, ...] = ("2048", *(name for name in suite.available_env
 
 
 class PgxGame(NamedTuple):
-    """A game, and its time limit in steps, or None."""
+    """A game, and its time limit in steps; None for no limit."""
 
     env: Any
     episode_length: int | None
@@ -78,7 +79,7 @@ def adapt(made: PgxGame, params: None) -> Environment:
 
 
 def _draw(env_states: list, returns: np.ndarray, path: Any) -> None:
-    """Draw each cell in the colour of its content. Pgx draws vector graphics, but a GIF has pixels."""
+    """Draw each cell in the colour of its content. Pgx's own drawings are vector graphics, which a GIF cannot hold."""
     seen = np.stack([np.asarray(state.observation) for state, _ in env_states])
     kinds = seen.shape[-1]
     colours = [(0.0, 0.0, 0.0), *(colorsys.hsv_to_rgb(kind / kinds, 0.8, 1.0) for kind in range(kinds))]

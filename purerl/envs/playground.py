@@ -1,11 +1,12 @@
 """The adapter for MuJoCo Playground: `playground/CartpoleBalance`, `playground/CheetahRun`, ...
 
 In Playground, a training wrapper sets the time limit; here, `purerl.wrap_env` does, from the `episode_length` in the
-environment's config. `done` of the unwrapped environment marks a terminal state. `env_kwargs` override the config:
-`episode_length`, `action_repeat`, `impl`, ... `impl` is `jax` by default. The observation entry `privileged_state` is for the
-value network alone.
+environment's config. `done` of the unwrapped environment marks a terminal state. `env_kwargs` override entries of the config,
+such as `episode_length`, `action_repeat` and `impl`; `impl` is `jax` by default. Only the value network sees the observation
+entry `privileged_state`.
 
-On GPUs that round matrix products to TF32, Playground's authors ask for more precision: `matmul_precision="highest"`.
+On GPUs that round the inputs of matrix products to TF32, Playground's authors recommend a higher precision:
+`matmul_precision="highest"`.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ with importing_mujoco():
     from mujoco_playground import dm_control_suite, registry
     from mujoco_playground._src import mjx_env
 
-PRIVILEGED = "privileged_state"  # state that a robot's sensors do not measure, for the value network
+PRIVILEGED = "privileged_state"  # an observation entry that a robot's sensors do not measure, for the value network alone
 DOWNLOAD = "python -c 'from mujoco_playground._src.mjx_env import ensure_menagerie_exists as get; get()'"
 
 
@@ -32,7 +33,7 @@ def make(name: str, env_kwargs: tuple) -> Any:
     """Return the environment of this name.
 
     Raises:
-        ConfigError: the name is unknown, the model of the robot is missing, or the config refused the arguments.
+        ConfigError: the name is unknown, the robot's model is not installed, or Playground refused the overrides.
     """
     if name not in registry.ALL_ENVS:
         raise ConfigError([Problem("env", f"playground/{name}", f"no environment of it; {nearest(name, registry.ALL_ENVS)}")])

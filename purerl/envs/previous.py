@@ -11,12 +11,12 @@ from purerl.core.types import Environment, PyTree
 def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
     """Return the environment with `previous_action`, `previous_reward` or both as entries of its observations.
 
-    At an episode start the entries are zero; a discrete action is then -1, whose one-hot encoding is zero. An observation that is
-    not a dict becomes the entry `obs`.
+    At an episode start, the entries are zero, except that a discrete action is -1, whose one-hot encoding is zero. An observation
+    that is not a dict becomes the entry `obs`.
 
     Args:
         env: any environment.
-        names: some of "action" and "reward".
+        names: "action", "reward" or both; if empty, the environment is returned unchanged.
 
     Raises:
         ConfigError: the observation already has such an entry.
@@ -51,7 +51,7 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
 
 
 def _entries(space: Space, action: jax.Array) -> PyTree:
-    """Return an action as an observation: a discrete action as an integer, several as a tuple, others as float32."""
+    """Return an action as an observation: a discrete action as an integer, several as a tuple of integers, others as float32."""
     if isinstance(space, MultiDiscrete):
         return tuple(action[:, i] for i in range(len(space.sizes)))
     return action if isinstance(space, Discrete) else action.astype(jnp.float32)

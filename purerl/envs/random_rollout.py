@@ -16,11 +16,11 @@ from purerl.core.types import Environment, PyTree
 class RandomRollout(NamedTuple):
     """Records of a rollout of random actions, `[T, B]` unless noted.
 
-    terminated, truncated, reward: as in `TimeStep`. length: steps of the episode so far. obs_sum: the sum of each observation.
+    terminated, truncated, reward: as in `TimeStep`. length: steps of the episode so far. obs_sum: the sum of each `obs`.
     stale: `next_obs` differs from `obs` within an episode. fresh: `next_obs` equals `obs` at the end of an episode.
-    varies: `next_obs` differs from the first observation. obs_finite, reward_finite, in_range: `[T]`, for all environments.
+    varies: `next_obs` differs from the first observation. obs_finite, reward_finite, in_range: `[T]`, over all environments.
     malformed_mask, empty_mask: faults of the action mask; `()` if there is no mask.
-    last_state, last_action: `[B, ...]`, before each environment's last episode end; no state if environments share state.
+    last_state, last_action: `[B, ...]`, of the last step that ended an episode; no state if environments share state.
     ended: `[B]`, True if an episode ended. state: the state after the last step.
     """
 
@@ -44,7 +44,7 @@ class RandomRollout(NamedTuple):
 
 
 def random_rollout(env: Environment, key: jax.Array, B: int, T: int) -> RandomRollout:
-    """Collect a rollout of random actions, without its observations."""
+    """Collect a rollout of random actions in B environments for T steps, without storing observations."""
     env_state, obs = env.reset(jax.random.split(named_key(key, "start"), B))
     first_obs, no = obs, jnp.zeros(B, bool)
     by_row = all(x.shape[:1] == (B,) for x in jax.tree.leaves(env_state))
@@ -62,7 +62,7 @@ def random_rollout(env: Environment, key: jax.Array, B: int, T: int) -> RandomRo
             "terminated": after.terminated,
             "truncated": after.truncated,
             "length": length,
-            # XLA may compute a value that is returned twice in two kernels, which round differently.
+            # If a value is returned twice, XLA may compute it in two kernels, which round differently.
             "stale": ~done & ~alike_rows(after.next_obs, after.obs, B, ulps=8),
             "fresh": done & same,
             "varies": ~alike_rows(after.next_obs, first_obs, B),
@@ -84,7 +84,7 @@ def random_rollout(env: Environment, key: jax.Array, B: int, T: int) -> RandomRo
 
 
 def random_actions(space: Any, key: jax.Array, count: int, mask: jax.Array | None = None) -> jax.Array:
-    """Draw random actions `[count, ...]`, valid ones if there is an action mask; normal ones for an unbounded Box."""
+    """Draw valid actions `[count, ...]`: uniform, or normal and clipped in Box dimensions without two finite bounds."""
     shape = (count, *space.shape)
     if mask is not None:
         scores = jax.random.uniform(key, mask.shape) + mask.astype(bool)
@@ -104,12 +104,12 @@ def random_actions(space: Any, key: jax.Array, count: int, mask: jax.Array | Non
 
 
 def readable(x: jax.Array) -> jax.Array:
-    """Return an array that NumPy can read: for typed keys, their words."""
+    """Return an array that NumPy can read. Typed keys become their words."""
     return jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
 
 
 def alike_rows(a: PyTree, b: PyTree, B: int, ulps: int = 0) -> jax.Array:
-    """Compare the rows of two trees `[B, ...]`: `[B]` bool, equal up to `ulps` units of rounding. NaN equals NaN."""
+    """Return True for each row that is equal, up to `ulps` units of rounding, in two trees `[B, ...]`. NaN equals NaN."""
 
     def equal(x, y):
         x, y = x.reshape(B, -1), y.reshape(B, -1)
@@ -123,13 +123,13 @@ def alike_rows(a: PyTree, b: PyTree, B: int, ulps: int = 0) -> jax.Array:
 
 
 def _sums(tree: PyTree, B: int) -> jax.Array:
-    """Return the sum of all numbers of each row of a tree `[B, ...]`: `[B]`."""
+    """Return the sum of all numbers in each row of a tree `[B, ...]`, as `[B]`."""
     rows: list[jax.Array] = [x.reshape(B, -1).astype(jnp.float32).sum(1) for x in jax.tree.leaves(tree)]
     return jnp.asarray(sum(rows))
 
 
 def quantities(env: Environment, obs: PyTree) -> PyTree:
-    """Return observations without the action mask, whose values have checks of their own."""
+    """Return observations without the action mask, which is checked separately."""
     is_dict = lambda x: isinstance(x, dict)
     inside = lambda x: {name: y for name, y in x.items() if name != env.action_mask} if is_dict(x) else x
     return jax.tree.map(inside, obs, is_leaf=is_dict)
@@ -141,7 +141,7 @@ def all_finite(tree: PyTree) -> jax.Array:
 
 
 def within_space(env: Environment, obs: PyTree) -> jax.Array:
-    """Return True if all categorical values are in the range of their space."""
+    """Return True if all categorical values of observations are in the ranges of the observation space."""
     pairs = zip(jax.tree.leaves(obs), entries_of(env.observation_space).values(), strict=True)
     sizes = lambda space, x: space.n if isinstance(space, Discrete) else np.broadcast_to(space.sizes, x.shape)
     found = [((x >= 0) & (x < sizes(space, x))).all() for x, space in pairs if is_index(space)]

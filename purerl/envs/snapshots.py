@@ -1,7 +1,7 @@
 """Snapshots of gymnasium's environments, as JSON: numbers, arrays and random generators. Nothing is pickled.
 
-An environment continues exactly if all attributes of the environment and its wrappers are of these kinds, are MuJoCo's
-simulation, or do not change (code, a model). State in closures, class attributes or `__slots__` is not seen.
+A restored environment continues exactly if all attributes of the environment and its wrappers are of these kinds, are MuJoCo's
+simulation, or do not change (code, a model). State in closures, class attributes or `__slots__` is not detected.
 """
 
 import base64
@@ -22,7 +22,7 @@ CONTAINERS = {kind.__name__: kind for kind in (list, tuple, dict, collections.de
 
 
 def encoded(x: Any) -> Any:
-    """Encode a value as JSON. For a space, encode its random generators.
+    """Encode a value as JSON. A space is encoded as its random generators.
 
     Raises:
         TypeError: the value cannot be encoded.
@@ -47,7 +47,7 @@ def encoded(x: Any) -> Any:
 def decoded(x: Any, current: Any = None) -> Any:
     """Decode a value that `encoded` returned.
 
-    Generators, spaces and simulations are changed in place, since other objects may refer to them.
+    If `current` is a generator, a space or a simulation, it is changed in place, since other objects may refer to it.
     """
     if not isinstance(x, dict):
         return x
@@ -57,14 +57,14 @@ def decoded(x: Any, current: Any = None) -> Any:
         array = np.frombuffer(base64.b64decode(data), np.dtype(dtype)).reshape(shape)
         return array[()] if is_scalar else array.copy()
     if kind == "generator":
-        # If the first reset makes the generator, gymnasium uses the default kind.
+        # If there is no generator before the first reset, gymnasium makes the default kind.
         generator = current if isinstance(current, np.random.Generator) else np.random.default_rng()
         generator.bit_generator.state = decoded(value)
         return generator
     if kind == "simulation":
         current.time = x["time"]
         for name, array in decoded(value).items():
-            if (there := getattr(current, name)).shape == array.shape:  # arrays of constraints are recomputed
+            if (there := getattr(current, name)).shape == array.shape:  # other arrays are of constraints, and are recomputed
                 there[...] = array
         return current
     if kind == "space":
@@ -75,9 +75,9 @@ def decoded(x: Any, current: Any = None) -> Any:
 
 
 def _simulated(data: Any) -> dict[str, np.ndarray]:
-    """Return the writable arrays of MuJoCo's `MjData`: its state, and derived arrays.
+    """Return the writable arrays of MuJoCo's `MjData`: the state and derived arrays.
 
-    Some environments read derived arrays, such as the positions of bodies, before MuJoCo recomputes them.
+    Some environments read derived arrays, such as the positions of bodies, before MuJoCo recomputes these arrays.
     """
     names = (name for name in dir(data) if not name.startswith(("_", "efc_", "contact", "timer", "solver", "warning")))
     arrays = ((name, x) for name in names if isinstance(x := getattr(data, name), np.ndarray))
@@ -85,7 +85,7 @@ def _simulated(data: Any) -> dict[str, np.ndarray]:
 
 
 def _spaces(space: gymnasium.Space) -> list[gymnasium.Space]:
-    """List a space and the spaces in it. Each has a random generator, from which `sample` draws."""
+    """List a space and the spaces in it. Each space has a random generator, from which `sample` draws."""
     inside = getattr(space, "spaces", ())
     return [space, *(x for part in (inside.values() if isinstance(inside, dict) else inside) for x in _spaces(part))]
 
@@ -101,7 +101,7 @@ class Keeper:
         self._made = self._values()
 
     def _values(self) -> list[dict[str, Any]]:
-        """Return the attributes of each layer that may change, as JSON, or with a message if the value cannot be saved."""
+        """Return the attributes of each layer that can change, as JSON. A value that cannot be saved is replaced by a message."""
         kept = lambda name, x: name not in NOT_OF_THE_STATE and not _stays_as_made(x) and not any(x is y for y in self._layers)
         layers = zip(self._names, self._layers, strict=True)
         return [
@@ -109,7 +109,7 @@ class Keeper:
         ]
 
     def _shared(self, values: list[dict[str, Any]]) -> list[str]:
-        """Report a changed object with two names, which would become two objects in a restored environment."""
+        """Report changed objects that have several names. In a restored environment, each name would have its own object."""
         places: dict[int, list[str]] = {}
         for layer, made, now in zip(self._layers, self._made, values, strict=True):
             for name, x in ((name, vars(layer)[name]) for name in now if now[name] != made.get(name, self)):
@@ -118,7 +118,7 @@ class Keeper:
         return [f"{' and '.join(names)}, one object with two names" for names in places.values() if len(names) > 1]
 
     def snapshot(self) -> dict[str, Any]:
-        """Return all values, by layer and name; or messages about values that cannot be saved."""
+        """Return all values by layer and name. If some values cannot be saved, return messages about them instead."""
         values = self._values()
         unknown = [x["unknown"] for layer in values for x in layer.values() if isinstance(x, dict) and "unknown" in x]
         missing = unknown + self._shared(values)
@@ -145,6 +145,6 @@ def _described(place: str, x: Any) -> Any:
 
 
 def _stays_as_made(x: Any) -> bool:
-    """Return True if a value does not change after construction: code, MuJoCo's model, its renderer."""
+    """Return True if a value does not change after construction: code, or MuJoCo's model or renderer."""
     is_code = inspect.isroutine(x) or isinstance(x, type | types.ModuleType | EnvSpec)
     return is_code or type(x).__name__ == "MjModel" or type(x).__module__ == "gymnasium.envs.mujoco.mujoco_rendering"

@@ -1,4 +1,4 @@
-"""The environment suites, and the adapter of each id. An adapter is imported when one of its environments is made."""
+"""The environment suites and their adapters. An adapter is imported when one of its environments is made."""
 
 import difflib
 import importlib
@@ -12,7 +12,7 @@ import jax
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.envs.importing import quietly
 
-SUITES = {  # prefix of an id: required package
+SUITES = {  # from the prefix of an id to the required package
     "brax": "brax",
     "craftax": "craftax",
     "gymnasium": "gymnasium",
@@ -22,7 +22,7 @@ SUITES = {  # prefix of an id: required package
     "playground": "mujoco_playground",
     "xminigrid": "xminigrid",
 }
-IDS = {  # patterns of each suite's ids: they recognise an id without its prefix, without importing a suite
+IDS = {  # patterns of each suite's ids, by which an id without its prefix is recognised without an import of the suite
     "brax": r"ant|fast|halfcheetah|hopper|humanoid(standup)?|inverted_(double_)?pendulum|pusher|reacher|swimmer|walker2d",
     "craftax": r"Craftax-.+",
     "jumanji": r"(BinPack|CVRP|Cleaner|Connector|FlatPack|Game2048|GraphColoring|JobShop|Knapsack|LevelBasedForaging|MMST|Maze|"
@@ -42,7 +42,7 @@ REFUSED = {
 
 
 def adapter(env_id: str) -> tuple[ModuleType, str]:
-    """Return the adapter of an id's suite, and the suite's name of the environment. An id without a prefix is gymnax's.
+    """Return the adapter of an id's suite, and the environment's name in the suite. An id without a prefix is gymnax's.
 
     Raises:
         ConfigError: the suite does not exist, or is not installed.
@@ -70,7 +70,7 @@ def meant(env_id: str, names: Iterable[str], otherwise: str = "") -> str:
     Args:
         env_id: the id.
         names: the ids of the suite; similar ids are suggested.
-        otherwise: the hint if no id of this or another suite is similar; by default all names.
+        otherwise: the hint if no id of this or another suite is similar; by default a list of all names.
     """
     names = list(names)
     suite = next((suite for suite, ids in IDS.items() if re.fullmatch(ids, env_id)), "")
@@ -80,7 +80,7 @@ def meant(env_id: str, names: Iterable[str], otherwise: str = "") -> str:
 
 
 def _of_gymnasium(env_id: str) -> list[str]:
-    """Return the equal or the nearest id of gymnasium; if gymnasium is not installed, the id itself."""
+    """Return the id if gymnasium has it, else gymnasium's nearest id. If gymnasium is not installed, return the id."""
     try:
         with quietly():
             registry = importlib.import_module("gymnasium").registry
@@ -91,7 +91,7 @@ def _of_gymnasium(env_id: str) -> list[str]:
 
 
 def _imported(name: str) -> ModuleType:
-    """Import the adapter of a suite outside of any trace, so that arrays of the library's modules stay concrete."""
+    """Import the adapter of a suite outside of any trace, so that arrays in the modules of the suite are concrete."""
     with jax.ensure_compile_time_eval():
         return importlib.import_module(f"purerl.envs.{name}")
 

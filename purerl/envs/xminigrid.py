@@ -1,11 +1,12 @@
 """The adapter for XLand-MiniGrid: `xminigrid/MiniGrid-DoorKey-5x5`, `xminigrid/XLand-MiniGrid-R1-9x9`, ...
 
-An observation is the agent's view of the grid, a tile and a colour for each cell, without the carried object. Most tasks
+An observation is the agent's view of the grid: a tile and a colour for each cell, without the carried object. Most tasks
 therefore need a recurrent network. An episode is truncated after `max_steps`, and terminated when the goal is reached.
 
-`env_kwargs` replace fields of the suite's `EnvParams`: `max_steps`, `view_size`, `height`, `width`. The tasks with rule sets,
-`XLand-MiniGrid-...`, have two more. `benchmark` names a collection of rule sets, such as `trivial-21k`, from which each reset
-draws; without it all episodes have the suite's one rule set. `rulesets`, a pair `(first, end)`, selects a part of the collection.
+`env_kwargs` replace fields of the suite's `EnvParams`: `max_steps`, `view_size`, `height`, `width`. For tasks with rule sets,
+`XLand-MiniGrid-...`, `env_kwargs` can have two further entries. `benchmark` names a collection of rule sets, such as
+`trivial-21k`, from which each reset draws. Without `benchmark`, all episodes have the suite's default rule set. `rulesets`, a
+pair `(first, end)`, selects a part of the collection.
 """
 
 import os
@@ -29,7 +30,7 @@ with quietly():
 
 
 class GridWorld(NamedTuple):
-    """An environment of the suite, its parameters, and the rule sets to draw from."""
+    """An environment of the suite, its parameters, and the rule sets from which resets draw."""
 
     env: Any
     params: Any
@@ -64,7 +65,7 @@ def make(name: str, env_kwargs: tuple) -> GridWorld:
     """Return the environment of this name.
 
     Raises:
-        ConfigError: the name is unknown, the parameters refused the arguments, or the rule sets are not on this machine.
+        ConfigError: the name is unknown, the suite refused the arguments, or the rule sets are not on this machine.
     """
     names = suite.registered_environments()
     if name not in names:
@@ -82,7 +83,7 @@ def make(name: str, env_kwargs: tuple) -> GridWorld:
 
 
 def _rulesets(made: GridWorld, name: str, part: tuple[int, int] | None) -> Any:
-    """Return a collection of rule sets, or the part `[first, end)` of the collection."""
+    """Return a collection of rule sets, or its part from `first` to `end - 1` if `part = (first, end)`."""
     if not hasattr(made.params, "ruleset"):
         raise ConfigError([Problem("env_kwargs", {"benchmark": name}, "only the XLand-MiniGrid environments have rule sets")])
     if name not in NAME2HFFILENAME:

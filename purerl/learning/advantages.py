@@ -76,7 +76,8 @@ def vtrace(
         log_ratio: `[T, B]` log rho.
         gamma: discount, in [0, 1].
         gae_lambda: as in `gae`.
-        rho_clip: clip of rho in the TD errors. With infinity, the targets estimate the value of pi; small values approach pi_b.
+        rho_clip: clip of rho in the TD errors. With infinity, the targets estimate the value of pi; with small values, that of a
+          policy near pi_b.
         c_clip: clip of rho in the trace; limits the variance.
         pg_clip: clip of rho in the advantages.
     """
@@ -138,7 +139,7 @@ def estimate(steps: Transition, cfg: OnPolicyConfig) -> Advantages:
 
 
 def advantage_estimator(cfg: OnPolicyConfig, estimator: Estimator) -> Callable[[Transition], tuple[Advantages, dict[str, Mean]]]:
-    """Return `(steps) -> (advantages, metrics)`: streams combined, advantages standardised over the batch if configured.
+    """Return `(steps) -> (advantages, metrics)`, which combines streams, and standardises if `advantage_norm` is "batch".
 
     The metric `explained_variance` is the fraction of the targets' variance that the values of the rollout predict.
     """
@@ -166,7 +167,7 @@ def standardize(advantage: jax.Array, known: tuple[jax.Array, jax.Array] | tuple
 
 
 def _continuation(steps: Transition) -> tuple[jax.Array, jax.Array]:
-    """Return the continuation mask, 0 at the end of an episode and else 1, and V'. Both are shaped as values."""
+    """Return the continuation mask (0 at the end of an episode, else 1) and V'. Both have the shape of the values."""
     chex.assert_equal_shape((steps.reward, steps.value, steps.next_value))
     chex.assert_equal_shape_prefix((steps.terminated, steps.truncated, steps.value), 2)
 
@@ -201,7 +202,7 @@ def _gradient_free(advantage: jax.Array, target: jax.Array) -> Advantages:
 def explained_variance(value: jax.Array, target: jax.Array) -> Mean:
     """Return the fraction of the targets' variance that the values predict, `1 - var(target - value) / var(target)`.
 
-    1 is perfect; 0 is no better than predicting the mean target. If all targets are equal, nothing is counted.
+    1 is perfect; 0 is no better than predicting the mean target. If all targets are equal, the count of the metric is 0.
     """
     (_, variance), (_, left) = moments(target), moments(target - value)
     varies = variance > 0
@@ -212,7 +213,7 @@ def explained_variance(value: jax.Array, target: jax.Array) -> Mean:
 def moments(x: jax.Array, axis: tuple[int, ...] | None = None) -> tuple[jax.Array, jax.Array]:
     """Return the mean and the population variance of `x` over `axis` (None: all axes) and all devices.
 
-    Two passes keep the variance exact far from 0.
+    Two passes keep the variance accurate if the mean is far from 0.
     """
     center = pmean(x.mean(axis))
     spread = x - (center if axis is None else jnp.expand_dims(center, axis))

@@ -14,7 +14,7 @@ from purerl.learning.phases import sequence_length
 def make_batch(learner: Learner[OnPolicyConfig], state: TrainState, rollout: Rollout, advantages: Advantages) -> Sequences:
     """Return the training batch of a rollout and its advantages, as `Sequences` of `Sample`.
 
-    Values and targets are standardised like the network's outputs. The batch has the behaviour policy only if a loss reads it.
+    Values and targets are in the units of the network's outputs. The batch has the behaviour policy only if a loss reads it.
 
     Args:
         learner: config, network and losses.
@@ -49,7 +49,7 @@ def sequences(steps: PyTree, carry: PyTree, length: int) -> Sequences:
 
 
 def reads_old_policy(learner: Learner[OnPolicyConfig], state: TrainState, rollout: Rollout) -> bool:
-    """Return True if a loss reads `old.policy`. The policy loss is traced on the shapes of one row of a rollout."""
+    """Return True if a loss reads `old.policy`. The policy loss is traced with the shapes of one row of a rollout."""
     if learner.cfg.measures_kl:
         return True
     cfg, network, parts = learner

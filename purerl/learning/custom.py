@@ -15,7 +15,7 @@ from purerl.core.errors import ConfigError, Problem, code_of, guarded, raise_if_
 from purerl.core.metrics import Mean, mean_of, values
 from purerl.core.types import Advantages, Outputs, PyTree, Sample, Transition
 
-COLUMNS = ("update", "steps", "seconds", "steps_per_second")  # loggers write these beside the metrics
+COLUMNS = ("update", "steps", "seconds", "steps_per_second")  # columns that loggers write beside the metrics
 
 
 def extra_term(function: Callable) -> Callable:
@@ -81,7 +81,7 @@ def checked_loss(function: Callable) -> Callable:
 
 
 def checked_advantage(function: Callable) -> Callable:
-    """Wrap a custom `advantage`; the wrapper raises unless the result is `Advantages` in the shape of the values."""
+    """Wrap a custom `advantage`; the wrapper raises unless the result is `Advantages` with the shape of the values."""
     call = guarded("advantage", function)
 
     @functools.wraps(function)
@@ -106,14 +106,14 @@ def _scalars(field: str, found: dict[str, Any]) -> dict[str, jax.Array]:
 
 
 def _kind(x: Any) -> Any:
-    """Return what an error message shows of a custom function's result: the shape of an array, else the name of a type."""
+    """Return the description of a custom function's result for messages: the shape of an array, else the name of the type."""
     return list(x.shape) if hasattr(x, "shape") else type(x).__name__
 
 
 def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
     """Report problems of a custom optimizer for parameters of these shapes. Nothing is compiled.
 
-    An optimizer with its own learning rate, and so a negative sign, would maximise the loss. A trial step detects the sign.
+    An optimizer with its own learning rate negates its updates, and would maximise the loss here. A trial step detects the sign.
     """
     if optimizer is None:
         return []
@@ -130,7 +130,7 @@ def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
         if refusal:
             return [Problem("optimizer", optimizer, f"cannot update these parameters: {refusal}")]
         with jax.ensure_compile_time_eval(), jax.disable_jit():
-            # No result: the optimizer needs groups other than "policy", or holds tracers.
+            # The result is None if the optimizer needs groups other than "policy", or holds tracers.
             taken, _ = _call(lambda: float(step({"policy": np.ones(1, np.float32)})["policy"][0]))
     hint = "already applies a learning rate; use optax.scale_by_adam(), not optax.adam()"
     return [Problem("optimizer", optimizer, hint)] if taken is not None and taken < 0 else []

@@ -12,12 +12,12 @@ from purerl.core.types import Network, Outputs, PyTree, Sample, Scalar, Sequence
 
 
 def initial_kl_coef(cfg: OnPolicyConfig) -> dict[str, jax.Array]:
-    """Return the initial coefficient of an adaptive penalty, as an entry of `TrainState.extra`, else an empty dict."""
+    """Return the initial coefficient of an adaptive penalty as an entry of `TrainState.extra`, or an empty dict without one."""
     return {"kl_coef": jnp.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
 
 
 def kl_loss(params: PyTree, outputs: Outputs, batch: Sample, cfg: OnPolicyConfig) -> tuple[Scalar, dict[str, jax.Array]]:
-    """Compute `kl_coef * KL(old || new)`, or 0 if the divergence is only measured, with the metric `kl`."""
+    """Compute the loss term `kl_coef * KL(old || new)`, or 0 if the divergence is only measured; and the metric `kl`."""
     kl = batch.policy.kl(outputs.policy).mean()
     return 0.0 if cfg.kl_penalty == "none" else cfg.kl_coef * kl, {"kl": kl}
 
@@ -27,7 +27,7 @@ def adapt_kl_coef(cfg: OnPolicyConfig, network: Network, state: TrainState, data
 
     Args:
         cfg: the config of this update, see `Learner.at`.
-        network: the network of this update, on standardised observations.
+        network: the network of this update, which standardises observations itself.
         state: the state after learning.
         data: the batch of the update.
     """

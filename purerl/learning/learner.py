@@ -22,7 +22,7 @@ class Components(NamedTuple):
     policy_loss: `(Outputs, Sample, advantage, cfg) -> loss [L, N]`.
     extra_losses: each `(params, Outputs, Sample, cfg) -> (scalar, metrics)`, added to the policy's loss.
     optimizer: maps gradients to update directions, without a learning rate.
-    lr_schedule: `(gradient steps so far) -> learning rate`; None for the config's.
+    lr_schedule: `(gradient steps so far) -> learning rate`; None to use the config's schedule.
     rewards: shaping, scaling and intrinsic rewards.
     measure: `(state, batch, metrics) -> metrics`, called at the end of an update with the new state, the batch as `Sequences` of
       `Sample`, and the metrics of the update.
@@ -40,8 +40,8 @@ class Components(NamedTuple):
 class Learner(NamedTuple, Generic[Cfg]):
     """The config, the network and the parts that phases are made of. `at` returns the learner of one update.
 
-    cfg: the config; for one update, with the coefficients of that update.
-    network: policy and value function; for one update, on standardised observations.
+    cfg: the config; for one update, with the scheduled coefficients of that update.
+    network: policy and value function; for one update, wrapped so that the network standardises observations.
     parts: the replaceable parts; for one update, with the loss of intrinsic rewards.
     """
 

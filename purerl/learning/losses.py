@@ -27,8 +27,8 @@ def clipped_surrogate(log_prob: jax.Array, old_log_prob: jax.Array, advantage: j
         loss = -min(r * A, clip(r, 1 - eps, 1 + eps) * A),    r = exp(log_prob - old_log_prob), at most exp(20)
 
     Args:
-        log_prob: `[...]` of the action under the policy being trained.
-        old_log_prob: `[...]` under the policy that acted.
+        log_prob: `[...]` log-probability of the action under the policy being trained.
+        old_log_prob: `[...]` log-probability of the action under the policy that acted.
         advantage: `[...]`.
         clip_eps: scalar, above 0.
     """
@@ -42,7 +42,7 @@ def half_squared_error(prediction: jax.Array, target: jax.Array) -> jax.Array:
 
 
 def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: str, clip_eps: Scalar) -> jax.Array:
-    """Compute half the squared error of a value, optionally with a clipped step.
+    """Compute half the squared error of a value, optionally with the change from the old value clipped.
 
         none     (V - target)^2 / 2
         max      max((V - target)^2, (V_old + clip(V - V_old, -eps, eps) - target)^2) / 2
@@ -52,8 +52,8 @@ def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: 
     wherever the prediction has moved by more than eps, even in the right direction.
 
     Args:
-        value: `[...(, K)]` of the network being trained.
-        old_value: `[...(, K)]` at the time of the rollout.
+        value: `[...(, K)]` value from the network being trained.
+        old_value: `[...(, K)]` value at the time of the rollout.
         target: `[...(, K)]`.
         mode: "none", "max" or "replace".
         clip_eps: scalar, in the units of `value`.
@@ -69,7 +69,7 @@ def approximate_kl(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:
     Here `d = log_prob - old_log_prob`. This is the estimator k3 of Schulman, "Approximating KL Divergence" (2020).
     """
     d = log_prob - old_log_prob
-    return jnp.expm1(jnp.minimum(d, MAX_LOG_RATIO)) - d  # `exp(d) - 1` would be rounding alone for a small d
+    return jnp.expm1(jnp.minimum(d, MAX_LOG_RATIO)) - d  # for a small d, `exp(d) - 1` would be rounding error alone
 
 
 def clip_fraction(log_prob: jax.Array, old_log_prob: jax.Array, clip_eps: Scalar) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Updates that end in NaN or infinity: skipped on the device, or detected by the host."""
+"""Updates that produce NaN or infinity: skipped on the device, or detected by the host."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,11 +15,12 @@ LEARNT = ("params", "opt_state", "statistics")  # the parts of a state that lear
 
 
 def freeze(update: Callable, skipped: Callable) -> Callable:
-    """Return an update that is skipped if a learnt array would not be finite.
+    """Wrap an update, so that it is skipped if a learnt array would not be finite.
 
     A skipped update keeps parameters, optimizer states and statistics; the environments continue. The auxiliary state `extra`
-    must be finite, too; after a skipped update its value is `skipped(before, after)` of the `Algorithm`. Under `vmap`, each seed
-    is skipped separately. The metric `nonfinite` counts skipped updates. A `Mean` with a non-finite total never counts.
+    must be finite, too. After a skipped update, `extra` is the result of the algorithm's `skipped(before, after)`. Under `vmap`,
+    each seed is skipped separately. The metric `nonfinite` counts skipped updates. A `Mean` with a non-finite total counts as
+    empty, also in updates that are not skipped.
     """
 
     def frozen(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
@@ -35,7 +36,7 @@ def freeze(update: Callable, skipped: Callable) -> Callable:
 
 
 def finite_leaves(tree: PyTree) -> list[jax.Array]:
-    """Return a bool scalar for each float leaf: True if all its entries are finite."""
+    """Return a bool scalar for each float leaf, True if all entries of the leaf are finite."""
     return [jnp.isfinite(x).all() for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
 
 

@@ -1,7 +1,7 @@
 """Optimizers: from gradients to updates, the learning rate of each step, and early stopping.
 
-An `Optimizer` follows optax's protocol with extra arguments. The learning rate is not part of the optax transformation. The
-update counter or the KL divergence determines the rate, which is applied here. So checkpoints hold no schedule counters.
+An `Optimizer` follows optax's protocol with extra arguments. The learning rate is not part of the optax transformation: it
+depends on the update counter or the KL divergence, and is applied here. Checkpoints therefore hold no schedule counters.
 """
 
 from collections.abc import Callable
@@ -57,12 +57,12 @@ class Optimizer(NamedTuple):
     converts the persistent state to the `UpdateState` that these steps pass on; `end` converts it back.
 
     transformation: maps gradients to directions, without a learning rate.
-    elementwise: the transformation treats every number alike, so that a group of parameters may be given as one vector.
+    elementwise: the transformation treats every number alike, so that a group of parameters can be given as one vector.
     rate: the learning rate of a step; required unless `adapts` is given.
-    adapts: the config whose `desired_kl` the learning rate follows; None if `rate` is given.
-    multipliers: factors of the learning rate, by group; 1 for absent groups.
-    target_kl: steps are skipped while `approx_kl` is above this value; None for no early stop.
-    period: gradient steps after which a stop ends.
+    adapts: the config of a KL-adaptive learning rate; None if `rate` is given.
+    multipliers: factors of the learning rate, by group. The factor of an absent group is 1.
+    target_kl: a step with `approx_kl` above this value is skipped, and starts an early stop; None for no early stop.
+    period: an early stop ends at the next multiple of this number of gradient steps.
     """
 
     transformation: optax.GradientTransformation
@@ -104,8 +104,8 @@ class Optimizer(NamedTuple):
     ) -> tuple[Groups, UpdateState]:
         """Return the updates to add to the parameters, and the next state.
 
-        An early stop masks the step in parameters and optimizer state. Gradients are still computed, so that the program stays
-        one program, also over seeds. A scheduled or KL-adaptive learning rate still changes.
+        An early stop discards the changes of parameters and optimizer state. Gradients are still computed, so that one program
+        serves all seeds, stopped or not. A scheduled or KL-adaptive learning rate still changes.
 
         Args:
             gradient, state, params: as in optax.
@@ -135,7 +135,7 @@ class Optimizer(NamedTuple):
         return self.rate(clock, jnp.uint32(0)) if self.adapts is None else kept.lr
 
     def report(self, state: UpdateState) -> dict[str, jax.Array]:
-        """Return the metrics of the last step: `stopped`, if there is an early stop."""
+        """Return the metrics of the last step: `stopped`, if the optimizer has an early stop."""
         return {} if self.target_kl is None else {"stopped": state.stopped.astype(jnp.float32)}
 
 
@@ -151,7 +151,7 @@ def base_optimizer(cfg: OnPolicyConfig, transformation: optax.GradientTransforma
 
 
 def _weights(params: PyTree) -> PyTree:
-    """Mark the arrays with weight decay: matrices, but neither biases nor standard deviations."""
+    """Mark the arrays that decay: arrays of two or more axes, except biases. Standard deviations have one axis."""
     named = lambda path: jax.tree_util.keystr(path[-1:], simple=True)
     return jax.tree_util.tree_map_with_path(lambda path, x: x.ndim > 1 and not named(path).endswith("bias"), params)
 
@@ -181,7 +181,7 @@ def lr_multipliers(cfg: OnPolicyConfig) -> dict[str, Scalar]:
 
 
 def without_kl_control(cfg: OnPolicyConfig) -> OnPolicyConfig:
-    """Return the config without KL-adaptive learning rate and early stop, for phases that do not measure the KL divergence."""
+    """Return the config with a rate that does not adapt and no early stop, for phases that do not measure the KL divergence."""
     return cfg.replace(
         lr_schedule="constant" if cfg.lr_schedule == "kl_adaptive" else cfg.lr_schedule, target_kl=np.float32(np.inf)
     )
@@ -194,7 +194,7 @@ def learning_rates(cfg: OnPolicyConfig, schedule: Callable | None, steps: int) -
     """Return the learning rate as a function of the step, from a schedule in gradient steps or from the config.
 
     Args:
-        cfg: `lr_schedule` and related fields are read. With `kl_adaptive` the function must not be called.
+        cfg: `lr_schedule` and related fields are read. With `kl_adaptive`, the returned function must not be called.
         schedule: `(gradient steps so far, int32) -> learning rate`, in place of the config's; or None.
         steps: gradient steps in each update.
     """
@@ -231,8 +231,8 @@ def kl_adapted_lrs(
 ) -> tuple[jax.Array, jax.Array, Any]:
     """Return the learning rate of a step, the next learning rate, and the sum of divergences in this epoch; see `kl_adapted_lr`.
 
-    The first minibatch of an update comes before its first step. On on-policy data, that minibatch's divergence is rounding alone
-    and does not change the rate.
+    The divergence of an update's first minibatch is measured before the first gradient step. On on-policy data, this divergence
+    is rounding error alone and does not change the rate.
     """
     if cfg.lr_kl_every == "minibatch":
         adapted = kl_adapted_lr(cfg, lr, kl)
@@ -247,7 +247,7 @@ def kl_adapted_lrs(
 def kl_adapted_lr(cfg: OnPolicyConfig, lr: jax.Array, kl: jax.Array) -> jax.Array:
     """Return the learning rate after a divergence `kl`: lowered if `kl` is too large, raised if too small, within bounds.
 
-    This is the rule of rsl_rl, UniLab and skrl. rsl_rl and UniLab decide per minibatch, and do not raise the rate if `kl <= 0`.
+    This is the rule of rsl_rl, UniLab and skrl. rsl_rl and UniLab adapt per minibatch, and do not raise the rate if `kl <= 0`.
     """
     lower, higher = jnp.maximum(lr / cfg.lr_kl_factor, cfg.lr_min), jnp.minimum(lr * cfg.lr_kl_factor, cfg.lr_max)
     too_far, too_near = kl > cfg.desired_kl * cfg.lr_kl_tolerance, kl < cfg.desired_kl / cfg.lr_kl_tolerance
@@ -270,13 +270,13 @@ def clip_scale(norm: jax.Array, max_norm: Scalar) -> jax.Array:
 class Vectors(NamedTuple):
     """The flat storage of the parameter groups that a phase trains: one vector per group, or one vector for all groups.
 
-    One vector per group saves 5 % of a gradient step of two 64-64 networks on 128 samples, on a CPU. Small groups that are
-    treated alike share one vector, which saves two more kernels per gradient step on a GPU. With the 79,000 parameters of a GRU,
-    a shared vector takes a fifth longer on a CPU.
+    On a CPU, one vector per group saves 5 % of the time of a gradient step (two 64-64 networks, 128 samples). Small groups that
+    are treated alike share one vector, which saves two more kernels per gradient step on a GPU. With the 79,000 parameters of a
+    GRU, a shared vector takes a fifth longer on a CPU.
 
     restore: by group, the function from its vector to its parameters.
-    ends: the split points between groups in the shared vector; None for one vector per group.
-    as_trees: the optimizer sees the groups' parameters in their own shapes.
+    ends: the split points between groups in the shared vector; None if each group has a vector of its own.
+    as_trees: True if the optimizer sees the groups' parameters in their own shapes.
     """
 
     restore: dict[str, Callable[[jax.Array], PyTree]]

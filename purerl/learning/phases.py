@@ -1,4 +1,4 @@
-"""Phases: from a batch and a loss to the next parameters. The only loop over gradient steps."""
+"""Phases: from a batch and a loss to the next parameters. This module has the only loop over gradient steps."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -25,22 +25,24 @@ Loss = Callable[[Groups, Sequences], tuple[jax.Array, dict[str, jax.Array]]]
 class Phase(NamedTuple):
     """A phase of training: a loss, the parameter groups to train, and a schedule.
 
-    name: prefix of the names of its random keys.
+    name: name of the phase, and prefix of the names of the phase's random keys.
     loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`.
     optimizer: maps gradients to updates.
     groups: names of the trained parameter groups; None for all.
     epochs, minibatches: passes over the batch, and gradient steps in each pass.
-    accumulate: number of equal parts of a minibatch, processed one after the other; the step uses their mean gradient.
-    max_grad_norm: gradient norm limit, for all groups together, or for each group if `joint` is False; inf disables it.
+    accumulate: number of equal parts of a minibatch, processed one after the other; a gradient step uses the mean of their
+      gradients.
+    max_grad_norm: limit of the gradient norm, over all groups together, or over each group if `joint` is False; inf disables
+      clipping.
     block: number of contiguous sequences that stay together in one minibatch. With sequences of one step, `block=B` keeps each
       time step of all B environments together.
-    every: k, if the phase runs only in every k-th update.
-    start: number of first updates in which the phase does not run.
-    prefix: prefix of the names of its gradient norms.
-    precompute: `(steps [L, M, n]) -> {name: [M, ...]}`, statistics of each of the M minibatches, over all devices, which the loss
-      reads. With several devices, they are computed once per epoch, so that gradient steps need not exchange them. None for no
-      statistics.
-    frozen: groups to leave out, whether `groups` names them or not.
+    every: the phase runs in every `every`-th update.
+    start: number of updates at the start of training in which the phase does not run.
+    prefix: prefix of the names of the phase's gradient-norm metrics.
+    precompute: `(steps [L, M, n]) -> {name: [M, ...]}`, statistics of M minibatches of n sequences, over all devices, which the
+      loss reads. With several devices, they are computed once per epoch, so that gradient steps need not exchange them. None for
+      no statistics.
+    frozen: groups that the phase does not train, even if `groups` names them.
 
     Example:
         >>> def halved(phase: purerl.Phase) -> purerl.Phase:
@@ -77,7 +79,8 @@ def make_phase(
         name: name of the phase.
         loss: see `Phase`.
         epochs: passes over the batch.
-        follows_kl: the loss has the metrics `approx_kl` and `kl`, which a KL-adaptive learning rate and an early stop read.
+        follows_kl: True if the loss has the metrics `approx_kl` and `kl`, which a KL-adaptive learning rate and an early stop
+          read.
         **options: fields of `Phase`, in place of the config's values.
 
     Example:
@@ -151,7 +154,7 @@ def run_phase(
         phase: loss, trained groups, optimizer, epochs, minibatches and schedule.
         clock: the update counter; must not be batched by `vmap`, or the phase would run in every update.
         key: root key; the names of the phase's keys begin with the phase's name.
-        params: all groups; the loss reads all groups, the phase trains its own.
+        params: the parameters of all groups; the loss reads all groups, and the phase trains its own groups.
         opt_state: optimizer state of the phase.
         batch: `[L, N]`; with several devices, this device's share.
 
@@ -203,7 +206,7 @@ def run_epochs(
 
 
 def minibatch_rows(phase: Phase, key: jax.Array, num_sequences: int) -> jax.Array:
-    """Return the sequences of each minibatch of an epoch in random order: `[minibatches, n]` int32. The key is consumed."""
+    """Return shuffled indices of the sequences in each minibatch of an epoch, `[minibatches, n]` int32. The key is consumed."""
     order = permutation(key, num_sequences // phase.block)
     if phase.block > 1:
         order = order[:, None] * phase.block + jnp.arange(phase.block, dtype=order.dtype)[None]
@@ -211,7 +214,7 @@ def minibatch_rows(phase: Phase, key: jax.Array, num_sequences: int) -> jax.Arra
 
 
 def minibatch_gradient(phase: Phase, as_params: Callable[[Groups], Groups], batch: Sequences) -> Callable:
-    """Return `(vectors, rows [n], known) -> (gradient, metrics)` of a phase's loss on the sequences `rows` of a batch.
+    """Return `(vectors, rows [n], known) -> (gradient, metrics)` for a phase's loss on the sequences with indices `rows`.
 
     Args:
         phase: `loss` and `accumulate` are read.

@@ -20,7 +20,8 @@ class RingBatch(struct.PyTreeNode):
     """One or more rollouts, concatenated along the environment axis.
 
     rollout: leaves `[T, B, ...]`.
-    final_obs: `[C, B, ...]`, the observations before the resets that time limits caused; see `purerl.acting.bootstrap`.
+    final_obs: `[C, B, ...]`, up to C observations per environment before the resets that time limits caused; see
+      `purerl.acting.bootstrap`.
     last_obs, last_first: `[B, ...]`, the observation after the last step, and its episode-start flag.
     """
 
@@ -34,9 +35,9 @@ class Ring(struct.PyTreeNode):
     """The last R rollouts, one per slot. A new rollout overwrites the oldest.
 
     batch: `[T, R, B, ...]` and `[R, B, ...]`: the arrays of a `RingBatch` with an additional slot axis.
-    age: `[R]` int32, updates since the rollout was collected.
-    uses: `[R]` int32, updates that have learnt from the rollout.
-    lag: `[R]` int32, updates by which the acting parameters were behind the newest ones, at collection.
+    age: `[R]` int32, number of updates since the rollout was collected.
+    uses: `[R]` int32, number of updates that have learnt from the rollout.
+    lag: `[R]` int32, number of updates by which the acting parameters were behind the newest parameters, at collection.
     """
 
     batch: RingBatch
@@ -61,7 +62,7 @@ def empty_ring(one: RingBatch, size: int) -> Ring:
 
 
 def ring_push(ring: Ring, clock: Clock, one: RingBatch, lag: jax.Array) -> Ring:
-    """Store the rollout of an update in the slot of the oldest."""
+    """Store the rollout of an update in the slot of the oldest rollout."""
     slot = (clock % ring.age.size).astype(jnp.int32)
     write = lambda axis: lambda old, new: jax.lax.dynamic_update_index_in_dim(old, new, slot, axis)
     return Ring(
@@ -73,10 +74,10 @@ def ring_push(ring: Ring, clock: Clock, one: RingBatch, lag: jax.Array) -> Ring:
 
 
 def ring_select(ring: Ring, max_uses: int, order: str, key: jax.Array, learns: jax.Array) -> tuple[Ring, jax.Array]:
-    """Select R rollouts to learn from, the newest first; return the ring and slots `[R]`. Uses are counted if `learns`.
+    """Select R rollouts to learn from; return the ring and their slots, `[R]`. Uses are counted if `learns` is set.
 
-    Rollouts with fewer than `max_uses` uses are candidates. With order `newest`, candidates are taken by age, repeated until
-    there are R. With `random`, all but the first are drawn from the candidates, with replacement.
+    Rollouts with fewer than `max_uses` uses are candidates. The newest candidate comes first. With order `newest`, the others
+    follow by age, and are repeated until there are R. With `random`, the others are drawn from all candidates, with replacement.
     """
     size = ring.age.size
     usable = ring.uses < max_uses
@@ -130,7 +131,7 @@ def recompute_outputs(
 ) -> tuple[Outputs, jax.Array]:
     """Recompute a network's outputs on rollouts of the ring, `[T, B, ...]`, and the value that follows each step.
 
-    The stored hidden state before each sequence of `length` steps is unrolled with these parameters, as in training. The
+    A recurrent network is unrolled from the stored hidden state before each sequence of `length` steps, as in training. The
     observation before a reset is evaluated with the hidden state of that step. `episodic`: as for `next_values`.
     """
     steps, forward = data.rollout.steps, functools.partial(one_step, network)

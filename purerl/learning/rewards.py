@@ -20,8 +20,9 @@ class RewardStage(NamedTuple):
     """The reward stage as pure functions.
 
     init: `(key, obs [B, ...]) -> (parameter groups, entries of TrainState.extra)`.
-    process: `(state, rollout) -> (state, rollout, metrics)`, once per rollout: shaping, statistics, intrinsic rewards.
-    prepare: `(state, steps) -> steps`, each time the steps are learnt from: scaling, and the inputs of the intrinsic loss.
+    process: `(state, rollout) -> (state, rollout, metrics)`, called once per rollout: shaping, statistics, intrinsic rewards.
+    prepare: `(state, steps) -> steps`, called each time before steps are learnt from: scaling, and the inputs of the intrinsic
+      loss.
     losses: `(state) -> extra losses`: the intrinsic loss, if there is one.
     """
 

@@ -23,7 +23,8 @@ class Algorithm(NamedTuple):
     init: `(key) -> TrainState`.
     update: `(TrainState) -> (TrainState, metrics)`.
     phases: the phases of an update, in order.
-    restart: `(TrainState) -> TrainState`, recomputes derived parts after parameters and statistics were replaced.
+    restart: `(TrainState) -> TrainState`, recomputes the derived parts of a state after its parameters and statistics were
+      replaced.
     skipped: `(before, after) -> extra`, the auxiliary state after an update that `nonfinite="freeze"` skips.
 
     Example:
@@ -63,13 +64,13 @@ def finish_update(
     metrics: Metrics,
     after_learning: AfterLearning | None = None,
 ) -> tuple[TrainState, Metrics]:
-    """Adapt the KL penalty, merge running statistics, count the update and measure.
+    """Adapt the KL penalty, merge running statistics, count the update, and call `measure`.
 
     Args:
         learner: the learner of this update.
         state: the state after learning.
         rollout: the newest rollout, whose observations are not yet in the statistics.
-        advantages: advantages of that rollout.
+        advantages: the advantages of that rollout.
         batch: the batch that was learnt from.
         metrics: metrics of this update so far.
         after_learning: `(state, rollout, advantages) -> (state, metrics)`, called with the new statistics, before the update is

@@ -1,4 +1,4 @@
-"""The built-in networks: a torso and a head each for policy and value, as flax linen modules behind `Network`."""
+"""The built-in networks: flax linen modules for torsos, recurrent layers and heads, combined into a `Network`."""
 
 import functools
 import math
@@ -35,27 +35,27 @@ def actor_critic(
 ) -> Network:
     """Return the network that a config describes.
 
-    The groups of its parameters:
+    The groups of the network's parameters:
 
         arch            groups                           the value's gradient reaches
         separate, dual  policy, value                    the value's torso and memory ("37 details", number 13)
         shared          torso, (memory,) policy, value   the shared torso and memory
         detach          torso, (memory,) policy, value   the value's last layer
 
-    Each of the config's `heads` is a group with the head's name, and reads the same features as the policy's head. If
+    Each of the config's `heads` is a further group with the head's name, and reads the same features as the policy's head. If
     observations are a dict, the policy does not see the entry `critic_obs`, no network sees the entry `action_mask`, and only
     recurrent layers see the previous action and reward (`purerl.envs.previous`).
 
     Args:
         cfg: the config.
         observation_space, action_space: spaces of the environment.
-        torso: a custom torso, or a dict of encoders by entry of the observation; None for the config's torso.
-        memory: a custom recurrent module; None for the config's.
+        torso: a custom torso, or a dict from entries of the observation to encoders; None for the config's torso.
+        memory: a custom recurrent module; None for the config's recurrent layers, if any.
 
     Raises:
         ConfigError: the torso does not fit the observations, or the distribution does not fit the actions.
     """
-    cfg = cfg.replace(critic_obs="") if cfg.critic_obs == "auto" else cfg  # the config was not resolved by an environment
+    cfg = cfg.replace(critic_obs="") if cfg.critic_obs == "auto" else cfg  # no environment has resolved the config
     previous = tuple(f"previous_{name}" for name in cfg.memory_inputs)
     hidden = {"policy": (cfg.action_mask, cfg.critic_obs, *previous), "value": (cfg.action_mask, *previous)}
     spaces = {group: without(observation_space, names) for group, names in hidden.items()}
@@ -77,7 +77,7 @@ def actor_critic(
         return jax.tree.map(lambda x: x.astype(dtype).reshape(-1, *x.shape[2:]), encoded)
 
     def views(obs):
-        """Return each group's torso input, computed once if the groups see the same, and a further input of recurrent layers."""
+        """Return the torso input of each group, and the further input of recurrent layers. Both groups may share one array."""
         policy = view(obs, "policy")
         past = encode({name: obs[name] for name in past_space}, past_space).astype(dtype) if past_space else None
         past = past if past is None else past.reshape(*past.shape[:2], -1)
@@ -95,7 +95,7 @@ def actor_critic(
 
 
 def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Space, torso: Any, own_memory: bool) -> list[Problem]:
-    """Report where the config does not fit the actions, or the observations that policy and value see."""
+    """Report where the config does not fit the actions, or does not fit the observations that policy and value see."""
     found = _distribution_problems(cfg, action_space)
     if cfg.memory == "none" and not own_memory and cfg.memory_inputs:
         found.append(Problem("memory_inputs", cfg.memory_inputs, "nothing reads them with memory = 'none'"))
@@ -110,7 +110,7 @@ def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Spac
 
 
 def _check_own(views: Callable, observation_space: PyTree, torsos: dict[str, nn.Module], memory: nn.Module | None) -> None:
-    """Check a custom torso and a custom recurrent module on shapes: 2 steps of 3 environments."""
+    """Check custom torsos and a custom recurrent module by the shapes of 2 steps of 3 environments."""
     obs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, 3, *x.shape), x.dtype), observation_space, is_leaf=is_index)
     seen, past = jax.eval_shape(views, obs)
     sizes = {group: check_torso(module, seen[group]) for group, module in torsos.items()}
@@ -124,8 +124,9 @@ def _separate(
 ) -> Network:
     """Return a network with separate trunks and heads for policy and value, and further heads on the policy's features.
 
-    The carry is a dict by group. On an accelerator, two trunks of one shape without convolutions are computed together: one
-    product per layer saves 7 of 58 kernels in a minibatch of 64-64 networks. On a CPU, batched products take a tenth longer.
+    The carry is a dict from group to hidden state. On an accelerator, two trunks of one shape without convolutions are computed
+    together, by one product per layer: 51 kernels in a minibatch of 64-64 networks, not 58. On a CPU, batched products take a
+    tenth longer.
     """
     memory = trunks["policy"].memory
     recurrent = memory is not None
@@ -142,7 +143,7 @@ def _separate(
         (x, past), (first, carry) = views(obs), _initial_inputs(obs, initial_carry, recurrent)
         params, features = {}, {}
         for group, trunk in trunks.items():
-            key_of_group = named_key(key, group)  # for parameters that a custom torso draws itself
+            key_of_group = named_key(key, group)  # for parameters that the modules themselves draw, such as a custom torso's
             found, made = trunk.init_with_output(key_of_group, x[group], past, carry_of(carry, group), first)
             params[group], features[group] = made["params"], found[0]
         params |= {name: head.init(key, features["policy"])["params"] for name, head in further.items()}
@@ -210,7 +211,7 @@ def _shared(
 
 
 def _initial_inputs(obs: PyTree, initial_carry: Callable, recurrent: bool) -> tuple[jax.Array | None, PyTree]:
-    """Return `first` and the initial carry for observations `[L, N, ...]`, or None and () if the network is not recurrent."""
+    """Return `first` and the initial carry for observations `[L, N, ...]`; None and () if the network is not recurrent."""
     if not recurrent:
         return None, ()
     first = jnp.ones(jax.tree.leaves(obs)[0].shape[:2], bool)
@@ -223,11 +224,12 @@ def _steps(outputs: Outputs, first: jax.Array) -> Outputs:
 
 
 def _gain(cfg: OnPolicyConfig, own_memory: bool) -> Callable[[str], float | None]:
-    """Return a function from a kernel's path to its initial factor; schemes other than `orthogonal` have their own scale.
+    """Return a function from the path of a kernel to the kernel's initial factor.
 
-    The factor is None for kernels that keep their custom values: in a custom recurrent module, and in a torso of two functions.
+    The factor of torsos is sqrt(2) for `orthogonal`, and 1 for other schemes, which have their own scale. The factor is None for
+    kernels that keep their custom values: in a custom recurrent module, and in a torso of two functions.
     """
-    in_torso = math.sqrt(2) if cfg.init == "orthogonal" else 1.0  # outside of `gain`, which outlives a trace of the config
+    in_torso = math.sqrt(2) if cfg.init == "orthogonal" else 1.0  # computed here, since `gain` outlives a trace of the config
 
     def gain(path):
         parts = path.split("/")
@@ -259,7 +261,7 @@ def _distribution_problems(cfg: OnPolicyConfig, space: Space) -> list[Problem]:
 
 
 def bounded(space: Space) -> bool:
-    """Return True if the range of actions is finite. Under a trace, bounds are unknown and count as finite."""
+    """Return True if the range of actions is finite. Traced bounds are unknown and count as finite."""
     if not isinstance(space, Box) or isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
         return True
     with np.errstate(over="ignore"):  # the largest floats stand for missing bounds

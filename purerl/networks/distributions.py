@@ -4,20 +4,20 @@ Each distribution is a PyTree of its parameters, of any batch shape, with the sa
 
     noise(key, *leading)    standard noise `[*leading, *batch, ...]`, for a whole rollout at once; the key is consumed
     sample(noise)           `[*batch, ...]` an action, a deterministic function of the noise of one sample
-    mode()                  the most likely action; for `TanhGaussian` the squashed mean
+    mode()                  the most likely action; for `TanhGaussian`, the mean before the tanh
     log_prob(action)        `[*batch]` log-probability (density)
     entropy()               `[*batch]` in nats, summed over the dimensions of an action
     kl(other)               `[*batch]` KL(self || other) in nats
     env_action(action, space)  the action that the environment receives
     encoded(action)         `[*batch, d]` float32, the action as the input of a network
-    metrics()               scalars worth logging, by name
+    metrics()               a dict from name to scalar metric, for logging
 
 Runs that start with random actions also use
 
-    uniform_sample(noise, *bounds)       an action drawn uniformly from the whole space, whatever the parameters
+    uniform_sample(noise, *bounds)       an action drawn uniformly from all valid actions, whatever the parameters
     uniform_log_prob(action, *bounds)    `[*batch]` log-probability (density) of a uniformly drawn action
 
-For a Box, `bounds` are the lowest and the highest action in the environment's unit, `[*batch, d]`; otherwise there are none.
+For a Box, `bounds` are the lowest and the highest action in the environment's unit, each `[*batch, d]`. Other spaces have none.
 
 Categorical distributions also have `masked(legal)`: the same distribution restricted to actions where `legal` is set.
 
@@ -63,7 +63,7 @@ class Categorical(struct.PyTreeNode):
         return jnp.argmax(self.logits, axis=-1).astype(jnp.int32)
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        # A masked sum: the gradient of a gather is a scatter, which XLA runs one element at a time on a CPU.
+        # A masked sum replaces a gather, whose gradient is a scatter, which XLA runs one element at a time on a CPU.
         chosen = jax.nn.one_hot(action, self.logits.shape[-1], dtype=bool)
         log_p = jax.nn.log_softmax(self.logits)
         return jnp.where(chosen, log_p, jnp.zeros_like(log_p)).sum(-1)
@@ -100,7 +100,7 @@ class Categorical(struct.PyTreeNode):
 
 
 class MultiCategorical(struct.PyTreeNode):
-    """Independent categorical actions: probabilities multiply, entropies and divergences add up ("37 details", number 37).
+    """Independent categorical actions, whose log-probabilities, entropies and divergences add up ("37 details", number 37).
 
     logits: `[*batch, sum(sizes)]` float32, concatenated over the actions.
     sizes: number of values of each action.
@@ -200,6 +200,6 @@ class Bernoulli(struct.PyTreeNode):
         return jnp.full(self.logits.shape[:-1], -self.logits.shape[-1] * math.log(2), jnp.float32)
 
     def _expected(self, logits: jax.Array) -> jax.Array:
-        """Return the cross entropy with a Bernoulli distribution of other logits."""
+        """Return the cross entropy with a Bernoulli distribution of the given logits."""
         p = jax.nn.sigmoid(self.logits)
         return -(p * jax.nn.log_sigmoid(logits) + (1 - p) * jax.nn.log_sigmoid(-logits)).sum(-1)

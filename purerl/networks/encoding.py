@@ -8,11 +8,11 @@ from purerl.core.types import PyTree
 
 
 def encode(obs: PyTree, space: PyTree) -> jax.Array:
-    """Encode an observation as one float32 array, `[L, N, ...]` in and out.
+    """Encode observations `[L, N, ...]` as one float32 array `[L, N, ...]`.
 
-    A categorical value becomes one-hot, an array of categorical values becomes one-hot as `Indices` says, an image of bytes
-    (three dimensions, uint8) is divided by 255, and anything else is cast. If an observation has several entries, the entries are
-    flattened and concatenated in the order of `jax.tree.leaves`.
+    A categorical value becomes a one-hot vector, and an array of categorical values is one-hot encoded as described in `Indices`.
+    An image of bytes (three dimensions, uint8) is divided by 255. Anything else is cast. If an observation has several entries,
+    the entries are flattened and concatenated in the order of `jax.tree.leaves`.
     """
     entries = list(encode_entries(obs, space).values())
     return entries[0] if len(entries) == 1 else jnp.concatenate([x.reshape(*x.shape[:2], -1) for x in entries], axis=-1)

@@ -23,17 +23,17 @@ def from_linen(module: Any) -> Network:
 
         (policy, value)  or  (policy, value, heads)
 
-    policy: for Discrete actions, logits `[L, N, n]`. For a Box, `(mean, log_std)` in the environment's unit, each `[L, N, d]`, or
-      `[d]` for log_std. For other actions, or in units of the bounds, a distribution of `purerl.distributions`.
+    policy: for Discrete actions, logits `[L, N, n]`. For a Box, `(mean, log_std)` in the environment's unit, each `[L, N, d]`;
+      log_std can be `[d]`. For other actions, or in units of the bounds, a distribution from `purerl.distributions`.
     value: `[L, N]` or `[L, N, 1]`; with two reward streams `[L, N, 2]`.
     heads: a dict. PPG needs `aux_value`, shaped like the value, `[L, N]` or `[L, N, 2]`. DAAC needs `advantage`, a pair of a
       constant `[L, N]` and a weight `[L, N, d]` for the function `constant + weight . action`; discrete actions are one-hot.
 
-    A recurrent module has a method `initial_carry(num_envs)`, is called as `module(carry, obs, first [L, N])`, and returns the
-    tuple above and the carry. If `first` is set, the module must reset the carry before reading the observation.
+    A recurrent module has a method `initial_carry(num_envs)`, is called as `module(carry, obs, first [L, N])`, and returns two
+    things: the tuple above and the carry. Where `first` is set, the module must reset the carry before reading the observation.
 
-    The top-level submodules are the groups of parameters. PPG and DAAC train some groups alone, and need submodules named
-    `policy`, `value` and like the head (`aux_value` or `advantage`). The module has parameters only, no batch statistics.
+    The top-level submodules are the groups of parameters. PPG and DAAC train some groups separately, and need submodules named
+    `policy`, `value`, and `aux_value` (PPG) or `advantage` (DAAC). The module has parameters only, no batch statistics.
 
     Args:
         module: a linen module, or its class.
@@ -61,7 +61,9 @@ def from_linen(module: Any) -> Network:
 
 
 def from_nnx(make: Callable[[Any], Any]) -> Network:
-    """Return a flax nnx module as a network. Calls and results are as in `from_linen`; the module's attributes are the groups.
+    """Return a flax nnx module as a network.
+
+    Calls and results are as in `from_linen`. The groups of parameters are the module's attributes.
 
     Args:
         make: `(rngs: nnx.Rngs) -> module`, such as the module's class, called for every seed. All random numbers must come from
@@ -107,7 +109,7 @@ def from_nnx(make: Callable[[Any], Any]) -> Network:
 
 
 def _network(init: Callable, apply: Callable, initial_carry: Callable | None) -> Network:
-    """Return a network from `init(key, *inputs)` and `apply(params, *inputs)`. Inputs are obs, or carry, obs and first."""
+    """Return a network from `init(key, *inputs)` and `apply(params, *inputs)`. Inputs: obs, or carry, obs, first."""
     if initial_carry is None:
         return Network(init, lambda params, carry, obs, first: (_outputs(apply(params, obs)), carry))
 

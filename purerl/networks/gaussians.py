@@ -14,19 +14,20 @@ from purerl.core.keys import flat_draw
 from purerl.core.metrics import Mean, mean_of
 from purerl.core.spaces import Box, Space, bounds_map
 
-LOG_STD_MIN, LOG_STD_MAX = -20.0, 20.0  # wider than any box, and derived numbers stay finite
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 20.0  # the upper limit is wider than any bounded Box, and derived numbers stay finite
 _HALF_LOG_2PI = np.float32(0.5 * np.log(2 * np.pi))
 
 
 class DiagGaussian(struct.PyTreeNode):
     """Independent normal distributions, one for each dimension of a Box action.
 
-    The environment receives the sample in the environment's unit, clipped to the bounds. Rollouts, losses and entropies use the
-    unclipped sample and its density, so that the ratio of densities is exact.
+    The environment receives the sample, converted to the environment's unit and clipped to the bounds. Rollouts, losses and
+    entropies use the unclipped sample and its density, so that the ratio of densities is exact.
 
     mean, log_std: `[*batch, d]` float32. `log_std` is clipped to [-20, 20] before use, and has no gradient outside of this range.
-    unit: the unit of both. `environment`: the environment's. `bounds`: -1 and 1 are the bounds of an action; a dimension
-      without two finite bounds keeps the environment's unit (`core.spaces.bounds_map`). The built-in networks use `bounds`.
+    unit: the unit of the samples. With `environment`, it is the environment's unit. With `bounds`, -1 and 1 are the bounds of an
+      action; a dimension without two finite bounds keeps the environment's unit (`core.spaces.bounds_map`). The built-in
+      networks use `bounds`.
 
     Raises:
         ConfigError: `unit` is unknown.
@@ -104,9 +105,10 @@ class TanhGaussian(struct.PyTreeNode):
     """Independent normal distributions, squashed by `tanh` between the bounds of a Box action.
 
     An action is the normal sample u before the tanh. The tanh is never inverted, so `log_prob` is finite for every action.
-    `log_prob` is of `tanh(u)` in (-1, 1). For the environment's action it would differ by a constant that cancels in ratios.
+    `log_prob` is the log-density of `tanh(u)` in (-1, 1). The log-density of the environment's action differs from it by a
+    constant, which cancels in ratios.
 
-    mean, log_std: `[*batch, d]` float32, parameters of u; as in `DiagGaussian`.
+    mean, log_std: `[*batch, d]` float32, the parameters of u. `log_std` is clipped as in `DiagGaussian`.
     """
 
     mean: jax.Array
@@ -123,7 +125,7 @@ class TanhGaussian(struct.PyTreeNode):
         return self.gaussian.sample(noise)
 
     def mode(self) -> jax.Array:
-        """Return the mode of the normal distribution, which is the median of the squashed action."""
+        """Return the mode of the normal distribution. Squashed, it is the median of the squashed action."""
         return self.mean
 
     def log_prob(self, action: jax.Array) -> jax.Array:
@@ -143,7 +145,7 @@ class TanhGaussian(struct.PyTreeNode):
     def env_action(self, action: jax.Array, space: Box) -> jax.Array:
         action = action.reshape(action.shape[:-1] + space.shape)
         low, high = (jnp.broadcast_to(bound, action.shape) for bound in (space.low, space.high))
-        return jnp.clip(low + (high - low) * (0.5 + 0.5 * jnp.tanh(action)), low, high)  # against rounding
+        return jnp.clip(low + (high - low) * (0.5 + 0.5 * jnp.tanh(action)), low, high)  # the clip corrects rounding
 
     def encoded(self, action: jax.Array) -> jax.Array:
         return action
@@ -152,7 +154,7 @@ class TanhGaussian(struct.PyTreeNode):
         return self.gaussian.metrics()
 
     def uniform_sample(self, noise: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-        # The number s = cdf(noise) is uniform: u = artanh(2 s - 1) = (log s - log(1 - s)) / 2.
+        # The number s = cdf(noise) is uniform on (0, 1), so u = artanh(2 s - 1) = (log s - log(1 - s)) / 2.
         log_cdf = jax.scipy.stats.norm.logcdf
         return 0.5 * (log_cdf(noise) - log_cdf(-noise))
 
@@ -171,5 +173,5 @@ def action_unit(policy: Any, space: Space) -> str:
 
 
 def _log_slope(u: jax.Array) -> jax.Array:
-    """Return `log(1 - tanh(u)^2)`, exact also where the tanh rounds to 1."""
+    """Return `log(1 - tanh(u)^2)`, which stays accurate where the tanh rounds to 1."""
     return 2 * (np.float32(np.log(2)) - u - jax.nn.softplus(-2 * u))

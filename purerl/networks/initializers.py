@@ -15,19 +15,20 @@ def initialize(
 ) -> PyTree:
     """Return parameters with newly drawn kernels.
 
-    All numbers come from one draw, since XLA takes a tenth of a second to compile each draw in a program. Under `vmap`, an
-    accelerator draws for all seeds at once, and a CPU for one seed after the other: its batched draw would be a batched LAPACK QR
-    factorisation, and several of these at once on a machine of few cores deadlock, waiting for each other's threads (jaxlib
-    0.10.2).
+    All random numbers come from one draw, since XLA takes a tenth of a second to compile each draw in a program. Under `vmap`, an
+    accelerator draws kernels for all seeds at once, and a CPU for one seed after the other. On a CPU, batched draws would be
+    batched LAPACK QR factorisations. Several of these at once deadlock on a machine with few cores, since they wait for each
+    other's threads (jaxlib 0.10.2).
 
     Args:
         key: consumed.
-        params: leaves named "kernel" are replaced, in dense layers, `[inputs, outputs]`, and convolutions,
-          `[height, width, inputs, outputs]`. All other leaves are kept.
+        params: parameters. The leaves named "kernel" of dense layers, `[inputs, outputs]`, and of convolutions,
+          `[height, width, inputs, outputs]`, are replaced. All other leaves are kept.
         scheme: `orthogonal` (Saxe et al. 2014, arXiv:1312.6120), `xavier_uniform` or `xavier_normal` (variance
-          2 / (fan_in + fan_out), Glorot & Bengio 2010), or `lecun` (1 / fan_in, LeCun et al. 1998).
-        gain: function from the path of a kernel, such as "torso/Dense_0/kernel", to the kernel's factor; None keeps the kernel.
-        last: groups that are drawn after all others, so that the bits of the others do not depend on these groups.
+          2 / (fan_in + fan_out), Glorot & Bengio 2010), or `lecun` (normal, variance 1 / fan_in, LeCun et al. 1998).
+        gain: function from the path of a kernel, such as "torso/Dense_0/kernel", to the kernel's factor. A kernel whose factor is
+          None is kept.
+        last: groups whose kernels are drawn last, so that the kernels of all other groups do not depend on these groups.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(params)
     paths = [jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in leaves]
@@ -57,7 +58,7 @@ def _uniform(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _orthogonal(normal: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Orthonormalise the columns of a matrix, or the rows if fewer. For normal entries, the result is uniformly distributed."""
+    """Orthonormalise the columns of a matrix, or its rows if fewer. The result for normal entries is uniformly distributed."""
     rows, columns = normal.shape
     q, r = jnp.linalg.qr(normal if rows >= columns else normal.T)
     q = q * jnp.sign(jnp.diagonal(r))[None]

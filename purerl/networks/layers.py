@@ -29,8 +29,8 @@ class MLP(nn.Module):
 class Conv(nn.Module):
     """A convolution without padding, `[N, H, W, C] -> [N, H', W', filters]`.
 
-    On a CPU the convolution is one matrix product of all image patches. XLA's own convolution, with its gradient, takes 45 times
-    as long there inside a loop (256 images of 10 x 10 x 4).
+    On a CPU, the convolution is computed as one matrix product of all image patches. Inside a loop on a CPU, XLA's own
+    convolution with its gradient takes 45 times as long (256 images of 10 x 10 x 4).
     """
 
     filters: int
@@ -45,7 +45,7 @@ class Conv(nn.Module):
         return product + bias.astype(x.dtype)[None, None, None]
 
     def of_patches(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        """Convolve as one matrix product of all image patches."""
+        """Convolve by one matrix product of all image patches."""
         N, H, W, C = x.shape
         rows, columns = ((n - self.size) // self.stride + 1 for n in (H, W))
         reach = lambda start, count: slice(start, start + (count - 1) * self.stride + 1, self.stride)
@@ -54,7 +54,7 @@ class Conv(nn.Module):
         return (patches @ kernel.reshape(-1, self.filters)).reshape(N, rows, columns, self.filters)
 
     def of_library(self, x: jax.Array, kernel: jax.Array) -> jax.Array:
-        """Convolve by XLA's convolution, which is cuDNN's on a GPU."""
+        """Convolve by XLA's own convolution, which uses cuDNN on a GPU."""
         strides, layout = (self.stride, self.stride), ("NHWC", "HWIO", "NHWC")
         return jax.lax.conv_general_dilated(x, kernel, strides, "VALID", dimension_numbers=layout)
 
@@ -98,8 +98,8 @@ class Encoders(nn.Module):
 class Linear(nn.Module):
     """The last layer of a head: a dense layer, `[N, features] -> [N, size]`.
 
-    Up to 8 outputs are computed one column after the other, since matrix-vector products have special code. On a CPU, XLA takes
-    220 us for 2 outputs of 2048 rows as one matrix product with its gradient, and 40 us column by column.
+    Up to 8 outputs are computed one column after the other, since XLA has special code for matrix-vector products. For 2 outputs
+    of 2048 rows, with the gradient, XLA takes 220 us on a CPU by one matrix product, and 40 us column by column.
     """
 
     size: int
@@ -124,7 +124,7 @@ class LogitsHead(nn.Module):
 
 
 class GaussianHead(nn.Module):
-    """A Gaussian whose mean is a dense layer, and whose standard deviation is a parameter, independent of the observation."""
+    """A Gaussian whose mean is a dense layer's output, and whose standard deviation is a parameter, independent of the input."""
 
     size: int
     distribution: Callable
@@ -159,12 +159,12 @@ class OfAction(struct.PyTreeNode):
     weight: jax.Array
 
     def __call__(self, action: jax.Array) -> jax.Array:
-        """Evaluate the function at `action [*batch, d]`, encoded by the action's distribution. Returns `[*batch]`."""
+        """Evaluate the function at `action [*batch, d]`, encoded by the action's distribution. Return `[*batch]`."""
         return self.constant + (self.weight * action).sum(-1)
 
 
 class ActionHead(nn.Module):
-    """A dense layer with one output on features and an encoded action of `size` numbers. Returns a function of the action."""
+    """A dense layer from features and an encoded action of `size` numbers to one output, returned as a function of the action."""
 
     size: int
 
@@ -177,11 +177,11 @@ class ActionHead(nn.Module):
 
 
 class Trunk(nn.Module):
-    """A torso, optional recurrent layers behind the torso, and an optional head.
+    """A torso, followed by optional recurrent layers and an optional head.
 
-    `x [L * N, ...]` is the input of the torso, with steps and sequences as one axis. With two axes, XLA would transpose for each
-    weight's gradient, which takes half as long again. `past [L, N, ...]` is a further input of the recurrent layers. The head
-    computes in float32. Returns the features, the head's output (None without a head), and the carry.
+    `x [L * N, ...]` is the input of the torso, with steps and sequences as one axis. With two axes, XLA would transpose arrays
+    for the gradient of each weight, which would take half as long again. `past [L, N, ...]` is a further input of the recurrent
+    layers. The head computes in float32. A call returns the features, the head's output (None without a head), and the carry.
     """
 
     torso: nn.Module

@@ -15,7 +15,7 @@ OWN = "own"  # the name of parameters that keep the initial values of a custom f
 
 
 class Pair(nn.Module):
-    """A module from two pure functions, `init(key, x) -> params` and `apply(params, x) -> features`."""
+    """A module made of two pure functions, `init(key, x) -> params` and `apply(params, x) -> features`."""
 
     init_function: Callable
     apply_function: Callable
@@ -41,7 +41,7 @@ def applied(module: nn.Module, params: PyTree, *inputs: Any) -> Any:
 
 
 def only_parameters(what: str, made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters among the collections of a module's `init`. Raise a ConfigError if there are other collections."""
+    """Return the parameters that a module's `init` made. Raise a ConfigError if `init` made other collections of variables."""
     if others := sorted(made.keys() - {"params"}):
         raise ConfigError([Problem(what, others, "the module may have parameters only, no other collections")])
     return made.get("params", {})
@@ -67,7 +67,7 @@ def torso_module(torso: Any, what: str = "torso") -> nn.Module:
 
 
 def check_torso(module: nn.Module, x: Any, what: str = "torso") -> int:
-    """Return the size of a torso's features by shapes alone. Raise a ConfigError unless `x [N, ...]` gives floats `[N, size]`."""
+    """Return the size of a torso's features, from shapes alone. Raise a ConfigError unless features are floats `[N, size]`."""
     shapes = jax.tree.map(lambda x: list(x.shape), x)
     with code_of(what, f"{what}(x {shapes})"):
         features, made = jax.eval_shape(lambda x: module.init_with_output(jax.random.key(0), x), x)
@@ -93,7 +93,7 @@ def memory_module(memory: Any) -> nn.Module:
 
 
 def check_memory(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> None:
-    """Check by shapes alone that a recurrent module maps `[L, N, F]` to floats `[L, N, size]` and keeps the carry's shapes."""
+    """Check, by shapes alone, that a recurrent module maps `[L, N, F]` to floats `[L, N, size]` and keeps the carry's shapes."""
     envs = inputs.shape[1]
     first = jax.ShapeDtypeStruct(inputs.shape[:2], bool)
     with code_of("memory", f"initial_carry({envs})"):

@@ -1,14 +1,14 @@
 """Recurrent networks: GRU, LSTM and a minimal GRU as flax linen modules, over the steps of training sequences.
 
 The usual bug of recurrent agents is a carry that is reset one step early or late. The rule here: if `first` is set, the carry is
-set to zero, and *then* the observation is read. Acting is the same program on sequences of one step.
+set to zero, and *then* the observation is read. Acting runs the same program on sequences of one step.
 
-**When to choose one.** If single observations lack relevant information, try the GRU first. The GRU infers unseen velocities, and
-learnt MiniGrid-MemoryS8 in five of eight seeds within four million steps. All seeds of feed-forward networks guess there, and the
-minimal GRU learnt nothing. For long gaps, try the minimal GRU. In every seed, the minimal GRU remembers over 100 steps of
-MemoryChain, both with one set of hyperparameters chosen by hand and with those of the tuner. The GRU remembers in six seeds of
-eight with the former, and in none with the latter. The minimal GRU also needs fewer sequential operations for a training sequence
-(`tests/benchmarks/RESULTS.md`).
+**Which one to choose.** If single observations lack relevant information, try the GRU first. The GRU infers unseen velocities,
+and learnt MiniGrid-MemoryS8 in five of eight seeds within four million steps. On this task, all seeds of feed-forward networks
+guess, and the minimal GRU learnt nothing. If information must be kept over many steps, try the minimal GRU. In all eight seeds,
+the minimal GRU remembers over 100 steps of MemoryChain, both with hyperparameters chosen by hand and with tuned ones. The GRU
+remembers in six of eight seeds with hyperparameters chosen by hand, and in none with tuned ones. The minimal GRU also needs fewer
+sequential operations for a training sequence (`tests/benchmarks/RESULTS.md`).
 """
 
 from collections.abc import Callable
@@ -57,7 +57,7 @@ class GRU(nn.Module):
         n = tanh(x W_n + b_n + r * (h U_n + c))
         h' = (1 - z) * n + z * h
 
-    The carry is `h [N, size]`. The output of each step is `h'`.
+    The carry is `h [N, size]`. The output of each step is `h'`. The vector c is a bias of the recurrent product.
     """
 
     size: int
@@ -114,7 +114,7 @@ class LSTM(nn.Module):
         return outputs.astype(inputs.dtype), carry
 
 
-LONGEST_MEMORY = 128.0  # in steps, when a minimal GRU is initialised
+LONGEST_MEMORY = 128.0  # approximate number of steps over which a newly initialised minimal GRU forgets
 
 
 class MinGRU(nn.Module):
@@ -123,9 +123,9 @@ class MinGRU(nn.Module):
         z = sigmoid(x W_z + b_z)
         h' = (1 - z) * h + z * (x W_h + b_h)
 
-    The recurrence is linear, so an associative scan computes all steps, `log2(L)` operations deep. The carry is `h [N, size]`.
-    The output of each step is `h'`. The gate's biases are initialised so that the units forget over 2 to 129 steps (Tallec &
-    Ollivier 2018, arXiv:1804.11188): with biases of 0, no seed remembers 64 steps.
+    The recurrence is linear, so an associative scan computes all L steps in about `log2(L)` sequential operations. The carry is
+    `h [N, size]`. The output of each step is `h'`. The gate's biases are initialised so that the units forget over 2 to 129 steps
+    (Tallec & Ollivier 2018, arXiv:1804.11188). With biases of 0, no seed remembers over 64 steps.
     """
 
     size: int
@@ -156,17 +156,17 @@ def unrolled(
     """Run a cell over L steps. Before each step where `first` is set, the carry is set to zero.
 
     Recurrent gates are `a_t = x_t + h_(t-1) U`. The gradient of U is one product over all steps, `dU = sum_t h_(t-1)^T da_t`,
-    computed after the backward loop. `lax.scan` alone would compute a small product and a sum in each step. With minibatches of 8
-    sequences of 128 steps, a GRU trains 1.4 times as fast on two cores.
+    computed after the backward loop. The gradient of `lax.scan` would compute a small product and a sum in each step. With
+    minibatches of 8 sequences of 128 steps, a GRU on two cores trains 1.4 times as fast with the one product.
 
     Args:
-        step: function from the carry, the other inputs and `a [N, gates]` to the next carry and the output h.
+        step: function from the carry, `inputs` of one step and `a [N, gates]` to the next carry and the output h.
         dtype: dtype of the product `h U`.
         kernel: U `[size, gates]`.
         carry: the carry before the first step; h is its last array.
-        inputs: `[L, N, ...]`, the inputs of gates that are not recurrent; None if there are none.
+        inputs: `[L, N, ...]`, the inputs of gates that are not recurrent; None if all gates are recurrent.
         gates: x `[L, N, gates]`.
-        first: `[L, N]`.
+        first: `[L, N]` bool, True at the first step of an episode.
 
     Returns:
         The outputs `[L, N, size]`, and the carry after the last step.

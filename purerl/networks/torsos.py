@@ -1,4 +1,4 @@
-"""Choice of the torso for an observation space: a built-in torso, a custom torso, or an encoder for each entry."""
+"""Choice of the torso for an observation space: a built-in torso, a custom torso, or encoders of single entries."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "gelu": nn.g
 
 
 def by_entry(cfg: OnPolicyConfig, space: PyTree, given: Any) -> bool:
-    """Return True if the torso reads a dict of observation entries, so that images are not flattened, instead of one array.
+    """Return True if the torso reads a dict of entries, in which images keep their shape; False if the torso reads one array.
 
     Args:
         cfg: the config. With `torso = "mlp"`, all entries are flattened.
         space: the space of the observations that the torso sees.
-        given: a custom torso, or a dict of encoders by entry; None for the built-in torso.
+        given: a custom torso, or a dict from entry to encoder; None for the built-in torso.
     """
     entries = entries_of(space)
     several = len(entries) > 1 and cfg.torso != "mlp" and any(_is_image(x) for x in entries.values())
@@ -53,12 +53,12 @@ def _encoder(cfg: OnPolicyConfig, entry: Any) -> nn.Module:
 
 
 def _own_encoders(given: dict[str, Any], encoders: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """Return the custom encoders by entry, without the entries that are hidden from this torso."""
+    """Return the custom encoders as modules, without the encoders of entries that are hidden from this torso."""
     return {name: torso_module(module, f"torso[{name!r}]") for name, module in given.items() if name in encoders}
 
 
 def _encoder_problems(given: Any, space: PyTree) -> list[Problem]:
-    """Report encoders for names that are not entries of the observation."""
+    """Report custom encoders whose names are not entries of the observation."""
     names = entries_of(space)
     unknown = [name for name in given if name not in names] if isinstance(given, dict) else []
     return [Problem(f"torso[{name!r}]", given[name], f"no such entry; {nearest(str(name), names)}") for name in unknown]
@@ -71,7 +71,7 @@ def _is_image(space: Any) -> bool:
 
 
 def torso_kind(chosen: str, space: PyTree) -> tuple[str, tuple[int, ...]]:
-    """Return the kind of torso, with `auto` resolved for these observations, and their shape if they are one array."""
+    """Return the kind of torso, with `auto` resolved for this space, and the encoded shape of observations that are one array."""
     entries = list(entries_of(space).values())
     shape = encoded_shape(entries[0]) if len(entries) == 1 else ()
     if chosen != "auto":
@@ -82,7 +82,7 @@ def torso_kind(chosen: str, space: PyTree) -> tuple[str, tuple[int, ...]]:
 
 
 def convolutions(space: PyTree) -> tuple | None:
-    """Return the convolutions for observations of this space, or None unless they are images that are large enough."""
+    """Return the convolutions for observations of this space; None if the observations are not images, or are too small."""
     kind, shape = torso_kind("auto", space)
     layers, size = CONVOLUTIONS.get(kind, (None, 0))
     return layers if layers and min(shape[:2]) >= size else None

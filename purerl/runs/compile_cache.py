@@ -1,7 +1,8 @@
 """The persistent compilation cache: later processes load programs from disk instead of compiling them again.
 
-The cache is JAX's own, in one directory per version of jaxlib and kind of processor. The environment variable `PURERL_CACHE`
-names another directory, or `off`. A cache that the user has configured is kept. After a run, JAX has its previous settings again.
+The cache is JAX's own, with one directory per version of jaxlib and kind of processor. The environment variable `PURERL_CACHE`
+names another parent directory, or is `off`. If the user has configured JAX's cache, that cache is used instead. After a run, JAX
+has its previous settings again.
 """
 
 import contextlib
@@ -35,9 +36,9 @@ def cache_directory() -> pathlib.Path | None:
 def compile_cache() -> Iterator[None]:
     """Read and write compiled programs in the cache directory until the block ends.
 
-    If the user has configured or disabled JAX's cache, nothing changes. If the directory cannot be created, or other users may
-    write to it, the directory is not used, because its programs are executed. JAX never caches programs that call back to the
-    host. If JAX cannot read or write a program, JAX warns and compiles the program.
+    If the user has configured or disabled JAX's cache, nothing changes. The directory is not used if it cannot be created, or if
+    other users can write to it, because programs in it are executed. JAX never caches programs that call back to the host. If JAX
+    cannot read a program, it warns and compiles the program; if JAX cannot write one, it only warns.
     """
     directory = cache_directory()
     now = jax.config.values
@@ -77,11 +78,11 @@ def _remove_unfinished(directory: pathlib.Path) -> None:
 def _set(values: dict[str, object]) -> None:
     for name, value in values.items():
         jax.config.update(name, value)
-    jax_cache.reset_cache()  # JAX opens the cache once, with the settings of that moment
+    jax_cache.reset_cache()  # otherwise JAX keeps the cache that it opened with earlier settings
 
 
 def _is_private(directory: pathlib.Path) -> bool:
-    """Return True if the directory exists or could be created, and no other user may write to it."""
+    """Return True if the directory exists or was created, belongs to this user, and is writable by this user only."""
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = directory.stat()
@@ -93,7 +94,7 @@ def _is_private(directory: pathlib.Path) -> bool:
 
 
 def kind_of_processor() -> str:
-    """Return a hash of the processor's model and features: a program may use instructions that another processor lacks."""
+    """Return a hash of the processor's model and features: a program can use instructions that another processor lacks."""
     try:
         lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
         kind = "".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))

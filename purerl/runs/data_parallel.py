@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from purerl.acting.evaluate import Episodes
 from purerl.acting.policy import Policy
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.keys import typed_key
 from purerl.core.reductions import shapes_on
-from purerl.core.types import Episodes, TrainResult, TrainState
+from purerl.core.types import TrainResult, TrainState
 from purerl.pure import Train
 from purerl.runs.processes import agreed, placed
 
@@ -29,13 +30,13 @@ DATA = "data"  # mesh axis of one agent's devices
 def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParallel":
     """Return a training run with one agent's environments spread over the devices of a mesh.
 
-    On GPUs, XLA overlaps communication with other work, which may need up to half as much memory again. With
+    On GPUs, XLA overlaps communication with other work, which can increase memory use by up to half. With
     `XLA_FLAGS=--xla_gpu_enable_analytical_sol_latency_estimator=false`, no extra memory is needed.
 
     Args:
-        train: from `make_train`. Its `num_envs` and all counts are totals over all devices.
-        mesh: devices of one or several processes, or devices that are only described, to compile for.
-        axis_name: the mesh axis to spread environments over. Along other axes, every device computes the same.
+        train: the result of `make_train`. Its `num_envs` and all counts are totals over all devices.
+        mesh: a mesh of devices of one or several processes. To compile only, a mesh of device descriptions is enough.
+        axis_name: the mesh axis that environments are spread over. Devices along other axes repeat the same computation.
 
     Raises:
         ConfigError: the devices cannot have equal shares, or `train` is already one device's share.
@@ -59,11 +60,12 @@ def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParal
 class DataParallel:
     """A `Train` on a mesh of devices, as returned by `data_parallel`.
 
-    A state has global arrays, shaped as on one device. `init` places the arrays; afterwards JAX knows where the arrays are.
+    A state consists of global arrays, with the same shapes as on one device. `init` places the arrays on the mesh, and `update`
+    keeps this placement.
 
     Attributes:
-        train: one device's share of the run.
-        whole: the run without devices, as returned by `make_train`.
+        train: the `Train` of one device's share of the run.
+        whole: the `Train` of the whole run, as returned by `make_train`.
         axis_name: the mesh axis that environments are spread over.
         mesh: the devices.
         specs: a `TrainState` of `PartitionSpec`: environments and rollouts are sharded, everything else is replicated.
@@ -71,7 +73,7 @@ class DataParallel:
 
     def __init__(self, train: Train, mesh: Mesh, axis_name: str):
         self.train, self.whole, self.axis_name = train.on_axis(axis_name, mesh.shape[axis_name]), train, axis_name
-        # `jax.make_mesh` makes explicit axes, over which `shard_map` refuses arrays that were not placed.
+        # `jax.make_mesh` makes axes of the type Explicit, for which `shard_map` refuses arrays that were not placed.
         self.mesh = Mesh(mesh.devices, mesh.axis_names)
         self.cfg, self.env, self.network = train.cfg, train.env, train.network
         self.plan = dataclasses.replace(self.train.plan, compile_update=self._compile_update)
@@ -91,7 +93,7 @@ class DataParallel:
         return self._mapped(self.train, (PartitionSpec(),), specs)(typed_key(key))
 
     def place(self, state: TrainState) -> TrainState:
-        """Place a state on the mesh. Every process holds the whole state, of one run or of several under `vmap`."""
+        """Place a state, of one run or of several under `vmap`, on the mesh. Every process must pass the whole state."""
         specs, lead = self.specs, [None] * state.key.ndim
         several = jax.tree.map(lambda spec: PartitionSpec(*lead, *spec), specs, is_leaf=lambda x: isinstance(x, PartitionSpec))
         specs = several.replace(clock=specs.clock)  # the update counter has no run axis
@@ -116,7 +118,7 @@ class DataParallel:
 
 
 def state_specs(whole: Train, here: Train) -> TrainState:
-    """Return the `PartitionSpec` of each array: sharded along the axis that is shorter on one device, else replicated.
+    """Return the `PartitionSpec` of each array of a state: sharded along the axis that is shorter on one device, or replicated.
 
     Raises:
         ConfigError: an array of the environments' state has no environment axis.
@@ -137,7 +139,7 @@ def state_specs(whole: Train, here: Train) -> TrainState:
 
 
 def check_replicas(state: TrainState, axis_name: str = DATA) -> None:
-    """Check that the copies of an array on several devices are equal, within this process and between processes.
+    """Check that all copies of each replicated array are equal, within this process and between processes.
 
     Raises:
         ConfigError: the copies of an array differ, so that a checkpoint would keep only one of them.
@@ -155,7 +157,7 @@ def check_replicas(state: TrainState, axis_name: str = DATA) -> None:
 
 
 def _checksums(x: jax.Array) -> list[set[int]]:
-    """Return 31-bit checksums of each replicated part of an array, as this process sees its copies."""
+    """Return, for each replicated part of an array, the different 31-bit checksums of the copies in this process."""
     x = jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
     copies = collections.Counter(map(str, x.sharding.devices_indices_map(x.shape).values()))
     sums = {place: set() for place in sorted(copies) if copies[place] > 1}

@@ -25,17 +25,17 @@ def over_devices(
 
     On a CPU every core can be a device: call `use_cores()` before JAX computes anything.
 
-    Without `exact`, a row's result depends by rounding (1e-7 in a step) on the number of rows on its device, because XLA compiles
-    another program for another shape. With `exact`, each device computes its rows one after the other, and every row is
+    Without `exact`, a row's result varies by rounding (1e-7 in a step) with the number of rows on its device, because XLA
+    compiles a different program for each shape. With `exact`, each device computes its rows one after the other, and every row is
     bit-identical to `jax.jit(function)` on that row alone.
 
-    On several CPU devices, XLA (jaxlib 0.10.2) keeps some memory for each large product in a loop until the program ends: up to
-    15 MB a second with minibatches of thousands. `fit` ends its programs after at most 15 seconds.
+    On several CPU devices, XLA (jaxlib 0.10.2) keeps some memory for each large matrix product in a loop until the program ends:
+    up to 15 MB a second with minibatches of thousands of steps. `fit` ends its programs after about 15 seconds at most.
 
     Args:
         function: any function of arrays, such as a `Train`.
-        in_axes, out_axes: as in `jax.vmap`, but only 0 and None: `train.seed_axes` for a state.
-        devices: `jax.local_devices()` if None.
+        in_axes, out_axes: as in `jax.vmap`, but with 0 and None only; for a state, use `train.seed_axes`.
+        devices: devices to use; `jax.local_devices()` if None.
         exact: compute the rows of each device one after the other.
 
     Example:
@@ -57,7 +57,7 @@ def over_devices(
 def over_rows(
     function: Callable, in_axes: Any, out_axes: Any, mesh_for: Callable[[int], Mesh], specs_of: Callable[[Any], Any], exact: bool
 ) -> Callable:
-    """Return `over_devices` on any mesh with an axis of rows.
+    """Return `function` over rows as `over_devices` does, on any mesh with a row axis.
 
     Args:
         function, in_axes, out_axes, exact: as in `over_devices`.
@@ -83,7 +83,7 @@ def over_rows(
 
 
 def _one_by_one(function: Callable, in_axes: tuple, out_axes: Any) -> Callable:
-    """Return `jax.vmap(function)`, computed by a loop over the rows."""
+    """Return a function that computes `jax.vmap(function)` by a loop over the rows."""
 
     def mapped(*args):
         leaves, structure = jax.tree.flatten(args)
@@ -109,18 +109,18 @@ def _by_axis(axes: Any, tree: Any, batched: Callable, shared: Callable = lambda 
 
 
 def _specs(axes: Any) -> Any:
-    """Return the `PartitionSpec` of each argument: cut by rows, or whole on every device."""
+    """Return the `PartitionSpec` for each axis: sharded by rows for 0, replicated for None."""
     return jax.tree.map(lambda axis: PartitionSpec(ROWS) if axis == 0 else PartitionSpec(), axes, is_leaf=lambda x: x is None)
 
 
 def use_cores(count: int | None = None) -> None:
     """Make each CPU core a JAX device, so that `over_devices` can use it.
 
-    Call `use_cores` before JAX computes anything. A later call changes nothing, and warns if JAX has started with one device.
+    Call `use_cores` before JAX computes anything. A later call changes nothing, and warns if JAX has started with one CPU device.
     If the number of CPU devices is already configured (`jax_num_cpu_devices`, or `XLA_FLAGS`), that number is kept.
 
     Args:
-        count: number of devices; if None, the number of cores of this process.
+        count: number of devices; if None, the number of cores that this process may use.
 
     Example:
         >>> purerl.use_cores()
@@ -158,7 +158,7 @@ def _is_xla_flag(flag: str) -> bool:
 
 
 def available_bytes() -> int:
-    """Return the free memory of each device, in bytes; CPU devices share the machine's memory equally."""
+    """Return the free memory of the first device in bytes; of a CPU device, an equal share of the machine's free memory."""
     device = jax.local_devices()[0]
     if stats := device.memory_stats():
         return stats["bytes_limit"] - stats["bytes_in_use"]

@@ -40,7 +40,7 @@ class Directory:
 
     Args:
         path: absolute path, from `run_directory`.
-        identity: the record that must match for a run to resume; see `identity`.
+        identity: the run's record, from `identity`. A checkpoint to resume from must match this record.
         cls: the class of the run's config.
         keep, keep_every: as in `Store`.
     """
@@ -93,8 +93,8 @@ class Directory:
 
         Raises:
             ConfigError: `resume` is `never` and a checkpoint exists, or `resume` is `must` and no checkpoint exists.
-            CheckpointMismatch: the checkpoint is of another run, or of a later update than `plan` has.
-            CheckpointCorrupt: the checkpoint cannot be read; with `auto`, no checkpoint can be read.
+            CheckpointMismatch: the checkpoint is of another run, or has more updates than `plan`.
+            CheckpointCorrupt: with `must`, the newest checkpoint cannot be read; with `auto`, no checkpoint can be read.
         """
         # Every process reads, not only the first: Orbax counts each process's operations, and hangs if the counts differ.
         store = self._checkpoints
@@ -131,7 +131,7 @@ class Directory:
             self._checkpoints.save(updates, tree, {**self.identity, **more})
 
     def wait(self) -> None:
-        """Wait until the newest checkpoint is written.
+        """Wait until the latest checkpoint is written.
 
         Raises:
             CheckpointError: the checkpoint could not be written.

@@ -22,7 +22,7 @@ class Evaluations:
         path: path of the journal; None keeps the table only in memory.
         updates: finished updates of the run that resumes. Later rows and damaged rows are dropped.
         runs: number of runs.
-        expected: number of rows that the journal should have by then; missing rows raise a warning.
+        expected: number of rows that the journal should contain up to then; a warning reports missing rows.
 
     Raises:
         CheckpointError: the journal cannot be read.
@@ -45,13 +45,13 @@ class Evaluations:
         self._journal.add(row)
 
     def scores(self, updates: int, column: str) -> np.ndarray:
-        """Return each run's value of a column in the evaluation after `updates`, `[runs]`; minus infinity if unknown or NaN."""
+        """Return each run's value of a column in the evaluation after `updates`, `[runs]`; minus infinity if missing or NaN."""
         known = [row[column] for row in self._rows if row["update"] == updates]
         scores = np.array(known[-1] if known else [-math.inf] * self._runs, np.float64)
         return np.where(np.isnan(scores), -math.inf, scores)
 
     def newest(self) -> dict[str, np.ndarray] | None:
-        """Return the columns of the newest evaluation, each `[runs]`; None before the first evaluation."""
+        """Return the columns of the latest evaluation, each `[runs]`; None before the first evaluation."""
         return {name: np.array(x) for name, x in self._rows[-1].items() if name != "update"} if self._rows else None
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ def read_evaluations(path: pathlib.Path, runs: int) -> dict[str, np.ndarray]:
 
 def _table(rows: list[Entry], runs: int) -> dict[str, np.ndarray]:
     names = [*COLUMNS, *(name for name in (rows[-1] if rows else ()) if name not in (*COLUMNS, "update"))]
-    unknown = [math.nan] * runs  # of entries of `info` that the config did not name yet
+    unknown = [math.nan] * runs  # values of `info` entries that the config did not name at that time
     columns = {name: np.array([row.get(name, unknown) for row in rows], np.float32).reshape(-1, runs) for name in names}
     return {"update": np.array([row["update"] for row in rows], np.int64), **columns}
 
@@ -77,15 +77,16 @@ def _table(rows: list[Entry], runs: int) -> dict[str, np.ndarray]:
 class Best:
     """The state of each run at its best evaluation, on the host and as a checkpoint.
 
-    Improvement is judged against the saved best state, so a kill between an evaluation and its save loses nothing.
+    A resumed run compares new scores with those of the saved best states. So a kill between an evaluation and the save of its
+    best states loses nothing.
 
     Args:
         store: store of the checkpoint; None saves nothing.
         record: record of the run, for the checkpoint.
         runs: number of runs.
-        by: name of the evaluations' column whose values are the scores.
-        wanted: the arrays of a state (`checkpoint.describe`) if the run resumes. Saved best states are then restored, unless they
-          are damaged, have other arrays or were chosen by another column. None removes saved best states.
+        by: name of the evaluation column that contains the scores.
+        wanted: dtypes and shapes of a state, from `checkpoint.describe`, if the run resumes. Saved best states are then restored,
+          unless they are damaged, have other dtypes or shapes, or were chosen by another column. None removes saved best states.
     """
 
     def __init__(self, store: Store | None, record: dict[str, Any], runs: int, by: str, wanted: dict[str, str] | None = None):
@@ -120,7 +121,7 @@ class Best:
         """Keep the state of each run whose score improved, and begin to save the kept states.
 
         Raises:
-            CheckpointError: the previous save failed; `settle` tries again.
+            CheckpointError: the previous save or this one failed; `settle` tries again.
         """
         better = scores > np.array(self._scores)
         if self._store is None or not better.any():
@@ -159,5 +160,5 @@ class Best:
 
 
 def best_updates(saved: Checkpoint) -> list[int]:
-    """Return the update of each run's best state, from a checkpoint of best states."""
+    """Return the finished updates of each run's best state, from a checkpoint of best states."""
     return saved.record["best"]["updates"]

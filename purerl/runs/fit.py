@@ -30,19 +30,20 @@ from purerl.runs.stopping import Rule
 from purerl.runs.storage.lock import run_directory
 from purerl.runs.trainer import Trainer
 
-MANY_ROWS = 1_000_000  # more rows of metrics bring a warning: they take hundreds of megabytes
+MANY_ROWS = 1_000_000  # above this number of rows of metrics, `fit` warns: the rows take hundreds of megabytes
 
 
 class FitResult(NamedTuple):
     """The result of a run, finished or interrupted.
 
-    state: after the last finished chunk. With several runs, leaves have a leading run axis, except the update counter.
-    metrics: as in `TrainResult`, on the host, from the first update on; leaves `[rows]`, or `[runs, rows]`.
-    evaluations: `update [n]`, and means over episodes, `[n, runs]`: `episode_return`, `episode_length`, `finished`, and each
-      scalar entry that the config's `info` and `episode_info` name, as `episode_info/success`.
+    state: the training state after the last finished chunk. With several runs, all leaves except the update counter have a
+      leading run axis.
+    metrics: the metrics since the first update, as in `TrainResult` but on the host; leaves `[rows]`, or `[runs, rows]`.
+    evaluations: `update [evaluations]`, and means over episodes, `[evaluations, runs]`: `episode_return`, `episode_length`,
+      `finished`, and each scalar entry that the config names in `info` or `episode_info`, such as `episode_info/success`.
     progress: the progress at the end; its `began` is the point from which this call resumed.
     stopped_by: the reason for an early end: a signal, "max_hours" or "stop_when"; None without an early end.
-    run: the state with its config, as returned by `load`; `run.select` selects one of several runs.
+    run: the `Run` of the state and its config, as returned by `load`; `run.select` selects one of several runs.
     finite: `[runs]`, True if all learnt values of a run are finite. False is possible only with `on_nonfinite="ignore"`.
 
     Example:
@@ -71,7 +72,7 @@ class FitResult(NamedTuple):
 
 
 def _spread(values: np.ndarray) -> str:
-    """Write at most eight values, of more their mean, minimum and maximum."""
+    """Format up to eight values; for more values, format their mean, minimum and maximum."""
     if len(values) <= 8:
         return ", ".join(f"{x:.1f}" for x in values)
     return f"{np.nanmean(values):.1f} on average, {np.nanmin(values):.1f} to {np.nanmax(values):.1f}"
@@ -108,64 +109,68 @@ def fit(
     recorders: tuple[Callable[[Progress], None], ...] = (),
     **objects: Any,
 ) -> FitResult:
-    """Train in chunks of updates; log, evaluate and, in a directory, save checkpoints between chunks.
+    """Train in chunks of updates; between chunks, log, evaluate and, if `directory` is given, save checkpoints.
 
-    If a run is killed at any moment and resumed, any number of times, the result is bit-identical to an uninterrupted run.
-    SIGINT (Ctrl-C), SIGTERM or SIGUSR1 ends the run after the current chunk: the run is saved, and the result so far is returned.
-    A second signal has its usual effect. If a run is already finished, its result is returned at once.
+    A run with a directory can be killed at any moment and resumed, any number of times: the result is bit-identical to that of an
+    uninterrupted run. If this is impossible, for example with other library versions, `fit` warns. SIGINT (Ctrl-C), SIGTERM or
+    SIGUSR1 ends the run after the current chunk: the run is saved, and the result so far is returned. A second signal has its
+    usual effect. If a run is already finished, its result is returned at once.
 
     In a job of several processes (`jax.distributed`), every process makes the same call, and runs are spread over the devices of
-    all processes. Only the first process reads and writes the directory, calls the recorders and has the metrics. A signal to one
-    process ends all of them.
+    all processes. The directory must be on a file system that all processes share. Only the first process writes metrics and
+    evaluations, calls the recorders and returns the metrics. A signal to one process ends the run in all of them.
 
     Args:
         cfg: the config; or a batch of configs, with leaves `[configs]`, to train side by side.
-        seed: seed of the first run. Run i starts from `jax.random.key(seed + i)`.
-        directory: directory of checkpoints, metrics and evaluations; None saves nothing.
-        num_seeds: runs per config, side by side in one program, spread over the devices; on a CPU over its cores.
+        seed: seed of the first run. Run i of a config, counted from 0, starts from `jax.random.key(seed + i)`.
+        directory: directory for checkpoints, metrics and evaluations; None saves nothing.
+        num_seeds: number of runs per config. One program trains all runs, spread over the devices or, on a CPU, over its cores.
         exact: make each of several runs bit-identical to the same run alone; see `over_devices`.
-        devices_per_run: number of devices that one agent's environments are spread over; see `data_parallel`. If None, the number
-          of the directory's run, else 1. If the number differs from the directory's, a resumed run keeps its parameters and
-          statistics, and its environments are redistributed.
-        resume: `auto` resumes from the directory's newest checkpoint if one exists, `must` requires a checkpoint, `never` refuses
-          one. Everything but `total_timesteps` and the arguments below must be the same. Custom objects are compared by name,
-          shapes and values. If `total_timesteps` has changed and a schedule depends on it, `fit` warns.
+        devices_per_run: number of devices that one agent's environments are spread over; see `data_parallel`. None keeps the
+          number of the directory's run, or takes 1 for a new run or if there are too few devices. A run that is resumed with
+          another number keeps its parameters and statistics, and its environments are redistributed.
+        resume: `auto` resumes from the directory's newest checkpoint if one exists, `must` requires a checkpoint, `never` is
+          an error if one exists. The config except `total_timesteps`, the seeds, `exact`, and the custom objects except `measure`
+          must be the same as before. Custom objects are compared by name, shapes and values. If `total_timesteps` has changed
+          and a schedule depends on it, `fit` warns.
         init_from: directory of another run, whose parameters this run starts from.
         save_seconds: approximate seconds between two checkpoints.
-        save_every: also save a checkpoint every k updates; 0 for none.
-        keep: number of newest checkpoints to keep.
-        keep_every: also save a checkpoint every k updates, and keep it for ever; 0 for none.
-        on_save_error: if a file cannot be written, `raise`, or `warn` and try again when the next checkpoint is due.
-        eval_every: evaluate before the first update and every k updates; 0 for never.
+        save_every: also save a checkpoint every `save_every` updates; 0 for none.
+        keep: keep this many of the newest checkpoints.
+        keep_every: also save a checkpoint every `keep_every` updates, and keep it for ever; 0 for none.
+        on_save_error: if a file cannot be written, `raise` an error, or `warn` and try again when the next checkpoint is due. A
+          job of several processes always raises an error.
+        eval_every: evaluate before the first update and then every `eval_every` updates; 0 for never.
         eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as in `Train.evaluate`.
-        best_by: mean over evaluation episodes whose highest value chooses the best state of each run; an entry of `episode_info`
-          or `info` is named as "episode_info/success".
-        render_every: at every k-th evaluation, also render an episode of the first run into the directory; 0 for none.
-        stop_when: a rule, `(Progress) -> bool`, that ends and saves the run when the rule returns True; see `purerl.at_return`.
+        best_by: the column of the evaluations whose highest value chooses the best state of each run; for an entry of
+          `episode_info` or `info`, a name such as "episode_info/success".
+        render_every: at the first evaluation and then at every `render_every`-th, render an episode of the first run into the
+          directory; 0 for never.
+        stop_when: a rule, `(Progress) -> bool`. When the rule returns True, the run is saved and ends; see `purerl.at_return`.
           The rule is called after each evaluation except the one before the first update, and every `stop_every` updates, so the
-          run ends after the same update on every machine. Its `Progress` has the newest `evaluation`. The `metrics` there are one
-          row over all updates since the rule's last call, leaves `[1]` or `[runs, 1]`. If a rule has ended a run, the same call
-          does not continue the run; a call without the rule, or with a rule that returns False, does.
-        stop_every: also call `stop_when` every k updates; 0 for only at evaluations.
-        on_nonfinite: if a run has diverged, or no step of an update was finite, `raise` an error, or `ignore` it and train the
-          other runs. If no other run is left, a checkpoint is saved only at the end.
-        chunk_seconds: approximate seconds of a chunk, at most 15, so that a signal takes effect soon.
-        max_hours: end and save the run after this many hours of this call; 0 for no limit.
-        progress: show a line of progress; None for a terminal or a notebook only.
-        recorders: called with a `Progress` after each chunk; see `purerl.recorders`. If a recorder fails, `fit` warns and tries
-          the recorder again after the next checkpoint.
+          run ends after the same update however fast the machine is. In the rule's `Progress`, `evaluation` is the latest one,
+          and `metrics` are one row over all updates since the rule's last call, leaves `[1]` or `[runs, 1]`. If a rule has ended
+          a run, the same call does not continue the run, but a call without the rule, or with a rule that returns False, does.
+        stop_every: also call `stop_when` every `stop_every` updates; 0 for only after evaluations.
+        on_nonfinite: if a run has diverged, or no step of an update was finite, `raise` an error, or `ignore` it and go on with
+          the other runs. Once all runs have diverged, a checkpoint is saved only at the end.
+        chunk_seconds: approximate seconds per chunk. Values above 15 count as 15, so that a signal takes effect soon.
+        max_hours: save and end the run after this many hours of this call; 0 for no limit.
+        progress: show a line of progress; None shows it only in a terminal or a notebook.
+        recorders: functions that are called with a `Progress` after each chunk; see `purerl.recorders`. If a recorder fails,
+          `fit` warns, and starts the recorder again at the next checkpoint.
         **objects: `env`, `network`, `measure` and the other arguments of `make_train`.
 
     Returns:
         `FitResult`: state, metrics, evaluations, progress, the reason for an early end, and the `Run`.
 
     Raises:
-        ConfigError: as `make_train`; or an argument is invalid, the directory cannot be written to, or, checked before the first
-          save, arrays that must be equal on all devices of a run differ.
+        ConfigError: as in `make_train`; an argument is invalid; the directory cannot be written to; or arrays that must be equal
+          on all devices of a run differ, which is checked before the first save.
         CheckpointMismatch: the directory has another run.
-        CheckpointError: a file of the directory could not be written or read.
+        CheckpointError: a file in the directory could not be written or read.
         DirectoryLocked: another process trains in the directory.
-        NotFiniteError: a run has diverged, or its environments are not finite.
+        NotFiniteError: with `on_nonfinite="raise"`, a run has diverged, or no step of an update was finite.
 
     Example:
         >>> cfg = purerl.PPOConfig(env="CartPole-v1", total_timesteps=1024)
@@ -178,13 +183,13 @@ def fit(
     check_type(cfg)
     arguments = dict(locals())
     raise_if_any(wrong_options(arguments))
-    # NumPy's numbers overflow where Python's do not, and are not JSON.
+    # NumPy scalars overflow where Python's numbers do not, and cannot be written as JSON.
     asked = types.SimpleNamespace(**{name: x.item() if isinstance(x, np.generic) else x for name, x in arguments.items()})
     asked.entered = time.perf_counter()
     line = LiveLine()
     shown = line.is_live if progress is None else progress
     asked.recorders = (*recorders, *([line] if shown else [])) if is_first() else ()
-    asked.on_save_error = on_save_error if process_count() == 1 else "raise"  # the other processes would wait for ever
+    asked.on_save_error = on_save_error if process_count() == 1 else "raise"  # after `warn`, the other processes would wait on
     path = None
     if directory is not None:
         path = by_first(lambda: run_directory(directory)) or pathlib.Path(directory).expanduser().absolute()
@@ -207,7 +212,7 @@ def fit(
 
 
 def evaluation_of(runs: Trainer, options: dict[str, Any]) -> Callable | None:
-    """Return `Trainer.evaluation` for `options` of `fit`, by name; None without evaluations. Nothing is compiled.
+    """Return the function from `Trainer.evaluation` for options of `fit`, by name; None without evaluations. Nothing is compiled.
 
     Raises:
         ConfigError: the runs cannot be evaluated or rendered with these options.
@@ -222,7 +227,7 @@ def evaluation_of(runs: Trainer, options: dict[str, Any]) -> Callable | None:
 
 
 def check_arguments(*arguments: Any, **options: Any) -> None:
-    """Raise a ConfigError if `fit` would refuse these arguments with any config."""
+    """Raise a ConfigError if `fit` would refuse these arguments whatever the config."""
     bound = inspect.signature(fit).bind(*arguments, **options)
     bound.apply_defaults()
     raise_if_any(wrong_options(bound.arguments))

@@ -13,7 +13,7 @@ from purerl.runs.trainer import Trainer
 
 
 def saved(state: TrainState) -> dict[str, np.ndarray]:
-    """Return a snapshot of each run's environments, as bytes `[size]`, by the index of the run."""
+    """Return a snapshot of each run's environments, as bytes `[size]`, by index of the run as text."""
     texts = (json.dumps(snapshot(ticket)).encode() for ticket in _tickets(state))
     return {str(i): np.frombuffer(text, np.uint8) for i, text in enumerate(texts)}
 
@@ -24,7 +24,7 @@ def restored(runs: Trainer, state: TrainState, fresh: TrainState, saved: Checkpo
     Args:
         runs: the runs that resume.
         state: the checkpoint's state.
-        fresh: the initial state of these runs, whose environments are used.
+        fresh: a new initial state of these runs, whose environments are restored and used.
         saved: the checkpoint.
     """
     snapshots = [json.loads(saved.arrays[f"['environments']['{i}']"].tobytes()) for i in range(len(runs.labels))]

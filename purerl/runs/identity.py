@@ -27,7 +27,7 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
         train: the run's `Train`, with its objects.
         cfg: config of the run, or a batch of configs.
         seed, num_seeds: None for a state that `fit` did not make.
-        more: `exact`, `share` and `devices_per_run`, on which the bits of runs depend.
+        more: `exact`, `share` and `devices_per_run`, which affect the exact numbers of runs.
     """
     return {
         "algorithm": algorithm_of(cfg),
@@ -46,12 +46,12 @@ def identity(train: Train, cfg: Config, seed: int | None = None, num_seeds: int 
 
 
 def own_class(cls: type[Config]) -> dict[str, type[Config]]:
-    """Return the config class as the object `config_class` if the class is user-defined; else {}."""
+    """Return the config class as the object `config_class` if the class is user-defined; otherwise {}."""
     return {} if cls in ALGORITHMS.values() else {"config_class": cls}
 
 
 def differences(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPolicyConfig]) -> list[str]:
-    """Describe how two runs differ: config fields, config class and user objects."""
+    """Describe how two runs differ in algorithm, seeds, config fields, unit of actions and user objects."""
     text = lambda name, then, now: f"{name}: {then!r} in the checkpoint, {now!r} here"
     found = [text(n, saved[n], current[n]) for n in ("algorithm", "seed", "num_seeds", "exact", "x64") if saved[n] != current[n]]
     if saved["algorithm"] == current["algorithm"] and not object_differences(
@@ -64,7 +64,7 @@ def differences(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPoli
 
 
 def unit_differences(record: dict[str, Any], current: str) -> list[str]:
-    """Describe how the unit of actions differs between two runs. A record without this entry means the environment's unit."""
+    """Describe how the unit of actions differs between two runs. A record without a unit means the environment's unit."""
     saved = record.get("action_unit", "environment")
     if saved == current or "either" in (saved, current):
         return []
@@ -73,14 +73,14 @@ def unit_differences(record: dict[str, Any], current: str) -> list[str]:
 
 
 def begin_anew(path: Any, differences: list[str]) -> str:
-    """Return a hint to begin another run, with the parameters of this run if they mean the same there."""
+    """Return a hint to begin another run, from this run's parameters if these would mean the same in that run."""
     fit = not any(text.startswith((*WARM, "action_unit")) and ".discounted" not in text for text in differences)
     with_these = "" if not fit else f"; init_from={str(path)!r} (--init-from) begins it with these parameters"
     return f"another run needs another directory{with_these}"
 
 
 def changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPolicyConfig]) -> list[str]:
-    """List reasons why a resumed run may not be bit-identical."""
+    """Return texts that say why a resumed run may differ from an uninterrupted run."""
     found, (then, now) = [], (config_of(record, cls) for record in (saved, current))
     schedules = [name for name in now.follows_progress if name not in current["objects"]]
     if then.total_timesteps != now.total_timesteps and schedules:

@@ -8,7 +8,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, *((signal.SIGUSR1,) if hasattr(signal,
 
 
 class Stop:
-    """Records the first of these signals. A second signal has its usual effect: KeyboardInterrupt, or the end of the process.
+    """Records the first of the `SIGNALS`. A second signal has its usual effect: KeyboardInterrupt, or the end of the process.
 
     Use as a context manager. Only the main thread can listen; in other threads no signal is recorded.
 

@@ -11,7 +11,7 @@ from purerl.core.errors import Problem, nearest
 from purerl.core.numbers import is_flag, is_int, is_number
 from purerl.train import make_train
 
-# Arguments of `make_train` beside the config; `devices_per_run` takes the place of the device axis.
+# The arguments of `make_train` that `fit` passes on. For `axis_name` and `axis_size`, `fit` has `devices_per_run` instead.
 OBJECTS = tuple(name for name in inspect.signature(make_train).parameters if name not in ("cfg", "axis_name", "axis_size"))
 RULES: dict[str, FieldRule] = {
     "devices_per_run": at_least(1),
@@ -79,7 +79,7 @@ def _wrong_stopping(options: dict[str, Any]) -> list[Problem]:
 
 
 def _unknown(options: dict[str, Any], name: str, value: Any) -> Problem:
-    """Return the problem of an argument that neither `fit` nor `make_train` has."""
+    """Return the problem with an argument that `fit` does not have."""
     if name in options["cfg"].field_docs:
         return Problem(name, value, f"no argument of fit; set it in the config: cfg.replace({name}=...)")
     return Problem(name, value, f"no argument of fit; {renamed(name) or nearest(name, [*options, *OBJECTS])}")

@@ -1,7 +1,8 @@
 """Several processes that train together, one per host: decisions of the first process, and data that all processes share.
 
-All processes run the same program. Only the first process reads and writes the directory, and makes decisions that depend on
-time. The functions below are collectives: every process must call them, in the same order. With one process they are no-ops.
+All processes run the same program, and read and write checkpoints together. Only the first process writes other files, and makes
+decisions that depend on time. `agreed`, `from_first`, `by_first` and `on_host` are collectives: every process must call them, in
+the same order. With one process, these functions do not communicate.
 """
 
 import json
@@ -18,24 +19,24 @@ from purerl.core.types import PyTree
 from purerl.runs.devices import add_xla_flags
 
 Arrays = dict[str, np.ndarray]
-# On CPUs, XLA starts independent operations in any order, collectives included. Each device of a process would take an order of
-# its own, and gloo's messages would not match.
+# On CPUs, XLA starts independent operations in any order, collectives included. Each device of a process would then use its
+# own order, and gloo's messages would not match.
 IN_ONE_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
-HEARTBEAT_SECONDS = 60  # a process that is silent for so long counts as ended, and the others end too
+HEARTBEAT_SECONDS = 60  # a process that is silent for this long counts as ended, and the other processes end too
 
 
 def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) -> None:
-    """Connect this process to the other processes of its job, before JAX computes anything and before a suite is imported.
+    """Connect this process to the other processes of its job, before JAX computes anything and any suite is imported.
 
-    Without arguments, JAX finds the job by itself: Slurm, Open MPI, Kubernetes (with `jax[k8s]`), TPU pods.
+    Without arguments, JAX finds the job by itself under Slurm, Open MPI or Kubernetes (with `jax[k8s]`), or on a TPU pod.
 
     Args:
-        coordinator: host and port that the first process listens on.
+        coordinator: host and port on which the first process listens.
         num_processes: total number of processes.
         process_id: index of this process, from 0.
 
     Raises:
-        ConfigError: no such job exists, or its processes did not connect.
+        ConfigError: some arguments are missing, JAX finds no job, or the processes of the job did not connect.
     """
     given = {"coordinator": bool(coordinator), "num_processes": num_processes > 0, "process_id": process_id >= 0}
     if any(given.values()) and not all(given.values()):
@@ -51,12 +52,12 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
 
 
 def process_count() -> int:
-    """Return the number of processes. JAX is not started, so its devices can still be chosen afterwards."""
+    """Return the number of processes. The call does not start JAX, so JAX's devices can still be chosen afterwards."""
     return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def is_first() -> bool:
-    """Return True in the process that reads, writes and decides."""
+    """Return True in the first process, which writes files and makes decisions."""
     return process_count() == 1 or jax.process_index() == 0
 
 
@@ -69,7 +70,7 @@ def agreed(*values: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def from_first(arrays: Arrays | None, record: dict[str, Any]) -> tuple[Arrays | None, dict[str, Any]]:
-    """Return the first process's arrays, by name or None, and its JSON record, in every process."""
+    """Return, in every process, the first process's arrays (by name, or None) and its JSON record."""
     if process_count() == 1:
         return arrays, record
     shapes = None if arrays is None else {name: [str(x.dtype), list(x.shape)] for name, x in arrays.items()}
@@ -87,7 +88,7 @@ def by_first(function: Callable[[], Any]) -> Any:
     """Call `function` in the first process only; return its result there, None elsewhere. `function` must not call a collective.
 
     Raises:
-        Exception: the function's error; in the other processes, a CheckpointError with the same message. Without this error, the
+        Exception: the function's error; in the other processes, a CheckpointError with its message. Without this error, the
           other processes would wait until the first one counts as ended.
     """
     if process_count() == 1:
@@ -114,7 +115,7 @@ def _bytes_from_first(data: bytes) -> bytes:
 
 
 def on_host(tree: PyTree) -> PyTree:
-    """Return a tree with every array whole in every process; arrays on devices of other processes are gathered."""
+    """Return a tree whose arrays are whole in every process; arrays on devices of other processes are gathered."""
 
     def whole(x):
         if not isinstance(x, jax.Array) or x.is_fully_addressable:
@@ -127,7 +128,7 @@ def on_host(tree: PyTree) -> PyTree:
 
 
 def placed(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
-    """Place an array, which every process holds whole, on the devices of `sharding`, which may belong to other processes."""
+    """Place an array on the devices of `sharding`, even those of other processes. Every process must pass the whole array."""
     if sharding.is_fully_addressable:
         return jax.device_put(x, sharding)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

@@ -8,12 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from purerl.acting.evaluate import Episodes
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
 from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem
 from purerl.core.keys import clock_at
 from purerl.core.reductions import gathered, on_axis
-from purerl.core.types import Episodes, TrainState
+from purerl.core.types import TrainState
 from purerl.envs.host import host_errors
 from purerl.pure import Train
 from purerl.runs.data_parallel import DataParallel, check_replicas
@@ -39,11 +40,11 @@ class Run:
     """One or several runs, with everything needed to continue them; returned by `load` and `fit`.
 
     Attributes:
-        batch: configs, seeds and objects.
+        batch: the runs' configs, seeds and objects.
         state: the training state; with several runs, leaves have a leading run axis, except the update counter.
-        finished: finished updates of each run; they can differ only if the best states were loaded.
+        finished: finished updates of each run; these numbers can differ only if the best states were loaded.
         directory: directory of the run; None if the run was not saved.
-        place: index of a selected run among all runs of its directory; None if it was not selected.
+        place: index of a selected run among all runs of its directory; None if no run was selected.
 
     Example:
         >>> run = purerl.load("runs/a")
@@ -102,7 +103,7 @@ class Run:
 
         Args:
             run: index or label of the run.
-            config, seed: alternatively, the index of the run's config, and its seed; either is enough if only one run matches.
+            config, seed: alternatively, the run's config, by index, and the run's seed; either is enough if only one run matches.
 
         Raises:
             ConfigError: no run matches, or more than one run does.
@@ -121,9 +122,9 @@ class Run:
         max_steps: int | None = None,
         env_params: dict[str, Any] | None = None,
     ) -> Episodes:
-        """Evaluate each run in its own environment; return whole episodes on the host, `[episodes]` or `[runs, episodes]`.
+        """Evaluate each run in its own environment; return the episodes on the host, `[episodes]` or `[runs, episodes]`.
 
-        A run has the same episodes whether it is evaluated with the others or alone, after `select`.
+        A run plays the same episodes whether it is evaluated with the other runs or, after `select`, alone.
 
         Args:
             num_episodes: episodes per run.
@@ -155,21 +156,21 @@ class Run:
 def load(
     directory: Any, *, updates: int | None = None, best: bool = False, config_class: type[Config] | None = None, **given: Any
 ) -> Run:
-    """Return a run: its config, its state and its `Train`. `load` only reads, so another process may write meanwhile.
+    """Return a run: its config, its state and its `Train`. `load` only reads, so another process can train meanwhile.
 
-    If a checkpoint is damaged, `load` warns and reads the previous one.
+    If the newest checkpoint is damaged, `load` warns and reads the previous one.
 
     Args:
         directory: directory that was given to `fit` or `save`.
-        updates: the checkpoint to load, by its finished updates; the newest if None.
+        updates: number of finished updates of the checkpoint to load; None loads the newest checkpoint.
         best: load each run's state at its best evaluation.
         config_class: class of the run's config, if user-defined.
-        **given: environment, network and other objects that `make_train` was given: checkpoints do not contain them.
+        **given: the environment, network and other objects of the run, as in `make_train`; checkpoints do not contain these.
 
     Raises:
         CheckpointMismatch: an object is missing, or differs from the run's.
         CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read or does not fit.
-        ConfigError: as `make_train`.
+        ConfigError: as in `make_train`; or `config_class` is not a config class.
 
     Example:
         >>> run = purerl.load("runs/a")
@@ -211,7 +212,7 @@ def saved_values(directory: Any) -> dict[str, Any]:
 
 
 def saved_layout(directory: pathlib.Path | None) -> int:
-    """Return the recorded devices per run, or 1 if unknown or no longer available."""
+    """Return the recorded number of devices per run, or 1 if no number is known or fewer devices are available."""
     if directory is None or not saved_updates(directory / "checkpoints"):
         return 1
     header = read_header(directory / FILE)  # unlike Orbax, `read_header` does not start JAX
@@ -230,12 +231,12 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
     """Write a state, of one run or of many under `vmap`, as a checkpoint, and wait until the checkpoint is written.
 
     Args:
-        directory: created if missing.
-        train: from `make_train` or `data_parallel`.
+        directory: directory to save in; created if missing.
+        train: the result of `make_train` or `data_parallel`.
         state: a state of `train`.
 
     Raises:
-        ConfigError: the directory is not writable; it has a run of `fit`; or arrays that must be equal on all devices differ.
+        ConfigError: the directory is not writable or has a run of `fit`; or arrays that must be equal on all devices differ.
         CheckpointError: the state could not be written.
 
     Example:
@@ -254,12 +255,14 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
 
 
 def restore(directory: Any, train: Train | DataParallel, *, updates: int | None = None) -> TrainState:
-    """Return the state that `save` or `fit` wrote, for this `train`. If a checkpoint is damaged, warn and read the previous one.
+    """Return the state that `save` or `fit` wrote, for this `train`.
+
+    If the newest checkpoint is damaged, `restore` warns and reads the previous one.
 
     Args:
-        directory: directory of the checkpoint.
-        train: from `make_train`; or from `data_parallel`, on whose devices the state is placed.
-        updates: the checkpoint to read, by its finished updates; the newest if None.
+        directory: directory that was given to `save` or `fit`.
+        train: the result of `make_train`; or that of `data_parallel`, on whose devices the state is placed.
+        updates: number of finished updates of the checkpoint to read; None reads the newest checkpoint.
 
     Raises:
         CheckpointMismatch: the checkpoint has another config or other objects, or its arrays do not fit.

@@ -27,30 +27,30 @@ NOT_SPREAD = PartitionSpec()
 
 
 class Batch:
-    """Configs and seeds that are run together.
+    """Runs of one or several configs with one or several seeds, computed together.
 
     Attributes:
         cfg: a config, or a batch of configs with leaves `[configs]`.
         configs: all configs, one by one.
-        pairs: for each run, its config's index (None without a batch of configs) and its seed (None if unknown).
-        cfgs: swept values of a batch of configs, `[runs]` by field: arguments of the program. All other values are compiled in.
-        differ: for each config of a batch, a text of its own values: "lr = 0.001, env_params.g = 10"; () without a batch.
-        labels: one per run: "seed 3", or with a batch of configs "lr = 0.003, seed 3"; "run 3" if the seed is unknown.
-        batched: True if states have a leading run axis, which the state of a single run lacks.
-        train: made from the config; in a batch, from the first config.
-        here: one device's share of `train` if an agent has several devices, else `train`.
+        pairs: for each run, the index of its config (None without a batch of configs) and its seed (None if unknown).
+        cfgs: swept values of a batch of configs by field, `[runs]`: arguments of the program. Other values are constants in it.
+        differ: for each config of a batch, its swept values as text: "lr = 0.001, env_params.g = 10"; () without a batch.
+        labels: the label of each run: "seed 3", or with a batch of configs "lr = 0.003, seed 3"; "run 3" if the seed is unknown.
+        batched: True if states have a leading run axis.
+        train: the `Train` made from the config, or from the first config of a batch.
+        here: one device's share of `train` if an agent has several devices, otherwise `train` itself.
         devices_per_run: number of devices of one agent.
 
     Args:
         cfg: a config, or a batch of configs as made by `jax.vmap`.
         seed: seed of the first run; run i of a config begins with `jax.random.key(seed + i)`. None if unknown.
         num_seeds: runs per config.
-        objects: arguments of `make_train`.
+        objects: the other arguments of `make_train`, by name.
         batched: as above; if None, True for several runs or a batch of configs.
         devices_per_run: as above. Runs are spread over groups of this many devices.
 
     Raises:
-        ConfigError: as `make_train`, or the seeds are invalid.
+        ConfigError: as in `make_train`; or the seeds, the batch of configs or `devices_per_run` is invalid.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Batch:
             raise ConfigError(found)
         self.pairs, self.differ = pairs_of(cfg, seed, num_seeds), differences_of(cfg)
         names = (f"run {n}" if s is None else f"seed {s}" for n, (_, s) in enumerate(self.pairs))
-        unique = len(set(self.differ)) == len(self.differ)  # the numbers in them are rounded
+        unique = len(set(self.differ)) == len(self.differ)  # two texts can be equal, because their numbers are rounded
         config = lambda i: self.differ[i] if unique else f"config {i}"
         self.labels = tuple(x if i is None else f"{config(i)}, {x}" for (i, _), x in zip(self.pairs, names, strict=True))
         self.batched = len(self.pairs) > 1 or several if batched is None else batched
@@ -106,7 +106,7 @@ class Batch:
         return train if self.devices_per_run == 1 else train.on_axis(DATA, self.devices_per_run)
 
     def train_of(self, cfg: dict[str, Any]) -> Train:
-        """Return the `Train` of one run, on one of its devices. `cfg`: the run's values of `cfgs`."""
+        """Return the `Train` of one run as one of its devices computes it. `cfg`: the run's values from `cfgs`."""
         own = lambda path, x: cfg.get(jax.tree_util.keystr(path, simple=True, separator="."), x)
         make = lambda: make_train(jax.tree_util.tree_map_with_path(own, self.configs[0]), **self.objects)
         train = self._share_of(make()) if cfg else self.here
@@ -116,12 +116,12 @@ class Batch:
 
     @property
     def on_host(self) -> bool:
-        """Return True if the environments are external (Python): then runs are computed one after the other, on one device."""
+        """Return True if the environments are external (Python), so that runs are computed one after the other, on one device."""
         return self.train.env.host is not None
 
     @property
     def rows(self) -> int:
-        """Return the number of runs that are computed at a time, each on devices of its own."""
+        """Return the number of groups of devices that the runs are spread over."""
         return 1 if self.on_host else min(len(jax.devices()) // self.devices_per_run, len(self.pairs))
 
     def mesh(self, rows: int) -> Mesh:
@@ -149,9 +149,9 @@ class Batch:
         return jax.tree.map(of, axes, is_leaf=lambda x: x is None or isinstance(x, TrainState))
 
     def over(self, function: Callable, in_axes: tuple, out_axes: Any, exact: bool = False) -> Callable:
-        """Return `function(train, ...)` over all runs, each with its config's `Train`. Call the result with `cfgs` for `train`.
+        """Return `function(train, ...)` over all runs, each with its config's `Train`. The result takes `cfgs` for `train`.
 
-        If an agent has several devices, everything outside its state must be equal on all of them.
+        If an agent has several devices, all arguments and results other than its state must be equal on all of these devices.
         """
         of_run = lambda cfg, *args: function(self.train_of(cfg), *args)
         in_axes = (dict.fromkeys(self.cfgs, 0), *in_axes)
@@ -167,13 +167,13 @@ class Batch:
         return over_devices(of_run, in_axes=in_axes, out_axes=out_axes, **options)
 
     def one(self, run: int) -> "Batch":
-        """Return the run at an index as a batch of its own, with the same label."""
+        """Return a batch of only the run at an index, with the same label."""
         alone = Batch(self.configs[run // self.num_seeds], self.pairs[run][1], 1, self.objects)
         alone.pairs, alone.labels = (self.pairs[run],), (self.labels[run],)
         return alone
 
     def index(self, run: int | str | None = None, config: int | None = None, seed: int | None = None) -> int:
-        """Return the index of a run from its index (from the end if negative), its label, or its config and seed.
+        """Return the index of a run, given by its index (from the end if negative), its label, or its config and seed.
 
         Raises:
             ConfigError: no run matches, or more than one run does.
@@ -195,32 +195,32 @@ class Batch:
 
 
 def settled(cfg: OnPolicyConfig) -> Any:
-    """Return a batch of configs in which environment parameters that are equal in all configs are one number.
+    """Return a batch of configs with a single number for each environment parameter that is equal in all configs.
 
-    `jax.vmap` makes arrays of all fields. As an array, a time limit would be an argument of the program, unknown when compiling.
+    `jax.vmap` turns all fields into arrays. A time limit in an array would be an argument of the program, unknown when compiling.
     """
     one = lambda x: np.asarray(x).flat[0] if np.ndim(x) and len(np.unique(x)) == 1 else x
     return cfg.replace(env_params={name: one(x) for name, x in cfg.env_params.items()}) if _is_vmapped(cfg) else cfg
 
 
 def pairs_of(cfg: OnPolicyConfig, seed: int | None, num_seeds: int) -> tuple[tuple[int | None, int | None], ...]:
-    """Return `Batch.pairs` of a config, or of a batch of configs."""
+    """Return `Batch.pairs` for a config, or for a batch of configs."""
     sizes = [np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)]
     configs = range(sizes[0]) if sizes else (None,)
     return tuple((i, None if seed is None else seed + j) for i in configs for j in range(num_seeds))
 
 
 def differences_of(cfg: OnPolicyConfig) -> tuple[str, ...]:
-    """Return `Batch.differ` of a config, or of a batch of configs."""
+    """Return `Batch.differ` for a config, or for a batch of configs."""
     sizes = [len(x) for x in jax.tree.leaves(cfg) if np.ndim(x)]
     text = lambda i: ", ".join(f"{name} = {_number(x[i])}" for name, x in swept(cfg).items()) or f"config {i}"
     return tuple(map(text, range(sizes[0]))) if sizes else ()
 
 
 def swept(cfg: OnPolicyConfig) -> dict[str, np.ndarray]:
-    """Return the fields of a batch of configs that are arrays, `[configs]`: "lr", "env_params.g".
+    """Return the fields of a batch of configs that are arrays, `[configs]`, by name, such as "lr" or "env_params.g".
 
-    In a batch made by `jax.vmap`, where all fields are arrays, only those that differ are returned.
+    In a batch made by `jax.vmap`, where all fields are arrays, only fields whose values differ are returned.
     """
     leaves = jax.tree_util.tree_leaves_with_path(cfg)
     batched = {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(x) for path, x in leaves if np.ndim(x)}
@@ -228,7 +228,7 @@ def swept(cfg: OnPolicyConfig) -> dict[str, np.ndarray]:
 
 
 def _is_vmapped(cfg: OnPolicyConfig) -> bool:
-    return all(np.ndim(x) for x in jax.tree.leaves(cfg.replace(env_params={})))  # `settled` makes numbers of `env_params`
+    return all(np.ndim(x) for x in jax.tree.leaves(cfg.replace(env_params={})))  # `settled` turns some `env_params` into numbers
 
 
 def _number(value: Any) -> str:

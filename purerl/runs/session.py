@@ -1,8 +1,8 @@
-"""Sessions: one call of `fit`, the host's loop around training.
+"""A session: the host's loop around training, in one call of `fit`.
 
-A session runs the same `Train.update` as `Train.__call__`, a chunk of updates at a time. The length of a chunk is an argument of
-one compiled program. Neither memory on the device nor the program grows with the length of the run. Logging, evaluation and
-checkpoints between chunks do not affect training.
+A session runs the same `Train.update` as `Train.__call__`, a chunk of updates at a time. One compiled program runs chunks of any
+length, so neither the memory on the device nor the program grows with the length of the run. Logging, evaluation and checkpoints
+between chunks do not affect training.
 """
 
 import contextlib
@@ -36,25 +36,25 @@ from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.runs.warm_start import require_checkpoint, warm_start
 from purerl.runs.watch import MetricWatch
 
-MAX_SECONDS = 15.0  # of a chunk: a signal takes effect at its end
+MAX_SECONDS = 15.0  # longest chunk: a signal takes effect at the end of a chunk
 TIME_IS_UP, RULE_SAYS_SO = 1000, 1001  # outside the range of signal numbers
 REASONS = {TIME_IS_UP: "max_hours", RULE_SAYS_SO: STOPPED}
 Score = Callable[[TrainState], dict[str, np.ndarray]]
 
 
 class Session:
-    """Train runs from the start, from a checkpoint or from another run's parameters, and save them.
+    """Trains runs from the start, from a checkpoint or from another run's parameters, and saves the runs.
 
     Attributes:
         state, updates, seconds: training state, finished updates and seconds so far.
         finite: `[runs]`, True if all learnt values of a run are finite.
-        stopped_by: the reason for an early end, as in `FitResult`.
+        stopped_by: the reason for an early end, as in `FitResult.stopped_by`.
 
     Args:
         runs: the runs to train.
-        home: their directory, open.
+        home: the open directory of the runs.
         score: the evaluation function; None without evaluations.
-        asked: the arguments of `fit`, and `entered`, the time of its call.
+        asked: the arguments of `fit`, and `entered`, the time at which `fit` was called.
     """
 
     state: TrainState
@@ -69,7 +69,7 @@ class Session:
         template = runs.template()
         saved = share(home.saved(asked.resume, self.plan, describe({"state": template})))
         if saved is None and asked.init_from is not None:
-            require_checkpoint(asked.init_from)  # before anything is compiled
+            require_checkpoint(asked.init_from)  # checked before anything is compiled
         record = {} if saved is None else saved.record
         self._evaluated = _protocol(asked) or record.get("evaluated")  # a call without evaluations keeps the saved protocol
         self.state = runs.init()
@@ -154,7 +154,7 @@ class Session:
                 saved_at = time.monotonic()
 
     def _shorten(self, length: int) -> int:
-        """Return the length of the next chunk, so short that it ends when a save, an evaluation or a check is due."""
+        """Return the length of the next chunk, which ends when a save, an evaluation or a call of the rule is due, or earlier."""
         intervals = (self.asked.save_every, self.asked.keep_every, self.asked.eval_every)
         until_due = (every - self.updates % every for every in intervals if every)
         left = self.plan.num_updates - self.updates
@@ -174,7 +174,7 @@ class Session:
         return rows
 
     def _reason(self, stop: Stop) -> int:
-        """Return the number of the reason to end the session now, or 0."""
+        """Return the code of the reason to end the session now, or 0 without a reason."""
         hours, limit = (time.perf_counter() - self.asked.entered) / 3600, self.asked.max_hours
         return RULE_SAYS_SO if self._is_over() else stop.asked or (TIME_IS_UP if limit and hours >= limit else 0)
 
@@ -199,7 +199,7 @@ class Session:
                 self.runs.render(whole, drawing)
 
     def _save(self) -> None:
-        """Save the files that a checkpoint depends on, and then the checkpoint."""
+        """Save the files that a checkpoint depends on, and then begin to save the checkpoint."""
         self.report.flush()
         if self.runs.devices_per_run > 1 and self._saved_updates == self._began[0]:  # at the first save only
             check_replicas(self.state)
@@ -221,7 +221,7 @@ class Session:
 
     @contextlib.contextmanager
     def _save_errors(self) -> Iterator[None]:
-        """Raise a failure to save, or turn it into a warning: the next save may succeed."""
+        """Raise errors of saving, or turn them into warnings, because the next save may succeed."""
         try:
             yield
         except CheckpointError as error:
@@ -232,12 +232,12 @@ class Session:
 
 
 def _protocol(asked: types.SimpleNamespace) -> dict[str, Any] | None:
-    """Return the protocol of evaluations, for the record of a checkpoint; None without evaluations."""
+    """Return the settings of evaluations, for the record of a checkpoint; None without evaluations."""
     if not asked.eval_every:
         return None
     params = {name: np.asarray(x).tolist() for name, x in (asked.eval_env_params or {}).items()}
     how = {"episodes": asked.eval_episodes, "deterministic": bool(asked.eval_deterministic)}
-    return {**how, "max_steps": asked.eval_max_steps, "env_params": params}  # the last two define another task
+    return {**how, "max_steps": asked.eval_max_steps, "env_params": params}  # the last two can change the task
 
 
 def share(saved: Checkpoint | None) -> Checkpoint | None:

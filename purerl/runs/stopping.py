@@ -1,4 +1,4 @@
-"""Stopping a run by a rule: a function of its progress, called after given updates, never after given times."""
+"""The rule that ends a run early: a function of the run's progress, called at given updates, never at given times."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,12 +20,13 @@ STOPPED = "stop_when"
 class Stopping:
     """The rule that ends a run early, and the metrics since the rule's last call.
 
-    The updates after which the rule is called, and its input, depend neither on chunks nor on where a run resumed. So the run
-    ends after the same update on every machine. In a job of several processes, only the first process calls the rule.
+    Neither the updates after which the rule is called nor the metrics that the rule receives depend on the lengths of chunks or
+    on where the run resumed. So the run ends after the same update however fast the machine is. In a job of several processes,
+    only the first process calls the rule.
 
     Args:
         rule: the function, or None.
-        every: intervals in updates; the rule is called at the multiples of each. An interval of 0 is ignored.
+        every: intervals in updates; the rule is called at all multiples of each interval. An interval of 0 is ignored.
         row: dtype of a row of metrics.
         saved: arrays and record of the checkpoint that the run resumes from, if any.
     """
@@ -38,7 +39,7 @@ class Stopping:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """Return the part of a checkpoint's tree that lets the rule continue after the same updates."""
+        """Return the metrics since the rule's last call, as a part of a checkpoint's tree."""
         return {"asked": self._asked} if self._rule else {}
 
     def until_due(self, updates: int) -> list[int]:
@@ -51,7 +52,7 @@ class Stopping:
             self._asked = add_rows(self._asked, rows, jax.tree.leaves(rows)[0].shape[-1])
 
     def is_over(self, progress: Progress) -> bool:
-        """Return True if the rule is due and ends the run. `progress` has the newest evaluation, but no metrics."""
+        """Return True if the rule is due and ends the run. The rule gets `progress` with the metrics since its last call."""
         if self._rule is None or not any(progress.updates % every == 0 for every in self._every) or not is_first():
             return False
         if self._rule(progress._replace(metrics=self._asked)):
@@ -61,7 +62,7 @@ class Stopping:
 
 
 def _restore(arrays: dict[str, np.ndarray], row: Rows) -> Rows:
-    """Return the saved row from a checkpoint's arrays; a metric that is missing or has another shape starts at zero counts."""
+    """Return the saved row from a checkpoint's arrays; a metric that is missing or has another shape starts empty."""
 
     def leaf(path: Any, x: np.ndarray) -> np.ndarray:
         saved = arrays.get(jax.tree_util.keystr(path), x)
@@ -71,10 +72,10 @@ def _restore(arrays: dict[str, np.ndarray], row: Rows) -> Rows:
 
 
 def at_return(value: float) -> Rule:
-    """Return a rule that ends a run once its mean return, over all seeds, is at least `value`.
+    """Return a rule that ends training once the mean return over all runs is at least `value`.
 
-    The rule uses the newest evaluation. Without evaluations, the rule uses the training episodes since its last call: the mean
-    over seeds of each seed's mean return. If no episode of a seed ended, the run continues.
+    The rule uses the latest evaluation. Without evaluations, the rule averages each run's mean return in the training episodes
+    since the rule's last call. If no episode of some run has ended since then, training continues.
 
     Raises:
         ConfigError: `value` is not a number.

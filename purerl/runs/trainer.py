@@ -22,11 +22,11 @@ from purerl.runs.analysis.rendering import render
 from purerl.runs.processes import on_host
 from purerl.runs.run_batch import Batch, state_at, swept
 
-MAX_CHUNK = 1024  # most updates in one chunk: the size of the metrics buffer
+MAX_CHUNK = 1024  # largest number of updates in a chunk: the size of the metrics buffer
 
 
 class Trainer(Batch):
-    """A batch of runs that are trained together; other arguments as in `Batch`.
+    """A batch of runs that are trained together. The other arguments are those of `Batch`.
 
     Args:
         exact: make every run bit-identical to the same run alone.
@@ -51,7 +51,7 @@ class Trainer(Batch):
 
     @property
     def share(self) -> int:
-        """Return the runs per device, or per group of a run's devices. Without `exact`, a run's last bits depend on this."""
+        """Return the number of runs per device or group of devices. Without `exact`, a run's last bits depend on this number."""
         return -(-len(self.labels) // self.rows)
 
     def template(self) -> TrainState:
@@ -59,7 +59,7 @@ class Trainer(Batch):
         return jax.eval_shape(lambda: self._first(self.cfgs, self._keys()))
 
     def init(self, updates: int = 0) -> TrainState:
-        """Return an initial state. Each value of `updates` gives a different state, from its own random keys."""
+        """Return an initial state. Each value of `updates` gives different random keys, and so a different state."""
         return self._jitted_first(self.cfgs, np.asarray(jax.random.key_data(self._keys(updates))))
 
     def _first_of_data(self, cfgs: dict[str, Any], data: jax.Array) -> TrainState:
@@ -69,14 +69,14 @@ class Trainer(Batch):
         """Return a copy with new swept values; the compiled program is reused.
 
         Args:
-            cfg: a batch of as many configs, which differs from the current one only in swept fields.
+            cfg: a batch with the same number of configs, which differs from the current batch only in swept fields.
         """
         cfg, other = cfg.resolved(self.train.env), copy.copy(self)
         other.cfgs = {path: np.repeat(x, self.num_seeds).astype(self.cfgs[path].dtype) for path, x in swept(cfg).items()}
         return other
 
     def restart(self, state: TrainState) -> TrainState:
-        """Return an initial state with the parameters and statistics of another run, made consistent."""
+        """Return an initial state, given with another run's parameters and statistics, with its derived parts recomputed."""
         restart = self._over(lambda train, state: train.restart(state), (Train.seed_axes,), Train.seed_axes)
         return jax.jit(restart)(self.cfgs, state)
 
@@ -97,9 +97,9 @@ class Trainer(Batch):
         return state, jax.tree.map(lambda x: x[..., :length], buffer), np.atleast_1d(finite)
 
     def compile(self, state: TrainState) -> None:
-        """Compile `chunk`: one program for every length."""
+        """Compile `chunk`, as one program for all lengths of chunks."""
         chunk = self._over(self._run_chunk, (Train.seed_axes, None), (Train.seed_axes, 0, 0))
-        donated = () if self.on_host else (1,)  # if external environments fail in a chunk, the state before it is saved
+        donated = () if self.on_host else (1,)  # if external environments fail in a chunk, the state before that chunk is saved
         self._chunk = jax.jit(chunk, donate_argnums=donated).lower(self.cfgs, state, np.int32(1)).compile()
 
     def needed_bytes(self) -> int:
@@ -109,14 +109,14 @@ class Trainer(Batch):
     def evaluation(
         self, num_episodes: int, best_by: str = "episode_return", **options: Any
     ) -> Callable[[TrainState], dict[str, np.ndarray]]:
-        """Return a function from a state to means over `num_episodes`, each `[runs]`.
+        """Return a function from a state to means over `num_episodes` episodes, each `[runs]`.
 
         The means are those of returns, lengths, finished episodes and each scalar entry of `info/...` and `episode_info/...`.
-        The function has its own random key, so that evaluation does not affect training. It is traced here, and compiled at its
-        first call.
+        The function uses its own random key, so that evaluation does not affect training. The function is traced here, and
+        compiled at its first call.
 
         Raises:
-            ConfigError: as `Train.evaluate`; or no mean is called `best_by`.
+            ConfigError: as in `Train.evaluate`; or none of the means has the name `best_by`.
         """
 
         def evaluate(train, state):
@@ -134,7 +134,7 @@ class Trainer(Batch):
         return lambda state: {name: np.atleast_1d(x) for name, x in found(state).items()}
 
     def render(self, state: TrainState, path: pathlib.Path) -> None:
-        """Render an episode of the first run's policy into a file."""
+        """Render an episode of the first run's policy to a file."""
         render(self.train, state_at(state, 0) if self.batched else state, path)
 
     def _over(self, function: Callable, in_axes: tuple, out_axes: Any) -> Callable:

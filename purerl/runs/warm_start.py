@@ -21,13 +21,14 @@ def require_checkpoint(directory: Any) -> None:
 
 
 def warm_start(state: TrainState, directory: Any, action_unit: str) -> TrainState:
-    """Return a state with the parameters and statistics of another run. Parameters of one run are copied to each of several.
+    """Return a state with the parameters and statistics of another run.
 
+    If several runs start from a single run, each of them gets a copy of that run's parameters and statistics.
     If both runs have intrinsic rewards, the state of intrinsic rewards is copied too: a predictor is useless without its target.
-    Running sums of single environments' rewards are not copied: sums are not statistics, and the number of sums may differ.
+    The discounted reward sum of each environment is not copied: the number of environments may differ.
 
     Raises:
-        ConfigError: the parameters or statistics do not fit.
+        ConfigError: the parameters, the statistics or the units of actions do not fit.
         CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read.
     """
     saved = newest_readable(absolute(directory) / "checkpoints")

@@ -12,7 +12,8 @@ from purerl.runs.processes import is_first
 ENOUGH = 10  # updates before the share of skipped updates is judged
 RESETS, SKIPS, FAR_VALUES = "resets", "skips", "far values"
 SHARE = 0.1  # largest share of updates that may be skipped without a warning
-SETTLED, FAR = 100, 5  # updates before values are judged; largest error, in units of the change that the value clip allows
+# updates before values are judged; largest error without a warning, in units of the change that the value clip allows
+SETTLED, FAR = 100, 5
 MASKS = {  # metrics that are 0 unless the environment is faulty
     "empty_masks": "observations have an action mask without a valid action, and any action was taken; purerl.check_env tells",
     "malformed_masks": f"observations have an action mask with values other than 0 and 1. {VALUES[:1].upper()}{VALUES[1:]}",
@@ -20,9 +21,9 @@ MASKS = {  # metrics that are 0 unless the environment is faulty
 
 
 class MetricWatch:
-    """Check the metrics of each chunk, and warn once of each kind of problem.
+    """Checks the metrics of each chunk, and warns once about each kind of problem.
 
-    The kinds: environment resets, skipped updates, invalid masks, and values that the value clip keeps far from returns.
+    The kinds are environment resets, skipped updates, invalid masks, and values that the value clip keeps far from returns.
 
     Args:
         labels: labels of the runs.
@@ -34,7 +35,7 @@ class MetricWatch:
     def __init__(self, labels: tuple[str, ...], batch_size: int, updates: int, value_clip: float | None = None):
         self._labels, self._batch_size, self._began, self._value_clip = labels, batch_size, updates, value_clip
         self._skipped = np.zeros(len(labels), np.int64)
-        self._warned = set() if is_first() else {RESETS, SKIPS, FAR_VALUES, *MASKS}  # others would repeat the warnings
+        self._warned = set() if is_first() else {RESETS, SKIPS, FAR_VALUES, *MASKS}  # other processes would repeat warnings
 
     def __call__(self, rows: dict[str, Any], updates: int, last: bool, raises: bool) -> None:
         """Check a chunk.
@@ -81,7 +82,7 @@ class MetricWatch:
             warnings.warn(f"{at} is not finite, or above 1e18; {then}. The metrics nonfinite/... count it", stacklevel=4)
 
     def _judge_values(self, errors: np.ndarray, updates: int, value_clip: float) -> None:
-        """Warn if errors of values `[runs]` exceed what all updates together can correct: about the clip's range in each."""
+        """Warn if value errors `[runs]` exceed 5 times what the updates so far can correct, about the clip's range per update."""
         run = int(np.argmax(np.nan_to_num(errors)))
         if FAR_VALUES not in self._warned and errors[run] > FAR * value_clip * updates:
             self._warned.add(FAR_VALUES)

@@ -30,18 +30,18 @@ def compare(
     """Compare entries, such as algorithms, over seeds and over tasks.
 
     Args:
-        entries: a dict from a name to folders of runs; or a list of folders, each an entry by its own name. All runs in a folder
-          and its subfolders belong to the entry: one run per task, or several configs, each of which becomes an entry. A task is
-          an environment with its `env_kwargs`, `env_params` and `num_levels`, and has its own column. All entries need the same
-          tasks.
+        entries: a dict from names to lists of folders; or a list of folders, where each folder is an entry with the folder's
+          name. An entry has all runs in its folders and their subfolders. If these runs have several configs, each config becomes
+          an entry of its own. A task is an environment with its `env_kwargs`, `env_params` and `num_levels`, and has its own
+          column. All entries need the same tasks.
         score: `final`, the mean over the last tenth of training, or the last evaluation; `auc`, the mean over the learning curve.
         episodes: `training`, whose episodes sample actions while the agent learns; or `evaluation`.
-        reference: scores that normalise to 0 and 1: a dict from a task to a pair, or a TOML or JSON file of one. Scores of
-          several tasks are pooled only with a reference.
+        reference: a dict from each task to a pair of scores, which are normalised to 0 and 1; or a TOML or JSON file of such a
+          dict. Scores of several tasks are pooled only with a reference.
 
     Raises:
         ConfigError: an argument is wrong, or the entries cannot be compared.
-        CheckpointError: a folder has no runs, or a run cannot be read.
+        CheckpointError: a folder has no runs, a run cannot be read or has no score, or all runs diverged.
 
     Example:
         >>> print(purerl.compare(["runs/a"]).rows()[0])
@@ -102,7 +102,7 @@ def _same_tasks(read: dict[str, dict[str, Scored]]) -> None:
 
 @read_errors()
 def _reference_of(reference: Any, tasks: Sequence[str]) -> dict[str, tuple[float, float]]:
-    """Return the pair of reference scores of each task."""
+    """Return the pair of reference scores for each task."""
     table = reference
     if isinstance(reference, str | os.PathLike):
         path = pathlib.Path(reference).expanduser()

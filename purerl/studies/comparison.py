@@ -17,18 +17,18 @@ from purerl.runs.analysis import statistics
 from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.studies.reading import Scored
 
-POINTS = 40  # of a sample-efficiency curve
-ENTRIES_IN_PAIRS = 6  # with more entries, each is compared only with the first
+POINTS = 40  # number of points of a sample-efficiency curve
+ENTRIES_IN_PAIRS = 6  # with more entries, all others are compared only with the first
 
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """Scores of several entries on the same tasks, as returned by `purerl.compare`. Prints as tables.
+    """Scores of several entries on the same tasks, as returned by `purerl.compare`. The comparison prints as tables.
 
     Attributes:
-        entries: scores by name of the entry and by task.
-        reference: for each task, the scores that normalise to 0 and 1; None without a reference.
-        protocol: a text on how scores were measured, with a note on intervals over few seeds.
+        entries: scores by entry name, then by task.
+        reference: for each task, the two scores that are normalised to 0 and 1; None without a reference.
+        protocol: a text that says how scores were measured, with a note on intervals over few seeds.
 
     Example:
         >>> comparison = purerl.compare({"ours": ["runs/a"], "again": ["runs/a"]})
@@ -47,12 +47,12 @@ class Comparison:
 
     @property
     def note(self) -> str:
-        """Return a note on intervals of too few seeds; "" if every entry has enough."""
+        """Return a note on intervals over too few seeds; "" if every entry has enough seeds."""
         return statistics.few_seeds(len(x.scores) for of_tasks in self.entries.values() for x in of_tasks.values())
 
     @property
     def unequal(self) -> str:
-        """Return a note on tasks whose entries were trained for different numbers of steps; "" without such tasks."""
+        """Return a note on tasks on which entries were trained for different numbers of steps; "" without such tasks."""
         counts = {
             task: {int(one[task].steps[-1]) for one in self.entries.values() if len(one[task].steps)} for task in self.tasks
         }
@@ -77,7 +77,7 @@ class Comparison:
         return (scores - low) / (high - low)
 
     def aggregate(self, entry: str) -> tuple[float, float, float]:
-        """Return the interquartile mean over seeds and tasks, and both ends of its 95 % stratified bootstrap interval.
+        """Return the interquartile mean over seeds and tasks, with both ends of its 95 % stratified bootstrap interval.
 
         Raises:
             ConfigError: scores of several tasks are not normalised.
@@ -89,7 +89,7 @@ class Comparison:
         return float(statistics.iqm(np.concatenate(scores))), float(low), float(high)
 
     def of_task(self, entry: str, task: str) -> tuple[float, float, float]:
-        """Return the interquartile mean of raw scores over one task's seeds, and both ends of its 95 % bootstrap interval."""
+        """Return the interquartile mean of raw scores over one task's seeds, with both ends of its 95 % bootstrap interval."""
         scores = self.scores(entry, task)
         low, high = statistics.interval(scores)
         return float(statistics.iqm(scores)), float(low), float(high)
@@ -104,9 +104,9 @@ class Comparison:
         return statistics.profile(self.normalized(entry), thresholds)
 
     def efficiency(self, entry: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return shares of training, the interquartile mean after each share, and both ends of the 95 % interval, `[points]`.
+        """Return shares of training, the interquartile mean at each share, and both ends of its 95 % interval, each `[points]`.
 
-        Before the first episode of a run ends, the run's first value is used.
+        Until the first episode of a run has ended, the run's first known value is used.
         """
         shares = np.linspace(0, 1, POINTS + 1)[1:]
         at = [self._normal(task, _at(self.entries[entry][task], shares)) for task in self.tasks]
@@ -138,7 +138,7 @@ class Comparison:
         return ["X", "Y", "P(X > Y)"], rows
 
     def markdown(self) -> str:
-        """Return both tables and the protocol as Markdown, after `unequal` if it has a note."""
+        """Return the tables and the protocol as Markdown, preceded by the note `unequal` if there is one."""
         line = lambda cells: "| " + " | ".join(cells) + " |"
         tables = [[line(x), "|" + "---|" * len(x), *map(line, rows), ""] for x, rows in (self.rows(), self.pair_rows()) if rows]
         return "\n".join([*([self.unequal, ""] if self.unequal else []), *itertools.chain(*tables), self.protocol, ""])
@@ -146,7 +146,7 @@ class Comparison:
     __str__ = markdown
 
     def latex(self) -> str:
-        """Return the first table as LaTeX with booktabs, and the protocol as its caption."""
+        """Return the table of interquartile means as LaTeX with booktabs, with the protocol as its caption."""
         signs = {ord(sign): f"\\{sign}" for sign in "&%_#$"} | {ord(">"): "$>$"}
         columns, rows = self.rows()
         head, *body = [" & ".join(cell.translate(signs) for cell in row) + r" \\" for row in (columns, *rows)]
@@ -162,7 +162,7 @@ class Comparison:
         return "\n".join(parts) + "\n"
 
     def to_json(self) -> str:
-        """Return every score, the protocol and all computed statistics as JSON."""
+        """Return every score, the protocol, the interquartile means and the probabilities of improvement as JSON."""
         raw = {
             name: {task: {"seeds": x.seeds, "scores": x.scores.tolist()} for task, x in of_tasks.items()}
             for name, of_tasks in self.entries.items()
@@ -184,7 +184,7 @@ class Comparison:
         return text.getvalue()
 
     def draw(self, out: str | os.PathLike) -> Any:
-        """Plot sample efficiency, performance profiles and probabilities of improvement in one figure; return the figure."""
+        """Plot sample efficiency, performance profiles and probabilities of improvement into a file; return the figure."""
         from matplotlib.figure import Figure
 
         panels = [self._draw_efficiency, self._draw_profiles] if self.can_pool else []
@@ -233,7 +233,7 @@ class Comparison:
         axes.set_title("probability of improvement", fontsize="medium")
 
     def write(self, out: str | os.PathLike) -> None:
-        """Write a file: .md, .tex, .json, .csv, or a picture.
+        """Write the comparison to a file: .md, .tex, .json, .csv, or a picture.
 
         Raises:
             ConfigError: the file has another suffix.
@@ -254,7 +254,7 @@ class Comparison:
 
 
 def _at(one: Scored, shares: np.ndarray) -> np.ndarray:
-    """Return a learning curve, interpolated at shares of training, `[seeds, points]`."""
+    """Return the learning curve of each seed, interpolated at shares of training, `[seeds, points]`."""
     filled = []
     for row in one.curve:
         seen = ~np.isnan(row)

@@ -34,15 +34,15 @@ WINNER = "winner"  # the file in which a study names the folder of its winner's 
 class Scored(NamedTuple):
     """The scores of one config's seeds on one task.
 
-    label: how the config differs from others in its directory, the task aside; "" for a single config.
+    label: how the config differs from the others in its directory, apart from the task; "" for a single config.
     algorithm: algorithm of the config.
     task: the environment, with its parameters.
     seeds: seed of each score.
     scores: `[seeds]`.
     steps: `[points]` environment steps of one seed.
     curve: `[seeds, points]` mean returns after these steps, NaN if no episode ended.
-    evaluated: for scores of evaluations, their number of episodes, whether actions were the most likely ones, and how the
-      environment differed; None for scores of training.
+    evaluated: for scores of evaluations, the number of episodes, whether actions were the most likely actions, and how the
+      environment differed from that of training; None for scores of training.
     """
 
     label: str
@@ -57,7 +57,7 @@ class Scored(NamedTuple):
 
 @read_errors()
 def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
-    """Return the directories of all runs in a folder and its subfolders, sorted; if the folder is a run, only the folder."""
+    """Return the sorted directories of all runs in a folder and its subfolders; if the folder is a run, only the folder."""
     top = pathlib.Path(folder).expanduser()
     if not top.is_dir():
         raise CheckpointError(f"there is no directory {folder}")
@@ -71,10 +71,10 @@ def runs_below(folder: str | os.PathLike) -> list[pathlib.Path]:
 
 
 def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:
-    """Return `runs_below`, but of a study only the winner: the selection among its finalists flatters their scores.
+    """Return the runs below a folder. Of a study, return only the winner's: its finalists were selected by their scores.
 
     Raises:
-        CheckpointError: the folder has no such runs.
+        CheckpointError: the folder does not exist, or has no such runs.
     """
     top, found, is_study = pathlib.Path(folder).expanduser(), [], False
     for directory in runs_below(folder):
@@ -89,7 +89,7 @@ def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:
 
 
 def read_plan(file: pathlib.Path) -> dict[str, Any] | None:
-    """Return the saved plan of a directory's study or sweep; None without a plan.
+    """Return the saved plan of a study or sweep; None if the file does not exist.
 
     Raises:
         CheckpointCorrupt: the file is damaged.
@@ -132,11 +132,11 @@ def newest_record(directory: pathlib.Path) -> dict[str, Any]:
 
 @read_errors()
 def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
-    """Return the scores of a run's directory, one `Scored` per config. Diverged runs are left out, with a warning.
+    """Return the scores of the runs in a directory, one `Scored` per config. Diverged runs are left out, with a warning.
 
     Args:
-        directory: directory of the run.
-        score: `final`, the last tenth of training, or the last evaluation; `auc`, the mean over the curve.
+        directory: directory of the runs.
+        score: `final`, the mean over the last tenth of training, or the last evaluation; `auc`, the mean over the curve.
         episodes: `training` or `evaluation`.
 
     Raises:
@@ -182,7 +182,7 @@ def _mean_of_seen(values: np.ndarray) -> np.ndarray:
 
 
 def _without_task(label: str) -> str:
-    """Return a label without the parts of the task, which comparisons show in any case."""
+    """Return a label without the parts that describe the task, since comparisons show the task separately."""
     parts = re.split(r", (?=[\w.]+ = )", label)  # values may contain commas, too
     return ", ".join(part for part in parts if not is_of_task(part.partition(" = ")[0]))
 
@@ -204,7 +204,7 @@ class Summary(NamedTuple):
     label: description of the config.
     seeds: number of seeds with a score.
     iqm: the interquartile mean; NaN without a score.
-    low, high: its 95 % bootstrap interval; NaN with one seed, and too narrow below five seeds.
+    low, high: 95 % bootstrap interval of `iqm`; NaN with one seed, and too narrow with fewer than five seeds.
     """
 
     label: str
@@ -223,9 +223,9 @@ def summary_of(label: str, scores: np.ndarray) -> Summary:
 
 
 def final_returns(result: FitResult) -> np.ndarray:
-    """Return the score of each run, `[runs]`: the last evaluation, or without evaluations the last tenth of training.
+    """Return each run's mean return, `[runs]`: in the last evaluation, or, without evaluations, in the last tenth of training.
 
-    If the run diverged or no episode ended, the score is NaN.
+    If the run diverged or no episode ended, the result is NaN.
     """
     if len(result.evaluations["update"]):
         scores = result.evaluations["episode_return"][-1].astype(np.float64)
@@ -241,13 +241,13 @@ class Listed(NamedTuple):
     """Overview of a run's directory.
 
     directory: its path.
-    algorithm, task: algorithm and task of the run, the task with its parameters; "" if no checkpoint can be read.
+    algorithm, task: algorithm and task of the run; "" if no checkpoint can be read. The task includes changed parameters.
     runs: number of runs side by side, over seeds and configs.
-    steps: finished environment steps, of one run.
-    total_steps: requested environment steps, of one run.
-    best: highest mean return of any run, whatever its task: of an evaluation, or without evaluations of the last tenth of
-      training; NaN if unknown.
-    state: `finished`, `stop_when` if that rule ended the run, `running`, `stopped`, or why the run cannot be read.
+    steps: finished environment steps of one run.
+    total_steps: requested environment steps of one run.
+    best: highest mean return of any run, on any task: in an evaluation, or, without evaluations, in the last tenth of training;
+      NaN if unknown.
+    state: `finished`, `stop_when` if that rule ended the run, `running`, `stopped`, or the reason why the run cannot be read.
     size: in bytes.
     """
 
@@ -291,7 +291,7 @@ def _listed(directory: pathlib.Path) -> Listed:
 
 
 def _best(directory: pathlib.Path, finite: list[bool]) -> float:
-    """Return the highest mean return of any run that did not diverge; NaN if none is known."""
+    """Return the highest mean return of any run that did not diverge; NaN if no return is known."""
     try:
         table = read_evaluations(directory / "evaluations.jsonl", len(finite))["episode_return"]
         if not table.size:
@@ -303,7 +303,7 @@ def _best(directory: pathlib.Path, finite: list[bool]) -> float:
 
 
 def _is_running(directory: pathlib.Path) -> bool:
-    """Return True if the process that last wrote to a directory still runs on this machine. Takes no lock."""
+    """Return True if the process that last wrote to a directory still runs on this machine. This takes no lock."""
     try:
         _, pid, _, host = (directory / ".holder").read_text().split()
         if host != socket.gethostname():

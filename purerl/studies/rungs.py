@@ -1,4 +1,4 @@
-"""Rungs: the parts into which the training of a study's trials is divided, and the trials that continue after each."""
+"""Rungs: the parts into which each trial's training is divided, and the choice of the trials that continue after a rung."""
 
 import json
 import time
@@ -21,25 +21,25 @@ from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.studies import space
 from purerl.studies.steps import Step
 
-Arrays = dict[str, np.ndarray]  # of a state without its update counter, each with a run axis
+Arrays = dict[str, np.ndarray]  # the arrays of a state without its update counter, each with a run axis
 SCORED = 0.2  # the final share of a rung, whose episodes give its score
-CHUNK_SECONDS = 2.0  # of a chunk: a signal takes effect at its end
+CHUNK_SECONDS = 2.0  # approximate duration of a chunk; a signal takes effect at the end of a chunk
 
 
 def end_of_rung(rung: int, rungs: int, num_updates: int) -> int:
-    """Return the number of updates at the end of a rung; each rung ends at twice the updates of the previous one."""
+    """Return the number of updates at the end of a rung; each rung ends at twice the updates of the previous rung."""
     return 0 if rung < 0 else max(rung + 1, num_updates >> (rungs - 1 - rung))
 
 
 def going_on(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
-    """Return True for each trial that continues: its value is not below the median of all values at its rung.
+    """Return True for each report whose trial continues: its value is not below the median of all values at its rung.
 
-    A simulation chose the rule, `tests/benchmarks/pruning.py`: with as many steps, an allowance for the noise of a value finds no
-    better trials, since noisy trials profit from it.
+    The rule was chosen by a simulation, `tests/benchmarks/pruning.py`. For the same number of steps, a rule that allows for the
+    noise of values finds no better trials, since noisy trials profit from the allowance.
 
     Args:
-        values: `[reported]` means over seeds, of all reports so far; NaN if unknown, which stops no trial.
-        rungs: `[reported]` rung of each report.
+        values: `[reports]` mean over seeds of each report so far; NaN if unknown. An unknown value stops no trial.
+        rungs: `[reports]` rung of each report.
     """
     reported, at = np.asarray(values, float), np.asarray(rungs)
     kept = np.ones(len(reported), bool)
@@ -60,10 +60,10 @@ def check_program(train: Train, rungs: int) -> None:
 
 
 def check_rungs(trains: Iterable[Train], rungs: int) -> str:
-    """Check that an episode fits into the first rung. Return a warning, or "".
+    """Check that an episode fits into the first rung. Return a warning if no number of rungs would help, else "".
 
     Raises:
-        ConfigError: the first rung is too short, and fewer rungs would help.
+        ConfigError: the first rung is too short, and fewer rungs would make it long enough.
     """
     found, warning = {}, ""  # hints, by the largest number of rungs that would work
     for train in trains:
@@ -80,9 +80,14 @@ def check_rungs(trains: Iterable[Train], rungs: int) -> str:
 
 
 class RungTrainer:
-    """Trains batches of trials to the end of a rung; other arguments as in `Study`.
+    """Trains batches of trials to the end of a rung.
 
     No program is compiled twice: the floats of a config are arguments.
+
+    Args:
+        cfg, objects: as in `tune`.
+        options: as in `Search`.
+        limit: as in `Study`.
     """
 
     def __init__(self, cfg: OnPolicyConfig, options: dict[str, Any], objects: dict[str, Any], limit: Callable[[], Any]):
@@ -90,11 +95,11 @@ class RungTrainer:
         self._programs: dict[str, Trainer] = {}
 
     def train(self, batch: Step, states: list[Arrays] | None) -> tuple[Step, list[Arrays]] | None:
-        """Return the step with scores, and the final state of each trial; None if the study is stopped before.
+        """Return the step with scores, and the final state of each trial; None if the study is stopped before the rung's end.
 
         Args:
             batch: the step's rung, program, trials and points.
-            states: state of each trial at the beginning of the rung; None to begin with the first rung.
+            states: state of each trial at the beginning of the rung; None to train from the very beginning.
         """
         before, count, seeds = time.perf_counter(), len(batch.trials), self._options["num_seeds"]
         # For the last few trials, compiling a smaller program is cheaper than training beside copies of them.
@@ -117,7 +122,7 @@ class RungTrainer:
     def _advance(
         self, runs: Trainer, state: TrainState, updates: int, length_of_rung: int
     ) -> tuple[TrainState, np.ndarray, np.ndarray] | None:
-        """Train a batch for this many updates, a chunk at a time; return None if the study is stopped before.
+        """Train a batch for this many updates, a chunk at a time; return None if the study is stopped before the end.
 
         Return the state, the scores in the rung `[trials, seeds]` (NaN if a run diverged or no episode ended), and for each trial
         True if every seed is finite.
@@ -157,7 +162,7 @@ def split(arrays: Arrays, count: int) -> list[Arrays]:
 
 
 def _join(states: list[Arrays], fresh: TrainState, template: TrainState, updates: int) -> TrainState:
-    """Return the states of trials after `updates` side by side, on the devices of the fresh state."""
+    """Join the states of trials after `updates` updates, side by side, on the devices of the fresh state."""
     arrays = {path: np.concatenate([state[path] for state in states]) for path in states[0]}
     joined = to_tree(arrays, template.replace(clock=None)).replace(clock=clock_at(updates))
     return jax.tree.map(lambda x, like: placed(x, like.sharding), joined, fresh)

@@ -1,4 +1,4 @@
-"""Proposal of new trials: Optuna draws their points from the steps so far."""
+"""Proposals of new trials: Optuna draws their points, given the steps so far."""
 
 import dataclasses
 import logging
@@ -15,14 +15,14 @@ from purerl.studies import space
 from purerl.studies.steps import Step, trials_of
 
 FIRST_DRAWS = 8  # minimum number of random draws before TPE uses its model
-MOST_LISTED = 100_000  # most combinations of static fields that are listed
+MOST_LISTED = 100_000  # with more combinations of static values, Optuna draws them instead
 
 Point = dict[str, Any]
 
 
 @dataclasses.dataclass
 class Search:
-    """Proposes trials, prunes trials if there is a pruner, and estimates importances, all from the steps; Optuna stores nothing.
+    """Proposes trials, prunes trials if there is a pruner, and estimates importances, all from the steps. Optuna stores nothing.
 
     Args:
         cfg, values, trials, sampler, pruner: as in `tune`.
@@ -52,7 +52,8 @@ class Search:
     def new_batch(self, steps: Sequence[Step]) -> Step | None:
         """Return new trials, all of one program; None if there are enough trials.
 
-        If all points, or all programs of one point each, can be listed, each of them is tried once.
+        If there are no more points than trials, each point is tried once. If all fields are static, and at most `MOST_LISTED`
+        points exist, no point is tried twice.
         """
         known = [trial.point for trial in trials_of(steps, self.options["rungs"]).values()]
         count, points = min(self.options["at_once"], self.trials - len(known)), space.num_points(self.cfg, self.values)
@@ -62,7 +63,7 @@ class Search:
         if points <= self.trials or (is_static and points <= MOST_LISTED):
             tried = {space.in_words(point, space.EXACT) for point in known}
             untried = [x for x in space.all_points(self.values) if space.in_words(x, space.EXACT) not in tried]
-            if points > self.trials:  # the first ones would be a biased sample
+            if points > self.trials:  # the first points in order would be a biased sample
                 np.random.default_rng([self.options["seed"], len(known)]).shuffle(untried)
             found = [x for x in untried if self._static(x) == self._static(untried[0])][:count]
             drawn = list(map(self._drawn_of, found))
@@ -75,7 +76,7 @@ class Search:
         return Step(0, self._static(found[0]), numbers, tuple(found), drawn=tuple(drawn))
 
     def _ask(self, steps: Sequence[Step], known: list[Point], count: int) -> list[Point]:
-        """Return Optuna's draws for new trials. With enough batches, each program is tried once before Optuna chooses."""
+        """Return Optuna's draws for new trials. With enough batches, each program is tried once before Optuna chooses one."""
         static, fixed = {path: x for path, x in self.values.items() if space.is_static(self.cfg, path)}, {}
         if space.num_points(self.cfg, static) <= -(-self.trials // self.options["at_once"]):
             tried = [self._static(point) for point in known]
@@ -84,7 +85,8 @@ class Search:
         seed, startup = self.options["seed"] + 1 + len(steps), max(self.options["at_once"], FIRST_DRAWS)
         tpe = {"multivariate": True, "constant_liar": True, "n_startup_trials": startup}
         sampler = samplers.TPESampler(seed=seed, **tpe) if self.sampler is None else self.sampler(seed)
-        # TPE treats running trials as bad, and not as startup trials. But waiting trials are the better half of their rung.
+        # TPE treats running trials as bad, and does not count them as startup trials. But waiting trials are the better half of
+        # their rung, so TPE sees them as pruned trials with their current scores.
         study = self._study(steps, states.PRUNED if self.sampler is None else states.RUNNING)
         for _ in range(count):
             with warnings.catch_warnings():
@@ -105,17 +107,17 @@ class Search:
         return found
 
     def importance(self, steps: Sequence[Step]) -> dict[str, float]:
-        """Return the share of the variance of completed trials' scores that each parameter explains; {} if unknown."""
+        """Return, for each parameter, the share of the variance of completed trials' scores that it explains; {} if unknown."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 study = self._study(steps, self._optuna.trial.TrialState.RUNNING)
                 return {path: float(x) for path, x in self._optuna.importance.get_param_importances(study).items()}
-        except (ValueError, RuntimeError, ImportError):  # too few trials, or all alike
+        except (ValueError, RuntimeError, ImportError):  # too few trials, or all scores are equal
             return {}
 
     def _study(self, steps: Sequence[Step], waiting: Any) -> Any:
-        """Return an Optuna study of all trials so far, with the state `waiting` for trials that wait."""
+        """Return an Optuna study of all trials so far, in which trials that wait for their next rung have the state `waiting`."""
         states, drawn, values = self._optuna.trial.TrialState, {}, {}
         for step in steps:
             drawn |= zip(step.trials, step.drawn, strict=False)
@@ -129,7 +131,7 @@ class Search:
             made = self._optuna.trial.create_trial(
                 state=state,
                 value=trial.score if state == states.COMPLETE else None,
-                params=drawn.get(number) or self._drawn_of(trial.point),  # older studies did not store them
+                params=drawn.get(number) or self._drawn_of(trial.point),  # older studies did not store drawn parameters
                 distributions=self._distributions,
                 intermediate_values=values[number],
                 system_attrs=self._attrs.get(number),
@@ -142,7 +144,7 @@ class Search:
         return self._point_of(self._drawn_of(point))
 
     def _point_of(self, drawn: Point) -> Point:
-        """Return drawn parameters as config values, with as many digits as tell a hundred steps of a range apart."""
+        """Return drawn parameters as config values. Floats from a range are rounded to `Range.digits`."""
         point = dict(drawn)
         for path, x in self.values.items():
             if isinstance(x, tuple):

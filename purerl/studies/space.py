@@ -1,4 +1,4 @@
-"""Values to try: for single fields of a config, on the command line and in Python."""
+"""Values to try for single fields of a config, given on the command line or in Python."""
 
 import dataclasses
 import itertools
@@ -26,7 +26,7 @@ class Range:
 
     Args:
         low, high: the ends, both included.
-        log: draw uniformly in the logarithm.
+        log: draw uniformly in the logarithm of the number.
 
     Example:
         >>> purerl.Range(1e-5, 1e-3, log=True).at(0.5)
@@ -38,14 +38,14 @@ class Range:
     log: bool = False
 
     def at(self, share: float) -> float:
-        """Return the number at this share of the range, measured linearly or in the logarithm."""
+        """Return the number at this share of the range, from 0 to 1, measured linearly or in the logarithm."""
         if not self.log:
             return float(self.low + share * (self.high - self.low))
         return float(f"{math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low))):.12g}")
 
     @property
     def digits(self) -> int:
-        """Return the number of significant digits that tell a hundred steps of the range apart; at least 3."""
+        """Return the number of significant digits that distinguish a hundred steps across the range; at least 3."""
         wide = math.log(self.high / self.low) if self.log else self.high - self.low
         if wide <= 0:
             return EXACT
@@ -56,13 +56,13 @@ class Range:
         return f"{self.low:g}:{self.high:g}" + (":log" if self.log else "")
 
 
-EXACT = 9  # digits that identify a float32
+EXACT = 9  # significant digits that identify a float32
 TIME_LIMITS = ("env_params.max_steps_in_episode", "env_params.max_timesteps")  # compiled into the program
 Values = Range | tuple  # values to try for a field
 
 
 def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Values]:
-    """Return the values that a flag of the command line gives each field.
+    """Return the values to try, by field, from the texts of a flag.
 
     Forms: "lr=1e-4,3e-4", "hidden=64x64,256x256", "memory_inputs=action+reward" and "lr=1e-5:1e-2:log".
 
@@ -88,7 +88,7 @@ def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Va
 
 
 def checked(cfg: OnPolicyConfig, values: Any, flag: str) -> dict[str, Values]:
-    """Return values to try as ranges and tuples, by the path of their field.
+    """Check values to try, and return them as ranges and tuples, by the path of their field.
 
     Raises:
         ConfigError: a name is not a field, or the values of a field are missing or invalid.
@@ -125,7 +125,7 @@ def default_ranges(cfg: OnPolicyConfig) -> dict[str, Values]:
 
 
 def with_values(cfg: OnPolicyConfig, point: dict[str, Any]) -> OnPolicyConfig:
-    """Return a config with other values of fields; "rnd.int_coef" and "env_params.g" are values inside a field."""
+    """Return a config with the values of a point; "rnd.int_coef" and "env_params.g" are the paths of values inside a field."""
     for path, value in point.items():
         name, _, inner = path.partition(".")
         if name == "rnd" and cfg.rnd is not None:
@@ -139,7 +139,7 @@ def with_values(cfg: OnPolicyConfig, point: dict[str, Any]) -> OnPolicyConfig:
 
 
 def is_static(cfg: OnPolicyConfig, path: str) -> bool:
-    """Return True if another value of the field needs another program."""
+    """Return True if each value of the field needs a program of its own."""
     return path in TIME_LIMITS or bool(_field(cfg, path).metadata.get("static"))
 
 
@@ -159,7 +159,7 @@ def group_points(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]]) -> list[
 
 
 def stack_configs(cfg: OnPolicyConfig, points: Sequence[dict[str, Any]], paths: Collection[str] | None) -> OnPolicyConfig:
-    """Return the configs of points as one, with arrays `[points]` for the fields in `paths`, or for all floats if None."""
+    """Return the configs of points as one batch, with arrays `[points]` for the floats in `paths`, or for all floats if None."""
 
     def leaf(path, *xs):
         is_array = paths is None or jax.tree_util.keystr(path, simple=True, separator=".") in paths
@@ -175,7 +175,7 @@ def num_points(cfg: OnPolicyConfig, values: dict[str, Values]) -> float:
 
 
 def all_points(values: dict[str, Values]) -> list[dict[str, Any]]:
-    """Return every combination of values from lists and integer ranges, the last field varying fastest."""
+    """Return every combination of values from lists and integer ranges; the last field varies fastest."""
     each = [x if isinstance(x, tuple) else range(int(x.low), int(x.high) + 1) for x in values.values()]
     return [dict(zip(values, point, strict=True)) for point in itertools.product(*each)]
 
@@ -194,7 +194,7 @@ def draw_points(cfg: OnPolicyConfig, values: dict[str, Values], draws: int, meth
             return x[int(share * len(x))]
         if not is_int_field(cfg, path):
             return x.at(share)
-        # Wider by 0.5 at both ends, so that each integer has the same share, in the logarithm if `log`.
+        # The range is widened by 0.5 at both ends, so that rounding gives the end values a full share, too.
         wider = Range(x.low - 0.5, x.high + 0.5, x.log)
         return int(np.clip(round(wider.at(share)), x.low, x.high))
 
@@ -219,7 +219,7 @@ def value_in_words(value: Any, digits: int = 6) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """Return a value of a point for JSON, an infinite float or "auto" as a string."""
+    """Return a value of a point for JSON; an infinite float, such as "auto", becomes a string."""
     return value_in_words(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -227,7 +227,7 @@ def to_json(value: Any) -> Any:
 
 
 def _path(cfg: OnPolicyConfig, name: str) -> str:
-    """Return the path of a field from its name as a flag, in Python, or dotted.
+    """Return the path of the field with this name, which may be a flag, a name in Python, or a dotted path.
 
     Raises:
         ConfigError: no field has this name.
@@ -255,7 +255,7 @@ def _path(cfg: OnPolicyConfig, name: str) -> str:
 
 
 def _place(cfg: OnPolicyConfig, path: str) -> tuple[OnPolicyConfig | RNDConfig, str]:
-    """Return the config that has the field of a path, `cfg` or its `rnd`, and the field's name there."""
+    """Return the config that has the field at a path, `cfg` or `cfg.rnd`, and the field's name in this config."""
     outer, _, inner = path.partition(".")
     return (cfg.rnd, inner) if outer == "rnd" and cfg.rnd is not None else (cfg, outer)
 

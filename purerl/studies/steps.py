@@ -15,7 +15,7 @@ class Step(NamedTuple):
     """A batch of trials that trained to the end of a rung: one line of the journal.
 
     rung: from 0.
-    static: static values of the program, by field.
+    static: values that are compiled into the program, by field.
     trials: numbers of the trials.
     points: values of each trial, by field.
     scores: `[trials][seeds]`, mean returns at the end of the rung; NaN if no episode ended, or the run diverged.
@@ -23,7 +23,7 @@ class Step(NamedTuple):
     env_steps: environment steps of this step.
     seconds: duration of this step.
     diverged: numbers of the trials with a diverged run.
-    drawn: in the first rung, each trial's parameters as Optuna drew them: numbers in `points` are rounded.
+    drawn: in the first rung, each trial's parameters as Optuna drew them. The numbers in `points` are rounded.
     """
 
     rung: int
@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
     @property
     def unknown(self) -> list[int]:
-        """Return the numbers of trials that cannot be judged: no episode of some seed ended."""
+        """Return the numbers of trials that cannot be judged, because some seed finished no episode."""
         return [n for n, value in zip(self.trials, self.values, strict=True) if math.isnan(value) and n not in self.diverged]
 
 
@@ -53,9 +53,9 @@ class Trial(NamedTuple):
 
     number: from 0.
     point: values of the config, by field.
-    rung: the last finished rung, from 0.
+    rung: the last rung that the trial finished, from 0.
     status: `waiting` for its next rung, `stopped` by the pruner, `diverged`, or `completed`.
-    scores: `[seeds]` at the end of that rung; NaN if the seed diverged or none of its episodes ended.
+    scores: `[seeds]` mean returns at the end of that rung; NaN if the seed diverged or none of its episodes ended.
     """
 
     number: int
@@ -71,13 +71,13 @@ class Trial(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Return the mean over the seeds that have a score; NaN without one."""
+        """Return the mean over the seeds that have a score; NaN if no seed has a score."""
         known = self.scores[np.isfinite(self.scores)]
         return float(np.mean(known)) if known.size else math.nan
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Return the sort key of a trial, the best first; trials with a score of every seed come before others."""
+        """Return the key that sorts the best trial first; trials in which every seed has a score come before others."""
         return not np.isfinite(self.scores).all(), -np.nan_to_num(self.score, nan=-np.inf)
 
 
@@ -108,9 +108,9 @@ def step_of(line: bytes) -> Step | None:
         mark = found.pop("check")
         if checksum(json.dumps(found).encode()).hex() != mark:
             return None
-        scores = np.array(found["scores"], float)  # with NaN for null
+        scores = np.array(found["scores"], float)  # null becomes NaN
         without = [n for n, row in zip(found["trials"], scores, strict=True) if not np.isfinite(row).all()]
-        found |= {"scores": scores.tolist(), "diverged": found.get("diverged", without)}  # 0.3 stopped trials without a score
+        found |= {"scores": scores.tolist(), "diverged": found.get("diverged", without)}  # v0.3 stopped trials without a score
         found["points"] = [{path: _tuples(x) for path, x in point.items()} for point in found["points"]]
         return Step(**{name: _tuples(x) for name, x in found.items()})
     except (ValueError, TypeError, KeyError, AttributeError):

@@ -26,7 +26,7 @@ STUDY = "study.json"
 class Study:
     """The steps of a study so far, and the next step.
 
-    All else follows from the steps. Each step is a line of `trials.jsonl`, written after the states that the next rung needs.
+    All else follows from the steps. Each step is a line of `trials.jsonl`, written after the states for the next rung are saved.
 
     Attributes:
         search: proposes the points to try.
@@ -38,7 +38,7 @@ class Study:
         search, trainer: search and trainer of the trials.
         home: directory of the study, or None.
         search_hours: as in `tune`.
-        limit: a function that returns the reason to end early, or None.
+        limit: a function that returns the reason to end early, or None to go on.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Study:
         self.search, self.cfg, self.steps, self.env_steps, self.seconds = search, search.cfg, [], 0, 0.0
         self._trainer, self._options, self._limit = trainer, search.options, limit
         self._search_seconds = 3600 * search_hours or math.inf
-        self._states: dict[int, Arrays] = {}  # of waiting trials
+        self._states: dict[int, Arrays] = {}  # states of waiting trials, by number
         self._file, self._store = AppendOnlyFile(None, b""), None
         if home is not None:
             self._open(home)
@@ -85,7 +85,7 @@ class Study:
     # --- the next step ------------------------------------------------------------------------------------------------
 
     def next(self) -> Step | None:
-        """Train the next batch; return None when the study is done or stopped."""
+        """Train the next batch and return its step; return None if the study is done or stopped."""
         batch = None if self._limit() is not None else self._next_batch()
         trained = None if batch is None else self._train(batch)
         if trained is None:
@@ -107,12 +107,15 @@ class Study:
         return step
 
     def _next_batch(self) -> Step | None:
-        """Return a full batch of waiting trials, else new trials, else leftovers, earliest rung first, so that batches merge."""
+        """Return a full batch of waiting trials, else new trials, else the waiting trials of the earliest rung, else None.
+
+        The earliest rung comes first, so that its survivors can fill the batches of later rungs.
+        """
         new = lambda: self.search.new_batch(self.steps) if self.seconds <= self._search_seconds else None
         return self._waiting_batch(self._options["at_once"], latest=True) or new() or self._waiting_batch(1, latest=False)
 
     def _waiting_batch(self, least: int, latest: bool) -> Step | None:
-        """Return waiting trials of one program, from the latest or earliest rung where at least `least` wait; else None."""
+        """Return waiting trials of one program, from the latest or earliest rung for which at least `least` wait; else None."""
         groups: dict[tuple[int, str], list[Trial]] = {}
         for trial in self._found().values():
             if trial.status == "waiting":
@@ -125,11 +128,11 @@ class Study:
         return Step(enough[0][0], json.loads(enough[0][1]), tuple(x.number for x in batch), tuple(x.point for x in batch))
 
     def _train(self, batch: Step) -> tuple[Step, list[Arrays]] | None:
-        """Return the step with scores, and the final state of each trial; None if the study is stopped before."""
+        """Return the step with scores, and the final state of each trial; None if the study is stopped before the rung's end."""
         return self._trainer.train(batch, self._load_states(batch.trials) if batch.rung else None)
 
     def _judge(self, step: Step) -> tuple[int, ...]:
-        """Return the trials that continue; in the last rung, all that did not diverge."""
+        """Return the trials that continue; in the last rung, all trials that did not diverge."""
         whole = tuple(number for number in step.trials if number not in step.diverged)
         if step.rung + 1 == self._options["rungs"]:
             return whole
@@ -148,7 +151,7 @@ class Study:
         return max(i for i, step in enumerate(self.steps) if number in step.kept)
 
     def _load_states(self, numbers: tuple[int, ...]) -> list[Arrays] | None:
-        """Return the state of each trial; None if a state was removed, because a later line of the journal is lost."""
+        """Return the state of each trial. If a state cannot be read, return None: the trials then train from the beginning."""
         for number in numbers:
             if number not in self._states and self._store is not None:
                 source = self._source(number)
@@ -160,7 +163,7 @@ class Study:
         return [self._states[number] for number in numbers]
 
     def _remove_old_states(self) -> None:
-        """Remove states that no further rung begins from."""
+        """Remove the states from which no further rung begins."""
         if self._store is not None:
             needed = {self._source(x.number) for x in self._found().values() if x.status == "waiting"}
             for old in set(self._store.updates()) - needed:
@@ -170,15 +173,15 @@ class Study:
 
     @property
     def unjudged(self) -> int:
-        """Return how often a trial continued because no episode of some seed had ended in a rung."""
+        """Return how often a trial continued unjudged, because some seed finished no episode in a rung."""
         return sum(len(step.unknown) for step in self.steps)
 
     def trials(self) -> list[Trial]:
-        """Return all trials that finished a rung: completed trials first, then by last rung and score."""
+        """Return all trials that finished a rung: completed trials first, the others sorted by last rung, then by score."""
         return sorted(self._found().values(), key=lambda x: (-x.completed, -x.rung, x.rank, x.number))
 
     def best(self, count: int) -> list[Trial]:
-        """Return the best completed trials that have a score, the best first; of trials with equal points, only the best."""
+        """Return up to `count` completed trials that have a score, the best first; of trials with equal points, only the best."""
         scored = sorted((x for x in self._found().values() if x.completed and not math.isnan(x.score)), key=lambda x: x.number)
         different = {space.in_words(x.point, space.EXACT): x for x in sorted(scored, key=lambda x: x.rank, reverse=True)}
         return sorted(different.values(), key=lambda x: x.rank)[:count]

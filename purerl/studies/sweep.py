@@ -1,4 +1,4 @@
-"""Sweeps: many configs, trained by as few programs as their static fields allow."""
+"""Sweeps: many configs, trained by as few programs as their static values and the memory allow."""
 
 import contextlib
 import dataclasses
@@ -43,9 +43,9 @@ MUCH_MORE = 200  # an update needs less memory than this multiple of its state a
 class Program(NamedTuple):
     """Configs that are trained side by side.
 
-    cfg: a batch of configs, with leaves `[configs]` where they differ; or one config.
+    cfg: a batch of configs, with leaves `[configs]` for the swept floats; a single config if no float is swept.
     places: index of each config in the sweep.
-    name: name of the program's directory, inside the directory of a sweep of several programs.
+    name: name of the program's directory inside the sweep's directory, if the sweep has several programs.
     """
 
     cfg: OnPolicyConfig
@@ -58,7 +58,7 @@ class Sweep:
     """Many configs, as returned by `purerl.sweep`.
 
     Attributes:
-        cfg: the config from which all are made.
+        cfg: the config from which all configs are made.
         points: for each config, the values that replace those of `cfg`, by field.
 
     Example:
@@ -81,7 +81,7 @@ class Sweep:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return a text of each config: "lr = 0.001, num_steps = 64"."""
+        """Return a description of each config, such as "lr = 0.001, num_steps = 64"."""
         short = tuple(map(space.in_words, self.points))
         return short if len(set(short)) == len(short) else tuple(space.in_words(point, space.EXACT) for point in self.points)
 
@@ -91,10 +91,10 @@ class Sweep:
         return tuple(map(task_of_config, self.configs))
 
     def programs(self, at_once: int | None = None) -> tuple[Program, ...]:
-        """Return the configs as batches for `fit`: one batch per choice of static fields, whose configs differ only in floats.
+        """Return the configs as batches for `fit`. The configs of a batch have the same static values and differ only in floats.
 
         Args:
-            at_once: largest number of configs in a batch.
+            at_once: largest number of configs in a batch; None for no limit.
         """
         size, paths = at_once or len(self.points), {path for point in self.points for path in point}
         batch = lambda places: space.stack_configs(self.cfg, [self.points[i] for i in places], paths)
@@ -113,24 +113,24 @@ class Sweep:
         max_hours: float = 0.0,
         **options: Any,
     ) -> "SweepResult":
-        """Train all configs by `purerl.fit`, one program after the other.
+        """Train all configs with `purerl.fit`, one program after the other.
 
-        After a kill, the same call continues the sweep. A sweep of one program has the directory of a run. A sweep of several
-        programs has a directory for each of them, and `sweep.json` lists their configs.
+        After a kill, the same call continues the sweep. The directory of a sweep with one program is the directory of a run. With
+        several programs, each has a directory of its own inside. `sweep.json` lists the configs of each program.
 
-        A run that diverges has no score, and the other runs continue, unless `on_nonfinite` is "raise".
+        If a run diverges, it has no score and the other runs continue, unless `on_nonfinite` is "raise".
 
         Args:
-            seed, num_seeds: as in `fit`; the same seeds for each config.
+            seed, num_seeds: as in `fit`; all configs have the same seeds.
             directory: directory of checkpoints, metrics and evaluations; None saves nothing.
             at_once: largest number of configs in a program; if None, as many as fit into memory, by the compiler's estimate. A
               sweep that continues keeps its first number.
-            recorders: `(directory of a program, its configs) -> recorders`, as in `fit`.
+            recorders: `(directory of a program, the program's configs) -> recorders`; the result is as in `fit`.
             max_hours: as in `fit`, for the whole sweep.
             **options: other arguments of `fit`.
 
         Raises:
-            ConfigError, CheckpointError: as `fit`, or the directory has another sweep.
+            ConfigError, CheckpointError: as in `fit`, or the directory has another sweep.
         """
         entered, options = time.perf_counter(), {"on_nonfinite": "ignore", **options}
         found = [] if at_once is None or is_count(at_once) else [Problem("at_once", at_once, "must be an int of at least 1")]
@@ -138,7 +138,7 @@ class Sweep:
             found.append(Problem("recorders", recorders, "must be a function (directory of a program, its configs) -> recorders"))
         raise_if_any(found)
         check_arguments(self.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
-        for program in self.programs():  # all programs, before the first is trained
+        for program in self.programs():  # check all programs before the first is trained
             raise_if_any(problems(program.cfg))
         home = None
         if directory is not None:
@@ -147,7 +147,7 @@ class Sweep:
             by_first(lambda: _lock_plan(home, planning))
             programs = self._planned(home, at_once, seed, num_seeds, options)
         if options.get("resume") == "must" and home is not None and has_begun(home):
-            options["resume"] = "auto"  # later programs have no checkpoint yet
+            options["resume"] = "auto"  # later programs may have no checkpoint yet
         results, stopped_by = [], None
         for program in programs:
             left = max_hours - (time.perf_counter() - entered) / 3600 if max_hours else 0.0
@@ -161,13 +161,13 @@ class Sweep:
             stopped_by = results[-1].stopped_by if results[-1].stopped_by != STOPPED else None  # `stop_when` ends one program
         progress = results[-1].progress if len(results) == len(programs) else None
         if progress is not None and progress.updates == progress.plan.num_updates:
-            stopped_by = None  # stopped in the last chunk of the last program, where nothing was left to train
+            stopped_by = None  # the stop came in the last chunk of the last program, so nothing is left to train
         return SweepResult(self, programs, tuple(results), num_seeds, stopped_by)
 
     def _planned(
         self, home: pathlib.Path | None, at_once: int | None, seed: int, num_seeds: int, options: dict
     ) -> tuple[Program, ...]:
-        """Return the programs that were begun in a directory, or new programs."""
+        """Return the programs of the sweep that was begun in a directory, or new programs."""
         plan = {
             "algorithm": algorithm_of(self.cfg),
             "config": {**json.loads(self.cfg.to_json()), "total_timesteps": None},
@@ -177,7 +177,7 @@ class Sweep:
         }
         saved = None if home is None else by_first(lambda: _saved_at_once(home, plan))
         alone = process_count() == 1
-        runs = [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []  # checks them
+        runs = [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []  # also checks them
         fit_at_once = lambda: min(map(self._that_fit, runs), default=len(self.points))
         (at_once,), _ = agreed(saved or at_once or fit_at_once())
         programs = self.programs(at_once)
@@ -188,7 +188,7 @@ class Sweep:
         return programs
 
     def _that_fit(self, runs: Trainer) -> int:
-        """Return how many configs fit into memory at once, by the compiler's estimate for the runs of a program."""
+        """Return how many configs fit into memory at once, estimated by the compiler from the runs of a program."""
         available, plan = MOST_OF_MEMORY * available_bytes(), runs.here.plan
         if runs.share * MUCH_MORE * (plan.state_bytes + plan.rollout_bytes) < available:
             return len(self.points)
@@ -201,7 +201,7 @@ def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any
     """Return the runs of a program. Nothing is compiled.
 
     Raises:
-        ConfigError: as `make_train`, or the runs cannot be evaluated.
+        ConfigError: as in `make_train`, or the runs cannot be evaluated.
     """
     objects = {name: x for name, x in options.items() if name in OBJECTS}
     runs = Trainer(program.cfg, seed, num_seeds, options.get("exact") or False, objects, options.get("devices_per_run") or 1)
@@ -223,11 +223,11 @@ def _lock_plan(home: pathlib.Path | None, planning: contextlib.ExitStack) -> Non
 class SweepResult(NamedTuple):
     """The result of a sweep, finished or interrupted.
 
-    `returns` has a score for each run, `summary()` a row for each config, and `best` is the config of the highest row. Diverged
-    runs have no score: rows summarise the other runs, and `diverged` counts the diverged ones.
+    `returns` has a score for each run, `summary()` has a row for each config, and `best` is the config of the first row. Diverged
+    runs have no score: rows summarise the other runs, and `diverged` is the number of diverged runs.
 
     sweep: the configs that were trained.
-    programs: batches of configs, one after the other.
+    programs: batches of configs, trained one after the other.
     results: the `FitResult` of each program that was begun.
     num_seeds: seeds per config.
     stopped_by: the reason for an early end, a signal or "max_hours"; None without an early end.
@@ -241,9 +241,9 @@ class SweepResult(NamedTuple):
 
     @property
     def returns(self) -> np.ndarray:
-        """Return the score of each run, `[configs, seeds]`; NaN if the run was not trained, or diverged.
+        """Return the score of each run, `[configs, seeds]`; NaN if the run was not trained, diverged, or ended no episode.
 
-        The score is the mean return of the last evaluation, or without evaluations of the episodes in the last tenth of training.
+        The score is the mean return of the last evaluation or, without evaluations, of episodes in the last tenth of training.
         """
         scores = np.full((len(self.sweep.points), self.num_seeds), np.nan)
         for program, result in zip(self.programs, self.results, strict=False):
@@ -251,9 +251,9 @@ class SweepResult(NamedTuple):
         return scores
 
     def summary(self) -> list[Summary]:
-        """Return each config's label, and the interquartile mean over its seeds that did not diverge, with its interval.
+        """Return each config's label, and the interquartile mean over the seeds that have a score, with its interval.
 
-        The best configs come first. Configs without a score of some seed come last, since their other seeds would flatter them.
+        The best configs come first. A config in which some seed has no score comes last, since the other seeds would flatter it.
         Configs of different tasks are not ranked against each other: each task has its own rows, in the order of the sweep.
         """
         tasks = list(dict.fromkeys(self.sweep.tasks))
@@ -269,7 +269,7 @@ class SweepResult(NamedTuple):
 
     @property
     def best(self) -> OnPolicyConfig:
-        """Return the config with the highest interquartile mean. Its score is biased upwards: these seeds chose the config.
+        """Return the config of the first row of `summary()`. Its score is biased upwards, since the same seeds chose the config.
 
         Raises:
             ConfigError: the configs belong to several tasks, whose scores cannot be compared.
@@ -288,15 +288,15 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
     """Make many configs from one.
 
     Args:
-        cfg: the config from which all are made.
+        cfg: the config from which all configs are made.
         values: a dict from fields to lists of values: all combinations are tried, the last field varying fastest. Fields inside a
-          field are dotted: "rnd.int_coef", "env_params.g". Or a list of dicts with one value per field: exactly these points.
-        draws: if above 0, draw this many points from the values instead, which may then also be a `purerl.Range`.
-        method: how to draw: `sobol`, a scrambled Sobol sequence, which fills the space evenly; or `random`.
+          field are dotted: "rnd.int_coef", "env_params.g". Or a list of dicts with one value per field: just these configs.
+        draws: if above 0, draw this many configs instead. The values of a field can then also be a `purerl.Range`.
+        method: `sobol` draws a scrambled Sobol sequence, which fills the space evenly; `random` draws independent configs.
         seed: seed of the draws.
 
     Raises:
-        ConfigError: a field does not exist, a value is wrong, or a range has no draws.
+        ConfigError: a field does not exist, a value is wrong, or a range is given without `draws`.
 
     Example:
         >>> cfg = purerl.PPOConfig()
@@ -336,7 +336,7 @@ def _name(number: int, static: dict[str, Any]) -> str:
 
 
 def _saved_at_once(home: pathlib.Path, wanted: dict[str, Any]) -> int | None:
-    """Return `at_once` of the sweep that was begun in a directory; None without a sweep.
+    """Return `at_once` of the sweep that was begun in a directory; None if no sweep was begun there.
 
     Raises:
         CheckpointMismatch: the directory has a run, or a sweep that differs from `wanted`.

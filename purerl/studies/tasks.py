@@ -15,8 +15,8 @@ FIELDS = ("env", "env_kwargs", "env_params", "num_levels")  # fields of a config
 class Task(NamedTuple):
     """The environment of a run.
 
-    name: id of the environment, or name of a custom one, with the parameters that the run changed.
-    own: description of a custom environment, as in checkpoints: sorted pairs of an entry and its text; () for other environments.
+    name: id of the environment, or name of a custom environment, with the parameters that the run changed.
+    own: description of a custom environment, as in checkpoints: sorted pairs of a name and a text; () for other environments.
     """
 
     name: str
@@ -66,7 +66,7 @@ def is_of_task(path: str) -> bool:
 
 
 def _number(value: Any, config: int | None) -> str:
-    """Return a parameter as text, equal for numbers that are equal in single precision; of a batch, one value or all values."""
+    """Return a parameter as text, equal for equal float32 numbers. Of a batch, return the value of `config`, or all if None."""
     if isinstance(value, list):
         return _number(value[config], None) if config is not None else ", ".join(_number(x, None) for x in value)
     return str(value) if is_int(value) else np.format_float_positional(np.float32(value), trim="-")

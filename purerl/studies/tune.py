@@ -1,10 +1,10 @@
 """Tuning: Optuna proposes hyperparameters, batches of trials train as one program, and the worse half of each rung stops.
 
-A trial is a config with a few seeds. Its training is divided into rungs: each ends at twice the steps of the previous one. A
-batch of trials trains side by side to the end of its rung. Trials that the pruner stops are replaced: by trials that wait for
-the next rung, once they fill a batch, or by new trials. This compiles no new program, since the floats of a config are arguments.
+A trial is a config with a few seeds. Its training is divided into rungs: each ends at twice the steps of the previous rung. The
+trials of a batch train side by side to the end of their rung. Trials that the pruner stops are replaced by trials that wait for
+the next rung, once these fill a batch, or else by new trials. No new program is compiled: a config's floats are arguments.
 
-A study that is killed continues from the last complete batch. The interrupted batch is trained again, and no trial counts twice.
+The same call continues a killed study after the last complete batch. The interrupted batch is trained again, and counts once.
 """
 
 import contextlib
@@ -43,19 +43,19 @@ from purerl.studies.tasks import is_of_task
 from purerl.train import make_train
 
 MOST_AT_ONCE = 16
-MOST_CHECKED = 32  # of more programs, only the first is checked before training
+MOST_CHECKED = 32  # if there are more programs, only the first is checked before training
 
 
 class Tuned(NamedTuple):
     """The result of tuning, finished or interrupted.
 
-    cfg: the best config; None only if the study was interrupted before, for the reason in `stopped_by`.
-    point: values of the best config that replace those of the tuned config, by field.
-    summary: score of the best config on seeds that were used neither in the search nor for the choice among the finalists.
+    cfg: the best config; None if the study was stopped before the choice, for the reason in `stopped_by`.
+    point: the values by which the best config differs from the config passed to `tune`, by field.
+    summary: score of the best config, with seeds that were used neither in the search nor to choose among the finalists.
     trials: all trials, the best first; completed trials come before others.
-    finalists: labels of the best trials, and their scores on seeds that the search did not use, the best first.
-    importance: share of the variance of scores that each parameter explains, by field, among completed trials only. Stopped and
-      diverged trials do not count, so a parameter that decides about stopping or divergence may look unimportant. {} if unknown.
+    finalists: labels of the best trials and their scores with seeds that the search did not use, the best first.
+    importance: by field, the share of the variance of completed trials' scores that the parameter explains; {} if unknown. Since
+      stopped and diverged trials do not count, a parameter that makes trials stop or diverge may look unimportant.
     env_steps, seconds: environment steps and seconds of the whole study.
     stopped_by: the reason for an early end, a signal or "max_hours"; None without an early end.
 
@@ -112,32 +112,32 @@ def tune(
     watch: Callable[[Step], None] | None = None,
     **objects: Any,
 ) -> Tuned:
-    """Search for good hyperparameters with Optuna's samplers and pruners. Needs `pip install '.[tune]'`.
+    """Search for good hyperparameters with Optuna's samplers and pruners. This needs `pip install '.[tune]'`.
 
     A trial's score is the mean return over its seeds in the last fifth of a rung. All trials have the same seeds. A trial stops
-    if its score is below the median of all scores at that rung so far, or if a seed diverges. If no episode of some seed ended,
-    the trial continues. The best completed trials, the finalists, are trained again with other seeds, which choose the winner. A
-    third set of seeds gives the reported score.
+    if its score is below the median of all scores at that rung so far, or if a seed diverges. If some seed finished no episode,
+    the trial continues. The best completed trials, the finalists, are trained again with other seeds, and the best of them wins.
+    A third set of seeds gives the winner's reported score.
 
     Args:
         cfg: the config; fields that are not in `values` stay fixed.
-        values: a dict from fields to a `purerl.Range` or a list. Each choice of static fields is a program of its own. The
-          environment and its parameters cannot be tuned: scores of different tasks have no best.
-        trials: number of configs to try; with lists alone, each combination at most once.
+        values: a dict from fields to a `purerl.Range` or a list. Each combination of static values is a program of its own. The
+          environment and its parameters cannot be tuned, since scores of different tasks cannot be ranked.
+        trials: number of configs to try. If there are no more combinations of values than this, each is tried once.
         num_seeds: seeds per trial.
-        directory: directory of the study, which the same call continues after a kill, and of the finalists' runs; None saves
-          nothing. A later call may ask for more `trials`.
-        rungs: number of rungs. The first ends at `1 / 2**(rungs - 1)` of training, and must be as long as an episode.
-        at_once: trials in a program; if None `trials / (2 * choices of static fields)`, at most 16. A study that continues keeps
-          its first number.
+        directory: directory of the study and of the finalists' runs; None saves nothing. The same call continues a killed study.
+          A later call may ask for more `trials`.
+        rungs: number of rungs. The first ends at `1 / 2**(rungs - 1)` of training, and must be at least as long as an episode.
+        at_once: number of trials in a program. If None, `trials / (2 * combinations of static values)`, from 1 to 16; a study
+          that continues keeps its first number. If all fields in `values` are static, the number is always 1.
         finalists: number of completed trials that are trained again.
         final_seeds: number of seeds of the winner's reported score.
         seed: first seed of the trials; the seeds of the finalists and of the winner follow.
-        search_hours: begin no new trials after this many hours of training them; 0 for no limit.
+        search_hours: begin no new trials after this many hours of training trials, over all calls; 0 for no limit.
         max_hours: end and save the study after this many hours of this call; 0 for no limit.
         sampler: a function from a seed to an Optuna sampler; if None, TPE after a random first batch. TPE uses the current scores
-          of trials that wait for their next rung; for another sampler, these trials are running.
-        pruner: an Optuna pruner, in place of the median rule above. Each trial's score is reported to it.
+          of trials that wait for their next rung; any other sampler sees these trials as running.
+        pruner: an Optuna pruner, in place of the median rule above. Each trial's score is reported to the pruner.
         watch: called with the `Step` after each batch.
         **objects: `env`, `network` and the other arguments of `make_train`.
 
@@ -162,7 +162,7 @@ def tune(
     home = None if directory is None else run_directory(directory)
     saved = None if home is None else read_plan(home / STUDY)
     at_once = at_once or (saved or {}).get("at_once") or max(1, min(MOST_AT_ONCE, int(trials / (2 * choices))))
-    if len(static) == len(values):  # each choice is one trial
+    if len(static) == len(values):  # each combination is one trial, and a program of its own
         at_once = 1
     trials = int(min(trials, space.num_points(cfg, values)))
     described = _checked_programs(cfg, static, rungs, objects)
@@ -193,10 +193,10 @@ def tune(
 
 
 def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rungs: int, objects: dict[str, Any]) -> Any:
-    """Return a description of the objects, after making every program, or only the first of very many.
+    """Check every program, or only the first of very many; return a description of the objects.
 
     Raises:
-        ConfigError: as `make_train`, or a study cannot train the program.
+        ConfigError: as in `make_train`, or a study cannot train a program.
     """
     few = space.num_points(cfg, static) <= MOST_CHECKED
     points = space.all_points(static if few else {path: x if isinstance(x, tuple) else (x.low,) for path, x in static.items()})
@@ -211,7 +211,7 @@ def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rung
 
 
 def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, home: Any, deadline: float, objects: Any) -> Tuned:
-    """Train the finalists with the seeds that follow those of the search, and their winner with the next seeds."""
+    """Train the finalists with the seeds after those of the search, and their winner with the seeds after those."""
 
     def train(points: tuple, name: str, seed: int, seeds: int) -> SweepResult:
         left = max(1e-9, deadline - time.perf_counter()) / 3600 if math.isfinite(deadline) else 0.0
@@ -255,7 +255,7 @@ def _result(study: Study, stopped_by: Any, **found: Any) -> Tuned:
 
 
 def _without_score(what: str, total: int, counts: dict[str, int], home: pathlib.Path | None) -> ConfigError:
-    """Return the error of a study without scores. `counts`: how many diverged or were stopped; the others ended no episode."""
+    """Return the error for a study without scores. `counts`: how many diverged or were stopped; all others ended no episode."""
     counts = {**counts, "ended no episode": total - sum(counts.values())}
     why = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
     hint = f"none has a score: {why}; lower values of lr help where runs diverge, a larger total_timesteps where no episode ends"

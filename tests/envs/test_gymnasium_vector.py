@@ -99,5 +99,5 @@ class WithoutFinalObs(SyncVectorEnv):
 @pytest.mark.parametrize("given", [None, {"obs": np.zeros((1, 2))}, np.array([None], object)])
 def test_same_step_resets_without_the_last_observations_are_refused(given):
     kind = type("Vector", (WithoutFinalObs,), {"given": given})
-    with pytest.raises(purerl.ConfigError, match=r"info\['final_obs'\] must have the last observation of each environment"):
+    with pytest.raises(purerl.ConfigError, match=r"needs info\['final_obs'\] with the last observation of each environment"):
         purerl.from_gymnasium(lambda count: kind([Ends] * count, autoreset_mode=AutoresetMode.SAME_STEP), "vector")

@@ -9,7 +9,7 @@ REFERENCE = pathlib.Path(__file__).parent.parent.parent / "notebooks" / "referen
 
 def bare_python(fresh_python, code, folder):
     """Return the output of code that can import only the reference's packages and their requirements."""
-    (says,) = re.findall(r"purerl export .*# needs (.*) alone to run", REFERENCE.read_text())
+    (says,) = re.findall(r"purerl export .*# runs with only (.*); see", REFERENCE.read_text())
     site = folder / "site"
     site.mkdir()
     for name in required(*says.split(" and ")):

@@ -20,20 +20,20 @@ def export(
 ) -> bytes:
     """Return the policy of a state, with its parameters, as a serialized `jax.export` program.
 
-    Load and call the program by
+    Load and call the program with
 
         act = jax.export.deserialize(bytearray(data)).call
         action, carry = act(carry, obs, first, key_data, deterministic)
 
     for any number of environments B. `obs [B, ...]` has the environment's dtype. `first [B]`, bool, marks episode starts. `carry`
-    is the hidden state, at first `policy.initial_carry(B)`, and `()` without a recurrent network. `key_data` has the two words of
-    `jax.random.PRNGKey(seed)`. `deterministic` is a bool scalar.
+    is the hidden state, at first `policy.initial_carry(B)`, and `()` without a recurrent network. `key_data` contains the two
+    words of `jax.random.PRNGKey(seed)`. `deterministic` is a bool scalar.
 
     Args:
         train: the `Train` of the state's run.
         state: state of one run.
         path: file to write; None writes no file.
-        platforms: platforms that the program must run on.
+        platforms: platforms to export the program for.
 
     Raises:
         ConfigError: the suffix of the file belongs to another format, such as ONNX.

@@ -14,15 +14,15 @@ from purerl.runs.storage import curves
 from purerl.runs.storage.files import read_errors, write_errors
 
 CENTRES = {"iqm": ("interquartile mean", statistics.iqm), "mean": ("mean", statistics.mean)}
-POINTS = 60  # most points of a curve
+POINTS = 60  # maximum number of points of a curve
 
 
 class Curve(NamedTuple):
-    """A metric of the seeds of one config.
+    """A metric over environment steps, for each seed of one config.
 
     label: name of the directory and, with several configs, how this config differs.
     steps: `[points]` environment steps of one seed.
-    values: `[seeds, points]`, NaN if nothing was counted.
+    values: `[seeds, points]`, NaN where nothing was counted.
     """
 
     label: str
@@ -34,7 +34,7 @@ class Curve(NamedTuple):
 def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[Curve]:
     """Return a metric of a run over environment steps, one curve per config.
 
-    Rows are aggregated to at most 60 points, each the mean over everything counted in its rows; NaN if nothing was counted.
+    Rows are aggregated to at most 60 points. A point of a mean is NaN if nothing was counted in its rows.
 
     Raises:
         CheckpointError: the directory has no curves, or their header is damaged.
@@ -47,7 +47,7 @@ def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[C
 
 
 def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.Header, metric: str) -> list[Curve]:
-    """Return the curves of a directory, as `curves_of` does, from metrics that are already read."""
+    """Return the curves of a directory, as `curves_of` does, from metrics that have already been read."""
     if metric not in metrics:
         raise ConfigError([Problem("metric", metric, nearest(metric, metrics))])
     steps, chosen = np.cumsum(np.atleast_2d(metrics["steps"].total)[0], dtype=np.int64), metrics[metric]
@@ -65,9 +65,10 @@ def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.H
 
 
 def filled(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps `[points]` and gapless values `[seeds, points]` of the seeds with values, from where all of them have begun.
+    """Return steps `[points]` and values `[seeds, points]` without gaps, from the first point at which all seeds have begun.
 
-    Missing values of a seed are interpolated linearly. After the last value of a seed, that value is repeated.
+    Seeds without any value are left out. Missing values of a seed are interpolated linearly. The last value of a seed is repeated
+    up to the end.
     """
     known = [values for values in curve.values if not np.isnan(values).all()]
     if not known:
@@ -93,14 +94,14 @@ def plot(
         out: file to write; its suffix gives the format.
         metric: any metric of the runs.
         centre: the statistic over seeds, `iqm` or `mean`; the band is its 95 % bootstrap interval.
-        labels: labels of the lines; by default the names of their directories and, with several configs, how each differs.
+        labels: labels of the lines; by default the names of their directories and, with several configs, how each config differs.
 
     Returns:
         The matplotlib figure.
 
     Raises:
         CheckpointError: a directory has no curves.
-        ConfigError: the metric, the statistic or the number of labels is wrong.
+        ConfigError: the metric, the statistic, the suffix of `out`, the directories or the number of labels is wrong.
 
     Example:
         >>> figure = purerl.plot(["runs/a"], "curves.png")

@@ -26,18 +26,19 @@ def render(
     max_steps: int | None = None,
     deterministic: bool = False,
 ) -> float:
-    """Render one episode into a file (`.gif`), with the suite's own renderer, and return the return of the episode.
+    """Render one episode to a `.gif` file with the suite's own renderer, and return the episode's return.
 
     Args:
         train: the `Train` of the state's run.
         state: state of one run.
         path: path of the file.
         seed: seed of the episode.
-        max_steps: largest number of steps; the environment's time limit if None.
-        deterministic: take the mode of the policy instead of a random action.
+        max_steps: maximum number of steps; the environment's time limit if None.
+        deterministic: take the mode of the policy's distribution instead of a sample.
 
     Raises:
-        ConfigError: the environment cannot be rendered, or has no known time limit and `max_steps` is None.
+        ConfigError: `path` does not end in `.gif`; the environment cannot be rendered; or it has no known time limit, and
+          `max_steps` is None.
 
     Example:
         >>> run = purerl.load("runs/a").select(seed=0)

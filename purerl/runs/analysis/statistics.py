@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 FEW = 5  # with fewer seeds, intervals are too narrow
-COVERAGE = {2: 50, 3: 75, 4: 88}  # by seeds: % of intervals that contain the true value; for a mean, fewer
+COVERAGE = {2: 50, 3: 75, 4: 88}  # by number of seeds: at most this % of intervals contain the true value
 
 
 def mean(scores: np.ndarray) -> np.ndarray:
@@ -16,7 +16,7 @@ def mean(scores: np.ndarray) -> np.ndarray:
 def iqm(scores: np.ndarray) -> np.ndarray:
     """Return the interquartile mean over the first axis, `[seeds, ...] -> [...]`.
 
-    Of `n` scores, the `n // 4` lowest and the `n // 4` highest are left out, as by `scipy.stats.trim_mean` and rliable. If a
+    Of `n` scores, the `n // 4` lowest and the `n // 4` highest are left out, as in `scipy.stats.trim_mean` and rliable. If a
     score is NaN, the result is NaN.
 
     Example:
@@ -30,10 +30,10 @@ def iqm(scores: np.ndarray) -> np.ndarray:
 
 
 def interval(scores: np.ndarray, statistic: Callable = iqm, resamples: int = 10_000) -> tuple[np.ndarray, np.ndarray]:
-    """Return the 95 % percentile bootstrap interval of a statistic over seeds: its low and its high end, each `[...]`.
+    """Return the 95 % percentile bootstrap interval of a statistic over seeds: its lower and its upper end, each `[...]`.
 
-    With one seed, both ends are NaN. Intervals of 2, 3 and 4 seeds are too narrow: at most 50, 75 and 88 % of them contain the
-    true value.
+    With one seed, both ends are NaN. Intervals of 2, 3 and 4 seeds are too narrow: at most 50, 75 and 88 % of them, respectively,
+    contain the true value.
 
     Example:
         >>> low, high = purerl.interval(np.arange(8.0))
@@ -50,7 +50,7 @@ def interval(scores: np.ndarray, statistic: Callable = iqm, resamples: int = 10_
 
 
 def few_seeds(counts: Iterable[int]) -> str:
-    """Return a note on intervals of too few seeds; "" if all counts are large enough."""
+    """Return a note on intervals from too few seeds; "" if all numbers of seeds are large enough."""
     few = sorted({count for count in counts if count < FEW})
     said = [f"{COVERAGE[n]} % of intervals of {n} seeds" for n in few if n in COVERAGE]
     said = [f"at most {' and '.join(said)} have the true value, not 95 %"] if said else []
@@ -76,9 +76,9 @@ def pooled(scores: Sequence[np.ndarray], statistic: Statistic = iqm) -> np.ndarr
 def stratified_interval(
     scores: Sequence[np.ndarray], statistic: Statistic = iqm, resamples: int = 10_000
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the 95 % percentile interval of `pooled`, by a stratified bootstrap: the seeds of each task are resampled.
+    """Return the 95 % percentile interval of `pooled`, by a stratified bootstrap, which resamples seeds within each task.
 
-    With one task, the result is `interval`. If a task has one seed, both ends are NaN.
+    With one task, the result is that of `interval`. If a task has one seed, both ends are NaN.
 
     Args:
         scores: scores of each task, `[seeds, ...]`; normalised, so that they can be pooled.
@@ -115,7 +115,7 @@ def improvement(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> flo
 
 
 def improvement_interval(ours: Sequence[np.ndarray], theirs: Sequence[np.ndarray], resamples: int = 2_000) -> tuple[float, float]:
-    """Return the 95 % percentile interval of `improvement`, by a stratified bootstrap of both; NaN if a task has one seed."""
+    """Return the 95 % percentile interval of `improvement`, by a stratified bootstrap; both ends are NaN if a task has 1 seed."""
     if min(map(len, (*ours, *theirs))) < 2:
         return np.nan, np.nan
     rng = np.random.default_rng(0)

@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from purerl.acting.evaluate import Episodes
 from purerl.core.metrics import LAST, Mean, over_the_last, summarize
-from purerl.core.types import Episodes
 from purerl.runs.logging.progress import Progress
 
-WIDTH = 200  # of a line if the width of the output is unknown
+WIDTH = 200  # width of a line if the width of the output is unknown
 
 
 class LiveLine:
@@ -92,7 +92,7 @@ def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
 
 
 def evaluation_table(episodes: Episodes, labels: tuple[str, ...], finished: tuple[int, ...]) -> Table:
-    """Return a table of each run's scores. `episodes`: leaves `[runs, episodes]` on the host; `finished`: updates of each run."""
+    """Return a table of each run's scores. `episodes`: on the host, leaves `[runs, episodes]`; `finished`: finished updates."""
     count, more = episodes.returns.shape[1], episodes.named_info()
     after = f"{min(finished):,}" + (f" to {max(finished):,}" if len(set(finished)) > 1 else "")
     table = Table(title=f"{count} episodes after {after} updates")
@@ -129,7 +129,7 @@ def overall(mean: Mean) -> float:
 
 
 def _steps(progress: Progress) -> str:
-    """Describe the environment steps so far: those of all runs, and how many runs they are."""
+    """Describe the environment steps so far over all runs, and the number of runs."""
     runs = len(progress.labels)
     return f"{progress.steps:,} steps" + (f" of {runs} runs" if runs > 1 else "")
 

@@ -1,7 +1,7 @@
-"""Recorders: metrics of a run, written to files and services during training.
+"""Recorders, which write the metrics of a run to files and services during training.
 
-A recorder is any callable of a `Progress`, called after each chunk. A recorder may also have `begin(progress)`, called once with
-the progress that the run resumes from; `flush()`, called before each checkpoint; and `close()`.
+A recorder is any function of a `Progress`, and is called after each chunk. A recorder can also have `begin(progress)`, called at
+the start and again after a failure; `flush()`, called before each checkpoint; and `close()`, called at the end.
 
 Example:
     >>> rows = purerl.recorders.Csv("runs/c/metrics.csv")
@@ -35,7 +35,7 @@ from purerl.core.numbers import is_int
 from purerl.runs.logging.progress import Progress
 from purerl.runs.storage.files import atomic_write, read_file
 
-TAGS = {  # the names that TensorBoard users know
+TAGS = {  # most of the tags are those of CleanRL
     "episode_return": "charts/episodic_return",
     "episode_length": "charts/episodic_length",
     "steps_per_second": "charts/SPS",
@@ -72,7 +72,7 @@ class Reports:
         self._each("__call__", progress)
 
     def flush(self) -> None:
-        """Flush recorders before a checkpoint, and restart those that failed. A restart that fails is silent."""
+        """Flush recorders before a checkpoint, and restart failed recorders. A restart that fails gives no further warning."""
         failed, self._failed = self._failed, []
         self._each("flush")
         for recorder in failed:
@@ -102,11 +102,11 @@ class Reports:
 
 
 def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[str, Any]:
-    """Return one flat row of plain numbers: `metrics` aggregated over the updates that end at `updates`.
+    """Return one flat row of plain numbers, aggregated from `metrics`, which end at the update `updates`.
 
-    One run gives `{"episode_return": 21.0}`. Several runs give their mean under that name, then `episode_return/min`, `/max`,
-    `/std` and the value of each run, `episode_return/seed 3`. A run without a value is left out of the first four. The newest
-    evaluation is repeated in every row: `evaluation/episode_return`, ...
+    One run gives `{"episode_return": 21.0}`. Several runs give `episode_return`, their mean; `episode_return/min`, `/max` and
+    `/std`; and the value of each run, such as `episode_return/seed 3`. The first four leave out runs without a value. Every row
+    also has the latest evaluation: `evaluation/episode_return`, ...
     """
     steps = updates * progress.plan.batch_size
     row = {"update": updates, "steps": steps, "seconds": round(progress.seconds, 3)}
@@ -126,17 +126,17 @@ def spread(name: str, values: np.ndarray, labels: tuple[str, ...]) -> dict[str, 
     return across | {f"{name}/{label}": value.item() for label, value in zip(labels, values, strict=True)}
 
 
-ROWS = 5_000  # of a recorder without `every`, each time that the seconds of the run grow by a factor of e
+ROWS = 5_000  # rows of a recorder without `every` while the duration of the run grows by a factor of e
 
 
 class Rows(abc.ABC):
-    """The base class of recorders that write rows. A subclass writes each row; a `self.sink` that it sets is flushed and closed.
+    """The base class of recorders that write rows. A subclass writes each row. If set, `self.sink` is flushed and closed.
 
     Args:
         path: the file; for TensorBoard, the directory.
-        every: updates per row. 0 writes one row per chunk, and in a long run one row per 1/5,000 of the time so far, so that the
-          file of weeks is no larger than that of hours. A row also ends at each checkpoint, so that a run that is killed and
-          resumed neither loses nor repeats a row.
+        every: updates per row. 0 writes one row per chunk, and in a long run one row each time that the training time has grown
+          by 1/5,000, so that files grow more and more slowly. A row also ends at each checkpoint, so that a run that is killed
+          and resumed neither loses nor repeats a row.
 
     Raises:
         ConfigError: `every` is not an int of at least 0, or `path` is not a path.
@@ -154,7 +154,7 @@ class Rows(abc.ABC):
         return f"{type(self).__name__}({str(self.path)!r})"
 
     def begin(self, progress: Progress) -> None:
-        """Open the file, cut back to the rows before the run resumes."""
+        """Open the file, and cut it back to the rows up to the update from which the run resumes."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if self.sink is not None:  # left open by a failure
             with contextlib.suppress(OSError):
@@ -209,7 +209,7 @@ class TextRows(Rows):
 
     @abc.abstractmethod
     def kept(self, lines: list[bytes], updates: int) -> list[bytes]:
-        """Return the lines that are rows up to this update."""
+        """Return the lines to keep: those of rows up to this update, and a header line if rows have one."""
 
 
 class JsonLines(TextRows):
@@ -224,7 +224,7 @@ class JsonLines(TextRows):
 
 
 class Csv(TextRows):
-    """One line per row, below a line of names; NaN is written as an empty cell."""
+    """One line per row, below a header line of names; NaN is written as an empty cell."""
 
     def begin(self, progress: Progress) -> None:
         self._names: list[str] = []
@@ -234,7 +234,7 @@ class Csv(TextRows):
         found = [next(csv.reader([line.decode(errors="replace")])) for line in lines]  # quoted labels may contain commas
         is_row = lambda row: len(row) == len(found[0]) and row[0].isdigit() and int(row[0]) <= updates
         rows = [line for line, row in zip(lines, found, strict=True) if is_row(row)]
-        self._names = found[0] if rows else []  # without rows, the names of this run may differ
+        self._names = found[0] if rows else []  # without rows, this run can write other names
         return [lines[0], *rows] if rows else []
 
     def write(self, row: dict[str, Any]) -> None:
@@ -242,25 +242,26 @@ class Csv(TextRows):
         if not self._names:
             self._names = list(row)
             writer.writerow(self._names)
-        values = [row.get(name, math.nan) for name in self._names]  # without `measure=`, its columns stay empty
+        # If the run resumes without `measure=`, the columns of `measure` stay empty.
+        values = [row.get(name, math.nan) for name in self._names]
         writer.writerow(["" if math.isnan(x) else x for x in values])
 
 
 class TensorBoard(Rows):
-    """Scalars over environment steps (of one run), under the tags that TensorBoard users know: `charts/episodic_return`, ...
+    """Scalars over the environment steps of one run, under tags such as `charts/episodic_return`, as in CleanRL.
 
-    A resumed run begins another file. At its first event, TensorBoard forgets the later steps of earlier files.
+    A resumed run begins a new file. The first event of that file makes TensorBoard discard later steps of earlier files.
     """
 
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
-        # tensorboardX's `SummaryWriter` writes in a thread of its own, where errors are lost.
+        # tensorboardX's `SummaryWriter` writes in its own thread, where errors are lost.
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 
         self.path.mkdir(exist_ok=True)
         steps = progress.updates * progress.plan.batch_size
-        self.sink = EventsWriter(str(self.path / "events"), f".{steps:020}")  # distinguishes files of the same second
+        self.sink = EventsWriter(str(self.path / "events"), f".{steps:020}")  # distinguishes files made in the same second
         self.sink.write_event(Event(wall_time=time.time(), step=steps + 1, session_log=SessionLog(status=SessionLog.START)))
 
     def write(self, row: dict[str, Any]) -> None:
@@ -276,7 +277,7 @@ class TensorBoard(Rows):
 
 
 class Wandb(Rows):
-    """Rows in Weights & Biases, over environment steps. The W&B run begins when training does.
+    """Rows in Weights & Biases, over environment steps. The W&B run begins when training begins.
 
     Args:
         every: as in the other recorders.

@@ -1,7 +1,7 @@
 """Checkpoints: everything needed to resume a run bit for bit, as arrays and JSON, written atomically.
 
 A checkpoint holds a tree of arrays and a record: the config, the run, versions, and the shape, dtype and SHA-256 of every array.
-It has no pickles and no class names to import; code and environments come from the caller. Only Orbax's v1 interface is used.
+It contains no pickles or class names to import; code and environments come from the caller. Only Orbax's v1 interface is used.
 """
 
 import asyncio
@@ -28,15 +28,15 @@ from purerl.runs.storage.orbax_v1 import in_this_process, orbax
 
 FORMAT = 2
 CLOCK = "['state'].clock"  # the only state leaf without a run axis
-UNFINISHED = ".orbax-checkpoint-tmp"  # Orbax's addition to the name of an unfinished checkpoint
-KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # by dtype of keys: JAX's name for them
+UNFINISHED = ".orbax-checkpoint-tmp"  # Orbax adds this to the name of an unfinished checkpoint
+KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe_rbg"}  # JAX's name of each key type, by dtype
 
 
 class Checkpoint(NamedTuple):
     """A saved checkpoint.
 
     updates: finished updates.
-    record: the JSON record that `Store.save` was given, with "leaves" added.
+    record: the JSON record passed to `Store.save`, with "format", "updates" and "leaves" added.
     arrays: arrays on the host, by their path in the saved tree.
     """
 
@@ -49,20 +49,20 @@ class Checkpoint(NamedTuple):
 
 
 def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
-    """Return a copy of every leaf on the host, by its path in the tree; of random keys, their data."""
+    """Return a host copy of every leaf, by its path in the tree; for random keys, a copy of their data."""
 
     def copied(x):
-        # On a CPU, `np.asarray` may return a view of memory that the next chunk of training overwrites.
+        # On a CPU, `np.asarray` can return a view of memory that the next chunk of training overwrites.
         return np.array(jax.random.key_data(x) if _is_key(x) else x)
 
     return {jax.tree_util.keystr(path): copied(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
 def to_tree(arrays: dict[str, np.ndarray], template: PyTree) -> PyTree:
-    """Return the tree of arrays from `to_arrays`. `template` has its structure, shapes and dtypes."""
+    """Return the tree whose leaves are arrays from `to_arrays`. `template` has the structure, shapes and dtypes of the tree."""
 
     def leaf(path, like):
-        x = jax.device_put(arrays[jax.tree_util.keystr(path)], may_alias=False)  # `jnp.asarray` compiles a copy per shape
+        x = jax.device_put(arrays[jax.tree_util.keystr(path)], may_alias=False)  # `jnp.asarray` compiles a program per shape
         return jax.random.wrap_key_data(x, impl=KEY_KINDS[str(like.dtype)]) if _is_key(like) else x
 
     return jax.tree_util.tree_map_with_path(leaf, template)
@@ -94,10 +94,10 @@ def _sha256(data: bytes | np.ndarray) -> str:
 
 
 def prepare(directory: pathlib.Path) -> None:
-    """Create a directory of checkpoints if missing, and remove unfinished checkpoints of a process that was killed.
+    """Create a directory of checkpoints if it is missing, and remove unfinished checkpoints that a killed process left.
 
     Raises:
-        ConfigError: a file is in its place, or the directory cannot be written to.
+        ConfigError: the path is that of a file, or the directory cannot be written to.
     """
     try:
         directory.mkdir(exist_ok=True)
@@ -115,8 +115,8 @@ class Store:
 
     Args:
         directory: absolute path of an existing directory; see `prepare`.
-        keep: number of newest checkpoints to keep.
-        keep_every: also keep the checkpoint of every k-th update; 0 keeps none of them.
+        keep: keep this many of the newest checkpoints.
+        keep_every: also keep every checkpoint whose number of updates is a multiple of `keep_every`; 0 keeps none of these.
     """
 
     def __init__(self, directory: pathlib.Path, keep: int = 3, keep_every: int = 0):
@@ -133,7 +133,7 @@ class Store:
         self.write(updates, to_arrays(tree), describe(tree), record)
 
     def write(self, updates: int, arrays: dict[str, np.ndarray], described: dict[str, str], record: dict[str, Any]) -> None:
-        """Wait for the previous save, then begin to write arrays from `to_arrays` and `describe`.
+        """Wait for the previous save, then begin to write arrays from `to_arrays`, with their descriptions from `describe`.
 
         Raises:
             CheckpointError: the previous save or this one failed.
@@ -141,11 +141,11 @@ class Store:
         self.wait()
         leaves = {path: [described[path], _sha256(x)] for path, x in arrays.items()}
         text = json.dumps({**record, "format": FORMAT, "updates": updates, "leaves": leaves})
-        # Orbax refuses arrays without elements; their entry in the record is enough.
+        # Orbax refuses arrays without elements; their entries in the record are enough to restore them.
         stored = {path: x for path, x in arrays.items() if x.size}
         metadata = {"record": text, "sha256": _sha256(text.encode())}
         path, self._saving_updates = self._path(updates), updates
-        (exists,), _ = agreed(path.exists())  # the first process may remove it before another one checks
+        (exists,), _ = agreed(path.exists())  # the first process may remove the checkpoint before another process checks
         with _translate(self._failed):
             self._saving = orbax().save_async(path, stored, overwrite=bool(exists), custom_metadata=metadata)
 
@@ -172,7 +172,7 @@ class Store:
             self._remove(updates)
 
     def _remove(self, updates: int) -> None:
-        """Remove a checkpoint in one step."""
+        """Remove a checkpoint in one step, by renaming it before its files are deleted."""
         removed = self.directory / f"{updates}{UNFINISHED}-removed"
         os.rename(self._path(updates), removed)
         shutil.rmtree(removed)
@@ -180,11 +180,11 @@ class Store:
     def _failed(self, error: BaseException) -> CheckpointError:
         self._saving = None
         for unfinished in self.directory.glob(f"{self._saving_updates}{UNFINISHED}*"):
-            shutil.rmtree(unfinished, ignore_errors=True)  # on a full disk nothing else would fit
+            shutil.rmtree(unfinished, ignore_errors=True)  # otherwise nothing else would fit on a full disk
         return CheckpointError(f"update {self._saving_updates} could not be saved to {self.directory}: {_reason(error)}")
 
     def updates(self) -> list[int]:
-        """Return the updates of the checkpoints, oldest first."""
+        """Return the number of updates of each checkpoint, in ascending order."""
         return saved_updates(self.directory)
 
     def clear(self) -> None:
@@ -208,20 +208,20 @@ class Store:
 
 @read_errors()
 def saved_updates(directory: pathlib.Path) -> list[int]:
-    """Return the updates of the checkpoints in a directory of checkpoints, oldest first. Only reads, and takes no lock."""
+    """Return the number of updates of each checkpoint in a directory, in ascending order. The directory is not locked."""
     whole = [path for path in directory.iterdir() if path.name.isascii() and path.name.isdecimal()] if directory.is_dir() else []
     return sorted(int(path.name) for path in whole if path.is_dir())
 
 
 @read_errors()
 def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Checkpoint:
-    """Return the newest intact checkpoint in a directory of checkpoints, or the one of this update.
+    """Return the newest intact checkpoint in a directory of checkpoints, or the checkpoint after `updates` updates.
 
-    If a checkpoint is damaged, warn and read the previous one.
+    If the newest checkpoint is damaged, warn and read the previous one.
 
     Raises:
         CheckpointError: the directory has no such checkpoint.
-        CheckpointCorrupt: the checkpoint is damaged, and no earlier one is intact.
+        CheckpointCorrupt: the checkpoint after `updates` updates, or every checkpoint, is damaged.
     """
     while True:
         there = saved_updates(directory) if updates is None else [updates]
@@ -231,11 +231,11 @@ def newest_readable(directory: pathlib.Path, updates: int | None = None) -> Chec
             return first_readable(there, lambda number: read(directory / str(number)))
         except CheckpointCorrupt:
             if saved_updates(directory) == there or updates is not None:
-                raise  # else another process has replaced the checkpoints by newer ones
+                raise  # otherwise another process has replaced the checkpoints by newer ones
 
 
 def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
-    """Read the checkpoint of the last of these updates; if it is damaged, warn and read the previous one.
+    """Return the checkpoint after the last of the updates `there`; if it is damaged, warn and return the previous one.
 
     Raises:
         CheckpointCorrupt: all checkpoints are damaged.
@@ -269,7 +269,7 @@ def read(path: pathlib.Path) -> Checkpoint:
     record, v1 = read_record(path), orbax()
     with _translate(lambda error: CheckpointCorrupt(f"{path} cannot be read: {error}")), in_this_process():
         stored = v1.metadata(path).metadata
-        for name, (described, _) in record["leaves"].items():  # before memory is allocated
+        for name, (described, _) in record["leaves"].items():  # checked before memory is allocated
             shape, is_key = shape_of(described), described.startswith("key<")
             if 0 in shape:
                 continue
@@ -298,12 +298,12 @@ def _dtype(described: str) -> np.dtype:
 
 @contextlib.contextmanager
 def _translate(to_error: Callable[[BaseException], CheckpointError]) -> Iterator[None]:
-    """Turn any error of Orbax into an error whose message tells the user what to do."""
+    """Turn any error from Orbax into a CheckpointError with a message for the user."""
     try:
         yield
     except CheckpointError:
         raise
-    except (Exception, asyncio.CancelledError) as error:  # a failed write cancels the others, whose errors may come first
+    except (Exception, asyncio.CancelledError) as error:  # a failed write cancels the other writes, whose errors can come first
         raise to_error(error) from None
 
 

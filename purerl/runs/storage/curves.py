@@ -1,7 +1,7 @@
 """The metrics history of a run on the host, in memory and in a journal.
 
-The first entry of the journal describes the rows and the runs. Later entries contain rows, as bytes of records. On resuming,
-rows after the last checkpoint are cut off. A damaged or missing row counts steps and nothing else.
+The first entry of the journal describes the rows and the runs. Later entries contain rows, as bytes of records. When a run
+resumes, rows after the last checkpoint are cut off. A damaged or missing row is replaced by a row that counts only steps.
 """
 
 import pathlib
@@ -18,7 +18,7 @@ from purerl.runs.storage.files import read_errors
 from purerl.runs.storage.journal import Entry, Journal, decode, encode, iterate
 
 FILE = "curves.jsonl"
-LINE = 64  # most rows per line: a damaged byte loses no more than these
+LINE = 64  # largest number of rows per line: one damaged byte destroys at most one line
 KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Sum, Mean, Max)}
 Rows = dict[str, Any]  # metrics by name, leaves `[..., rows]`
 
@@ -29,9 +29,9 @@ class Header(NamedTuple):
     row: dtype of a row's record, from `row_dtype`.
     every: updates per row.
     steps: environment steps per row, of one run.
-    runs: config index and seed of each run; the index is None with a single config.
-    configs: for each config, a text of how it differs from the others; () with a single config.
-    devices_per_run: number of devices per run on resuming, unless another number is given.
+    runs: config index and seed of each run; the index is None without a batch of configs.
+    configs: for each config of a batch, its swept values as text; () without a batch of configs.
+    devices_per_run: number of devices per run, also of a resumed run unless another number is given.
     """
 
     row: np.dtype
@@ -43,7 +43,7 @@ class Header(NamedTuple):
 
 
 class Curves:
-    """Rows of metrics, one for each `every` updates, whatever the lengths of chunks.
+    """Rows of metrics, each over `header.every` updates, whatever the lengths of chunks.
 
     Attributes:
         finished: finished updates.
@@ -59,7 +59,7 @@ class Curves:
         self._journal = Journal(path, [_to_entry(header)])
 
     def begin(self, finished: int) -> None:
-        """Resume after `finished` updates, with the journal's rows up to then. Warn of damaged or missing rows.
+        """Resume after `finished` updates, with the journal's rows up to then. Warn about damaged or missing rows.
 
         Raises:
             CheckpointError: the journal cannot be read.
@@ -91,7 +91,7 @@ class Curves:
         self._whole += records.tobytes()
 
     def flush(self) -> None:
-        """Write all rows so far to the journal, the incomplete last one included.
+        """Write all rows so far to the journal, including an incomplete last row.
 
         Raises:
             CheckpointError: the write failed; the next flush tries again.
@@ -102,7 +102,7 @@ class Curves:
         self._journal.flush()
 
     def whole(self) -> Rows:
-        """Return all rows, leaves `[..., rows]`; the last row may have fewer updates."""
+        """Return all rows, leaves `[..., rows]`; the last row may cover fewer updates."""
         rows = _unpack(np.frombuffer(bytes(self._whole), self._header.row))
         begun = self.finished % self._header.every
         return jax.tree.map(lambda *x: np.concatenate(x, -1), rows, self._pending) if begun else rows
@@ -113,9 +113,9 @@ class Curves:
 
 @read_errors()
 def read(directory: pathlib.Path) -> tuple[Rows, Header]:
-    """Return the rows of a run's directory, leaves `[..., rows]`, and the header of its journal. Warn of damaged rows.
+    """Return the rows of a run's directory, leaves `[..., rows]`, and the header of its journal. Warn about damaged rows.
 
-    The last row may have fewer updates than the others.
+    The last row may cover fewer updates than the other rows.
 
     Raises:
         CheckpointError: the journal cannot be read, or its first line is damaged.
@@ -140,7 +140,7 @@ def read_header(path: pathlib.Path) -> Header | None:
 
 @read_errors()
 def _resume(path: pathlib.Path, header: Header, updates: int) -> tuple[np.ndarray, Rows]:
-    """Return the records of whole rows after `updates`, and the incomplete last row, from a journal that may be damaged."""
+    """Return the whole rows up to `updates` as records, and the incomplete last row, from a journal that may be damaged."""
     saved, entries, _ = _parse(path)
     dtype, whole = (saved or header).row, updates // header.every
     records, lost = _place([entry for entry in entries if "updates" not in entry], dtype, header, whole)
@@ -154,7 +154,7 @@ def _resume(path: pathlib.Path, header: Header, updates: int) -> tuple[np.ndarra
 
 
 def _parse(path: pathlib.Path) -> tuple[Header | None, list[Entry], bool]:
-    """Return the header of a journal (None if damaged), the other entries, and True if any line is damaged."""
+    """Return the header of a journal (None if damaged), the other entries, and whether any line is damaged."""
     header, entries, damaged = None, [], False
     for entry in iterate(path):
         if entry is None:
@@ -167,13 +167,15 @@ def _parse(path: pathlib.Path) -> tuple[Header | None, list[Entry], bool]:
 
 
 def _place(entries: list[Entry], dtype: np.dtype, header: Header, count: int | None = None) -> tuple[np.ndarray, int]:
-    """Return the records of entries by place, and the number of blank ones. Of records with equal places, the last one counts.
+    """Return the records of all entries, in order of place, and the number of places without a record.
+
+    If several records have the same place, the last one is used. At a place without a record, a blank record is returned.
 
     Args:
         entries: entries with rows of `dtype`.
-        dtype: dtype of the written rows. A metric that is missing there, or has another shape, counts nothing.
+        dtype: dtype of the written rows. A metric that is missing in this dtype, or has another shape, stays blank.
         header: header of the returned records.
-        count: number of records; None for all up to the last one.
+        count: number of records to return; None returns all records up to the last place.
     """
     ranges = [np.arange(x["first"], x["first"] + len(x["rows"]) // dtype.itemsize) for x in entries]
     places, found = np.concatenate([np.zeros(0, int), *ranges]), np.frombuffer(b"".join(x["rows"] for x in entries), dtype)
@@ -260,7 +262,7 @@ def nothing(row: np.dtype) -> Rows:
 
 
 def add_rows(before: Rows, rows: Rows, every: int) -> Rows:
-    """Aggregate each group of `every` rows on top of the row `before`, `[..., rows] -> [..., rows / every]`."""
+    """Aggregate each group of `every` rows with the row `before`, `[..., rows] -> [..., rows / every]`."""
 
     def cut(x, first):
         x = x.reshape(*x.shape[:-1], -1, every)

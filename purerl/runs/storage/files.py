@@ -1,6 +1,7 @@
-"""Atomic and append-only files with checksums, for all files beside the checkpoints.
+"""Atomic writes, append-only files and checksums, for files other than checkpoints.
 
-A checksum is a part of a SHA-256. If a write fails, nothing is lost: its data stay in memory, and the next write includes them.
+A checksum is a part of a SHA-256. If a write fails, nothing is lost: an atomic write leaves the previous file unchanged, and data
+to append stay in memory for the next flush.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from purerl.core.errors import CheckpointError
 
 
 def checksum(data: bytes, place: int = 0) -> bytes:
-    """Return 8 bytes of a SHA-256 of the data and of their position in the file."""
+    """Return the first 8 bytes of the SHA-256 of a file's data and of their position in it."""
     return hashlib.sha256(place.to_bytes(8, "little") + data).digest()[:8]
 
 
@@ -42,7 +43,7 @@ class AppendOnlyFile:
 
     Args:
         path: path of the file.
-        content: initial content. An existing file that begins with it is cut back to it; any other file is replaced.
+        content: initial content. An existing file that begins with this content is cut back to it; any other file is replaced.
     """
 
     def __init__(self, path: pathlib.Path | None, content: bytes):

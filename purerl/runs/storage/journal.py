@@ -1,7 +1,7 @@
 """Journals: append-only files of JSON objects, one per line, each with a checksum.
 
-Arrays are base64 of little-endian bytes, so that NaN, infinity and float32 are exact. A line without a line end is left out:
-a kill cut the line off, or another process is about to write the rest.
+`encode` stores an array as base64 of little-endian bytes, so that NaN, infinity and float32 values are exact. A line without a
+line end is ignored: either a kill cut the line off, or another process is about to write the rest.
 """
 
 import base64
@@ -39,7 +39,7 @@ class Journal:
 
 @read_errors()
 def read_journal(path: pathlib.Path) -> list[Entry | None]:
-    """Return the entries of a file, with None for each damaged line; empty if the file does not exist.
+    """Return the entries of a file, with None for each damaged line; return [] if the file does not exist.
 
     Raises:
         CheckpointError: the file cannot be read.
@@ -64,7 +64,7 @@ def encode(x: np.ndarray) -> str:
 
 
 def decode(text: str) -> bytes:
-    """Return the bytes of a text from `encode`."""
+    """Return the bytes of an array from the text that `encode` returned."""
     return binascii.a2b_base64(text)
 
 

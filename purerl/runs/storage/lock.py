@@ -13,9 +13,9 @@ from purerl.core.errors import ConfigError, DirectoryLocked, Problem
 
 
 class Lock:
-    """The lock of a directory: one process at a time may write. The end of the process releases the lock.
+    """A lock on a directory, which lets one process at a time write to it. The end of the process releases the lock.
 
-    Between hosts, the lock holds only if the file system's locks (`flock`) do: on a network disk, start each run only once.
+    Between hosts, the lock works only if the file system's locks (`flock`) do: on a network disk, start each run only once.
 
     Raises:
         DirectoryLocked: another process holds the lock.
@@ -30,7 +30,7 @@ class Lock:
             with contextlib.suppress(OSError):
                 other = self._holder.read_text()
             raise DirectoryLocked(f"{directory} is being written to by {other}") from None
-        with contextlib.suppress(OSError):  # optional: the message above names the holder
+        with contextlib.suppress(OSError):  # optional: only the message above reads this file
             self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
 
     def release(self) -> None:
@@ -40,7 +40,7 @@ class Lock:
 
 
 def run_directory(directory: Any) -> pathlib.Path:
-    """Return a writable directory as an absolute path, created if needed, and tested by a write.
+    """Return the absolute path of a directory, which is created if needed and tested by a write.
 
     Raises:
         ConfigError: the path is not valid, or cannot be written to.

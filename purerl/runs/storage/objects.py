@@ -1,6 +1,6 @@
-"""Descriptions of the objects that a user passed to `make_train`, to detect that a run resumes with other objects.
+"""Descriptions of the objects that a user passed to `make_train`, to detect that a run resumes with different objects.
 
-Descriptions have names, shapes and numbers, for comparison only. Nothing read from a directory is ever imported or called.
+Descriptions contain names, shapes and numbers, for comparison only. Nothing read from a directory is ever imported or called.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ def describe_objects(given: dict[str, Any], environment: Environment) -> dict[st
 
 
 def qualified_name(x: Any) -> str:
-    """Return the qualified name of a function, of the parts of a tuple or dict, or of the class of any other object."""
+    """Return the qualified name of a function, or of an object's class; for a tuple or dict, return the names of its parts."""
     if isinstance(x, functools.partial):
         return qualified_name(x.func)
     if isinstance(x, Environment):
@@ -58,7 +58,7 @@ def qualified_name(x: Any) -> str:
 
 
 def object_differences(saved: dict[str, Any], current: dict[str, Any], names: tuple[str, ...] = ARGUMENTS) -> list[str]:
-    """Describe how the objects of two runs differ, with the argument to pass."""
+    """Describe how the objects of two runs differ, and which argument to pass or leave out."""
     found = []
     for name in names:
         then, now = saved.get(name), current.get(name)
@@ -78,7 +78,7 @@ def object_differences(saved: dict[str, Any], current: dict[str, Any], names: tu
 def _alike(what: str, then: Any, now: Any) -> bool:
     if what != "is" or then is None or now is None or then == now:
         return then == now
-    # An object of a script is called `__main__.Name` in the script itself, but `module.Name` if the script is imported.
+    # An object defined in a script is named `__main__.Name` in the script itself, but `module.Name` if the script is imported.
     ends = lambda a, b: a.startswith("__main__.") and b.endswith(a.removeprefix("__main__"))
     parts = then.split(", "), now.split(", ")
     return len(parts[0]) == len(parts[1]) and all(a == b or ends(a, b) or ends(b, a) for a, b in zip(*parts, strict=True))
@@ -113,7 +113,7 @@ def _numbers(params: Any) -> dict[str, str]:
 
 
 def _value(x: Any) -> str:
-    """Return a number as text; of an array, dtype, shape and a part of its hash."""
+    """Return a number as text; for an array, return its dtype, its shape and a part of its hash."""
     x = np.asarray(x)
     if x.size == 1:
         return f"{x.item():.9g}" if x.dtype.kind == "f" else str(x.item())
@@ -121,7 +121,7 @@ def _value(x: Any) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that the bits of a run depend on. Checkpoints record them, but do not require them."""
+    """Return the versions and JAX settings that affect a run's exact numbers. Checkpoints record but do not require them."""
     found = {}
     for name in PACKAGES:
         try:

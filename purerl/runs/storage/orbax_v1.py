@@ -1,4 +1,4 @@
-"""Orbax without terminal output: its errors arrive as exceptions. Only this module imports Orbax."""
+"""Orbax without terminal output: Orbax reports errors only as exceptions. Only this module imports Orbax."""
 
 import contextlib
 import logging
@@ -14,7 +14,7 @@ from purerl.runs.processes import process_count
 
 def orbax() -> Any:
     """Return Orbax's v1 interface, silenced."""
-    for logger in ("absl", "asyncio"):  # if one array cannot be read, asyncio would log the errors of the others
+    for logger in ("absl", "asyncio"):  # if one array cannot be read, asyncio would log errors of the other arrays
         logging.getLogger(logger).addFilter(_not_of_orbax)
     if not isinstance(sys.unraisablehook, _Unraisable):
         sys.unraisablehook = _Unraisable(sys.unraisablehook)
@@ -42,8 +42,8 @@ def _not_of_orbax(record: logging.LogRecord) -> bool:
 class _Unraisable:
     """A hook for errors that no code can catch.
 
-    If one array cannot be written, Orbax closes the event loop to which the other arrays are about to report. Each of these would
-    then print a traceback, dozens in all, from a thread of TensorStore.
+    If one array cannot be written, Orbax closes the event loop to which the other arrays are about to report. A thread of
+    TensorStore would then print a traceback for each of the other arrays, dozens in all.
     """
 
     def __init__(self, otherwise: Callable[[Any], None]):
