@@ -50,8 +50,8 @@ class APPOConfig(PPOConfig):
     """Simulated asynchronous PPO: old data, V-trace and a target network (IMPACT, Luo et al. 2020, arXiv:1912.00167).
 
     Training is synchronous, and staleness is a hyperparameter: actors act with parameters from several updates ago, and a ring
-    buffer keeps rollouts for several updates. With V-trace, `approx_kl`, and with it `target_kl`, is measured from the
-    denominator of the ratio, `max(pi_target, pi_behaviour / clip)`. Staleness alone makes this KL divergence positive.
+    buffer keeps rollouts for several updates. With V-trace, `approx_kl` is measured from the denominator of the ratio,
+    `max(pi_target, pi_behaviour / clip)`; `target_kl` bounds this value. Staleness alone makes this KL divergence positive.
 
     Example:
         >>> cfg = purerl.APPOConfig(lag=4, replay=4, target_update_freq=8)
@@ -61,8 +61,8 @@ class APPOConfig(PPOConfig):
         replay: Number of rollouts in the ring buffer, and in the batch of each update. If fewer rollouts are usable, they are
           repeated.
         max_uses: Maximum number of updates that learn from a rollout. 0 means no limit while the rollout is in the ring buffer.
-        replay_order: Selection of the rollouts of an update: the `newest` usable rollouts, repeated as evenly as possible, or the
-          newest rollout and `random` draws, with replacement, from the usable rollouts.
+        replay_order: Selection of the rollouts of an update. `newest`: the newest usable rollouts, repeated as evenly as
+          possible. `random`: the newest rollout, and draws with replacement from the usable rollouts.
         lag: Number of updates by which the acting parameters lag behind the newest parameters.
         publish_every: Actors receive new parameters every `publish_every` updates. In between, their lag grows.
 
@@ -144,8 +144,9 @@ class PPGConfig(OnPolicyConfig):
         aux_lr: Learning rate of the auxiliary phase. If `lr_schedule` is `linear` or `polynomial`, `aux_lr` is the initial rate,
           and each auxiliary phase has the scheduled rate of the first update of its policy phase.
         aux_optimizer: Optimizer of the auxiliary phase: a `separate` optimizer, or the `shared` optimizer of the policy phase.
-        aux_columns: Number of single-environment rollouts in each auxiliary minibatch. 0 means a sixteenth of `num_envs`, rounded
-          down to a valid divisor: 16 minibatches for each rollout of the phase, as in the paper.
+        aux_columns: Number of columns in each auxiliary minibatch; a column is one environment's part of one rollout. 0 means a
+          sixteenth of `num_envs`, rounded down to a valid divisor: 16 minibatches for each rollout of all environments, as in the
+          paper.
         aux_accumulation: Number of auxiliary minibatches whose gradients are averaged for one gradient step.
 
     Policy loss:
@@ -229,8 +230,8 @@ class DAACConfig(OnPolicyConfig):
     """Decoupled Advantage Actor-Critic (Raileanu & Fergus 2021, arXiv:2102.10330).
 
     Policy and value are two networks without shared parameters. The policy network has a head that predicts the advantage of the
-    taken action. Like a value loss, this prediction shapes the policy's features, but without the features that only a value
-    function needs.
+    taken action. Like a value loss, this prediction shapes the policy's features. Unlike a value loss, it does not add features
+    that only a value function needs.
 
     Example:
         >>> cfg = purerl.DAACConfig(e_v=9, adv_coef=0.25)

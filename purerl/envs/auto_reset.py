@@ -55,8 +55,8 @@ def restart(reset: Callable, keys: jax.Array, ended: jax.Array, running: PyTree,
     Under `vmap` over seeds, and on an accelerator, the reset is computed in every step.
 
     A slow reset is computed only for the environments that need it, even under `vmap`. A CPU resets one environment at a time. An
-    accelerator resets a sixteenth of all environments, but at least 8, at a time. Neither changes which environments are reset,
-    and with which keys.
+    accelerator resets a sixteenth of all environments, but at least 8, at a time. Both reset the same environments, with the same
+    keys.
 
     Args:
         reset: `(keys [n]) -> (env_state, obs)`.

@@ -48,11 +48,11 @@ def value_loss(value: jax.Array, old_value: jax.Array, target: jax.Array, mode: 
         max      max((V - target)^2, (V_old + clip(V - V_old, -eps, eps) - target)^2) / 2
         replace  (V_old + clip(V - V_old, -eps, eps) - target)^2 / 2
 
-    `max` is the clipping of OpenAI's baselines ("37 details", number 9). `replace` is the clipping of skrl: the gradient is zero
-    wherever the prediction has moved by more than eps, even in the right direction.
+    `max` is the clipping of OpenAI's baselines (Huang et al. 2022, "The 37 Implementation Details of PPO", number 9). `replace`
+    is the clipping of skrl: the gradient is zero wherever the prediction has moved by more than eps, even in the right direction.
 
     Args:
-        value: `[...(, K)]` value from the network being trained.
+        value: `[...(, K)]` value from the network being trained; K is the number of reward streams, if there are several.
         old_value: `[...(, K)]` value at the time of the rollout.
         target: `[...(, K)]`.
         mode: "none", "max" or "replace".

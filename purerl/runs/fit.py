@@ -127,11 +127,13 @@ def fit(
         num_seeds: number of runs per config. One program trains all runs, spread over the devices or, on a CPU, over its cores.
         exact: make each of several runs bit-identical to the same run alone; see `over_devices`.
         devices_per_run: number of devices that one agent's environments are spread over; see `data_parallel`. None keeps the
-          number of the directory's run, or takes 1 for a new run or if there are too few devices. A run that is resumed with
+          number of the directory's run. For a new run, or where there are fewer devices than that, None means 1. A run that is
+          resumed with
           another number keeps its parameters and statistics, and its environments are redistributed.
         resume: `auto` resumes from the directory's newest checkpoint if one exists, `must` requires a checkpoint, `never` is
-          an error if one exists. The config except `total_timesteps`, the seeds, `exact`, and the custom objects except `measure`
-          must be the same as before. Custom objects are compared by name, shapes and values. If `total_timesteps` has changed
+          an error if one exists. The config, the seeds, `exact` and the custom objects must be the same as before. Only
+          `total_timesteps` and `measure` may change. Custom objects are compared by name, shapes and values. If `total_timesteps`
+          has changed
           and a schedule depends on it, `fit` warns.
         init_from: directory of another run, whose parameters this run starts from.
         save_seconds: approximate seconds between two checkpoints.
@@ -150,10 +152,11 @@ def fit(
           The rule is called after each evaluation except the one before the first update, and every `stop_every` updates, so the
           run ends after the same update however fast the machine is. In the rule's `Progress`, `evaluation` is the latest one,
           and `metrics` are one row over all updates since the rule's last call, leaves `[1]` or `[runs, 1]`. If a rule has ended
-          a run, the same call does not continue the run, but a call without the rule, or with a rule that returns False, does.
+          a run, repeating the call does not continue the run. A call without the rule, or with a rule that returns False,
+          continues it.
         stop_every: also call `stop_when` every `stop_every` updates; 0 for only after evaluations.
-        on_nonfinite: if a run has diverged, or no step of an update was finite, `raise` an error, or `ignore` it and go on with
-          the other runs. Once all runs have diverged, a checkpoint is saved only at the end.
+        on_nonfinite: if a run has diverged, or no environment step of an update was finite, `raise` an error, or `ignore` it and
+          go on with the other runs. Once all runs have diverged, a checkpoint is saved only at the end.
         chunk_seconds: approximate seconds per chunk. Values above 15 count as 15, so that a signal takes effect soon.
         max_hours: save and end the run after this many hours of this call; 0 for no limit.
         progress: show a line of progress; None shows it only in a terminal or a notebook.
@@ -189,7 +192,7 @@ def fit(
     line = LiveLine()
     shown = line.is_live if progress is None else progress
     asked.recorders = (*recorders, *([line] if shown else [])) if is_first() else ()
-    asked.on_save_error = on_save_error if process_count() == 1 else "raise"  # after `warn`, the other processes would wait on
+    asked.on_save_error = on_save_error if process_count() == 1 else "raise"  # with `warn`, the others would wait for ever
     path = None
     if directory is not None:
         path = by_first(lambda: run_directory(directory)) or pathlib.Path(directory).expanduser().absolute()
@@ -212,7 +215,7 @@ def fit(
 
 
 def evaluation_of(runs: Trainer, options: dict[str, Any]) -> Callable | None:
-    """Return the function from `Trainer.evaluation` for options of `fit`, by name; None without evaluations. Nothing is compiled.
+    """Return the function that `Trainer.evaluation` makes from a dict of `fit`'s arguments; None if `eval_every` is 0.
 
     Raises:
         ConfigError: the runs cannot be evaluated or rendered with these options.

@@ -191,7 +191,7 @@ def test_rewards_are_clipped_and_reported_raw():
     assert purerl.summarize(on.metrics)["value_loss"].max() < 1 < purerl.summarize(off.metrics)["value_loss"].max()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_form_of_running(tmp_path):
     many = jax.vmap(tiny(ON).init)(jax.random.split(jax.random.key(0), 2))
     many = jax.eval_shape(jax.vmap(tiny(ON).update), many)[0]

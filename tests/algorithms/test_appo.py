@@ -20,7 +20,7 @@ from tests.helpers.tiny import CFG, at, digest
 # --- without staleness APPO is PPO ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("changes", [{}, {**NORMALISED, **MEMORY}])
 def test_fresh_data_and_a_target_of_the_same_update_are_ppo(changes):
     mine = jax.jit(made(FRESH.replace(**changes)))(KEY)

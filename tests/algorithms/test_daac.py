@@ -109,8 +109,7 @@ def test_coefficients_reach_their_own_network_only():
     assert digest(late["policy"]) != digest(start["policy"])
 
 
-@pytest.mark.slow
-@pytest.mark.each_landing("multi_binary")
+@pytest.mark.long
 @pytest.mark.parametrize(
     "env",
     [Rich(), *(pytest.param(acting(Varied, kind)(), marks=pytest.mark.slow, id=kind) for kind in ("box", "multi_binary"))],

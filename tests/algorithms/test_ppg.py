@@ -77,7 +77,7 @@ def test_accumulation_is_one_step_on_a_larger_minibatch():
     assert abs(one_step(1, 1) - one_step(1, 4)) > 1e-3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_accumulation_in_an_auxiliary_phase():
     of = lambda **changes: trained(PPG.replace(total_timesteps=64 * 4, **changes)).state.params
     same, other = of(aux_columns=2, aux_accumulation=2), of(aux_columns=4)
@@ -137,7 +137,7 @@ def test_what_the_value_moves(arch):
 # --- equality with PPO ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_without_auxiliary_epochs_it_is_ppo_to_the_bit(fresh_python):
     """The code is compiled as by users: without optimisation XLA sums in another order in a larger program."""
     code = """

@@ -62,7 +62,7 @@ def test_illegal_actions_are_never_sent():
     assert purerl.summarize(jax.jit(unmasked)(KEY).metrics)["info/illegal"].min() > 0.1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_everything_resumes_to_the_same_bits(tmp_path):
     whole = fitted(cfg=EVERYTHING, env=Rich())
     stopped(tmp_path, 4, cfg=EVERYTHING, env=Rich())

@@ -261,7 +261,7 @@ def test_a_predictor_comes_with_its_target(tmp_path):
     assert bonus(first)[-1] < 0.1 * bonus(first)[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pretraining_and_fine_tuning_on_the_command_line(tmp_path):
     from purerl.cli import main
 

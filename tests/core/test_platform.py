@@ -162,7 +162,7 @@ def test_no_loop_of_an_accelerators_update_waits_for_a_value(name):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("ppg", "gru", "lstm, shared")
+@pytest.mark.each_landing("ppg", "lstm, shared")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_two_updates_agree(both, name):
     train = tiny(CONFIGS[name])

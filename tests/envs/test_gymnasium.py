@@ -181,8 +181,7 @@ def test_sweeps_and_the_other_algorithms_train_there():
     purerl.fit(purerl.APPOConfig(**sizes, num_minibatches=2))
 
 
-@pytest.mark.slow
-@pytest.mark.each_landing("DAACConfig")
+@pytest.mark.long
 @pytest.mark.parametrize("cls", [purerl.PPGConfig, purerl.DAACConfig])
 def test_phases_and_memory_train_there(cls):
     sizes = {name: getattr(CARTPOLE, name) for name in ("env", "total_timesteps", "num_envs", "num_steps", "hidden")}

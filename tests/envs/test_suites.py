@@ -46,7 +46,7 @@ def marked(env_id):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("pgx/minatar-breakout", "jumanji/Snake-v1")
+@pytest.mark.each_landing("pgx/minatar-breakout")
 @pytest.mark.parametrize("env_id", [marked(env_id) for env_id in IDS])
 def test_it_keeps_the_protocol(env_id):
     installed(env_id)
@@ -55,7 +55,7 @@ def test_it_keeps_the_protocol(env_id):
     assert report.problems == ()
 
 
-@pytest.mark.each_landing("pgx/minatar-breakout", "xminigrid/MiniGrid-DoorKey-5x5")
+@pytest.mark.each_landing("pgx/minatar-breakout")
 @pytest.mark.parametrize(
     "env_id",
     [

@@ -126,7 +126,8 @@ def test_a_run_damaged_while_it_goes_gives_its_result(tmp_path):
 # --- a full disk --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", [pytest.param("raise", marks=pytest.mark.long), pytest.param("warn", marks=pytest.mark.slow)])
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["raise", "warn"])
 def test_a_full_disk_ends_as_asked_and_the_terminal_shows_our_message_alone(tmp_path, mode):
     code, out = script(FULL, tmp_path / "run", mode=mode, at=12)
     ours = [

@@ -26,7 +26,7 @@ RUNS = 6
 
 
 def process(*words):
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "2"}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_NUM_CPU_DEVICES": "2", "COLUMNS": "160"}
     return subprocess.Popen([sys.executable, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 

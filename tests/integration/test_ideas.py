@@ -157,13 +157,7 @@ PAIRS = [pair for pair in PAIRS if pair[1:] not in IN_PRODUCT]
 PAIRS = [pair if pair[1:] == (jit, "ppo") else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS]
 
 
-@pytest.mark.each_landing(
-    "memory, torso of linen-vmapped-daac",
-    "simulator, losses, measure, torso of nnx-vmapped-appo",
-    "algorithm, config, network-jit-daac",
-    "bare environment, torso of equinox-vmapped-ppo",
-    "memory, torso of linen-jit-appo",
-)
+@pytest.mark.each_landing("memory, torso of linen-jit-appo", "bare environment, torso of equinox-vmapped-ppo")
 @pytest.mark.filterwarnings("ignore:.*no phase trains them")  # the network has the heads of PPG and of DAAC
 @pytest.mark.parametrize(("door", "check", "kind"), PAIRS)
 def test_each_pair_of_door_check_and_algorithm(door, check, kind, tmp_path):
@@ -343,7 +337,7 @@ def test_nothing_that_a_directory_names_is_imported(tmp_path, monkeypatch, capsy
     assert "sentinel" not in sys.modules
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_import_paths_of_the_command_line(tmp_path, capsys, monkeypatch):
     names = {"--env": "tests.ideas.brax_like:hopper", "--algorithm": "tests.ideas.spo:spo"}
     paths = [part for pair in names.items() for part in pair]

@@ -23,7 +23,8 @@ SIZES = {"total_timesteps": 64 * 4, "num_envs": 4, "num_steps": 16, "num_minibat
 
 
 @pytest.mark.slow
-def test_the_command_evaluates_each_run_in_its_own_environment(tmp_path, capsys):
+def test_the_command_evaluates_each_run_in_its_own_environment(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     cfg = PPOConfig(env="Pendulum-v1", **{**SIZES, "total_timesteps": 64})
     cfgs = jax.vmap(lambda n: cfg.replace(env_params={"max_speed": n}))(np.array([8.0, 0.0], np.float32))
     purerl.fit(cfgs, directory=tmp_path)
@@ -64,7 +65,7 @@ def test_parameters_of_nnx_are_saved_and_restored(tmp_path):
     assert digest(purerl.load(tmp_path, env=Varied(), network=of_nnx()).state) == digest(state)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_with_parameters_of_nnx_resumes_to_the_same_bits(tmp_path):
     several = {"network": of_nnx(), "num_seeds": 3, "cfg": CFG.replace(num_epochs=1)}
     whole = fitted(updates=4, **several)

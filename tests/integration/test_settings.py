@@ -82,7 +82,7 @@ SHARED = [pytest.param(name, True, marks=pytest.mark.long) for name in ALGORITHM
 OWN = [pytest.param(name, False, marks=pytest.mark.slow) for name in BASES if name != "ppo"]
 
 
-@pytest.mark.each_landing("daac-False", "ppg-False")
+@pytest.mark.each_landing("daac-False")
 @pytest.mark.parametrize(("name", "shared"), SHARED + OWN)
 def test_another_value_changes_the_program_or_is_warned_of(name, shared):
     base, part, fields = swept_fields(name, shared)

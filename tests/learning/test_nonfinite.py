@@ -38,7 +38,7 @@ def test_a_skipped_update_leaves_everything_learnt_as_it_was():
     assert digest(after.actor) != digest(state.actor)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_an_algorithm_keeps_goes_on_without_the_poisoned_rollouts():
     """Updates 0, 2 and 5 are skipped. PPG stores the rollout before a skipped one twice; APPO's ring leaves its place free."""
     sizes = {name: getattr(FROZEN, name) for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "hidden")}

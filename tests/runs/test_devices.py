@@ -40,7 +40,7 @@ def test_any_number_of_seeds(count, alone):
         close(at(many.state.params, i), alone[i].state.params)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_exact_rows_have_the_bits_of_their_run_alone(fresh_python):
     """The code is compiled as by users: with the tests' flags XLA fuses a row's first operations with its selection."""
     code = """

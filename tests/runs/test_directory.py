@@ -24,7 +24,7 @@ def whole():
     return fitted(chunk_seconds=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_stopped_after_every_update_and_resumed(whole, tmp_path):
     for update in range(1, UPDATES):
         stopped(tmp_path, update)

@@ -28,7 +28,7 @@ def own_loss(outputs, old, advantage, cfg):
     return losses.clipped_surrogate(outputs.policy.log_prob(old.action), old.log_prob, advantage, cfg.clip_eps)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_another_object_in_the_place_of_a_runs_own_is_refused(tmp_path, capsys):
     given = {"env": Varied(), "policy_loss": own_loss}
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path, **given)

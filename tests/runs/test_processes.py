@@ -100,9 +100,8 @@ def test_two_processes_train_one_agent(job, tmp_path):
     assert purerl.load(tmp_path / "run").updates == 10
 
 
-@pytest.mark.parametrize(
-    ("seeds", "devices"), [pytest.param(1, 1, marks=pytest.mark.slow), pytest.param(4, 4, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("seeds", "devices"), [(1, 1), (4, 4)])
 def test_processes_are_as_the_devices_of_one(seeds, devices, job, tmp_path):
     """One seed over two processes, or four of two devices each over two processes with four devices each, is trained."""
     flags = ("--devices-per-run", "2", "--num-seeds", str(seeds), "--eval-every", "5", "--eval-episodes", "4")
@@ -216,7 +215,7 @@ print(digest(on_host(update(restored)[0])) == digest(on_host(update(state)[0])),
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_state_on_devices_of_two_processes_is_saved_and_restored(tmp_path):
     env = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
     words = (sys.executable, "-c", OF_A_MESH, f"127.0.0.1:{free_port()}")

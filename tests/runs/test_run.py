@@ -27,7 +27,7 @@ def batch(tmp_path_factory):
     return directory, purerl.fit(cfgs, 3, directory, num_seeds=2, eval_every=1, eval_episodes=8, save_every=2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_run_is_read_back_with_its_own_config(batch):
     directory, result = batch
     run = purerl.load(directory)
@@ -90,7 +90,8 @@ def test_the_best_of_each_run_is_kept(batch):
 
 
 @pytest.mark.slow
-def test_the_commands_take_a_run(batch, tmp_path, capsys):
+def test_the_commands_take_a_run(batch, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
     directory = str(batch[0])
     assert cli.main(["eval", directory, "--run", "env_params.g = 0, seed 4", "--num-episodes", "4"]) == 0
     out = capsys.readouterr().out

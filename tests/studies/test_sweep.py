@@ -211,7 +211,7 @@ def test_recorders_of_a_sweep_are_a_function():
         purerl.sweep(CFG, {"lr": [1e-3]}).fit(recorders=(print,))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sweep_that_was_begun_may_have_to_resume(tmp_path):
     made = purerl.sweep(SHORT, {"num_steps": [16, 8]})
     with pytest.raises(purerl.ConfigError, match="no checkpoint to resume from"):

@@ -52,7 +52,7 @@ def test_tuning_tries_every_trial_once_and_stops_the_worse_half(study):
     assert found.env_steps > sum(step.env_steps for step in steps)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_study_goes_on_with_the_same_trials(study, tmp_path):
     _, whole, steps = study
     again = []
@@ -76,7 +76,7 @@ def test_an_interrupted_study_goes_on_with_the_same_trials(study, tmp_path):
 QUICK = {"num_seeds": 1, "rungs": 1, "finalists": 2, "final_seeds": 1, "env": Varied()}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_lists_are_tried_once_each():
     """Each value of a list is tried once, and finalists are different points."""
     found = purerl.tune(TUNED, {"lr": [1e-3, 1e-2], "gamma": [0.9]}, trials=8, **QUICK)
@@ -196,7 +196,7 @@ def test_what_cannot_be_tuned_is_refused(values, options, says):
     assert says in str(refused.value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_trial_begins_after_the_hours_of_the_search():
     steps = []
     options = {**OPTIONS, "rungs": 1, "search_hours": 1e-9}
