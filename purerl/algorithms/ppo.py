@@ -5,21 +5,17 @@ Collect a rollout, estimate advantages, and take a few epochs of minibatch gradi
     L = -mean(min(r * A, clip(r, 1 - clip_eps, 1 + clip_eps) * A)) + vf_coef * value loss - ent_coef * entropy
     r = pi(a | s) / pi_old(a | s),    A_t = sum_k (gamma * gae_lambda)^k * (R_{t+k} + gamma * V(s_{t+k+1}) - V(s_{t+k}))
 
-where R are rewards, and the sum ends with the episode or the rollout.
+Here R are rewards, and the sum ends with the episode or the rollout. **Where papers and implementations differ.** A truncated
+episode is bootstrapped with the value of its last observation, the one before the reset. Advantages are standardised over each
+minibatch by default. The value loss is half a squared error; by default, the larger of the clipped and unclipped errors (OpenAI's
+baselines). Every epoch shuffles the whole batch. **Defaults** are those of "The 37 Implementation Details" (Huang et al. 2022)
+for classic control. **When to choose it**: first. PPO is the fastest algorithm here, with the fewest hyperparameters; no other is
+better on every environment measured (`tests/benchmarks/RESULTS.md`). **Metrics** (losses are means over an update's minibatches):
 
-**Where papers and implementations differ.** A truncated episode is bootstrapped with the value of its last observation, the one
-before the reset. Advantages are standardised over each minibatch by default. The value loss is half a squared error; by
-default, the larger of the clipped and unclipped errors (OpenAI's baselines). Every epoch shuffles the whole batch.
-**Defaults** are those of "The 37 Implementation Details" (Huang et al. 2022) for classic control. **When to choose it**: first.
-PPO is the fastest algorithm here in wall-clock time, with the fewest hyperparameters; no other algorithm is better on every
-environment measured (`tests/benchmarks/RESULTS.md`). **Metrics** (loss metrics are means over all gradient steps of an update):
-
-- `approx_kl`: how far the policy moved, in nats; 0.002 to 0.02 is usual. Above this range, lower `lr` or `num_epochs`, or set
-  `target_kl`.
+- `approx_kl`: how far the policy moved, in nats, usually 0.002 to 0.02. If more, lower `lr` or `num_epochs`, or set `target_kl`.
 - `clip_fraction`: the fraction of ratios outside the clip. At 0 the clip does nothing; above 0.3 the steps are too large.
 - `entropy`: the policy's mean entropy, in nats. If the entropy falls to 0 within a few updates, raise `ent_coef`.
-- `explained_variance`: the fraction of the value targets' variance that the values predict. 1 is perfect; below 0 the values are
-  worse than a constant.
+- `explained_variance`: the fraction of the value targets' variance that the values predict: 1 if perfect, 0 for a constant.
 - `episode_return`, `episode_length`: means over the episodes that ended in an update. If no episode ended, they are NaN.
 - `grad_norm`: the gradient's norm before clipping. `stopped`: the fraction of minibatches skipped because of `target_kl`. `lr`:
   the learning rate at the start of the update; with `kl_adaptive`, the rate after the update.
@@ -45,9 +41,7 @@ def ppo_phases(learner: Learner[OnPolicyConfig]) -> list[Phase]:
     """Return one phase that trains policy and value together.
 
     Example:
-        >>> short = lambda learner: [phase._replace(epochs=2) for phase in purerl.ppo_phases(learner)]
-        >>> algorithm = lambda cfg, env, network, parts: purerl.ppo(cfg, env, network, parts, short)
-        >>> train = purerl.make_train(purerl.PPOConfig(), algorithm=algorithm)
+        >>> twice = lambda learner: [phase._replace(epochs=2) for phase in purerl.ppo_phases(learner)]
     """
     return [make_phase(learner, "ppo", ppo_loss(learner, value_term), learner.cfg.policy_epochs)]
 
