@@ -42,7 +42,8 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
         if not isinstance(found, dict):
             raise ConfigError([Problem("measure", _kind(found), "must return a dict from a name to a scalar")])
         hint = "is a metric of the algorithm, or a column of every row; choose another name"
-        raise_if_any([Problem("measure", name, hint) for name in found if name in metrics or name in COLUMNS])
+        taken = lambda name: name in metrics or name in COLUMNS or str(name).startswith("evaluation/")
+        raise_if_any([Problem("measure", name, hint) for name in found if taken(name)])
         return {name: mean_of(x) for name, x in _scalars("measure", found).items()}
 
     return measure

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from purerl.core.errors import CheckpointError
+from purerl.core.errors import CheckpointError, CheckpointMismatch
 from purerl.runs.processes import from_first
 from purerl.runs.storage.checkpoint import CLOCK, Checkpoint, Store, describe, first_readable, leaf_differences, to_arrays
 from purerl.runs.storage.journal import Entry, Journal, read_journal
@@ -69,7 +69,7 @@ def read_evaluations(path: pathlib.Path, runs: int) -> dict[str, np.ndarray]:
 
 def _table(rows: list[Entry], runs: int) -> dict[str, np.ndarray]:
     names = [*COLUMNS, *(name for name in (rows[-1] if rows else ()) if name not in (*COLUMNS, "update"))]
-    unknown = [math.nan] * runs  # values of `info` entries that the config did not name at that time
+    unknown = [math.nan] * runs  # rows of 0.3 have no entries of `info`
     columns = {name: np.array([row.get(name, unknown) for row in rows], np.float32).reshape(-1, runs) for name in names}
     return {"update": np.array([row["update"] for row in rows], np.int64), **columns}
 
@@ -84,12 +84,17 @@ class Best:
         store: store of the checkpoint; None saves nothing.
         record: record of the run, for the checkpoint.
         runs: number of runs.
-        by: name of the evaluation column that contains the scores.
+        by: name of the evaluation column that contains the scores; None if this run is not evaluated.
         wanted: dtypes and shapes of a state, from `checkpoint.describe`, if the run resumes. Saved best states are then restored,
-          unless they are damaged, have other dtypes or shapes, or were chosen by another column. None removes saved best states.
+          unless they are damaged or have other dtypes or shapes. None removes saved best states.
+
+    Raises:
+        CheckpointMismatch: the saved best states were chosen by another column.
     """
 
-    def __init__(self, store: Store | None, record: dict[str, Any], runs: int, by: str, wanted: dict[str, str] | None = None):
+    def __init__(
+        self, store: Store | None, record: dict[str, Any], runs: int, by: str | None, wanted: dict[str, str] | None = None
+    ):
         self._store, self._record, self._by = store, record, by
         self._arrays, self._leaves, self._behind = {}, {}, False
         self._updates, self._scores = [0] * runs, [-math.inf] * runs
@@ -111,9 +116,8 @@ class Best:
         if saved is None or leaf_differences({path: x for path, (x, _) in saved.record["leaves"].items()}, wanted):
             return
         before = saved.record["best"].get("by", COLUMNS[0])
-        if before != self._by:
-            warnings.warn(f"best states were chosen by {before}; by {self._by}, best states start over", stacklevel=4)
-            return
+        if self._by not in (None, before):
+            raise CheckpointMismatch(store.directory, [f"best_by: {before} in the checkpoint, {self._by} here"])
         self._arrays, self._leaves = saved.arrays, wanted
         self._updates, self._scores = best_updates(saved), saved.record["best"]["returns"]
 

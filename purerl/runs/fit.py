@@ -62,7 +62,7 @@ class FitResult(NamedTuple):
 
     def __repr__(self) -> str:
         """Describe the run, its steps and returns, in a few lines."""
-        lines = [repr(self.run), f"{self.progress.steps:,} steps of {len(self.progress.labels)} runs"]
+        lines = [repr(self.run), self.progress.steps_in_words]
         if self.metrics:
             lines += [f"return over the last tenth: {_spread(over_the_last(self.metrics['episode_return'], LAST))}"]
         if len(self.evaluations["update"]):
@@ -75,7 +75,7 @@ def _spread(values: np.ndarray) -> str:
     """Format up to eight values; for more values, format their mean, minimum and maximum."""
     if len(values) <= 8:
         return ", ".join(f"{x:.1f}" for x in values)
-    return f"{np.nanmean(values):.1f} on average, {np.nanmin(values):.1f} to {np.nanmax(values):.1f}"
+    return f"{values.mean():.1f} on average, {values.min():.1f} to {values.max():.1f}"
 
 
 def fit(
@@ -128,13 +128,11 @@ def fit(
         exact: make each of several runs bit-identical to the same run alone; see `over_devices`.
         devices_per_run: number of devices that one agent's environments are spread over; see `data_parallel`. None keeps the
           number of the directory's run. For a new run, or where there are fewer devices than that, None means 1. A run that is
-          resumed with
-          another number keeps its parameters and statistics, and its environments are redistributed.
-        resume: `auto` resumes from the directory's newest checkpoint if one exists, `must` requires a checkpoint, `never` is
-          an error if one exists. The config, the seeds, `exact` and the custom objects must be the same as before. Only
+          resumed with another number keeps its parameters and statistics, and its environments are redistributed.
+        resume: `auto` resumes from the directory's newest checkpoint if one exists, `must` requires a checkpoint, `never` is an
+          error if one exists. The config, the seeds, `exact` and the custom objects must be the same as before. Only
           `total_timesteps` and `measure` may change. Custom objects are compared by name, shapes and values. If `total_timesteps`
-          has changed
-          and a schedule depends on it, `fit` warns.
+          has changed and a schedule depends on it, `fit` warns.
         init_from: directory of another run, whose parameters this run starts from.
         save_seconds: approximate seconds between two checkpoints.
         save_every: also save a checkpoint every `save_every` updates; 0 for none.
@@ -145,7 +143,7 @@ def fit(
         eval_every: evaluate before the first update and then every `eval_every` updates; 0 for never.
         eval_episodes, eval_deterministic, eval_max_steps, eval_env_params: as in `Train.evaluate`.
         best_by: the column of the evaluations whose highest value chooses the best state of each run; for an entry of
-          `episode_info` or `info`, a name such as "episode_info/success".
+          `episode_info` or `info`, a name such as "episode_info/success". A resumed run keeps its column.
         render_every: at the first evaluation and then at every `render_every`-th, render an episode of the first run into the
           directory; 0 for never.
         stop_when: a rule, `(Progress) -> bool`. When the rule returns True, the run is saved and ends; see `purerl.at_return`.

@@ -87,7 +87,8 @@ class Session:
         self.evaluations = Evaluations(home.file("evaluations.jsonl"), self.updates, len(runs.labels), expected)
         self.report = Reports(asked.recorders, self._progress())
         wanted = None if saved is None else describe({"state": template})
-        self.best = Best(home.best, home.identity, len(runs.labels), asked.best_by, wanted)
+        by = asked.best_by if asked.eval_every else None
+        self.best = Best(home.best, home.identity, len(runs.labels), by, wanted)
 
     def _resume(self, saved: Checkpoint, template: TrainState) -> None:
         self.updates, self.seconds = saved.updates, saved.record["seconds"]

@@ -331,6 +331,7 @@ DOORS = {
     "advantage of an array": (train(advantage=lambda steps, cfg: steps.reward), "purerl.Advantages(advantage, target)"),
     "measure of text": (train(measure=lambda state: {"a": "b"}), "must be a scalar"),
     "measure of a column": (train(measure=lambda state: {"update": 9.0}), "a column of every row"),
+    "measure of an evaluation": (train(measure=lambda state: {"evaluation/x": 9.0}), "a column of every row"),
     "torso with statistics": (train(torso=nn.BatchNorm(use_running_average=False)), "parameters only"),
     "field without a type": (lambda: own_class(beta=purerl.leaf(0.5)), "write beta: float"),
     "list field": (lambda: own_class(beta=(list, purerl.static([1]))), "configclass"),

@@ -67,8 +67,10 @@ def test_the_best_state_may_be_chosen_by_another_mean(tmp_path):
     result = fitted(**options, best_by="episode_length")
     best = result.evaluations["update"][np.argmax(result.evaluations["episode_length"], axis=0)]
     assert purerl.load(tmp_path, best=True, env=Varied()).finished == tuple(best)
-    with pytest.warns(UserWarning, match="chosen by episode_length; by episode_return, best states start over"):
+    with pytest.raises(purerl.CheckpointMismatch, match="best_by: episode_length in the checkpoint, episode_return here"):
         fitted(**options)
+    fitted(**(options | {"eval_every": 0}))  # a run without evaluations chooses nothing
+    assert purerl.load(tmp_path, best=True, env=Varied()).finished == tuple(best)
     with pytest.raises(purerl.ConfigError, match="best_by = 'success': must be one of episode_length, episode_return"):
         fitted(eval_every=1, best_by="success")
 

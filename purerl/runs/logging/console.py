@@ -63,7 +63,7 @@ class LiveLine:
         latest = overall(progress.metrics["episode_return"])
         self._return = self._return if np.isnan(latest) else latest
         line = (
-            f"{_steps(progress):>13}  {progress.steps_per_second:>9,.0f} steps/s  "
+            f"{progress.steps_in_words:>19}  {progress.steps_per_second:>9,.0f} steps/s  "
             f"return {self._return:>9.1f}  {_clock(progress.seconds_left)} left"
         )
         if self._live:
@@ -80,7 +80,7 @@ def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
     """Return a table of each run's episodes, last entropy, and mean return and length over the last tenth of `metrics`."""
     rate = f", {progress.steps_per_second:,.0f} steps/s" if progress.updates > progress.began[0] else ""
     caption = "return, length: means over the last tenth"
-    table = Table(title=f"{_steps(progress)} in {_clock(progress.seconds)}{rate}", caption=caption)
+    table = Table(title=f"{progress.steps_in_words} in {_clock(progress.seconds)}{rate}", caption=caption)
     for column in ("run", "episodes", "return", "length", "entropy"):
         table.add_column(column, justify="right")
     returns, lengths = (over_the_last(metrics[name], LAST) for name in ("episode_return", "episode_length"))
@@ -126,12 +126,6 @@ def overall(mean: Mean) -> float:
     """Return the mean over everything counted, on the host; NaN if nothing was counted."""
     count = np.sum(mean.count, dtype=np.int64)
     return float(np.sum(mean.total, dtype=np.float64) / count) if count else float("nan")
-
-
-def _steps(progress: Progress) -> str:
-    """Describe the environment steps so far over all runs, and the number of runs."""
-    runs = len(progress.labels)
-    return f"{progress.steps:,} steps" + (f" of {runs} runs" if runs > 1 else "")
 
 
 def _clock(seconds: float) -> str:

@@ -34,6 +34,11 @@ class Progress(NamedTuple):
         return self.updates * self.plan.batch_size * len(self.labels)
 
     @property
+    def steps_in_words(self) -> str:
+        """Describe the environment steps so far over all runs, and the number of runs: "90,624 steps of 3 runs"."""
+        return f"{self.steps:,} steps" + (f" of {len(self.labels)} runs" if len(self.labels) > 1 else "")
+
+    @property
     def steps_per_second(self) -> float:
         """Return the environment steps per second of this process."""
         updates = self.updates - self.began[0]
