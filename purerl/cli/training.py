@@ -52,7 +52,7 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
     result = fit(cfg, asked.seed, recorders=watching, **options)
     if result.progress.updates and watching:
         live_line.console.print(closing_table(result.progress, result.metrics))
-    stopped_by = result.stopped_by if result.progress.updates < result.progress.plan.num_updates else None
+    stopped_by = None if result.progress.is_finished else result.stopped_by
     if stopped_by and watching:
         live_line.console.print(_stopped(result.progress, stopped_by, asked), highlight=False, markup=False)
     return _status(stopped_by)

@@ -159,8 +159,7 @@ class Sweep:
             rows = by_first(functools.partial(recorders, path, program.cfg)) if recorders else None
             results.append(fit(program.cfg, seed, path, num_seeds=num_seeds, recorders=rows or (), max_hours=left, **options))
             stopped_by = results[-1].stopped_by if results[-1].stopped_by != STOPPED else None  # `stop_when` ends one program
-        progress = results[-1].progress if len(results) == len(programs) else None
-        if progress is not None and progress.updates == progress.plan.num_updates:
+        if len(results) == len(programs) and results[-1].progress.is_finished:
             stopped_by = None  # the stop came in the last chunk of the last program, so nothing is left to train
         return SweepResult(self, programs, tuple(results), num_seeds, stopped_by)
 

@@ -56,7 +56,7 @@ class LiveLine:
             from IPython.display import display
 
             self._cell = display({"text/plain": "compiling"}, raw=True, display_id=True)
-        if progress.updates == progress.plan.num_updates:
+        if progress.is_finished:
             self.console.print(f"finished before, after {progress.updates:,} updates; raise total_timesteps to continue")
 
     def __call__(self, progress: Progress) -> None:

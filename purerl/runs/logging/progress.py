@@ -39,6 +39,11 @@ class Progress(NamedTuple):
         return f"{self.steps:,} steps" + (f" of {len(self.labels)} runs" if len(self.labels) > 1 else "")
 
     @property
+    def is_finished(self) -> bool:
+        """Return True after the last update of the plan."""
+        return self.updates == self.plan.num_updates
+
+    @property
     def steps_per_second(self) -> float:
         """Return the environment steps per second of this process."""
         updates = self.updates - self.began[0]

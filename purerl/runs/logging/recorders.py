@@ -302,7 +302,7 @@ class Wandb(Rows):
 
     def begin(self, progress: Progress) -> None:
         super().begin(progress)
-        if self._run is not None or progress.updates == progress.plan.num_updates:
+        if self._run is not None or progress.is_finished:
             return
         if not self._keeps_id:
             self._run = self._start()
