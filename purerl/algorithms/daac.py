@@ -21,14 +21,14 @@ mazes. On MinAtar, DAAC was indistinguishable from PPO on Breakout and SpaceInva
 predicts 0; `value/grad_norm`, the gradient norm in the value phase.
 """
 
-import jax
 import jax.numpy as jnp
 
 from purerl.algorithms.ppg import value_phase
 from purerl.algorithms.ppo import ppo, ppo_loss
 from purerl.config.algorithms import DAACConfig
-from purerl.core.types import Environment, Network, Outputs, PyTree, Sample
+from purerl.core.types import Environment, Network, Outputs, Sample
 from purerl.learning.learner import Components, Learner
+from purerl.learning.losses import Term
 from purerl.learning.phases import Phase, make_phase
 from purerl.learning.update import Algorithm
 
@@ -50,8 +50,7 @@ def daac_phases(learner: Learner[DAACConfig]) -> list[Phase]:
     ]
 
 
-def advantage_term(params: PyTree, outputs: Outputs, old: Sample, cfg: DAACConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Compute the advantage head's term of the loss, `adv_coef * mean squared error` as in the paper, and its metric."""
+def advantage_term(outputs: Outputs, old: Sample, cfg: DAACConfig) -> Term:
+    """Return the advantage head's term of the loss, a squared error without a factor of 1/2, as in the paper."""
     predicted = outputs.heads["advantage"](outputs.policy.encoded(old.action))
-    error = jnp.square(predicted - old.advantage).mean()
-    return cfg.adv_coef * error, {"advantage_loss": error}
+    return Term("advantage_loss", cfg.adv_coef, jnp.square(predicted - old.advantage))

@@ -43,6 +43,7 @@ from purerl.acting.normalize import standardize_values
 from purerl.algorithms.ppo import ppo, ppo_loss, ppo_phases, value_term
 from purerl.config.algorithms import DAACConfig, PPGConfig
 from purerl.core.metrics import mean_of
+from purerl.core.platform import means
 from purerl.core.reductions import reduce_before
 from purerl.core.streams import sum_over_streams
 from purerl.core.types import Advantages, Environment, Network, Rollout, Sequences, TrainState
@@ -156,7 +157,9 @@ def value_phase(learner: Learner[PPGConfig | DAACConfig], **options: Any) -> Pha
 
     def loss(params, minibatch):
         outputs, _ = network.apply(params, minibatch.carry, minibatch.steps.obs, minibatch.steps.first)
-        return value_term(params, outputs, minibatch.steps, cfg)
+        term = value_term(outputs, minibatch.steps, cfg)
+        found = means({term.name: term.loss})
+        return term.weight * found[term.name], found
 
     return make_phase(learner, "value", loss, cfg.e_v, follows_kl=False, prefix="value/", **options)
 
@@ -190,11 +193,11 @@ def aux_loss(cfg: PPGConfig, network: Network) -> Loss:
     def loss(params, batch):
         old = batch.steps
         outputs, _ = network.apply(params, batch.carry, old.obs, old.first)
-        error = lambda value: sum_over_streams(losses.half_squared_error(value, old.target), old.first).mean()
-        aux, value = error(outputs.heads["aux_value"]), error(outputs.value)
-        clone = old.clone.kl(outputs.policy).mean()
-        total = aux + cfg.beta_clone * clone + value
-        return total, {"aux/loss": total, "aux/aux_value_loss": aux, "aux/clone_loss": clone, "aux/value_loss": value}
+        error = lambda value: sum_over_streams(losses.half_squared_error(value, old.target), old.first)
+        aux, clone, value = error(outputs.heads["aux_value"]), old.clone.kl(outputs.policy), error(outputs.value)
+        found = means({"aux/aux_value_loss": aux, "aux/clone_loss": clone, "aux/value_loss": value})
+        total = found["aux/aux_value_loss"] + cfg.beta_clone * found["aux/clone_loss"] + found["aux/value_loss"]
+        return total, found | {"aux/loss": total}
 
     return loss
 

@@ -24,15 +24,17 @@ better on every environment measured (`tests/benchmarks/RESULTS.md`). **Metrics*
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 
 from purerl.acting.rollout import collect_rollout
 from purerl.config.base import OnPolicyConfig
+from purerl.core.platform import means
 from purerl.core.streams import sum_over_streams
 from purerl.core.types import Environment, Network, Outputs, Sample, Sequences, TrainState
-from purerl.learning.advantages import advantage_estimator, standardize
+from purerl.learning.advantages import advantage_estimator
 from purerl.learning.batch import make_batch
 from purerl.learning.learner import Cfg, Components, Learner, Metrics
-from purerl.learning.losses import approximate_kl, clip_fraction, clipped_surrogate, value_loss
+from purerl.learning.losses import Term, approximate_kl, clip_fraction, clipped_surrogate, value_loss
 from purerl.learning.phases import Groups, Loss, Phase, make_phase, run_phases
 from purerl.learning.update import AfterLearning, Algorithm, finish_update, initial_state
 
@@ -93,38 +95,36 @@ def surrogate(outputs: Outputs, old: Sample, advantage: jax.Array, cfg: OnPolicy
     return clipped_surrogate(outputs.policy.log_prob(old.action), old.log_prob, advantage, cfg.clip_eps)
 
 
-def value_term(params: Groups, outputs: Outputs, old: Sample, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Compute the value term of the loss, `vf_coef * value loss`, and its metric."""
+def value_term(outputs: Outputs, old: Sample, cfg: OnPolicyConfig) -> Term:
+    """Return the value term of the loss."""
     per_stream = value_loss(outputs.value, old.value, old.target, cfg.value_clip, cfg.value_clip_eps)
-    loss = sum_over_streams(per_stream, like=old.advantage).mean()  # intrinsic rewards are a second stream
-    return cfg.vf_coef * loss, {"value_loss": loss}
+    return Term("value_loss", cfg.vf_coef, sum_over_streams(per_stream, like=old.advantage))  # intrinsic: a second stream
 
 
-def ppo_loss(learner: Learner[OnPolicyConfig], *terms: Callable) -> Loss:
+def ppo_loss(learner: Learner[OnPolicyConfig], *terms: Callable[..., Term]) -> Loss:
     """Return `(params, minibatch) -> (loss, metrics)`: the policy loss minus the entropy bonus, plus further terms.
 
-    A minibatch has N sequences of L steps, leaves `[L, N]`. Each term is `(params, Outputs, Sample, cfg) -> (scalar, metrics)`.
-    The learner's extra losses are added after these terms.
+    A minibatch has N sequences of L steps, leaves `[L, N]`. Each of `terms` is `(Outputs, Sample, cfg) -> Term`. The learner's
+    extra losses, `(params, Outputs, Sample, cfg) -> (scalar, metrics)`, are added after these terms.
     """
     cfg, network, parts = learner
 
     def loss(params: Groups, minibatch: Sequences) -> tuple[jax.Array, dict[str, jax.Array]]:
         old = minibatch.steps  # observations, actions and estimates from collection
         outputs, _ = network.apply(params, minibatch.carry, old.obs, old.first)
-        by_minibatch = cfg.advantage_norm == "minibatch"  # with several devices, the moments are global
-        advantage = standardize(old.advantage, old.advantage_moments) if by_minibatch else old.advantage
-        policy_loss = parts.policy_loss(outputs, old, advantage, cfg).mean()
-        log_prob, entropy = outputs.policy.log_prob(old.action), outputs.policy.entropy().mean()
-        total, metrics = policy_loss - cfg.ent_coef * entropy, {}
-        for term in (*terms, *parts.extra_losses):
-            added, term_metrics = term(params, outputs, old, cfg)
-            total, metrics = total + added, metrics | term_metrics
-        return total, metrics | {
-            "loss": total,
-            "policy_loss": policy_loss,
-            "entropy": entropy,
-            "approx_kl": approximate_kl(log_prob, old.log_prob).mean(),
-            "clip_fraction": clip_fraction(log_prob, old.log_prob, cfg.clip_eps).mean(),
+        policy_term = Term("policy_loss", 1.0, parts.policy_loss(outputs, old, old.advantage, cfg))
+        summed = [policy_term, Term("entropy", -cfg.ent_coef, outputs.policy.entropy())]
+        summed += [term(outputs, old, cfg) for term in terms]
+        log_prob = outputs.policy.log_prob(old.action)
+        measured = {
+            "approx_kl": approximate_kl(log_prob, old.log_prob),
+            "clip_fraction": clip_fraction(log_prob, old.log_prob, cfg.clip_eps),
         }
+        metrics = means({term.name: term.loss for term in summed} | measured)
+        total = jnp.asarray(sum(term.weight * metrics[term.name] for term in summed))
+        for extra in parts.extra_losses:
+            added, extra_metrics = extra(params, outputs, old, cfg)
+            total, metrics = total + added, metrics | extra_metrics
+        return total, metrics | {"loss": total}
 
     return loss

@@ -36,6 +36,7 @@ from flax import struct
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import PyTree
 
+FEW = 8  # maximum number of outputs that are computed one column after the other
 LARGEST = 64  # maximum size of a packed row; larger rows are worth a separate operation
 
 
@@ -93,6 +94,29 @@ def where_any(flags: jax.Array, run: Callable, otherwise: PyTree) -> PyTree:
     """
     branch = lambda: jax.lax.cond(flags.any(), run, lambda: otherwise)
     return by_platform(cpu=branch, accelerator=run)
+
+
+def _sums_at_once(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    add = lambda xs, ys: tuple(x + y for x, y in zip(xs, ys, strict=True))
+    zeros = tuple(jnp.zeros((), x.dtype) for x in arrays)
+    return tuple(jax.lax.reduce(arrays, zeros, add, tuple(range(arrays[0].ndim))))
+
+
+@jax.custom_jvp
+def sums(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """Return the sum of each array; all have one shape. On an accelerator, one kernel computes all sums."""
+    return by_platform(arrays, cpu=lambda arrays: tuple(x.sum() for x in arrays), accelerator=_sums_at_once)
+
+
+@sums.defjvp
+def _sums_jvp(primals: tuple, tangents: tuple) -> tuple:
+    return sums(*primals), tuple(x.sum() for x in tangents[0])
+
+
+def means(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    """Return the mean of each array, by `sums`."""
+    totals = sums(tuple(arrays.values()))
+    return {name: total / np.float32(x.size) for (name, x), total in zip(arrays.items(), totals, strict=True)}
 
 
 # --- arrays in loops ---------------------------------------------------------------------------------------------------

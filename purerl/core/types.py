@@ -240,7 +240,6 @@ class Sample(struct.PyTreeNode):
 
     policy: as in `Transition`; `()` if no loss reads the policy.
     intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
-    advantage_moments: mean and variance of the advantages of a minibatch if computed in advance, else `()`.
 
     Example:
         >>> def behaviour_cloning(params, outputs, old: purerl.Sample, cfg):
@@ -257,7 +256,6 @@ class Sample(struct.PyTreeNode):
     target: jax.Array
     policy: Any = ()
     intrinsic: Any = ()
-    advantage_moments: Any = ()
 
 
 class Sequences(struct.PyTreeNode):

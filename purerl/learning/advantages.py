@@ -155,14 +155,14 @@ def advantage_estimator(cfg: OnPolicyConfig, estimator: Estimator) -> Callable[[
     return advantages
 
 
-def standardize(advantage: jax.Array, known: tuple[jax.Array, jax.Array] | tuple[()] = ()) -> jax.Array:
+def standardize(advantage: jax.Array, axis: tuple[int, ...] | None = None) -> jax.Array:
     """Return advantages with mean 0 and population standard deviation 1, over all devices: `(A - mean) / (std + 1e-8)`.
 
     Args:
         advantage: `[...]`.
-        known: mean and variance of the advantages, if precomputed.
+        axis: the axes that share a mean and a standard deviation; None for all axes.
     """
-    mean, variance = known or moments(advantage)
+    mean, variance = (x if axis is None else jnp.expand_dims(x, axis) for x in moments(advantage, axis))
     return (advantage - mean) / (jnp.sqrt(variance) + 1e-8)
 
 

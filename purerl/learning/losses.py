@@ -6,6 +6,8 @@ Example:
     [-1.25, -1.0]
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +15,14 @@ import numpy as np
 from purerl.core.types import Scalar
 
 MAX_LOG_RATIO = np.float32(20)  # a ratio of 5e8: far beyond any clip, while squares and products stay finite
+
+
+class Term(NamedTuple):
+    """A term of a loss, `weight * mean of loss`; `loss` has one number per step, `[L, N]`, and its mean is the metric `name`."""
+
+    name: str
+    weight: Scalar
+    loss: jax.Array
 
 
 def probability_ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:

@@ -17,6 +17,7 @@ from jax.flatten_util import ravel_pytree
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import may_hold
 from purerl.core.keys import Clock, gradient_steps
+from purerl.core.platform import by_platform, sums
 from purerl.core.types import PyTree, Scalar
 
 ALL = "all groups"  # the key of the shared vector
@@ -299,6 +300,21 @@ class Vectors(NamedTuple):
     def split(self, vectors: Groups) -> Groups:
         """Split the stored form into one vector per group."""
         return vectors if self.ends is None else dict(zip(self.restore, jnp.split(vectors[ALL], self.ends), strict=True))
+
+    def squared_norms(self, gradient: Groups) -> dict[str, jax.Array]:
+        """Return the squared norm of each group's gradient, given in the stored form."""
+        ends = self.ends or []
+
+        def of_parts(gradient):
+            return {group: jnp.sum(jnp.square(x)) for group, x in self.split(gradient).items()}
+
+        def at_once(gradient):
+            squares = jnp.square(gradient[ALL])
+            owner = np.searchsorted(ends, np.arange(squares.size), side="right")
+            masked = tuple(jnp.where(owner == i, squares, jnp.zeros_like(squares)) for i in range(len(self.restore)))
+            return dict(zip(self.restore, sums(masked), strict=True))
+
+        return of_parts(gradient) if self.ends is None else by_platform(gradient, cpu=of_parts, accelerator=at_once)
 
     def join_state(self, opt_state: PyTree) -> PyTree:
         """Join every dict of groups in an optimizer state."""

@@ -12,9 +12,9 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.keys import Clock
 from purerl.core.metrics import Mean, mean_of
 from purerl.core.platform import pack, unpack
-from purerl.core.reductions import local_batch, local_key, num_devices, pmean, reduce_before
+from purerl.core.reductions import local_batch, local_key, pmean, reduce_before
 from purerl.core.types import Network, PyTree, Sample, Sequences, TrainState
-from purerl.learning.advantages import moments
+from purerl.learning.advantages import standardize
 from purerl.learning.learner import Learner, Metrics
 from purerl.learning.optimizers import Groups, Optimizer, Vectors, clip_scale, phase_optimizer, vectors_of, without_kl_control
 from purerl.learning.shuffle import permutation
@@ -39,9 +39,9 @@ class Phase(NamedTuple):
     every: the phase runs in every `every`-th update.
     start: number of updates at the start of training in which the phase does not run.
     prefix: prefix of the names of the phase's gradient-norm metrics.
-    precompute: `(steps [L, M, n]) -> {name: [M, ...]}`, statistics of M minibatches of n sequences, over all devices, which the
-      loss reads. With several devices, they are computed once per epoch, so that gradient steps need not exchange them. None for
-      no statistics.
+    precompute: `(steps [L, M, n]) -> {field: [L, M, n]}`, fields of the steps in an epoch's M minibatches of n sequences, which
+      replace those of the batch. They are computed once per epoch, so that gradient steps need no reductions over a minibatch and
+      over devices. None to replace nothing.
     frozen: groups that the phase does not train, even if `groups` names them.
 
     Example:
@@ -102,7 +102,7 @@ def make_phase(
         max_grad_norm=cfg.max_grad_norm,
         joint=cfg.grad_clip == "joint",
         block=local_batch(cfg.columns) if cfg.minibatches == "time" else 1,
-        precompute=_advantage_moments if cfg.advantage_norm == "minibatch" else None,
+        precompute=_standardized_advantages if cfg.advantage_norm == "minibatch" else None,
         start=cfg.skipped_updates,
         **{"groups": None, **options},
     )
@@ -114,8 +114,8 @@ def sequence_length(cfg: OnPolicyConfig, network: Network) -> int:
     return cfg.num_steps if cfg.minibatches == "env" else sequence
 
 
-def _advantage_moments(steps: Sample) -> dict[str, tuple[jax.Array, jax.Array]]:
-    return {"advantage_moments": moments(steps.advantage, axis=(0, 2))}
+def _standardized_advantages(steps: Sample) -> dict[str, jax.Array]:
+    return {"advantage": standardize(steps.advantage, axis=(0, 2))}
 
 
 def run_phases(phases: list[Phase], state: TrainState, batch: Sequences, metrics: Metrics) -> tuple[TrainState, Metrics]:
@@ -194,8 +194,8 @@ def run_epochs(
 
     def epoch(carry, index):
         rows = minibatch_rows(phase, local_key(key, f"{phase.name}/shuffle", clock, index), num_sequences)
-        exchanges = phase.precompute if num_devices() > 1 else None
-        known = exchanges(jax.tree.map(lambda x: x[:, rows], batch.steps)) if exchanges else {}
+        known = phase.precompute(jax.tree.map(lambda x: x[:, rows], batch.steps)) if phase.precompute else {}
+        known = jax.tree.map(lambda x: x.swapaxes(0, 1), known)
         steps = index * np.uint32(phase.minibatches) + jnp.arange(phase.minibatches, dtype=jnp.uint32)
         return jax.lax.scan(gradient_step, carry, (rows, known, steps))
 
@@ -216,6 +216,8 @@ def minibatch_rows(phase: Phase, key: jax.Array, num_sequences: int) -> jax.Arra
 def minibatch_gradient(phase: Phase, as_params: Callable[[Groups], Groups], batch: Sequences) -> Callable:
     """Return `(vectors, rows [n], known) -> (gradient, metrics)` for a phase's loss on the sequences with indices `rows`.
 
+    `known` has the fields of the steps, `[L, n]`, that replace those of the batch.
+
     Args:
         phase: `loss` and `accumulate` are read.
         as_params: maps the vectors of the trained groups to all parameters.
@@ -232,22 +234,23 @@ def minibatch_gradient(phase: Phase, as_params: Callable[[Groups], Groups], batc
         return jax.grad(lambda flat: phase.loss(as_params(flat), minibatch), has_aux=True)(flat)
 
     def accumulate(flat, rows, known):
-        parts = jax.lax.map(lambda part: gradient_of(flat, part, known), rows.reshape(phase.accumulate, -1))
-        return jax.tree.map(lambda x: x.mean(0), parts)
+        parts = jax.tree.map(lambda x: jnp.stack(jnp.split(x, phase.accumulate, axis=-1)), (rows, known))
+        return jax.tree.map(lambda x: x.mean(0), jax.lax.map(lambda part: gradient_of(flat, *part), parts))
 
     return gradient_of if phase.accumulate == 1 else accumulate
 
 
 def clip_gradient(phase: Phase, vectors: Vectors, gradient: Groups) -> tuple[Groups, dict[str, jax.Array]]:
     """Clip a gradient to `max_grad_norm`, jointly or per group; return the result, and the norms before clipping as metrics."""
-    by_group = vectors.split(gradient)
-    norms = {group: jnp.sqrt(jnp.sum(jnp.square(g))) for group, g in by_group.items()}
-    norm = jnp.sqrt(sum(jnp.square(n) for n in norms.values()))
+    squares = vectors.squared_norms(gradient)
+    norms, norm = jax.tree.map(jnp.sqrt, squares), jnp.sqrt(sum(squares.values()))
     if phase.joint:
         scale = clip_scale(norm, phase.max_grad_norm)
         gradient = jax.tree.map(lambda g: scale * g, gradient)
     else:
-        gradient = vectors.join(jax.tree.map(lambda norm, g: clip_scale(norm, phase.max_grad_norm) * g, norms, by_group))
+        gradient = vectors.join(
+            jax.tree.map(lambda norm, g: clip_scale(norm, phase.max_grad_norm) * g, norms, vectors.split(gradient))
+        )
     norms = {"grad_norm": norm, **{f"grad_norm/{group}": n for group, n in norms.items()}}
     return gradient, {phase.prefix + name: n for name, n in norms.items()}
 

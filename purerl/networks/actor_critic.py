@@ -133,7 +133,9 @@ def _separate(
     bodies = {group: trunk.clone(head=None) for group, trunk in trunks.items()}
     alike = bodies["policy"] == bodies["value"] and isinstance(bodies["policy"].torso, MLP) and not cfg.critic_obs
     carry_of = lambda carry, group: carry[group] if recurrent else ()
-    both = lambda trees: jax.tree.map(lambda *ys: jnp.stack(ys), *trees.values())
+    # The first kernels are stacked side by side, so that one product with the shared input serves both trunks.
+    axis = lambda path: int(jax.tree_util.keystr(path, simple=True, separator="/") == "torso/Dense_0/kernel")
+    both = lambda trees: jax.tree_util.tree_map_with_path(lambda path, *ys: jnp.stack(ys, axis(path)), *trees.values())
     parts = lambda params: {group: {name: y for name, y in params[group].items() if name != "head"} for group in trunks}
 
     def initial_carry(num_envs):
@@ -158,7 +160,8 @@ def _separate(
 
         def at_once(stacked, carries):
             run = lambda params, carry: bodies["policy"].apply({"params": params}, x["policy"], past, carry, first)[::2]
-            found = jax.vmap(run, axis_size=len(trunks))(stacked, both(carries))
+            axes = jax.tree_util.tree_map_with_path(lambda path, _: axis(path), stacked)
+            found = jax.vmap(run, in_axes=(axes, 0), axis_size=len(trunks))(stacked, both(carries))
             return {group: jax.tree.map(lambda y: y[i], found) for i, group in enumerate(trunks)}  # noqa: B023
 
         carries = {group: carry_of(carry, group) for group in trunks}

@@ -1,5 +1,6 @@
 """Parts of the built-in networks, as flax linen modules: torsos, heads, and a trunk that combines them."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax import struct
 
-from purerl.core.platform import by_platform
+from purerl.core.platform import FEW, by_platform
 from purerl.core.types import PyTree
 
 
@@ -95,6 +96,26 @@ class Encoders(nn.Module):
         return MLP(self.hidden, self.activation)(jnp.concatenate(features, axis=-1))
 
 
+def by_column(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Multiply `[N, features]` with the columns of `[features, size]`, one after the other."""
+    return jnp.stack([x @ column for column in kernel.T], axis=-1)
+
+
+@jax.custom_vjp
+def by_column_on_gpu(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Multiply like `by_column`; the kernel's gradient is one matrix product, which saves 3 kernels of 34 in a minibatch of B."""
+    return by_column(x, kernel)
+
+
+def _backward(saved: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = saved
+    columns = [gradient[:, i, None] * column[None] for i, column in enumerate(kernel.T)]
+    return functools.reduce(jnp.add, columns), x.T @ gradient
+
+
+by_column_on_gpu.defvjp(lambda x, kernel: (by_column(x, kernel), (x, kernel)), _backward)
+
+
 class Linear(nn.Module):
     """The last layer of a head: a dense layer, `[N, features] -> [N, size]`.
 
@@ -108,8 +129,9 @@ class Linear(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = self.param("kernel", nn.initializers.zeros, (x.shape[-1], self.size), jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, (self.size,), jnp.float32)
-        product = jnp.stack([x @ column for column in kernel.T], axis=-1) if self.size <= 8 else x @ kernel
-        return product + bias[None]
+        if self.size > FEW:
+            return x @ kernel + bias[None]
+        return by_platform(x, kernel, cpu=by_column, accelerator=by_column_on_gpu) + bias[None]
 
 
 class LogitsHead(nn.Module):
