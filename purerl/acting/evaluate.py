@@ -9,6 +9,7 @@ from purerl.acting.policy import Policy
 from purerl.core.finite import any_of
 from purerl.core.keys import named_key, split_keys
 from purerl.core.types import Environment
+from purerl.envs.auto_reset import has_slow_resets
 
 
 class Episodes(struct.PyTreeNode):
@@ -56,7 +57,8 @@ def evaluate(
 ) -> Episodes:
     """Play the first episode of each of `num_episodes` fresh environments.
 
-    The program always takes `max_steps` steps, and ignores an environment's steps after its first episode. All randomness comes
+    The program always takes `max_steps` steps, and ignores an environment's steps after its first episode. Slow resets are not
+    computed. All randomness comes
     from `key`, and the policy is not changed.
 
     Args:
@@ -81,7 +83,7 @@ def evaluate(
         env_state, obs, first, carry, running, episodes = state
         action, carry = policy(carry, obs, first, named_key(key, "action", index), deterministic)
         keys = split_keys(named_key(key, "environment", index), 2, num_episodes)
-        after = env.step(keys, env_state, action)
+        after = env.step.advance(keys[0], env_state, action) if has_slow_resets(env.step) else env.step(keys, env_state, action)
         done, whole = after.terminated | after.truncated, ~any_of(after.nonfinite) if after.nonfinite else True
         add = lambda total, x: total + jnp.where(running, x, jnp.float32(0))
         known = lambda x: jnp.where(jnp.isfinite(x), x, jnp.float32(0)) if after.nonfinite else x

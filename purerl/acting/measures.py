@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from purerl.acting.bootstrap import LoopStep
 from purerl.core.finite import any_of
-from purerl.core.metrics import Max, Sum, mean_of, mean_where
+from purerl.core.metrics import Max, Mean, Sum, mean_of, mean_where
 from purerl.core.reductions import num_devices, pmax, total
 from purerl.core.streams import extrinsic
 from purerl.core.types import TimeStep, Transition
@@ -38,6 +38,11 @@ def rollout_metrics(
         **_info_metrics(after, info, episode_info),
         **_nonfinite_metrics(after, info, episode_info),
     }
+
+
+def reuse_metrics(resets: jax.Array, size: int) -> dict[str, Mean]:
+    """Measure the fraction of a rollout's resets whose first state an earlier reset of the same rollout had already used."""
+    return {"resets_reused": Mean(total(jnp.maximum(resets - size, 0).astype(jnp.float32)), total(resets))}
 
 
 def _info_metrics(after: TimeStep, info: tuple[str, ...], episode_info: tuple[str, ...]) -> dict[str, Any]:

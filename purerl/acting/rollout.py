@@ -9,15 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.acting.bootstrap import Bootstrap, LoopStep, most_truncations, one_step, values_of
-from purerl.acting.measures import rollout_metrics
+from purerl.acting.measures import reuse_metrics, rollout_metrics
 from purerl.acting.wrappers import acting_network
 from purerl.config.base import OnPolicyConfig
 from purerl.core.keys import Clock, named_key, split_keys
 from purerl.core.masks import mask_metrics
 from purerl.core.platform import by_platform, pack, unpack
-from purerl.core.reductions import local_batch, local_key
+from purerl.core.reductions import local_batch, local_key, num_devices
 from purerl.core.streams import EPISODIC
 from purerl.core.types import Actor, Environment, Network, PyTree, Rollout, TimeStep, TrainState, Transition
+from purerl.envs.auto_reset import first_state_keys, has_slow_resets, restart_from_pool
 
 
 def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Array) -> Actor:
@@ -64,6 +65,7 @@ def collect_rollout(
     defaults = {"length": cfg.training_length if network.is_recurrent else None, "truncation": cfg.truncation}
     defaults |= {"info": cfg.info, "episode_info": cfg.episode_info, "keep_next_obs": cfg.keeps_next_obs}
     defaults |= {"episodic": EPISODIC} if cfg.streams > 1 else {}
+    defaults |= {"reset_pool": -(-int(cfg.reset_pool) // num_devices())}
     actor, rollout, metrics = collect(env, acting, behaviour.params, state.actor, key, cfg.num_steps, **defaults | options)
     metrics |= mask_metrics(rollout.steps.obs[cfg.action_mask], env.action_space) if cfg.action_mask else {}
     return state.replace(actor=actor), rollout, metrics
@@ -83,6 +85,7 @@ def collect(
     episodic: tuple[bool, ...] = (),
     info: tuple[str, ...] = (),
     episode_info: tuple[str, ...] = (),
+    reset_pool: int = 0,
 ) -> tuple[Actor, Rollout, dict[str, Any]]:
     """Act for `T = num_steps` steps in every environment.
 
@@ -111,6 +114,7 @@ def collect(
         episodic: for each of several reward streams, True if its return ends where an episode ends.
         info: entries of the environment's info to average over all steps.
         episode_info: entries of the environment's info to average over the last steps of episodes, vectors elementwise.
+        reset_pool: number of first states for the episodes that begin in the rollout, if resets are slow; 0 for B.
 
     Returns:
         The actor after the rollout; the rollout, with the hidden state before the first step of each sequence; and metrics about
@@ -118,51 +122,68 @@ def collect(
     """
     recurrent, (T, B) = bool(jax.tree.leaves(actor.carry)), (num_steps, actor.first.shape[0])
     policy = jax.eval_shape(functools.partial(one_step, network), params, actor.carry, actor.obs, actor.first)[0].policy
-    draws, count = random_draws(policy, key, T, B), most_truncations(env, T)
+    pooled, pool_size, pool_key = has_slow_resets(env.step), reset_pool or B, named_key(key, "first states")
+    draws, count = random_draws(policy, key, T, B, 1 if pooled else 2), most_truncations(env, T)
     apart = truncation == "final_obs" and valued and not (recurrent or keep_next_obs) and count < min(T, 5)
     bootstrap = Bootstrap(network, truncation, count, recurrent and valued, apart, episodic)
 
-    def step(params, state, draw):
-        (actor, kept), (noise, keys) = state, draw
+    def step(params, pool, state, draw):
+        (actor, kept, resets), (noise, keys) = state, draw
         outputs, carry = one_step(network, params, actor.carry, actor.obs, actor.first)
         action = outputs.policy.sample(noise)
-        after = env.step(keys, actor.env_state, outputs.policy.env_action(action, env.action_space))
+        env_action = outputs.policy.env_action(action, env.action_space)
+        if pooled:
+            after = env.step.advance(keys[0], actor.env_state, env_action)
+            after, resets = restart_from_pool(env.step.reset, pool_key, pool_size, pool, after, resets)
+        else:
+            after = env.step(keys, actor.env_state, env_action)
         value = outputs.value if valued else ()
         kept, final_value = bootstrap.after_step(params, kept, carry, after, value)
         following, episode = _next_actor(actor, after, carry)
         next_obs = () if apart else _rows(after.next_obs)
         after = after.replace(env_state=(), obs=(), next_obs=next_obs)  # drop the arrays that the next actor holds
         row = LoopStep(_rows(actor.obs), actor.first, outputs.policy, action, after, *episode, value, final_value)
-        return (following, kept), row
+        return (following, kept, resets), row
 
-    begin, sequences = (actor, bootstrap.begin(actor)), T // (length or T)
-    (last, kept), steps, carries = _scan_time(network, params, step, begin, draws, sequences, valued and not recurrent)
+    begin = actor, bootstrap.begin(actor), jnp.int32(0) if pooled else ()
+    draw_pool = lambda: env.step.reset(first_state_keys(pool_key, jnp.arange(pool_size))) if pooled else None
+    sequences, late = T // (length or T), valued and not recurrent
+    (last, kept, resets), steps, carries = _scan_time(network, params, step, draw_pool, begin, draws, sequences, late)
     obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
     next_value = bootstrap.following(params, kept, last, steps, next_obs) if valued else steps.final_value
     steps = steps._replace(obs=obs, final_value=next_value)
     transition = _transition(steps, next_obs if keep_next_obs else (), truncation)
     metrics = rollout_metrics(transition, steps, info, episode_info)
+    metrics |= reuse_metrics(resets, pool_size) if pooled else {}
     return last, Rollout(transition, carries), metrics
 
 
 def _scan_time(
-    network: Network, params: PyTree, step: Callable, begin: tuple[Actor, PyTree], draws: PyTree, sequences: int, late: bool
-) -> tuple[tuple[Actor, PyTree], LoopStep, PyTree]:
-    """Scan `step(params, state, draw)` over time; return the last state, all steps, and the carry before each sequence.
+    network: Network,
+    params: PyTree,
+    step: Callable,
+    draw_pool: Callable,
+    begin: tuple[Actor, PyTree, PyTree],
+    draws: PyTree,
+    sequences: int,
+    late: bool,
+) -> tuple[tuple[Actor, PyTree, PyTree], LoopStep, PyTree]:
+    """Scan `step(params, pool, state, draw)` over time; return the last state, all steps, and the carry before each sequence.
 
-    If `late`, a CPU computes the values after the loop.
+    If `late`, a CPU computes the values after the loop. Only an accelerator draws the pool of first states.
     """
-    actor, _ = begin
+    actor, *_ = begin
 
     def on_cpu(begin, draws):
-        one = functools.partial(step, params)
+        one = functools.partial(step, params, None)
         state, steps, carries = _scan_sequences(one, begin, draws, sequences, lambda state: state[0].carry)
         if late:
             steps = steps._replace(value=values_of(network, params, _unrows(steps.obs, actor.obs), steps.first))
         return state, steps, carries
 
     def on_accelerator(begin, draws):
-        return _scan_packed(functools.partial(step, network.prepare(params)), begin, draws, sequences, actor.first.shape)
+        one = functools.partial(step, network.prepare(params), draw_pool())
+        return _scan_packed(one, begin, draws, sequences, actor.first.shape)
 
     return by_platform(begin, draws, cpu=on_cpu, accelerator=on_accelerator)
 
@@ -182,13 +203,13 @@ def _next_actor(actor: Actor, after: TimeStep, carry: PyTree) -> tuple[Actor, tu
     return following, (episode_return, episode_length)
 
 
-def random_draws(policy: Any, key: jax.Array, num_steps: int, num_envs: int) -> tuple[PyTree, jax.Array]:
-    """Draw all randomness of a rollout: the noise of actions, `[T, B, ...]`, and the keys of the environments, `[T, 2, B]`.
+def random_draws(policy: Any, key: jax.Array, num_steps: int, num_envs: int, rows: int = 2) -> tuple[PyTree, jax.Array]:
+    """Draw the randomness of a rollout: the noise of actions, `[T, B, ...]`, and the keys of the environments, `[T, rows, B]`.
 
     `policy` is a distribution over the actions of one step, or the shapes of such a distribution. The key is consumed.
     """
     noise = policy.noise(named_key(key, "action"), num_steps)
-    return noise, split_keys(named_key(key, "environment"), num_steps, 2, num_envs)
+    return noise, split_keys(named_key(key, "environment"), num_steps, rows, num_envs)
 
 
 def _scan_sequences(

@@ -57,6 +57,8 @@ class OnPolicyConfig(Config, Batches):
           `auto`: the suite's entry; in a custom environment, the entry named "action_mask", if any.
         num_levels: Number of levels (layouts, maps, whatever a reset draws) that training episodes begin in; 0 for no limit.
           Evaluation uses other levels, so that the difference between training and evaluation scores measures generalisation.
+        reset_pool: Number of first states that an update draws for new episodes, if the environment's resets are slow; 0 for
+          `num_envs`. With more new episodes in a rollout, first states are used again, which the metric `resets_reused` measures.
         critic_obs: Entry of a dict observation that only the value network sees; "" if the policy sees all entries. `auto`: the
           suite's entry, such as `privileged_state` in MuJoCo Playground.
         info: Numeric entries of the environment's info. The metrics average each entry over all steps, and evaluations sum each
@@ -249,6 +251,7 @@ class OnPolicyConfig(Config, Batches):
     action_distribution: str = static("auto", one_of("auto", "gaussian", "tanh"), BOX)
     action_mask: str = static("auto")
     num_levels: int = static(0, between(0, 2**31 - 1))
+    reset_pool: int = static(0, between(0, 2**31 - 1))
     critic_obs: str = static("auto")
 
     info: tuple = static((), NAMES)

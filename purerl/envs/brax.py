@@ -65,7 +65,9 @@ def adapt(made: BraxTask, params: Any) -> Environment:
     if params is not None and params is not env.sys:
         env = copy.copy(env)
         env.sys = params
-    wrapped = wrap_env(OneState(env, made.action_repeat), max_steps=-(-made.episode_length // made.action_repeat))
+    wrapped = wrap_env(
+        OneState(env, made.action_repeat), max_steps=-(-made.episode_length // made.action_repeat), slow_reset=True
+    )
     if params is None:
         return wrapped
     render = lambda states: image.render_array(env.sys, [state.pipeline_state for state in states])

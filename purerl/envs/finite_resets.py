@@ -1,11 +1,13 @@
 """Environments that are reset if a number is not finite."""
 
+from collections.abc import Callable
+
 import jax
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
 from purerl.core.types import Environment, PyTree, TimeStep
-from purerl.envs.auto_reset import AutoReset, restart
+from purerl.envs.auto_reset import AutoReset, changed_step, restart
 
 OBSERVATION, REWARD = "observation", "reward"
 
@@ -23,8 +25,7 @@ def with_finite(env: Environment, num_envs: int = 2) -> Environment:
     Raises:
         ConfigError: a state array has no environment axis, so that single environments cannot be reset.
     """
-    resets = env.step if isinstance(env.step, AutoReset) else None
-    if resets is None:
+    if not isinstance(env.step, AutoReset):
         _check_rows(env, num_envs)
 
     def reset(keys: jax.Array) -> tuple[PyTree, PyTree]:
@@ -33,21 +34,30 @@ def with_finite(env: Environment, num_envs: int = 2) -> Environment:
     def checked(env_state: PyTree, obs: PyTree) -> tuple[PyTree, PyTree]:
         return (env_state, nonfinite_rows(obs, OBSERVATION)), finite_or_zero(obs)
 
-    def step(keys: jax.Array, env_state: PyTree, action: jax.Array) -> TimeStep:
-        env_state, began = env_state
-        after = resets.advance(keys[0], env_state, action) if resets else env.step(keys, env_state, action)
-        found = nonfinite_rows(after.next_obs, OBSERVATION)
-        found = {name: began[name] | rows for name, rows in found.items()} | nonfinite_rows(after.reward, REWARD)
-        bad = any_of(found)
-        terminated, truncated = after.terminated | bad, after.truncated & ~bad
-        ended = terminated | truncated if resets else bad
-        slow = resets is not None and resets.slow_reset
-        env_state, obs = restart(reset, keys[1], ended, checked(after.env_state, after.obs), slow)
-        reward = jax.numpy.where(bad, jax.numpy.zeros_like(after.reward), after.reward)
-        signals = {"reward": reward, "terminated": terminated, "truncated": truncated, "nonfinite": found}
-        return after.replace(env_state=env_state, obs=obs, next_obs=finite_or_zero(after.next_obs), **signals)
+    def marking(step: Callable) -> Callable:
+        """Return a step that replaces nonfinite numbers, and ends the episodes in which there were any."""
 
-    draw = env.draw
+        def run(keys: jax.Array, env_state: PyTree, action: jax.Array) -> TimeStep:
+            env_state, began = env_state
+            after = step(keys, env_state, action)
+            found = nonfinite_rows(after.next_obs, OBSERVATION)
+            found = {name: began[name] | rows for name, rows in found.items()} | nonfinite_rows(after.reward, REWARD)
+            bad, (env_state, obs) = any_of(found), checked(after.env_state, after.obs)
+            reward = jax.numpy.where(bad, jax.numpy.zeros_like(after.reward), after.reward)
+            signals = {"reward": reward, "terminated": after.terminated | bad, "truncated": after.truncated & ~bad}
+            after = after.replace(env_state=env_state, obs=obs, next_obs=finite_or_zero(after.next_obs), **signals)
+            return after.replace(nonfinite=found)
+
+        return run
+
+    def resetting(keys: jax.Array, env_state: PyTree, action: jax.Array) -> TimeStep:
+        """Step environments that reset themselves; reset those whose numbers are not finite."""
+        after = marking(env.step)(keys, env_state, action)
+        env_state, obs = restart(reset, keys[1], any_of(after.nonfinite), (after.env_state, after.obs), slow_reset=False)
+        return after.replace(env_state=env_state, obs=obs)
+
+    draw, apart = env.draw, isinstance(env.step, AutoReset)
+    step = changed_step(env.step, reset, marking) if apart else resetting
     of_inner = draw and (lambda env_states, *args: draw([inner for inner, _ in env_states], *args))
     return env._replace(reset=reset, step=step, draw=of_inner)
 

@@ -57,8 +57,8 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
           resets.
         max_steps: the time limit in steps; None for `env.max_steps`. An episode that reaches the limit is truncated. Without a
           limit, only the environment's own `truncated` cuts episodes short.
-        slow_reset: True if a reset takes as long as dozens of steps, such as making a world. The reset is then computed only for
-          environments whose episode ended.
+        slow_reset: True if a reset takes as long as dozens of steps, such as making a world. A CPU then resets only environments
+          whose episode ended. An accelerator draws the first states of a rollout in one batch (`reset_pool` of the config).
 
     Raises:
         ConfigError: a member is missing, or a method returns something else.

@@ -4,6 +4,7 @@ import jax
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import Environment
+from purerl.envs.auto_reset import AutoReset
 
 KIND = "threefry2x32"
 
@@ -36,7 +37,12 @@ def with_levels(env: Environment, num_levels: int) -> Environment:
             raise ConfigError([Problem("num_levels", num_levels, hint)])
         return jax.random.fold_in(jax.random.key(0, impl=KIND), jax.random.randint(key, (), 0, num_levels))
 
+    def reset(keys):
+        return env.reset(jax.vmap(level)(keys))
+
     def step(keys, env_state, action):
         return env.step(keys.at[1].set(jax.vmap(level)(keys[1])), env_state, action)
 
-    return env._replace(reset=lambda keys: env.reset(jax.vmap(level)(keys)), step=step)
+    if isinstance(env.step, AutoReset):
+        step = AutoReset(env.step.advance, reset, env.step.slow_reset)
+    return env._replace(reset=reset, step=step)

@@ -11,7 +11,7 @@ from purerl.core.numbers import is_count
 from purerl.core.platform import strong
 from purerl.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete, entries_of, is_index
 from purerl.core.types import Environment, TimeStep
-from purerl.envs.auto_reset import AutoReset
+from purerl.envs.auto_reset import AutoReset, changed_step
 from purerl.envs.converted_spaces import action_space_of
 from purerl.envs.outputs import check_names, differences
 
@@ -90,8 +90,11 @@ def with_info(env: Environment, names: tuple[str, ...]) -> Environment:
     """
     check_names(names, env.info)
 
-    def step(keys, env_state, action):
-        after = env.step(keys, env_state, action)
-        return after.replace(info={name: after.info[name].astype(jnp.float32) for name in names})
+    def told(step):
+        def run(keys, env_state, action):
+            after = step(keys, env_state, action)
+            return after.replace(info={name: after.info[name].astype(jnp.float32) for name in names})
 
-    return env._replace(step=step, info=names)
+        return run
+
+    return env._replace(step=changed_step(env.step, env.reset, told), info=names)

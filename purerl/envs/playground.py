@@ -58,7 +58,7 @@ def adapt(env: Any, params: None) -> Environment:
     counts = {"action_repeat": repeat, "episode_length": config.episode_length}
     wrong = {name: x for name, x in counts.items() if not is_count(x)}
     raise_if_any([Problem("env_kwargs", {name: x}, "must be an int of at least 1") for name, x in wrong.items()])
-    wrapped = wrap_env(OneState(env, repeat), max_steps=-(-config.episode_length // repeat))
+    wrapped = wrap_env(OneState(env, repeat), max_steps=-(-config.episode_length // repeat), slow_reset=True)
     entries = wrapped.observation_space if isinstance(wrapped.observation_space, dict) else {}
     wrapped = wrapped._replace(critic_obs=PRIVILEGED if PRIVILEGED in entries else "")
     return wrapped._replace(draw=drawn(lambda states: _rendered(env, states), seconds=float(env.dt) * repeat))

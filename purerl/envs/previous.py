@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Discrete, MultiDiscrete, Space
 from purerl.core.types import Environment, PyTree
+from purerl.envs.auto_reset import changed_step
 
 
 def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
@@ -39,15 +40,19 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
         env_state, obs = env.reset(keys)
         return env_state, shown(obs, **nothing(keys.shape[0]))
 
-    def step(keys, env_state, action):
-        after = env.step(keys, env_state, action)
-        done = after.terminated | after.truncated
-        previous = {"action": _entries(env.action_space, action), "reward": after.reward}
-        fresh = jax.tree.map(lambda new, x: jax.vmap(jnp.where)(done, new, x), nothing(done.shape[0]), previous)
-        return after.replace(obs=shown(after.obs, **fresh), next_obs=shown(after.next_obs, **previous))
+    def showing(step):
+        def run(keys, env_state, action):
+            after = step(keys, env_state, action)
+            done = after.terminated | after.truncated
+            previous = {"action": _entries(env.action_space, action), "reward": after.reward}
+            fresh = jax.tree.map(lambda new, x: jax.vmap(jnp.where)(done, new, x), nothing(done.shape[0]), previous)
+            return after.replace(obs=shown(after.obs, **fresh), next_obs=shown(after.next_obs, **previous))
+
+        return run
 
     spaces = {"action": _action_space(env.action_space), "reward": jax.ShapeDtypeStruct((), jnp.float32)}
-    return env._replace(reset=reset, step=step, observation_space=shown(env.observation_space, **spaces))
+    step, space = changed_step(env.step, reset, showing), shown(env.observation_space, **spaces)
+    return env._replace(reset=reset, step=step, observation_space=space)
 
 
 def _entries(space: Space, action: jax.Array) -> PyTree:

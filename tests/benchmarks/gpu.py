@@ -1,182 +1,269 @@
-"""All GPU measurements in one command, which needs a GPU. `gpu.md` shows the results.
+"""All GPU measurements in ten minutes: speed beside purejaxrl, learning, smoke, and a profile. `gpu.md` shows the results.
 
-    python3 -m venv .venv && .venv/bin/pip install '.[cuda]'
-    .venv/bin/python -m tests.benchmarks.gpu --profile DIRECTORY --purejaxrl purejaxrl --peer .venv-purejaxrl/bin/python
+    python3 -m venv .venv && .venv/bin/pip install '.[cuda,suites]'
+    .venv/bin/python -m tests.benchmarks.gpu --purejaxrl purejaxrl --peer .venv-purejaxrl/bin/python [NAME ...]
 
-`programs.py` says how to get purejaxrl; without it, only purerl is measured. Every measurement is its own process, the two
-programs in turn, and is kept in `gpu.json` beside this file at once:
+`programs.py` says how to get purejaxrl; without it, only purerl is measured. Each program is a process. As many programs as the
+host has cores compile side by side; when all are compiled, they run one after the other. Each result is saved at once, so that a
+run that is cut off keeps what it has. The parts are
 
-    smoke     one update of every algorithm: finite numbers
-    speed     environment steps a second, compiling apart: medians of three runs, and their range
-    largest   the most environments of B that fit, by doubling
-    profile   one update of B, for `tensorboard --logdir DIRECTORY`
+    speed     environment steps a second of whole calls of `train`, and their ratio to purejaxrl's; memory; the same bits twice
+    rates     the same for environments with slow resets, without a peer
+    learning  returns of eight seeds in one `vmap`, from 128 episodes for each seed; for Craftax, the curve of one seed
+    smoke     finite parameters after one update of each algorithm
+    profile   the kernels of an update of B that take the most time
+
+To a machine without the package registries, `pip download --no-deps -d DIRECTORY NAME==VERSION ...` elsewhere and `pip install
+--no-index --no-deps DIRECTORY/*.whl` there carry gymnax, brax, jaxopt, ml-collections, trimesh, mujoco, mujoco-core, mujoco-mjx,
+PyOpenGL, glfw, craftax, playground, mediapy, gymnasium, tyro, docstring-parser, shtab, typeguard, tensorboardX and platformdirs.
 
 `--small` runs all measurements in a few minutes on a CPU, to try this program itself.
 """
 
 import argparse
+import collections
+import glob
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 
-from tests.benchmarks import recording
 from tests.benchmarks.programs import GRU, IMAGES, LARGE, SMALL
 
 HERE = pathlib.Path(__file__).parent
 PATH = HERE / "gpu.json"
-SMOKE = ("ppo", "ppg", "daac", "appo", "rnd", "gru", "lstm", "min_gru", "cnn", "bfloat16")
-SPEED = {  # hyperparameters, seeds, environment steps
-    "A": (SMALL, 1, 500_000),
-    "B": (LARGE, 1, 20_000_000),
-    "B, 65,536 environments": (LARGE | {"num_envs": 65_536}, 1, 200_000_000),
-    "C, MLP": (IMAGES | {"torso": "mlp"}, 1, 10_000_000),
-    "C, convolutions": (IMAGES | {"torso": "cnn"}, 1, 10_000_000),
-    "D, 16 seeds": (SMALL, 16, 500_000),
-    "D, 256 seeds": (SMALL, 256, 500_000),
-    "D, 2048 seeds": (SMALL, 2048, 100_000),
-    "GRU": (LARGE | GRU, 1, 1_000_000),
-    "GRU, 4 x 128": (SMALL | GRU, 1, 20_000),
+CRAFTAX = {"num_steps": 64, "num_minibatches": 8, "lr": 2e-4, "hidden": (512, 512, 512), "lr_schedule": "linear"}
+DM_CONTROL = {"num_envs": 2048, "num_steps": 30, "num_minibatches": 32, "num_epochs": 8, "lr": 1e-3, "gamma": 0.995}
+DM_CONTROL |= {"ent_coef": 0.01, "normalize_obs": True, "normalize_reward": True, "hidden": (128, 128), "activation": "swish"}
+SPEED = {  # hyperparameters, seeds, environment steps of each seed
+    "A": (SMALL, 1, 200_000),
+    "B": (LARGE, 1, 10_000_000),
+    "B, 65,536 environments": (LARGE | {"num_envs": 65_536}, 1, 60_000_000),
+    "C, MLP": (IMAGES | {"torso": "mlp"}, 1, 5_000_000),
+    "C, convolutions": (IMAGES | {"torso": "cnn"}, 1, 5_000_000),
+    "D, 16 seeds": (SMALL, 16, 100_000),
+    "D, 256 seeds": (SMALL, 256, 50_000),
+    "D, 2048 seeds": (SMALL, 2048, 25_000),
+    "GRU": (LARGE | GRU, 1, 655_360),
+    "GRU, 4 x 128": (SMALL | GRU, 1, 20_480),
 }
+RATES = {
+    "Craftax, 1024 environments": ("craftax/Craftax-Symbolic-v1", CRAFTAX | {"num_envs": 1024}, 1, 1_000_000),
+    "Craftax, 4096 environments": ("craftax/Craftax-Symbolic-v1", CRAFTAX | {"num_envs": 4096}, 1, 2_000_000),
+}
+LEARNING = {  # preset or environment, hyperparameters, seeds, environment steps of each seed
+    "craftax/Craftax-Symbolic-v1": (CRAFTAX | {"num_envs": 1024}, 1, 30_000_000),
+    "brax/ant": ({}, 8, 30_000_000),
+    "playground/CartpoleBalance": (DM_CONTROL, 8, 4_000_000),
+    "playground/CheetahRun": (DM_CONTROL, 8, 10_000_000),
+}
+SMOKE = ("ppo", "ppg", "daac", "appo", "rnd", "lstm", "min_gru", "bfloat16")
 
 
-def config(changes, **more):
-    import purerl
+def timed_in_turn(run, given, env_steps, repeats=2):
+    """Compile, wait for the turn, and time `run(given)`; return the result of the last run, and the measurements."""
+    import jax
+    import numpy as np
 
-    return purerl.PPOConfig(**{**changes, **more})
+    begin = time.perf_counter()
+    compiled = jax.jit(run).lower(given).compile()
+    compiling, results, speeds = time.perf_counter() - begin, [], []
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        results.append(jax.block_until_ready(compiled(given)))
+        speeds.append(env_steps / (time.perf_counter() - begin))
+    raw = lambda x: jax.random.key_data(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+    bits = lambda x, y: np.asarray(raw(x)).tobytes() == np.asarray(raw(y)).tobytes()
+    same = all(map(bits, jax.tree.leaves(results[0]), jax.tree.leaves(results[-1])))
+    memory = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0) / 1e6
+    return results[-1], {"compile": compiling, "speeds": speeds, "megabytes": memory, "same_bits": same}
 
 
-def about():
-    """Return the device and the versions that are measured."""
-    import flax
+def speed(cfg, seeds):
+    """Measure whole calls of `train`, for several seeds in one `vmap`."""
     import jax
 
-    versions = {"python": sys.version.split()[0], "jax": jax.__version__, "flax": flax.__version__}
-    return {"device": jax.devices()[0].device_kind, "versions": versions}
+    import purerl
+
+    train, keys = purerl.make_train(cfg), jax.random.split(jax.random.key(0), seeds)
+    run, given = (jax.vmap(train), keys) if seeds > 1 else (train, keys[0])
+    return timed_in_turn(run, given, seeds * train.plan.env_steps)[1]
 
 
-def smoke(name, small):
+def learning(cfg, seeds):
+    """Train seeds in one `vmap`, and evaluate each in 128 episodes; return scores, and the mean returns along training."""
+    import jax
+    import numpy as np
+
+    import purerl
+
+    train, keys = purerl.make_train(cfg), jax.random.split(jax.random.key(1), seeds)
+    result, found = timed_in_turn(jax.vmap(train), keys, seeds * train.plan.env_steps, repeats=1)
+    returns = purerl.summarize(result.metrics)["episode_return"]  # [seeds, records]
+    rows = [int(i) for i in np.linspace(0, returns.shape[1] - 1, 16)]
+    curve = {int((i + 1) * train.plan.env_steps / returns.shape[1]): np.nanmean(returns[:, i]).item() for i in rows}
+    if seeds > 1:
+        play = lambda state, key: train.evaluate(state, key, 128, deterministic=True).returns.mean()
+        found["scores"] = jax.jit(jax.vmap(play))(result.state, keys).tolist()
+    return found | {"curve": curve, "steps": train.plan.env_steps}
+
+
+def smoke(name):
     """Return True if all parameters are finite after an update of an algorithm."""
     import jax
     import jax.numpy as jnp
 
     import purerl
 
-    sizes = {"num_envs": 8 if small else 2048, "num_steps": 8}
     others = {"ppg": purerl.PPGConfig, "daac": purerl.DAACConfig, "appo": purerl.APPOConfig}
-    changes = {"rnd": {"rnd": purerl.RNDConfig()}, "cnn": {"env": "Breakout-MinAtar", "torso": "cnn"}}
-    changes |= {name: {"memory": name} for name in ("gru", "lstm", "min_gru")} | {"bfloat16": {"compute_dtype": "bfloat16"}}
-    phases = {"n_pi": 1, "e_aux": 1} if name == "ppg" else {}
-    train = purerl.make_train(others.get(name, purerl.PPOConfig)(**sizes, **phases, **changes.get(name, {})))
-    state, _ = jax.jit(train.update)(jax.jit(train.init)(jax.random.key(0)))
+    changes = {"rnd": {"rnd": purerl.RNDConfig()}, "lstm": {"memory": "lstm"}, "min_gru": {"memory": "min_gru"}}
+    changes |= {"bfloat16": {"compute_dtype": "bfloat16"}, "ppg": {"n_pi": 1, "e_aux": 1}}
+    train = purerl.make_train(others.get(name, purerl.PPOConfig)(num_envs=64, num_steps=8, **changes.get(name, {})))
+    update = jax.jit(train.update).lower(jax.eval_shape(train.init, jax.random.key(0))).compile()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    state, _ = update(jax.jit(train.init)(jax.random.key(0)))
     return all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(state.params))
 
 
-def speed(name, small):
-    """Measure seconds to compile, and environment steps a second over all seeds, of three runs."""
+def profile(cfg):
+    """Trace three updates; return the milliseconds of an update, and the kernels that take the most of them."""
     import jax
-
-    import purerl
-    from tests.benchmarks.speed_timing import timed
-
-    changes, seeds, steps = SPEED[name]
-    seeds, steps = (min(seeds, 4), 20_000) if small else (seeds, steps)
-    cfg = config(changes | ({"num_envs": min(changes["num_envs"], 64)} if small else {}), total_timesteps=steps)
-    train, keys = purerl.make_train(cfg), jax.random.split(jax.random.key(0), seeds)
-    run, given = (jax.vmap(train), keys) if seeds > 1 else (train, keys[0])
-    return timed(run, given, seeds * train.plan.env_steps)
-
-
-def fits(num_envs):
-    """Return True if an update of B with `count` environments runs."""
-    import jax
+    from jax.profiler import ProfileData
 
     import purerl
 
-    train = purerl.make_train(config(LARGE, num_envs=num_envs))
-    jax.block_until_ready(jax.jit(train.update)(jax.jit(train.init)(jax.random.key(0))))
-    return True
-
-
-def profile(directory):
-    """Trace one update of B, after a first that compiles."""
-    import jax
-
-    import purerl
-
-    train = purerl.make_train(config(LARGE))
+    train = purerl.make_train(cfg)
     update = jax.jit(train.update)
     state, _ = jax.block_until_ready(update(jax.jit(train.init)(jax.random.key(0))))
-    with jax.profiler.trace(directory):
-        jax.block_until_ready(update(state))
-    return directory
+    print("ready", flush=True)
+    sys.stdin.readline()
+    with tempfile.TemporaryDirectory() as directory:
+        with jax.profiler.trace(directory):
+            for _ in range(3):
+                state, _ = update(state)
+            jax.block_until_ready(state)
+        data = ProfileData.from_file(glob.glob(f"{directory}/**/*.xplane.pb", recursive=True)[0])
+    spent = collections.defaultdict(lambda: [0.0, 0.0])
+    lines = [line for plane in data.planes if "GPU" in plane.name for line in plane.lines if "Stream" in line.name]
+    for event in (event for line in lines for event in line.events):
+        spent[event.name][0] += event.duration_ns / 3e6
+        spent[event.name][1] += 1 / 3
+    rows = sorted(spent.items(), key=lambda row: -row[1][0])
+    return {"milliseconds": sum(x for _, (x, _) in rows), "kernels": sum(n for _, (_, n) in rows), "most": rows[:30]}
 
 
-ONE = {"about": about, "smoke": smoke, "speed": speed, "fits": fits, "profile": profile}
+def config(part, name, small):
+    """Return the config and the number of seeds of a program."""
+    import purerl
+    from purerl.config.presets import PRESETS
+
+    if part == "speed" or part == "profile":
+        changes, seeds, steps = SPEED[name]
+        cfg = purerl.PPOConfig()
+    elif part == "rates":
+        env, changes, seeds, steps = RATES[name]
+        cfg = purerl.preset(env)
+    else:
+        changes, seeds, steps = LEARNING[name]
+        cfg = purerl.preset(name) if name in PRESETS else purerl.PPOConfig(env=name)
+    if small:
+        sizes = {"num_envs": 8, "num_steps": 4, "num_minibatches": 2, "total_timesteps": 64}
+        return cfg.replace(**changes | sizes), min(seeds, 2)
+    return cfg.replace(**changes, total_timesteps=steps), seeds
 
 
-def process(what, *values):
-    """Return the result of one measurement, in its own process; None if the process failed."""
-    command = [sys.executable, "-m", "tests.benchmarks.gpu", "--one", json.dumps([what, *values])]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PURERL_CACHE": "off"})
-    if done.returncode:
-        print(f"{what} {values}: {done.stderr.strip().splitlines()[-1:]}", flush=True)
-        return None
-    return json.loads(done.stdout.splitlines()[-1])
+def one(part, name, small):
+    """Return the result of one program, which runs in this process."""
+    if part == "smoke":
+        return smoke(name)
+    cfg, seeds = config(part, name, small)
+    return profile(cfg) if part == "profile" else (learning if part == "learning" else speed)(cfg, seeds)
 
 
-def peer(name, path, python):
-    """Run purejaxrl on the same work; return None for a torso of convolutions, which it lacks."""
-    changes, seeds, steps = SPEED[name]
-    if changes.get("torso") == "cnn":
-        return None
-    work = {key: changes[key] for key in ("env", "num_envs", "num_steps", "num_minibatches")}
-    work |= {"memory": "memory" in changes, "seeds": seeds, "total_timesteps": steps}
-    done = subprocess.run(
-        [python, str(HERE / "programs_purejaxrl.py"), path, "time", json.dumps(work)], capture_output=True, text=True
-    )
-    return None if done.returncode else json.loads(done.stdout.splitlines()[-1])
+def commands(parts, small, purejaxrl, peer):
+    """Return the command of each program, by part, name and library; the programs of one row are neighbours."""
+    made = {}
+    named = {"speed": SPEED, "rates": RATES, "learning": LEARNING, "smoke": SMOKE, "profile": ("B",)}
+    for part, name in ((chosen, name) for chosen in parts for name in named[chosen]):
+        made[part, name, "purerl"] = [sys.executable, "-m", "tests.benchmarks.gpu", "--one", json.dumps([part, name, small])]
+        if part == "speed" and purejaxrl and not small and SPEED[name][0].get("torso") != "cnn":  # which purejaxrl lacks
+            changes, seeds, steps = SPEED[name]
+            work = {key: changes[key] for key in ("env", "num_envs", "num_steps", "num_minibatches")} | {"repeats": 2}
+            work |= {"memory": "memory" in changes, "seeds": seeds, "total_timesteps": steps, "turns": True}
+            made[part, name, "purejaxrl"] = [peer, str(HERE / "programs_purejaxrl.py"), purejaxrl, "time", json.dumps(work)]
+    return made
+
+
+def run_in_turn(made, width, keep, logs):
+    """Run the programs in groups of `width`: compile side by side, then run in turn; call `keep(key, result)` after each."""
+    keys = list(made)
+    for start in range(0, len(keys), width):
+        group = {}
+        for key in keys[start : start + width]:
+            environment = os.environ | {"PURERL_CACHE": "off", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+            with open(logs / ("_".join(key).replace("/", "_").replace(" ", "_") + ".log"), "w") as log:
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log, "text": True}
+                group[key] = subprocess.Popen(made[key], env=environment, **pipes)
+        waiting = threading.Timer(300, lambda group=group: [process.kill() for process in group.values()])
+        waiting.start()
+        for process in group.values():
+            while (line := process.stdout.readline()) and line.strip() != "ready":
+                pass
+        waiting.cancel()
+        for key, process in group.items():
+            if process.poll() is None:
+                output, _ = process.communicate("go\n")
+                keep(key, json.loads(output.splitlines()[-1]) if process.returncode == 0 else None)
+            else:
+                keep(key, None)
+
+
+def about():
+    """Return the device, the versions, the date and the commit that are measured."""
+    code = "import jax, flax, sys; print(jax.devices()[0].device_kind, jax.__version__, flax.__version__, sep='|')"
+    device, *versions = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip().split("|")
+    git = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, capture_output=True, text=True, cwd=HERE).stdout.strip() or os.environ.get("COMMIT", "")
+    versions = {"python": sys.version.split()[0], **dict(zip(("jax", "flax"), versions, strict=True))}
+    return {"device": device, "versions": versions, "date": time.strftime("%Y-%m-%d"), "commit": commit}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", default=["speed", "rates", "smoke", "profile", "learning"])
     parser.add_argument("--purejaxrl", metavar="PATH")
     parser.add_argument("--peer", metavar="PYTHON")
-    parser.add_argument("--profile", metavar="DIRECTORY", default="")
     parser.add_argument("--out", default=str(PATH))
+    parser.add_argument("--width", type=int, default=os.cpu_count())
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        what, *values = json.loads(args.one)
-        print(json.dumps(ONE[what](*values)))
+        print(json.dumps(one(*json.loads(args.one))))
         return 0
-    found = {**process("about"), "date": time.strftime("%Y-%m-%d"), "commit": recording.commit(), "smoke": {}, "speed": {}}
-    keep = lambda: pathlib.Path(args.out).write_text(json.dumps(found, indent=1) + "\n")
-    for name in SMOKE:
-        found["smoke"][name] = process("smoke", name, args.small)
-        keep()
-    for name in SPEED:
-        row = {"purerl": process("speed", name, args.small)}
-        if args.purejaxrl and not args.small:
-            row["purejaxrl"] = peer(name, args.purejaxrl, args.peer)
-        medians = [statistics.median(x["speeds"]) for x in row.values() if x]
-        row["ratio"] = medians[0] / medians[1] if len(medians) == 2 else None
-        found["speed"][name] = row
-        print(name, row, flush=True)
-        keep()
-    num_envs = 64 if args.small else 2**17
-    while num_envs < (256 if args.small else 2**27) and process("fits", num_envs):
-        found["largest"] = num_envs
-        num_envs *= 2
-        keep()
-    if args.profile:
-        found["profile"] = process("profile", args.profile)
-        keep()
-    return int(not all(found["smoke"].values()))
+    out, begin = pathlib.Path(args.out), time.time()
+    found = about()
+
+    def keep(key, result):
+        part, name, library = key
+        row = found.setdefault(part, {}).setdefault(name, {})
+        row[library] = result
+        speeds = [max(x["speeds"]) for x in row.values() if isinstance(x, dict) and "speeds" in x]
+        if len(speeds) == 2:
+            row["ratio"] = speeds[0] / speeds[1]
+        print(f"{time.time() - begin:.0f} s", key, json.dumps(result)[:600], flush=True)
+        out.write_text(json.dumps(found, indent=1) + "\n")
+
+    logs = pathlib.Path(tempfile.mkdtemp()) if args.small else out.parent
+    run_in_turn(commands(args.parts, args.small, args.purejaxrl, args.peer), args.width, keep, logs)
+    return int(not all(row["purerl"] for row in found.get("smoke", {}).values()))
 
 
 if __name__ == "__main__":

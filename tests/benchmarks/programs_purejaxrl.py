@@ -40,7 +40,7 @@ def main(path, target, work):
         seeds = work["seeds"]
         keys = jax.random.split(jax.random.PRNGKey(0), seeds)
         run, given = (jax.vmap(train), keys) if seeds > 1 else (train, keys[0])
-        print(json.dumps(timed(run, given, seeds * steps, work.get("repeats", 3))))
+        print(json.dumps(timed(run, given, seeds * steps, work.get("repeats", 3), work.get("turns", False))))
     else:
         compiled = compiled_for(target, train, jax.eval_shape(lambda: jax.random.PRNGKey(0)))
         print(json.dumps(counts(compiled, every=UPDATES)))
