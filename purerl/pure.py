@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from purerl.acting.bootstrap import one_step
 from purerl.acting.evaluate import Episodes, evaluate
 from purerl.acting.policy import Policy
-from purerl.acting.rollout import collect
+from purerl.acting.rollout import collect, local_pool
 from purerl.acting.wrappers import with_statistics
 from purerl.checks.check_environment import check_devices, num_bytes
 from purerl.config.base import OnPolicyConfig
@@ -23,6 +23,7 @@ from purerl.core.plan import PhasePlan, Plan
 from purerl.core.platform import strong, with_matmul_precision
 from purerl.core.reductions import Axis, fold_in_device, local_batch, on_axis, shapes_on
 from purerl.core.types import Environment, Network, TrainResult, TrainState
+from purerl.envs.auto_reset import draw_pool, has_slow_resets
 from purerl.learning.nonfinite import freeze
 from purerl.learning.phases import Phase
 from purerl.learning.update import Algorithm
@@ -194,6 +195,8 @@ class Train:
         options = {"num_steps": cfg.num_steps, "length": cfg.training_length, "keep_next_obs": cfg.keeps_next_obs}
         rollout_of = lambda state: collect(self.env, self.network, state.params, state.actor, state.key, **options)[1]
         rollout = shapes_on(self.axis, rollout_of, state)
+        pool_of = lambda state: draw_pool(self.env.reset, state.key, local_pool(cfg)) if has_slow_resets(self.env.step) else ()
+        pool = shapes_on(self.axis, pool_of, state)
         env_steps = cfg.num_updates * cfg.batch_size
         phases = tuple(_phase_plan(phase, cfg.num_updates) for phase in self._algorithm.phases)
         return Plan(
@@ -205,7 +208,7 @@ class Train:
             minibatch_size=cfg.minibatch_size,
             gradient_steps=sum(phase.gradient_steps for phase in phases),
             parameters=sum(x.size for x in jax.tree.leaves(state.params)),
-            rollout_bytes=num_bytes(rollout),
+            rollout_bytes=num_bytes((rollout, pool)),
             state_bytes=num_bytes(state),
             kept_bytes=num_bytes(state.extra),
             phases=phases,

@@ -18,7 +18,7 @@ from purerl.core.platform import by_platform, pack, unpack
 from purerl.core.reductions import local_batch, local_key, num_devices
 from purerl.core.streams import EPISODIC
 from purerl.core.types import Actor, Environment, Network, PyTree, Rollout, TimeStep, TrainState, Transition
-from purerl.envs.auto_reset import first_state_keys, has_slow_resets, restart_from_pool
+from purerl.envs.auto_reset import draw_pool, has_slow_resets, restart_from_pool
 
 
 def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Array) -> Actor:
@@ -33,6 +33,11 @@ def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Arra
         episode_return=jnp.zeros(num_envs, jnp.float32),
         episode_length=jnp.zeros(num_envs, jnp.int32),
     )
+
+
+def local_pool(cfg: OnPolicyConfig) -> int:
+    """Return this device's share of the pool of first states."""
+    return -(-(cfg.reset_pool or cfg.num_envs) // num_devices())
 
 
 def step_counts(clock: Clock, num_steps: int, num_envs: int) -> jax.Array:
@@ -65,7 +70,7 @@ def collect_rollout(
     defaults = {"length": cfg.training_length if network.is_recurrent else None, "truncation": cfg.truncation}
     defaults |= {"info": cfg.info, "episode_info": cfg.episode_info, "keep_next_obs": cfg.keeps_next_obs}
     defaults |= {"episodic": EPISODIC} if cfg.streams > 1 else {}
-    defaults |= {"reset_pool": -(-int(cfg.reset_pool) // num_devices())}
+    defaults |= {"reset_pool": local_pool(cfg)}
     actor, rollout, metrics = collect(env, acting, behaviour.params, state.actor, key, cfg.num_steps, **defaults | options)
     metrics |= mask_metrics(rollout.steps.obs[cfg.action_mask], env.action_space) if cfg.action_mask else {}
     return state.replace(actor=actor), rollout, metrics
@@ -134,7 +139,7 @@ def collect(
         env_action = outputs.policy.env_action(action, env.action_space)
         if pooled:
             after = env.step.advance(keys[0], actor.env_state, env_action)
-            after, resets = restart_from_pool(env.step.reset, pool_key, pool_size, pool, after, resets)
+            after, resets = restart_from_pool(env.reset, pool_key, pool_size, pool, after, resets)
         else:
             after = env.step(keys, actor.env_state, env_action)
         value = outputs.value if valued else ()
@@ -146,9 +151,9 @@ def collect(
         return (following, kept, resets), row
 
     begin = actor, bootstrap.begin(actor), jnp.int32(0) if pooled else ()
-    draw_pool = lambda: env.step.reset(first_state_keys(pool_key, jnp.arange(pool_size))) if pooled else None
+    first_states = lambda: draw_pool(env.reset, pool_key, pool_size) if pooled else None
     sequences, late = T // (length or T), valued and not recurrent
-    (last, kept, resets), steps, carries = _scan_time(network, params, step, draw_pool, begin, draws, sequences, late)
+    (last, kept, resets), steps, carries = _scan_time(network, params, step, first_states, begin, draws, sequences, late)
     obs, next_obs = (_unrows(x, actor.obs) for x in (steps.obs, steps.after.next_obs))
     next_value = bootstrap.following(params, kept, last, steps, next_obs) if valued else steps.final_value
     steps = steps._replace(obs=obs, final_value=next_value)
@@ -162,7 +167,7 @@ def _scan_time(
     network: Network,
     params: PyTree,
     step: Callable,
-    draw_pool: Callable,
+    first_states: Callable,
     begin: tuple[Actor, PyTree, PyTree],
     draws: PyTree,
     sequences: int,
@@ -182,7 +187,7 @@ def _scan_time(
         return state, steps, carries
 
     def on_accelerator(begin, draws):
-        one = functools.partial(step, network.prepare(params), draw_pool())
+        one = functools.partial(step, network.prepare(params), first_states())
         return _scan_packed(one, begin, draws, sequences, actor.first.shape)
 
     return by_platform(begin, draws, cpu=on_cpu, accelerator=on_accelerator)

@@ -16,6 +16,7 @@ from purerl.config.fields import Config, is_float_leaf
 from purerl.core.errors import Problem
 from purerl.core.spaces import Box, bounds_map, entries_of, is_index
 from purerl.core.types import Environment, Network
+from purerl.envs.auto_reset import has_slow_resets
 from purerl.learning.phases import Phase, moving_groups
 from purerl.networks.encoding import without
 
@@ -129,6 +130,8 @@ def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any])
                 partly |= argument == "env" and ":" in cfg.env  # the command line made `env` from this import path
                 if name in REPLACED.get(argument, ()) and not partly:
                     found[name] = Problem(name, value, f"has no effect; {argument}= replaces it")
+    if cfg.reset_pool and not has_slow_resets(env.step):
+        found["reset_pool"] = Problem("reset_pool", cfg.reset_pool, "has no effect; it needs an environment with slow resets")
     return list(found.values())
 
 

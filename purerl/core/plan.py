@@ -46,7 +46,7 @@ class Plan:
     minibatch_size: environment steps per gradient step.
     gradient_steps: gradient steps of the run.
     parameters: number of trained scalars.
-    rollout_bytes: memory of one rollout.
+    rollout_bytes: memory of one rollout, and of its first states if an accelerator draws them before the rollout (slow resets).
     state_bytes: memory of the training state.
     kept_bytes: part of `state_bytes` for auxiliary state: stored rollouts, and other versions of the parameters.
     phases: the plan of each training phase of an update.

@@ -85,6 +85,11 @@ def first_state_keys(key: jax.Array, places: jax.Array) -> jax.Array:
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, places)
 
 
+def draw_pool(reset: Callable, key: jax.Array, size: int) -> PyTree:
+    """Return the first states of a rollout's pool, `(env_state, obs)`, leaves `[size, ...]`."""
+    return reset(first_state_keys(key, jnp.arange(size, dtype=jnp.int32)))
+
+
 def restart_from_pool(
     reset: Callable, key: jax.Array, size: int, pool: PyTree | None, after: TimeStep, count: jax.Array
 ) -> tuple[TimeStep, jax.Array]:
@@ -96,8 +101,7 @@ def restart_from_pool(
         reset: `(keys [n]) -> (env_state, obs)`.
         key: the rollout's key of resets.
         size: number of first states in the pool.
-        pool: `(env_state, obs)`, `[size, ...]`, the resets with `first_state_keys(key, arange(size))`. If None, each reset is
-          computed when it is needed, with the same key.
+        pool: the first states from `draw_pool`. If None, each reset is computed when it is needed, with the same key.
         after: the step before the resets.
         count: int32, number of resets before this step.
     """

@@ -19,11 +19,14 @@ MASKS = {  # metrics that are 0 unless the environment is faulty
     "malformed_masks": f"observations have an action mask with values other than 0 and 1. {VALUES[:1].upper()}{VALUES[1:]}",
 }
 
+REUSED = "resets_reused"
+
 
 class MetricWatch:
     """Checks the metrics of each chunk, and warns once about each kind of problem.
 
-    The kinds are environment resets, skipped updates, invalid masks, and values that the value clip keeps far from returns.
+    The kinds are environment resets, skipped updates, invalid masks, first states that are used again, and values that the value
+    clip keeps far from returns.
 
     Args:
         labels: labels of the runs.
@@ -35,7 +38,9 @@ class MetricWatch:
     def __init__(self, labels: tuple[str, ...], batch_size: int, updates: int, value_clip: float | None = None):
         self._labels, self._batch_size, self._began, self._value_clip = labels, batch_size, updates, value_clip
         self._skipped = np.zeros(len(labels), np.int64)
-        self._warned = set() if is_first() else {RESETS, SKIPS, FAR_VALUES, *MASKS}  # other processes would repeat warnings
+        self._warned = (
+            set() if is_first() else {RESETS, SKIPS, FAR_VALUES, REUSED, *MASKS}
+        )  # other processes would repeat warnings
 
     def __call__(self, rows: dict[str, Any], updates: int, last: bool, raises: bool) -> None:
         """Check a chunk.
@@ -53,6 +58,12 @@ class MetricWatch:
             if count := int(np.sum(rows[name].total)):
                 self._warned.add(name)
                 warnings.warn(f"{name}: {count:,} {MASKS[name]}", stacklevel=3)
+        if REUSED in rows and REUSED not in self._warned:
+            resets, reused = int(np.sum(rows[REUSED].count)), float(np.sum(rows[REUSED].total))
+            if reused > 0.01 * resets:
+                self._warned.add(REUSED)
+                text = f"{reused / resets:.0%} of the new episodes began like an earlier one of the same rollout"
+                warnings.warn(f"{REUSED}: {text}; reset_pool of the config sets the number of first states", stacklevel=3)
         if self._value_clip is not None and updates >= SETTLED and "value_loss" in rows:
             self._judge_values(np.sqrt(2 * np.atleast_2d(rows["value_loss"].read())[:, -1]), updates, self._value_clip)
         counts = {name: np.atleast_2d(x.total) for name, x in rows.items() if name.startswith("nonfinite")}
