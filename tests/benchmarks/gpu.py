@@ -1,9 +1,9 @@
 """All GPU measurements in ten minutes: speed beside purejaxrl, learning, smoke, and a profile. `gpu.md` shows the results.
 
     python3 -m venv .venv && .venv/bin/pip install '.[cuda,suites]'
-    .venv/bin/python -m tests.benchmarks.gpu --purejaxrl purejaxrl --peer .venv-purejaxrl/bin/python [NAME ...]
+    .venv/bin/python -m tests.benchmarks.gpu --purejaxrl purejaxrl --peer .venv-purejaxrl/bin/python [PART ...]
 
-`programs.py` says how to get purejaxrl; without it, only purerl is measured. Each program is a process. As many programs as the
+A PART is `learning`, say, or a single row of it, `learning:brax/ant`. `programs.py` says how to get purejaxrl; without it, only purerl is measured. Each program is a process. As many programs as the
 host has cores compile side by side; when all are compiled, they run one after the other. Each result is saved at once, so that a
 run that is cut off keeps what it has. The parts are
 
@@ -56,10 +56,10 @@ RATES = {
     "Craftax, 4096 environments": ("craftax/Craftax-Symbolic-v1", CRAFTAX | {"num_envs": 4096}, 1, 2_000_000),
 }
 LEARNING = {  # preset or environment, hyperparameters, seeds, environment steps of each seed
+    "playground/CartpoleBalance": (DM_CONTROL, 8, 4_000_000),
     "craftax/Craftax-Symbolic-v1": (CRAFTAX | {"num_envs": 1024}, 1, 30_000_000),
     "brax/ant": ({}, 8, 30_000_000),
-    "playground/CartpoleBalance": (DM_CONTROL, 8, 4_000_000),
-    "playground/CheetahRun": (DM_CONTROL, 8, 10_000_000),
+    "playground/CheetahRun": (DM_CONTROL, 8, 6_000_000),
 }
 SMOKE = ("ppo", "ppg", "daac", "appo", "rnd", "lstm", "min_gru", "bfloat16")
 
@@ -191,7 +191,8 @@ def commands(parts, small, purejaxrl, peer):
     """Return the command of each program, by part, name and library; the programs of one row are neighbours."""
     made = {}
     named = {"speed": SPEED, "rates": RATES, "learning": LEARNING, "smoke": SMOKE, "profile": ("B",)}
-    for part, name in ((chosen, name) for chosen in parts for name in named[chosen]):
+    chosen = [part.partition(":") for part in parts]
+    for part, name in ((part, name) for part, _, only in chosen for name in ([only] if only else named[part])):
         made[part, name, "purerl"] = [sys.executable, "-m", "tests.benchmarks.gpu", "--one", json.dumps([part, name, small])]
         if part == "speed" and purejaxrl and not small and SPEED[name][0].get("torso") != "cnn":  # which purejaxrl lacks
             changes, seeds, steps = SPEED[name]
