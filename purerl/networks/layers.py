@@ -96,24 +96,30 @@ class Encoders(nn.Module):
         return MLP(self.hidden, self.activation)(jnp.concatenate(features, axis=-1))
 
 
-def by_column(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Multiply `[N, features]` with the columns of `[features, size]`, one after the other."""
-    return jnp.stack([x @ column for column in kernel.T], axis=-1)
+def by_column(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    """Return `x @ kernel + bias`, `[N, size]`, computed one column after the other."""
+    return jnp.stack([x @ column for column in kernel.T], axis=-1) + bias[None]
 
 
 @jax.custom_vjp
-def by_column_on_gpu(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Multiply like `by_column`; the kernel's gradient is one matrix product, which saves 3 kernels of 34 in a minibatch of B."""
-    return by_column(x, kernel)
+def by_column_on_gpu(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+    """Return `by_column(x, kernel, bias)`, whose gradient has one matrix product for the kernel.
+
+    The product saves 3 of 34 kernels in a minibatch of B (`tests/benchmarks/programs.md`). The barriers keep XLA from fusing
+    reductions into kernels that would compute them again, one number after the other, in each thread.
+    """
+    columns = jax.lax.optimization_barrier([x @ column for column in kernel.T])
+    return jnp.stack(columns, axis=-1) + bias[None]
 
 
-def _backward(saved: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _backward(saved: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     x, kernel = saved
     columns = [gradient[:, i, None] * column[None] for i, column in enumerate(kernel.T)]
-    return functools.reduce(jnp.add, columns), x.T @ gradient
+    of_bias = jax.lax.optimization_barrier(gradient.sum(0))
+    return functools.reduce(jnp.add, columns), x.T @ gradient, of_bias
 
 
-by_column_on_gpu.defvjp(lambda x, kernel: (by_column(x, kernel), (x, kernel)), _backward)
+by_column_on_gpu.defvjp(lambda x, kernel, bias: (by_column_on_gpu(x, kernel, bias), (x, kernel)), _backward)
 
 
 class Linear(nn.Module):
@@ -131,7 +137,7 @@ class Linear(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (self.size,), jnp.float32)
         if self.size > FEW:
             return x @ kernel + bias[None]
-        return by_platform(x, kernel, cpu=by_column, accelerator=by_column_on_gpu) + bias[None]
+        return by_platform(x, kernel, bias, cpu=by_column, accelerator=by_column_on_gpu)
 
 
 class LogitsHead(nn.Module):

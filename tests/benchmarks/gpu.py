@@ -3,9 +3,9 @@
     python3 -m venv .venv && .venv/bin/pip install '.[cuda,suites]'
     .venv/bin/python -m tests.benchmarks.gpu --purejaxrl purejaxrl --peer .venv-purejaxrl/bin/python [PART ...]
 
-A PART is `learning`, say, or a single row of it, `learning:brax/ant`. `programs.py` says how to get purejaxrl; without it, only purerl is measured. Each program is a process. As many programs as the
-host has cores compile side by side; when all are compiled, they run one after the other. Each result is saved at once, so that a
-run that is cut off keeps what it has. The parts are
+A PART is `learning`, say, or a single row of it, `learning:brax/ant`. `programs.py` says how to get purejaxrl; without it, only
+purerl is measured. Each program is a process. As many programs as the host has cores compile side by side; when all are compiled,
+they run one after the other. Each result is saved at once, so that a run that is cut off keeps what it has. The parts are
 
     speed     environment steps a second of whole calls of `train`, and their ratio to purejaxrl's; memory; the same bits twice
     rates     the same for environments with slow resets, without a peer
@@ -192,7 +192,7 @@ def commands(parts, small, purejaxrl, peer):
     made = {}
     named = {"speed": SPEED, "rates": RATES, "learning": LEARNING, "smoke": SMOKE, "profile": ("B",)}
     chosen = [part.partition(":") for part in parts]
-    for part, name in ((part, name) for part, _, only in chosen for name in ([only] if only else named[part])):
+    for part, name in [(kind, name) for kind, _, only in chosen for name in ([only] if only else named[kind])]:
         made[part, name, "purerl"] = [sys.executable, "-m", "tests.benchmarks.gpu", "--one", json.dumps([part, name, small])]
         if part == "speed" and purejaxrl and not small and SPEED[name][0].get("torso") != "cnn":  # which purejaxrl lacks
             changes, seeds, steps = SPEED[name]
