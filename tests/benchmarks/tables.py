@@ -384,6 +384,28 @@ def gpu_table(gpu):
     return "\n".join(lines)
 
 
+def resets_table(rows):
+    """Make a row for each environment with slow resets: counts of an update on an H100."""
+    lines = ["| | kernels | waits | scratch memory | moved | loops: times x kernels |", "|---|--:|--:|--:|--:|---|"]
+    for name, row in rows.items():
+        loops = ", ".join(f"{loop['times']} x {loop['kernels']:,}" for loop in row["loops"])
+        sizes = f"{row['memory'] / 1e6:,.0f} MB | {row['moved'] / 1e9:,.0f} GB"
+        lines.append(f"| {name} | {row['kernels']:,} | {row['waits']} | {sizes} | {loops} |")
+    return "\n".join(lines)
+
+
+def gpu_learning_table(gpu):
+    """Make a row for each environment that seeds learned on a GPU in one `vmap`: scores of 128 episodes for each seed."""
+    lines = ["| | seeds | steps of each | IQM (95 %) | steps/s of all | compiling, s |", "|---|--:|--:|--:|--:|--:|"]
+    for name, row in gpu["learning"].items():
+        found = row["purerl"]
+        if "scores" in found:
+            speeds = f"{found['speeds'][0] / 1e3:,.0f} k | {found['compile']:.0f}"
+            scores = _with_interval(found["scores"], digits=0)
+            lines.append(f"| {name} | {len(found['scores'])} | {found['steps']:,} | {scores} | {speeds} |")
+    return "\n".join(lines)
+
+
 # The tables that the README shows at a glance.
 GLANCE = ("CartPole-v1", "Acrobot-v1", "Pendulum-v1", "Breakout-MinAtar")
 SPEED_GLANCE = {
@@ -394,6 +416,8 @@ SPEED_GLANCE = {
 TABLES = {
     "glance": glance_table,
     "gpu": gpu_table,
+    "gpu learning": gpu_learning_table,
+    "resets": resets_table,
     "speed glance": speed_glance_table,
     "value clip": value_clip_table,
     "learning": learning_table,
@@ -423,6 +447,7 @@ TABLES = {
 OF_PROGRAMS = ("programs on a TPU", "devices", "devices on a TPU", "scaling", "kernels of a step", "kernels of a minibatch")
 FILES = dict.fromkeys(OF_PROGRAMS, "programs")
 FILES |= dict.fromkeys(("host scores", "host speed", "host mujoco"), "host")
+FILES |= {"gpu learning": "gpu"}
 FILES |= dict.fromkeys(("glance", "learning", "variants"), "results") | {"speed glance": "speed", "value clip": "studies"}
 
 if __name__ == "__main__":
