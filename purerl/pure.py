@@ -15,6 +15,7 @@ from purerl.acting.rollout import collect, local_pool
 from purerl.acting.wrappers import with_statistics
 from purerl.checks.check_environment import check_devices, num_bytes
 from purerl.config.base import OnPolicyConfig
+from purerl.core.auto_reset import draw_pool, has_slow_resets
 from purerl.core.errors import ConfigError, Problem, would_work
 from purerl.core.keys import Clock, typed_key
 from purerl.core.metrics import accumulate
@@ -23,7 +24,6 @@ from purerl.core.plan import PhasePlan, Plan
 from purerl.core.platform import strong, with_matmul_precision
 from purerl.core.reductions import Axis, fold_in_device, local_batch, on_axis, shapes_on
 from purerl.core.types import Environment, Network, TrainResult, TrainState
-from purerl.envs.auto_reset import draw_pool, has_slow_resets
 from purerl.learning.nonfinite import freeze
 from purerl.learning.phases import Phase
 from purerl.learning.update import Algorithm

@@ -6,10 +6,10 @@ from flax import struct
 from jax.core import Tracer
 
 from purerl.acting.policy import Policy
+from purerl.core.auto_reset import has_slow_resets
 from purerl.core.finite import any_of
 from purerl.core.keys import named_key, split_keys
 from purerl.core.types import Environment
-from purerl.envs.auto_reset import has_slow_resets
 
 
 class Episodes(struct.PyTreeNode):

@@ -13,10 +13,10 @@ from purerl.checks.check_network import shapes_of
 from purerl.config.base import MEMORY, OnPolicyConfig
 from purerl.config.documentation import default_of
 from purerl.config.fields import Config, is_float_leaf
+from purerl.core.auto_reset import has_slow_resets
 from purerl.core.errors import Problem
 from purerl.core.spaces import Box, bounds_map, entries_of, is_index
 from purerl.core.types import Environment, Network
-from purerl.envs.auto_reset import has_slow_resets
 from purerl.learning.phases import Phase, moving_groups
 from purerl.networks.encoding import without
 

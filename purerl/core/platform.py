@@ -12,6 +12,8 @@ Kernel counts are for one update of 2048 CartPoles x 32 steps on an H100 (`tests
 | rollout rows and loop state | one array per leaf | one packed array | less than half the kernels of a step |
 | values of feed-forward networks | after the rollout | with the actions | a batch is 5 to 12 % faster on a CPU |
 | policy and value of equal shape | separate | batched products | 7 kernels fewer per minibatch; on a CPU a tenth slower |
+| means of a loss, norms of gradients | one reduction each | one reduction for all | 5 kernels fewer per minibatch |
+| gradient of a narrow head | one column after the other | one product | 3 kernels fewer per minibatch |
 | convolutions | products of patches | cuDNN | 1/45 of the time of XLA's convolution on a CPU; a quarter less memory |
 | gradient of GRU and LSTM | stores intermediates | recomputes them | 13 kernels per step, not 21; on a CPU a quarter slower |
 | loops of small steps: estimators, shuffle | one step at a time | unrolled | few kernels for many steps |

@@ -59,7 +59,7 @@ class Environment(NamedTuple):
 
     reset: `(keys [B]) -> (env_state, obs)`.
     step: `(keys [2, B], env_state, action) -> TimeStep`; the first row of keys is for the step, the second row for resets. With a
-      `purerl.envs.auto_reset.AutoReset`, slow resets of a rollout are drawn in one batch on an accelerator.
+      `purerl.core.auto_reset.AutoReset`, slow resets of a rollout are drawn in one batch on an accelerator.
     observation_space: the shape and dtype of one observation: a `jax.ShapeDtypeStruct`, `Discrete` for a categorical value,
       `Indices` for an array of categorical values, or a PyTree of these.
     action_space: the space of `action`.

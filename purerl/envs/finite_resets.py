@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import jax
 
+from purerl.core.auto_reset import AutoReset, changed_step, restart
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
 from purerl.core.types import Environment, PyTree, TimeStep
-from purerl.envs.auto_reset import AutoReset, changed_step, restart
 
 OBSERVATION, REWARD = "observation", "reward"
 

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from purerl.core.auto_reset import auto_reset
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.numbers import is_count
 from purerl.core.platform import strong
 from purerl.core.types import NEVER, Environment
-from purerl.envs.auto_reset import auto_reset
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
 from purerl.envs.outputs import check_step, chosen, typed_signals, unpacked
 

@@ -12,10 +12,10 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from purerl.core.auto_reset import auto_reset
 from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.platform import strong
 from purerl.core.types import Environment, TimeStep
-from purerl.envs.auto_reset import auto_reset
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
 from purerl.envs.gif import draw_in_memory
 from purerl.envs.importing import lazily

@@ -2,9 +2,9 @@
 
 import jax
 
+from purerl.core.auto_reset import AutoReset
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import Environment
-from purerl.envs.auto_reset import AutoReset
 
 KIND = "threefry2x32"
 

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.auto_reset import AutoReset, changed_step
 from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.numbers import is_count
 from purerl.core.platform import strong
 from purerl.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete, entries_of, is_index
 from purerl.core.types import Environment, TimeStep
-from purerl.envs.auto_reset import AutoReset, changed_step
 from purerl.envs.converted_spaces import action_space_of
 from purerl.envs.outputs import check_names, differences
 

@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 
+from purerl.core.auto_reset import changed_step
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Discrete, MultiDiscrete, Space
 from purerl.core.types import Environment, PyTree
-from purerl.envs.auto_reset import changed_step
 
 
 def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:

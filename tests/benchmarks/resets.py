@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.auto_reset import auto_reset
 from purerl.envs import craftax
-from purerl.envs.auto_reset import auto_reset
 
 T, REPEATS = 64, 15
 ID = "Craftax-Classic-Symbolic-v1"

@@ -3,16 +3,19 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import purerl
 from purerl.acting.rollout import collect, reset_actor
-from purerl.core.platform import by_platform, pack, scan, unpack, where_any
+from purerl.core.platform import FEW, by_platform, means, pack, scan, sums, unpack, where_any
 from purerl.envs import make_env
 from purerl.learning.advantages import gae
+from purerl.learning.optimizers import Optimizer, vectors_of
 from purerl.learning.shuffle import permutation
 from purerl.networks.actor_critic import actor_critic
 from purerl.networks.initializers import initialize
+from purerl.networks.layers import Linear
 from tests.helpers.configs import CONFIGS
 from tests.helpers.probes import Rich, Varied
 from tests.helpers.programs import branches, on_accelerator
@@ -179,3 +182,35 @@ def test_a_rich_observation_agrees(both):
     changes = {"action_mask": "legal", "critic_obs": "secret", "normalize_obs": True, "normalize_reward": True}
     train = purerl.make_train(CFG.replace(**changes), env=Rich())
     same(both(lambda key: train.update(train.update(train.init(key))[0])[0].params, KEY), 1e-5)
+
+
+def test_sums_of_several_arrays_and_their_gradients(both):
+    arrays = tuple(jax.random.normal(jax.random.key(i), (3, 40)) for i in range(4))
+
+    def weighted(arrays):
+        found = means(dict(zip("abcd", arrays, strict=True)))
+        return found["a"] + 2 * found["b"] * found["c"], found
+
+    same(both(lambda arrays: jax.value_and_grad(weighted, has_aux=True)(arrays), arrays), 1e-5)
+    of_rows = both(lambda arrays: jax.vmap(lambda arrays: sums(arrays))(arrays), arrays)
+    same(of_rows, 1e-5)
+    np.testing.assert_allclose(of_rows[1][3], arrays[3].sum(-1), rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3, FEW + 1])
+def test_the_last_layer_of_a_head_and_its_gradient(both, size):
+    x, target = jax.random.normal(KEY, (50, 16)), jax.random.normal(jax.random.key(1), (50, size))
+    params = {"kernel": jax.random.normal(KEY, (16, size)), "bias": jnp.arange(size, dtype=jnp.float32)}
+    loss = lambda params, x: jnp.square(Linear(size).apply({"params": params}, x) - target).mean()
+    pair = both(jax.value_and_grad(loss, argnums=(0, 1)), params, x)
+    same(pair, 1e-4)
+    plain = jax.value_and_grad(lambda p, x: jnp.square(x @ p["kernel"] + p["bias"][None] - target).mean(), argnums=(0, 1))
+    same((pair[1], jax.device_get(plain(params, x))), 1e-4)
+
+
+def test_the_squared_norm_of_each_group(both):
+    params = {"policy": {"w": jnp.arange(6.0)}, "value": {"b": jnp.ones(2), "w": jnp.full((2, 2), 3.0)}}
+    vectors = vectors_of(params, Optimizer(optax.identity(), elementwise=True))
+    assert vectors.ends is not None
+    for norms in both(lambda params: vectors.squared_norms(vectors.flatten(params)), params):
+        assert {group: float(x) for group, x in norms.items()} == {"policy": 55, "value": 38}

@@ -11,9 +11,9 @@ import pytest
 import purerl
 from purerl.acting.normalize import initial_moments, merge
 from purerl.acting.rollout import collect, reset_actor
+from purerl.core.auto_reset import AutoReset
 from purerl.core.metrics import Sum
 from purerl.envs import make_env
-from purerl.envs.auto_reset import AutoReset
 from purerl.networks.actor_critic import actor_critic
 from purerl.runs.watch import MetricWatch
 from tests.helpers.tiny import CFG, at, digest

@@ -103,3 +103,16 @@ def test_masked_choices_never_happen(policy):
     gradient = jax.grad(lambda x: policy.replace(logits=x).masked(legal).entropy())(policy.logits)
     assert np.isfinite(gradient).all()
     np.testing.assert_array_equal(gradient[~legal], 0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 9, 50])
+def test_few_and_many_actions_are_computed_alike(size):
+    logits, other = (3 * jax.random.normal(jax.random.key(i), (40, size)) for i in range(2))
+    policy, actions = Categorical(logits), jnp.arange(40, dtype=jnp.int32) % size
+    log_p = jax.nn.log_softmax(logits)
+    np.testing.assert_allclose(policy.log_prob(actions), log_p[jnp.arange(40), actions], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(policy.entropy(), -(jnp.exp(log_p) * log_p).sum(-1), rtol=1e-5, atol=1e-6)
+    want = (jnp.exp(log_p) * (log_p - jax.nn.log_softmax(other))).sum(-1)
+    np.testing.assert_allclose(policy.kl(Categorical(other)), want, rtol=1e-4, atol=1e-6)
+    tied = jnp.round(logits)  # the first of several largest numbers counts
+    np.testing.assert_array_equal(Categorical(tied).mode(), jnp.argmax(tied, axis=-1))

@@ -7,8 +7,8 @@ import pytest
 
 import purerl
 from purerl.acting.rollout import collect, reset_actor
+from purerl.core.auto_reset import first_state_keys
 from purerl.core.keys import named_key
-from purerl.envs.auto_reset import first_state_keys
 from purerl.networks.actor_critic import actor_critic
 from tests.helpers.programs import on_accelerator
 from tests.helpers.tiny import CFG
@@ -45,6 +45,7 @@ def rolled_out(task, num_envs, num_steps, key=KEY, **options):
     return env, *run(key)
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("size", [1, 5, 200])
 def test_the_nth_new_episode_begins_in_the_nth_state_of_the_pool(size, monkeypatch):
     env, last, rollout, metrics = rolled_out(Drawn(), 8, 16, reset_pool=size)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purerl.envs.auto_reset import auto_reset
+from purerl.core.auto_reset import auto_reset
 from tests.helpers.programs import on_accelerator
 
 KEY = jax.random.key(0)
