@@ -16,7 +16,7 @@ from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import single_precision
-from purerl.core.errors import guarded
+from purerl.core.errors import ConfigError, guarded
 from purerl.core.spaces import Box
 from purerl.core.types import Environment, Intrinsic, Network
 from purerl.envs import make_env
@@ -172,7 +172,12 @@ def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict
     """Return the environment of a config, with `overrides` of its parameters."""
     names = tuple(dict.fromkeys((*cfg.info, *cfg.episode_info)))
     finite = cfg.nonfinite == "reset"
-    made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, names, cfg.num_envs, finite)
+    try:
+        made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, names, cfg.num_envs, finite)
+    except ConfigError as error:
+        fields = {name: "info" if name in cfg.info else "episode_info" for name in names}
+        rename = lambda x: x._replace(field=fields.get(x.value, x.field)) if x.field == "info" else x
+        raise ConfigError([rename(problem) for problem in error.problems]) from error.__cause__
     return with_previous(made, cfg.memory_inputs)
 
 

@@ -259,3 +259,8 @@ purerl.make_train(purerl.PPOConfig(total_timesteps=2048))
 print(sorted({name for name in compiled if "split" in name or "fold" in name or "bits" in name}), "jit(negative)" in compiled)
 """
     assert fresh_python(code) == "[] True\n"
+
+
+def test_a_missing_entry_of_the_info_is_named_by_its_field():
+    with pytest.raises(purerl.ConfigError, match="episode_info = 'foo': no entry of the environment's info"):
+        purerl.make_train(purerl.PPOConfig(episode_info=("foo",)))

@@ -238,7 +238,9 @@ def flags_of(
         names = {flag: fields.keys() - set(get_args(fields[flag][0])) for flag in inside}  # a choice may have the name of a field
         texts = [f"    {flag}: {_as_flags(FLAG_HELP.get(flag, docs[flag].text), names[flag])}" for flag in inside]
         made = dataclasses.make_dataclass(
-            group, [(flag, *fields[flag]) for flag in inside], namespace={"__doc__": "\n".join(["", "Attributes:", *texts, ""])}
+            group,
+            [(flag, _with_hint(*fields[flag]), fields[flag][1]) for flag in inside],
+            namespace={"__doc__": "\n".join(["", "Attributes:", *texts, ""])},
         )
         groups.append((group.lower().replace(" ", "_"), made, dataclasses.field(default_factory=made)))
     documentation = (cls.__doc__ or "").split("\n\n")[0] + (
@@ -274,6 +276,12 @@ def _flag_type(field: dataclasses.Field) -> Any:
         return WIDTHS
     kind = Literal[rule.choices] if rule.choices else FLAG_TYPES.get(field.name, field.type)
     return kind | Literal["auto"] if rule.auto else kind
+
+
+def _with_hint(kind: Any, default: Any) -> Any:
+    """Return a flag's type; if the default is empty, with a text for the help, which would show nothing."""
+    value = default.default_factory() if default.default is dataclasses.MISSING else default.default
+    return Annotated[kind, tyro.conf.arg(help_behavior_hint="(default: none)")] if value in ("", (), {}) else kind
 
 
 def _default(field: dataclasses.Field, value: Any) -> Any:
