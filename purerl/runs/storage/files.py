@@ -15,9 +15,9 @@ from typing import Any
 from purerl.core.errors import CheckpointError
 
 
-def checksum(data: bytes, place: int = 0) -> bytes:
-    """Return the first 8 bytes of the SHA-256 of a file's data and of their position in it."""
-    return hashlib.sha256(place.to_bytes(8, "little") + data).digest()[:8]
+def checksum(data: bytes) -> bytes:
+    """Return the first 8 bytes of the SHA-256 of 8 zero bytes followed by the data."""
+    return hashlib.sha256(bytes(8) + data).digest()[:8]
 
 
 @contextlib.contextmanager
