@@ -127,7 +127,8 @@ def collect(
     """
     recurrent, (T, B) = bool(jax.tree.leaves(actor.carry)), (num_steps, actor.first.shape[0])
     policy = jax.eval_shape(functools.partial(one_step, network), params, actor.carry, actor.obs, actor.first)[0].policy
-    pooled, pool_size, pool_key = has_slow_resets(env.step), reset_pool or B, named_key(key, "first states")
+    pooled, pool_size = has_slow_resets(env.step), reset_pool or B
+    pool_key = named_key(key, "first states") if pooled else key
     draws, count = random_draws(policy, key, T, B, 1 if pooled else 2), most_truncations(env, T)
     apart = truncation == "final_obs" and valued and not (recurrent or keep_next_obs) and count < min(T, 5)
     bootstrap = Bootstrap(network, truncation, count, recurrent and valued, apart, episodic)

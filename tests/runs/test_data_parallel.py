@@ -64,10 +64,10 @@ def side_by_side(monkeypatch, count):
         keys = jnp.concatenate([jax.random.split(one, num_envs // count) for one in own])
         return reset(env._replace(reset=lambda _: env.reset(keys)), network, num_envs, key)
 
-    def draws_of_all(policy, key, num_steps, num_envs):
+    def draws_of_all(policy, key, num_steps, num_envs, rows):
         each = num_envs // count
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct((each, *x.shape[1:]), x.dtype), policy)
-        drawn = [draws(one, jax.random.fold_in(key, d), num_steps, each) for d in range(count)]
+        drawn = [draws(one, jax.random.fold_in(key, d), num_steps, each, rows) for d in range(count)]
         join = lambda axis: lambda *xs: jnp.concatenate(xs, axis)
         return jax.tree.map(join(1), *(noise for noise, _ in drawn)), join(2)(*(keys for _, keys in drawn))
 
