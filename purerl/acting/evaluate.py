@@ -58,8 +58,7 @@ def evaluate(
     """Play the first episode of each of `num_episodes` fresh environments.
 
     The program always takes `max_steps` steps, and ignores an environment's steps after its first episode. Slow resets are not
-    computed. All randomness comes
-    from `key`, and the policy is not changed.
+    computed. All randomness comes from `key`, and the policy is not changed.
 
     Args:
         env: environments.

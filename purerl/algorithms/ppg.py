@@ -43,7 +43,6 @@ from purerl.acting.normalize import standardize_values
 from purerl.algorithms.ppo import ppo, ppo_loss, ppo_phases, value_term
 from purerl.config.algorithms import DAACConfig, PPGConfig
 from purerl.core.metrics import mean_of
-from purerl.core.platform import means
 from purerl.core.reductions import reduce_before
 from purerl.core.streams import sum_over_streams
 from purerl.core.types import Advantages, Environment, Network, Rollout, Sequences, TrainState
@@ -157,9 +156,7 @@ def value_phase(learner: Learner[PPGConfig | DAACConfig], **options: Any) -> Pha
 
     def loss(params, minibatch):
         outputs, _ = network.apply(params, minibatch.carry, minibatch.steps.obs, minibatch.steps.first)
-        term = value_term(outputs, minibatch.steps, cfg)
-        found = means({term.name: term.loss})
-        return term.weight * found[term.name], found
+        return losses.combine([value_term(outputs, minibatch.steps, cfg)])
 
     return make_phase(learner, "value", loss, cfg.e_v, follows_kl=False, prefix="value/", **options)
 
@@ -194,9 +191,9 @@ def aux_loss(cfg: PPGConfig, network: Network) -> Loss:
         old = batch.steps
         outputs, _ = network.apply(params, batch.carry, old.obs, old.first)
         error = lambda value: sum_over_streams(losses.half_squared_error(value, old.target), old.first)
-        aux, clone, value = error(outputs.heads["aux_value"]), old.clone.kl(outputs.policy), error(outputs.value)
-        found = means({"aux/aux_value_loss": aux, "aux/clone_loss": clone, "aux/value_loss": value})
-        total = found["aux/aux_value_loss"] + cfg.beta_clone * found["aux/clone_loss"] + found["aux/value_loss"]
+        aux = losses.Term("aux/aux_value_loss", 1.0, error(outputs.heads["aux_value"]))
+        clone = losses.Term("aux/clone_loss", cfg.beta_clone, old.clone.kl(outputs.policy))
+        total, found = losses.combine([aux, clone, losses.Term("aux/value_loss", 1.0, error(outputs.value))])
         return total, found | {"aux/loss": total}
 
     return loss

@@ -24,17 +24,15 @@ better on every environment measured (`tests/benchmarks/RESULTS.md`). **Metrics*
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 
 from purerl.acting.rollout import collect_rollout
 from purerl.config.base import OnPolicyConfig
-from purerl.core.platform import means
 from purerl.core.streams import sum_over_streams
 from purerl.core.types import Environment, Network, Outputs, Sample, Sequences, TrainState
 from purerl.learning.advantages import advantage_estimator
 from purerl.learning.batch import make_batch
 from purerl.learning.learner import Cfg, Components, Learner, Metrics
-from purerl.learning.losses import Term, approximate_kl, clip_fraction, clipped_surrogate, value_loss
+from purerl.learning.losses import Term, approximate_kl, clip_fraction, clipped_surrogate, combine, value_loss
 from purerl.learning.phases import Groups, Loss, Phase, make_phase, run_phases
 from purerl.learning.update import AfterLearning, Algorithm, finish_update, initial_state
 
@@ -113,15 +111,13 @@ def ppo_loss(learner: Learner[OnPolicyConfig], *terms: Callable[..., Term]) -> L
         old = minibatch.steps  # observations, actions and estimates from collection
         outputs, _ = network.apply(params, minibatch.carry, old.obs, old.first)
         policy_term = Term("policy_loss", 1.0, parts.policy_loss(outputs, old, old.advantage, cfg))
-        summed = [policy_term, Term("entropy", -cfg.ent_coef, outputs.policy.entropy())]
-        summed += [term(outputs, old, cfg) for term in terms]
+        entropy_term = Term("entropy", -cfg.ent_coef, outputs.policy.entropy())
         log_prob = outputs.policy.log_prob(old.action)
-        measured = {
-            "approx_kl": approximate_kl(log_prob, old.log_prob),
-            "clip_fraction": clip_fraction(log_prob, old.log_prob, cfg.clip_eps),
-        }
-        metrics = means({term.name: term.loss for term in summed} | measured)
-        total = jnp.asarray(sum(term.weight * metrics[term.name] for term in summed))
+        total, metrics = combine(
+            [policy_term, entropy_term, *(term(outputs, old, cfg) for term in terms)],
+            approx_kl=approximate_kl(log_prob, old.log_prob),
+            clip_fraction=clip_fraction(log_prob, old.log_prob, cfg.clip_eps),
+        )
         for extra in parts.extra_losses:
             added, extra_metrics = extra(params, outputs, old, cfg)
             total, metrics = total + added, metrics | extra_metrics

@@ -8,7 +8,8 @@ Kernel counts are for one update of 2048 CartPoles x 32 steps on an H100 (`tests
 |---|---|---|---|
 | initial weights | one seed after the other | batched | batched QR can hang on a CPU; 1/97 of the time for 2048 seeds on a GPU |
 | work that few environments need: resets, recurrent values | a branch | always computed | a branch waits for the host |
-| slow resets (Craftax's worlds) | when needed, one after the other | for a rollout at once | no reset in the loop, no wait |
+| slow resets (Craftax's worlds) in rollouts | when needed, one after the other | all at once, before the loop | no wait |
+| slow resets elsewhere | one after the other | a sixteenth at a time | waiting costs less than generating worlds |
 | rollout rows and loop state | one array per leaf | one packed array | less than half the kernels of a step |
 | values of feed-forward networks | after the rollout | with the actions | a batch is 5 to 12 % faster on a CPU |
 | policy and value of equal shape | separate | batched products | 7 kernels fewer per minibatch; on a CPU a tenth slower |

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import jax
 
-from purerl.core.auto_reset import AutoReset, changed_step, restart
+from purerl.core.auto_reset import AutoReset, change_step, restart
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
 from purerl.core.types import Environment, PyTree, TimeStep
@@ -34,7 +34,7 @@ def with_finite(env: Environment, num_envs: int = 2) -> Environment:
     def checked(env_state: PyTree, obs: PyTree) -> tuple[PyTree, PyTree]:
         return (env_state, nonfinite_rows(obs, OBSERVATION)), finite_or_zero(obs)
 
-    def marking(step: Callable) -> Callable:
+    def mark_nonfinite(step: Callable) -> Callable:
         """Return a step that replaces nonfinite numbers, and ends the episodes in which there were any."""
 
         def run(keys: jax.Array, env_state: PyTree, action: jax.Array) -> TimeStep:
@@ -50,14 +50,14 @@ def with_finite(env: Environment, num_envs: int = 2) -> Environment:
 
         return run
 
-    def resetting(keys: jax.Array, env_state: PyTree, action: jax.Array) -> TimeStep:
+    def reset_rows(keys: jax.Array, env_state: PyTree, action: jax.Array) -> TimeStep:
         """Step environments that reset themselves; reset those whose numbers are not finite."""
-        after = marking(env.step)(keys, env_state, action)
+        after = mark_nonfinite(env.step)(keys, env_state, action)
         env_state, obs = restart(reset, keys[1], any_of(after.nonfinite), (after.env_state, after.obs), slow_reset=False)
         return after.replace(env_state=env_state, obs=obs)
 
     draw, apart = env.draw, isinstance(env.step, AutoReset)
-    step = changed_step(env.step, reset, marking) if apart else resetting
+    step = change_step(env.step, reset, mark_nonfinite) if apart else reset_rows
     of_inner = draw and (lambda env_states, *args: draw([inner for inner, _ in env_states], *args))
     return env._replace(reset=reset, step=step, draw=of_inner)
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.core.auto_reset import AutoReset, changed_step
+from purerl.core.auto_reset import AutoReset, change_step
 from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.numbers import is_count
 from purerl.core.platform import strong
@@ -90,11 +90,11 @@ def with_info(env: Environment, names: tuple[str, ...]) -> Environment:
     """
     check_names(names, env.info)
 
-    def told(step):
+    def keep_info(step):
         def run(keys, env_state, action):
             after = step(keys, env_state, action)
             return after.replace(info={name: after.info[name].astype(jnp.float32) for name in names})
 
         return run
 
-    return env._replace(step=changed_step(env.step, env.reset, told), info=names)
+    return env._replace(step=change_step(env.step, env.reset, keep_info), info=names)

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from purerl.core.auto_reset import changed_step
+from purerl.core.auto_reset import change_step
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Discrete, MultiDiscrete, Space
 from purerl.core.types import Environment, PyTree
@@ -40,7 +40,7 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
         env_state, obs = env.reset(keys)
         return env_state, shown(obs, **nothing(keys.shape[0]))
 
-    def showing(step):
+    def show_previous(step):
         def run(keys, env_state, action):
             after = step(keys, env_state, action)
             done = after.terminated | after.truncated
@@ -51,7 +51,7 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
         return run
 
     spaces = {"action": _action_space(env.action_space), "reward": jax.ShapeDtypeStruct((), jnp.float32)}
-    step, space = changed_step(env.step, reset, showing), shown(env.observation_space, **spaces)
+    step, space = change_step(env.step, reset, show_previous), shown(env.observation_space, **spaces)
     return env._replace(reset=reset, step=step, observation_space=space)
 
 

@@ -6,12 +6,14 @@ Example:
     [-1.25, -1.0]
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.platform import means
 from purerl.core.types import Scalar
 
 MAX_LOG_RATIO = np.float32(20)  # a ratio of 5e8: far beyond any clip, while squares and products stay finite
@@ -23,6 +25,12 @@ class Term(NamedTuple):
     name: str
     weight: Scalar
     loss: jax.Array
+
+
+def combine(terms: Sequence[Term], **measured: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Return the weighted sum of the terms' means, and the means of all terms and `measured [L, N]`, by one reduction."""
+    found = means({term.name: term.loss for term in terms} | measured)
+    return jnp.asarray(sum(term.weight * found[term.name] for term in terms)), found
 
 
 def probability_ratio(log_prob: jax.Array, old_log_prob: jax.Array) -> jax.Array:

@@ -102,7 +102,7 @@ def by_column(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
 
 
 @jax.custom_vjp
-def by_column_on_gpu(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+def by_column_on_accelerator(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
     """Return `by_column(x, kernel, bias)`, whose gradient has one matrix product for the kernel.
 
     The product saves 3 of 34 kernels in a minibatch of B (`tests/benchmarks/programs.md`). The barriers keep XLA from fusing
@@ -119,7 +119,7 @@ def _backward(saved: tuple[jax.Array, jax.Array], gradient: jax.Array) -> tuple[
     return functools.reduce(jnp.add, columns), x.T @ gradient, of_bias
 
 
-by_column_on_gpu.defvjp(lambda x, kernel, bias: (by_column_on_gpu(x, kernel, bias), (x, kernel)), _backward)
+by_column_on_accelerator.defvjp(lambda x, kernel, bias: (by_column_on_accelerator(x, kernel, bias), (x, kernel)), _backward)
 
 
 class Linear(nn.Module):
@@ -137,7 +137,7 @@ class Linear(nn.Module):
         bias = self.param("bias", nn.initializers.zeros, (self.size,), jnp.float32)
         if self.size > FEW:
             return x @ kernel + bias[None]
-        return by_platform(x, kernel, bias, cpu=by_column, accelerator=by_column_on_gpu)
+        return by_platform(x, kernel, bias, cpu=by_column, accelerator=by_column_on_accelerator)
 
 
 class LogitsHead(nn.Module):
