@@ -10,6 +10,7 @@ from purerl.acting.normalize import Moments, RewardScale, initial_moments, merge
 from purerl.core.keys import clock_at
 from purerl.runs.warm_start import warm_start
 from tests.helpers.interrupted import fitted, stopped
+from tests.helpers.leaks import checking_leaks
 from tests.helpers.probes import Varied
 from tests.helpers.programs import equations
 from tests.helpers.tiny import CFG, digest, tiny
@@ -196,7 +197,7 @@ def test_every_form_of_running(tmp_path):
     many = jax.vmap(tiny(ON).init)(jax.random.split(jax.random.key(0), 2))
     many = jax.eval_shape(jax.vmap(tiny(ON).update), many)[0]
     assert many.statistics.obs.mean.shape == (2, 4)
-    with jax.checking_leaks(), jax.numpy_dtype_promotion("strict"):
+    with checking_leaks(), jax.numpy_dtype_promotion("strict"):
         jax.eval_shape(tiny(ON, box=True), jax.random.key(0))
     whole = fitted(cfg=ON)
     stopped(tmp_path, 6, cfg=ON)

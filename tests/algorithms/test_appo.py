@@ -13,6 +13,7 @@ from purerl.learning.replay import recompute_outputs, ring_take
 from tests.helpers.appo import FRESH, KEY, MEMORY, STALE, made, updates
 from tests.helpers.configs import NORMALISED, RICH
 from tests.helpers.interrupted import fitted, stopped
+from tests.helpers.leaks import checking_leaks
 from tests.helpers.probes import Poisoned, Rich, Varied, acting
 from tests.helpers.programs import equations
 from tests.helpers.tiny import CFG, at, digest
@@ -222,7 +223,7 @@ def test_sweeps_and_seeds():
 @pytest.mark.slow
 def test_strict_modes_and_a_program_that_does_not_grow():
     train = made(STALE.replace(total_timesteps=64 * 4))
-    with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
+    with checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
         jax.jit(train)(KEY)
     before, (after, _) = jax.eval_shape(train.init, KEY), jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
     kind = lambda x: (x.shape, x.dtype, x.weak_type)

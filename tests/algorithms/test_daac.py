@@ -14,6 +14,7 @@ from purerl.core.types import Network, Sample, Sequences
 from purerl.networks.layers import OfAction
 from tests.helpers.configs import NORMALISED, RICH
 from tests.helpers.interrupted import fitted, stopped
+from tests.helpers.leaks import checking_leaks
 from tests.helpers.probes import Probe, Rich, Varied, acting
 from tests.helpers.programs import equations
 from tests.helpers.tiny import CFG, digest, learner
@@ -145,7 +146,7 @@ def test_sweeps_and_seeds():
 @pytest.mark.slow
 def test_strict_modes_and_a_program_that_does_not_grow():
     train = made(DAAC.replace(total_timesteps=64 * 2))
-    with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
+    with checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
         jax.jit(train)(KEY)
     program = lambda **changes: equations(jax.make_jaxpr(made(DAAC.replace(**changes)))(KEY).jaxpr)
     # 1024 x 4 samples are a square number, as 16 x 4: the shuffle of any other number has a few more equations

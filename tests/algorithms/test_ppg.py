@@ -16,6 +16,7 @@ from purerl.learning.phases import Phase, run_phase
 from purerl.networks.distributions import Categorical
 from tests.helpers.configs import NORMALISED, RICH
 from tests.helpers.interrupted import fitted, stopped
+from tests.helpers.leaks import checking_leaks
 from tests.helpers.probes import Rich, Varied
 from tests.helpers.programs import branches, equations
 from tests.helpers.recurrent import running_sum
@@ -297,7 +298,7 @@ def test_a_run_resumes_inside_a_phase_to_the_same_bits(kind, tmp_path):
 @pytest.mark.slow
 def test_strict_modes():
     train = made(PPG.replace(total_timesteps=64 * 4))
-    with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
+    with checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
         jax.jit(train)(KEY)
     before, (after, _) = jax.eval_shape(train.init, KEY), jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
     kind = lambda x: (x.shape, x.dtype, x.weak_type)

@@ -8,6 +8,7 @@ import pytest
 import purerl
 from tests.helpers.configs import EVERYTHING, NORMALISED, RICH
 from tests.helpers.interrupted import fitted, stopped
+from tests.helpers.leaks import checking_leaks
 from tests.helpers.probes import Rich, Varied, acting
 from tests.helpers.tiny import CFG, digest, tiny
 
@@ -40,7 +41,7 @@ def test_the_ratio_is_one_before_the_first_step(kind):
 def test_strict_modes_with_everything_on():
     cfg, env = KINDS["everything"]
     train = purerl.make_train(cfg, env=env)
-    with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
+    with checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
         result = jax.jit(train)(KEY)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(result.metrics))
     before, (after, _) = jax.eval_shape(train.init, KEY), jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))

@@ -16,6 +16,7 @@ from purerl.core.keys import clock_at
 from purerl.core.streams import EPISODIC
 from tests.helpers.configs import NORMALISED, RICH
 from tests.helpers.interrupted import fitted, stopped
+from tests.helpers.leaks import checking_leaks
 from tests.helpers.probes import Probe, Rich, Varied, boxed
 from tests.helpers.programs import equations
 from tests.helpers.tiny import CFG, at, digest
@@ -209,7 +210,7 @@ def test_sweeps_and_seeds():
 @pytest.mark.long
 def test_strict_modes_and_a_program_that_does_not_grow():
     train = made(RND.replace(total_timesteps=64 * 2))
-    with jax.checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
+    with checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
         jax.jit(train)(KEY)
     before, (after, _) = jax.eval_shape(train.init, KEY), jax.eval_shape(train.update, jax.eval_shape(train.init, KEY))
     kind = lambda x: (x.shape, x.dtype, x.weak_type)

@@ -15,6 +15,7 @@ import purerl.algorithms.rnd
 import purerl.learning.phases
 import purerl.learning.rewards
 from purerl import PPOConfig
+from tests.helpers.leaks import checking_leaks
 from tests.helpers.programs import branches
 from tests.helpers.recurrent import running_sum
 from tests.helpers.tiny import CFG, digest, tiny
@@ -63,7 +64,7 @@ KINDS_AND_OTHERS = KINDS | OTHERS
 def test_strict_modes(kind):
     """Runs leak no tracer, give no NaN, promote no rank or dtype implicitly, and use no key twice."""
     with (
-        jax.checking_leaks(),
+        checking_leaks(),
         jax.debug_nans(True),
         jax.numpy_rank_promotion("raise"),
         jax.numpy_dtype_promotion("strict"),
@@ -78,7 +79,7 @@ def test_strict_modes(kind):
 
 
 def test_a_config_that_is_an_argument_leaks_nothing():
-    with jax.checking_leaks():
+    with checking_leaks():
         jax.jit(lambda cfg: tiny(cfg)(jax.random.key(0)).metrics["steps"].total).trace(CFG)
 
 
