@@ -49,19 +49,19 @@ def imported_by(name):
     return {x.removeprefix("purerl.") for x in imports_of(MODULES[name]) if x.startswith("purerl.")}
 
 
-def test_every_module_is_in_a_room():
+def test_every_module_is_in_a_known_package():
     assert {room_of(name) for name in MODULES} - {"__init__"} == set(FLOOR_OF)
     assert len(list(ROOT.glob("*.py"))) <= 7
 
 
-def test_rooms_import_only_from_lower_floors():
+def test_packages_import_only_from_lower_layers():
     for name in set(MODULES) - {"__init__"}:
         for other in imported_by(name):
             same, below = room_of(other) == room_of(name), FLOOR_OF[room_of(other)] < FLOOR_OF[room_of(name)]
             assert same or below, f"{name} imports {other}"
 
 
-def test_no_module_imports_itself_by_way_of_others():
+def test_imports_have_no_cycles():
     graphlib.TopologicalSorter({name: imported_by(name) for name in MODULES}).prepare()
 
 
@@ -69,7 +69,7 @@ TESTS = ROOT.parent / "tests"
 APART = ("helpers", "integration", "benchmarks", "ideas")  # folders of tests that belong to no package
 
 
-def test_tests_stand_where_their_module_stands():
+def test_test_files_mirror_the_modules():
     modules = {(room_of(name), path.stem) for name, path in MODULES.items()}
     for path in TESTS.rglob("test_*.py"):
         room, *_ = path.relative_to(TESTS).parts
@@ -109,14 +109,14 @@ def test_every_module_has_a_test_file_of_its_name():
     assert {name for name, path in beside.items() if not path.exists()} == set(WITHOUT_TESTS)
 
 
-def test_no_test_imports_another():
+def test_test_files_do_not_import_each_other():
     for path in TESTS.rglob("*.py"):
         found = re.findall(r"^ *(?:from|import) (tests\.[\w.]*test_\w+)", path.read_text(), re.MULTILINE)
         own = ".".join(path.relative_to(TESTS.parent).with_suffix("").parts)  # by a process that a test starts
         assert set(found) <= {own}, path
 
 
-def test_heavy_packages_are_imported_where_they_are_used():
+def test_heavy_packages_are_imported_only_by_the_listed_modules():
     allowed = {
         "gymnax": {"envs.gymnax"},
         "flax.linen": {
@@ -145,7 +145,7 @@ def test_heavy_packages_are_imported_where_they_are_used():
                     assert name in homes, f"{name} imports {imported}"
 
 
-def test_no_code_from_data_and_no_assert_for_a_users_mistake():
+def test_library_uses_no_eval_pickle_or_assert():
     for path in MODULES.values():
         for node in ast.walk(ast.parse(path.read_text())):
             assert not isinstance(node, ast.Assert), path
@@ -155,7 +155,7 @@ def test_no_code_from_data_and_no_assert_for_a_users_mistake():
                 assert not {alias.name for alias in node.names} & {"pickle", "cloudpickle", "dill"}, path
 
 
-def test_every_public_thing_is_documented():
+def test_every_public_object_is_documented():
     for name in MODULES:
         tree = ast.parse(MODULES[name].read_text())
         assert ast.get_docstring(tree), name
@@ -165,7 +165,7 @@ def test_every_public_thing_is_documented():
             assert not public or one_liner or ast.get_docstring(node), f"{name}.{node.name}"
 
 
-def test_docstrings_name_their_subject_at_once():
+def test_docstrings_do_not_open_with_a_clause():
     openers = re.compile(r"(What|Whether|That|Which|Of|Those|These|So many|How many|As in|None)\b")
     for path in (path for folder in (ROOT, ROOT.parent / "tests") for path in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -173,16 +173,16 @@ def test_docstrings_name_their_subject_at_once():
                 assert not openers.match(ast.get_docstring(node) or ""), (path, getattr(node, "name", "module"))
 
 
-def test_only_public_names_show():
+def test_dir_lists_only_public_names():
     assert dir(purerl) == sorted([*purerl.__all__, "__version__"])
     assert all(getattr(purerl, name).__doc__ for name in purerl.__all__)
 
 
-def test_typed():
+def test_package_is_marked_as_typed():
     assert (ROOT / "py.typed").exists()
 
 
-def test_import_touches_nothing(fresh_python):
+def test_import_has_no_side_effects(fresh_python):
     code = """
 import os, random, sys, numpy as np, jax, flax.linen, optax
 before = os.environ.copy(), random.getstate(), np.random.get_state()[1].tolist(), dict(jax.config.values)
@@ -194,7 +194,7 @@ print([name for name in ("gymnax", "matplotlib", "orbax", "tyro", "scipy") if na
     assert fresh_python(code).split("\n")[:2] == ["True False", "[]"]
 
 
-def test_import_takes_little_more_than_what_it_stands_on(fresh_python):
+def test_import_takes_little_longer_than_its_dependencies(fresh_python):
     code = """
 import time
 start = time.process_time()
@@ -209,7 +209,7 @@ print((time.process_time() - start) / (base - start))
     assert min(float(fresh_python(code, **as_installed)) for _ in range(3)) <= 1.2
 
 
-def test_the_command_is_installed_under_its_name():
+def test_command_is_installed_as_purerl():
     project = (ROOT.parent / "pyproject.toml").read_text()
     assert 'purerl = "purerl.cli:main"' in project
     assert sys.version_info >= (3, 11)
@@ -234,7 +234,7 @@ def test_scripts_name_tests_that_exist():
             assert (ROOT.parent / path).exists(), path
 
 
-def test_the_index_of_notebooks_names_each():
+def test_notebook_index_lists_every_notebook():
     folder = ROOT.parent / "notebooks"
     index = (folder / "README.md").read_text()
     assert sorted(re.findall(r"\((\w+\.ipynb)\)", index)) == sorted(path.name for path in folder.glob("*.ipynb"))
@@ -242,7 +242,7 @@ def test_the_index_of_notebooks_names_each():
         assert (folder / link).exists(), link
 
 
-def test_names_of_modules_and_classes_are_unique():
+def test_module_and_class_names_are_unique():
     modules = [path.stem for path in MODULES.values() if path.stem != "__init__"]
     assert not {name for name in modules if modules.count(name) > 1}
     trees = [

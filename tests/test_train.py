@@ -38,7 +38,7 @@ def sweep_run():
 # --- a run ------------------------------------------------------------------------------------------------------------
 
 
-def test_metrics_have_one_row_an_update(run):
+def test_metrics_have_one_row_per_update(run):
     metrics = purerl.summarize(run(KEY).metrics)
     assert {
         "steps", "episodes", "episode_return", "episode_length", "loss", "policy_loss", "value_loss", "entropy", "approx_kl",
@@ -53,7 +53,7 @@ def test_metrics_have_one_row_an_update(run):
     assert (metrics["approx_kl"] >= 0).all()
 
 
-def test_every_form_of_running_gives_the_same(run):
+def test_jit_vmap_and_map_give_the_same_run(run):
     train = tiny()
     alone = run(KEY)
     keys = jax.random.split(KEY, 3)
@@ -68,7 +68,7 @@ def test_every_form_of_running_gives_the_same(run):
             np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-4)
 
 
-def test_update_by_update_is_the_whole_run(run):
+def test_single_updates_equal_the_whole_run(run):
     train = tiny()
     state, update = train.init(KEY), jax.jit(train.update)
     for _ in range(train.plan.num_updates):
@@ -78,7 +78,7 @@ def test_update_by_update_is_the_whole_run(run):
     assert int(state.clock) == 4
 
 
-def test_rows_of_a_batch_do_not_see_each_other():
+def test_rows_of_a_batch_are_independent():
     many = jax.jit(jax.vmap(tiny()))
     key_of = lambda seeds: jax.vmap(jax.random.key)(np.array(seeds))
     row = lambda result: jax.tree.map(lambda x: x[0], result)
@@ -126,7 +126,7 @@ BASES |= {"lr_max": FOLLOWING.replace(desired_kl=10.0), "lr_power": SWEPT.replac
 @pytest.mark.each_landing("lr_power")
 # Fields that need another program are run with the slow tests.
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) if name in BASES else name for name in LEAVES])
-def test_every_leaf_can_be_swept_and_has_an_effect(name):
+def test_every_float_field_can_be_swept_and_has_an_effect(name):
     base = BASES.get(name, SWEPT)
     values = jnp.array([getattr(base, name), TO.get(name, 0.5)], jnp.float32)
     sweep = jax.vmap(lambda x: strong(base.replace(**{name: x})))(values)
@@ -147,7 +147,7 @@ one = jax.jit(lambda cfg, key: tiny(cfg, box=True)(key))
 swept = jax.jit(jax.vmap(lambda cfg, key: tiny(cfg, box=True)(key), in_axes=(0, None)))
 
 
-def test_a_changed_float_does_not_recompile(sweep_run):
+def test_changed_float_does_not_recompile(sweep_run):
     for lr in (1e-3, 2e-3, np.float32(3e-3)):
         sweep_run(CFG.replace(lr=lr), KEY)
     before = sweep_run._cache_size()
@@ -156,7 +156,7 @@ def test_a_changed_float_does_not_recompile(sweep_run):
 
 
 @pytest.mark.slow
-def test_sweeps_outside_jit_too():
+def test_sweeps_work_outside_jit():
     sweep = jax.vmap(lambda lr: CFG.replace(lr=lr, total_timesteps=64))(jnp.array([0.0, 1e-2]))
     states = jax.vmap(lambda cfg: tiny(cfg)(KEY).state, in_axes=0)(sweep)
     assert not jnp.allclose(*states.params["policy"]["head"]["Linear_0"]["kernel"])
@@ -175,7 +175,7 @@ def test_environment_parameters_can_be_swept():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", [2**31 - 100, 2**32 - 100])
-def test_counters_stay_exact_past_a_word(start):
+def test_counters_stay_exact_beyond_32_bits(start):
     train = tiny(CFG.replace(total_timesteps=2 * 64 * start))
     state = train.init(KEY).replace(clock=clock_at(start))
     state, metrics = jax.jit(lambda state: jax.lax.scan(lambda s, _: train.update(s), state, length=200))(state)
@@ -188,7 +188,7 @@ def test_counters_stay_exact_past_a_word(start):
 # --- policy and evaluation --------------------------------------------------------------------------------------------
 
 
-def test_evaluation_changes_nothing_and_has_its_own_key(run):
+def test_evaluation_keeps_the_state_and_follows_its_own_key(run):
     train, state = tiny(), run(KEY).state
     before = digest(state)
     scores = [train.evaluate(state, jax.random.key(seed), 64, max_steps=3).returns for seed in (0, 0, 1)]
@@ -221,7 +221,7 @@ def test_deterministic_evaluation_takes_the_mode():
 
 
 @pytest.mark.slow
-def test_runs_and_fit_pass_deterministic_on():
+def test_runs_and_fit_forward_the_deterministic_option():
     runs = Trainer(CFG, 0, 1, False, {"env": probes.ActionDependent(), "network": leaning()}, 1)
     state, options = runs.init(), {"eval_every": 1, "eval_episodes": 400, "eval_max_steps": 1}
     for deterministic in (True, False):
@@ -234,7 +234,7 @@ def test_runs_and_fit_pass_deterministic_on():
 
 
 @pytest.mark.slow
-def test_sixteen_seeds_finish(fresh_python):
+def test_sixteen_seeds_do_not_hang(fresh_python):
     """Before orthogonal weights were drawn in turn, their batched initialisation hung for ever on two cores."""
     code = """
 import jax, purerl
@@ -245,7 +245,7 @@ print(jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(0), 16)).state.cl
 
 
 @pytest.mark.slow
-def test_nothing_of_the_run_is_compiled_before_it_runs(fresh_python):
+def test_make_train_compiles_nothing_of_the_run(fresh_python):
     code = """
 import logging, jax, purerl
 compiled = []
@@ -261,6 +261,6 @@ print(sorted({name for name in compiled if "split" in name or "fold" in name or 
     assert fresh_python(code) == "[] True\n"
 
 
-def test_a_missing_entry_of_the_info_is_named_by_its_field():
+def test_missing_info_entry_is_named_with_its_field():
     with pytest.raises(purerl.ConfigError, match="episode_info = 'foo': no entry of the environment's info"):
         purerl.make_train(purerl.PPOConfig(episode_info=("foo",)))

@@ -47,7 +47,7 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_follows_a_time_limit_is_a_choice(vectors, mode):
+def test_truncation_mode_sets_the_bootstrap_value_after_a_time_limit(vectors, mode):
     given, expected = vectors["gae_mixed"]
     values = jnp.asarray(np.concatenate([given["values"], given["bootstrap_value"][None]]), jnp.float32)
     final_values = jnp.asarray(given["final_values"], jnp.float32)

@@ -13,7 +13,7 @@ from tests.helpers.tiny import CFG, tiny
 KEY = jax.random.key(0)
 
 
-def test_evaluation_counts_whole_first_episodes():
+def test_evaluation_scores_the_first_whole_episode_of_each_environment():
     train = purerl.make_train(PPOConfig(), env=probes.Episodes37())
     state = train.init(KEY)
     episodes = jax.jit(lambda s, k: train.evaluate(s, k, num_episodes=5, max_steps=100))(state, KEY)
@@ -25,7 +25,7 @@ def test_evaluation_counts_whole_first_episodes():
     assert not short.finished.any()
 
 
-def test_evaluation_in_other_settings():
+def test_evaluation_accepts_other_environment_parameters():
     train = purerl.make_train(PPOConfig(), env=probes.TimeLimit())
     state = train.init(KEY)
     lengths = train.evaluate(state, KEY, 3, env_params={"max_steps_in_episode": 5}).lengths
@@ -34,14 +34,14 @@ def test_evaluation_in_other_settings():
 
 
 @pytest.mark.slow
-def test_evaluation_of_many_seeds():
+def test_evaluation_works_under_vmap_over_seeds():
     train = tiny()
     result = jax.jit(jax.vmap(train))(jax.random.split(KEY, 3))
     score = jax.vmap(lambda s, k: train.evaluate(s, k, 16, max_steps=2).returns)(result.state, jax.random.split(KEY, 3))
     assert score.shape == (3, 16)
 
 
-def test_evaluation_without_a_known_limit_is_refused():
+def test_evaluation_without_a_time_limit_needs_max_steps():
     class Limitless(probes.Constant):
         default_params = None
 

@@ -38,7 +38,7 @@ PEERS = {  # purerl's normaliser with other systems' parameters
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_the_reference_numbers_of_other_systems(vectors, name):
+def test_moments_match_the_reference_numbers_of_other_libraries(vectors, name):
     inputs, expected = vectors[name]
     moments = initial_moments((2,))
     for batch, after in zip(inputs["batches"], expected["after_each_batch"], strict=True):
@@ -48,7 +48,7 @@ def test_the_reference_numbers_of_other_systems(vectors, name):
         np.testing.assert_allclose(int(moments.count) + PEERS[name].get("prior", 0), after["count"])
 
 
-def test_skrls_output_is_ours(vectors):
+def test_standardised_observations_match_skrl(vectors):
     inputs, expected = vectors["running_standard_scaler_skrl"]
     last = expected["after_each_batch"][-1]
     moments = Moments(jnp.asarray(last["mean"], jnp.float32), jnp.asarray(last["var"], jnp.float32), clock_at(13))
@@ -56,7 +56,7 @@ def test_skrls_output_is_ours(vectors):
     np.testing.assert_allclose(z[:, 0], expected["forward_probe"], rtol=1e-5, atol=1e-6)
 
 
-def test_rsl_rl_adds_a_hundredth_to_the_deviation_and_we_do_not(vectors):
+def test_standardising_omits_the_hundredth_that_rsl_rl_adds_to_the_deviation(vectors):
     """rsl_rl's outputs are smaller than purerl's by `std / (std + 0.01)`: by 0.3 % on these data."""
     inputs, expected = vectors["empirical_normalization_rsl_rl"]
     last = expected["after_each_batch"][-1]
@@ -67,7 +67,7 @@ def test_rsl_rl_adds_a_hundredth_to_the_deviation_and_we_do_not(vectors):
 
 
 @pytest.mark.slow
-def test_values_and_returns_have_one_set_of_statistics_where_skrl_has_two(vectors):
+def test_values_and_returns_share_one_set_of_statistics(vectors):
     """skrl merges and standardises the values, then does the same for the returns: a 3 in each gives two different outputs."""
     _, expected = vectors["value_preprocessor_skrl"]
     theirs = [expected[f"after_{name}"] for name in ("values", "returns")]
@@ -79,7 +79,7 @@ def test_values_and_returns_have_one_set_of_statistics_where_skrl_has_two(vector
     np.testing.assert_allclose(restored(state.statistics.value, z), value, rtol=1e-5)
 
 
-def test_the_sums_of_rewards_of_openai(vectors):
+def test_discounted_reward_sums_match_openai(vectors):
     inputs, expected = vectors["reward_normaliser_ppg"]
     reward, first = (jnp.asarray(inputs[name], jnp.float32) for name in ("rewards", "first"))
     start = RewardScale(jnp.zeros(3), initial_moments(()))
@@ -92,7 +92,7 @@ def test_the_sums_of_rewards_of_openai(vectors):
     np.testing.assert_allclose(scaled, expected["normalised_rewards"], rtol=1e-5)
 
 
-def test_a_terminal_reward_counts_for_its_own_episode():
+def test_terminal_reward_counts_for_its_own_episode():
     """Check reliability L1 14: five rewards of 1, gamma 0.5, the third ends the episode. Others give 1, 1.5, 1, 1.5, 1.75."""
     first = jnp.array([True, False, False, True, False])[:, None]
     _, sums = reward_sums(RewardScale(jnp.zeros(1), initial_moments(())), jnp.ones((5, 1)), first, jnp.float32(0.5))
@@ -100,7 +100,7 @@ def test_a_terminal_reward_counts_for_its_own_episode():
 
 
 @pytest.mark.slow
-def test_moments_of_a_million_samples_in_batches_of_any_size():
+def test_moments_are_accurate_after_batches_of_any_size():
     rng = np.random.default_rng(0)
     sizes = rng.integers(1, 200, 60)
     batches = [rng.normal(3, 2, (n, 16, 3)) for n in sizes]
@@ -113,7 +113,7 @@ def test_moments_of_a_million_samples_in_batches_of_any_size():
     assert int(moments.count) == len(everything)
 
 
-def test_far_from_zero():
+def test_moments_are_accurate_far_from_zero():
     rng = np.random.default_rng(1)
     moments = initial_moments(())
     for _ in range(50):
@@ -123,7 +123,7 @@ def test_far_from_zero():
     assert abs(float(standardized(moments, far, jnp.float32(10)).mean())) < 0.2
 
 
-def test_what_never_changes_stays_finite():
+def test_standardising_a_constant_observation_stays_finite():
     moments = merge(initial_moments((2,)), jnp.full((8, 4, 2), 7.0))
     z = standardized(moments, jnp.full((1, 1, 2), 7.0), jnp.float32(10))
     np.testing.assert_array_equal(z, jnp.zeros((1, 1, 2)))
@@ -131,13 +131,13 @@ def test_what_never_changes_stays_finite():
 
 
 @pytest.mark.parametrize("seen", [2**24 + 1, 2**31 - 5, 2**32 - 5])
-def test_counts_are_exact(seen):
+def test_sample_counts_stay_exact_near_32_bits(seen):
     moments = initial_moments(()).replace(count=clock_at(seen))
     assert int(merge(moments, jnp.ones((16, 4))).count) == seen + 64
 
 
 @pytest.mark.parametrize("box", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_ratio_is_one_before_the_first_step(box):
+def test_ratio_is_one_before_the_first_gradient_step(box):
     """Train at a rate of 0, so that the policy never moves and every gradient step sees the old policy."""
     still = ON.replace(lr=0.0, lr_final=0.0, total_timesteps=64 * 5)
     metrics = purerl.summarize(jax.jit(tiny(still, box=box))(jax.random.key(0)).metrics)
@@ -145,7 +145,7 @@ def test_the_ratio_is_one_before_the_first_step(box):
     np.testing.assert_array_equal(metrics["clip_fraction"], 0)
 
 
-def test_statistics_are_those_of_the_run():
+def test_statistics_count_each_environment_step_once():
     train = tiny(ON)
     state, update = train.init(jax.random.key(0)), jax.jit(train.update)
     for _ in range(3):
@@ -156,7 +156,7 @@ def test_statistics_are_those_of_the_run():
 
 
 @pytest.mark.slow
-def test_looking_changes_nothing_and_sees_the_statistics():
+def test_evaluation_uses_the_statistics_without_changing_the_state():
     train = tiny(ON)
     state = jax.jit(train.update)(train.init(jax.random.key(0)))[0]
     before = digest(state)
@@ -172,7 +172,7 @@ def test_looking_changes_nothing_and_sees_the_statistics():
 @pytest.mark.slow
 @pytest.mark.each_landing("1000.0")
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
-def test_the_scale_of_rewards_does_not_matter(scale):
+def test_training_is_independent_of_the_reward_scale(scale):
     """After its first update, a run with scaled rewards equals the unscaled run up to rounding."""
 
     cfg = CFG.replace(normalize_reward=True, total_timesteps=64 * 8)
@@ -183,7 +183,7 @@ def test_the_scale_of_rewards_does_not_matter(scale):
 
 
 @pytest.mark.slow
-def test_rewards_are_clipped_and_reported_raw():
+def test_rewards_are_clipped_for_learning_and_reported_raw():
     on, off = (
         jax.jit(purerl.make_train(CFG.replace(normalize_reward=mode, reward_clip=0.1), env=Scaled(1e3)))(jax.random.key(0))
         for mode in (True, False)
@@ -193,7 +193,7 @@ def test_rewards_are_clipped_and_reported_raw():
 
 
 @pytest.mark.long
-def test_every_form_of_running(tmp_path):
+def test_statistics_survive_vmap_resuming_and_warm_starts(tmp_path):
     many = jax.vmap(tiny(ON).init)(jax.random.split(jax.random.key(0), 2))
     many = jax.eval_shape(jax.vmap(tiny(ON).update), many)[0]
     assert many.statistics.obs.mean.shape == (2, 4)
@@ -208,7 +208,7 @@ def test_every_form_of_running(tmp_path):
     assert digest(warm.statistics) == digest(whole.state.statistics.replace(reward=begun))
 
 
-def test_what_is_off_costs_nothing():
+def test_disabled_normalisation_adds_no_state_and_no_operations():
     state = tiny().init(jax.random.key(0))
     assert jax.tree.leaves(state.statistics) == []
     assert equations(jax.make_jaxpr(tiny().update)(state).jaxpr) < equations(

@@ -15,7 +15,7 @@ def run():
     return jax.jit(tiny())
 
 
-def test_policy_acts_and_values(run):
+def test_policy_returns_actions_and_values(run):
     train, state = tiny(), run(KEY).state
     policy = train.policy(state)
     obs, first = jnp.eye(4)[:3], jnp.zeros(3, bool)
@@ -30,7 +30,7 @@ def test_policy_acts_and_values(run):
     np.testing.assert_array_equal(policy.value(carry, obs, first), policy.value(carry, obs))
 
 
-def test_policy_of_a_box_stays_inside():
+def test_continuous_actions_stay_within_their_bounds():
     train = tiny(CFG.replace(log_std_init=3.0), box=True)
     action, _ = train.policy(train.init(KEY))((), jnp.eye(4)[:3], jnp.zeros(3, bool), KEY)
     assert action.shape == (3, 1)

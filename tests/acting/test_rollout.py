@@ -33,7 +33,7 @@ def built_in(env):
     return actor_critic(CFG, env.observation_space, env.action_space)
 
 
-def test_rows_follow_each_other():
+def test_rollout_rows_are_consecutive_steps():
     env = make_env("", (), {}, probes.BothFlags())
     _, [(before, after, rollout, _)] = rolled_out(env, built_in(env))
     steps, done = rollout.steps, rollout.steps.terminated | rollout.steps.truncated
@@ -46,7 +46,7 @@ def test_rows_follow_each_other():
     assert jax.tree.leaves(rollout.carry) == []
 
 
-def test_values_and_log_probabilities_are_those_of_the_policy_that_acted():
+def test_rollout_stores_values_and_log_probabilities_of_the_acting_policy():
     env = make_env("", (), {}, probes.BothFlags())
     network = built_in(env)
     params, [(_, _, rollout, _)] = rolled_out(env, network)
@@ -56,7 +56,7 @@ def test_values_and_log_probabilities_are_those_of_the_policy_that_acted():
     np.testing.assert_allclose(steps.log_prob, outputs.policy.log_prob(steps.action), rtol=1e-5)
 
 
-def test_next_value_is_of_the_observation_before_the_reset():
+def test_next_value_uses_the_observation_before_the_reset():
     env = make_env("", (), {}, probes.BothFlags())
     network = built_in(env)
     params, [(_, _, rollout, _)] = rolled_out(env, network)
@@ -65,7 +65,7 @@ def test_next_value_is_of_the_observation_before_the_reset():
     np.testing.assert_allclose(rollout.steps.next_value, value, rtol=1e-5)
 
 
-def test_episodes_go_on_across_rollouts():
+def test_episodes_continue_across_rollouts():
     env = make_env("", (), {}, probes.Episodes37())
     _, found = rolled_out(env, built_in(env), num_steps=30, rollouts=3)
     np.testing.assert_array_equal(found[0][1].episode_length, np.full(3, 30))
@@ -73,7 +73,7 @@ def test_episodes_go_on_across_rollouts():
     np.testing.assert_array_equal(found[2][2].steps.first[:, 0], (60 + np.arange(30)) % 37 == 0)
 
 
-def test_the_density_is_of_the_unclipped_action_and_the_environment_gets_the_clipped_one():
+def test_log_probability_uses_the_unclipped_action_and_the_environment_the_clipped_one():
     """Use means of 10 in bounds of -1 and 1: stored actions are near 10, and the ratio is 1."""
 
     class Watched(probes.boxed(probes.Constant)):
@@ -108,7 +108,7 @@ class CutShort(probes.Probe):
         return jax.nn.one_hot(state.time, 4)
 
 
-def test_memory_is_kept_within_and_reset_between_episodes():
+def test_hidden_state_is_kept_within_and_reset_between_episodes():
     env = make_env("", (), {}, CutShort())
     network = running_sum(2, 4)
     params, found = rolled_out(env, network, num_steps=8, rollouts=3)
@@ -123,7 +123,7 @@ def test_memory_is_kept_within_and_reset_between_episodes():
     np.testing.assert_allclose(value[:, 0], memory @ params["value"], rtol=1e-5)
 
 
-def test_the_final_observation_is_valued_with_the_memory_of_that_moment():
+def test_final_observation_is_valued_with_the_hidden_state_of_its_step():
     env = make_env("", (), {}, CutShort())
     network = running_sum(2, 4)
     params, [(_, _, rollout, _)] = rolled_out(env, network, num_steps=9)
@@ -132,7 +132,7 @@ def test_the_final_observation_is_valued_with_the_memory_of_that_moment():
     assert rollout.steps.truncated[2].all()
 
 
-def test_a_network_with_memory_trains_on_whole_columns():
+def test_recurrent_network_trains_on_whole_environment_sequences():
     """The ratio before the first step is 1 if episodes end inside the rollout, for both minibatches of environments."""
     cfg = PPOConfig(total_timesteps=16_384, num_envs=4, num_steps=16, num_minibatches=2, gamma=0.9, lr=3e-2, value_clip="none")
     run = jax.jit(lambda cfg: purerl.make_train(cfg, env=CutShort(), network=running_sum(2, 4))(jax.random.key(0)).metrics)
@@ -142,7 +142,7 @@ def test_a_network_with_memory_trains_on_whole_columns():
     )  # 1 / (1 - gamma): a time limit is no termination
 
 
-def test_columns_that_do_not_divide_are_refused():
+def test_recurrent_minibatches_must_divide_the_environments():
     cfg = PPOConfig(num_envs=4, num_minibatches=8)
     with pytest.raises(purerl.ConfigError, match="num_minibatches"):
         purerl.make_train(cfg, env=CutShort(), network=running_sum(2, 4))

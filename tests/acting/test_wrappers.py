@@ -11,7 +11,7 @@ KEY = jax.random.key(0)
 
 
 @pytest.mark.slow
-def test_random_actions_come_first_with_their_own_probability():
+def test_warmup_acts_at_random_and_stores_the_random_policys_log_probability():
     cfg = CFG.replace(warmup_steps=65, log_std_init=-3.0)  # two of four updates
     box = purerl.summarize(jax.jit(tiny(cfg, box=True))(KEY).metrics)["log_prob"]
     np.testing.assert_allclose(box[:2], -np.log(2), rtol=1e-5)

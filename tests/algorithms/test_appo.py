@@ -23,7 +23,7 @@ from tests.helpers.tiny import CFG, at, digest
 
 @pytest.mark.long
 @pytest.mark.parametrize("changes", [{}, {**NORMALISED, **MEMORY}])
-def test_fresh_data_and_a_target_of_the_same_update_are_ppo(changes):
+def test_appo_without_staleness_equals_ppo(changes):
     mine = jax.jit(made(FRESH.replace(**changes)))(KEY)
     theirs = jax.jit(purerl.make_train(CFG.replace(total_timesteps=64 * 3, **changes), env=Varied()))(KEY)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), mine.state.params, theirs.state.params)
@@ -39,7 +39,7 @@ def test_fresh_data_and_a_target_of_the_same_update_are_ppo(changes):
 @pytest.mark.slow
 @pytest.mark.each_landing("3-1")
 @pytest.mark.parametrize(("lag", "every"), [(3, 2), (0, 1), (3, 1), (1, 4), (5, 5)])
-def test_actors_have_the_version_of_so_many_updates_ago(lag, every):
+def test_actors_use_the_parameters_published_lag_updates_ago(lag, every):
     cfg = FRESH.replace(lag=lag, publish_every=every)
     state = jax.eval_shape(made(cfg).init, KEY)
     state = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), state.replace(key=()))
@@ -54,7 +54,7 @@ def test_actors_have_the_version_of_so_many_updates_ago(lag, every):
 
 
 @pytest.mark.slow
-def test_actors_have_the_statistics_of_their_parameters():
+def test_actors_use_the_statistics_published_with_their_parameters():
     train, states = updates(STALE.replace(normalize_obs=True, normalize_value=True), 5)
     _, pair, _ = publish(train.cfg, states[4])
     assert digest(pair) == digest({"params": states[2].params, "statistics": states[2].statistics})
@@ -78,7 +78,7 @@ def double_sum(steps, rho, gamma, lam, rho_bar, c_bar):
     return target
 
 
-def test_targets_of_stale_data_are_the_double_sum_and_need_the_final_observation():
+def test_vtrace_targets_of_stale_data_equal_their_definition_as_a_double_sum():
     cfg = STALE.replace(lr=3e-2, vtrace_rho_clip=1.5, gae_lambda=0.9)
     train, states = updates(cfg, 6)
     state, network = states[-1], as_actors_see(train.cfg, train.network, states[-1])
@@ -100,7 +100,7 @@ def test_targets_of_stale_data_are_the_double_sum_and_need_the_final_observation
     np.testing.assert_allclose(purerl.summarize(staleness)["rho_p99"], p99, rtol=1e-4)
 
 
-def test_the_surrogate_is_the_reference_vector(vectors):
+def test_surrogate_matches_the_reference_vector(vectors):
     """The result is compared with PPO's for the ratio's denominator, `max(pi_T, pi_b / clip)`."""
     given, expected = vectors["impact_surrogate"]
     behaviour, target, current = (jnp.asarray(given[f"{name}_logp"], jnp.float32) for name in ("behaviour", "target", "current"))
@@ -116,7 +116,7 @@ def test_the_surrogate_is_the_reference_vector(vectors):
 # --- the target -------------------------------------------------------------------------------------------------------
 
 
-def test_the_target_moves_by_the_reference_vector(vectors):
+def test_soft_target_update_matches_the_reference_vector(vectors):
     given, expected = vectors["soft_update"]
     target, current = (jnp.asarray(given[name], jnp.float32) for name in ("target", "current"))
     for tau, want in expected.items():
@@ -124,7 +124,7 @@ def test_the_target_moves_by_the_reference_vector(vectors):
 
 
 @pytest.mark.slow
-def test_the_target_is_the_policy_of_the_update_it_was_copied_at():
+def test_target_network_is_copied_every_target_update_freq_updates():
     _, states = updates(STALE, 9)
     for i, state in enumerate(states):
         assert digest(state.extra["target"]) == digest(states[i // 4 * 4].params)
@@ -133,7 +133,7 @@ def test_the_target_is_the_policy_of_the_update_it_was_copied_at():
 
 
 @pytest.mark.slow
-def test_a_target_may_follow_slowly():
+def test_tau_moves_the_target_network_by_exponential_averaging():
     _, states = updates(STALE.replace(tau=0.25, target_update_freq=1), 3)
     want = states[0].params
     for state in states[1:]:
@@ -141,7 +141,7 @@ def test_a_target_may_follow_slowly():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), state.extra["target"], want)
 
 
-def test_no_gradient_reaches_the_target():
+def test_no_gradient_reaches_the_target_network():
     train, states = updates(STALE, 2)
     state, network = states[-1], as_actors_see(train.cfg, train.network, states[-1])
     data = ring_take(state.extra["ring"], jnp.arange(3))
@@ -156,7 +156,7 @@ def test_no_gradient_reaches_the_target():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nonfinite", ["ignore", "freeze"])
-def test_a_target_does_not_feel_an_update_of_nan_before_its_turn(nonfinite):
+def test_nan_update_leaves_the_target_network_until_its_next_copy(nonfinite):
     cfg = STALE.replace(env_params={"poison": 1.0}, nonfinite=nonfinite)
     _, states = updates(cfg, 4, Poisoned())
     finite = lambda tree: all(np.isfinite(x).all() for x in jax.tree.leaves(tree))
@@ -178,7 +178,7 @@ def test_a_target_does_not_feel_an_update_of_nan_before_its_turn(nonfinite):
         pytest.param(Varied(), {"correction": "none", "lr_schedule": "kl_adaptive"}, marks=pytest.mark.slow, id="none"),
     ],
 )
-def test_the_ratio_is_one_before_the_first_step(env, changes):
+def test_ratio_is_one_before_the_first_gradient_step(env, changes):
     # Without correction the ratio uses the actors' log-probabilities, recorded with the actors' own statistics.
     normalised = {**NORMALISED, "normalize_obs": changes.get("correction") != "none"}
     cfg = STALE.replace(**normalised, **changes, lr=0.0, lr_min=0.0, lr_max=0.0, total_timesteps=64 * 6)
@@ -189,7 +189,7 @@ def test_the_ratio_is_one_before_the_first_step(env, changes):
 
 
 @pytest.mark.slow
-def test_stale_data_without_correction_are_what_the_actors_said():
+def test_uncorrected_updates_use_the_outputs_stored_by_actors():
     train, states = updates(STALE.replace(correction="none"), 3)
     steps = states[-1].extra["ring"].batch.rollout.steps
     assert steps.value.shape == (16, 3, 4)
@@ -200,7 +200,7 @@ def test_stale_data_without_correction_are_what_the_actors_said():
 @pytest.mark.slow
 @pytest.mark.each_landing("two seeds")
 @pytest.mark.parametrize("kind", ["memory", "two seeds"])
-def test_a_run_resumes_to_the_same_bits(kind, tmp_path):
+def test_run_resumes_bit_for_bit(kind, tmp_path):
     curious = STALE.replace(replay_order="random", rnd=RNDConfig(features=8, hidden=(16,), init_steps=64), **MEMORY)
     run = {"cfg": curious} if kind == "memory" else {"cfg": STALE, "num_seeds": 2}
     whole = fitted(**run)
@@ -211,7 +211,7 @@ def test_a_run_resumes_to_the_same_bits(kind, tmp_path):
 
 
 @pytest.mark.slow
-def test_sweeps_and_seeds():
+def test_vmap_over_configs_and_seeds_equals_single_runs():
     sweep = jax.vmap(lambda clip: STALE.replace(vtrace_rho_clip=clip, tau=clip / 2))(jnp.array([0.5, 2.0]))
     run = jax.vmap(lambda cfg, key: made(cfg)(key), in_axes=(0, None))
     many = jax.jit(jax.vmap(run, in_axes=(None, 0)))(sweep, jax.random.split(KEY, 2))
@@ -221,7 +221,7 @@ def test_sweeps_and_seeds():
 
 
 @pytest.mark.slow
-def test_strict_modes_and_a_program_that_does_not_grow():
+def test_strict_jax_modes_pass_and_program_size_is_constant():
     train = made(STALE.replace(total_timesteps=64 * 4))
     with checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
         jax.jit(train)(KEY)
@@ -232,7 +232,7 @@ def test_strict_modes_and_a_program_that_does_not_grow():
     assert program(num_steps=512, replay=16, lag=100, total_timesteps=10**9) == program()
 
 
-def test_the_size_of_a_minibatch_is_counted_over_the_ring():
+def test_minibatch_size_is_a_share_of_the_whole_ring():
     plan = made(STALE.replace(num_minibatches=6)).plan
     assert plan.minibatch_size == 3 * 64 // 6
     assert plan.gradient_steps == 10 * 2 * 6
@@ -248,13 +248,13 @@ def test_the_size_of_a_minibatch_is_counted_over_the_ring():
         ({"tau": 1.5}, "tau", "between"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(changes, field, says):
+def test_invalid_appo_configs_are_refused(changes, field, says):
     with pytest.raises(purerl.ConfigError, match=says) as error:
         made(STALE.replace(**changes))
     assert field in [problem.field for problem in error.value.problems]
 
 
-def test_a_state_that_begins_anew_can_be_donated():
+def test_restarted_state_can_be_donated():
     train = purerl.make_train(APPOConfig(num_envs=4, num_steps=8, hidden=(8,)))
     state = train.restart(jax.jit(train.init)(jax.random.key(0)))
     pairs = zip(jax.tree.leaves(state.extra["target"]), jax.tree.leaves(state.params), strict=True)

@@ -44,7 +44,7 @@ class Given:
         return jnp.zeros((1, 8, 1))
 
 
-def test_the_policys_loss_is_the_reference_vector(vectors):
+def test_policy_loss_matches_the_reference_vector(vectors):
     given, expected = vectors["daac_policy_loss"]
     given = {name: jnp.asarray(x, jnp.float32)[None] if np.ndim(x) else x for name, x in given.items()}
     head = {"advantage": OfAction(given["advantage_prediction"], jnp.zeros((1, 8, 1)))}
@@ -56,7 +56,7 @@ def test_the_policys_loss_is_the_reference_vector(vectors):
     np.testing.assert_allclose(total, expected["total"], rtol=1e-5)
 
 
-def test_the_networks_share_nothing():
+def test_policy_and_value_networks_share_no_parameters():
     train = made()
     params = train.init(KEY).params
     assert set(params) == {"policy", "advantage", "value"}
@@ -71,7 +71,7 @@ def test_the_networks_share_nothing():
     assert moves == [{"value"}, {"policy", "advantage"}]
 
 
-def test_the_predicted_advantage_depends_on_the_action():
+def test_predicted_advantage_depends_on_the_action():
     class Telling(Probe):
         """A task in which action 1 is always worth 1 more, and nothing else depends on the action."""
 
@@ -87,7 +87,7 @@ def test_the_predicted_advantage_depends_on_the_action():
     assert purerl.summarize(result.metrics)["advantage_loss"][-1] < 0.2
 
 
-def test_each_phase_has_its_own_passes_and_the_value_skips_rollouts():
+def test_each_phase_has_its_own_epochs_and_value_freq_skips_rollouts():
     train = made()
     plan = {phase.name: (phase.runs, phase.gradient_steps) for phase in train.plan.phases}
     assert plan == {"value": (3, 3 * 3 * 2), "policy": (6, 6 * 2)}
@@ -98,7 +98,7 @@ def test_each_phase_has_its_own_passes_and_the_value_skips_rollouts():
 
 
 @pytest.mark.slow
-def test_coefficients_reach_their_own_network_only():
+def test_coefficients_affect_only_their_own_network():
     run = jax.jit(lambda cfg: (made(cfg).init(KEY).params, made(cfg)(KEY).state.params))
     start, still = run(DAAC.replace(lr=0.0))
     assert digest(still) == digest(start)
@@ -115,7 +115,7 @@ def test_coefficients_reach_their_own_network_only():
     "env",
     [Rich(), *(pytest.param(acting(Varied, kind)(), marks=pytest.mark.slow, id=kind) for kind in ("box", "multi_binary"))],
 )
-def test_the_ratio_is_one_before_the_first_step(env):
+def test_ratio_is_one_before_the_first_gradient_step(env):
     rich = RICH if isinstance(env, Rich) else {}
     cfg = DAAC.replace(**NORMALISED, **rich, lr=0.0, memory="gru", memory_size=8, sequence_length=8)
     metrics = purerl.summarize(jax.jit(made(cfg, env))(KEY).metrics)
@@ -125,7 +125,7 @@ def test_the_ratio_is_one_before_the_first_step(env):
 
 
 @pytest.mark.slow
-def test_a_run_resumes_to_the_same_bits(tmp_path):
+def test_run_resumes_bit_for_bit(tmp_path):
     whole = fitted(cfg=DAAC)
     stopped(tmp_path, 5, cfg=DAAC)
     again = fitted(cfg=DAAC, directory=tmp_path)
@@ -134,7 +134,7 @@ def test_a_run_resumes_to_the_same_bits(tmp_path):
 
 
 @pytest.mark.slow
-def test_sweeps_and_seeds():
+def test_vmap_over_configs_and_seeds_trains_distinct_finite_runs():
     sweep = jax.vmap(lambda coef: DAAC.replace(adv_coef=coef))(jnp.array([0.0, 1.0]))
     run = jax.vmap(lambda cfg, key: made(cfg)(key), in_axes=(0, None))
     many = jax.jit(jax.vmap(run, in_axes=(None, 0)))(sweep, jax.random.split(KEY, 2))
@@ -144,7 +144,7 @@ def test_sweeps_and_seeds():
 
 
 @pytest.mark.slow
-def test_strict_modes_and_a_program_that_does_not_grow():
+def test_strict_jax_modes_pass_and_program_size_is_constant():
     train = made(DAAC.replace(total_timesteps=64 * 2))
     with checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
         jax.jit(train)(KEY)
@@ -153,7 +153,7 @@ def test_strict_modes_and_a_program_that_does_not_grow():
     assert program(num_steps=1024, e_v=9, total_timesteps=10**9) == program()
 
 
-def test_what_does_not_fit_is_refused():
+def test_invalid_daac_configs_are_refused():
     with pytest.raises(purerl.ConfigError, match="no such field"):
         DAACConfig().replace(arch="shared")
     with pytest.raises(purerl.ConfigError, match="'batch', 'none'"):

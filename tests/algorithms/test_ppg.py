@@ -52,7 +52,7 @@ def joint_loss(given, beta):
     return jax.value_and_grad(loss, has_aux=True)(params, Sequences(old, ()))
 
 
-def test_the_joint_loss_is_the_reference_vector(vectors):
+def test_joint_loss_matches_the_reference_vector(vectors):
     given, expected = vectors["ppg_joint_loss"]
     (total, metrics), gradient = joint_loss(given, 1.0)
     np.testing.assert_allclose(total, expected["total_beta1"], rtol=1e-5)
@@ -73,19 +73,19 @@ def one_step(accumulate, columns):
     return run_phase(phase, clock_at(0), KEY, {"policy": {"x": jnp.float32(0)}}, optax.EmptyState(), data)[0]["policy"]["x"]
 
 
-def test_accumulation_is_one_step_on_a_larger_minibatch():
+def test_accumulated_gradients_equal_one_step_on_a_larger_minibatch():
     np.testing.assert_allclose(one_step(4, 1), one_step(1, 4), rtol=1e-6)
     assert abs(one_step(1, 1) - one_step(1, 4)) > 1e-3
 
 
 @pytest.mark.long
-def test_accumulation_in_an_auxiliary_phase():
+def test_aux_phase_with_accumulation_equals_larger_minibatches():
     of = lambda **changes: trained(PPG.replace(total_timesteps=64 * 4, **changes)).state.params
     same, other = of(aux_columns=2, aux_accumulation=2), of(aux_columns=4)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), same, other)
 
 
-def test_it_runs_in_every_nth_update_with_so_many_steps_and_moves_what_it_should():
+def test_aux_phase_runs_every_n_pi_updates_and_lowers_the_value_error():
     train = made()
     metrics = trained().metrics
     assert metrics["aux/loss"].count.tolist() == [0, 0, 0, 2 * 4, 0, 0, 0, 2 * 4, 0, 0]
@@ -100,7 +100,7 @@ def test_it_runs_in_every_nth_update_with_so_many_steps_and_moves_what_it_should
 
 
 @pytest.mark.slow
-def test_a_rate_of_zero_moves_nothing():
+def test_zero_learning_rate_leaves_parameters_unchanged():
     both = jax.jit(lambda cfg: (made(cfg).init(KEY).params, made(cfg)(KEY).state.params))
     still = PPG.replace(aux_lr=0.0, lr=0.0)
     before, after = both(still)
@@ -109,21 +109,21 @@ def test_a_rate_of_zero_moves_nothing():
     assert all(digest(moved[group]) != digest(before[group]) for group in before)
 
 
-def test_the_clone_holds_the_policy():
+def test_cloning_loss_keeps_the_policy():
     wild = PPG.replace(total_timesteps=64 * 12, lr=1e-2, aux_lr=1e-2, e_aux=20, max_grad_norm=jnp.inf)
     run = jax.jit(lambda cfg: made(cfg)(KEY).metrics)
     held, loose = (purerl.summarize(run(wild.replace(beta_clone=beta)))["aux/kl_after"][-1] for beta in (1e4, 0.0))
     assert held < 1e-4 < 1e-2 < loose
 
 
-def test_the_last_auxiliary_phase_learns_although_the_rate_falls_to_zero():
+def test_aux_phase_uses_the_learning_rate_its_policy_phase_began_with():
     cfg = PPG.replace(total_timesteps=64 * 8, lr_schedule="linear", aux_lr=1e-3)
     rate = lambda updates: aux_phase_optimizer(cfg, base_optimizer(cfg)).lr(None, clock_at(updates))
     np.testing.assert_allclose([rate(3), rate(7)], [1e-3, 0.5e-3], rtol=1e-6)  # the rates at which their policy phases began
 
 
 @pytest.mark.parametrize("arch", ["dual", "detach", "shared"])
-def test_what_the_value_moves(arch):
+def test_value_loss_trains_the_torso_only_if_shared(arch):
     """The value loss moves the policy's features in the policy phase only if they are shared."""
     train = made(PPG.replace(arch=arch))
     state = train.init(KEY)
@@ -139,7 +139,7 @@ def test_what_the_value_moves(arch):
 
 
 @pytest.mark.long
-def test_without_auxiliary_epochs_it_is_ppo_to_the_bit(fresh_python):
+def test_ppg_without_auxiliary_epochs_equals_ppo_bit_for_bit(fresh_python):
     """The code is compiled as by users: without optimisation XLA sums in another order in a larger program."""
     code = """
 import jax, purerl
@@ -159,7 +159,7 @@ print(digest((params, mine.state.actor, metrics)) == digest((theirs.state.params
 @pytest.mark.slow
 @pytest.mark.each_landing("shared")
 @pytest.mark.parametrize("arch", ["dual", "detach", "shared"])
-def test_passes_of_their_own(arch):
+def test_different_epoch_counts_split_policy_and_value_phases(arch):
     """Different numbers of passes give two phases and two optimizers."""
     cfg = PPG.replace(e_pi=1, e_v=3, arch=arch)
     train = made(cfg)
@@ -171,7 +171,7 @@ def test_passes_of_their_own(arch):
 
 
 @pytest.mark.slow
-def test_one_optimizer_for_both_phases():
+def test_shared_optimizer_counts_the_steps_of_both_phases():
     state = trained(PPG.replace(aux_optimizer="shared")).state
     assert set(state.opt_state) == {"ppo"}
     assert int(state.opt_state["ppo"].count) == 10 * 2 + 2 * 8
@@ -182,7 +182,7 @@ def test_one_optimizer_for_both_phases():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["none", "gru"])
-def test_the_ratio_is_one_before_the_first_step(memory):
+def test_ratio_is_one_before_the_first_gradient_step(memory):
     """Masked multi-discrete actions and moving statistics; the recurrent case has sequences of 8 in rollouts of 16."""
     base = REMEMBERS if memory == "gru" else PPG
     cfg = base.replace(**NORMALISED, **RICH, lr=0.0, aux_lr=0.0, total_timesteps=64 * 5)
@@ -192,7 +192,7 @@ def test_the_ratio_is_one_before_the_first_step(memory):
     assert metrics["clip_fraction"].max() == 0
 
 
-def test_a_memory_is_replayed_from_where_each_rollout_began():
+def test_aux_phase_replays_from_each_rollouts_first_hidden_state():
     """At a rate of 0 the clone is the policy that acted, and the value error equals that of the rollouts."""
     cfg = PPG.replace(lr=0.0, aux_lr=0.0, total_timesteps=64 * 4, normalize_reward=False)
     acted = []
@@ -212,7 +212,7 @@ def test_a_memory_is_replayed_from_where_each_rollout_began():
     np.testing.assert_allclose(float(purerl.summarize(metrics)["aux/error_before"]), np.mean(acted), rtol=1e-4)
 
 
-def test_a_head_of_another_shape_is_refused():
+def test_aux_head_of_another_shape_is_refused():
     network = running_sum(2, 4)
 
     def apply(params, carry, obs, first):
@@ -223,7 +223,7 @@ def test_a_head_of_another_shape_is_refused():
         made(PPG, network=network._replace(apply=apply))
 
 
-def test_the_buffer_keeps_what_was_seen_as_it_was():
+def test_buffer_stores_observations_unchanged():
     class Pixels(Varied):
         def observe_state(self, state):
             return (255 * jnp.clip(super().observe_state(state), 0, 1)).astype(jnp.uint8).reshape(2, 2, 1)
@@ -240,7 +240,7 @@ def test_the_buffer_keeps_what_was_seen_as_it_was():
     np.testing.assert_array_equal(steps.target[:, 1], before.extra["buffer"].steps.target[:, 1])  # from the previous phase
 
 
-def test_seeds_run_the_phase_only_when_it_is_due():
+def test_aux_phase_stays_a_branch_under_vmap_over_seeds():
     """A batched condition would become a select: both sides in every update."""
     train = made()
     axes = train.seed_axes
@@ -253,7 +253,7 @@ def scanned(train):
     return lambda state: jax.lax.scan(lambda state, _: train.update(state), state, length=2)
 
 
-def test_refuses_a_clock_for_each_seed():
+def test_separate_update_counters_per_seed_are_refused():
     train = made()
     states = jax.eval_shape(jax.vmap(train.init), jax.random.split(KEY, 2))
     for run in (train.update, jax.jit(train.update), scanned(train)):
@@ -262,7 +262,7 @@ def test_refuses_a_clock_for_each_seed():
 
 
 @pytest.mark.slow
-def test_takes_one_clock_for_all_seeds():
+def test_one_update_counter_for_all_seeds_is_accepted():
     """Loops take one update counter as well; a program without `vmap` has no trace of the check."""
     train, state = made(), jax.eval_shape(made().init, KEY)
     axes = train.seed_axes
@@ -274,7 +274,7 @@ def test_takes_one_clock_for_all_seeds():
 
 
 @pytest.mark.slow
-def test_sweeps_and_seeds():
+def test_vmap_over_configs_and_seeds_equals_single_runs():
     sweep = jax.vmap(lambda beta: PPG.replace(beta_clone=beta, aux_lr=10 * beta))(jnp.array([1e-4, 1e-3]))
     run = jax.vmap(lambda cfg, key: made(cfg)(key), in_axes=(0, None))
     many = jax.jit(jax.vmap(run, in_axes=(None, 0)))(sweep, jax.random.split(KEY, 2))
@@ -286,7 +286,7 @@ def test_sweeps_and_seeds():
 @pytest.mark.slow
 @pytest.mark.each_landing("memory")
 @pytest.mark.parametrize("kind", ["plain", "memory", "two seeds"])
-def test_a_run_resumes_inside_a_phase_to_the_same_bits(kind, tmp_path):
+def test_run_resumes_bit_for_bit_between_aux_phases(kind, tmp_path):
     run = {"cfg": REMEMBERS if kind == "memory" else PPG, "num_seeds": 2 if kind == "two seeds" else 1}
     whole = fitted(**run)
     stopped(tmp_path, 6, **run)
@@ -296,7 +296,7 @@ def test_a_run_resumes_inside_a_phase_to_the_same_bits(kind, tmp_path):
 
 
 @pytest.mark.slow
-def test_strict_modes():
+def test_strict_jax_modes_pass():
     train = made(PPG.replace(total_timesteps=64 * 4))
     with checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
         jax.jit(train)(KEY)
@@ -305,7 +305,7 @@ def test_strict_modes():
     assert jax.tree.map(kind, before) == jax.tree.map(kind, after)
 
 
-def test_the_program_does_not_grow():
+def test_program_size_is_constant():
     program = lambda **changes: equations(jax.make_jaxpr(made(PPG.replace(**changes)))(KEY).jaxpr)
     assert program(num_steps=512, n_pi=64, e_aux=10, total_timesteps=10**9) == program(num_steps=8)
 
@@ -324,18 +324,18 @@ def test_the_program_does_not_grow():
         ({"n_pi": 0}, "n_pi", "between"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(changes, field, says):
+def test_invalid_ppg_configs_are_refused(changes, field, says):
     with pytest.raises(purerl.ConfigError, match=says) as error:
         made(PPG.replace(**changes))
     assert field in [problem.field for problem in error.value.problems]
 
 
-def test_a_network_without_the_head_is_refused():
+def test_network_without_the_aux_head_is_refused():
     with pytest.raises(purerl.ConfigError, match="'aux_value'"):
         made(network=running_sum(2, 4))
 
 
-def test_a_buffer_larger_than_all_memory_is_refused(monkeypatch):
+def test_buffer_larger_than_memory_is_refused(monkeypatch):
     monkeypatch.setattr("purerl.checks.check_environment._memory", lambda: 4 * 64 * (16 + 1 + 4))
     assert made().plan.kept_bytes == 4 * 64 * (16 + 1 + 4)  # observations of four floats, a flag, a target
     with pytest.raises(purerl.ConfigError, match=r"n_pi = 5: 0\.0 GB are kept"):

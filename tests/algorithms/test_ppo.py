@@ -25,7 +25,7 @@ SLOW = ("everything", "multi_discrete", "clipped")  # everything with an RNN: in
 
 @pytest.mark.each_landing("everything")
 @pytest.mark.parametrize("kind", ["multi_binary", "tanh", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)])
-def test_the_ratio_is_one_before_the_first_step(kind):
+def test_ratio_is_one_before_the_first_gradient_step(kind):
     """At a rate of 0 every gradient step is a first one; random actions count, with their own probability."""
     cfg, env = KINDS[kind]
     still = cfg.replace(lr=0.0, lr_final=0.0, lr_max=0.0, lr_min=0.0, warmup_steps=0, learning_starts=0, total_timesteps=64 * 5)
@@ -38,7 +38,7 @@ def test_the_ratio_is_one_before_the_first_step(kind):
 
 
 @pytest.mark.slow
-def test_strict_modes_with_everything_on():
+def test_strict_jax_modes_pass_with_every_option():
     cfg, env = KINDS["everything"]
     train = purerl.make_train(cfg, env=env)
     with checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
@@ -50,7 +50,7 @@ def test_strict_modes_with_everything_on():
 
 
 @pytest.mark.slow
-def test_illegal_actions_are_never_sent():
+def test_invalid_actions_are_never_taken():
     """Invalid actions are sent neither in training, at random, in evaluations, nor as the mode."""
     cfg = EVERYTHING.replace(learning_starts=64, total_timesteps=64 * 20, lr=1e-2)
     train = purerl.make_train(cfg, env=Rich())
@@ -64,7 +64,7 @@ def test_illegal_actions_are_never_sent():
 
 
 @pytest.mark.long
-def test_everything_resumes_to_the_same_bits(tmp_path):
+def test_run_with_every_option_resumes_bit_for_bit(tmp_path):
     whole = fitted(cfg=EVERYTHING, env=Rich())
     stopped(tmp_path, 4, cfg=EVERYTHING, env=Rich())
     again = fitted(cfg=EVERYTHING, env=Rich(), directory=tmp_path)
@@ -73,7 +73,7 @@ def test_everything_resumes_to_the_same_bits(tmp_path):
 
 
 @pytest.mark.slow
-def test_everything_sweeps_and_seeds():
+def test_every_option_works_under_vmap_over_configs_and_seeds():
     sweep = jax.vmap(lambda x: EVERYTHING.replace(desired_kl=x, lr=1e-3, target_kl=0.1))(jnp.array([1e-3, 1e-1]))
     run = jax.vmap(lambda cfg, key: purerl.make_train(cfg, env=Rich())(key), in_axes=(0, None))
     many = jax.jit(jax.vmap(run, in_axes=(None, 0)))(sweep, jax.random.split(KEY, 2))
@@ -81,7 +81,7 @@ def test_everything_sweeps_and_seeds():
     assert (many.state.opt_state["ppo"].lr[:, 0] != many.state.opt_state["ppo"].lr[:, 1]).all()
 
 
-def test_statistics_of_a_tree_leave_out_indices_and_masks():
+def test_observation_statistics_skip_categorical_entries_and_masks():
     state = purerl.make_train(EVERYTHING, env=Rich()).init(KEY)
     shapes = {name: getattr(getattr(m, "mean", None), "shape", None) for name, m in state.statistics.obs.items()}
     assert shapes == {"seen": (4,), "index": None, "legal": None, "secret": (6,)}
@@ -92,7 +92,7 @@ def test_statistics_of_a_tree_leave_out_indices_and_masks():
 
 @pytest.mark.each_landing("zero")
 @pytest.mark.parametrize("mode", ["current_obs", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("zero", "ignore"))])
-def test_other_ways_to_treat_a_time_limit_train(mode):
+def test_every_truncation_mode_trains(mode):
     result = jax.jit(tiny(CFG.replace(truncation=mode)))(KEY)
     assert digest(result.state.params) != digest(jax.jit(tiny(CFG))(KEY).state.params)
     assert purerl.summarize(result.metrics)["episodes"].min() > 0
@@ -109,6 +109,6 @@ def test_other_ways_to_treat_a_time_limit_train(mode):
         ({"sequence_length": 4}, "the network has no memory"),
     ],
 )
-def test_what_contradicts_itself_is_refused(changes, says):
+def test_contradicting_options_are_refused(changes, says):
     with pytest.raises(purerl.ConfigError, match=says):
         tiny(CFG.replace(**changes))

@@ -47,7 +47,7 @@ def made(cfg=RND, env=None, **objects):
 # --- two streams ------------------------------------------------------------------------------------------------------
 
 
-def test_the_predictors_loss_is_the_reference_vector(vectors):
+def test_predictor_loss_matches_the_reference_vector(vectors):
     given, expected = vectors["rnd_predictor_loss"]
     row = lambda name: jnp.asarray(given[name], jnp.float32)
     np.testing.assert_allclose(predictor_loss(row("prediction"), row("target"), row("mask")), expected["masked_loss"], rtol=1e-5)
@@ -56,7 +56,7 @@ def test_the_predictors_loss_is_the_reference_vector(vectors):
     np.testing.assert_allclose(bonus, expected["bonus_mean_openai"], rtol=1e-5)
 
 
-def test_what_follows_a_step_is_of_its_own_stream():
+def test_each_reward_stream_bootstraps_from_its_own_next_observation():
     """The environment's stream bootstraps from the observation before a reset, the intrinsic one from the next acted on."""
     train = made()
     state = train.init(KEY)
@@ -77,7 +77,7 @@ def test_what_follows_a_step_is_of_its_own_stream():
 
 @pytest.mark.each_landing("ppg passes")
 @algorithms
-def test_the_target_stays_and_the_predictor_moves(kind):
+def test_target_stays_fixed_and_predictor_is_trained(kind):
     train = made(ALGORITHMS[kind])
     start, end = jax.jit(lambda key: (train.init(key), train(key)))(KEY)
     assert digest(end.state.extra["intrinsic"].target) == digest(start.extra["intrinsic"].target)
@@ -90,7 +90,7 @@ def test_the_target_stays_and_the_predictor_moves(kind):
 
 
 @pytest.mark.slow
-def test_intrinsic_rewards_do_not_feel_the_environments():
+def test_intrinsic_rewards_are_independent_of_extrinsic_rewards():
     cfg = RND.replace(total_timesteps=64 * 2, lr=0.0)
     run = jax.jit(lambda scale: made(cfg, reward_shaper=lambda reward, step: scale * reward)(KEY))
     both = [run(scale) for scale in (1.0, 10.0)]
@@ -100,7 +100,7 @@ def test_intrinsic_rewards_do_not_feel_the_environments():
     np.testing.assert_array_equal(*(purerl.summarize(result.metrics)["intrinsic_reward"] for result in both))
 
 
-def test_observations_are_standardised_within_bounds():
+def test_predictor_observations_are_standardised_and_clipped():
     train = made()
     intrinsic = rnd(train.cfg, train.env, train.network)
     state = train.init(KEY)
@@ -116,7 +116,7 @@ def test_observations_are_standardised_within_bounds():
     assert 0.1 < mean[:3].sum() < 1.01  # shares of the kinds, one-hot, that random actions led to
 
 
-def test_the_bonus_is_of_the_moments_from_before_the_rollout_and_the_predictor_learns_with_those_after():
+def test_bonus_uses_statistics_before_the_rollout_and_predictor_loss_those_after():
     """Every new observation is 3: after few earlier ones the rollout makes 3 the mean, after many it hardly counts."""
     train = made()
     intrinsic, state = rnd(train.cfg, train.env, train.network), jax.jit(train.init)(KEY)
@@ -135,7 +135,7 @@ def test_the_bonus_is_of_the_moments_from_before_the_rollout_and_the_predictor_l
     assert abs(losses[2] - losses[1]) > 0.1 * losses[1]
 
 
-def test_the_bonus_falls_where_nothing_is_new():
+def test_bonus_vanishes_for_familiar_observations():
     """Episodes show one of two observations for ever."""
 
     class Same(Probe):
@@ -150,7 +150,7 @@ def test_the_bonus_falls_where_nothing_is_new():
 
 
 @pytest.mark.slow
-def test_coefficients():
+def test_each_rnd_coefficient_has_an_effect():
     run = jax.jit(lambda cfg: made(cfg)(KEY).state.params)
     with_rnd = lambda **changes: run(RND.replace(rnd=CURIOUS.__class__(**{**vars(CURIOUS), **changes})))
     base = with_rnd()
@@ -166,7 +166,7 @@ def test_coefficients():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", [Rich(), boxed(Varied)()])
-def test_the_ratio_is_one_before_the_first_step(env):
+def test_ratio_is_one_before_the_first_gradient_step(env):
     rich = RICH if isinstance(env, Rich) else {}
     cfg = RND.replace(**NORMALISED, **rich, lr=0.0, total_timesteps=64 * 4)
     metrics = purerl.summarize(jax.jit(made(cfg, env))(KEY).metrics)
@@ -175,7 +175,7 @@ def test_the_ratio_is_one_before_the_first_step(env):
 
 
 @pytest.mark.slow
-def test_images():
+def test_rnd_trains_on_images():
     class Pixels(Varied):
         def observe_state(self, state):
             return jnp.zeros((10, 10, 4), bool).at[state.time, 0, state.kind].set(True)
@@ -187,7 +187,7 @@ def test_images():
 @pytest.mark.slow  # with a ring and an RNN: in `test_appo.py`
 @pytest.mark.each_landing("ppo")
 @pytest.mark.parametrize("kind", ["ppo", "ppg"])
-def test_a_run_resumes_to_the_same_bits(kind, tmp_path):
+def test_run_resumes_bit_for_bit(kind, tmp_path):
     run = {"cfg": ALGORITHMS[kind], "num_seeds": 2} if kind == "ppo" else {"cfg": ALGORITHMS[kind]}
     whole = fitted(**run)
     stopped(tmp_path, 5, **run)
@@ -197,7 +197,7 @@ def test_a_run_resumes_to_the_same_bits(kind, tmp_path):
 
 
 @pytest.mark.slow
-def test_sweeps_and_seeds():
+def test_vmap_over_configs_and_seeds_equals_single_runs():
     of = lambda coef: RND.replace(rnd=RNDConfig(features=8, hidden=(16,), init_steps=100, int_coef=coef))
     sweep = jax.vmap(of)(jnp.array([0.1, 1.0]))
     run = jax.vmap(lambda cfg, key: made(cfg)(key), in_axes=(0, None))
@@ -208,7 +208,7 @@ def test_sweeps_and_seeds():
 
 
 @pytest.mark.long
-def test_strict_modes_and_a_program_that_does_not_grow():
+def test_strict_jax_modes_pass_and_program_size_is_constant():
     train = made(RND.replace(total_timesteps=64 * 2))
     with checking_leaks(), jax.debug_nans(True), jax.numpy_dtype_promotion("strict"):
         jax.jit(train)(KEY)
@@ -223,7 +223,7 @@ def test_strict_modes_and_a_program_that_does_not_grow():
 # --- custom rewards, pretraining --------------------------------------------------------------------------------------
 
 
-def test_a_count_bonus_in_ten_lines():
+def test_custom_count_bonus_falls_with_visits():
     def init(key, obs):
         return jnp.zeros(3, jnp.float32)
 
@@ -242,7 +242,7 @@ def test_a_count_bonus_in_ten_lines():
 
 
 @pytest.mark.slow
-def test_pretraining_without_rewards_then_fine_tuning(tmp_path):
+def test_fine_tuning_starts_from_parameters_pretrained_without_rewards(tmp_path):
     """A run with the environment's rewards begins where a run without them ended."""
     of = lambda **coefs: RND.replace(rnd=RNDConfig(features=8, hidden=(16,), init_steps=0, **coefs))
     first = fitted(cfg=of(ext_coef=0.0), directory=tmp_path)
@@ -251,7 +251,7 @@ def test_pretraining_without_rewards_then_fine_tuning(tmp_path):
 
 
 @pytest.mark.long
-def test_a_predictor_comes_with_its_target(tmp_path):
+def test_warm_start_restores_the_predictor_with_its_target(tmp_path):
     """A run knows the observations of another run, whatever its seed."""
     cfg = RND.replace(total_timesteps=64 * 200, lr=3e-3)
     first = fitted(200, cfg=cfg, directory=tmp_path)
@@ -263,7 +263,7 @@ def test_a_predictor_comes_with_its_target(tmp_path):
 
 
 @pytest.mark.long
-def test_pretraining_and_fine_tuning_on_the_command_line(tmp_path):
+def test_command_line_pretrains_and_fine_tunes(tmp_path):
     from purerl.cli import main
 
     run = ["ppo", "--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--hidden", "8", "--rnd"]
@@ -271,7 +271,7 @@ def test_pretraining_and_fine_tuning_on_the_command_line(tmp_path):
     assert main([*run, "--rnd-int-coef", "0", "--init-from", str(tmp_path / "explored")]) == 0
 
 
-def test_what_was_saved_is_restored(tmp_path):
+def test_saved_state_with_rnd_is_restored(tmp_path):
     """A nested config is compared in single precision, like the outer config."""
     train = made(RND.replace(rnd=RNDConfig(features=8, hidden=(16,), init_steps=0, gamma_int=0.97)))
     state = jax.jit(train.init)(KEY)
@@ -279,14 +279,14 @@ def test_what_was_saved_is_restored(tmp_path):
     assert digest(purerl.restore(tmp_path / "a", train)) == digest(state)
 
 
-def test_it_reads_neither_what_was_done_nor_what_was_paid():
+def test_rnd_ignores_previous_actions_and_rewards():
     cfg = RND.replace(memory="gru", memory_size=4, memory_inputs=("action", "reward"))
     state = jax.eval_shape(made(cfg).init, KEY)
     assert state.extra["intrinsic"].obs.mean.shape == (4,)
 
 
 @pytest.mark.long
-def test_a_target_and_actors_begin_with_what_a_run_was_started_from(tmp_path):
+def test_appo_warm_start_copies_parameters_to_target_and_actors(tmp_path):
     cfg = APPOConfig(**SIZES, lag=2, target_update_freq=100)
     first = fitted(cfg=cfg, directory=tmp_path)
     tuned = fitted(1, cfg=cfg, init_from=tmp_path, num_seeds=2)
@@ -300,7 +300,7 @@ def test_a_target_and_actors_begin_with_what_a_run_was_started_from(tmp_path):
 # --- refused configs --------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_trained_is_refused():
+def test_invalid_rnd_configs_are_refused():
     with pytest.raises(purerl.ConfigError, match="one advantage to predict"):
         made(DAACConfig(**SIZES, rnd=CURIOUS))
     found = problems(RND.replace(rnd=RNDConfig(int_coef=-1.0, predictor_fraction=2.0, hidden=())))
@@ -325,6 +325,6 @@ def test_what_cannot_be_trained_is_refused():
         made(RND, network=running_sum(2, 4))
 
 
-def test_a_config_inside_a_config_survives_json():
+def test_nested_config_survives_json():
     assert PPOConfig.from_json(RND.to_json()) == RND
     assert PPOConfig.from_json(CFG.to_json()).rnd is None

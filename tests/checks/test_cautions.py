@@ -9,7 +9,7 @@ from tests.helpers.masks import Doors
 CFG = purerl.PPOConfig(total_timesteps=64, num_envs=4, num_steps=8, num_epochs=1, num_minibatches=2, hidden=(8,))
 
 
-def test_probable_masks_that_are_not_used_are_warned_of():
+def test_unused_mask_entries_warn():
     wrong = lambda door: jnp.ones((2, 3), bool)
     for env, says in [
         (Doors(name="valid_actions"), "action_mask='valid_actions' uses it"),

@@ -8,7 +8,7 @@ from tests.helpers.probes import Varied
 from tests.ideas.games import games
 
 
-def test_settings_that_an_object_replaces():
+def test_fields_replaced_by_an_object_are_refused_or_warn():
     kwargs = PPOConfig(env_kwargs=(("size", 12),))
     says = r"env_kwargs = \(\('size', 12\),\): apply to an environment named by its id"
     for env in (Varied(), games):

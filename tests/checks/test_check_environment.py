@@ -24,12 +24,12 @@ from tests.helpers.tiny import CFG
         ({"info": ("nothing",)}, Rich(), "'illegal', 'time'"),
     ],
 )
-def test_what_does_not_fit_is_refused(cfg, env, says):
+def test_fields_that_do_not_fit_the_environment_are_refused(cfg, env, says):
     with pytest.raises(purerl.ConfigError, match=says):
         purerl.make_train(CFG.replace(**cfg), env=env)
 
 
-def test_tanh_needs_bounds_and_so_do_random_actions():
+def test_tanh_and_warmup_need_bounded_actions():
     endless = Box(np.full(1, -np.inf, np.float32), np.full(1, np.inf, np.float32))
     env = acting(Varied, "box")()
     env.action_space = lambda params=None: endless
@@ -41,7 +41,7 @@ def test_tanh_needs_bounds_and_so_do_random_actions():
             purerl.make_train(cfg, env=env)
 
 
-def test_an_index_cannot_be_standardised():
+def test_categorical_observations_cannot_be_normalised():
     with pytest.raises(purerl.ConfigError, match=r"normalize_obs = True: .* categorical"):
         purerl.make_train(purerl.PPOConfig(env="FrozenLake-misc", normalize_obs=True))
 
@@ -49,7 +49,7 @@ def test_an_index_cannot_be_standardised():
 KEY = jax.random.key(0)
 
 
-def test_a_policy_that_sees_nothing_and_entries_that_are_there_already_are_refused():
+def test_empty_policy_observations_and_duplicate_entries_are_refused():
     class Named(Varied):
         def observe_state(self, state):
             return {"previous_reward": super().observe_state(state)}

@@ -32,12 +32,12 @@ def outputs_of(logits=2, value_shape=lambda first: first.shape, carry=lambda c: 
         (object(), r"must be a purerl\.Network"),
     ],
 )
-def test_a_network_that_does_not_fit_is_refused(network, says):
+def test_invalid_networks_are_refused(network, says):
     with pytest.raises(ConfigError, match=says):
         tiny(network=network)
 
 
-def test_what_cannot_move_the_parameters_is_refused():
+def test_optimizer_that_cannot_update_the_parameters_is_refused():
     def raises(updates, state, params=None):
         raise TypeError("only matrices of tungsten")
 
@@ -55,7 +55,7 @@ def test_what_cannot_move_the_parameters_is_refused():
         assert compiles() == before
 
 
-def test_a_rate_of_the_value_needs_a_group_of_that_name():
+def test_critic_lr_scale_needs_a_value_group():
     net = Network(
         lambda key, obs: {"critic": jnp.zeros(4), "policy": jnp.zeros((4, 2))},
         lambda params, carry, obs, first: (Outputs(Categorical(obs @ params["policy"]), obs @ params["critic"]), ()),

@@ -34,7 +34,7 @@ def refused(args: list[str]) -> bool:
 SMALL = ["ppo", "--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
 
 
-def test_trains_and_closes_with_a_table(capsys):
+def test_command_trains_and_ends_with_a_table(capsys):
     assert main([*SMALL, "--seed", "3", "--num-seeds", "2"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("PPO on CartPole-v1, 4 environments x 16 steps, 2 seeds\n")
@@ -44,20 +44,20 @@ def test_trains_and_closes_with_a_table(capsys):
     assert rows == ["seed 3", "seed 4"]
 
 
-def test_a_warning_is_one_line_without_a_place():
+def test_warning_is_one_line_without_file_and_line_number():
     with short_warnings():
         assert warnings.formatwarning("one thing,\n  another", UserWarning, "file.py", 3) == "warning: one thing, another\n"
     assert "file.py" in warnings.formatwarning("one thing", UserWarning, "file.py", 3)
 
 
-def test_every_kind_of_flag(capsys):
+def test_every_kind_of_flag_is_parsed(capsys):
     flags = ["--env", "DeepSea-bsuite", "--env-kwargs", "size", "5", "--env-params", "unscaled_move_cost", "0.02"]
     more = ["--max-grad-norm", "inf", "--lr-schedule", "constant", "--total-timesteps", "1e2", "--hidden", "8,8"]
     assert main([*SMALL, *flags, *more]) == 0
     assert "length" in capsys.readouterr().out
 
 
-def test_one_flag_turns_curiosity_on_and_others_are_its_fields(tmp_path, monkeypatch):
+def test_rnd_flag_enables_rnd_and_prefixed_flags_set_its_fields(tmp_path, monkeypatch):
     (tmp_path / "flags.toml").write_text("rnd = true\nrnd_features = 8\n")
     asked = []
     monkeypatch.setattr("purerl.cli.command.run_training", lambda cfg, run: asked.append(cfg) or 0)
@@ -79,7 +79,7 @@ def test_one_flag_turns_curiosity_on_and_others_are_its_fields(tmp_path, monkeyp
         (["ppg"], "n_pj = 8\n", "did you mean 'n_pi'"),
     ],
 )
-def test_what_would_change_nothing_is_refused(flags, file, says, tmp_path, capsys):
+def test_flags_without_effect_or_of_unknown_names_are_refused(flags, file, says, tmp_path, capsys):
     (tmp_path / "flags.toml").write_text(file)
     assert refused([*flags, "--config", str(tmp_path / "flags.toml")])
     assert says in capsys.readouterr().err
@@ -109,13 +109,13 @@ def test_what_would_change_nothing_is_refused(flags, file, says, tmp_path, capsy
         (b"lr = ", "cannot be read"),
     ],
 )
-def test_a_wrong_file_of_flags_is_told(text, says, tmp_path, capsys):
+def test_invalid_config_files_are_refused(text, says, tmp_path, capsys):
     (tmp_path / "flags.toml").write_bytes(text + b"\n")
     assert refused(["ppo", "--config", str(tmp_path / "flags.toml")])
     assert says in capsys.readouterr().err
 
 
-def test_auto_in_a_file_and_as_flags(tmp_path, monkeypatch):
+def test_auto_is_accepted_in_config_files_and_flags(tmp_path, monkeypatch):
     (tmp_path / "flags.toml").write_text('ent_coef = "auto"\nnormalize_obs = true\n')
     asked = []
     monkeypatch.setattr("purerl.cli.command.run_training", lambda cfg, run: asked.append(cfg) or 0)
@@ -125,17 +125,17 @@ def test_auto_in_a_file_and_as_flags(tmp_path, monkeypatch):
     assert asked[1] == purerl.PPOConfig(normalize_obs=True, ent_coef=0.5)
 
 
-def test_wandb_that_is_not_installed_is_told(capsys):
+def test_missing_wandb_package_is_reported(capsys):
     assert refused([*SMALL, "--wandb", "project"])
     assert "pip install '.[wandb]'" in capsys.readouterr().err
 
 
-def test_a_preset_is_of_one_algorithm(capsys):
+def test_preset_of_another_algorithm_is_refused(capsys):
     assert refused(["ppg", "--preset", "Breakout-MinAtar"])
     assert "was tuned for ppo" in capsys.readouterr().err
 
 
-def test_a_wrong_config_is_told_without_a_traceback(capsys):
+def test_config_problems_are_reported_without_a_traceback(capsys):
     assert refused(["ppo", "--env", "CartPol-v1", "--lr", "-1", "--num-minibatches", "7"])
     err = capsys.readouterr().err
     assert "3 problems" in err
@@ -144,13 +144,13 @@ def test_a_wrong_config_is_told_without_a_traceback(capsys):
 
 
 @pytest.mark.parametrize(("flag", "meant"), [("--num-evns", "--num-envs"), ("--gama", "--gamma")])
-def test_an_unknown_flag_is_refused_with_the_nearest(capsys, flag, meant):
+def test_unknown_flag_is_refused_with_the_nearest_name(capsys, flag, meant):
     assert refused(["ppo", flag, "3"])
     assert f"{flag} = '3': no such flag; did you mean {meant}" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_the_preset_flag(capsys):
+def test_preset_flag_trains_and_unknown_presets_are_refused(capsys):
     small = ["--total-timesteps", "64", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
     assert main(["ppo", "--preset", "Breakout-MinAtar", *small]) == 0
     assert "64 steps in" in capsys.readouterr().out
@@ -158,7 +158,7 @@ def test_the_preset_flag(capsys):
     assert "did you mean 'Breakout-MinAtar'" in capsys.readouterr().err
 
 
-def test_help_has_examples_and_then_every_field_in_groups(capsys, monkeypatch):
+def test_help_all_lists_examples_then_every_field_by_group(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     with pytest.raises(SystemExit):
         main(["appo", "--help-all"])
@@ -186,7 +186,7 @@ def test_help_is_short(capsys):
     assert "inf" not in out
 
 
-def test_version_and_completion(capsys):
+def test_version_and_shell_completion_are_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"purerl {purerl.__version__}\n"
     with pytest.raises(SystemExit) as stop:
@@ -204,7 +204,7 @@ def test_version_and_completion(capsys):
         (["--NUM-ENVS"], "it is --num-envs here"),
     ],
 )
-def test_flags_of_other_systems_are_refused_with_ours(flags, says, capsys):
+def test_flags_of_other_libraries_are_refused_with_their_equivalent(flags, says, capsys):
     assert refused(["ppo", *flags])
     assert says in capsys.readouterr().err
 
@@ -227,7 +227,7 @@ def test_flags_of_other_systems_are_refused_with_ours(flags, says, capsys):
         (["ppo", "--total-timesteps", "1e3", "--directory", "d", "--write-every", "-1"], "every = -1"),
     ],
 )
-def test_commands_without_what_they_need_say_so_in_a_line(command, says, capsys, tmp_path, monkeypatch):
+def test_commands_report_unusable_arguments_briefly(command, says, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     assert main(command) in (1, 2)
@@ -237,7 +237,7 @@ def test_commands_without_what_they_need_say_so_in_a_line(command, says, capsys,
 
 
 @pytest.mark.slow
-def test_an_interrupt_closes_with_the_table():
+def test_interrupted_command_ends_with_the_table():
     """The real command, in a run of hours, is stopped by a real signal."""
     root = pathlib.Path(__file__).parent.parent.parent
     command = [sys.executable, "-m", "purerl.cli", "ppo", "--total-timesteps", "1e12", "--hidden", "8"]
@@ -256,7 +256,7 @@ def test_an_interrupt_closes_with_the_table():
     assert "Traceback" not in rest
 
 
-def test_help_ends_without_a_traceback_where_its_reader_ends():
+def test_help_exits_silently_if_its_pipe_is_closed():
     command = [sys.executable, "-c", "from purerl.cli import main; raise SystemExit(main(['ppo', '--help-all']))"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()

@@ -29,13 +29,13 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_flags_come_from_a_file_and_the_command_line_is_on_top(run):
+def test_command_line_flags_override_the_config_file(run):
     cfg = purerl.load(run / "ours").cfg
     assert (cfg.env, cfg.hidden, cfg.num_steps, cfg.lr, cfg.max_grad_norm) == ("Catch-bsuite", (8,), 16, 0.01, float("inf"))
     assert {path.name for path in (run / "ours").iterdir()} >= {"metrics.jsonl", "metrics.csv", "tensorboard", "best"}
 
 
-def test_a_wrong_name_in_a_file_is_refused_with_the_nearest(run, capsys):
+def test_unknown_name_in_a_config_file_is_refused_with_the_nearest_name(run, capsys):
     (run / "wrong.toml").write_text("learning_rte = 1\ngama = 2")
     assert main(["ppo", "--config", str(run / "wrong.toml")]) == 2
     assert "did you mean 'gamma'" in capsys.readouterr().err
@@ -65,14 +65,14 @@ def test_plot_render_and_export_write_files(run):
 
 
 @pytest.mark.parametrize("command", ["plot", "render", "export"])
-def test_what_cannot_be_written_is_told_without_a_traceback(command, run, capsys):
+def test_unwritable_output_is_reported_without_a_traceback(command, run, capsys):
     place = run / "a directory.gif"
     place.mkdir(exist_ok=True)
     assert main([command, str(run / "ours"), "--out", str(place)]) == 1
     assert "could not be written" in capsys.readouterr().err
 
 
-def test_what_went_wrong_is_told_without_a_traceback(run, capsys):
+def test_errors_of_commands_are_reported_without_a_traceback(run, capsys):
     assert main(["eval", str(run / "nowhere")]) == 1
     assert "no checkpoint" in capsys.readouterr().err
     again = ["ppo", "--config", str(run / "flags.toml"), "--lr", "0.01", "--directory", str(run / "ours")]

@@ -8,7 +8,7 @@ from purerl.cli import main
 from purerl.cli.flags import config_of, flags_of, job_of, values_of
 
 
-def test_a_preset_gives_the_defaults_and_flags_change_them():
+def test_preset_sets_the_defaults_that_flags_override():
     base = purerl.preset("Breakout-MinAtar")
     config = lambda cfg, **flags: config_of(purerl.PPOConfig, values_of(flags_of("ppo", vars(cfg), purerl.PPOConfig)()) | flags)
     assert config(base, lr=1.0, preset="Breakout-MinAtar") == base.replace(lr=1.0)
@@ -18,7 +18,7 @@ def test_a_preset_gives_the_defaults_and_flags_change_them():
     assert config(with_arguments) == with_arguments
 
 
-def test_a_process_of_a_job_needs_to_know_the_others():
+def test_flags_of_a_multi_process_job_are_recognised():
     assert job_of(["ppo", "--num-processes", "2"]) is not None
     assert job_of(["ppo", "--lr", "0.1"]) is None
 
@@ -26,12 +26,12 @@ def test_a_process_of_a_job_needs_to_know_the_others():
 @pytest.mark.parametrize(
     ("text", "steps"), [("57k", 57_000), ("0.57M", 570_000), ("5e5", 500_000), ("4611686018427387903", 2**62 - 1)]
 )
-def test_counts_of_steps_may_end_in_k_or_m(text, steps):
+def test_step_counts_may_end_in_k_or_m(text, steps):
     flags = tyro.cli(flags_of("ppo", {}, purerl.PPOConfig), args=["--total-timesteps", text], config=(tyro.conf.OmitArgPrefixes,))
     assert config_of(purerl.PPOConfig, values_of(flags)).total_timesteps == steps
 
 
-def test_a_count_of_steps_that_is_no_number_is_refused(capsys):
+def test_step_count_that_is_no_number_is_refused(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["ppo", "--total-timesteps", "5x"])
     assert ended.value.code == 2

@@ -7,7 +7,7 @@ from purerl import cli
 from purerl.cli import main
 
 
-def test_an_environment_that_fails_is_told_without_a_traceback(capsys, monkeypatch):
+def test_environment_errors_are_reported_without_a_traceback(capsys, monkeypatch):
     def fails(*_, **__):
         raise purerl.EnvironmentFailed("environment 3, step: it broke")
 
@@ -17,7 +17,7 @@ def test_an_environment_that_fails_is_told_without_a_traceback(capsys, monkeypat
 
 
 @pytest.mark.slow
-def test_a_sweep_from_a_file_and_the_command_line(tmp_path, capsys):
+def test_command_sweeps_values_from_a_config_file(tmp_path, capsys):
     small = ["--total-timesteps", "128", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
     (tmp_path / "flags.toml").write_text("csv = true\n[sweep]\nlr = [1e-3, 1e-2]\n")
     assert cli.main(["ppo", *small, "--config", str(tmp_path / "flags.toml"), "--directory", str(tmp_path / "s")]) == 0
@@ -31,7 +31,7 @@ def test_a_sweep_from_a_file_and_the_command_line(tmp_path, capsys):
 
 @pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")  # and takes fewer
 @pytest.mark.long
-def test_tuning_from_the_command_line(tmp_path, capsys):
+def test_command_tunes_and_its_best_config_trains(tmp_path, capsys):
     small = ["--total-timesteps", "512", "--num-envs", "4", "--num-steps", "16", "--hidden", "8", "--rungs", "2"]
     more = ["--trials", "4", "--num-seeds", "2", "--finalists", "1", "--final-seeds", "2", "--directory", str(tmp_path)]
     assert cli.main(["tune", "ppo", *small, *more, "--param", "lr=1e-4:1e-1:log"]) == 0

@@ -7,18 +7,18 @@ import purerl
 
 
 @pytest.mark.parametrize("changes", [{"lag": 1}, {"publish_every": 4}, {"replay": 2}, {"target_update_freq": 2}, {"tau": 0.5}])
-def test_whether_an_update_learns_from_an_older_policy(changes):
+def test_each_staleness_field_sets_learns_from_others(changes):
     fresh = purerl.APPOConfig(lag=0, replay=1, target_update_freq=1)
     assert not fresh.learns_from_others
     assert fresh.replace(**changes).learns_from_others
 
 
-def test_a_traced_tau_decides_when_it_is_known():
+def test_traced_tau_defers_learns_from_others_to_run_time():
     older = jax.jit(lambda tau: purerl.APPOConfig(lag=0, replay=1, target_update_freq=1, tau=tau).learns_from_others)
     assert (bool(older(1.0)), bool(older(0.5))) == (False, True)
 
 
-def test_an_auxiliary_phase_does_not_grow_with_the_environments():
+def test_aux_gradient_steps_are_bounded_for_many_environments():
     steps = lambda **sizes: dict(zip(("ppo", "aux"), purerl.make_train(purerl.PPGConfig(**sizes)).plan.phases, strict=True))[
         "aux"
     ]

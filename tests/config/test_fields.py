@@ -15,7 +15,7 @@ from purerl.config.fields import is_float_leaf
 LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if is_float_leaf(f)]
 
 
-def test_floats_are_leaves_and_the_rest_is_static():
+def test_float_fields_are_leaves_and_other_fields_are_static():
     cfg = PPOConfig(env_params={"max_steps_in_episode": 100})
     assert len(jax.tree.leaves(cfg)) == len(LEAVES) + 1
     leaves, treedef = jax.tree.flatten(cfg)
@@ -24,12 +24,12 @@ def test_floats_are_leaves_and_the_rest_is_static():
     assert jax.tree.structure(cfg) != jax.tree.structure(cfg.replace(num_envs=8))
 
 
-def test_frozen():
+def test_configs_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         PPOConfig().lr = 1.0
 
 
-def test_json_round_trip():
+def test_config_survives_a_json_round_trip():
     cfg = PPOConfig(
         env="DeepSea-bsuite",
         env_kwargs=(("size", 12),),
@@ -46,7 +46,7 @@ def test_json_round_trip():
             PPOConfig.from_json(text)
 
 
-def test_json_keeps_a_sweep():
+def test_json_keeps_swept_values():
     sweep = jax.vmap(lambda lr: PPOConfig().replace(lr=lr))(jnp.array([1e-3, 1e-4]))
     back = PPOConfig.from_json(sweep.to_json())
     for got, want in zip(jax.tree.leaves(back), jax.tree.leaves(sweep), strict=True):
@@ -61,13 +61,13 @@ def test_json_keeps_a_sweep():
         lambda: PPOConfig.from_json('{"num_evns": 8}'),
     ],
 )
-def test_an_unknown_name_is_refused_with_the_nearest(build):
+def test_unknown_field_is_refused_with_the_nearest_name(build):
     with pytest.raises(ConfigError, match="did you mean 'num_envs'") as error:
         build()
     assert error.value.problems[0].field == "num_evns"
 
 
-def test_str_shows_the_environment_and_what_differs_from_the_defaults():
+def test_str_shows_the_environment_and_changed_fields():
     cfg = PPOConfig(env="Acrobot-v1", lr=1e-3, rnd=purerl.RNDConfig(int_coef=0.5))
     changed = ["  lr = 0.001 (default 0.00025)", "  rnd = RNDConfig, int_coef = 0.5 (default 1) (default None)"]
     assert str(cfg).splitlines() == ["PPOConfig Acrobot-v1", *changed]

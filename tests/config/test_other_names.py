@@ -91,7 +91,7 @@ TRIED = sorted({"kl_stop", *ELSEWHERE, *(f.name for f in dataclasses.fields(CFG)
 @pytest.mark.slow
 @pytest.mark.each_landing("kl_coef", "log_std_init")
 @pytest.mark.parametrize("name", TRIED)
-def test_every_field_it_names_changes_something(name):
+def test_every_field_in_the_table_has_an_effect(name):
     if name in ELSEWHERE:
         values = ELSEWHERE_VALUES[name]
         assert ELSEWHERE[name](values[0]) != ELSEWHERE[name](values[1])
@@ -116,7 +116,7 @@ def resolve(says):
     return getattr(importlib.import_module(f"purerl.{module}"), name)
 
 
-def test_every_name_leads_somewhere_or_says_why_not():
+def test_every_name_resolves_or_has_a_note():
     for row in ROWS:
         if row["purerl"] in ("Train.init", "Train.update"):  # attributes made for each run
             continue
@@ -125,7 +125,7 @@ def test_every_name_leads_somewhere_or_says_why_not():
             assert resolve(row["purerl"]) is not None, row
 
 
-def test_no_name_of_a_system_is_twice():
+def test_names_are_unique_per_library():
     names = [(row["system"], row["name"]) for row in ROWS]
     assert len(names) == len(set(names))
     trainers = {"purejaxrl", "rejax", "Stable-Baselines3", "CleanRL"}
@@ -260,7 +260,7 @@ def place(system, name):
 
 
 @pytest.mark.parametrize("system", SCRIPTS)
-def test_a_script_ports_by_its_table(system):
+def test_hyperparameters_of_other_libraries_port_by_the_table(system):
     settings, cfg = SCRIPTS[system]
     named = {place(system, name).removeprefix("cfg.") for name in settings if place(system, name).startswith("cfg.")}
     differs = {f.name for f in dataclasses.fields(cfg) if getattr(cfg, f.name) != getattr(purerl.PPOConfig(), f.name)}
@@ -277,7 +277,7 @@ def test_a_script_ports_by_its_table(system):
         assert f"it is `{target.removeprefix('cfg.')}` here" in problem.hint or not target.startswith("cfg.")
 
 
-def test_a_command_line_ports_by_its_table(monkeypatch, capsys):
+def test_cleanrl_command_line_ports_by_the_table(monkeypatch, capsys):
     asked = []
     monkeypatch.setattr("purerl.cli.command.run_training", lambda cfg, options: asked.append((cfg, options.seed)) or 0)
     assert cli.main(["ppo", *PURERL.split()]) == 0

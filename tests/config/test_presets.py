@@ -9,7 +9,7 @@ from purerl.envs.suites import SUITES
 @pytest.mark.slow
 @pytest.mark.each_landing(*(name for name in PRESETS if "/" not in name), "brax/reacher", "pgx/minatar-breakout")
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_can_be_trained(name):
+def test_make_train_accepts_every_preset(name):
     if "/" in name:
         pytest.importorskip(SUITES[name.partition("/")[0]])
     cfg = purerl.preset(name)
@@ -18,6 +18,6 @@ def test_every_preset_can_be_trained(name):
         assert purerl.make_train(cfg).plan.env_steps >= cfg.total_timesteps
 
 
-def test_an_unknown_preset_is_refused_with_the_nearest():
+def test_unknown_preset_is_refused_with_the_nearest_name():
     with pytest.raises(purerl.ConfigError, match="did you mean 'Breakout-MinAtar'"):
         purerl.preset("Breakout")

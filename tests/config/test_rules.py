@@ -9,7 +9,7 @@ import numpy as np
 from purerl.config import rules
 
 
-def test_rules_hold_for_valid_values_alone():
+def test_rules_hold_only_for_valid_values():
     lr = rules.or_auto(rules.at_least(0))
     assert lr.holds(np.array([0.0, -1.0, math.nan, rules.AUTO])).tolist() == [True, False, False, True]
     assert rules.up_to(2, rules.above(0)).holds(np.array([0.0, 1.0, 3.0])).tolist() == [False, True, False]
@@ -19,7 +19,7 @@ def test_rules_hold_for_valid_values_alone():
     assert [rules.each(rules.at_least(1)).holds(xs) for xs in ((8, 8), (0,), (8.0,))] == [True, False, False]
 
 
-def test_a_need_is_a_text_and_a_test():
+def test_condition_has_a_text_and_a_predicate():
     cfg = SimpleNamespace(optimizer="sgd", lag=2, clip=math.inf)
     need = rules.either(rules.when(optimizer=("adam", "adamw")), rules.is_above("lag", 1))
     assert need.text == "optimizer = 'adam' or 'adamw' or lag above 1"
@@ -27,7 +27,7 @@ def test_a_need_is_a_text_and_a_test():
     assert not rules.is_finite("clip").holds(cfg, None)
 
 
-def test_a_tracer_may_meet_a_condition_and_never_surely_does():
+def test_traced_value_may_hold_but_never_surely_holds():
     seen = []
     jax.jit(lambda x: seen.extend([rules.may_hold(x, np.isfinite), rules.surely_holds(x, np.isfinite)]) or x).trace(0.0)
     assert seen == [True, False]

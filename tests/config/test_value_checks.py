@@ -15,7 +15,7 @@ from purerl.config.fields import is_float_leaf
 LEAVES = [f.name for f in dataclasses.fields(PPOConfig) if is_float_leaf(f)]
 
 
-def test_all_problems_at_once():
+def test_all_problems_are_reported_at_once():
     cfg = PPOConfig(env="CartPol-v1", lr=-1.0, gamma=math.nan, num_minibatches=7, hidden=(0,), activation="sine", num_epochs=2.0)
     with pytest.raises(ConfigError) as error:
         purerl.make_train(cfg)
@@ -26,17 +26,17 @@ def test_all_problems_at_once():
         assert repr(problem.value) in str(error.value)
 
 
-def test_a_traced_static_field_is_refused():
+def test_traced_static_field_is_refused():
     with pytest.raises(ConfigError, match=r"num_envs.*static"):
         jax.jit(lambda n: purerl.make_train(PPOConfig().replace(num_envs=n)).init(jax.random.key(0)))(4)
 
 
-def test_an_array_of_rates_needs_vmap():
+def test_array_of_learning_rates_needs_vmap():
     with pytest.raises(ConfigError, match="vmap"):
         purerl.make_train(PPOConfig(lr=np.array([1e-3, 1e-4, 1e-5])))
 
 
-def test_the_values_of_a_sweep_are_checked_where_they_can_be_seen():
+def test_concrete_swept_values_are_checked():
     sweep = jax.vmap(lambda lr: PPOConfig().replace(lr=lr))(jnp.array([1e-3, -1.0, jnp.nan]))
     with pytest.raises(ConfigError, match=r"lr = .*wrong: -1.0, nan"):
         purerl.validate(sweep)
@@ -44,7 +44,7 @@ def test_the_values_of_a_sweep_are_checked_where_they_can_be_seen():
 
 
 @pytest.mark.parametrize("name", LEAVES)
-def test_every_leaf_refuses_nan_and_text(name):
+def test_every_float_field_refuses_nan_and_text(name):
     for wrong in (math.nan, "0.1", True, None):
         with pytest.raises(ConfigError) as error:
             purerl.validate(PPOConfig().replace(**{name: wrong}))
@@ -52,6 +52,6 @@ def test_every_leaf_refuses_nan_and_text(name):
 
 
 @pytest.mark.parametrize("value", ["0.2", None])
-def test_a_wrong_number_is_refused_beside_its_schedule_too(value):
+def test_invalid_clip_eps_is_refused_under_a_schedule_too(value):
     with pytest.raises(ConfigError, match="clip_eps"):
         purerl.make_train(PPOConfig(clip_schedule="linear", clip_eps=value))

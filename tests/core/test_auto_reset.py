@@ -36,7 +36,7 @@ def rollout_of(slow_reset, key, num_envs, num_steps=40):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_envs", [1, 7, 64])
-def test_a_slow_reset_gives_the_same_episodes(num_envs, monkeypatch):
+def test_slow_resets_give_the_same_episodes(num_envs, monkeypatch):
     """Slow resets reset the same environments, at the same steps, with the same keys; alone, under vmap, as on an accelerator."""
     seeds = jax.random.split(KEY, 3)
     want = jax.jit(jax.vmap(lambda key: rollout_of(False, key, num_envs)))(seeds)
@@ -49,7 +49,7 @@ def test_a_slow_reset_gives_the_same_episodes(num_envs, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, jax.jit(jax.vmap(lambda key: run(key)))(seeds), want)
 
 
-def test_a_slow_reset_is_computed_for_those_alone_that_need_it():
+def test_slow_reset_runs_only_for_ended_episodes():
     made = []
 
     def slow(key):

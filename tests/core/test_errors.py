@@ -15,14 +15,14 @@ def test_messages_count_problems_and_stay_short():
     assert [line.strip() for line in lines[1:]] == [*"abcde", "and 2 more", "hint"]
 
 
-def test_hints_name_what_would_work():
+def test_hints_propose_values_that_would_work():
     assert nearest("num_evns", ["num_envs", "lr"]) == "did you mean 'num_envs'?"
     assert nearest("x", ["num_envs", "lr"]) == "choose from num_envs, lr"
     assert nearest("x", ["num_envs"], "none") == "none"
     assert (would_work([4, 8]), would_work([])) == ("; 4 or 8 would work", "")
 
 
-def test_an_error_of_custom_code_names_its_argument():
+def test_error_in_custom_code_names_its_argument():
     def fails():
         raise KeyError("x")
 

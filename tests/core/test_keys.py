@@ -7,20 +7,20 @@ from purerl import ConfigError
 from purerl.core.keys import clock_at, named_key, typed_key
 
 
-def test_streams_differ_by_name_and_by_every_counter():
+def test_named_keys_differ_by_name_and_counter():
     root = jax.random.key(0)
     clocks = [clock_at(i) for i in (0, 1, 2**32)]
     keys = [named_key(root, name, clock, i) for name in ("action", "shuffle") for clock in clocks for i in range(3)]
     assert len({tuple(np.asarray(jax.random.key_data(key))) for key in keys}) == len(keys)
 
 
-def test_a_stream_is_the_same_whatever_else_is_drawn():
+def test_named_key_is_independent_of_other_draws():
     first = named_key(jax.random.key(0), "action", 3)
     named_key(jax.random.key(0), "another", 3)
     assert (jax.random.key_data(named_key(jax.random.key(0), "action", 3)) == jax.random.key_data(first)).all()
 
 
-def test_both_key_forms_are_the_same_key():
+def test_raw_and_typed_keys_are_equivalent():
     assert typed_key(jax.random.PRNGKey(3)) == typed_key(jax.random.key(3))
 
 
@@ -28,12 +28,12 @@ def test_both_key_forms_are_the_same_key():
     ("wrong", "says"),
     [(0, "jax.random.key"), (None, "jax.random.key"), (np.float32(1), "jax.random.key"), (np.zeros(3), "jax.random.key")],
 )
-def test_not_a_key(wrong, says):
+def test_invalid_keys_are_refused(wrong, says):
     with pytest.raises(ConfigError, match=says):
         purerl.make_train(purerl.PPOConfig()).init(wrong)
 
 
-def test_many_keys_are_for_vmap():
+def test_batch_of_keys_needs_vmap():
     with pytest.raises(ConfigError, match="vmap"):
         purerl.make_train(purerl.PPOConfig())(jax.random.split(jax.random.key(0), 3))
 
@@ -42,7 +42,7 @@ def test_many_keys_are_for_vmap():
 
 
 @pytest.mark.parametrize("start", [0, 2**31 - 2, 2**32 - 2, 2**33 - 2, 10**15])
-def test_counts_exactly_across_words(start):
+def test_counter_is_exact_beyond_32_bits(start):
     clock = clock_at(start)
     for i in range(4):
         assert int(clock) == start + i
@@ -50,13 +50,13 @@ def test_counts_exactly_across_words(start):
 
 
 @pytest.mark.parametrize("every", [1, 2, 3, 7, 32, 65_535])
-def test_due_every_kth_update_also_past_a_word(every):
+def test_is_due_at_every_kth_update_beyond_32_bits(every):
     for start in (0, 2**32 - 5, 3 * 2**32 - 5):
         for i in range(start, start + 10):
             assert bool(clock_at(i).is_due(every)) == (i % every == every - 1)
 
 
-def test_progress():
+def test_progress_is_the_completed_fraction_and_at_most_one():
     assert clock_at(0).progress(8) == 0
     assert clock_at(3).progress(8) == np.float32(3 / 8)
     assert clock_at(9).progress(8) == 1
@@ -64,7 +64,7 @@ def test_progress():
 
 
 @pytest.mark.parametrize("now", [0, 5, 2**32 - 1, 2**32 + 3, 7 * 2**32])
-def test_counted_from_later_on(now):
+def test_counter_difference_is_never_negative(now):
     for start in (0, 1, 5, 2**32 - 1, 2**32 + 4):
         assert int(clock_at(now) - start) == max(0, now - start)
         assert bool(clock_at(now) < start) == (now < start)

@@ -49,13 +49,13 @@ class Gymnax(Varied):
         lambda: purerl.from_gymnasium(Dicts),
     ],
 )
-def test_own_entry_action_mask_is_used_by_default(env):
+def test_observation_entry_action_mask_is_used_by_default(env):
     assert purerl.make_train(CFG, env=env()).cfg.action_mask == "action_mask"
     assert purerl.make_train(CFG.replace(action_mask=""), env=env()).cfg.action_mask == ""
 
 
 @pytest.mark.parametrize("dtype", [bool, jnp.uint8, jnp.int32, jnp.float32])
-def test_masks_of_every_dtype_are_read_alike(dtype):
+def test_masks_of_every_dtype_are_equivalent(dtype):
     mask = jnp.array([[1, 0, 1], [0, 0, 1]], dtype)
     policy = purerl.distributions.Categorical(jnp.zeros((2, 3))).masked(mask)
     np.testing.assert_allclose(np.exp(policy.log_prob(jnp.array([2, 2]))), [0.5, 1.0], rtol=1e-6)
@@ -63,7 +63,7 @@ def test_masks_of_every_dtype_are_read_alike(dtype):
     purerl.make_train(CFG, env=purerl.wrap_env(Doors(lambda door: jax.nn.one_hot(door, 3).astype(dtype))))
 
 
-def test_masks_that_cannot_be_right_are_counted():
+def test_empty_and_malformed_masks_are_counted():
     counts = lambda rows, space: {k: int(x.total) for k, x in mask_metrics(jnp.array([rows]), space).items()}
     assert counts([[0, -INF], [-INF, -INF], [0.0, 0.0], [1.0, 0.0]], Discrete(2)) == {"empty_masks": 1, "malformed_masks": 2}
     assert counts([[0.5, 1], [np.nan, 1], [2, 1]], Discrete(2)) == {"empty_masks": 0, "malformed_masks": 3}
@@ -71,13 +71,13 @@ def test_masks_that_cannot_be_right_are_counted():
     assert counts(both, MultiDiscrete((2, 2))) == {"empty_masks": 2, "malformed_masks": 0}
 
 
-def test_without_a_mask_nothing_is_counted():
+def test_runs_without_masks_have_no_mask_metrics():
     train = purerl.make_train(CFG, env=Varied())
     metrics = jax.eval_shape(lambda key: train.update(train.init(key))[1], jax.random.key(0))
     assert not {"empty_masks", "malformed_masks"} & set(metrics)
 
 
-def test_wrong_masks_are_warned_of_once():
+def test_invalid_masks_warn_once():
     rows = {"empty_masks": Sum(np.array([[0, 2], [0, 3]])), "malformed_masks": Sum(np.zeros((2, 2), np.int32))}
     watch = MetricWatch(("seed 0", "seed 1"), batch_size=64, updates=0)
     with pytest.warns(UserWarning, match="empty_masks: 5 observations have an action mask without a valid action"):
@@ -94,13 +94,13 @@ def test_fit_warns_of_masks_without_a_valid_action():
 
 
 @pytest.mark.slow
-def test_fit_warns_of_logarithms_for_masks():
+def test_fit_warns_of_masks_in_log_space():
     with pytest.warns(UserWarning, match="malformed_masks: 32 observations .* no logarithms such as 0 and -inf"):
         purerl.fit(CFG, env=purerl.wrap_env(Doors(logarithms)))
 
 
 @pytest.mark.slow
-def test_check_env_refuses_masks_that_cannot_be_right():
+def test_check_env_reports_empty_and_malformed_masks():
     either = lambda door: jnp.where(door < 1, logarithms(door), closed(door))
     malformed, empty = purerl.check_env(purerl.wrap_env(Doors(either)), num_envs=4, num_steps=20).problems
     assert "values other than 0 and 1; an action mask has 1" in malformed
@@ -118,7 +118,7 @@ class Informs(Ends):
 
 
 @pytest.mark.parametrize(("env", "where"), [(Methods, r"Methods\.action_masks"), (Informs, r"info\['action_mask'\]")])
-def test_masks_of_gymnasium_outside_of_the_observation_are_warned_of(env, where):
+def test_gymnasium_masks_outside_the_observation_warn(env, where):
     for vectorization, make in [("sync", env), ("vector", lambda count: gymnasium.vector.SyncVectorEnv([env] * count))]:
         made = purerl.from_gymnasium(make, vectorization)
         with pytest.warns(UserWarning, match=rf"{where} is not read: a wrapper must make the observation a dict"):

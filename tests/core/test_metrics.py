@@ -16,5 +16,5 @@ def test_summarize_carries_the_newest_mean_forward_if_asked():
     np.testing.assert_array_equal(filled["episodes"], count)
 
 
-def test_summarize_takes_metrics_of_one_update():
+def test_summarize_accepts_metrics_of_one_update():
     assert np.isnan(purerl.summarize({"loss": Mean(np.float32(0), np.int32(0))}, fill=True)["loss"])

@@ -14,7 +14,7 @@ def test_a_bool_is_neither_an_integer_nor_a_number():
     assert kinds("3") == kinds(None) == [False] * 4
 
 
-def test_divisors_and_the_choices_next_to_a_number():
+def test_divisors_are_complete_and_neighbours_are_the_nearest_choices():
     assert divisors(12) == [1, 2, 3, 4, 6, 12]
     assert divisors(49) == [1, 7, 49]
     assert neighbours(7, divisors(512)) == [4, 8]

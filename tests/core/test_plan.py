@@ -6,7 +6,7 @@ import purerl
 from purerl import PPOConfig
 
 
-def test_steps_are_rounded_up_and_the_plan_says_so():
+def test_plan_rounds_steps_up_to_whole_updates():
     plan = purerl.make_train(PPOConfig()).plan
     assert (plan.num_updates, plan.env_steps, plan.extra_steps) == (977, 500_224, 224)
     assert (plan.batch_size, plan.minibatch_size, plan.gradient_steps) == (512, 128, 977 * 16)
@@ -16,14 +16,14 @@ def test_steps_are_rounded_up_and_the_plan_says_so():
 
 
 @pytest.mark.slow
-def test_the_plan_knows_what_an_update_needs():
+def test_plan_measures_the_memory_of_an_update():
     few, many = (purerl.make_train(PPOConfig(num_envs=num_envs)).plan for num_envs in (4, 64))
     for plan in (few, many):
         assert plan.state_bytes + plan.rollout_bytes < plan.update_bytes
     assert 8 < many.update_bytes / few.update_bytes < 16
 
 
-def test_the_plan_counts_the_observations_that_steps_led_to():
+def test_plan_counts_stored_next_observations():
     ppo, appo, rnd = (cfg() for cfg in (PPOConfig, purerl.APPOConfig, lambda: PPOConfig(rnd=purerl.RNDConfig())))
     plain, *both = (purerl.make_train(cfg).plan.rollout_bytes for cfg in (ppo, appo, rnd))
     assert min(both) == plain + 4 * 4 * ppo.batch_size  # CartPole's four numbers

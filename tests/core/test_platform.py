@@ -44,7 +44,7 @@ def same(pair, tolerance=1e-6):
         np.testing.assert_allclose(here, there, rtol=tolerance, atol=tolerance)
 
 
-def test_the_accelerators_way_is_another_one(both):
+def test_fixture_runs_the_variants_of_both_platforms(both):
     here, there = both(lambda x: by_platform(x, cpu=lambda x: x + 1, accelerator=lambda x: x - 1), jnp.float32(1))
     assert (here, there) == (2, 0)
 
@@ -55,7 +55,7 @@ def test_the_accelerators_way_is_another_one(both):
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["separate", "shared"])
 @pytest.mark.parametrize("changes", [{}, {"torso": "cnn"}, {"memory": "gru"}, {"memory": "lstm"}], ids=str)
-def test_networks_and_their_gradients(both, arch, changes):
+def test_networks_and_gradients_agree_across_platforms(both, arch, changes):
     shape = (10, 10, 4) if "torso" in changes else (5,)
     cfg = CFG.replace(arch=arch, memory_size=8, **changes)
     network = actor_critic(cfg, jax.ShapeDtypeStruct(shape, jnp.float32), purerl.Discrete(3))
@@ -73,7 +73,7 @@ def test_networks_and_their_gradients(both, arch, changes):
 
 
 @pytest.mark.parametrize("scheme", ["orthogonal", "lecun"])
-def test_weights_of_many_seeds(both, scheme):
+def test_initial_weights_agree_across_platforms_and_under_vmap(both, scheme):
     params = {"policy": {"kernel": jnp.zeros((5, 3)), "bias": jnp.ones(3)}}
     draw = jax.vmap(lambda key: initialize(key, params, scheme, lambda path: 2.0))
     here, there = both(draw, jax.random.split(KEY, 4))
@@ -85,7 +85,7 @@ def test_weights_of_many_seeds(both, scheme):
 @pytest.mark.slow
 @pytest.mark.parametrize(("length", "count"), [(5, 1), (16, 4)])
 @pytest.mark.parametrize("memory", ["none", "gru"])
-def test_rollouts_with_the_final_observations_kept_apart_or_with_all(both, memory, length, count):
+def test_rollouts_agree_however_final_observations_are_stored(both, memory, length, count):
     known = make_env("", (), {}, Varied())._replace(truncates_after=5)
     network = actor_critic(CFG.replace(memory=memory, memory_size=8), known.observation_space, known.action_space)
     actor = reset_actor(known, network, 4, KEY)
@@ -99,12 +99,12 @@ def test_rollouts_with_the_final_observations_kept_apart_or_with_all(both, memor
         same((found[0], other))
 
 
-def test_shuffles(both):
+def test_shuffles_agree_across_platforms(both):
     here, there = both(lambda key: [permutation(key, n) for n in (1, 2, 16, 500)], KEY)
     assert all((x == y).all() for x, y in zip(here, there, strict=True))
 
 
-def test_estimators(both):
+def test_advantages_agree_across_platforms(both):
     T, B = 50, 3
     flags = jax.random.bernoulli(KEY, 0.1, (2, T, B))
     value, following, reward = jax.random.normal(KEY, (3, T, B))
@@ -112,13 +112,13 @@ def test_estimators(both):
     same(both(lambda steps: gae(steps, 0.99, 0.95), steps))
 
 
-def test_scans(both):
+def test_scans_agree_across_platforms(both):
     step = lambda carry, x: (carry * x, carry + x)
     for options in ({"unroll": 4}, {"recomputes": True}, {"unroll": 3, "reverse": True}):
         same(both(lambda xs: scan(step, jnp.float32(1), xs, **options), jnp.linspace(0.5, 1.5, 10)))  # noqa: B023
 
 
-def test_what_is_needed_by_any_is_always_computed_on_an_accelerator(both):
+def test_where_any_always_computes_its_branch_on_an_accelerator(both):
     needed = lambda flags: where_any(flags, lambda: jnp.float32(1), jnp.float32(0))
     assert both(needed, jnp.array([False, False])) == (0, 1)
     assert both(needed, jnp.array([False, True])) == (1, 1)
@@ -156,7 +156,7 @@ def test_packing_keeps_every_bit():
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_no_loop_of_an_accelerators_update_waits_for_a_value(name):
+def test_accelerator_update_branches_only_for_scheduled_phases(name):
     train = tiny(CONFIGS[name])
     state = jax.eval_shape(train.init, KEY)
     expected = {"ppg": 1, "appo": 2, "appo with memory": 2}.get(name, 0)  # scheduled phases, outside of loops
@@ -167,7 +167,7 @@ def test_no_loop_of_an_accelerators_update_waits_for_a_value(name):
 @pytest.mark.slow
 @pytest.mark.each_landing("ppg", "lstm, shared")
 @pytest.mark.parametrize("name", CONFIGS)
-def test_two_updates_agree(both, name):
+def test_updates_agree_across_platforms(both, name):
     train = tiny(CONFIGS[name])
 
     def run(key):
@@ -178,13 +178,13 @@ def test_two_updates_agree(both, name):
 
 
 @pytest.mark.long
-def test_a_rich_observation_agrees(both):
+def test_updates_with_dict_observations_agree_across_platforms(both):
     changes = {"action_mask": "legal", "critic_obs": "secret", "normalize_obs": True, "normalize_reward": True}
     train = purerl.make_train(CFG.replace(**changes), env=Rich())
     same(both(lambda key: train.update(train.update(train.init(key))[0])[0].params, KEY), 1e-5)
 
 
-def test_sums_of_several_arrays_and_their_gradients(both):
+def test_grouped_means_and_gradients_agree_across_platforms(both):
     arrays = tuple(jax.random.normal(jax.random.key(i), (3, 40)) for i in range(4))
 
     def weighted(arrays):
@@ -198,7 +198,7 @@ def test_sums_of_several_arrays_and_their_gradients(both):
 
 
 @pytest.mark.parametrize("size", [1, 3, FEW + 1])
-def test_the_last_layer_of_a_head_and_its_gradient(both, size):
+def test_linear_layer_and_gradient_agree_across_platforms(both, size):
     x, target = jax.random.normal(KEY, (50, 16)), jax.random.normal(jax.random.key(1), (50, size))
     params = {"kernel": jax.random.normal(KEY, (16, size)), "bias": jnp.arange(size, dtype=jnp.float32)}
     loss = lambda params, x: jnp.square(Linear(size).apply({"params": params}, x) - target).mean()
@@ -208,7 +208,7 @@ def test_the_last_layer_of_a_head_and_its_gradient(both, size):
     same((pair[1], jax.device_get(plain(params, x))), 1e-4)
 
 
-def test_the_squared_norm_of_each_group(both):
+def test_squared_norm_of_each_group_is_exact_on_both_platforms(both):
     params = {"policy": {"w": jnp.arange(6.0)}, "value": {"b": jnp.ones(2), "w": jnp.full((2, 2), 3.0)}}
     vectors = vectors_of(params, Optimizer(optax.identity(), elementwise=True))
     assert vectors.ends is not None

@@ -7,7 +7,7 @@ from purerl.core.spaces import bounds_map
 LARGEST = np.finfo(np.float32).max
 
 
-def test_bounds_map_is_affine_for_finite_bounds_and_else_the_identity():
+def test_bounds_map_is_affine_for_finite_bounds_otherwise_the_identity():
     low = np.float32([-1, 5, -0.01, -np.inf, -np.inf, 0, -LARGEST, -1e6, -9e5])
     high = np.float32([1, 35, 0.01, np.inf, 3, np.inf, LARGEST, 1e6, 9e5])
     centre, half_width = bounds_map(low, high)

@@ -14,7 +14,7 @@ KEY = jax.random.key(0)
 
 
 @pytest.mark.slow
-def test_rewards_of_repeated_actions_add_up():
+def test_repeated_actions_sum_their_rewards():
     """Repeated actions are compared with single steps of brax. An action that ends the episode is not repeated."""
     installed("brax/")
     repeated, single = (make_env("brax/fast", (("action_repeat", count),), {}) for count in (3, 1))
@@ -32,7 +32,7 @@ def test_rewards_of_repeated_actions_add_up():
 
 
 @pytest.mark.slow
-def test_the_flags_of_brax():
+def test_brax_falls_terminate_and_time_limits_truncate():
     installed("brax/")
     env = make_env("brax/inverted_pendulum", (("episode_length", 40),), {})
 

@@ -16,7 +16,7 @@ SOME = list(broken.BROKEN)[::12]
 
 
 @pytest.mark.parametrize("name", [x if x in SOME else pytest.param(x, marks=pytest.mark.slow) for x in broken.BROKEN])
-def test_a_defect_is_found_and_no_other(name):
+def test_check_env_reports_exactly_the_defect(name):
     env, says = broken.BROKEN[name]
     report = purerl.check_env(env, num_steps=60)
     assert len(report.problems) == 1, report
@@ -27,7 +27,7 @@ WORKING = (broken.batch(), broken.batch(broken.rounded_once_more), simulator, ho
 
 
 @pytest.mark.parametrize("env", [broken.Line(), *(pytest.param(env, marks=pytest.mark.slow) for env in WORKING)])
-def test_what_works_passes(env):
+def test_check_env_passes_working_environments(env):
     report = purerl.check_env(env, num_steps=120)
     assert not report.problems, report
     assert "no episode ended" not in str(report)
@@ -35,12 +35,12 @@ def test_what_works_passes(env):
 
 @pytest.mark.each_landing("Catch-bsuite", "MountainCarContinuous-v0", "Swimmer-misc")
 @pytest.mark.parametrize("name", [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in OFFLINE])
-def test_ours_pass(name):
+def test_check_env_passes_gymnax_environments(name):
     with jax.numpy_rank_promotion("allow"):  # gymnax's Swimmer needs it
         assert not purerl.check_env(name).problems
 
 
-def test_what_is_no_environment_is_a_problem():
+def test_check_env_reports_objects_that_are_no_environment():
     assert "has no method" in str(purerl.check_env(5))
     assert "did you mean" in str(purerl.check_env("CartPol-v1"))
     report = purerl.check_env(broken.Line(), num_steps=5)

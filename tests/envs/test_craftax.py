@@ -12,7 +12,7 @@ KEY = jax.random.key(0)
 
 
 @pytest.mark.slow
-def test_the_flags_of_craftax():
+def test_craftax_deaths_terminate_and_time_limits_truncate():
     """Episodes end by the game, by the time limit, and by both."""
     installed("craftax/")
     from purerl.envs import craftax

@@ -71,7 +71,7 @@ def rolled_out(finite):
     return np.array(KINDS)[kinds], steps, {name: np.asarray(x.read()) for name, x in metrics.items()}
 
 
-def test_a_number_that_is_not_finite_ends_the_episode_as_terminal():
+def test_reset_ends_the_episode_of_a_nonfinite_row():
     kinds, steps, metrics = rolled_out(finite=True)
     assert set(kinds) == set(KINDS)
     bad = np.isin(kinds, ["observation", "reward", "large"])
@@ -87,7 +87,7 @@ def test_a_number_that_is_not_finite_ends_the_episode_as_terminal():
     assert min(entries) > 0
 
 
-def test_other_environments_are_bit_for_bit_the_same():
+def test_environments_without_faults_are_unchanged_bit_for_bit():
     """Runs with the same keys, with and without a check, agree until the first fault of an environment."""
     (kinds, checked, _), (_, plain, _) = rolled_out(finite=True), rolled_out(finite=False)
     never = np.isin(kinds, ["none", "info"]) & ~checked.terminated.any(0)
@@ -98,14 +98,14 @@ def test_other_environments_are_bit_for_bit_the_same():
     assert digest(pick(at(checked, slice(0, 2)), later)) == digest(pick(at(plain, slice(0, 2)), later))
 
 
-def test_a_first_observation_that_is_not_finite_ends_with_its_first_step():
+def test_nonfinite_first_observation_terminates_at_the_first_step():
     kinds, steps, _ = rolled_out(finite=True)
     np.testing.assert_array_equal(steps.terminated[0], kinds == "first")
     np.testing.assert_array_equal(steps.reward[0], np.where(kinds == "first", 0, 1 + steps.action[0]))
     assert (steps.obs["b"][0] == 0).all()
 
 
-def test_an_info_is_left_out_of_its_mean_and_counted():
+def test_nonfinite_info_is_excluded_from_the_mean_and_counted():
     kinds, steps, metrics = rolled_out(finite=True)
     assert metrics["nonfinite/info/x"] >= (kinds == "info").sum() > 0
     assert np.isfinite(metrics["info/x"])
@@ -114,7 +114,7 @@ def test_an_info_is_left_out_of_its_mean_and_counted():
 
 
 @pytest.mark.slow
-def test_slow_resets_and_seeds_under_vmap_are_the_same():
+def test_nonfinite_resets_are_the_same_for_slow_resets_and_under_vmap():
     faulty = Faulty("none", "observation", "first")
     env = {slow: make_env("", (), {}, purerl.wrap_env(faulty, slow_reset=slow), finite=True) for slow in (False, True)}
 
@@ -150,7 +150,7 @@ def batch(shares):
     return env._replace(reset=reset, step=step)
 
 
-def test_an_own_batch_of_environments_is_reset_by_rows():
+def test_custom_batched_environment_is_reset_by_rows():
     env = make_env("", (), {}, batch(shares=False), finite=True)
     assert not isinstance(env.step, AutoReset)
     state, _ = env.reset(jax.random.split(KEY, 16))
@@ -164,7 +164,7 @@ def test_an_own_batch_of_environments_is_reset_by_rows():
     assert np.isfinite(after.obs["b"]).all()
 
 
-def test_a_state_without_rows_is_refused():
+def test_state_shared_by_environments_is_refused():
     with pytest.raises(purerl.ConfigError, match=r"nonfinite = 'reset'.*share a part of their state \(\[1\]\)"):
         purerl.make_train(RESET, env=batch(shares=True))
     purerl.make_train(CFG, env=batch(shares=True))
@@ -184,7 +184,7 @@ def test_a_state_without_rows_is_refused():
         {"rnd": purerl.RNDConfig(features=4, hidden=(8,), init_steps=64)},
     ],
 )
-def test_what_is_learnt_stays_finite(fields):
+def test_learnt_state_stays_finite(fields):
     train = purerl.make_train(RESET.replace(**fields), env=purerl.wrap_env(Faulty()))
     result = jax.jit(train)(KEY)
     metrics = purerl.summarize(result.metrics)
@@ -194,7 +194,7 @@ def test_what_is_learnt_stays_finite(fields):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(learnt))
 
 
-def test_evaluated_episodes_end_and_are_not_finished():
+def test_nonfinite_evaluation_episodes_end_unfinished():
     train = purerl.make_train(RESET.replace(info=("x",), hidden=(4,)), env=purerl.wrap_env(Faulty("none", "reward", "info")))
     state = jax.jit(train.init)(KEY)
     episodes = jax.device_get(jax.jit(lambda state: train.evaluate(state, KEY, 32))(state))
@@ -205,7 +205,7 @@ def test_evaluated_episodes_end_and_are_not_finished():
 
 
 @pytest.mark.slow
-def test_devices_count_together():
+def test_nonfinite_counts_are_summed_over_devices():
     train = purerl.make_train(RESET.replace(num_envs=8), env=purerl.wrap_env(Faulty()))
     spread = purerl.data_parallel(train, jax.make_mesh((2,), ("data",)))
     _, metrics = jax.jit(spread.update)(jax.jit(spread.init)(KEY))
@@ -223,7 +223,7 @@ def chunk(resets, entries):
     return {name: Sum(np.array(x)) for name, x in found.items()}
 
 
-def test_the_first_entry_is_warned_of_once():
+def test_first_nonfinite_entry_warns_once():
     watch = MetricWatch(("seed 0", "seed 1"), batch_size=64, updates=0)
     nothing = [[0, 0], [0, 0]]
     watch(chunk(nothing, {"observation": nothing, "info/x": nothing}), 2, False, True)
@@ -235,7 +235,7 @@ def test_the_first_entry_is_warned_of_once():
         MetricWatch(("seed 0", "seed 1"), 64, 0)(chunk(nothing, {"reward": nothing, "info/x": [[0, 0], [2, 0]]}), 2, False, True)
 
 
-def test_an_update_without_a_finite_step_is_an_error():
+def test_update_without_a_finite_step_is_an_error():
     watch = MetricWatch(("seed 0", "seed 1"), batch_size=64, updates=0)
     every = chunk([[1, 0], [0, 64]], {"observation": [[1, 0], [0, 0]], "reward": [[0, 0], [0, 64]]})
     with pytest.raises(purerl.NotFiniteError, match="seed 1, update 2: the environment's reward is not finite"):
@@ -244,7 +244,7 @@ def test_an_update_without_a_finite_step_is_an_error():
         watch(every, 2, False, False)
 
 
-def test_skipped_updates_are_warned_of_above_a_tenth():
+def test_skipping_more_than_a_tenth_of_updates_warns():
     freeze = lambda *skipped: {"nonfinite": Sum(np.array(skipped))}
     watch = MetricWatch(("seed 0",), 64, 100)
     watch(freeze(1, 0, 0, 0, 0), 105, False, True)
@@ -255,7 +255,7 @@ def test_skipped_updates_are_warned_of_above_a_tenth():
 
 
 @pytest.mark.slow
-def test_fit_warns_once():
+def test_fit_warns_once_of_nonfinite_values():
     env = purerl.wrap_env(Faulty("none", "reward"))
     with pytest.warns(UserWarning, match="reward is not finite") as caught:
         result = purerl.fit(RESET.replace(info=("x",)), env=env, chunk_seconds=1e-9)
@@ -264,7 +264,7 @@ def test_fit_warns_once():
 
 
 @pytest.mark.slow
-def test_fit_ends_where_every_environment_begins_with_nan():
+def test_fit_fails_if_every_first_observation_is_nan():
     with pytest.raises(purerl.NotFiniteError, match="update 1: the environment's observation/b is not finite"):
         purerl.fit(RESET, env=purerl.wrap_env(Faulty("first")))
 
@@ -312,7 +312,7 @@ class Host(gymnasium.Env):
 
 @pytest.mark.parametrize("mode", ["DISABLED", "SAME_STEP"])
 @pytest.mark.parametrize("what", ["observation", "reward", "first"])
-def test_gymnasium(what, mode):
+def test_gymnasium_episodes_end_at_nonfinite_values(what, mode):
     vector = lambda count: gymnasium.vector.SyncVectorEnv(
         [lambda: Host(what)] * count, autoreset_mode=gymnasium.vector.AutoresetMode[mode]
     )
@@ -343,7 +343,7 @@ def test_gymnasium(what, mode):
 
 @pytest.mark.slow
 @pytest.mark.as_users
-def test_learns_although_one_in_5000_steps_of_8192_environments_is_not_finite():
+def test_cartpole_is_learnt_with_one_nonfinite_step_in_5000():
     env = make_env("CartPole-v1", (), {})
 
     def step(keys, state, action):

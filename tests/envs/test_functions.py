@@ -20,7 +20,7 @@ EVERY_TIME = {"CartPole-v1", "DeepSea-bsuite"}  # one for each kind of observati
 @pytest.mark.parametrize(
     "env_id", [name if name in EVERY_TIME else pytest.param(name, marks=pytest.mark.slow) for name in RUNNABLE]
 )
-def test_one_update_of_the_default_config(env_id):
+def test_default_config_updates_every_gymnax_environment(env_id):
     """Before the first gradient step the ratio is 1, everything stays finite, and dtypes follow the rule."""
     cfg = PPOConfig(env=env_id)
     with jax.numpy_rank_promotion("allow"):  # some of gymnax's environments rely on it
@@ -53,7 +53,7 @@ class Bare:
         return state, self.observed, jnp.float32(1), jnp.bool_(True), jnp.bool_(False), {"key": key}
 
 
-def test_what_a_wrapped_environment_may_not_declare():
+def test_wrap_env_refuses_invalid_declared_spaces():
     class Shifted(Bare):
         action_space = gymnasium.spaces.Discrete(2, start=1)
 
@@ -77,13 +77,13 @@ def test_what_a_wrapped_environment_may_not_declare():
         (Discrete(0), jnp.int32(0)),
     ],
 )
-def test_declared_spaces_that_are_not_like_the_observations(declared, observed):
+def test_wrap_env_refuses_spaces_unlike_the_observations(declared, observed):
     other = type("Other", (Bare,), {"observation_space": declared, "observed": observed})
     with pytest.raises(ConfigError, match="observation_space"):
         purerl.wrap_env(other())
 
 
-def test_spaces_of_gymnasium_name_the_indices():
+def test_gymnasium_spaces_declare_categorical_observations():
     five = gymnasium.spaces.Discrete(5)
     other = type("Other", (Bare,), {"observation_space": gymnasium.spaces.Tuple((five, five)), "observed": (jnp.int32(0),) * 2})
     assert purerl.wrap_env(other()).observation_space == (Discrete(5), Discrete(5))
@@ -100,14 +100,14 @@ def test_spaces_of_gymnasium_name_the_indices():
         ({"observation_space": (jax.ShapeDtypeStruct((2,), jnp.float32),)}, "env.observation_space"),
     ],
 )
-def test_an_environment_of_the_protocol_is_checked_too(change, field):
+def test_make_train_checks_environments_of_the_protocol(change, field):
     made = purerl.wrap_env(type("Other", (Bare,), {"observed": jnp.zeros(2)})())
     with pytest.raises(ConfigError) as error:
         purerl.make_train(purerl.PPOConfig(), env=made._replace(**change))
     assert error.value.problems[0].field == field
 
 
-def test_arguments_of_evaluations_and_checks():
+def test_invalid_arguments_of_evaluate_and_check_env_are_refused():
     train = purerl.make_train(purerl.PPOConfig(hidden=(4,)))
     state = train.init(jax.random.key(0))
     wrong = (
@@ -131,7 +131,7 @@ def test_arguments_of_evaluations_and_checks():
         purerl.make_train(purerl.PPOConfig(env="gymnax/CartPole-v1"))
 
 
-def test_bounds_of_the_largest_floats_are_none():
+def test_bounds_at_the_largest_float_count_as_infinite():
     widest = purerl.Box(*(sign * np.finfo(np.float32).max for sign in (-1, 1)))
     other = type("Other", (Bare,), {"action_space": widest})()
     with pytest.raises(ConfigError, match="needs finite bounds"):
@@ -139,7 +139,7 @@ def test_bounds_of_the_largest_floats_are_none():
 
 
 @pytest.mark.slow
-def test_an_evaluation_does_not_begin_where_training_began():
+def test_evaluation_resets_with_other_keys_than_training():
     train = purerl.make_train(purerl.PPOConfig(hidden=(4,), num_envs=8))
     seen = []
     watched = train.env._replace(reset=lambda keys: (seen.append(jax.random.key_data(keys)), train.env.reset(keys))[1])
@@ -152,7 +152,7 @@ def test_an_evaluation_does_not_begin_where_training_began():
     assert not begun[0] & begun[1]
 
 
-def test_what_is_imported_under_a_trace_outlives_it(monkeypatch):
+def test_suite_imported_inside_a_trace_holds_no_tracers(monkeypatch):
     """Modules of libraries make arrays; as tracers these arrays would end later programs of the process."""
     made = []
 
@@ -184,7 +184,7 @@ def read_by(cfg, env):
     return {group: max(x.shape[0] for x in jax.tree.leaves(params[group]) if x.ndim == 2) for group in ("policy", "value")}
 
 
-def test_privileged_observations_go_to_the_value_alone():
+def test_only_the_value_network_reads_privileged_observations():
     env = purerl.wrap_env(Privileged())._replace(critic_obs="privileged_state")
     cfg = PPOConfig(hidden=())
     assert read_by(cfg, env) == {"policy": 2, "value": 7}

@@ -43,7 +43,7 @@ FORKS = pytest.mark.filterwarnings("ignore:os.fork")  # gymnasium's own default
 @pytest.mark.parametrize(
     "made", [pytest.param(name, marks=[pytest.mark.slow, FORKS] if "async" in name else []) for name in MADE]
 )
-def test_flags_and_the_last_observation_of_an_episode_are_exact(made):
+def test_flags_and_final_observations_are_exact(made):
     """Nine steps are episodes 0, 1 and 2 of three steps each."""
     env = MADE[made]()
     env = env.host.environment(("twice", "ended"))
@@ -72,7 +72,7 @@ def test_flags_and_the_last_observation_of_an_episode_are_exact(made):
 
 
 @pytest.mark.slow
-def test_a_run_resumes_to_the_same_bits(tmp_path):
+def test_run_resumes_bit_for_bit(tmp_path):
     whole = purerl.fit(CARTPOLE.replace(lr_schedule="constant"), num_seeds=2)
     part = CARTPOLE.replace(lr_schedule="constant", total_timesteps=128)
     purerl.fit(part, num_seeds=2, directory=tmp_path)
@@ -84,7 +84,7 @@ def test_a_run_resumes_to_the_same_bits(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_saved_begins_anew_and_is_said(tmp_path):
+def test_unsavable_environments_restart_with_a_warning(tmp_path):
     env = purerl.from_gymnasium(functools.partial(Ends, keeps=(1,)))
     purerl.fit(CFG.replace(total_timesteps=128, lr_schedule="constant"), env=env, directory=tmp_path)
     with pytest.warns(UserWarning, match=r"begin anew, since the contents of Ends.keeps, a set cannot be saved"):
@@ -93,7 +93,7 @@ def test_what_cannot_be_saved_begins_anew_and_is_said(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_error_names_environment_step_and_action_and_the_run_is_saved(tmp_path):
+def test_environment_error_names_its_step_and_saves_the_run(tmp_path):
     class Late(Ends):
         broken = True
 
@@ -111,14 +111,14 @@ def test_an_error_names_environment_step_and_action_and_the_run_is_saved(tmp_pat
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_ends_the_run_saved(tmp_path):
+def test_dead_worker_ends_the_run_with_a_checkpoint(tmp_path):
     env = purerl.from_gymnasium(functools.partial(Ends, die_at=2), "async")
     with pytest.raises(purerl.EnvironmentFailed, match=r"environment \d, whose process has ended, step \d+, actions \["):
         purerl.fit(CFG.replace(num_steps=4, num_minibatches=1), env=env, directory=tmp_path, chunk_seconds=1e-9)
     assert saved_updates(tmp_path / "checkpoints") == [1]
 
 
-def test_settings_that_cannot_be(tmp_path):
+def test_invalid_gymnasium_options_are_refused(tmp_path):
     wrong = [
         ({"env": "gymnasium/CartPol-v1"}, {}, "Did you mean: `CartPole`"),
         ({"env": "gymnasium/nowhere:CartPole-v1"}, {}, "the module nowhere is not imported"),
@@ -157,7 +157,7 @@ def test_settings_that_cannot_be(tmp_path):
         purerl.tune(CARTPOLE, {"lr": purerl.Range(1e-4, 1e-3)}, trials=2, rungs=1)
 
 
-def test_check_env_and_plan_know_of_the_host():
+def test_check_env_and_plan_support_external_environments():
     report = purerl.check_env("gymnasium/CartPole-v1", num_envs=2, num_steps=60)
     assert report.problems == ()
     assert "time limit: 500 steps" in report.notes[0]
@@ -174,7 +174,7 @@ def test_check_env_and_plan_know_of_the_host():
 
 
 @pytest.mark.long
-def test_sweeps_and_the_other_algorithms_train_there():
+def test_sweeps_and_appo_train_on_external_environments():
     result = purerl.sweep(CARTPOLE, {"lr": [1e-4, 1e-3]}).fit()
     assert np.isfinite(result.returns).all()
     sizes = {name: getattr(CARTPOLE, name) for name in ("env", "total_timesteps", "num_envs", "num_steps", "hidden")}
@@ -183,14 +183,14 @@ def test_sweeps_and_the_other_algorithms_train_there():
 
 @pytest.mark.long
 @pytest.mark.parametrize("cls", [purerl.PPGConfig, purerl.DAACConfig])
-def test_phases_and_memory_train_there(cls):
+def test_multi_phase_and_recurrent_runs_train_on_external_environments(cls):
     sizes = {name: getattr(CARTPOLE, name) for name in ("env", "total_timesteps", "num_envs", "num_steps", "hidden")}
     purerl.fit(cls(**sizes, num_minibatches=2))
     purerl.fit(CARTPOLE.replace(memory="gru", memory_size=8, memory_inputs=("action", "reward"), rnd=purerl.RNDConfig()))
 
 
 @pytest.mark.long
-def test_a_run_that_was_killed_goes_on_to_the_same_bits(tmp_path):
+def test_killed_run_resumes_bit_for_bit(tmp_path):
     flags = (
         "--env",
         "gymnasium/CartPole-v1",
@@ -228,7 +228,7 @@ class Told(Ends):
 
 
 @pytest.mark.slow
-def test_a_vector_that_only_some_steps_have():
+def test_vector_info_may_be_missing_from_some_steps():
     env = purerl.from_gymnasium(Told)
     train = purerl.make_train(CFG.replace(episode_info=("where",)), env=env)
     metrics = purerl.summarize(jax.jit(train)(jax.random.key(0)).metrics)
@@ -236,7 +236,7 @@ def test_a_vector_that_only_some_steps_have():
     np.testing.assert_array_equal(means, np.array([[1.0], [2.0], [3.0]]) * np.ones(4))
 
 
-def test_the_package_that_registers_an_id_is_named(monkeypatch):
+def test_missing_package_that_registers_an_id_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "ale_py", None)  # as if ale_py were not installed
     with pytest.raises(purerl.ConfigError, match="pip install ale-py"):
         purerl.make_train(purerl.PPOConfig(env="gymnasium/ALE/Pong-v5"))
@@ -251,7 +251,7 @@ gymnasium.register("ALE/StandIn-v5", Ends)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_the_package_that_registers_an_id_is_imported_in_each_process(vectorization, fresh_python, tmp_path):
+def test_package_that_registers_an_id_is_imported_in_each_process(vectorization, fresh_python, tmp_path):
     (tmp_path / "ale_py.py").write_text(STAND_IN)
     code = f"""
 import purerl
@@ -261,19 +261,19 @@ print(purerl.fit(cfg.replace(env_kwargs=(("vectorization", "{vectorization}"),))
     assert fresh_python(code, PYTHONPATH=f"{tmp_path}:{os.getcwd()}") == "4\n"
 
 
-def test_info_with_a_dict_inside():
+def test_info_may_contain_a_dict():
     counted = lambda count: gymnasium.wrappers.vector.RecordEpisodeStatistics(gymnasium.vector.SyncVectorEnv([Told] * count))
     env = purerl.from_gymnasium(counted, "vector")
     assert "where" in env.host.info_shapes()
 
 
-def test_each_environment_is_another_object():
+def test_factory_must_return_a_new_environment_each_time():
     env = Ends()
     with pytest.raises(purerl.ConfigError, match="returns the same environment again"):
         purerl.from_gymnasium(lambda: env)
 
 
-def test_numbers_are_not_narrowed():
+def test_numbers_beyond_32_bits_keep_their_values():
     class Wide(Ends):
         observation_space = spaces.Box(0, 2**62, (1,), np.int64)
         action_space = spaces.Box(-0.1, 0.1, (3,), np.float64)
@@ -294,7 +294,7 @@ def test_numbers_are_not_narrowed():
 
 
 @pytest.mark.slow
-def test_an_error_of_an_environment_is_named_outside_of_training_too():
+def test_environment_errors_are_named_outside_training():
     env = purerl.from_gymnasium(functools.partial(Ends, error_at=2))
     assert "ValueError: boom" in purerl.check_env(env).problems[0]
     run = purerl.fit(CFG.replace(num_steps=1, num_minibatches=1, total_timesteps=4), env=env).run
@@ -354,13 +354,13 @@ def around(wrapper, vectorization="sync", inside=False, mode=AutoresetMode.SAME_
         ),
     ],
 )
-def test_wrappers_with_running_statistics_are_refused_wherever_they_stand(make, vectorization, field):
+def test_wrappers_with_running_statistics_are_refused_at_any_depth(make, vectorization, field):
     with pytest.raises(purerl.ConfigError, match=f"running statistics .* set {field}=True in the config"):
         purerl.from_gymnasium(make, vectorization)
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "vector"])
-def test_wrappers_that_change_rewards_are_warned_of(vectorization):
+def test_wrappers_that_change_rewards_warn(vectorization):
     clip = gymnasium.wrappers.vector.ClipReward if vectorization == "vector" else gymnasium.wrappers.ClipReward
     env = purerl.from_gymnasium(around(lambda env: clip(env, 0, 1), vectorization), vectorization)
     with pytest.warns(UserWarning, match="'ClipReward': changes rewards, and so reported returns and evaluations"):

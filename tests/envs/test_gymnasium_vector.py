@@ -19,7 +19,7 @@ MUJOCO = ["Ant-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "InvertedDoubl
 
 
 @pytest.mark.parametrize("name", [*EXACT, STACKED, *(pytest.param(name, marks=pytest.mark.slow) for name in MUJOCO)])
-def test_an_environment_that_was_saved_goes_on_to_the_same_bits(name):
+def test_restored_environment_continues_bit_for_bit(name):
     if name in MUJOCO:
         pytest.importorskip("mujoco")
     from purerl.envs.gymnasium_vector import VectorEnvironments
@@ -47,7 +47,7 @@ def test_an_environment_that_was_saved_goes_on_to_the_same_bits(name):
     one.close(), other.close()
 
 
-def test_vector_environments_that_would_be_reset_wrongly():
+def test_vector_environments_with_unsupported_resets_are_refused():
     vector = gymnasium.vector
     asynchronous = lambda count: vector.AsyncVectorEnv([Ends] * count, shared_memory=False, context="forkserver")
     with pytest.raises(purerl.ConfigError, match="resets one step late"):
@@ -72,13 +72,13 @@ class Refuses(AsyncVectorEnv):
         raise ValueError("the real reason")
 
 
-def test_of_two_tries_to_reset_the_first_one_tells_why():
+def test_failed_reset_reports_the_first_error():
     make = lambda count: Refuses([Ends] * count, context="forkserver", autoreset_mode=AutoresetMode.SAME_STEP)
     with pytest.raises(Exception, match="the real reason"):
         purerl.from_gymnasium(make, "vector")
 
 
-def test_vector_environments_with_one_seed_for_all():
+def test_vector_environments_that_take_a_single_seed_are_accepted():
     make = lambda count: OneSeed([Ends] * count, autoreset_mode=AutoresetMode.SAME_STEP)
     env = purerl.from_gymnasium(make, "vector")
     metrics = jax.jit(purerl.make_train(CFG, env=env))(jax.random.key(0)).metrics
@@ -97,7 +97,7 @@ class WithoutFinalObs(SyncVectorEnv):
 
 
 @pytest.mark.parametrize("given", [None, {"obs": np.zeros((1, 2))}, np.array([None], object)])
-def test_same_step_resets_without_the_last_observations_are_refused(given):
+def test_same_step_resets_without_final_observations_are_refused(given):
     kind = type("Vector", (WithoutFinalObs,), {"given": given})
     with pytest.raises(purerl.ConfigError, match=r"needs info\['final_obs'\] with the last observation of each environment"):
         purerl.from_gymnasium(lambda count: kind([Ends] * count, autoreset_mode=AutoresetMode.SAME_STEP), "vector")

@@ -47,14 +47,14 @@ def test_rewards_become_float32(env_id, kind):
     assert steps.reward.dtype == jnp.float32
 
 
-def test_an_index_observation_is_one_hot():
+def test_categorical_observation_is_encoded_one_hot():
     env = make_env("FrozenLake-misc", (), {})
     assert env.observation_space == Discrete(16)
     params = purerl.make_train(PPOConfig(env="FrozenLake-misc")).init(jax.random.key(0)).params
     assert params["policy"]["torso"]["Dense_0"]["kernel"].shape == (16, 64)
 
 
-def test_the_observation_before_the_reset_is_kept():
+def test_step_returns_the_observation_before_the_reset():
     steps = walk(make_env("", (), {}, probes.TimeLimit()), num_steps=20)
     done = np.asarray(steps.truncated)
     np.testing.assert_array_equal(done[:, 0], np.arange(1, 21) % 8 == 0)
@@ -67,7 +67,7 @@ def test_the_observation_before_the_reset_is_kept():
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "DeepSea-bsuite", "Acrobot-v1"])
-def test_same_transitions_as_gymnax_itself(env_id):
+def test_transitions_equal_those_of_gymnax(env_id):
     """Our auto-reset and gymnax's own step agree in flags, rewards and successors, but not in start states after a reset."""
     bare, params = gymnax.make(env_id)
     env = make_env(env_id, (), {})
@@ -85,7 +85,7 @@ def test_same_transitions_as_gymnax_itself(env_id):
         state = after.env_state
 
 
-def test_a_wrapper_is_stepped_through_its_own_step():
+def test_wrapped_environment_uses_the_wrappers_step():
     from gymnax.wrappers import FlattenObservationWrapper
 
     inner, params = gymnax.make("Catch-bsuite")
@@ -95,7 +95,7 @@ def test_a_wrapper_is_stepped_through_its_own_step():
     assert steps.terminated.any()
 
 
-def test_constructor_arguments_and_parameters():
+def test_constructor_arguments_and_parameters_take_effect():
     assert make_env("DeepSea-bsuite", (("size", 12),), {}).observation_space.shape == (12, 12)
     assert make_env("CartPole-v1", (), {"max_steps_in_episode": 30}).max_steps == 30
     slow = walk(make_env("CartPole-v1", (), {"max_steps_in_episode": 5, "gravity": 0.0}))
@@ -103,7 +103,7 @@ def test_constructor_arguments_and_parameters():
     assert not slow.terminated.any()
 
 
-def test_parameters_may_be_traced():
+def test_environment_parameters_may_be_traced():
     def first_reward(torque):
         env = make_env("Pendulum-v1", (), {"max_torque": torque})
         return env.action_space.high
@@ -122,19 +122,19 @@ def test_parameters_may_be_traced():
         (lambda: PPOConfig(env_params=3), "dict"),
     ],
 )
-def test_a_wrong_name_or_argument_is_refused(build, says):
+def test_invalid_environment_names_and_arguments_are_refused(build, says):
     with pytest.raises(ConfigError, match=says):
         purerl.make_train(build())
 
 
-def test_box_bounds_are_read():
+def test_action_bounds_are_read_from_the_environment():
     env = make_env("Pendulum-v1", (), {})
     assert isinstance(env.action_space, Box)
     np.testing.assert_array_equal(env.action_space.high, [2])
     assert issubclass(probes.Probe, GymnaxEnvironment)
 
 
-def test_a_package_in_the_place_of_gymnax_is_told(monkeypatch):
+def test_package_that_shadows_gymnax_is_reported(monkeypatch):
     found = importlib.metadata.distribution
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: found("jax" if name == "stable-gymnax" else name))
     monkeypatch.delitem(sys.modules, "purerl.envs.gymnax", raising=False)
@@ -150,7 +150,7 @@ class Undeclared(gymnax.environments.environment.Environment):
     observe_state, goes, ends, kinds, kind = Varied.observe_state, Varied.goes, Varied.ends, Varied.kinds, Varied.kind
 
 
-def test_parameters_that_nobody_declared_are_refused():
+def test_environment_without_declared_parameters_is_refused():
     with pytest.raises(purerl.ConfigError, match=r"env = 'Undeclared': has no default_params of its own.*after one step"):
         purerl.make_train(CFG, env=Undeclared())
     train = purerl.make_train(CFG, env=Undeclared(), env_params=Params(max_steps_in_episode=5))

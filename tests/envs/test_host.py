@@ -11,7 +11,7 @@ CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epo
 CARTPOLE = CFG.replace(env="gymnasium/CartPole-v1")
 
 
-def test_only_the_newest_state_goes_on():
+def test_only_the_newest_state_can_be_stepped():
     train = purerl.make_train(CARTPOLE)
     init, update = jax.jit(train.init), jax.jit(train.update)
     first = init(jax.random.key(0))
@@ -30,7 +30,7 @@ def test_only_the_newest_state_goes_on():
         jax.eval_shape(jax.vmap(train.init), jax.random.split(jax.random.key(0), 2))
 
 
-def test_evaluations_do_not_move_training():
+def test_evaluations_do_not_affect_training():
     train = purerl.make_train(CARTPOLE)
     init, update, evaluate = jax.jit(train.init), jax.jit(train.update), jax.jit(lambda *args: train.evaluate(*args, 4))
 
@@ -45,7 +45,7 @@ def test_evaluations_do_not_move_training():
     assert trained(0) == trained(2)
 
 
-def test_evaluations_open_their_environments_once():
+def test_evaluations_reuse_their_environments():
     train = purerl.make_train(CARTPOLE)
     state, before = jax.jit(train.init)(jax.random.key(0)), len(host._open)
     for i in range(4):

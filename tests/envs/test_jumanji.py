@@ -18,14 +18,14 @@ KEY = jax.random.key(0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", [env_id for env_id in IDS if env_id.startswith("jumanji/")])
-def test_specs_that_are_computed_are_known_inside_a_trace(env_id):
+def test_jumanji_environments_can_be_made_inside_a_trace(env_id):
     installed(env_id)
     reset = lambda key: make_env(env_id, (), {}).reset(jax.random.split(key, 2))[1]
     assert jax.tree.leaves(jax.eval_shape(reset, KEY))
 
 
 @pytest.mark.slow
-def test_a_limit_that_jumanji_shows_is_part_of_its_task():
+def test_time_limit_shown_in_the_observation_terminates():
     installed("jumanji/")
     env = make_env("jumanji/Maze-v0", (("time_limit", 4),), {})
     state, obs = jax.jit(env.reset)(jax.random.split(KEY, 8))
@@ -44,7 +44,7 @@ def legal(mask):
 
 
 @pytest.mark.slow
-def test_a_joint_mask_of_jumanji_makes_one_choice_of_combinations():
+def test_joint_mask_flattens_the_action_to_one_discrete_choice():
     """The reference is the suite's own environment, with the row and the column of a field."""
     installed("jumanji/")
     import jumanji
@@ -62,7 +62,7 @@ def test_a_joint_mask_of_jumanji_makes_one_choice_of_combinations():
 
 
 @pytest.mark.slow
-def test_jumanji_leaves_a_notebooks_pictures_alone(fresh_python):
+def test_import_of_jumanji_keeps_the_plotting_backend(fresh_python):
     installed("jumanji/")
     says = fresh_python("""
 import builtins, matplotlib
@@ -76,7 +76,7 @@ print(matplotlib.get_backend(), builtins.__IPYTHON__)
 
 
 @pytest.mark.slow
-def test_masks_of_single_choices_keep_several():
+def test_separate_masks_keep_the_action_multi_discrete():
     installed("jumanji/")
     env = make_env("jumanji/Cleaner-v0", (), {})
     assert env.action_space == purerl.MultiDiscrete((4, 4, 4))

@@ -44,7 +44,7 @@ def levels(num_levels):
 
 
 @pytest.mark.slow
-def test_training_begins_in_levels_and_evaluation_in_others():
+def test_training_uses_its_levels_and_evaluation_others():
     train = purerl.make_train(SMALL.replace(num_levels=3), env=purerl.wrap_env(Map()))
     result = jax.jit(train)(KEY)
     there = levels(3)
@@ -56,7 +56,7 @@ def test_training_begins_in_levels_and_evaluation_in_others():
     assert len(returns()) > 60
 
 
-def test_levels_are_the_same_in_all_runs_and_their_order_is_not():
+def test_runs_share_the_levels_but_not_their_order():
     env = purerl.wrap_env(Map())
     train = purerl.make_train(SMALL.replace(num_levels=3), env=env)
     states = jax.vmap(train.init)(jax.random.split(KEY, 2))
@@ -67,7 +67,7 @@ def test_levels_are_the_same_in_all_runs_and_their_order_is_not():
     np.testing.assert_array_equal(any_level, env.reset(jax.random.split(named_key(KEY, "start"), 16))[1])
 
 
-def test_indices_are_one_hot_and_stay_bytes_until_the_network():
+def test_categorical_arrays_stay_bytes_until_encoded_one_hot():
     each = purerl.Indices((3, 2), shape=(2, 2), dtype=np.dtype(np.uint8))
     x = jnp.array([[2, 0], [1, 1]], jnp.uint8)[None, None]
     np.testing.assert_array_equal(encode(x, each)[0, 0], [[0, 0, 1, 1, 0], [0, 1, 0, 0, 1]])
@@ -80,7 +80,7 @@ def test_indices_are_one_hot_and_stay_bytes_until_the_network():
     assert kernels == {(3, 3, 5, 16)}  # convolutions over five channels
 
 
-def test_indices_of_bytes_are_not_taken_for_quantities():
+def test_categorical_byte_observations_do_not_warn():
     class Flat(Map):
         observation_space = purerl.Indices(3, shape=(4, 4), dtype=np.dtype(np.uint8))
 
@@ -105,7 +105,7 @@ def test_indices_of_bytes_are_not_taken_for_quantities():
         purerl.MultiDiscrete((3, 2)),
     ],
 )
-def test_indices_that_are_not_like_the_observation_are_refused(space):
+def test_declared_categories_unlike_the_observation_are_refused(space):
     class Wrong(Map):
         observation_space = space
 
@@ -114,7 +114,7 @@ def test_indices_that_are_not_like_the_observation_are_refused(space):
 
 
 @pytest.mark.slow
-def test_check_env_sees_an_index_out_of_range():
+def test_check_env_reports_out_of_range_categories():
     class Wrong(Map):
         observation_space = purerl.Indices((2, 2), shape=(4, 4, 2), dtype=np.dtype(np.uint8))
 
@@ -123,7 +123,7 @@ def test_check_env_sees_an_index_out_of_range():
 
 
 @pytest.mark.slow
-def test_the_mask_of_an_environment_is_taken_by_default():
+def test_mask_declared_by_the_environment_is_used_by_default():
     class Masked:
         action_space = purerl.Discrete(3)
 
@@ -139,12 +139,12 @@ def test_the_mask_of_an_environment_is_taken_by_default():
     assert illegal(SMALL.replace(action_mask="")) > 0
 
 
-def test_levels_need_resets_by_purerls_keys():
+def test_levels_need_an_environment_that_purerl_resets():
     with pytest.raises(purerl.ConfigError, match="needs an environment that purerl resets"):
         purerl.make_train(purerl.PPOConfig(env="DeepSea-bsuite", num_levels=2))
 
 
-def test_levels_need_keys_that_draw_the_same_in_a_batch():
+def test_levels_need_threefry_keys():
     env = with_levels(make_env("CartPole-v1", (), {}), 2)
     keys = lambda kind: jax.random.split(jax.random.key(0, impl=kind), 32)
     assert len(np.unique(env.reset(keys("threefry2x32"))[1], axis=0)) == 2

@@ -30,7 +30,7 @@ class Counter:
 
 
 @pytest.mark.parametrize(("left", "paid", "after"), [(9.0, 8 + 7 + 6, 6.0), (3.0, 2 + 1 + 0, 0.0), (2.0, 1 + 0, 0.0)])
-def test_an_action_is_repeated_until_the_episode_ends(left, paid, after):
+def test_action_is_repeated_until_the_episode_ends(left, paid, after):
     before = Countdown(jnp.array([left]), jnp.float32(0), jnp.float32(0), {}, {})
     _, obs, reward, terminated, *_ = OneState(Counter(), action_repeat=3).step(KEY, before, jnp.zeros(1))
     assert (obs.tolist(), float(reward), bool(terminated)) == ([after], paid, after == 0)

@@ -8,7 +8,7 @@ from purerl import PPOConfig
 from tests.ideas.games import games
 
 
-def test_agents_of_one_game_are_environments_side_by_side():
+def test_agents_of_a_game_train_as_parallel_environments():
     cfg = PPOConfig(num_envs=12, num_steps=8, num_minibatches=2, total_timesteps=192, hidden=(8,), info=("shared",))
     train = purerl.make_train(cfg, env=games)
     state = jax.eval_shape(train, jax.random.key(0)).state
@@ -22,7 +22,7 @@ def test_agents_of_one_game_are_environments_side_by_side():
 
 
 @pytest.mark.slow
-def test_check_env_and_export_know_agents_of_one_game():
+def test_check_env_and_export_support_agents_of_a_game():
     report = purerl.check_env(games, num_envs=12, num_steps=20)
     assert ["Only agents of one game may" in problem for problem in report.problems] == [True], report.problems
     assert any("share parts of the state" in note for note in report.notes)

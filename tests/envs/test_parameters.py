@@ -8,7 +8,7 @@ import purerl
 from purerl import PPOConfig
 
 
-def test_a_list_is_no_sweep():
+def test_lists_and_invalid_swept_values_of_a_parameter_are_refused():
     for values in ([1.0, 2.0], (1.0, 2.0)):
         with pytest.raises(purerl.ConfigError, match=r"env_params = .*must be one number; to sweep it, jax.vmap"):
             purerl.make_train(PPOConfig(env_params={"gravity": values}))

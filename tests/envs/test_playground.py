@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("ranks")
 
 
 @pytest.mark.slow
-def test_privileged_entries_of_playground_are_for_the_value_alone():
+def test_only_the_value_network_reads_playgrounds_privileged_state():
     """The environment here has the shape of playground's robots, whose models would need a download."""
     pytest.importorskip("mujoco_playground")
     from ml_collections import ConfigDict

@@ -13,7 +13,7 @@ KEY = jax.random.key(0)
 
 
 @pytest.mark.parametrize("kind", ["discrete", "box", "multi_discrete", "multi_binary"])
-def test_the_step_before_is_shown(kind):
+def test_observation_includes_the_previous_action_and_reward(kind):
     env = with_previous(make_env("", (), {}, acting(Varied, kind)()), ("action", "reward"))
     env_state, obs = env.reset(jax.random.split(KEY, 3))
     space = env.action_space

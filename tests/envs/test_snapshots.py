@@ -39,21 +39,21 @@ class Twins(Ends):
 
 
 @pytest.mark.slow
-def test_what_an_instance_was_made_with_is_saved_too(tmp_path):
+def test_attributes_set_by_the_constructor_are_saved(tmp_path):
     cfg, env = CFG.replace(total_timesteps=128, lr_schedule="constant"), purerl.from_gymnasium(Varied)
     before = purerl.fit(cfg, env=env, directory=tmp_path).state.actor.obs[:, 0]
     after = purerl.fit(cfg.replace(total_timesteps=256), env=env, directory=tmp_path).state.actor.obs[:, 0]
     np.testing.assert_array_equal(before, after)
 
 
-def test_one_array_with_two_names_cannot_be_saved(tmp_path):
+def test_array_under_two_names_cannot_be_saved(tmp_path):
     cfg, env = CFG.replace(lr_schedule="constant"), purerl.from_gymnasium(Twins)
     purerl.fit(cfg.replace(total_timesteps=128), env=env, directory=tmp_path)
     with pytest.warns(UserWarning, match="one and other, one object with two names"):
         purerl.fit(cfg, env=env, directory=tmp_path)
 
 
-def test_a_run_does_not_go_on_in_other_wrappers(tmp_path):
+def test_run_does_not_resume_with_other_wrappers(tmp_path):
     wrappers = []
     make = lambda: functools.reduce(lambda env, wrapper: wrapper(env), wrappers, Ends())
     cfg = CFG.replace(total_timesteps=128, lr_schedule="constant")

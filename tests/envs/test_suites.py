@@ -48,7 +48,7 @@ def marked(env_id):
 @pytest.mark.slow
 @pytest.mark.each_landing("pgx/minatar-breakout")
 @pytest.mark.parametrize("env_id", [marked(env_id) for env_id in IDS])
-def test_it_keeps_the_protocol(env_id):
+def test_suites_keep_the_environment_protocol(env_id):
     installed(env_id)
     env_kwargs, num_steps = IDS[env_id]
     report = purerl.check_env(env_id, env_kwargs=env_kwargs, num_envs=8, num_steps=num_steps)
@@ -64,7 +64,7 @@ def test_it_keeps_the_protocol(env_id):
         if not env_id.startswith("jumanji")  # no limits in jumanji
     ],
 )
-def test_a_time_limit_is_worth_the_true_last_observation(env_id):
+def test_time_limits_bootstrap_from_the_final_observation(env_id):
     """The reference is the suite's own environment, stepped by hand with the same keys and actions."""
     installed(env_id)
     B, T, limit = 3, 8, 5
@@ -163,7 +163,7 @@ def by_hand(env_id):
 
 
 @pytest.mark.long
-def test_worlds_of_craftax_are_the_same_alone_and_in_a_batch():
+def test_craftax_worlds_are_the_same_alone_and_batched():
     """XLA on a CPU miscompiles the noise of worlds from the ninth of a batch on: worlds are made one after the other."""
     installed("craftax/")
     from purerl.envs import craftax
@@ -178,7 +178,7 @@ def test_worlds_of_craftax_are_the_same_alone_and_in_a_batch():
 
 
 @pytest.mark.long
-def test_worlds_of_craftax_are_as_many_of_each_kind_as_plain_resets_make():
+def test_craftax_worlds_have_the_distribution_of_plain_resets():
     """A chi-square test compares the player's surroundings in worlds from training's resets with those of plain resets."""
     installed("craftax/")
     from purerl.envs import craftax
@@ -213,7 +213,7 @@ def unlike(a, b):
 @pytest.mark.long
 @pytest.mark.parametrize("env_id", ["brax/reacher", *ONE_EACH[1:]])
 @pytest.mark.parametrize("name", ["gru", "ppg", "appo", "rnd"])
-def test_an_update_of_other_algorithms(env_id, name):
+def test_other_algorithms_update_on_every_suite(env_id, name):
     installed(env_id)
     cfg = CONFIGS[name].replace(env=env_id)
     train = purerl.make_train(cfg)
@@ -226,7 +226,7 @@ def test_an_update_of_other_algorithms(env_id, name):
 @pytest.mark.slow
 @pytest.mark.each_landing("pgx/minatar-breakout", "jumanji/Maze-v0")
 @pytest.mark.parametrize("env_id", [*ONE_EACH[3:], "jumanji/Maze-v0"])
-def test_it_may_be_made_inside_a_trace(env_id):
+def test_suites_can_be_made_inside_a_trace(env_id):
     """The environment is made as in a sweep over configs, and as in an evaluation with other levels."""
     installed(env_id)
     cfg = CFG.replace(env=env_id, num_levels=2, num_envs=2, num_steps=4, num_minibatches=1, total_timesteps=8)
@@ -246,7 +246,7 @@ def test_it_may_be_made_inside_a_trace(env_id):
         ("craftax/Craftax-Classic-Symbolic-v1", "max_timesteps", [3, 6]),
     ],
 )
-def test_a_sweep_over_parameters(env_id, name, values):
+def test_environment_parameters_can_be_swept(env_id, name, values):
     installed(env_id)
     base = CFG.replace(env=env_id, num_envs=4, num_steps=8, total_timesteps=64, num_minibatches=1)
     sweep = jax.vmap(lambda value: base.replace(env_params={name: value}))(jnp.array(values))
@@ -262,7 +262,7 @@ def test_a_sweep_over_parameters(env_id, name, values):
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:scatter inputs:FutureWarning")  # from BinPack's own step
-def test_every_environment_of_jumanji_makes_a_program():
+def test_every_jumanji_environment_can_be_traced():
     """All make a program except those for several agents, and Sokoban, which downloads its levels."""
     installed("jumanji/")
     import jumanji
@@ -287,13 +287,13 @@ def test_every_environment_of_jumanji_makes_a_program():
         ("brox/ant", "did you mean 'brax'"),
     ],
 )
-def test_a_suite_that_is_not_supported_says_why(env_id, says):
+def test_unsupported_suite_says_why(env_id, says):
     with pytest.raises(ConfigError, match=says):
         purerl.make_train(PPOConfig(env=env_id))
 
 
 @pytest.mark.parametrize("suite", SUITES)
-def test_a_suite_that_is_not_installed_says_how_to_install_it(monkeypatch, suite):
+def test_missing_suite_says_how_to_install_it(monkeypatch, suite):
     monkeypatch.delitem(sys.modules, f"purerl.envs.{suite}", raising=False)
     monkeypatch.setitem(sys.modules, SUITES[suite], None)
     for module in [name for name in sys.modules if name.startswith(f"{SUITES[suite]}.")]:
@@ -331,7 +331,7 @@ def test_a_suite_that_is_not_installed_says_how_to_install_it(monkeypatch, suite
         ({"env": "xminigrid/XLand-MiniGrid-R1-9x9", "env_kwargs": (("benchmark", "trivial"),)}, "did you mean 'trivial-21k'"),
     ],
 )
-def test_bad_settings_of_a_suite(changes, says):
+def test_invalid_suite_options_are_refused(changes, says):
     installed(changes["env"])
     with pytest.raises(ConfigError, match=says):
         purerl.make_train(PPOConfig(**changes))

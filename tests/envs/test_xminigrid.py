@@ -14,7 +14,7 @@ KEY = jax.random.key(0)
 
 
 @pytest.mark.slow
-def test_rulesets_are_drawn_by_each_reset(tmp_path, monkeypatch):
+def test_each_reset_draws_a_ruleset(tmp_path, monkeypatch):
     """Rulesets are drawn from a file like the suite's own, a part of which is left for evaluation."""
     installed("xminigrid/")
     from xminigrid import benchmarks

@@ -28,7 +28,7 @@ def test_updates_are_finite_and_repeat_bit_for_bit(name):
 
 
 @pytest.mark.gpu
-def test_seeds_under_vmap_begin_like_single_seeds():
+def test_initial_parameters_under_vmap_equal_those_of_single_seeds():
     train, keys = purerl.make_train(CONFIGS["ppo"]), jax.random.split(jax.random.key(0), 3)
     together = jax.jit(jax.vmap(lambda key: train.init(key).params))(keys)
     alone = jax.jit(lambda key: train.init(key).params)(keys[1])

@@ -49,12 +49,12 @@ def distances_to_goals(distribution):
     return jax.jit(jax.vmap(jax.vmap(train_one, (None, 0)), (0, None)))(GOALS, jax.random.split(KEY, 2))
 
 
-def test_learns_a_goal_whatever_the_bounds():
+def test_gaussian_policy_learns_a_goal_whatever_the_bounds():
     assert distances_to_goals("gaussian").max() < 0.02
 
 
 @pytest.mark.long
-def test_tanh_learns_a_goal_whatever_the_bounds():
+def test_tanh_policy_learns_a_goal_whatever_the_bounds():
     assert distances_to_goals("tanh").max() < 0.02
 
 
@@ -67,7 +67,7 @@ def test_environment_receives_actions_in_its_own_unit():
     np.testing.assert_array_equal(policy.replace(unit="environment").env_action(sample, space)[:, 0], [5, 5])
 
 
-def test_rollouts_keep_samples_and_evaluation_uses_environment_actions():
+def test_rollouts_store_samples_and_environments_receive_scaled_actions():
     train = make(log_std_init=-1.0)
     state = train.init(KEY)
     _, rollout, _ = jax.jit(lambda state: collect_rollout(train.cfg, train.env, train.network, state))(state)

@@ -49,7 +49,7 @@ def no_collection():
 
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("row", REFUSED, ids=ids(REFUSED))
-def test_refused(row, traced_seconds):
+def test_invalid_input_is_refused_before_compiling(row, traced_seconds):
     case, parts = REFUSED[row]
     outcome(case)  # warm up: neither the case's own needs nor the suite's import are measured
     before, arrays, start = compiles(), allocated(), time.thread_time()
@@ -64,7 +64,7 @@ def test_refused(row, traced_seconds):
 
 
 @pytest.mark.parametrize("row", WARNED, ids=ids(WARNED))
-def test_warned(row):
+def test_dubious_input_warns_at_the_callers_line(row):
     case, says = WARNED[row]
     with pytest.warns(UserWarning, match=says.split(":")[0]) as caught:
         case()
@@ -73,7 +73,7 @@ def test_warned(row):
 
 
 @pytest.mark.parametrize("row", ACCEPTED, ids=ids(ACCEPTED))
-def test_accepted(row):
+def test_unusual_valid_input_is_accepted(row):
     train = ACCEPTED[row]()
     state = jax.eval_shape(train.init, KEY)
     after, metrics = jax.eval_shape(train.update, state)
@@ -83,13 +83,13 @@ def test_accepted(row):
     assert metrics
 
 
-def test_rounded_up_and_said():
+def test_plan_reports_rounded_up_steps():
     plan = purerl.make_train(PPOConfig(total_timesteps=1000)).plan
     assert (plan.num_updates, plan.env_steps, plan.extra_steps) == (2, 1024, 24)
     assert purerl.make_train(PPOConfig(total_timesteps=10**18 + 1)).plan.env_steps == 1_000_000_000_000_000_512
 
 
-def test_a_float64_observation_is_cast_with_a_warning(fresh_python):
+def test_float64_observation_is_cast_with_a_warning(fresh_python):
     code = """
 import warnings, jax, purerl
 jax.config.update("jax_enable_x64", True)
@@ -104,7 +104,7 @@ print("observations of float64" in str(caught[0].message), jax.eval_shape(train.
 
 
 @pytest.mark.long
-def test_the_same_without_asserts(fresh_python):
+def test_invalid_input_is_refused_without_asserts(fresh_python):
     said = json.loads(
         fresh_python("import runpy; runpy.run_module('tests.helpers.bad_input', run_name='__main__')", flags=("-O",))
     )
@@ -137,7 +137,7 @@ def random_config(rng):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [50, pytest.param(500, marks=pytest.mark.long)])
-def test_configs_at_the_boundaries_are_refused_or_can_be_traced(count):
+def test_boundary_configs_are_refused_or_can_be_traced(count):
     rng, refused = np.random.default_rng(count), 0
     for _ in range(count):
         cfg = random_config(rng)

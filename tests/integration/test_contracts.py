@@ -61,7 +61,7 @@ KINDS_AND_OTHERS = KINDS | OTHERS
 
 @pytest.mark.each_landing("memory")
 @slow_but_one
-def test_strict_modes(kind):
+def test_strict_jax_modes_pass(kind):
     """Runs leak no tracer, give no NaN, promote no rank or dtype implicitly, and use no key twice."""
     with (
         checking_leaks(),
@@ -78,12 +78,12 @@ def test_strict_modes(kind):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((result.metrics, episodes)))
 
 
-def test_a_config_that_is_an_argument_leaks_nothing():
+def test_config_passed_as_an_argument_leaks_no_tracer():
     with checking_leaks():
         jax.jit(lambda cfg: tiny(cfg)(jax.random.key(0)).metrics["steps"].total).trace(CFG)
 
 
-def test_what_begins_weakly_typed_is_compiled_once():
+def test_weakly_typed_initial_state_becomes_strongly_typed():
     """A user's state of `0.0` is float32 from the start, as after an update."""
     train = tiny(intrinsic=(lambda key, obs: 0.0, lambda total, steps: (steps.reward, total + steps.reward.sum())))
     state = jax.eval_shape(train.init, jax.random.key(0))
@@ -93,7 +93,7 @@ def test_what_begins_weakly_typed_is_compiled_once():
 
 @pytest.mark.slow
 @kinds
-def test_a_limit_of_infinity_is_no_nan(kind):
+def test_infinite_limits_give_no_nan(kind):
     cfg = CFG.replace(max_grad_norm=jnp.inf, clip_eps=jnp.inf, value_clip_eps=jnp.inf)
     with jax.debug_nans(True):
         result = jax.jit(KINDS[kind](cfg))(KEY)
@@ -101,7 +101,7 @@ def test_a_limit_of_infinity_is_no_nan(kind):
 
 
 @kinds
-def test_the_state_is_a_fixed_point(kind):
+def test_update_keeps_shapes_and_dtypes_of_the_state(kind):
     """An update keeps shapes, dtypes and weak types of the state: nothing recompiles, and `cond` accepts both."""
     train = KINDS[kind]()
     before = jax.eval_shape(train.init, KEY)
@@ -115,7 +115,7 @@ def test_the_state_is_a_fixed_point(kind):
 @pytest.mark.slow
 @pytest.mark.each_landing("memory")
 @pytest.mark.parametrize("kind", KINDS_AND_OTHERS)
-def test_all_random_streams_of_an_update_are_distinct(kind, monkeypatch):
+def test_all_random_keys_of_an_update_are_distinct(kind, monkeypatch):
     """`debug_key_reuse` does not see two equal `fold_in`s, so every key of a stream is collected, with loops unrolled."""
     asked = []
 
@@ -162,7 +162,7 @@ def test_every_algorithm_stays_float32_with_64_bits_enabled(kind):
 
 @pytest.mark.slow
 @others
-def test_a_state_can_be_donated(kind):
+def test_state_can_be_donated(kind):
     """The state holds no buffer twice, even if nothing was compiled."""
     train = OTHERS[kind]()
     state = train.init(KEY)
@@ -172,7 +172,7 @@ def test_a_state_can_be_donated(kind):
 
 @pytest.mark.slow
 @others
-def test_what_is_not_due_is_a_branch_also_for_several_seeds(kind):
+def test_scheduled_phases_stay_branches_under_vmap_over_seeds(kind):
     """A condition on a batched counter would be a select: both sides, always."""
     train = OTHERS[kind]()
     axes = train.seed_axes
@@ -184,7 +184,7 @@ def test_what_is_not_due_is_a_branch_also_for_several_seeds(kind):
 @pytest.mark.slow
 @pytest.mark.each_landing("daac", "ppg")
 @others
-def test_a_rate_of_zero_moves_no_algorithm(kind):
+def test_zero_learning_rate_leaves_parameters_of_every_algorithm_unchanged(kind):
     zero = {"lr": 0.0} | ({"aux_lr": 0.0} if kind == "ppg" else {})
     train = OTHERS[kind]()
     train = tiny(train.cfg.replace(**zero))
@@ -193,13 +193,13 @@ def test_a_rate_of_zero_moves_no_algorithm(kind):
 
 
 @pytest.mark.slow
-def test_everything_stays_float32_with_64_bits_enabled():
+def test_ppo_run_stays_float32_with_64_bits_enabled():
     with jax.enable_x64(True), pytest.warns(UserWarning, match=r"observations of float64.*cast to float32"):
         state = jax.jit(tiny(CFG.replace(lr=np.float64(1e-3))))(jax.random.key(0)).state
     assert {x.dtype for x in jax.tree.leaves((state.params, state.actor.episode_return))} == {jnp.dtype("float32")}
 
 
-def test_a_rate_of_zero_moves_nothing_and_every_coefficient_moves_something():
+def test_zero_learning_rate_trains_nothing_and_each_coefficient_has_an_effect():
     both = jax.jit(lambda cfg: (tiny(cfg).init(KEY).params, tiny(cfg)(KEY).state.params))
     run, start = (lambda cfg: both(cfg)[1]), both(CFG)[0]
     same = lambda a, b, group: all((x == y).all() for x, y in zip(*map(jax.tree.leaves, (a[group], b[group])), strict=True))
@@ -212,7 +212,7 @@ def test_a_rate_of_zero_moves_nothing_and_every_coefficient_moves_something():
     assert not same(run(CFG.replace(ent_coef=0.0)), run(CFG.replace(ent_coef=1.0)), "policy")
 
 
-def test_the_entropy_bonus_raises_the_entropy():
+def test_entropy_bonus_raises_the_entropy():
     from tests.helpers.probes import Probe
 
     class Worthless(Probe):
@@ -224,7 +224,7 @@ def test_the_entropy_bonus_raises_the_entropy():
     assert entropy[-1] > entropy[0]
 
 
-def test_making_a_run_compiles_nothing_and_leaves_the_config_alone():
+def test_make_train_compiles_nothing_and_keeps_the_config():
     purerl.make_train(PPOConfig())  # the suite's first import
     cfg, copy = PPOConfig(), PPOConfig()
     events = []

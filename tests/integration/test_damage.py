@@ -24,7 +24,7 @@ EVALUATED = {"eval_every": 2, "eval_episodes": 4, "eval_max_steps": 8}
 
 
 @pytest.mark.slow
-def test_numbers_of_numpy_lose_no_run(tmp_path):
+def test_runs_configured_with_numpy_numbers_resume(tmp_path):
     cfg = CFG.replace(num_envs=np.int8(4), num_steps=np.int8(100), total_timesteps=np.int64(1200), num_minibatches=np.uint8(2))
     assert cfg.batch_size == 400
     whole = {"num_seeds": np.int32(2), "exact": np.bool_(True), "save_every": np.int8(1), "keep": np.int64(2)}
@@ -38,14 +38,14 @@ def test_numbers_of_numpy_lose_no_run(tmp_path):
 
 
 @pytest.mark.parametrize("limit", [2**31, 2**63, 0, -5, 1.5, float("nan")])
-def test_a_time_limit_that_would_wrap_is_refused(limit):
+def test_invalid_time_limits_are_refused(limit):
     with pytest.raises(
         purerl.ConfigError, match=r"max_steps_in_episode.*(must be between 1 and 2147483647|a whole number|finite number)"
     ):
         purerl.make_train(PPOConfig(env_params={"max_steps_in_episode": limit}))
 
 
-def test_the_longest_time_limit_is_one():
+def test_largest_int32_time_limit_is_accepted():
     train = purerl.make_train(PPOConfig(env="Pendulum-v1", env_params={"max_steps_in_episode": 2**31 - 1}))
     state = jax.jit(train.init)(jax.random.key(0))
     assert train.env.max_steps == 2**31 - 1
@@ -81,7 +81,7 @@ DAMAGES = {
 @pytest.mark.slow
 @pytest.mark.each_landing("a row", "cut")
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_metrics_cost_neither_the_state_nor_the_rest(evaluated, tmp_path, damage):
+def test_damaged_metrics_leave_the_state_and_other_rows_intact(evaluated, tmp_path, damage):
     directory, whole = evaluated
     copy = tmp_path / "run"
     shutil.copytree(directory, copy)
@@ -108,7 +108,7 @@ def test_damaged_metrics_cost_neither_the_state_nor_the_rest(evaluated, tmp_path
     assert digest(again.metrics) == digest(result.metrics)
 
 
-def test_a_run_damaged_while_it_goes_gives_its_result(tmp_path):
+def test_metrics_damaged_during_a_run_leave_its_result_intact(tmp_path):
     def damage(progress):
         if progress.updates == 5:
             path = tmp_path / "curves.jsonl"
@@ -128,7 +128,7 @@ def test_a_run_damaged_while_it_goes_gives_its_result(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", ["raise", "warn"])
-def test_a_full_disk_ends_as_asked_and_the_terminal_shows_our_message_alone(tmp_path, mode):
+def test_full_disk_follows_on_save_error_and_prints_only_purerls_message(tmp_path, mode):
     code, out = script(FULL, tmp_path / "run", mode=mode, at=12)
     ours = [
         line for line in out if any(says in line for says in ("could not be saved to", "could not be written", "the recorder"))
@@ -151,7 +151,7 @@ OTHERS = [pytest.param(text, marks=pytest.mark.slow) for text in ("", "null", '{
 @pytest.mark.slow
 @pytest.mark.each_landing("null")
 @pytest.mark.parametrize("metadata", ["[]", *OTHERS])
-def test_the_newest_checkpoint_may_be_unreadable_in_any_way(tmp_path, metadata):
+def test_unreadable_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, metadata):
     fitted(updates=4, directory=tmp_path, save_every=2)
     path = tmp_path / "checkpoints" / "4" / "_CHECKPOINT_METADATA"
     path.write_text(metadata)
@@ -187,7 +187,7 @@ LATE = {
 
 
 @pytest.mark.parametrize("case", LATE)
-def test_what_cannot_be_is_refused_before_anything_is_compiled(case, tmp_path):
+def test_invalid_fit_options_are_refused_before_compiling(case, tmp_path):
     options, says = LATE[case]
     if name := options.get("directory"):
         (tmp_path / name).mkdir() if name == "curves.jsonl" else (tmp_path / name).write_text("")
@@ -203,7 +203,7 @@ def test_what_cannot_be_is_refused_before_anything_is_compiled(case, tmp_path):
 
 
 @pytest.mark.long
-def test_the_best_state_is_whole_before_a_checkpoint_after_it(tmp_path):
+def test_best_state_is_complete_before_a_later_checkpoint(tmp_path):
     """A run is killed right after a checkpoint, while the best state before it is slow to be written."""
     code, _ = script(KILLED_LATE, tmp_path / "run")
     assert code == 9

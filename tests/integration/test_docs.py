@@ -62,7 +62,7 @@ QUICK = ["--total-timesteps", "1024", "--num-envs", "4", "--num-steps", "128", "
 # Its smaller studies train for fewer steps than an episode of CartPole may take.
 @pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")
 @pytest.mark.slow
-def test_the_readmes_python_runs(tmp_path, monkeypatch):
+def test_readme_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
     for whole, small in SMALLER.items():
@@ -75,7 +75,7 @@ def test_the_readmes_python_runs(tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")
 @pytest.mark.slow
-def test_the_commands_of_the_reference_run(tmp_path, monkeypatch, capsys):
+def test_commands_in_the_reference_succeed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands = re.findall(r"^    purerl (.*?)(?: +#.*)?$", REFERENCE, re.MULTILINE)
     assert len(commands) == 9
@@ -90,13 +90,13 @@ def test_the_commands_of_the_reference_run(tmp_path, monkeypatch, capsys):
     assert {path.name for path in tmp_path.iterdir()} == made
 
 
-def test_the_readme_is_short():
+def test_readme_is_short():
     assert len(README.splitlines()) < 150
     assert len(README.split()) < 1300
 
 
 @pytest.mark.parametrize("page", ["README.md", "notebooks/README.md", "notebooks/reference.md", ".github/CONTRIBUTING.md"])
-def test_links_lead_somewhere(page):
+def test_documentation_links_resolve(page):
     text = (ROOT / page).read_text()
     for target, section in re.findall(r"\]\(((?!http)[^)#]+)(?:#([^)]+))?\)", text):
         file = (ROOT / page).parent / target

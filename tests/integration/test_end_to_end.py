@@ -69,7 +69,7 @@ def test_every_run_is_evaluated_in_its_own_environment(directory):
 
 
 @pytest.mark.long
-def test_one_run_is_plotted_drawn_and_exported(directory, tmp_path, fresh_python):
+def test_commands_plot_render_and_export_one_run(directory, tmp_path, fresh_python):
     assert "a.png" in command("plot", directory, "--out", tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 10_000
     out = command("render", directory, "--run", "env_params.g = 0, seed 1", "--out", tmp_path / "a.gif")

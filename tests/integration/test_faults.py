@@ -97,7 +97,7 @@ def kill_and_resume(directory, kills, in_commit, seed=0):
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_ends_in_the_same_bits(uninterrupted, tmp_path):
+def test_killed_run_ends_bit_for_bit_the_same(uninterrupted, tmp_path):
     kill_and_resume(tmp_path / "run", kills=3, in_commit=1)
     assert result_of(tmp_path / "run") == uninterrupted
 
@@ -156,7 +156,7 @@ def whole_batch(tmp_path_factory):
 
 
 @pytest.mark.long
-def test_a_batch_of_configs_that_is_killed_ends_in_the_same_bits_and_best_states(whole_batch, tmp_path):
+def test_killed_batch_of_configs_ends_bit_for_bit_the_same(whole_batch, tmp_path):
     assert killed_batch(tmp_path / "run", 2)[2] == whole_batch
 
 
@@ -171,7 +171,7 @@ def test_forty_kills_of_a_batch_lose_nothing(whole_batch, tmp_path, record_fault
 
 
 @pytest.mark.long
-def test_four_hundred_flips_of_a_bit_give_no_other_number(tmp_path, record_fault):
+def test_four_hundred_bit_flips_never_change_results_silently(tmp_path, record_fault):
     outcomes = faults.outcomes_of_flips(400, tmp_path)
     print(f"\n{outcomes}")
     record_fault("flips", outcomes)
@@ -180,7 +180,7 @@ def test_four_hundred_flips_of_a_bit_give_no_other_number(tmp_path, record_fault
 
 
 @pytest.mark.long
-def test_a_disk_that_fills_at_each_of_twenty_writes(tmp_path, record_fault):
+def test_disk_that_fills_at_any_of_twenty_writes_loses_nothing(tmp_path, record_fault):
     outcomes = faults.disks_that_fill(20, tmp_path)
     print(f"\n{outcomes}")
     record_fault("full disks", outcomes)
@@ -188,7 +188,7 @@ def test_a_disk_that_fills_at_each_of_twenty_writes(tmp_path, record_fault):
 
 
 @pytest.mark.long
-def test_a_crash_at_every_call_that_touches_the_file_system(uninterrupted, tmp_path, monkeypatch, record_fault):
+def test_crash_at_any_file_system_call_loses_nothing(uninterrupted, tmp_path, monkeypatch, record_fault):
     monkeypatch.setenv("CRASH_AT", "0")
     code, out = finish(tmp_path / "count", code=CRASH)
     assert code == 0, out
@@ -209,7 +209,7 @@ def test_a_crash_at_every_call_that_touches_the_file_system(uninterrupted, tmp_p
 
 
 @pytest.mark.slow
-def test_sigterm_saves_and_says_so(uninterrupted, tmp_path):
+def test_sigterm_saves_the_run_and_sets_the_exit_status(uninterrupted, tmp_path):
     process = start(tmp_path / "run")
     wait_for(lambda: committed(tmp_path / "run") > 0, process)
     process.send_signal(signal.SIGTERM)
@@ -239,7 +239,7 @@ purerl.fit(cfg, directory=directory, save_every=1, keep=10, on_save_error=on_sav
 
 
 @pytest.mark.slow
-def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(tmp_path):
+def test_full_disk_ends_the_run_and_keeps_earlier_checkpoints(tmp_path):
     code, out = finish(tmp_path, code=FULL.format(mode="raise"))
     assert code == 1
     assert "CheckpointError: update " in out, out[-3000:]
@@ -250,7 +250,7 @@ def test_a_full_disk_ends_the_run_and_keeps_what_was_saved(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_full_disk_may_be_a_warning(tmp_path):
+def test_full_disk_only_warns_if_on_save_error_is_warn(tmp_path):
     code, out = finish(tmp_path, code=FULL.format(mode="warn"))
     assert code == 0, out
     assert "training continues" in out
@@ -259,7 +259,7 @@ def test_a_full_disk_may_be_a_warning(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves its event loops behind
-def test_a_directory_that_vanishes_is_told(tmp_path):
+def test_vanished_directory_is_reported(tmp_path):
     def vanish(progress):
         if progress.updates == 4:
             while not (tmp_path / "run").is_file():  # a save that is being written makes its folder again
@@ -296,7 +296,7 @@ class Breaking(Varied):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_environment_that_fails_in_the_middle_ends_the_run_and_keeps_what_was_saved(tmp_path):
+def test_environment_error_ends_the_run_and_keeps_earlier_checkpoints(tmp_path):
     with pytest.raises(Exception, match="the simulator is gone"):
         fitted(directory=tmp_path, save_every=1, env=Breaking())
     assert purerl.load(tmp_path, env=Breaking()).updates in (4, 5)

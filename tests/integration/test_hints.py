@@ -55,7 +55,7 @@ def proposals(problem):
     yield from (("advantage_norm", x) for x in re.findall(r"or advantage_norm='(\w+)'", problem.hint))
 
 
-def test_proposed_numbers_are_not_refused_next():
+def test_proposed_numbers_pass_the_check_that_proposes_them():
     followed = set()
     for cfg in wrong_configs():
         for problem in found_in(cfg):
@@ -74,7 +74,7 @@ def test_proposed_numbers_are_not_refused_next():
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
-def test_proposed_numbers_suit_several_devices(count):
+def test_proposed_numbers_work_on_several_devices(count):
     made = {memory: purerl.make_train(CFG.replace(memory=memory, hidden=(4,)), env=Varied()) for memory in ("none", "gru")}
 
     def found_in(cfg):
@@ -110,7 +110,7 @@ class Memory(linen.Module):
 
 @pytest.mark.parametrize("objects", [{"network": running_sum(2, 4)}, {"memory": Memory()}], ids=["network", "memory"])
 @pytest.mark.parametrize("wrong", [{"num_minibatches": 7}, {"num_minibatches": 16}, {"sequence_length": 7}], ids=str)
-def test_proposed_numbers_suit_an_own_memory(objects, wrong):
+def test_proposed_numbers_work_with_custom_recurrent_networks(objects, wrong):
     cfg = CFG.replace(env="CartPole-v1", num_envs=4, num_steps=16).replace(**wrong)
     with pytest.raises(ConfigError) as error:
         purerl.make_train(cfg, env=Varied(), **objects)
@@ -119,7 +119,7 @@ def test_proposed_numbers_suit_an_own_memory(objects, wrong):
         purerl.make_train(cfg.replace(**{field: value}), env=Varied(), **objects)
 
 
-def test_one_environment_with_a_memory_is_told_of_shorter_sequences():
+def test_single_recurrent_environment_gets_a_hint_for_shorter_sequences():
     cfg = PPOConfig(num_envs=1, memory="gru", hidden=(4,), memory_size=4)
     with pytest.raises(ConfigError, match="1 would work, or sequence_length = 32"):
         purerl.make_train(cfg, env=Varied())
@@ -154,7 +154,7 @@ def here(system, name):
 
 
 @pytest.mark.parametrize("system", LINES)
-def test_every_name_of_another_system_is_answered_at_once(system, capsys):
+def test_every_name_of_another_library_gets_a_hint_in_one_error(system, capsys):
     values = LINES[system] | {"num_evns": 8}
     with pytest.raises(ConfigError) as error:
         PPOConfig(**values)
@@ -173,7 +173,7 @@ def test_every_name_of_another_system_is_answered_at_once(system, capsys):
         assert f"it is --{field.replace('_', '-')} here" in line or field not in PPOConfig.field_docs
 
 
-def test_a_name_is_explained_as_of_the_system_of_the_others():
+def test_ambiguous_name_is_explained_by_the_other_names_given():
     both = other_names.renamed("tau")
     assert "`gae_lambda` (rl_games" in both
     assert "`APPOConfig.tau` (UniLab)" in both
@@ -182,7 +182,7 @@ def test_a_name_is_explained_as_of_the_system_of_the_others():
             PPOConfig(tau=0.9, **others)
 
 
-def test_a_known_name_with_another_meaning_there_is_told_too(capsys):
+def test_known_name_with_another_meaning_elsewhere_gets_a_hint(capsys):
     with pytest.raises(ConfigError, match=r"tau = 0.9: means another field in rl_games: `gae_lambda` here"):
         APPOConfig(tau=0.9, e_clip=0.2)
     assert main(["appo", "--tau", "0.9", "--e-clip", "0.2"]) == 2
@@ -190,7 +190,7 @@ def test_a_known_name_with_another_meaning_there_is_told_too(capsys):
     assert APPOConfig(tau=0.9).tau == 0.9
 
 
-def test_a_flag_of_a_run_is_named_as_a_flag(capsys):
+def test_hints_for_flags_name_flags(capsys):
     assert main(["ppo", "--num-eval-envs", "8", "--exp-name", "a", "--int-coef", "1", "-x"]) == 2
     said = capsys.readouterr().err
     assert all(f"it is {flag} here" in said for flag in ("--eval-episodes", "--directory", "--rnd-int-coef"))
@@ -215,7 +215,7 @@ WITHOUT_SUITE = {
 
 
 @pytest.mark.parametrize("env_id", WITHOUT_SUITE)
-def test_an_id_without_its_suite_is_refused_with_it(env_id):
+def test_id_without_its_suite_gets_a_hint_with_the_suite(env_id):
     pytest.importorskip("gymnasium")
     with pytest.raises(ConfigError, match=rf"did you mean .*'{re.escape(WITHOUT_SUITE[env_id])}'"):
         purerl.make_train(PPOConfig(env=env_id))
@@ -235,13 +235,13 @@ REGISTERED = {
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("suite", REGISTERED)
-def test_every_id_of_a_suite_is_recognised_without_it(suite):
+def test_every_suite_id_is_recognised_without_its_prefix(suite):
     pytest.importorskip(suites.SUITES[suite])
     for name in REGISTERED[suite]():
         assert suites.meant(name, ()) == f"did you mean '{suite}/{name}'?"
 
 
-def test_a_missing_package_of_mujoco_is_told_with_its_extra(monkeypatch):
+def test_missing_mujoco_package_is_reported_with_its_extra(monkeypatch):
     gymnasium = pytest.importorskip("gymnasium")
     missing = gymnasium.envs.registration.EnvSpec("Missing-v0", entry_point="gymnasium.envs.mujoco_missing:Env")
     monkeypatch.setitem(gymnasium.registry, "Missing-v0", missing)
@@ -251,7 +251,7 @@ def test_a_missing_package_of_mujoco_is_told_with_its_extra(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("package", ["imageio", "mujoco"])
-def test_half_cheetah_without_a_package_is_told_the_extra(package, fresh_python):
+def test_half_cheetah_names_the_extra_of_a_missing_package(package, fresh_python):
     pytest.importorskip("mujoco")
     code = f"""
 import sys
@@ -267,7 +267,7 @@ except purerl.ConfigError as error:
     assert "pip install '.[gymnasium]'" in said
 
 
-def test_a_module_that_registers_an_id(tmp_path, monkeypatch, capsys):
+def test_command_line_imports_the_module_that_registers_an_id(tmp_path, monkeypatch, capsys):
     pytest.importorskip("gymnasium")
     code = "from gymnasium.envs import classic_control\nimport gymnasium\n"
     code += "gymnasium.register('Mine-v0', classic_control.CartPoleEnv, max_episode_steps=20)\n"
@@ -288,7 +288,7 @@ def test_a_module_that_registers_an_id(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.yaml", "lr: 1e-3"), ("a.json", '{"lr": 1e-3}'), ("a.toml", "lr 1e-3")])
-def test_a_file_of_flags_that_is_no_toml_says_so(name, text, tmp_path, capsys):
+def test_config_file_that_is_no_toml_is_refused(name, text, tmp_path, capsys):
     (tmp_path / name).write_text(text)
     assert main(["ppo", "--config", str(tmp_path / name)]) == 2
     assert "must be a TOML file, with lines such as lr = 1e-3" in capsys.readouterr().err
@@ -304,11 +304,11 @@ def test_a_file_of_flags_that_is_no_toml_says_so(name, text, tmp_path, capsys):
     ],
     ids=["project", "path", "directory of fit", "directory of a sweep"],
 )
-def test_an_argument_in_anothers_place_is_named(call, says):
+def test_misplaced_positional_argument_is_named(call, says):
     with pytest.raises(ConfigError, match=says):
         call()
 
 
-def test_a_negative_flag_is_refused_by_its_own_name(tmp_path, capsys):
+def test_negative_write_every_is_refused_by_its_name(tmp_path, capsys):
     assert main(["ppo", "--directory", str(tmp_path / "a"), "--write-every", "-1"]) == 2
     assert "write_every = -1" in capsys.readouterr().err

@@ -160,7 +160,7 @@ PAIRS = [pair if pair[1:] == (jit, "ppo") else pytest.param(*pair, marks=pytest.
 @pytest.mark.each_landing("memory, torso of linen-jit-appo", "bare environment, torso of equinox-vmapped-ppo")
 @pytest.mark.filterwarnings("ignore:.*no phase trains them")  # the network has the heads of PPG and of DAAC
 @pytest.mark.parametrize(("door", "check", "kind"), PAIRS)
-def test_each_pair_of_door_check_and_algorithm(door, check, kind, tmp_path):
+def test_extension_points_work_with_every_algorithm(door, check, kind, tmp_path):
     check(*DOORS[door](KINDS[kind]), door, tmp_path)
 
 
@@ -168,7 +168,7 @@ def test_each_pair_of_door_check_and_algorithm(door, check, kind, tmp_path):
 @pytest.mark.filterwarnings("ignore:.*no phase trains them")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("door", DOORS)
-def test_every_door_under_every_check(door, kind, tmp_path):
+def test_extension_points_pass_every_check_with_every_algorithm(door, kind, tmp_path):
     for check in CHECKS:
         if (door, check, kind) not in PAIRS:  # the normal run has the others
             check(*DOORS[door](KINDS[kind]), door, tmp_path / check.__name__)
@@ -178,7 +178,7 @@ IDEAS = sorted(pathlib.Path(ideas.__file__).parent.glob("[a-z]*.py"))
 
 
 @pytest.mark.parametrize("path", IDEAS, ids=[path.stem for path in IDEAS])
-def test_an_idea_takes_less_than_thirty_lines(path):
+def test_each_idea_takes_fewer_than_thirty_lines(path):
     lines = [line for line in path.read_text().splitlines() if line.strip()]
     assert len(lines) < 30
     assert max(map(len, lines)) <= 100
@@ -207,7 +207,7 @@ def odd_share(state, batch, metrics):
     return {"odd": (odd * (time == 3)).sum() / (time == 3).sum()}
 
 
-def test_a_vector_of_achievements_gives_exact_rates():
+def test_vector_info_at_episode_ends_gives_exact_rates():
     cfg = purerl.PPOConfig(**SIZES, episode_info=("achieved", "success"))
     train = purerl.make_train(cfg, env=purerl.wrap_env(Achieving()), measure=odd_share)
     result = jax.jit(train)(KEY)
@@ -251,7 +251,7 @@ def sizes(train):
 
 
 @pytest.mark.slow
-def test_an_image_and_a_vector_are_encoded_apart():
+def test_image_and_vector_entries_have_separate_encoders():
     train = purerl.make_train(purerl.PPOConfig(**SIZES), env=MIXED)
     found = sizes(train)
     assert found["policy/torso/encoders_camera/Conv_0/kernel"] == (3, 3, 2, 16)
@@ -263,7 +263,7 @@ def test_an_image_and_a_vector_are_encoded_apart():
     assert flat["policy/torso/Dense_0/kernel"] == (6 * 6 * 2 + 5 + 2, 8)
 
 
-def test_one_encoder_is_replaced_by_name():
+def test_encoder_of_one_entry_can_be_replaced():
     train = purerl.make_train(purerl.PPOConfig(**SIZES), env=MIXED, torso={"joints": residual_linen.Residual(4)})
     found = sizes(train)
     assert found["policy/torso/encoders_joints/LayerNorm_0/scale"] == (4,)
@@ -272,7 +272,7 @@ def test_one_encoder_is_replaced_by_name():
         purerl.make_train(purerl.PPOConfig(**SIZES), env=MIXED, torso={"joint": residual_linen.Residual})
 
 
-def test_a_torso_of_two_functions_keeps_its_own_beginning():
+def test_functional_torso_keeps_its_own_initial_parameters():
     ones = (lambda key, x: {"kernel": jax.random.normal(key, (x.shape[-1], 4))}, lambda params, x: x @ params["kernel"])
     params = purerl.make_train(purerl.PPOConfig(**SIZES), env=Varied(), torso=ones).init(KEY).params
     policy, value = (params[group]["torso"]["own"]["kernel"] for group in ("policy", "value"))
@@ -308,7 +308,7 @@ network = purerl.from_linen(Net(2))
 
 
 @pytest.mark.slow
-def test_nothing_that_a_directory_names_is_imported(tmp_path, monkeypatch, capsys):
+def test_modules_named_in_a_directory_are_never_imported(tmp_path, monkeypatch, capsys):
     (tmp_path / "sentinel.py").write_text(SENTINEL)
     monkeypatch.syspath_prepend(tmp_path)
     sentinel = importlib.import_module("sentinel")
@@ -338,7 +338,7 @@ def test_nothing_that_a_directory_names_is_imported(tmp_path, monkeypatch, capsy
 
 
 @pytest.mark.long
-def test_import_paths_of_the_command_line(tmp_path, capsys, monkeypatch):
+def test_command_line_accepts_import_paths(tmp_path, capsys, monkeypatch):
     names = {"--env": "tests.ideas.brax_like:hopper", "--algorithm": "tests.ideas.spo:spo"}
     paths = [part for pair in names.items() for part in pair]
     small = ["--total-timesteps", "128", "--num-envs", "4", "--num-steps", "16", "--hidden", "8", "--directory", str(tmp_path)]
@@ -356,7 +356,7 @@ def test_import_paths_of_the_command_line(tmp_path, capsys, monkeypatch):
         assert says in capsys.readouterr().err
 
 
-def test_groups_that_nothing_trains_are_named():
+def test_untrained_parameter_groups_warn():
     class Shared(nn.Module):
         @nn.compact
         def __call__(self, obs):
@@ -394,7 +394,7 @@ MODULES = {
 @pytest.mark.slow
 @pytest.mark.each_landing("nnx")
 @pytest.mark.parametrize("name", ["nnx", "linen", "equinox"])
-def test_parameters_of_modules_survive(name, tmp_path):
+def test_module_parameters_survive_saving_warm_starts_and_export(name, tmp_path):
     objects = {"env": Varied(), **MODULES[name]}
     train = purerl.make_train(KINDS["ppo"], **objects)
     state, _ = jax.jit(train.update)(train.init(KEY))
@@ -413,7 +413,7 @@ def test_parameters_of_modules_survive(name, tmp_path):
     np.testing.assert_array_equal(ours, theirs)
 
 
-def test_seeds_of_an_nnx_network_begin_apart():
+def test_seeds_of_an_nnx_network_have_different_parameters():
     train = purerl.make_train(KINDS["ppo"], env=Varied(), network=purerl.from_nnx(NnxNetwork))
     kernels = jax.vmap(train.init)(jax.random.split(KEY, 2)).params["policy"]["kernel"]
     assert not np.array_equal(*kernels)
@@ -425,14 +425,14 @@ def all_weights(params, outputs, batch, cfg):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ppo", "daac"])
-def test_an_extra_loss_moves_the_groups_of_the_policys_phase(kind):
+def test_extra_loss_trains_the_groups_of_the_policy_phase(kind):
     run = lambda **objects: jax.jit(purerl.make_train(KINDS[kind], env=Varied(), **objects))(KEY).state.params
     plain, pulled = run(), run(extra_loss=all_weights)
     assert digest(plain["policy"]) != digest(pulled["policy"])
     assert (digest(plain["value"]) == digest(pulled["value"])) == (kind == "daac")  # DAAC's value has its own phase
 
 
-def test_an_advantage_is_given_the_log_ratio_where_there_is_one():
+def test_custom_advantage_receives_the_log_ratio_of_appo():
     seen = []
 
     def advantage(steps, cfg, log_ratio):
@@ -445,7 +445,7 @@ def test_an_advantage_is_given_the_log_ratio_where_there_is_one():
         jax.eval_shape(purerl.make_train(KINDS["ppo"], env=Varied(), advantage=advantage), KEY)
 
 
-def test_measure_sees_what_an_update_learnt_from():
+def test_measure_receives_the_training_batch_and_metrics():
     def measure(state, batch, metrics):
         return {"mean_target": batch.steps.target.mean(), "twice": 2 * metrics["value_loss"]}
 
@@ -455,14 +455,14 @@ def test_measure_sees_what_an_update_learnt_from():
     assert np.isfinite(metrics["mean_target"]).all()
 
 
-def test_whole_numbers_and_flags_are_metrics_too():
+def test_integers_and_booleans_are_accepted_as_metrics():
     found = lambda params, outputs, batch, cfg: (0, {"count": (batch.advantage > 0).sum(), "yes": True})
     metrics = purerl.summarize(jax.jit(purerl.make_train(KINDS["ppo"], env=Varied(), extra_loss=found))(KEY).metrics)
     assert (metrics["extra_loss/yes"] == 1).all()
     assert (metrics["extra_loss/count"] > 0).all()
 
 
-def test_fields_of_every_type():
+def test_custom_config_fields_may_have_every_type():
     @purerl.configclass
     class Typed(purerl.PPOConfig):
         sizes: tuple[int, ...] = purerl.static((1, 2))
@@ -479,7 +479,7 @@ def test_fields_of_every_type():
 
 
 @pytest.mark.slow
-def test_another_time_limit_or_another_torso_is_another_run(tmp_path):
+def test_run_does_not_load_with_another_time_limit_or_torso(tmp_path):
     env = lambda limit: purerl.wrap_env(Achieving(), max_steps=limit)
     purerl.fit(KINDS["ppo"], directory=tmp_path, env=env(9), torso=residual_linen.Residual(8))
     for objects, says in (
@@ -490,7 +490,7 @@ def test_another_time_limit_or_another_torso_is_another_run(tmp_path):
             purerl.load(tmp_path, **objects)
 
 
-def test_kernels_that_are_no_dense_layers_begin_as_the_module_says():
+def test_only_dense_kernels_use_the_configs_initialiser():
     class Attention(nn.Module):
         @nn.compact
         def __call__(self, x):
@@ -505,7 +505,7 @@ def test_kernels_that_are_no_dense_layers_begin_as_the_module_says():
         assert 0.2 < torso["MultiHeadDotProductAttention_0"]["query"]["kernel"].std() < 0.5  # flax's lecun_normal: 1 / sqrt(8)
 
 
-def test_a_shared_torso_may_have_no_parameters():
+def test_shared_torso_may_have_no_parameters():
     class Flat(nn.Module):
         def __call__(self, x):
             return x.reshape(x.shape[0], -1)

@@ -19,18 +19,18 @@ def scores_of(cfg):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_cartpole_at_the_defaults(algorithm):
+def test_default_configs_solve_cartpole(algorithm):
     scores = scores_of(ALGORITHMS[algorithm]())
     assert (scores >= 475).sum() >= 7
     assert scores.mean() >= 475
 
 
 @pytest.mark.long
-def test_the_recorded_results_still_hold():
+def test_recorded_results_are_reproduced():
     assert results.check(results.CHECKED) == []
 
 
-def test_a_doubled_learning_rate_disagrees_with_what_is_recorded():
+def test_doubled_learning_rate_disagrees_with_the_record():
     cfg, row = results.config("Acrobot-v1"), results.load()["purerl"]["Acrobot-v1"]
     doubled = cfg.replace(lr=2 * cfg.lr)
     scores = score(doubled, results.CHECKED_SEEDS)

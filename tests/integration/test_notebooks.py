@@ -32,7 +32,7 @@ def suites_can_draw():
 @pytest.mark.slow
 @pytest.mark.as_users
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_runs_in_its_time(path, tmp_path, monkeypatch):
+def test_notebook_runs_within_its_time(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(path.parent.parent))
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     monkeypatch.delenv("XLA_FLAGS", raising=False)  # as a reader runs it
@@ -47,7 +47,7 @@ def test_runs_in_its_time(path, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_is_committed_with_its_outputs(path):
+def test_notebook_is_committed_with_its_outputs(path):
     cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
     outputs = [output for cell in cells for output in cell["outputs"]]
@@ -56,5 +56,5 @@ def test_is_committed_with_its_outputs(path):
     assert path.stat().st_size < 600_000
 
 
-def test_there_are_notebooks():
+def test_notebooks_exist():
     assert NOTEBOOKS

@@ -14,14 +14,14 @@ from tests.helpers.old_runs import OPTIONS, RUN, STOPPED, UPDATES, configs, dige
 pytestmark = pytest.mark.filterwarnings("ignore:resuming, but not bit-identically")
 
 
-def test_loads():
+def test_directory_of_an_earlier_version_loads():
     loaded = purerl.load(RUN)
     assert loaded.updates == STOPPED
     assert digest(loaded.state) == json.loads((RUN / "expected.json").read_text())["digest"]
     assert sum(path.stat().st_size for path in RUN.rglob("*") if path.is_file()) < 100_000
 
 
-def test_is_listed_and_compared():
+def test_directory_of_an_earlier_version_is_listed_and_compared():
     (row,) = listed(RUN.parent)
     assert (row.runs, row.steps) == (4, STOPPED * 64)
     assert np.isfinite(row.best)
@@ -29,7 +29,7 @@ def test_is_listed_and_compared():
     assert found.tasks == ("Pendulum-v1 (env_params.g = 0)", "Pendulum-v1 (env_params.g = 10)")
 
 
-def test_goes_on_to_the_end(tmp_path):
+def test_directory_of_an_earlier_version_resumes_to_the_end(tmp_path):
     directory = tmp_path / "run"
     shutil.copytree(RUN, directory)
     result = purerl.fit(configs(), directory=directory, **OPTIONS)
@@ -42,7 +42,7 @@ def test_goes_on_to_the_end(tmp_path):
     assert result.evaluations["update"].tolist() == [0, 2, 4, 6]
 
 
-def test_earlier_formats_are_refused(tmp_path, monkeypatch):
+def test_directory_of_an_earlier_format_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("purerl.runs.storage.checkpoint.FORMAT", 3)
     with pytest.raises(purerl.CheckpointMismatch, match="format 2; this version of purerl reads format 3"):
         purerl.load(RUN)

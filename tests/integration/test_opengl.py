@@ -42,13 +42,13 @@ print(os.environ.get("MUJOCO_GL"))
 
 
 @pytest.mark.parametrize("way", ["egl", pytest.param("osmesa", marks=pytest.mark.slow)])
-def test_mujoco_is_imported_without_opengl_and_keeps_the_users_way(way, fresh_python):
+def test_mujoco_imports_without_opengl_and_keeps_the_users_mujoco_gl(way, fresh_python):
     pytest.importorskip("mujoco")
     assert fresh_python(WITHOUT_OPENGL + IMPORT_MUJOCO, MUJOCO_GL=way, DISPLAY="").split() == [way, "False"]
 
 
 @pytest.mark.slow
-def test_trains_without_opengl_and_drawing_says_what_to_install(fresh_python, tmp_path):
+def test_suites_train_without_opengl_and_rendering_says_what_to_install(fresh_python, tmp_path):
     for package in ("mujoco_playground", "brax", "gymnasium.envs.mujoco"):
         pytest.importorskip(package)
     says = fresh_python(WITHOUT_OPENGL + TRAIN_AND_DRAW, cwd=tmp_path, MUJOCO_GL="", DISPLAY="")

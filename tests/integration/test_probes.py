@@ -73,7 +73,7 @@ discrete_first, box_first = kinds("discrete"), kinds("box")
 
 @pytest.mark.each_landing("box")
 @discrete_first
-def test_value_of_a_constant(kind):
+def test_value_learns_a_constant_reward(kind):
     [(_, value)] = trained(probes.Constant, kind)([1])
     np.testing.assert_allclose(value, 1, atol=0.05)
 
@@ -102,7 +102,7 @@ def is_right(rightness, target, kind):
 
 @pytest.mark.each_landing("discrete", "tanh")
 @box_first
-def test_policy_finds_the_action(kind):
+def test_policy_finds_the_best_action(kind):
     [(rightness, _)] = trained(probes.ActionDependent, kind)([1])
     assert is_right(rightness, 1, kind).all()
 
@@ -115,7 +115,7 @@ def test_policy_depends_on_the_observation(kind):
     assert is_right(high, 1, kind).all()
 
 
-def test_the_empty_cells_are_those_where_actions_play_no_part():
+def test_skipped_combinations_are_those_whose_rewards_ignore_actions():
     assert len(EMPTY) == 3 * (len(KINDS) - 1)
     for name, kind in EMPTY:
         probe = probes.acting(getattr(probes, name), KINDS[kind][0])()
@@ -124,18 +124,18 @@ def test_the_empty_cells_are_those_where_actions_play_no_part():
         assert len(rewards) == 1
 
 
-def test_a_time_limit_is_no_ending():
+def test_bootstraps_at_time_limits():
     [(_, value)] = trained(probes.TimeLimit)([1])
     np.testing.assert_allclose(value, 10, atol=0.5)
 
 
-def test_termination_wins_when_both_flags_are_set():
+def test_termination_takes_precedence_over_truncation():
     [(_, value)] = trained(probes.BothFlags)([1, 0, 0, 0, 0])
     np.testing.assert_allclose(value, 3.439, atol=0.1)
 
 
 @pytest.mark.slow
-def test_the_observation_before_the_reset_is_the_one_that_counts():
+def test_bootstraps_from_the_observation_before_the_reset():
     (_, nothing), (_, before), (_, final) = trained(probes.FinalObs)(*np.eye(3))
     np.testing.assert_allclose(nothing, 0, atol=0.2)
     np.testing.assert_allclose(final, 5, atol=0.2)

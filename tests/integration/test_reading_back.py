@@ -23,7 +23,7 @@ SIZES = {"total_timesteps": 64 * 4, "num_envs": 4, "num_steps": 16, "num_minibat
 
 
 @pytest.mark.slow
-def test_the_command_evaluates_each_run_in_its_own_environment(tmp_path, capsys, monkeypatch):
+def test_eval_command_uses_each_runs_own_environment(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     cfg = PPOConfig(env="Pendulum-v1", **{**SIZES, "total_timesteps": 64})
     cfgs = jax.vmap(lambda n: cfg.replace(env_params={"max_speed": n}))(np.array([8.0, 0.0], np.float32))
@@ -57,7 +57,7 @@ def of_nnx():
 
 
 @pytest.mark.slow
-def test_parameters_of_nnx_are_saved_and_restored(tmp_path):
+def test_nnx_parameters_are_saved_and_restored(tmp_path):
     train = tiny(network=of_nnx())
     state = jax.jit(train.init)(KEY)
     purerl.save(tmp_path, train, state)
@@ -66,7 +66,7 @@ def test_parameters_of_nnx_are_saved_and_restored(tmp_path):
 
 
 @pytest.mark.long
-def test_a_run_with_parameters_of_nnx_resumes_to_the_same_bits(tmp_path):
+def test_run_with_nnx_parameters_resumes_bit_for_bit(tmp_path):
     several = {"network": of_nnx(), "num_seeds": 3, "cfg": CFG.replace(num_epochs=1)}
     whole = fitted(updates=4, **several)
     stopped(tmp_path, 2, updates=4, **several)
@@ -79,7 +79,7 @@ def test_a_run_with_parameters_of_nnx_resumes_to_the_same_bits(tmp_path):
 # --- numbers at the edges ---------------------------------------------------------------------------------------------
 
 
-def test_rounding_does_not_raise_an_adaptive_rate():
+def test_rounding_does_not_raise_an_adaptive_learning_rate():
     """The first minibatch of an update has moved nothing; its divergence here is rounding, and positive."""
     cfg = PPOConfig(lr_schedule="kl_adaptive", lr=1e-3, num_minibatches=4)
     assert _rates(cfg, [5e-11, 5e-11, 1.0, 5e-11]) == pytest.approx([1e-3, 1.5e-3, 1e-3, 1.5e-3])
@@ -107,7 +107,7 @@ def _rates(cfg, divergences):
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0, 0.0])
-def test_no_ratio_is_infinite(advantage):
+def test_extreme_ratios_give_finite_losses_and_gradients(advantage):
     """Ratios are bounded: where the clip wins the gradient is 0; elsewhere it leads back, however far the policy went."""
     of = lambda log_prob: losses.clipped_surrogate(log_prob, jnp.float32(0), jnp.float32(advantage), jnp.float32(0.2))
     for log_ratio in (19.0, 89.0, 1e9, -1e9):
@@ -122,7 +122,7 @@ def test_no_ratio_is_infinite(advantage):
 
 
 @pytest.mark.slow
-def test_an_optimizer_sees_the_shapes_of_parameters():
+def test_optimizer_receives_parameters_in_their_shapes():
     decays = optax.add_decayed_weights(1.0, mask=lambda params: jax.tree.map(lambda x: x.ndim > 1, params))
     cfg = CFG.replace(total_timesteps=64, num_epochs=1, num_minibatches=1, lr=1e-3, lr_schedule="constant")
     plain, decayed = (jax.jit(tiny(cfg, optimizer=o))(KEY).state.params for o in (optax.identity(), optax.chain(decays)))
@@ -132,7 +132,7 @@ def test_an_optimizer_sees_the_shapes_of_parameters():
 
 
 @pytest.mark.slow
-def test_muon_trains_the_matrices():
+def test_muon_trains_matrix_parameters():
     dimensions = lambda params: jax.tree.map(lambda x: optax.contrib.MuonDimensionNumbers(), params)
     kinds = lambda params: jax.tree.map(lambda x: "muon" if x.ndim == 2 else "adam", params)
     muon = optax.contrib.scale_by_muon(weight_dimension_numbers=dimensions)
@@ -146,7 +146,7 @@ def test_muon_trains_the_matrices():
 
 
 @pytest.mark.slow
-def test_adamw_decays_matrices_alone():
+def test_adamw_decays_only_matrices():
     cfg = CFG.replace(optimizer="adamw", lr=1e-3, total_timesteps=64, memory="gru", memory_size=4, log_std_init=1.0)
     one = jax.jit(lambda decay: tiny(cfg.replace(weight_decay=decay, max_grad_norm=1e-12), box=True)(KEY).state.params)
     moved = jax.tree.map(lambda a, b: float(np.abs(a - b).max()), one(jnp.float32(0.5)), one(jnp.float32(0)))
@@ -162,7 +162,7 @@ def test_adamw_decays_matrices_alone():
         pytest.param(purerl.PPGConfig(**SIZES, n_pi=2, e_v=2), id="ppg"),
     ],
 )
-def test_the_weight_of_the_value_counts_where_the_value_learns_alone(cfg):
+def test_vf_coef_affects_a_separate_value_phase(cfg):
 
     @jax.jit
     def run(weight):  # the start in the same program, since two programs may round it in two ways
@@ -180,7 +180,7 @@ def test_the_weight_of_the_value_counts_where_the_value_learns_alone(cfg):
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_handed_back(tmp_path, capsys):
+def test_finished_run_is_returned_without_training(tmp_path, capsys):
     first = fitted(updates=4, directory=tmp_path, eval_every=2, eval_episodes=4)
     before = compiles()
     again = fitted(updates=4, directory=tmp_path, eval_every=2, eval_episodes=4)
@@ -202,7 +202,7 @@ def test_a_finished_run_is_handed_back(tmp_path, capsys):
     assert "64 steps in" in out
 
 
-def test_loading_falls_back_as_resuming_does(tmp_path):
+def test_loading_falls_back_to_the_previous_checkpoint(tmp_path):
     fitted(updates=4, directory=tmp_path, save_every=2)
     newest = tmp_path / "checkpoints" / "4"
     (newest / "_CHECKPOINT_METADATA").write_text("{}")
@@ -230,7 +230,7 @@ class Breaks:
 
 
 @pytest.mark.slow
-def test_a_recorder_that_failed_is_tried_again():
+def test_failed_recorder_is_retried_at_the_next_checkpoint():
     recorder = Breaks(at=3)
     with pytest.warns(UserWarning, match="failed, it is skipped until the next checkpoint: OSError"):
         fitted(updates=8, save_every=5, chunk_seconds=1e-9, recorders=(recorder,))

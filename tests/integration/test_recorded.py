@@ -11,7 +11,7 @@ EVERY_TIME = ("ppo", "ppg", "appo", "gru", "rich")  # the others run with the sl
 @pytest.mark.parametrize(
     "name", [name if name in EVERY_TIME else pytest.param(name, marks=[pytest.mark.slow, pytest.mark.as_users]) for name in CASES]
 )
-def test_parameters_are_what_they_were(name):
+def test_parameters_match_the_record(name):
     hashes, numbers = recorded()
     found = params(name)
     # An outright hash would name no number: these assertions say how far apart the two are.

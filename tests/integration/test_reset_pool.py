@@ -47,7 +47,7 @@ def rolled_out(task, num_envs, num_steps, key=KEY, **options):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", [1, 5, 200])
-def test_the_nth_new_episode_begins_in_the_nth_state_of_the_pool(size, monkeypatch):
+def test_nth_new_episode_begins_in_the_nth_state_of_the_pool(size, monkeypatch):
     env, last, rollout, metrics = rolled_out(Drawn(), 8, 16, reset_pool=size)
     done = np.asarray(rollout.steps.terminated)
     count = done.sum()
@@ -64,7 +64,7 @@ def test_the_nth_new_episode_begins_in_the_nth_state_of_the_pool(size, monkeypat
     assert metrics_there["resets_reused"].total == metrics["resets_reused"].total
 
 
-def test_episodes_of_one_step_use_the_pool_again_and_again():
+def test_one_step_episodes_reuse_the_pool():
     _, _, rollout, metrics = rolled_out(Drawn(chance=1.0), 4, 8)
     assert rollout.steps.first.all()
     assert metrics["resets_reused"].count == 32
@@ -73,7 +73,7 @@ def test_episodes_of_one_step_use_the_pool_again_and_again():
 
 
 @pytest.mark.slow
-def test_first_states_of_a_pool_are_distributed_as_those_of_single_resets(monkeypatch):
+def test_pooled_first_states_have_the_distribution_of_single_resets(monkeypatch):
     """Compare 6 faces by a chi-square test with 5 degrees of freedom, whose statistic exceeds 20.5 with a chance of 0.001."""
     monkeypatch.setattr(jax.lax, "platform_dependent", on_accelerator)
     _, _, rollout, _ = rolled_out(Drawn(faces=6, chance=1 / 16), 2000, 16)
@@ -89,7 +89,7 @@ def test_first_states_of_a_pool_are_distributed_as_those_of_single_resets(monkey
 @pytest.mark.parametrize(
     "changes", [{"memory": "gru", "memory_inputs": ("action", "reward")}, {"num_levels": 3}, {"nonfinite": "reset"}]
 )
-def test_training_is_the_same_with_states_of_a_pool_and_with_single_resets(changes, monkeypatch):
+def test_training_with_a_pool_equals_training_with_single_resets(changes, monkeypatch):
     def returns(**changes):
         train = purerl.make_train(SMALL.replace(**changes), env=purerl.wrap_env(Drawn(), max_steps=4, slow_reset=True))
         metrics = jax.jit(train)(KEY).metrics
@@ -103,7 +103,7 @@ def test_training_is_the_same_with_states_of_a_pool_and_with_single_resets(chang
     np.testing.assert_allclose(entropy_there, entropy, rtol=1e-3)
 
 
-def test_an_evaluation_of_whole_episodes_computes_no_slow_reset():
+def test_evaluation_resets_each_environment_once():
     made = []
 
     class Counted(Drawn):
@@ -121,7 +121,7 @@ def test_an_evaluation_of_whole_episodes_computes_no_slow_reset():
     assert len(made) == 16
 
 
-def test_the_plan_counts_the_pool_and_reuse_is_warned_of():
+def test_plan_counts_the_pool_and_reuse_warns():
     slow = lambda **changes: purerl.make_train(SMALL.replace(**changes), env=purerl.wrap_env(Drawn(), slow_reset=True))
     # A state has a face, a step count and an observation of one number.
     assert slow(reset_pool=1000).plan.rollout_bytes - slow(reset_pool=10).plan.rollout_bytes == 990 * 3 * 4

@@ -15,7 +15,7 @@ from purerl.runs.analysis.statistics import interval, iqm
 from tests.benchmarks import choices, peers, peers_tasks, programs, programs_counting, recording, references, results, tables
 
 
-def test_the_interquartile_mean_is_that_of_the_middle_half():
+def test_interquartile_mean_equals_the_trimmed_mean():
     assert iqm(np.array([100.0, 1, 2, 3, 4, 5, 6, -100])) == 3.5
     for count in range(1, 14):
         scores = np.random.default_rng(count).normal(size=(count, 2))
@@ -23,7 +23,7 @@ def test_the_interquartile_mean_is_that_of_the_middle_half():
     assert iqm(np.array([7.0])) == 7
 
 
-def test_the_interval_covers_the_mean():
+def test_interval_covers_the_mean():
     """For 200 normal samples of 8, 95 % of intervals contain the mean; a bootstrap of 8 covers somewhat fewer."""
     rng = np.random.default_rng(0)
     spans = [interval(rng.normal(size=8), resamples=500) for _ in range(200)]
@@ -31,7 +31,7 @@ def test_the_interval_covers_the_mean():
 
 
 @pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: page.name)
-def test_every_table_is_of_the_recorded_numbers(page):
+def test_tables_match_the_recorded_numbers(page):
     assert "<!-- table " in page.read_text()
     assert page.read_text() == tables.rendered(page.read_text())
 
@@ -42,7 +42,7 @@ def resolved(cfg):
 
 
 @pytest.mark.slow
-def test_every_recorded_score_is_of_the_config_that_users_get():
+def test_recorded_scores_belong_to_the_current_configs():
     recorded = results.load()["purerl"]
     assert list(recorded) == [name for name in results.NAMES if name in recorded]
     for name, row in recorded.items():
@@ -56,7 +56,7 @@ def test_every_recorded_score_is_of_the_config_that_users_get():
 @pytest.mark.parametrize(
     "env", [pytest.param(env, marks=pytest.mark.long if "/" in env else pytest.mark.slow) for env in tables.kept("choices")]
 )
-def test_a_preset_is_the_best_of_what_was_tried(env):
+def test_preset_is_the_best_recorded_candidate(env):
     if "/" in env:
         pytest.importorskip(SUITES[env.partition("/")[0]])
     rows = tables.kept("choices")[env]
@@ -69,22 +69,22 @@ def test_a_preset_is_the_best_of_what_was_tried(env):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", references.OPTIMA)
-def test_the_optima_are_what_is_computed(name):
+def test_recorded_optima_equal_the_computed_optima(name):
     np.testing.assert_allclose(references.OPTIMA[name](), references.REFERENCES[name].optimum, rtol=1e-3)
 
 
 @pytest.mark.long
-def test_a_discount_costs_pendulum_what_is_said():
+def test_discounting_lowers_pendulums_optimum_as_documented():
     np.testing.assert_allclose(references.pendulum(discount=0.95), -149.5, atol=0.1)
 
 
-def test_of_two_arms_and_one_pull_the_better_is_not_known():
+def test_bandit_references_equal_the_exact_optima():
     assert np.isclose(references.bernoulli_bandit(num_steps=1), 0.5)
     assert np.isclose(references.bernoulli_bandit(num_steps=2), 0.5 + 0.9 * 0.9 + 0.1 * 0.1)
     assert references.gaussian_bandit(num_steps=1) == 0  # the second arm pays -1 in the mean
 
 
-def test_nothing_is_recorded_unasked(monkeypatch):
+def test_benchmarks_record_only_on_request_and_clean_commits(monkeypatch):
     """Code changed since the last commit is not recorded even with `--record`."""
     monkeypatch.setattr(recording, "commit", lambda: "abc-dirty")
     assert recording.parser("").parse_args([]).record is False
@@ -94,7 +94,7 @@ def test_nothing_is_recorded_unasked(monkeypatch):
     assert recording.parser("").parse_args(["--record"]).record is True
 
 
-def test_steps_and_seconds_to_a_threshold():
+def test_steps_and_seconds_to_a_threshold_follow_from_the_curves():
     """Three seeds reach the threshold at the third of four parts, from the first on, and never."""
     curves = [[10, None, 480, 500], [475, 10, 10, 10], [None, 100, 200, 300]]
     row = {"startup": 7.0, "seconds": [3.0, 5.0], "curves": curves}
@@ -103,7 +103,7 @@ def test_steps_and_seconds_to_a_threshold():
     np.testing.assert_allclose(seconds, [10, 8, np.inf])
 
 
-def test_the_table_of_peers(tmp_path, monkeypatch):
+def test_peer_table_reports_steps_and_seconds_to_the_threshold(tmp_path, monkeypatch):
     """The threshold, 475, is reached in the 10th of 50 parts, or never."""
     learns = {"whose": "tuned", "scores": [480.0, 490.0, 500.0], "curves": [[100.0] * 9 + [490.0] * 41] * 3}
     never = {"whose": "its own", "scores": [100.0] * 3, "curves": [[None] + [100.0] * 49] * 3}
@@ -118,7 +118,7 @@ def test_the_table_of_peers(tmp_path, monkeypatch):
     assert (tmp_path / "peers.png").stat().st_size > 10_000
 
 
-def test_a_peer_has_the_settings_that_are_better_for_it(monkeypatch):
+def test_peers_use_their_better_hyperparameters(monkeypatch):
     """The tuning seeds choose a peer's hyperparameters; purerl has its preset or its tuned values."""
     score = lambda settings, seeds: {
         "scores": [settings.get("learning_rate", settings.get("lr")) * (seed - 99) for seed in seeds],
@@ -140,7 +140,7 @@ def test_a_peer_has_the_settings_that_are_better_for_it(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("env", peers.TASKS)
-def test_our_settings_in_the_words_of_peers(env):
+def test_hyperparameters_translate_to_peer_libraries(env):
     cfg = purerl.make_train(peers.preset(env)).cfg
     assert peers.for_rejax(cfg)["learning_rate"] == peers.for_purejaxrl(cfg)["LR"] == float(cfg.lr)
     batch = cfg.num_envs * cfg.num_steps // cfg.num_minibatches
@@ -149,7 +149,7 @@ def test_our_settings_in_the_words_of_peers(env):
         assert json.loads(json.dumps(settings)) == settings
 
 
-def test_scores_that_disagree_are_named():
+def test_disagreeing_scores_are_named():
     row = {"config": json.loads(results.config("CartPole-v1").to_json()), "scores": [10.0, 20.0, 30.0], "platform": "here"}
     cfg = results.config("CartPole-v1")
     assert results.disagreements(cfg, [10.0, 20.0], row, "here") == []
@@ -163,7 +163,7 @@ def test_scores_that_disagree_are_named():
     assert found.startswith("lr: 0.001")
 
 
-def test_the_recorded_programs_are_below_their_ceilings():
+def test_recorded_programs_are_below_their_ceilings():
     recorded = tables.kept("programs")
     assert list(recorded) == list(programs.WORKLOADS)
     for name, targets in recorded.items():
@@ -172,7 +172,7 @@ def test_the_recorded_programs_are_below_their_ceilings():
             assert programs.beyond(name, target, targets[target]["purerl"]) == []
 
 
-def test_a_program_that_grows_is_above_its_ceiling():
+def test_grown_program_exceeds_its_ceiling():
     recorded = tables.kept("programs")
     row = recorded["A"]["h100"]["purerl"]
     for what, n in (("kernels", 2501), ("waits", 1), ("memory", 10**6)):
@@ -203,7 +203,7 @@ ENTRY %main (x: f32[4]) -> f32[4] {
 """
 
 
-def test_the_counts_of_a_program():
+def test_program_counts_follow_loops_and_branches():
     class Compiled:
         as_text = staticmethod(lambda: HLO)
         memory_analysis = staticmethod(lambda: type("Memory", (), {"temp_size_in_bytes": 7}))
@@ -216,7 +216,7 @@ def test_the_counts_of_a_program():
 
 
 @pytest.mark.long
-def test_programs_counted_anew():
+def test_recounted_programs_are_below_their_ceilings():
     """Programs are counted in a virtual environment beside the tests, which is made if it is missing: 6 GB."""
     home = tables.ROOT / ".venv-programs"
     if not home.exists():

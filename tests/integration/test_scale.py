@@ -22,7 +22,7 @@ def size(tree):
     return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
 
 
-def test_results_hold_a_few_numbers_an_update():
+def test_result_size_per_update_is_small_and_constant():
     cfg = purerl.PPOConfig(num_envs=64)
     runs = [jax.eval_shape(purerl.make_train(cfg.replace(total_timesteps=n)), KEY) for n in LENGTHS]
     updates = [cfg.replace(total_timesteps=n).num_updates for n in LENGTHS]
@@ -33,7 +33,7 @@ def test_results_hold_a_few_numbers_an_update():
     assert {x.ndim for x in jax.tree.leaves(runs[0].metrics)} == {1}
 
 
-def test_rows_of_many_updates():
+def test_metrics_every_reduces_the_metrics_rows():
     cfg = purerl.PPOConfig(num_envs=64, metrics_every=1000)
     runs = [jax.eval_shape(purerl.make_train(cfg.replace(total_timesteps=n)), KEY) for n in LENGTHS]
     rows = [-(-cfg.replace(total_timesteps=n).num_updates // 1000) for n in LENGTHS]
@@ -51,14 +51,14 @@ SIZES = [  # the batches are no products of two equal numbers, whose shuffle is 
 
 
 @pytest.mark.parametrize(("field", "small", "large"), SIZES)
-def test_the_program_has_one_size(field, small, large):
+def test_program_size_is_independent_of_run_sizes(field, small, large):
     cfg = purerl.PPOConfig()
     programs = [jax.make_jaxpr(purerl.make_train(cfg.replace(**{field: n})))(KEY).jaxpr for n in (small, large)]
     counts = [equations(program) for program in programs]
     assert counts[0] == counts[1] > 500
 
 
-def test_seeds_do_not_grow_the_program():
+def test_program_size_is_independent_of_the_number_of_seeds():
     train = purerl.make_train(purerl.PPOConfig())
     counts = [equations(jax.make_jaxpr(jax.vmap(train))(jax.random.split(KEY, n)).jaxpr) for n in (1, 64)]
     assert counts[0] == counts[1]
@@ -79,7 +79,7 @@ def test_memory_is_linear_in_the_rollout(field):
     assert needed[-1] < 8 * rollout[-1]
 
 
-def test_another_seed_and_another_rate_compile_nothing():
+def test_new_seeds_and_learning_rates_do_not_recompile():
     run = jax.jit(lambda cfg, key: tiny(cfg)(key))
     run(CFG.replace(lr=jnp.float32(1e-3)), KEY)
     key, rate = jax.random.key(1), jnp.float32(1e-2)
@@ -90,7 +90,7 @@ def test_another_seed_and_another_rate_compile_nothing():
 
 @pytest.mark.slow
 @pytest.mark.as_users
-def test_nothing_grows_over_200_chunks(tmp_path):
+def test_arrays_programs_and_memory_stay_constant_over_200_chunks(tmp_path):
     """Live arrays, compiled programs and resident memory are compared, with checkpoints and files of rows."""
     alive, compiled, resident = [], [], []
 

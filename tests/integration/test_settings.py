@@ -84,7 +84,7 @@ OWN = [pytest.param(name, False, marks=pytest.mark.slow) for name in BASES if na
 
 @pytest.mark.each_landing("daac-False")
 @pytest.mark.parametrize(("name", "shared"), SHARED + OWN)
-def test_another_value_changes_the_program_or_is_warned_of(name, shared):
+def test_changed_field_changes_the_program_or_warns(name, shared):
     base, part, fields = swept_fields(name, shared)
     before, said = program(base, Varied())
     assert not said
@@ -101,7 +101,7 @@ def test_another_value_changes_the_program_or_is_warned_of(name, shared):
     assert not silent
 
 
-def test_one_warning_names_every_setting_without_effect_and_what_would_read_it():
+def test_one_warning_names_every_field_without_effect_and_its_condition():
     cfg = purerl.PPOConfig(reward_clip=1.0, weight_decay=0.1, memory_size=3, lr_power=2.0, log_std_init=1.0)
     with pytest.warns(UserWarning, match="settings without effect") as caught:
         purerl.make_train(cfg)
@@ -120,7 +120,7 @@ def test_one_warning_names_every_setting_without_effect_and_what_would_read_it()
 
 
 @pytest.mark.filterwarnings("error:settings without effect")
-def test_what_is_read_or_traced_is_not_warned_of():
+def test_fields_that_are_read_or_traced_do_not_warn():
     purerl.make_train(purerl.PPOConfig(normalize_reward=True, reward_clip=1.0, memory="gru", memory_size=8, num_minibatches=2))
     purerl.make_train(purerl.PPOConfig(env="Pendulum-v1", reward_clip=1.0))  # continuous actions normalise rewards
     jax.eval_shape(lambda x: purerl.make_train(purerl.PPOConfig(reward_clip=x)).cfg.gamma, 1.0)
@@ -133,7 +133,7 @@ def test_what_is_read_or_traced_is_not_warned_of():
 
 
 @pytest.mark.parametrize(("each", "then"), [("minibatch", "stays"), ("epoch", "only rises")])
-def test_a_rate_that_one_minibatch_cannot_adapt_is_warned_of(each, then):
+def test_adaptive_learning_rate_with_one_minibatch_warns(each, then):
     cfg = purerl.PPOConfig(lr_schedule="kl_adaptive", lr_kl_every=each, num_epochs=1, num_minibatches=1)
     with pytest.warns(UserWarning, match=f"the rate {then}"):
         purerl.make_train(cfg)
@@ -143,7 +143,7 @@ def test_a_rate_that_one_minibatch_cannot_adapt_is_warned_of(each, then):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_defaults_follow_the_actions(name):
+def test_defaults_follow_the_action_space(name):
     cls = ALGORITHMS[name]
     discrete = purerl.make_train(cls(), env=Varied()).cfg
     box = purerl.make_train(cls(), env=acting(Varied, "box")()).cfg
@@ -157,7 +157,7 @@ def test_defaults_follow_the_actions(name):
     assert box.value_clip == discrete.value_clip == ("none" if name == "ppg" else "max")
 
 
-def test_auto_is_a_word_everywhere_and_a_number_inside():
+def test_auto_is_shown_as_text_and_stored_as_a_number():
     cfg = purerl.PPOConfig()
     assert cfg == purerl.PPOConfig(ent_coef="auto", reward_clip="auto") == cfg.replace(ent_coef="auto")
     assert "ent_coef='auto'" in repr(cfg)
@@ -169,7 +169,7 @@ def test_auto_is_a_word_everywhere_and_a_number_inside():
 
 
 @pytest.mark.slow
-def test_a_sweep_and_a_config_that_is_an_argument_have_the_numbers_of_the_defaults():
+def test_swept_and_traced_configs_resolve_the_same_defaults():
     cfg = purerl.PPOConfig(**{**SMALL, "total_timesteps": 64})
     env = acting(Varied, "box")()
     run = lambda cfg: purerl.make_train(cfg, env=env)(jax.random.key(0)).metrics["loss"].total

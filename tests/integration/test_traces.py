@@ -192,7 +192,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("kind", [pytest.param(x, marks=() if x in OFTEN else pytest.mark.slow) for x in NEAR])
-def test_episodes_of_an_unknown_config_are_traced(kind):
+def test_evaluation_works_with_a_traced_config(kind):
     changes, make = KINDS[kind]
     episodes = as_an_argument(CFG.replace(**changes), make, acted)
     assert episodes.returns.shape == (2,)
@@ -213,7 +213,7 @@ def test_swept_bounds_are_not_checked():
     assert jax.eval_shape(jax.vmap(acted), torques).returns.shape == (2, 2)
 
 
-def test_bounds_are_checked_inside_a_trace():
+def test_known_bounds_are_checked_inside_a_trace():
     """Known values stay known inside a trace, so that impossible values are refused."""
     wrong = {"env": simulator.simulator._replace(action_space=bounds(1.0, 1.0))}
     with pytest.raises(purerl.ConfigError, match="needs low < high"):
@@ -222,7 +222,7 @@ def test_bounds_are_checked_inside_a_trace():
         as_an_argument(CFG.replace(action_distribution="tanh"), KINDS["wrapped, half a box"][1], acted)
 
 
-def test_known_fields_stay_known_inside_a_trace():
+def test_known_fields_stay_concrete_inside_a_trace():
     """JAX arrays in a config are numbers, not tracers, if the config is not an argument."""
     fields = {"clip_eps": 0.2, "target_kl": jnp.inf, "ent_coef": purerl.PPOConfig().ent_coef, "tau": 1.0}
     cfg = purerl.APPOConfig(**SIZES, clip_schedule="linear", warmup_steps=8, **{n: jnp.float32(x) for n, x in fields.items()})

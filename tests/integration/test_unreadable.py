@@ -54,7 +54,7 @@ READERS = {
 @pytest.mark.each_landing("load best", "resume")
 @pytest.mark.filterwarnings("ignore")  # warnings of the skipped checkpoint and of the unwritable cache
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[] if x in ("load", "plot") else pytest.mark.slow) for x in READERS])
-def test_what_cannot_be_read_is_named(directory, capsys, name):
+def test_unreadable_paths_are_named(directory, capsys, name):
     entries = [directory, *(path for path in directory.rglob("*") if len(path.relative_to(directory).parts) < 3)]
     if name in ("eval", "init_from", "resume"):  # without an unreadable file these commands compile and train
         entries = [path for path in entries if path.name in ("run", "checkpoints", "8", "curves.jsonl", "evaluations.jsonl")]

@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 
 @pytest.mark.slow
 @pytest.mark.as_users
-def test_a_wheel_in_a_bare_environment_trains_cartpole(tmp_path):
+def test_wheel_in_a_bare_environment_trains_cartpole(tmp_path):
     run = lambda *words: subprocess.run([*map(str, words)], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, ROOT)
     (wheel,) = tmp_path.glob("purerl-*.whl")

@@ -88,7 +88,7 @@ def test_vtrace_matches_the_reference_vector(vectors, kind):
         np.testing.assert_allclose(got.advantage, want["pg_advantages"], rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_vtrace_on_policy_is_gae():
+def test_on_policy_vtrace_equals_gae():
     steps = random_steps(0)
     got, want = vtrace(steps, jnp.zeros((64, 7)), 0.97, 0.9, 1.0, 1.0, 1.0), gae(steps, 0.97, 0.9)
     np.testing.assert_allclose(got.advantage, want.advantage, rtol=1e-5, atol=1e-5)
@@ -116,7 +116,7 @@ MISTAKES = {
 }
 
 
-def test_gae_fixture():
+def test_gae_avoids_known_mistakes():
     steps = steps_of(**{name: np.array(x)[:, None] for name, x in FIXTURE.items()})
     got = gae(steps, 0.9, 0.8)
     np.testing.assert_allclose(got.advantage[:, 0], RIGHT, atol=1e-6)
@@ -129,7 +129,7 @@ def test_gae_fixture():
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_identities(seed):
+def test_estimators_satisfy_known_identities(seed):
     steps, open_steps = random_steps(seed), random_steps(seed, boundaries=False)
     close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
@@ -156,7 +156,7 @@ def test_identities(seed):
 
 
 @pytest.mark.parametrize("estimator", [gae, td_lambda, lambda s, g, lam: n_step(s, g, 3)])
-def test_an_episode_does_not_see_the_next(estimator):
+def test_advantages_do_not_leak_across_episodes(estimator):
     steps = random_steps(3)
     env, row = np.argwhere(np.asarray(steps.terminated | steps.truncated)[10:50].T)[0] + [0, 10]
     column = jax.tree.map(lambda x: x[:, env : env + 1], steps)
@@ -165,7 +165,7 @@ def test_an_episode_does_not_see_the_next(estimator):
     np.testing.assert_allclose(whole, np.concatenate(alone), atol=1e-6)
 
 
-def test_long_horizon_keeps_its_precision():
+def test_gae_stays_precise_over_a_long_horizon():
     rng = np.random.default_rng(0)
     reward, value = rng.normal(size=(4096, 1)) * 1e3, rng.normal(size=(4096, 1)) * 1e3
     following = successors(value, np.zeros(1), 0.0, np.zeros((4096, 1), bool))
@@ -182,7 +182,7 @@ def test_long_horizon_keeps_its_precision():
 
 
 @pytest.mark.parametrize("estimator", [gae, td_lambda, lambda s, g, lam: n_step(s, g, 3)])
-def test_streams_are_a_trailing_axis(estimator):
+def test_reward_streams_are_estimated_along_a_trailing_axis(estimator):
     first, second = random_steps(0), random_steps(1)
     stacked = first.replace(
         **{n: jnp.stack([getattr(s, n) for s in (first, second)], -1) for n in ("reward", "value", "next_value")}
@@ -197,14 +197,14 @@ def test_streams_are_a_trailing_axis(estimator):
 
 
 @pytest.mark.parametrize("estimator", [gae, td_lambda, lambda s, g, lam: n_step(s, g, 3)])
-def test_no_gradient_passes(estimator):
+def test_estimators_stop_gradients(estimator):
     steps = random_steps(0)
     moved = lambda value: estimator(steps.replace(value=value, next_value=value), 0.9, 0.8)
     gradient = jax.grad(lambda v: moved(v).advantage.sum() + moved(v).target.sum())(steps.value)
     assert not gradient.any()
 
 
-def test_same_numbers_jitted_and_batched():
+def test_gae_is_the_same_jitted_and_vmapped():
     steps = random_steps(0)
     got = gae(steps, 0.97, 0.9).advantage
     np.testing.assert_allclose(advantages.gae(steps, 0.97, 0.9).advantage, got, rtol=1e-6, atol=1e-6)

@@ -96,26 +96,26 @@ def reached(**objects):
     return run(KEY)
 
 
-def test_an_environment():
+def test_custom_environment_is_learnt():
     assert reached() > 0.99
 
 
-def test_an_estimator():
+def test_custom_advantage_estimator_learns():
     assert reached(advantage=clipped_gae) > 0.99
 
 
-def test_a_policy_loss():
+def test_custom_policy_loss_learns():
     assert reached(policy_loss=drift_loss) > 0.99
 
 
-def test_a_network():
+def test_custom_network_learns():
     assert reached(network=bilinear(2, 32)) > 0.99
     params = purerl.make_train(CFG, env=Corridor(), network=bilinear(2, 32)).init(KEY).params
     assert set(params) == {"embedding", "policy", "value"}
 
 
 @pytest.mark.slow
-def test_they_sweep_like_everything_else():
+def test_custom_parts_can_be_swept():
     sweep = jax.vmap(lambda lr: CFG.replace(lr=lr, total_timesteps=512))(jnp.array([1e-3, 1e-2]))
     run = lambda cfg: purerl.make_train(
         cfg, env=Corridor(), advantage=clipped_gae, policy_loss=drift_loss, network=bilinear(2, 8)
@@ -124,7 +124,7 @@ def test_they_sweep_like_everything_else():
     assert not np.allclose(*result.state.params["policy"])
 
 
-def test_each_is_short():
+def test_custom_parts_take_fewer_than_thirty_lines():
     for part in (clipped_gae, drift_loss, Corridor, bilinear):
         assert len(inspect.getsource(part).splitlines()) < 30, part
 
@@ -132,7 +132,7 @@ def test_each_is_short():
 # --- numbers of low precision -----------------------------------------------------------------------------------------
 
 
-def test_numbers_of_low_precision_become_float32():
+def test_low_precision_results_of_user_code_become_float32():
     """Rewards, advantages and losses of a user's functions become float32 from any precision."""
     half, seen = lambda x: x.astype(jnp.bfloat16), {}
 

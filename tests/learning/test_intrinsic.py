@@ -13,7 +13,7 @@ from purerl.learning.rewards import reward_stage
 from tests.helpers.tiny import PLAIN
 
 
-def test_two_streams_match_the_reference_vector(vectors):
+def test_advantages_of_two_streams_match_the_reference_vector(vectors):
     given, expected = vectors["rnd_two_stream"]
     row = lambda name: jnp.asarray(given[name], jnp.float32)
     scale, filtered = reward_sums(

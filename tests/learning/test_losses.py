@@ -39,7 +39,7 @@ def test_kl_standardisation_and_explained_variance_match_the_reference_vector(ve
     np.testing.assert_allclose(share.read(), expected["explained_variance"], rtol=1e-5)
 
 
-def test_the_estimate_of_a_small_divergence_is_not_negative():
+def test_kl_estimate_of_a_small_divergence_is_not_negative():
     d = np.linspace(-1e-3, 1e-3, 2001, dtype=np.float32)
     kl = approximate_kl(jnp.asarray(d), jnp.float32(0))
     assert (kl >= 0).all()
@@ -62,7 +62,7 @@ def test_gradients_match_the_reference_vector(vectors):
     ("ratio", "advantage", "loss", "flat"),
     [(0.5, 1, -0.5, False), (0.5, -1, 0.8, True), (1.5, 1, -1.2, True), (1.5, -1, 1.5, False)],
 )
-def test_surrogate_table(ratio, advantage, loss, flat):
+def test_surrogate_clips_ratios_by_the_sign_of_the_advantage(ratio, advantage, loss, flat):
     of = lambda log_prob: clipped_surrogate(log_prob, jnp.float32(0), jnp.float32(advantage), 0.2)
     at = jnp.log(jnp.float32(ratio))
     np.testing.assert_allclose(of(at), loss, rtol=1e-6)
@@ -70,12 +70,12 @@ def test_surrogate_table(ratio, advantage, loss, flat):
 
 
 @pytest.mark.parametrize(("value", "old", "target", "loss"), [(1, 0, 2, 1.62), (1, 0, 0.5, 0.125), (-1, 0, 1, 2)])
-def test_value_clip_table(value, old, target, loss):
+def test_value_loss_takes_the_larger_of_clipped_and_unclipped_errors(value, old, target, loss):
     np.testing.assert_allclose(value_loss(jnp.float32(value), old, target, "max", 0.2), loss, rtol=1e-6)
     np.testing.assert_allclose(value_loss(jnp.float32(value), old, target, "none", 0.2), 0.5 * (value - target) ** 2)
 
 
-def test_a_stream_axis_passes_through():
+def test_value_loss_keeps_a_stream_axis():
     value = jnp.arange(12.0).reshape(2, 3, 2)
     assert value_loss(value, value + 1, value - 1, "max", 0.2).shape == (2, 3, 2)
 

@@ -18,7 +18,7 @@ def poisoned(cfg, poison, **kwargs):
     return purerl.fit(cfg.replace(env_params={"poison": poison}), env=Poisoned(), **kwargs)
 
 
-def test_a_poisoned_update_is_skipped_and_counted():
+def test_nonfinite_update_is_skipped_and_counted():
     with pytest.warns(UserWarning, match="has skipped 4 of 10 updates"):
         result = poisoned(FROZEN, 1.0, chunk_seconds=1e-9)
     metrics = purerl.summarize(result.metrics)
@@ -29,7 +29,7 @@ def test_a_poisoned_update_is_skipped_and_counted():
     assert np.isfinite(metrics["policy_loss"][~skipped]).all()
 
 
-def test_a_skipped_update_leaves_everything_learnt_as_it_was():
+def test_skipped_update_keeps_the_learnt_state():
     train = purerl.make_train(FROZEN.replace(env_params={"poison": 1.0}), env=Poisoned())
     state = train.init(jax.random.key(0))
     after, metrics = jax.jit(train.update)(state)
@@ -39,7 +39,7 @@ def test_a_skipped_update_leaves_everything_learnt_as_it_was():
 
 
 @pytest.mark.long
-def test_what_an_algorithm_keeps_goes_on_without_the_poisoned_rollouts():
+def test_auxiliary_state_excludes_nonfinite_rollouts():
     """Updates 0, 2 and 5 are skipped. PPG stores the rollout before a skipped one twice; APPO's ring leaves its place free."""
     sizes = {name: getattr(FROZEN, name) for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "hidden")}
     more = {"nonfinite": "freeze", "env_params": {"poison": 1.0}, "lr": 1e-3}
@@ -61,7 +61,7 @@ def test_what_an_algorithm_keeps_goes_on_without_the_poisoned_rollouts():
 
 
 @pytest.mark.slow
-def test_other_runs_of_a_batch_do_not_feel_it():
+def test_nonfinite_run_leaves_other_runs_of_the_batch_unchanged():
     cfg = FROZEN.replace(normalize_obs=True, normalize_reward=True)
     doses = lambda *values: jax.vmap(lambda x: cfg.replace(env_params={"poison": x}))(jnp.array(values, jnp.float32))
     harmless = (0.0, 0.25, 0.5, 0.75)  # values differ: a value that all configs share is no argument of the program
@@ -75,7 +75,7 @@ def test_other_runs_of_a_batch_do_not_feel_it():
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get((mixed.state.params, mixed.state.statistics))))
 
 
-def test_divergence_ends_the_run_with_its_place(tmp_path):
+def test_divergence_ends_the_run_and_names_the_leaf_and_update(tmp_path):
     with pytest.raises(
         purerl.NotFiniteError, match=r"seed 3: \['opt_state'\].*mu\['policy'\] is not finite; first seen in update 1\."
     ):
@@ -85,7 +85,7 @@ def test_divergence_ends_the_run_with_its_place(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_last_good_checkpoint_stays(tmp_path):
+def test_last_finite_checkpoint_is_kept(tmp_path):
     late = CFG.replace(total_timesteps=640, env_params={"poison": 1.0, "at": 39})  # in the third update
     with pytest.raises(purerl.NotFiniteError, match="first seen in update 3"):
         purerl.fit(late, env=Poisoned(), directory=tmp_path, save_every=1, keep=1)
@@ -94,12 +94,12 @@ def test_the_last_good_checkpoint_stays(tmp_path):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(jax.device_get(loaded.state.params)))
 
 
-def test_a_user_may_let_it_pass():
+def test_on_nonfinite_ignore_continues_the_run():
     result = poisoned(CFG, 1.0, on_nonfinite="ignore")
     assert result.progress.updates == 4
 
 
-def test_a_failing_save_does_not_hide_a_divergence(tmp_path, monkeypatch):
+def test_failing_save_does_not_hide_a_divergence(tmp_path, monkeypatch):
     def fail(self):
         raise purerl.CheckpointError("disk on fire")
 
@@ -109,7 +109,7 @@ def test_a_failing_save_does_not_hide_a_divergence(tmp_path, monkeypatch):
     assert "disk on fire" in error.value.__notes__[0]
 
 
-def test_a_default_run_does_not_pay_for_it():
+def test_default_program_omits_the_nonfinite_checks():
     programs = [
         jax.make_jaxpr(purerl.make_train(CFG.replace(nonfinite=mode), env=Poisoned()).update) for mode in ("ignore", "freeze")
     ]
@@ -119,6 +119,6 @@ def test_a_default_run_does_not_pay_for_it():
 
 
 @pytest.mark.slow
-def test_a_rate_that_is_far_too_large_is_told():
+def test_divergence_by_a_huge_learning_rate_suggests_a_lower_one():
     with pytest.raises(purerl.NotFiniteError, match="a lower lr"):
         purerl.fit(CFG.replace(lr=1e38), env=Varied())

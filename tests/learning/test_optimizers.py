@@ -24,7 +24,7 @@ KEY = jax.random.key(0)
 DESCENT = Optimizer(optax.identity(), True, rate=lambda clock, step: jnp.float32(1))
 
 
-def test_clipping_matches_the_reference_vector(vectors):
+def test_gradient_clipping_matches_the_reference_vector(vectors):
     given, expected = vectors["gradient_clipping"]
     norm = jnp.sqrt(sum(jnp.sum(jnp.float32(g) ** 2) for g in given["grads"]))
     np.testing.assert_allclose(norm, expected["global_norm"], rtol=1e-6)
@@ -32,7 +32,7 @@ def test_clipping_matches_the_reference_vector(vectors):
         np.testing.assert_allclose(gradient * clip_scale(norm, given["max_norm"]), want, rtol=1e-5)
 
 
-def test_clipping_edges():
+def test_clip_scale_is_one_for_norms_within_the_limit():
     assert clip_scale(jnp.float32(0), jnp.float32(0.5)) == 1
     assert clip_scale(jnp.float32(1e9), jnp.float32(jnp.inf)) == 1
     assert clip_scale(jnp.float32(0.4), jnp.float32(0.5)) == 1
@@ -44,7 +44,7 @@ def test_linear_schedule_matches_the_reference_vector(vectors):
     np.testing.assert_allclose([rate(i) for i in given["iterations"]], expected, rtol=1e-5)
 
 
-def test_rates_of_eight_updates():
+def test_linear_schedule_decreases_in_equal_steps():
     rate = lambda i: learning_rate(clock_at(i), 8, jnp.float32(2.5e-4), jnp.float32(0), "linear")
     np.testing.assert_allclose([rate(i) for i in range(8)], 2.5e-4 - 3.125e-5 * np.arange(8), rtol=1e-5)
     assert learning_rate(clock_at(7), 8, jnp.float32(2.5e-4), jnp.float32(0), "constant") == np.float32(2.5e-4)
@@ -95,7 +95,7 @@ def test_kl_adaptive_rates_stay_within_their_bounds(vectors):
 
 
 @pytest.mark.parametrize(("key", "threshold", "stop"), [("skrl", 0.01, "epoch"), ("stop_everything", 0.01, "update")])
-def test_stopping_matches_the_reference_vector(vectors, key, threshold, stop):
+def test_kl_stopping_matches_the_reference_vector(vectors, key, threshold, stop):
     given, expected = vectors["kl_early_stop"]
     kl = jnp.asarray(given["kl"], jnp.float32)
     period = kl.size if stop == "update" else 4
@@ -109,7 +109,7 @@ def test_stopping_matches_the_reference_vector(vectors, key, threshold, stop):
     np.testing.assert_array_equal(np.reshape(applied, kl.shape), expected[key])
 
 
-def test_each_network_may_be_clipped_by_itself(vectors):
+def test_per_group_clipping_matches_the_reference_vector(vectors):
     given, expected = vectors["gradient_clipping"]
     gradients = dict(zip(("policy", "value"), (jnp.asarray(g, jnp.float32) for g in given["grads"]), strict=True))
     params = jax.tree.map(jnp.zeros_like, gradients)
@@ -121,7 +121,7 @@ def test_each_network_may_be_clipped_by_itself(vectors):
     assert metrics["grad_norm"].read() == expected["global_norm"]
 
 
-def test_gradient_steps_are_counted_exactly_until_they_no_longer_fit():
+def test_gradient_step_count_saturates_at_the_largest_int32():
     at = lambda updates, step: int(gradient_steps(clock_at(updates), 16, jnp.uint32(step)))
     assert [at(0, 0), at(0, 15), at(3, 1), at(2**27 - 2, 15)] == [0, 15, 49, 2**31 - 17]
     assert at(2**27, 0) == at(2**40, 3) == 2**31 - 1
@@ -132,13 +132,13 @@ def rates(cfg=CFG, **objects):
 
 
 @pytest.mark.slow
-def test_any_optax_schedule():
+def test_optax_schedules_are_accepted():
     """The schedule counts gradient steps, four in an update of this config."""
     got = rates(lr_schedule=optax.cosine_decay_schedule(1.0, 16))
     np.testing.assert_allclose(got, [optax.cosine_decay_schedule(1.0, 16)(i) for i in (0, 4, 8, 12)], rtol=1e-5)
 
 
-def test_any_optax_transformation_scaled_by_the_configs_rate():
+def test_optax_transformations_are_scaled_by_the_configs_learning_rate():
     """One step of the gradient's sign moves every parameter with a gradient by the rate."""
     cfg = CFG.replace(total_timesteps=64, num_epochs=1, num_minibatches=1, lr=1e-3)
     train = tiny(cfg, optimizer=optax.scale_by_sign())
@@ -149,7 +149,7 @@ def test_any_optax_transformation_scaled_by_the_configs_rate():
 
 
 @pytest.mark.slow
-def test_groups_may_have_transformations_of_their_own():
+def test_parameter_groups_may_have_their_own_transformations():
     parts = {"policy": optax.set_to_zero(), "value": optax.scale_by_adam()}
     train = tiny(optimizer=optax.multi_transform(parts, {"policy": "policy", "value": "value"}))
     start, end = jax.jit(lambda key: (train.init(key).params, train(key).state.params))(KEY)
@@ -157,7 +157,7 @@ def test_groups_may_have_transformations_of_their_own():
     assert digest(start["value"]) != digest(end["value"])
 
 
-def test_the_value_network_may_learn_at_a_rate_of_its_own():
+def test_critic_lr_scale_sets_the_value_networks_learning_rate():
     both = jax.jit(lambda cfg, key: (tiny(cfg).init(key).params, tiny(cfg)(key).state.params))
     start, end = both(CFG.replace(critic_lr_scale=0.0), KEY)
     assert digest(start["value"]) == digest(end["value"])
@@ -165,7 +165,7 @@ def test_the_value_network_may_learn_at_a_rate_of_its_own():
 
 
 @pytest.mark.parametrize("optimizer", [optax.adam(1e-3), optax.chain(optax.scale_by_adam(), optax.scale(-1e-3)), 3])
-def test_a_transformation_with_a_rate_of_its_own_is_refused(optimizer):
+def test_transformation_with_its_own_learning_rate_is_refused(optimizer):
     with pytest.raises(purerl.ConfigError, match="optimizer"):
         tiny(optimizer=optimizer)
 
@@ -180,7 +180,7 @@ def test_every_named_optimizer_descends(name):
 
 
 @pytest.mark.slow
-def test_learning_stops_where_the_policy_has_moved_too_far():
+def test_target_kl_stops_learning_early():
     free, stopped = (jax.jit(tiny(CFG.replace(lr=3e-2, target_kl=x)))(KEY) for x in (10.0, 1e-4))
     free, stopped = purerl.summarize(free.metrics), purerl.summarize(stopped.metrics)
     assert not free["stopped"].any()
@@ -190,7 +190,7 @@ def test_learning_stops_where_the_policy_has_moved_too_far():
 
 
 @pytest.mark.long
-def test_rates_and_penalties_follow_the_kl_divergence():
+def test_learning_rate_and_penalty_adapt_to_the_kl_divergence():
     cfg = CFG.replace(lr_schedule="kl_adaptive", kl_penalty="adaptive", lr=1e-3)
     near = purerl.summarize(jax.jit(tiny(cfg.replace(desired_kl=10.0)))(KEY).metrics)
     np.testing.assert_allclose(near["lr"], [1e-3 * 1.5**3, 1e-2, 1e-2, 1e-2], rtol=1e-5)  # three of four minibatches have moved
@@ -202,7 +202,7 @@ def test_rates_and_penalties_follow_the_kl_divergence():
 
 
 @pytest.mark.slow
-def test_adaptive_rates_are_each_seeds_own():
+def test_adaptive_learning_rates_differ_between_seeds():
     cfg = CFG.replace(lr_schedule="kl_adaptive", lr_kl_every="epoch", desired_kl=1e-4, lr=1e-3)
     state = jax.jit(jax.vmap(tiny(cfg)))(jax.random.split(KEY, 8)).state
     assert len(set(np.asarray(state.opt_state["ppo"].lr).tolist())) > 1

@@ -48,7 +48,7 @@ class Seen(Exception):
     ("layout", "key", "count"),
     [("flat", "skrl_contiguous", 2), ("time", "rlib_time_rows", 2), ("env", "env_columns_first_of_3", 3)],
 )
-def test_layouts_match_the_reference_vector(vectors, monkeypatch, layout, key, count):
+def test_minibatch_layouts_match_the_reference_vector(vectors, monkeypatch, layout, key, count):
     """The identity replaces the random order; the samples of the first minibatch are compared."""
     given, expected = vectors["minibatch_layouts"]
     T, B = given["T"], given["N"]
@@ -65,7 +65,7 @@ def test_layouts_match_the_reference_vector(vectors, monkeypatch, layout, key, c
     np.testing.assert_array_equal(seen.value.args[0], expected[key][0])
 
 
-def test_rows_of_time_stay_together_and_all_are_seen():
+def test_time_minibatches_keep_rows_together_and_cover_all():
     T, B = 6, 4
     rows = lambda params, batch: ((params["policy"] * jax.nn.one_hot(batch.steps[0] // B, T).sum(0)).sum(), {})
     counted = lambda params, batch: (rows(params, batch)[0], {"rows": (jax.nn.one_hot(batch.steps[0] // B, T).sum(0) == B).sum()})
@@ -96,7 +96,7 @@ def test_each_epoch_has_its_own_order():
     assert len(set(np.diff([0, *totals]).tolist())) == 3
 
 
-def test_only_the_group_moves_and_the_rest_is_seen():
+def test_phase_trains_only_its_groups():
     loss = lambda params, batch: ((params["policy"] * params["value"]).sum(), {})
     params = {"policy": jnp.ones(2), "value": jnp.full(2, 3.0)}
     moved, _, metrics = run(phase_of(loss, lr=0.1, groups=("policy",)), params, Sequences(jnp.zeros((1, 4)), ()))
@@ -106,7 +106,7 @@ def test_only_the_group_moves_and_the_rest_is_seen():
 
 
 @pytest.mark.parametrize("max_norm", [0.5, 100.0, np.inf])
-def test_the_joint_norm_is_clipped_and_both_are_reported(max_norm):
+def test_joint_norm_is_clipped_and_all_norms_are_reported(max_norm):
     loss = lambda params, batch: (3 * params["policy"].sum() + 4 * params["value"].sum(), {})
     params = {"policy": jnp.zeros(1), "value": jnp.zeros(1)}
     phase = phase_of(loss, max_grad_norm=jnp.float32(max_norm))
@@ -116,7 +116,7 @@ def test_the_joint_norm_is_clipped_and_both_are_reported(max_norm):
     assert [metrics[n].read() for n in ("grad_norm", "grad_norm/policy", "grad_norm/value")] == [5, 3, 4]
 
 
-def test_due_every_third_update_and_counted_only_then():
+def test_phase_runs_and_is_counted_every_third_update():
     params = {"policy": jnp.zeros(4)}
     phase, data = phase_of(seen, every=3), Sequences(jnp.arange(4)[None], ())
     for i in (0, 1, 2, 3, 5, 2**32 + 1):
@@ -126,7 +126,7 @@ def test_due_every_third_update_and_counted_only_then():
         assert metrics["grad_norm"].count == int(ran)
 
 
-def test_a_due_phase_stays_a_branch_under_vmap_over_seeds():
+def test_scheduled_phase_stays_a_branch_under_vmap_over_seeds():
     params, data = {"policy": jnp.zeros((5, 4))}, Sequences(jnp.arange(4)[None], ())
     phase = phase_of(seen, every=3)
     opt_state = jax.vmap(lambda p: init_phase(phase, p))(params)
@@ -168,7 +168,7 @@ def test_minibatch_steps_add_up_to_the_full_gradient():
 # --- over devices -----------------------------------------------------------------------------------------------------
 
 
-def test_gradients_pool_over_an_axis():
+def test_gradients_are_averaged_over_a_device_axis():
     loss = lambda params, batch: ((params["policy"] * batch.steps.mean()).sum(), {})
     params, steps = {"policy": jnp.ones(1)}, jnp.arange(8.0).reshape(4, 1, 2)
     phase = phase_of(loss)

@@ -12,7 +12,7 @@ from tests.helpers.appo import FRESH, KEY, MEMORY, made
 
 
 @pytest.mark.slow
-def test_an_update_that_is_thrown_away_is_no_use_of_a_rollout():
+def test_discarded_update_does_not_count_as_a_use_of_a_rollout():
     train = made(FRESH)
     state = train.init(KEY)
     actor, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 2))(state)
@@ -26,7 +26,7 @@ def test_an_update_that_is_thrown_away_is_no_use_of_a_rollout():
 @pytest.mark.slow
 @pytest.mark.parametrize("order", ["newest", "random"])
 @pytest.mark.parametrize("max_uses", [1, 2, 4])
-def test_how_often_each_rollout_is_used(order, max_uses):
+def test_each_rollout_is_used_at_most_max_uses_times(order, max_uses):
     train = made(FRESH)
     state = train.init(KEY)
     actor, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 2))(state)
@@ -58,7 +58,7 @@ def test_how_often_each_rollout_is_used(order, max_uses):
 
 
 @pytest.mark.parametrize("changes", [{}, pytest.param(MEMORY, marks=pytest.mark.slow)])
-def test_what_is_read_again_with_the_same_parameters_is_what_was_said(changes):
+def test_recomputed_outputs_equal_those_of_acting(changes):
     """Values, including those before a reset, and policies are compared, `[T, B]`."""
     train = made(FRESH.replace(**changes))
     state = train.init(KEY)

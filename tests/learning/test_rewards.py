@@ -12,7 +12,7 @@ from tests.helpers.tiny import CFG, tiny
 KEY = jax.random.key(0)
 
 
-def test_a_reward_shaper_sees_the_reward_and_the_step():
+def test_reward_shaper_receives_the_reward_and_the_step():
     """The shaped rewards are learnt from; the environment's rewards are reported."""
     train = purerl.make_train(CFG.replace(reward_clip=1.0), env=Varied(), reward_shaper=lambda reward, step: 0 * reward + step)
     plain = tiny(CFG)

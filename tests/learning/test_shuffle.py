@@ -8,7 +8,7 @@ from purerl.learning.shuffle import permutation
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 7, 16, 100, 512, 1000, 4097, 70_000])
-def test_every_index_exactly_once(n):
+def test_permutation_contains_every_index_once(n):
     order = jax.jit(jax.vmap(lambda key: permutation(key, n)))(jax.random.split(jax.random.key(0), 3))
     assert order.dtype == jnp.int32
     for row in np.asarray(order):
@@ -58,13 +58,13 @@ def test_positions_and_neighbours_are_random(n, draws):
 
 
 @pytest.mark.parametrize(("n", "draws"), SIZES)
-def test_the_test_convicts_an_affine_map(n, draws):
+def test_randomness_test_rejects_an_affine_map(n, draws):
     assert min(p_values(affine, n, draws)) < 1e-9
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [128, 512])
-def test_neighbours_do_not_stay_neighbours(n):
+def test_neighbours_stay_adjacent_only_by_chance(n):
     orders = np.asarray(jax.jit(jax.vmap(lambda key: permutation(key, n)))(jax.random.split(jax.random.key(5), 20_000)))
     kept = (np.abs(np.diff(orders, axis=1)) == 1).sum(axis=1)
     assert abs(kept.mean() - 2 * (n - 1) / n) < 4 * kept.std() / np.sqrt(len(kept))

@@ -11,7 +11,7 @@ KEY = jax.random.key(0)
 
 
 @pytest.mark.slow
-def test_learning_may_start_late():
+def test_learning_starts_delays_parameter_updates():
     train = tiny(CFG.replace(learning_starts=100))  # two of four updates
     state, update = train.init(KEY), jax.jit(train.update)
     digests, counts = [digest(state.params)], []
@@ -24,7 +24,7 @@ def test_learning_may_start_late():
 
 
 @pytest.mark.slow
-def test_waiting_to_learn_leaves_the_penalty_and_the_schedule_alone():
+def test_updates_before_learning_starts_keep_penalty_and_schedule():
     late = CFG.replace(learning_starts=128, kl_penalty="adaptive", lr_schedule="polynomial")
     metrics = purerl.summarize(jax.jit(tiny(late))(KEY).metrics)
     assert metrics["kl_coef"][:3].tolist() == [1, 1, 1]
@@ -34,7 +34,7 @@ def test_waiting_to_learn_leaves_the_penalty_and_the_schedule_alone():
     np.testing.assert_allclose(constant["lr"], 1e-3)
 
 
-def test_a_rate_goes_on_adapting_where_learning_has_stopped():
+def test_learning_rate_keeps_adapting_after_an_early_stop():
     cfg = CFG.replace(lr_schedule="kl_adaptive", desired_kl=1e-5, target_kl=1e-5, lr=1e-2)
     lr = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)["lr"]
     assert lr[-1] < lr[0] < 1e-2

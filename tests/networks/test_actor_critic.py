@@ -47,7 +47,7 @@ def test_every_kind_of_action_has_a_distribution(actions, distribution, kind):
 # --- observations -----------------------------------------------------------------------------------------------------
 
 
-def test_the_critic_alone_sees_its_entry_and_nothing_sees_the_mask():
+def test_only_the_critic_reads_its_entry_and_no_network_reads_the_mask():
     train = purerl.make_train(CFG.replace(critic_obs="secret", action_mask="legal"), env=Rich())
     params = train.init(KEY).params
     obs = jax.tree.map(lambda x: x[None], train.init(KEY).actor.obs)
@@ -66,7 +66,7 @@ def test_the_critic_alone_sees_its_entry_and_nothing_sees_the_mask():
 # --- architecture -----------------------------------------------------------------------------------------------------
 
 
-def test_the_value_network_may_have_other_widths():
+def test_value_network_may_have_other_widths():
     params = made(CFG.replace(hidden=(3, 4), critic_hidden=(5,)))[1]
     widths = {group: [x.shape[0] for x in jax.tree.leaves(params[group]["torso"]) if x.ndim == 1] for group in params}
     assert widths == {"policy": [3, 4], "value": [5]}
@@ -75,7 +75,7 @@ def test_the_value_network_may_have_other_widths():
 
 
 @pytest.mark.parametrize("arch", ["separate", "shared", "detach"])
-def test_what_the_value_learns_reaches_as_far_as_the_architecture_says(arch):
+def test_architecture_decides_which_groups_the_value_loss_trains(arch):
     network, params, obs = made(CFG.replace(arch=arch))
     gradient = jax.grad(lambda params: jnp.square(outputs(network, params, obs).value - 1).sum())(params)
     reached = {group for group, g in gradient.items() if any((x != 0).any() for x in jax.tree.leaves(g))}
@@ -86,7 +86,7 @@ def test_what_the_value_learns_reaches_as_far_as_the_architecture_says(arch):
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["none", "gru"])
 @pytest.mark.parametrize("arch", ["separate", "shared"])
-def test_prepared_parameters_give_the_same(arch, memory):
+def test_prepared_parameters_give_the_same_outputs(arch, memory):
     network, params, obs = made(CFG.replace(arch=arch, memory=memory, memory_size=8))
     params = jax.tree.map(lambda x: x + 0.1 * jnp.arange(x.size).reshape(x.shape) / x.size, params)
     first = jnp.zeros((2, 5), bool)
@@ -99,7 +99,7 @@ def test_prepared_parameters_give_the_same(arch, memory):
 
 
 @pytest.mark.slow
-def test_flax_nnx_by_split_and_merge():
+def test_nnx_network_trains_by_split_and_merge():
     class Small(nnx.Module):
         def __init__(self, rngs):
             self.torso, self.policy, self.value = (
@@ -129,7 +129,7 @@ def test_flax_nnx_by_split_and_merge():
 
 
 @pytest.mark.slow
-def test_named_extra_networks_are_groups_like_the_others():
+def test_additional_networks_are_trained_as_parameter_groups():
     """MetaBox's feature extractor is a third network that both others read, with its own norm and step."""
 
     def init(key, obs):
@@ -147,7 +147,7 @@ def test_named_extra_networks_are_groups_like_the_others():
     assert digest(result.state.params["features"]) != digest(train.init(KEY).params["features"])
 
 
-def test_a_network_may_read_the_tree_of_an_observation():
+def test_custom_network_may_read_dict_observations():
     def init(key, obs):
         assert set(obs) == {"seen", "index", "legal", "secret"}
         return {"policy": 0.1 * jax.random.normal(key, (4, 5)), "value": jnp.zeros(6)}

@@ -16,7 +16,7 @@ def test_categorical_matches_the_reference_vector(vectors):
     np.testing.assert_allclose(new.log_prob(jnp.int32(given["actions"])), want["log_prob"], rtol=1e-5)
 
 
-def test_known_entropies():
+def test_entropies_equal_known_values():
     np.testing.assert_allclose(Categorical(jnp.zeros(4)).entropy(), 1.386294, rtol=1e-6)
     np.testing.assert_allclose(DiagGaussian(jnp.zeros(3), jnp.zeros(3)).entropy(), 3 * 1.418939, rtol=1e-6)
 
@@ -47,7 +47,7 @@ def test_kl_of_equal_distributions_is_zero():
     assert Categorical(jnp.array([1.0, 3.0])).kl(Categorical(jnp.array([2.0, 4.0]))) == pytest.approx(0, abs=1e-6)
 
 
-def test_gradient_of_the_log_probability():
+def test_log_probability_gradient_equals_its_closed_form():
     logits = jnp.array([0.2, -1.0, 0.7])
     got = jax.grad(lambda x: Categorical(x).log_prob(jnp.int32(1)))(logits)
     np.testing.assert_allclose(got, jnp.array([0.0, 1, 0]) - jax.nn.softmax(logits), rtol=1e-5)
@@ -72,7 +72,7 @@ def choices(seed=0):
 
 
 @pytest.mark.parametrize("i", range(3))
-def test_choices_are_what_enumeration_says(i):
+def test_discrete_distributions_match_enumeration(i):
     policy, other = choices(0)[i], choices(1)[i]
     actions, p = every_action(policy)
     _, q = every_action(other)
@@ -86,7 +86,7 @@ def test_choices_are_what_enumeration_says(i):
 
 
 @pytest.mark.parametrize("policy", choices()[:2], ids=["categorical", "multi"])
-def test_masked_choices_never_happen(policy):
+def test_masked_actions_are_never_sampled(policy):
     legal = jnp.array([True, False, True, False, True])[: policy.logits.size]
     masked = policy.masked(legal)
     drawn = jax.vmap(masked.sample)(masked.noise(jax.random.key(0), 20_000))
@@ -106,7 +106,7 @@ def test_masked_choices_never_happen(policy):
 
 
 @pytest.mark.parametrize("size", [1, 2, 8, 9, 50])
-def test_few_and_many_actions_are_computed_alike(size):
+def test_categorical_is_exact_for_few_and_many_actions(size):
     logits, other = (3 * jax.random.normal(jax.random.key(i), (40, size)) for i in range(2))
     policy, actions = Categorical(logits), jnp.arange(40, dtype=jnp.int32) % size
     log_p = jax.nn.log_softmax(logits)

@@ -39,7 +39,7 @@ def test_outputs_of_any_network_are_float32(dtype, step):
     assert {x.dtype for x in jax.tree.leaves(outputs)} == {np.dtype(np.float32)}
 
 
-def test_probabilities_of_a_network_in_bfloat16_are_not_rounded():
+def test_probabilities_of_a_bfloat16_network_are_not_rounded():
     """Probabilities add up to 1 as in float32."""
     with pytest.warns(UserWarning, match="outputs of bfloat16"):
         train = tiny(network=purerl.from_linen(Half("bfloat16")))

@@ -31,7 +31,7 @@ def test_log_std_bounds_keep_everything_finite(log_std):
     assert (gradient == 0) == (abs(log_std) == 50)
 
 
-def test_the_environment_gets_the_clipped_action_in_its_own_shape():
+def test_environment_action_is_clipped_and_reshaped():
     space = Box(np.full((2, 2), -1, np.float32), np.full((2, 2), 1, np.float32))
     gaussian = DiagGaussian(jnp.zeros((3, 4)), jnp.zeros((3, 4)))
     action = jnp.arange(12.0).reshape(3, 4) - 6
@@ -40,7 +40,7 @@ def test_the_environment_gets_the_clipped_action_in_its_own_shape():
     np.testing.assert_array_equal(received, np.clip(action, -1, 1).reshape(3, 2, 2))
 
 
-def test_tanh_densities_far_out_are_finite():
+def test_tanh_log_probabilities_of_extreme_actions_are_finite():
     """Check reliability L1 11."""
     tanh = TanhGaussian(jnp.zeros(1), jnp.zeros(1))
     got = [tanh.log_prob(jnp.array([u])) for u in (0.0, 8.0, 20.0)]
@@ -57,13 +57,13 @@ def test_tanh_density_integrates_to_one():
 
 @pytest.mark.parametrize("mean", [0.0, 1.5])
 @pytest.mark.parametrize("log_std", [-3.0, 0.0, 1.0, 2.0])
-def test_tanh_entropy_is_that_of_many_samples(mean, log_std):
+def test_tanh_entropy_equals_a_sample_estimate(mean, log_std):
     tanh = TanhGaussian(jnp.full(2, mean), jnp.full(2, log_std))
     drawn = jax.vmap(tanh.sample)(tanh.noise(jax.random.key(0), 100_000))
     np.testing.assert_allclose(tanh.entropy(), -jax.vmap(tanh.log_prob)(drawn).mean(), rtol=1e-2)
 
 
-def test_tanh_reaches_its_bounds_and_never_leaves_them():
+def test_tanh_actions_reach_their_bounds_and_never_leave_them():
     space = Box(jnp.array([-2.0, 0.0]), jnp.array([2.0, 10.0]))
     tanh = TanhGaussian(jnp.zeros((3, 2)), jnp.zeros((3, 2)))
     got = tanh.env_action(jnp.array([[0.0, 0.0], [50.0, 50.0], [-50.0, -50.0]]), space)
@@ -90,7 +90,7 @@ def test_tanh_actions_do_not_leave_their_bounds_by_rounding():
     assert policy.env_action(jnp.array([[-50.0]]), Box(low, high))[0] == low
 
 
-def test_a_wide_box_is_explored_and_its_deviation_learnt():
+def test_large_standard_deviations_are_sampled_and_trainable():
     policy = lambda log_std: DiagGaussian(jnp.zeros(1), jnp.full(1, log_std))
     assert policy(3.4).sample(jnp.ones(1))[0] == pytest.approx(np.exp(3.4), rel=1e-5)
     assert jax.grad(lambda x: policy(x).log_prob(jnp.full(1, 5.0)))(3.4) == pytest.approx(-1, abs=0.1)

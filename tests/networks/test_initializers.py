@@ -9,7 +9,7 @@ from tests.helpers.tiny import CFG
 
 
 @pytest.mark.parametrize("scheme", ["orthogonal", "xavier_uniform", "xavier_normal", "lecun"])
-def test_weights_begin_as_the_scheme_says(scheme):
+def test_initial_weights_follow_the_scheme(scheme):
     _, params, _ = made(CFG.replace(init=scheme, hidden=(256, 128)))
     kernel = np.asarray(params["value"]["torso"]["Dense_1"]["kernel"])  # [256, 128]
     std = {"orthogonal": np.sqrt(2 / 256), "lecun": np.sqrt(1 / 256)}.get(scheme, np.sqrt(2 / (256 + 128)))

@@ -14,7 +14,7 @@ KEY = jax.random.key(0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "stride"), [(3, 1), (4, 2), (8, 4)])
-def test_convolutions_are_those_of_jax(size, stride):
+def test_convolutions_equal_those_of_jax(size, stride):
     from purerl.networks.layers import Conv
 
     x, kernel = jax.random.normal(KEY, (2, 21, 18, 3)), jax.random.normal(KEY, (size, size, 3, 5))
@@ -25,7 +25,7 @@ def test_convolutions_are_those_of_jax(size, stride):
 
 
 @pytest.mark.parametrize("precision", ["default", "highest"])
-def test_every_product_of_matrices_is_as_precise_as_asked(precision):
+def test_every_matrix_product_has_the_configured_precision(precision):
     train = tiny(CFG.replace(matmul_precision=precision))
     state, obs = jax.eval_shape(train.init, KEY), jnp.zeros((2, *train.env.observation_space.shape))
     programs = [

@@ -9,7 +9,7 @@ from purerl.networks.distributions import ILLEGAL, Categorical
 from purerl.networks.modules import with_finite_logits
 
 
-def test_logits_of_minus_infinity_in_a_users_network():
+def test_infinite_logits_of_a_custom_network_give_finite_results():
     logits = jnp.array([[[0.3, -jnp.inf, 1.0]]])
     apply = lambda params, carry, obs, first: (purerl.Outputs(Categorical(logits), jnp.zeros((1, 1))), carry)
     outputs, _ = with_finite_logits(purerl.Network(lambda key, obs: {}, apply)).apply({}, (), None, None)

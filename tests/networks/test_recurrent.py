@@ -59,7 +59,7 @@ def flax_steps(cell, variables, carry, x, first):
 @pytest.mark.each_landing("lstm-bfloat16")
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize(("cell", "count"), [(GRU(5), 1), (LSTM(5), 2)], ids=["gru", "lstm"])
-def test_the_gradient_of_a_cell_is_that_of_its_steps_one_by_one(cell, count, dtype):
+def test_gradient_over_a_sequence_equals_that_of_single_steps(cell, count, dtype):
     """The gradients agree under `vmap` too, and for the carry and the inputs."""
     carry = jax.random.normal(jax.random.key(1), (count, 4, 5))
     carry = carry[0] if count == 1 else tuple(carry)
@@ -106,7 +106,7 @@ def lstm_of_flax(params):
     return theirs
 
 
-def test_the_gru_is_that_of_flax():
+def test_gru_equals_that_of_flax():
     h = jax.random.normal(jax.random.key(1), (4, 5))
     params, x, first = drawn(GRU(5), h)
     got, after = GRU(5).apply({"params": params}, h, x, first)
@@ -114,7 +114,7 @@ def test_the_gru_is_that_of_flax():
     np.testing.assert_array_equal(after, got[-1])
 
 
-def test_the_lstm_is_that_of_flax():
+def test_lstm_equals_that_of_flax():
     c, h = jax.random.normal(jax.random.key(1), (2, 4, 5))
     params, x, first = drawn(LSTM(5), (c, h))
     got, after = LSTM(5).apply({"params": params}, (c, h), x, first)
@@ -126,7 +126,7 @@ CELLS_OF_FLAX = {"gru": (GRU(5), nn.GRUCell(5), gru_of_flax), "lstm": (LSTM(5), 
 
 
 @pytest.mark.parametrize("kind", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
-def test_the_gradient_is_that_of_flax_by_plain_differentiation(kind):
+def test_cell_gradient_equals_that_of_flax(kind):
     """Gradients of parameters, carry and inputs are compared over steps at which episodes begin."""
     cell, theirs, as_theirs = CELLS_OF_FLAX[kind]
     carry = jax.random.normal(jax.random.key(1), (4, 5))
@@ -141,7 +141,7 @@ def test_the_gradient_is_that_of_flax_by_plain_differentiation(kind):
         assert np.asarray(h).any(-1).tolist() == [False, False, True, True]  # no gradient of an ended episode
 
 
-def test_the_minimal_gru_is_its_recurrence():
+def test_minimal_gru_equals_its_recurrence():
     h = jax.random.normal(jax.random.key(1), (4, 5))
     params, x, first = drawn(MinGRU(5), h)
     got, after = MinGRU(5).apply({"params": params}, h, x, first)
@@ -155,7 +155,7 @@ def test_the_minimal_gru_is_its_recurrence():
     np.testing.assert_array_equal(after, got[-1])
 
 
-def test_recurrent_weights_begin_orthogonal_and_biases_at_zero():
+def test_initial_recurrent_weights_are_orthogonal_and_biases_zero():
     params = tiny(REMEMBERS).init(KEY).params["policy"]["memory"]["layer_0"]
     for name in ("reset", "update", "candidate"):
         kernel = params["recurrent"][name]["kernel"]
@@ -171,7 +171,7 @@ def test_recurrent_weights_begin_orthogonal_and_biases_at_zero():
 @pytest.mark.each_landing("shared-lstm", "shared-min_gru")
 @one_cell
 @pytest.mark.parametrize("arch", ["separate", "shared"])
-def test_an_episode_begins_with_nothing_of_the_one_before(kind, arch):
+def test_hidden_state_is_reset_at_episode_starts(kind, arch):
     train = tiny(REMEMBERS.replace(memory=kind, arch=arch, memory_layers=2))
     params, obs = train.init(KEY).params, train.init(KEY).actor.obs[None]
     empty = train.network.initial_carry(4)
@@ -190,7 +190,7 @@ def combinations(*lengths):
 
 @pytest.mark.each_landing("gru-8", "min_gru-1", "lstm-1")
 @combinations(0, 8, 1, 2)
-def test_the_ratio_is_one_across_episodes(kind, length):
+def test_ratio_is_one_across_episodes(kind, length):
     """At a rate of 0, with episodes of 1 to 5 steps, a rollout of 16 has more than three ends."""
     cfg = REMEMBERS.replace(memory=kind, sequence_length=length, lr=0.0, lr_final=0.0, normalize_obs=True)
     metrics = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)
@@ -214,7 +214,7 @@ def rolled_out(kind, num_steps, length=None, rollouts=1):
 @pytest.mark.slow
 @pytest.mark.each_landing("gru-2", "min_gru-4", "lstm-4")
 @combinations(16, 4, 2)
-def test_replayed_memories_are_those_of_acting(kind, length):
+def test_replayed_hidden_states_equal_those_of_acting(kind, length):
     network, params, actor, [rollout] = rolled_out(kind, 16, length)
     data = sequences(rollout.steps, rollout.carry, length)
     outputs, after = network.apply(params, data.carry, data.steps.obs, data.steps.first)
@@ -227,7 +227,7 @@ def test_replayed_memories_are_those_of_acting(kind, length):
 @pytest.mark.slow
 @pytest.mark.each_landing("min_gru")
 @one_cell
-def test_memory_goes_on_from_one_rollout_to_the_next(kind):
+def test_hidden_state_continues_across_rollouts(kind):
     _, _, last, twice = rolled_out(kind, 8, rollouts=2)
     _, _, same, [once] = rolled_out(kind, 16)
     value = jnp.concatenate([rollout.steps.value for rollout in twice])
@@ -253,13 +253,13 @@ def test_memory_goes_on_from_one_rollout_to_the_next(kind):
         ({"memory_inputs": ("observation",)}, "some of 'action', 'reward'"),
     ],
 )
-def test_what_would_tear_sequences_is_refused(changes, says):
+def test_options_that_would_split_sequences_are_refused(changes, says):
     with pytest.raises(purerl.ConfigError, match=says):
         tiny(REMEMBERS.replace(**changes))
 
 
 @pytest.mark.slow
-def test_an_empty_carry_takes_the_same_path():
+def test_empty_hidden_state_equals_no_hidden_state():
     network = tiny().network
     empty = network._replace(
         initial_carry=lambda num_envs: {"nothing": ()}, apply=lambda p, c, o, f: (network.apply(p, (), o, f)[0], c)
@@ -268,7 +268,7 @@ def test_an_empty_carry_takes_the_same_path():
 
 
 @pytest.mark.slow
-def test_the_program_does_not_grow_with_the_rollout():
+def test_program_size_is_independent_of_the_rollout_length():
     sizes = [equations(jax.make_jaxpr(tiny(REMEMBERS.replace(num_steps=n, sequence_length=8)))(KEY).jaxpr) for n in (16, 1024)]
     assert sizes[0] == sizes[1]
 
@@ -276,7 +276,7 @@ def test_the_program_does_not_grow_with_the_rollout():
 # --- further inputs ---------------------------------------------------------------------------------------------------
 
 
-def test_only_the_memory_reads_it():
+def test_only_the_recurrent_layer_reads_memory_inputs():
     train = tiny(REMEMBERS.replace(memory_inputs=("action", "reward")))
     params = train.init(KEY).params["policy"]
     assert params["torso"]["Dense_0"]["kernel"].shape[0] == 4
@@ -292,7 +292,7 @@ ALL = EVERYTHING.replace(
 
 
 @pytest.mark.long
-def test_the_ratio_is_one_with_everything_on():
+def test_ratio_is_one_with_every_option():
     still = ALL.replace(lr=0.0, lr_max=0.0, lr_min=0.0, warmup_steps=0, learning_starts=0, compute_dtype="float32")
     result = jax.jit(purerl.make_train(still, env=Rich()))(KEY)
     metrics = purerl.summarize(result.metrics)
@@ -302,7 +302,7 @@ def test_the_ratio_is_one_with_everything_on():
 
 
 @pytest.mark.long
-def test_everything_with_a_memory_resumes_to_the_same_bits(tmp_path):
+def test_recurrent_run_with_every_option_resumes_bit_for_bit(tmp_path):
     whole = fitted(cfg=ALL, env=Rich())
     stopped(tmp_path, 4, cfg=ALL, env=Rich())
     assert digest(fitted(cfg=ALL, env=Rich(), directory=tmp_path).state) == digest(whole.state)
@@ -315,7 +315,7 @@ def test_everything_with_a_memory_resumes_to_the_same_bits(tmp_path):
 @pytest.mark.slow
 @pytest.mark.each_landing("True")
 @pytest.mark.parametrize("box", [False, True])
-def test_seeds_and_configs_side_by_side(box):
+def test_vmap_over_seeds_and_configs_equals_single_runs(box):
     sweep = jax.vmap(lambda x: REMEMBERS.replace(lr=x, sequence_length=4))(jnp.array([1e-3, 1e-2]))
     run = jax.vmap(lambda cfg, key: tiny(cfg, box=box)(key).state, in_axes=(0, None))
     many = jax.jit(jax.vmap(run, in_axes=(None, 0)))(sweep, jax.random.split(KEY, 2))
@@ -325,7 +325,7 @@ def test_seeds_and_configs_side_by_side(box):
         np.testing.assert_allclose(got[0, 1], want, rtol=2e-2, atol=2e-3)
 
 
-def test_the_minimal_gru_where_floats_have_64_bits():
+def test_minimal_gru_stays_float32_with_64_bits_enabled():
     with jax.enable_x64(True):
         with pytest.warns(UserWarning, match="observations of float64"):
             train = purerl.make_train(purerl.PPOConfig(memory="min_gru", memory_size=8))

@@ -12,7 +12,7 @@ from tests.helpers.tiny import CFG, tiny
 KEY = jax.random.key(0)
 
 
-def test_the_networks_of_images():
+def test_image_networks_have_the_published_sizes():
     """The sizes are the papers': 20 x 20, 9 x 9 and 7 x 7 after the three layers of Mnih et al."""
     nature = jax.ShapeDtypeStruct((84, 84, 4), jnp.uint8)
     kernels = jax.eval_shape(lambda: made(CFG.replace(hidden=(512,)), nature)[1])["policy"]["torso"]
@@ -39,7 +39,7 @@ def test_half_precision_stays_in_the_torsos():
     assert "bf16" not in str(jax.make_jaxpr(tiny().update)(tiny().init(KEY)))
 
 
-def test_the_default_config_has_the_networks_of_the_37_details():
+def test_default_networks_match_the_37_implementation_details():
     _, params, _ = made(PPOConfig())
     assert jax.tree.map(jnp.shape, params["value"]["torso"]) == {
         "Dense_0": {"kernel": (4, 64), "bias": (64,)},
@@ -47,6 +47,6 @@ def test_the_default_config_has_the_networks_of_the_37_details():
     }
 
 
-def test_a_torso_that_does_not_fit_is_refused():
+def test_cnn_torso_needs_image_observations():
     with pytest.raises(ConfigError, match=r"torso = 'cnn': needs observations \[height, width, channels\]"):
         tiny(CFG.replace(torso="cnn"))

@@ -21,7 +21,7 @@ from tests.helpers.probes import Varied
 from tests.helpers.tiny import digest
 
 
-def test_every_kind_of_array_comes_back_bit_for_bit(tmp_path):
+def test_every_kind_of_array_is_restored_bit_for_bit(tmp_path):
     tree = {
         "nan payload": np.array([0x7FC00001, 0xFFC12345], np.uint32).view(np.float32),
         "zeros": np.array([0.0, -0.0], np.float32),
@@ -45,7 +45,7 @@ def test_every_kind_of_array_comes_back_bit_for_bit(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_save_that_fails_is_not_silent(tmp_path):
+def test_failed_save_raises(tmp_path):
     store = Store(tmp_path / "a")
     store.save(1, {"x": np.zeros(3)}, {})
     store.wait()
@@ -76,7 +76,7 @@ def files_of(directory):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves its event loops behind
-def test_a_damaged_checkpoint_is_told_or_makes_no_difference(run, tmp_path):
+def test_damaged_checkpoint_is_reported_or_harmless(run, tmp_path):
     """Each file in turn has a bit flipped, is cut to nothing, or gone: never do numbers differ."""
     good = digest(purerl.load(run, env=Varied()).state)
     damages = {
@@ -110,7 +110,7 @@ def flipped(data):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_auto_goes_on_from_the_one_before_a_damaged_one(run, tmp_path):
+def test_resuming_falls_back_from_a_damaged_checkpoint(run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     data = max((copy / "checkpoints" / "6" / "state").rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
@@ -125,7 +125,7 @@ def test_auto_goes_on_from_the_one_before_a_damaged_one(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_foreign_files_and_times_do_not_matter(run, tmp_path):
+def test_foreign_files_and_modification_times_are_ignored(run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     checkpoints = copy / "checkpoints"
@@ -142,7 +142,7 @@ def test_foreign_files_and_times_do_not_matter(run, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_record_that_promises_too_much_is_refused_before_anything_is_allocated(run, tmp_path):
+def test_record_with_oversized_shapes_is_refused(run, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     path = copy / "checkpoints" / "6" / "_CHECKPOINT_METADATA"
@@ -157,7 +157,7 @@ def test_a_record_that_promises_too_much_is_refused_before_anything_is_allocated
         purerl.load(copy, updates=6, env=Varied())
 
 
-def test_a_changed_record_beside_its_old_checksum_is_refused(run, tmp_path):
+def test_record_with_a_wrong_checksum_is_refused(run, tmp_path):
     """The record has another `lr` than the run had; the error names the file."""
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
@@ -172,6 +172,6 @@ def test_a_changed_record_beside_its_old_checksum_is_refused(run, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*float64")
-def test_other_floats_than_32_bits_are_a_mismatch(run):
+def test_resuming_with_64_bits_enabled_is_a_mismatch(run):
     with jax.enable_x64(True), pytest.raises(purerl.CheckpointMismatch, match="x64: False in the checkpoint, True here"):
         fitted(directory=run)

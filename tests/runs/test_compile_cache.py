@@ -36,7 +36,7 @@ def compiles(n):
     jax.jit(lambda x: jnp.sin(x) * n)(jnp.float32(1)).block_until_ready()
 
 
-def test_programs_are_kept_within_the_block_alone(home):
+def test_programs_are_cached_only_inside_the_context(home):
     before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir", "jax_compilation_cache_max_size")}
     jax.clear_caches()  # cached programs of other tests are not compiled again
     with compile_cache():
@@ -54,7 +54,7 @@ def test_programs_are_kept_within_the_block_alone(home):
 
 
 @pytest.mark.slow
-def test_fit_keeps_its_programs_and_gives_the_same_numbers_from_them(home):
+def test_fit_caches_its_programs_and_reproduces_its_numbers(home):
     first = purerl.fit(CFG)
     kept = cached_programs()
     assert kept
@@ -66,7 +66,7 @@ def test_fit_keeps_its_programs_and_gives_the_same_numbers_from_them(home):
 
 
 @pytest.mark.parametrize("why", ["off", "own", "jax", "writable by others", "a file"])
-def test_nothing_is_kept(home, tmp_path, monkeypatch, why):
+def test_disabled_or_unusable_cache_stays_empty(home, tmp_path, monkeypatch, why):
     if why == "off":
         monkeypatch.setenv("PURERL_CACHE", "off")
     if why == "own":
@@ -87,7 +87,7 @@ def test_nothing_is_kept(home, tmp_path, monkeypatch, why):
     assert cached_programs() == []
 
 
-def test_a_program_whose_writing_was_interrupted_is_written_again(home):
+def test_partially_written_program_is_rewritten(home):
     jax.clear_caches()
     with compile_cache():
         compiles(4321)
@@ -103,7 +103,7 @@ def test_a_program_whose_writing_was_interrupted_is_written_again(home):
     assert program.stat().st_size > 100
 
 
-def test_a_cache_that_cannot_be_written_changes_nothing(home, monkeypatch):
+def test_unwritable_cache_is_ignored(home, monkeypatch):
     def full(self, key, value):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -113,7 +113,7 @@ def test_a_cache_that_cannot_be_written_changes_nothing(home, monkeypatch):
     assert cached_programs() == []
 
 
-def test_the_command_says_what_is_kept_and_removes_it(home, capsys, monkeypatch):
+def test_cache_command_reports_and_clears_the_cache(home, capsys, monkeypatch):
     with compile_cache():
         compiles(77)
     assert main(["cache"]) == 0

@@ -12,7 +12,7 @@ from tests.helpers.probes import Varied
 from tests.helpers.tiny import CFG
 
 
-def test_the_live_line_renews_itself_in_a_terminal():
+def test_live_line_is_redrawn_in_a_terminal():
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(LiveLine(console),))
     text = console.file.getvalue()
@@ -21,7 +21,7 @@ def test_the_live_line_renews_itself_in_a_terminal():
     assert "\x1b[2K" in text  # the line is erased and written again
 
 
-def test_plain_lines_elsewhere():
+def test_plain_lines_are_printed_outside_a_terminal():
     console = Console(file=io.StringIO(), width=120)
     line = LiveLine(console, plain_seconds=0)
     result = fit(CFG, env=Varied(), chunk_seconds=1e-9, recorders=(line,))
@@ -36,7 +36,7 @@ def test_plain_lines_elsewhere():
     assert [column.header for column in table.columns] == ["run", "episodes", "return", "length", "entropy"]
 
 
-def test_unfinished_episodes_are_no_return():
+def test_mean_return_without_finished_episodes_is_nan():
     from purerl.core.metrics import Mean
     from purerl.runs.logging.console import overall
 
@@ -44,7 +44,7 @@ def test_unfinished_episodes_are_no_return():
     assert overall(Mean(np.array([4.0, 6.0]), np.array([1, 3]))) == 2.5
 
 
-def test_fit_shows_progress_where_someone_reads_it(monkeypatch, capsys):
+def test_fit_shows_progress_by_default_only_in_a_terminal(monkeypatch, capsys):
     fit(CFG, env=Varied())
     assert not capsys.readouterr().out
     fit(CFG, env=Varied(), chunk_seconds=1e-9, progress=True)
@@ -56,7 +56,7 @@ def test_fit_shows_progress_where_someone_reads_it(monkeypatch, capsys):
     assert "256 steps" in with_terminal.console.file.getvalue()
 
 
-def test_one_output_of_a_notebooks_cell_is_renewed(monkeypatch):
+def test_live_line_updates_one_output_of_a_notebook_cell(monkeypatch):
     shown = []
     cell = types.SimpleNamespace(update=lambda data, raw: shown.append(data["text/plain"]))
     monkeypatch.setattr("IPython.display.display", lambda data, raw, display_id: shown.append(data["text/plain"]) or cell)

@@ -31,7 +31,7 @@ def written(directory, pieces, every=1):
     return curves
 
 
-def test_rows_are_exact_and_take_little_more_than_their_bytes(tmp_path):
+def test_rows_are_read_exactly_and_stored_compactly(tmp_path):
     curves = written(tmp_path, [1000, 3, 500])
     found, header = read(tmp_path)
     assert digest(found) == digest(curves.whole())
@@ -40,7 +40,7 @@ def test_rows_are_exact_and_take_little_more_than_their_bytes(tmp_path):
     assert (tmp_path / FILE).stat().st_size < 1.5 * size
 
 
-def test_resumed_rows_are_those_up_to_the_update(tmp_path):
+def test_resuming_drops_rows_after_the_update(tmp_path):
     whole = written(tmp_path, [5, 4], every=3).whole()
     again = Curves(Header(row_dtype(SHAPES), 3, 192), tmp_path / FILE)
     with warnings.catch_warnings(action="error"):
@@ -49,7 +49,7 @@ def test_resumed_rows_are_those_up_to_the_update(tmp_path):
     assert digest(again.whole()) == digest(whole)
 
 
-def test_a_damaged_line_costs_its_rows_alone(tmp_path):
+def test_damaged_line_loses_only_its_rows(tmp_path):
     written(tmp_path, [10 * LINE])
     lines = (tmp_path / FILE).read_bytes().splitlines(keepends=True)
     lines[4] = lines[4].replace(b"A", b"B")

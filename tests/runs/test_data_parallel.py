@@ -129,7 +129,7 @@ for case in ((name, count) for name in CASES for count in (2, 4, 8)):
 @pytest.mark.slow
 @pytest.mark.each_landing("ppg-2", "kl-2")
 @pytest.mark.parametrize(("name", "count"), product)
-def test_devices_learn_what_one_device_learns_from_all_their_environments(name, count, monkeypatch):
+def test_devices_together_equal_one_device_with_all_environments(name, count, monkeypatch):
     cfg = CASES[name]
     cfg = shareable(cfg, count)
     state, metrics = on_devices(cfg, count, 3)
@@ -187,7 +187,7 @@ def spread():
     return purerl.data_parallel(purerl.make_train(CASES["ppo"], env=trap(2)), jax.make_mesh((2,), ("data",)))
 
 
-def test_devices_stay_equal_and_exchange_sums_alone(spread):
+def test_devices_stay_equal_and_communicate_only_by_all_reduce(spread):
     state, update = jax.jit(spread.init)(KEY), jax.jit(spread.update)
     update = update.lower(state).compile()
     for _ in range(5):
@@ -217,7 +217,7 @@ def episodes_of(train, state, key, count, devices):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 4])
-def test_devices_evaluate_episodes_of_their_own(count):
+def test_devices_evaluate_different_episodes(count):
     """The episodes equal, one by one, the episodes of one device with the same keys."""
     train = purerl.make_train(PPO, env=Varied())
     here, state = train.on_axis("data", count), train.init(KEY)
@@ -232,7 +232,7 @@ def test_devices_evaluate_episodes_of_their_own(count):
 
 
 @pytest.mark.slow
-def test_evaluations_are_over_the_episodes_of_all_devices():
+def test_evaluations_cover_the_episodes_of_all_devices():
     """Evaluations of `data_parallel`, of a run, and the means that `fit` reports are compared."""
     runs = Trainer(PPO, 0, 1, False, {"env": Varied()}, 2)
     state = runs.init()
@@ -249,7 +249,7 @@ def test_evaluations_are_over_the_episodes_of_all_devices():
 
 
 @pytest.mark.slow
-def test_the_functions_of_a_train(spread):
+def test_data_parallel_run_evaluates_acts_and_trains(spread):
     state = jax.jit(spread.init)(KEY)
     episodes = jax.jit(lambda state, key: spread.evaluate(state, key, 6, max_steps=8))(state, KEY)
     assert episodes.returns.shape == (6,)
@@ -262,7 +262,7 @@ def test_the_functions_of_a_train(spread):
 
 
 @pytest.mark.slow
-def test_a_state_is_saved_and_restored_on_its_devices(tmp_path):
+def test_state_is_saved_and_restored_on_its_devices(tmp_path):
     spread = purerl.data_parallel(purerl.make_train(PPO, env=Varied()), mesh())
     update = jax.jit(spread.update)
     state, _ = update(jax.jit(spread.init)(KEY))
@@ -279,7 +279,7 @@ def test_a_state_is_saved_and_restored_on_its_devices(tmp_path):
 
 
 @pytest.mark.slow
-def test_seeds_and_configs_under_vmap(spread):
+def test_data_parallel_works_under_vmap_over_seeds_and_configs(spread):
     keys = jax.random.split(KEY, 2)
     axes = spread.train.seed_axes
     states = jax.jit(jax.vmap(spread.init, out_axes=axes))(keys)
@@ -298,7 +298,7 @@ def test_seeds_and_configs_under_vmap(spread):
     np.testing.assert_allclose(rates[1], 10 * rates[0], rtol=1e-5)
 
 
-def test_what_each_device_holds():
+def test_plan_divides_state_and_rollout_between_devices():
     cfg = PPGConfig(num_envs=128, n_pi=4)
     alone, here = purerl.make_train(cfg).plan, purerl.make_train(cfg, axis_name="data", axis_size=8).plan
     assert (here.devices, here.num_updates, here.batch_size) == (8, alone.num_updates, alone.batch_size)
@@ -308,7 +308,7 @@ def test_what_each_device_holds():
 
 
 @pytest.mark.slow
-def test_what_an_update_needs_of_each_device():
+def test_update_memory_is_divided_between_devices():
     train = purerl.make_train(PPO.replace(num_envs=256))
     spread = purerl.data_parallel(train, mesh())
     assert 0.4 < spread.plan.update_bytes / train.plan.update_bytes < 0.6
@@ -326,12 +326,12 @@ def test_what_an_update_needs_of_each_device():
         (CASES["ppg"], 8, r"aux_columns = 4: must be divisible by the number of devices, 8"),
     ],
 )
-def test_what_cannot_be_shared_equally_is_refused(cfg, count, match):
+def test_indivisible_sizes_are_refused(cfg, count, match):
     with pytest.raises(ConfigError, match=match):
         purerl.make_train(cfg, axis_name="data", axis_size=count)
 
 
-def test_bad_arguments():
+def test_invalid_arguments_are_refused():
     train = purerl.make_train(PPO)
     with pytest.raises(ConfigError, match=r"mesh = .*must be a jax.sharding.Mesh with an axis 'data'"):
         purerl.data_parallel(train, mesh(name="rows"))
@@ -379,7 +379,7 @@ def stopped_after(updates):
 @pytest.mark.slow
 @pytest.mark.each_landing("1")
 @pytest.mark.parametrize("seeds", [1, 3])
-def test_a_run_resumes_to_the_same_bits_and_on_another_number_of_devices(seeds, tmp_path):
+def test_run_resumes_bit_for_bit_and_on_another_number_of_devices(seeds, tmp_path):
     options = {"num_seeds": seeds, "eval_every": 3, "eval_episodes": 4}
     whole = purerl.fit(SHORT, devices_per_run=2, **options)
     assert whole.run.evaluate(4, max_steps=8).returns.shape[-1] == 4
@@ -402,7 +402,7 @@ def test_a_run_resumes_to_the_same_bits_and_on_another_number_of_devices(seeds, 
 
 
 @pytest.mark.slow
-def test_a_fresh_process_makes_its_cores_devices_before_it_asks_for_them(fresh_python, tmp_path):
+def test_fit_in_a_fresh_process_uses_all_cores_as_devices(fresh_python, tmp_path):
     """Neither a look into the directory nor at other processes starts JAX with a single device."""
     code = f"""
 import jax, purerl
@@ -426,7 +426,7 @@ def copies(*values):
     return jax.make_array_from_single_device_arrays(parts[0].shape, everywhere, parts)
 
 
-def test_copies_that_differ_are_named():
+def test_unequal_replicas_are_named():
     spread = jax.device_put(jnp.arange(4), jax.sharding.NamedSharding(mesh(), PartitionSpec("data")))
     equal = {"params": copies(*[jnp.ones(3)] * 2), "key": copies(*[KEY] * 2), "env": spread}
     check_replicas(equal)
@@ -451,7 +451,7 @@ def visits(reduced):
 
 
 @pytest.mark.slow
-def test_counts_of_one_device_are_not_saved(tmp_path):
+def test_state_not_reduced_over_devices_is_not_saved(tmp_path):
     cfg = SHORT.replace(num_epochs=1, num_minibatches=1, total_timesteps=256, normalize_obs=False)
     options = {"env": Varied(), "devices_per_run": 2, "chunk_seconds": 1e-6}
     with pytest.raises(ConfigError, match=r"state\.extra\['intrinsic'\] .*axis_name = 'data'"):
@@ -462,7 +462,7 @@ def test_counts_of_one_device_are_not_saved(tmp_path):
 
 
 @pytest.mark.slow
-def test_states_of_unequal_devices_are_not_saved(tmp_path):
+def test_unequal_replicas_are_not_saved(tmp_path):
     spread = purerl.data_parallel(purerl.make_train(PPO, env=Varied()), mesh(name="here"), "here")
     state = jax.jit(spread.init)(KEY)
     with pytest.raises(ConfigError, match=r"state\.extra\['counts'\] .*axis_name = 'here'"):

@@ -33,7 +33,7 @@ def close(got, want):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
-def test_any_number_of_seeds(count, alone):
+def test_over_devices_accepts_any_number_of_seeds(count, alone):
     many = jax.jit(purerl.over_devices(train))(keys(3)[:count])
     assert many.metrics["lr"].total.shape == (count, 4)
     for i in range(count):
@@ -41,7 +41,7 @@ def test_any_number_of_seeds(count, alone):
 
 
 @pytest.mark.long
-def test_exact_rows_have_the_bits_of_their_run_alone(fresh_python):
+def test_exact_rows_equal_single_runs_bit_for_bit(fresh_python):
     """The code is compiled as by users: with the tests' flags XLA fuses a row's first operations with its selection."""
     code = """
 import jax, purerl
@@ -62,14 +62,14 @@ def test_each_device_computes_its_share():
 
 
 @pytest.mark.slow
-def test_only_the_given_devices():
+def test_only_the_given_devices_are_used():
     many = jax.jit(purerl.over_devices(train, devices=jax.local_devices()[1:]))
     assert many(keys(2)).state.params.keys() == {"policy", "value"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "exact"), [(4, False), (3, True)])
-def test_the_clock_is_shared(count, exact):
+def test_update_counter_is_shared_by_all_seeds(count, exact):
     """Spread a state over devices by `seed_axes`: the counter is shared, and gradients stay those of each seed."""
     spread = lambda f, **axes: jax.jit(purerl.over_devices(f, exact=exact, **axes))
     state = spread(train.init, out_axes=train.seed_axes)(keys(count))
@@ -87,7 +87,7 @@ def test_the_clock_is_shared(count, exact):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exact", [False, True])
-def test_sweeps(exact):
+def test_over_devices_accepts_sweeps(exact):
     sweep = jax.vmap(lambda lr: CFG.replace(lr=lr))(jnp.array([1e-3, 1e-2, 1e-1]))
     run = lambda cfg, key: tiny(cfg)(key).state.params
     got = jax.jit(purerl.over_devices(run, in_axes=(0, None), exact=exact))(sweep, keys(1)[0])
@@ -96,14 +96,14 @@ def test_sweeps(exact):
         close(at(got, i), one(at(sweep, i), keys(1)[0]))
 
 
-def test_cores_become_devices(fresh_python):
+def test_use_cores_sets_the_number_of_devices_once(fresh_python):
     code = "import purerl, jax; purerl.use_cores(3); purerl.use_cores(2); print(len(jax.local_devices()))"
     assert fresh_python(code) == "3\n"
     chosen = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
     assert fresh_python(code, **chosen) == "4\n"  # the earlier configuration is kept
 
 
-def test_too_late_to_use_the_cores(fresh_python):
+def test_use_cores_warns_after_jax_has_started(fresh_python):
     code = """
 import warnings, jax, purerl
 jax.random.key(0)
@@ -115,13 +115,13 @@ print(len(caught), "purerl.use_cores()" in str(caught[0].message), len(jax.local
     assert fresh_python(code) == "1 True 1\n"
 
 
-def test_xla_flags_of_other_versions_are_left_out(monkeypatch):
+def test_xla_flags_of_other_versions_are_omitted(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_given=1")
     add_xla_flags("--xla_backend_optimization_level=0", "--xla_of_another_version=1", "--xla_given=1")
     assert os.environ["XLA_FLAGS"] == "--xla_given=1 --xla_backend_optimization_level=0"
 
 
-def test_a_job_starts_without_xla_flags_of_other_versions(monkeypatch):
+def test_joining_a_job_omits_xla_flags_of_other_versions(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_given=1")
     monkeypatch.setattr(processes, "IN_ONE_ORDER", "--xla_of_another_version=1")
     monkeypatch.setattr(jax.distributed, "initialize", lambda **options: None)

@@ -25,7 +25,7 @@ def whole():
 
 
 @pytest.mark.long
-def test_stopped_after_every_update_and_resumed(whole, tmp_path):
+def test_run_stopped_after_every_update_ends_bit_for_bit_the_same(whole, tmp_path):
     for update in range(1, UPDATES):
         stopped(tmp_path, update)
         with open(tmp_path / "curves.jsonl", "ab") as file:
@@ -37,7 +37,7 @@ def test_stopped_after_every_update_and_resumed(whole, tmp_path):
 
 
 @pytest.mark.long
-def test_of_several_seeds_and_rows_of_several_updates(tmp_path):
+def test_seeds_with_multi_update_rows_resume_bit_for_bit(tmp_path):
     several = {"num_seeds": 3, "cfg": CFG.replace(metrics_every=4)}
     uninterrupted = fitted(**several)
     stopped(tmp_path, 6, **several)
@@ -51,14 +51,14 @@ def test_of_several_seeds_and_rows_of_several_updates(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_happens_between_chunks_moves_no_bit(whole, tmp_path):
+def test_recorders_evaluations_and_saves_do_not_affect_training(whole, tmp_path):
     recorders = (JsonLines(tmp_path / "a.jsonl"), Csv(tmp_path / "b.csv", every=3), TensorBoard(tmp_path / "c"))
     busy = {"eval_every": 2, "eval_episodes": 3, "eval_max_steps": 20, "save_every": 3, "recorders": recorders}
     assert digest(fitted(directory=tmp_path, **busy).state) == digest(whole.state)
 
 
 @pytest.mark.slow
-def test_a_longer_run_begins_with_the_shorter_one(tmp_path):
+def test_longer_run_passes_through_the_state_of_a_shorter_one(tmp_path):
     constant = {"cfg": CFG.replace(lr_schedule="constant")}
     short = fitted(updates=4, **constant)
     fitted(directory=tmp_path, save_every=4, **constant)
@@ -66,7 +66,7 @@ def test_a_longer_run_begins_with_the_shorter_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_nothing_of_the_new_process_leaks_into_the_state(whole, tmp_path):
+def test_restored_state_continues_under_another_train(whole, tmp_path):
     """A state from a checkpoint on disk goes on under another `Train`, update by update."""
     stopped(tmp_path, 7)
     train = tiny(CFG.replace(total_timesteps=64 * UPDATES))
@@ -83,7 +83,7 @@ def test_nothing_of_the_new_process_leaks_into_the_state(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_every_saved_leaf_matters(tmp_path):
+def test_every_saved_leaf_affects_later_updates(tmp_path):
     """A leaf of the checkpoint that changes nothing of the next two updates would be dead weight, or a bug."""
     train = tiny()
     state = jax.jit(train.update)(jax.jit(train.init)(jax.random.key(0)))[0]
@@ -113,7 +113,7 @@ def perturbed(x):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_of_its_update_while_the_next_chunk_runs(tmp_path):
+def test_checkpoint_is_unaffected_by_the_next_chunk(tmp_path):
     """The state is donated to the next chunk while the checkpoint is still being written."""
     fitted(directory=tmp_path, save_every=1, keep=UPDATES)
     train = tiny(CFG.replace(total_timesteps=64 * UPDATES))
@@ -121,18 +121,18 @@ def test_a_checkpoint_is_of_its_update_while_the_next_chunk_runs(tmp_path):
     assert digest(purerl.restore(tmp_path, train, updates=5)) == digest(at.state)
 
 
-def test_the_last_update_is_saved_and_lasting_ones_are_kept(tmp_path):
+def test_last_and_keep_every_checkpoints_are_kept(tmp_path):
     fitted(directory=tmp_path, save_every=3, keep=1, keep_every=6)
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [6, 10]
 
 
-def test_lasting_checkpoints_need_no_others(tmp_path):
+def test_keep_every_works_without_save_every(tmp_path):
     fitted(directory=tmp_path, keep=1, keep_every=4)
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [4, 8, 10]
 
 
 @pytest.mark.slow
-def test_a_run_of_which_nothing_was_kept_leaves_no_best_state(tmp_path):
+def test_best_state_of_a_run_without_checkpoints_is_replaced(tmp_path):
     """The run was killed before its first checkpoint, and another run has its place."""
     options = {"directory": tmp_path, "eval_every": 1, "eval_episodes": 2}
     fitted(10, CFG.replace(lr=1e-6), seed=5, **options)
@@ -144,7 +144,7 @@ def test_a_run_of_which_nothing_was_kept_leaves_no_best_state(tmp_path):
 
 
 @pytest.mark.slow
-def test_evaluations_of_before_are_still_said_to_be_what_they_are(tmp_path):
+def test_resuming_without_evaluations_keeps_the_record_of_earlier_ones(tmp_path):
     constant = CFG.replace(lr_schedule="constant")
     fitted(4, constant, directory=tmp_path, eval_every=2, eval_episodes=3)
     fitted(6, constant, directory=tmp_path)
@@ -153,21 +153,21 @@ def test_evaluations_of_before_are_still_said_to_be_what_they_are(tmp_path):
 
 
 @pytest.mark.slow
-def test_fit_keeps_its_directory_to_itself(tmp_path):
+def test_save_refuses_the_directory_of_fit(tmp_path):
     result = fitted(2, directory=tmp_path)
     with pytest.raises(purerl.ConfigError, match="has a run of purerl"):
         purerl.save(tmp_path, result.run.train, result.state)
     fitted(2, directory=tmp_path)
 
 
-def test_what_cannot_be_drawn_is_refused_before_anything_is_compiled(tmp_path):
+def test_rendering_an_unrenderable_environment_is_refused_at_the_start(tmp_path):
     with pytest.raises(purerl.ConfigError, match="no way of drawing it"):
         fitted(2, directory=tmp_path / "a", eval_every=1, render_every=1)
     assert not (tmp_path / "a" / "curves.jsonl").exists()
 
 
 @pytest.mark.slow
-def test_fit_does_not_return_before_the_last_checkpoint_is_whole(fresh_python, tmp_path):
+def test_fit_returns_after_the_last_checkpoint_is_complete(fresh_python, tmp_path):
     code = f"""
 import os, sys
 sys.path.insert(0, ".")
@@ -191,7 +191,7 @@ def refused(error, says, **kwargs):
     assert compiles() == before
 
 
-def test_another_run_in_the_directory_is_a_mismatch(tmp_path):
+def test_directory_of_another_run_is_a_mismatch(tmp_path):
     fitted(updates=2, directory=tmp_path)
     mismatch = {"error": purerl.CheckpointMismatch, "directory": tmp_path}
     begins = rf"\n  another run needs another directory; init_from={re.escape(repr(str(tmp_path)))} \(--init-from\) begins it"
@@ -217,7 +217,7 @@ class Wider(Varied):
 
 
 @pytest.mark.slow
-def test_resume_is_a_choice(tmp_path):
+def test_resume_option_decides_about_existing_checkpoints(tmp_path):
     refused(purerl.ConfigError, "no checkpoint to resume from", directory=tmp_path, resume="must")
     refused(purerl.ConfigError, "needs the directory", resume="must")
     constant = {"cfg": CFG.replace(lr_schedule="constant"), "directory": tmp_path}
@@ -230,7 +230,7 @@ def test_resume_is_a_choice(tmp_path):
 
 
 @pytest.mark.slow
-def test_resuming_compiles_what_a_run_compiles(tmp_path):
+def test_resumed_run_compiles_nothing_after_its_first_chunk(tmp_path):
     """Going on from a checkpoint needs no program that the run did not need."""
     stopped(tmp_path, 3)
     with warnings.catch_warnings():

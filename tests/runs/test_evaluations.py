@@ -29,7 +29,7 @@ def run(tmp_path_factory):
     return directory, result
 
 
-def test_evaluations_come_before_the_first_update_and_at_each_kth(run):
+def test_evaluations_run_before_the_first_and_after_every_kth_update(run):
     directory, result = run
     table = result.evaluations
     assert table["update"].tolist() == [0, 8, 16, 24, 32]
@@ -39,13 +39,13 @@ def test_evaluations_come_before_the_first_update_and_at_each_kth(run):
     assert len((directory / "evaluations.jsonl").read_text().splitlines()) == 5
 
 
-def test_evaluations_have_the_entries_of_info_that_the_config_names(run):
+def test_evaluations_include_the_configs_episode_info(run):
     table = run[1].evaluations
     assert table["episode_info/discount"].shape == (5, 2)
     assert (table["episode_info/discount"] == 0).all()  # gymnax's discount after the fall of the pole
 
 
-def test_a_run_has_the_same_episodes_alone_and_beside_others(run):
+def test_run_has_the_same_evaluation_episodes_alone_and_in_a_batch(run):
     loaded = purerl.load(run[0])
     together = loaded.evaluate(6, seed=5)
     assert not np.array_equal(together.lengths[0], together.lengths[1])
@@ -62,7 +62,7 @@ def test_results_are_printed_in_a_few_lines(run):
     assert str(result.run.evaluate(3)).startswith("Episodes of shape (2, 3): return ")
 
 
-def test_the_best_state_may_be_chosen_by_another_mean(tmp_path):
+def test_best_by_selects_the_metric_of_the_best_state(tmp_path):
     options = {"directory": tmp_path, "eval_every": 1, "eval_episodes": 3, "updates": 4}
     result = fitted(**options, best_by="episode_length")
     best = result.evaluations["update"][np.argmax(result.evaluations["episode_length"], axis=0)]
@@ -75,7 +75,7 @@ def test_the_best_state_may_be_chosen_by_another_mean(tmp_path):
         fitted(eval_every=1, best_by="success")
 
 
-def test_the_state_with_the_best_evaluation_of_each_run_is_kept(run):
+def test_best_evaluated_state_of_each_run_is_kept(run):
     directory, result = run
     best = result.evaluations["update"][np.argmax(result.evaluations["episode_return"], axis=0)]
     loaded = purerl.load(directory, best=True)
@@ -85,12 +85,12 @@ def test_the_state_with_the_best_evaluation_of_each_run_is_kept(run):
     assert kept[-1] == max(best)
 
 
-def test_evaluations_may_be_in_other_settings():
+def test_evaluations_accept_other_environment_parameters():
     result = fitted(eval_every=5, eval_episodes=3, eval_max_steps=2, eval_env_params={"max_steps_in_episode": 2})
     assert (result.evaluations["episode_length"] <= 2).all()
 
 
-def test_renderings_are_moving_pictures(run):
+def test_renderings_are_animations(run):
     directory, _ = run
     pictures = sorted(path.name for path in (directory / "renders").iterdir())
     assert pictures == ["0.gif", "32.gif"]
@@ -98,7 +98,7 @@ def test_renderings_are_moving_pictures(run):
         assert picture.n_frames > 1
 
 
-def test_a_plot_has_axes_a_legend_and_a_band(run, tmp_path):
+def test_plot_has_axis_labels_a_legend_and_bands(run, tmp_path):
     directory, _ = run
     figure = plots.plot([directory, directory], tmp_path / "a.png", labels=["one", "other"])
     (axes,) = figure.axes
@@ -110,7 +110,7 @@ def test_a_plot_has_axes_a_legend_and_a_band(run, tmp_path):
     assert matplotlib.image.imread(tmp_path / "a.png").std() > 0.01
 
 
-def test_a_curve_is_the_metrics_of_the_run(run):
+def test_curves_equal_the_metrics_of_the_run(run):
     directory, result = run
     (curve,) = plots.curves_of(directory)
     steps, values = curve.steps, curve.values
@@ -123,7 +123,7 @@ def test_a_curve_is_the_metrics_of_the_run(run):
         plots.curves_of(directory / "checkpoints")
 
 
-def test_a_damaged_run_is_listed_beside_others(run, tmp_path):
+def test_damaged_run_is_listed_beside_others(run, tmp_path):
     for name in ("whole", "damaged"):
         shutil.copytree(run[0], tmp_path / name)
     damaged = tmp_path / "damaged"
@@ -136,7 +136,7 @@ def test_a_damaged_run_is_listed_beside_others(run, tmp_path):
     assert good.best > 0
 
 
-def test_an_exported_policy_needs_nothing_of_purerl(run, tmp_path, fresh_python):
+def test_exported_policy_runs_without_purerl(run, tmp_path, fresh_python):
     loaded = purerl.load(run[0]).select(0)
     state = loaded.state
     export(loaded.train, state, tmp_path / "policy")

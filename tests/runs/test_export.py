@@ -7,7 +7,7 @@ from purerl.runs.analysis.export import export
 
 
 @pytest.mark.parametrize("name", ["policy.onnx", "policy.PT", "policy.tflite"])
-def test_policies_are_not_exported_under_names_of_other_formats(name, tmp_path):
+def test_export_refuses_file_names_of_other_formats(name, tmp_path):
     with pytest.raises(purerl.ConfigError, match=r"jax.export does not write \.\w+ files; name it \*.jaxexport"):
         export(None, None, tmp_path / name)
     assert not list(tmp_path.iterdir())

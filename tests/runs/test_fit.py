@@ -16,7 +16,7 @@ def whole():
     return jax.jit(tiny(CFG.replace(total_timesteps=640)))(KEY)
 
 
-def test_fit_is_the_same_training(whole):
+def test_fit_equals_one_jitted_run(whole):
     result = fitted()
     for got, want in zip(jax.tree.leaves(result.state.params), jax.tree.leaves(whole.state.params), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-4)
@@ -27,7 +27,7 @@ def test_fit_is_the_same_training(whole):
     np.testing.assert_allclose(metrics["lr"], wanted["lr"], rtol=1e-6)
 
 
-def test_the_length_of_a_chunk_does_not_matter():
+def test_result_is_independent_of_chunk_length():
     lengths = []
     measure = lambda progress: lengths.append(progress.metrics["lr"].total.shape[0])
     short = fitted(chunk_seconds=1e-9, recorders=(measure,))
@@ -38,7 +38,7 @@ def test_the_length_of_a_chunk_does_not_matter():
 
 
 @pytest.mark.slow
-def test_rows_of_metrics_do_not_depend_on_chunks(whole):
+def test_metrics_rows_are_independent_of_chunk_length(whole):
     cfg = CFG.replace(total_timesteps=640, metrics_every=4)
     by_one, by_many = (purerl.fit(cfg, env=Varied(), chunk_seconds=s).metrics for s in (1e-9, 100.0))
     assert digest(by_one) == digest(by_many)
@@ -52,7 +52,7 @@ def test_rows_of_metrics_do_not_depend_on_chunks(whole):
     np.testing.assert_allclose(by_one["reward_max"].value, [rewards[i : i + 4].max() for i in (0, 4, 8)], rtol=1e-6)
 
 
-def test_seeds_side_by_side():
+def test_seeds_of_one_fit_equal_single_fits():
     alone = fitted(seed=6)
     result = fitted(num_seeds=3, seed=5)
     metrics = purerl.summarize(result.metrics)

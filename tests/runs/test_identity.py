@@ -8,13 +8,13 @@ from tests.helpers.interrupted import fitted
 from tests.helpers.tiny import CFG
 
 
-def test_two_runs_with_other_integers_are_not_the_same():
+def test_integers_are_compared_exactly():
     assert not _same(16_777_217, 16_777_216)  # the same number in single precision
     assert _same({"lr": 1e-3}, {"lr": float(np.float32(1e-3))})
 
 
 @pytest.mark.slow
-def test_another_number_of_seeds_on_a_device_is_noted(tmp_path, monkeypatch):
+def test_resuming_with_other_runs_per_device_warns(tmp_path, monkeypatch):
     constant = {"cfg": CFG.replace(lr_schedule="constant"), "directory": tmp_path}
     fitted(updates=2, **constant)
     monkeypatch.setattr("purerl.runs.trainer.Trainer.share", 4)
@@ -23,7 +23,7 @@ def test_another_number_of_seeds_on_a_device_is_noted(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_more_steps_under_a_schedule_that_follows_them_is_told(tmp_path):
+def test_extending_a_run_warns_if_its_schedule_follows_total_timesteps(tmp_path):
     says = r"total_timesteps = 256: was 128, and lr_schedule and ent_schedule follows it"
     both = {"cfg": CFG.replace(ent_schedule="linear"), "directory": tmp_path / "both"}
     fitted(updates=2, **both)
@@ -32,7 +32,7 @@ def test_more_steps_under_a_schedule_that_follows_them_is_told(tmp_path):
 
 
 @pytest.mark.slow
-def test_more_steps_under_a_schedule_of_its_own_length_are_not(tmp_path):
+def test_extending_a_run_does_not_warn_if_its_schedule_has_fixed_length(tmp_path):
     fixed = {"cfg": CFG.replace(lr_schedule="polynomial", decay_steps=100), "directory": tmp_path / "fixed"}
     fitted(updates=2, **fixed)
     fitted(updates=4, **fixed)  # a warning would be an error here

@@ -11,7 +11,7 @@ import purerl
 from tests.helpers.interrupted import fitted
 
 
-def test_an_interrupt_ends_the_run_with_what_was_reached():
+def test_interrupt_ends_the_run_with_its_current_result():
     def interrupt(progress):
         if progress.updates == 3:
             os.kill(os.getpid(), signal.SIGINT)
@@ -23,7 +23,7 @@ def test_an_interrupt_ends_the_run_with_what_was_reached():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_second_interrupt_leaves_at_once():
+def test_second_interrupt_raises_at_once():
     def interrupt(progress):
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)

@@ -3,7 +3,7 @@
 from purerl.runs.storage.journal import Journal, read_journal
 
 
-def test_a_line_without_its_end_is_left_out(tmp_path):
+def test_incomplete_lines_are_dropped_and_damaged_ones_are_none(tmp_path):
     journal = Journal(tmp_path / "a", [{"n": 0}])
     journal.add({"n": 1})
     journal.flush()

@@ -10,7 +10,7 @@ from tests.helpers.interrupted import fitted
 from tests.helpers.probes import Varied
 
 
-def test_nothing_needs_fcntl(fresh_python, tmp_path):
+def test_locks_work_without_fcntl(fresh_python, tmp_path):
     code = f"""
 import sys
 sys.modules["fcntl"] = None  # importing it fails, as on Windows
@@ -29,7 +29,7 @@ Lock(pathlib.Path({str(tmp_path)!r})).release()
     assert fresh_python(code).startswith("locked")
 
 
-def test_a_lock_is_released_whatever_happens(tmp_path):
+def test_lock_is_released_after_an_error(tmp_path):
     (tmp_path / "checkpoints").write_text("in the way")
     for _ in range(2):
         with pytest.raises(purerl.ConfigError, match="cannot be written to"):
@@ -37,7 +37,7 @@ def test_a_lock_is_released_whatever_happens(tmp_path):
     Lock(tmp_path).release()
 
 
-def test_a_directory_has_one_writer_and_many_readers(tmp_path):
+def test_directory_has_one_writer_and_many_readers(tmp_path):
     seen = []
 
     def intrude(progress):
@@ -61,12 +61,12 @@ BAD_DIRECTORIES = [
 
 
 @pytest.mark.parametrize(("directory", "says"), BAD_DIRECTORIES, ids=[f"56-{i}" for i in range(len(BAD_DIRECTORIES))])
-def test_a_directory_that_cannot_be_one_is_refused(directory, says):
+def test_invalid_directories_are_refused(directory, says):
     with pytest.raises(purerl.ConfigError, match=says):
         fitted(directory=directory)
 
 
-def test_directories_are_made_absolute_once(tmp_path, monkeypatch):
+def test_relative_directories_are_resolved_at_the_start(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert run_directory("a/b") == tmp_path / "a" / "b"

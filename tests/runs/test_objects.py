@@ -29,7 +29,7 @@ def own_loss(outputs, old, advantage, cfg):
 
 
 @pytest.mark.long
-def test_another_object_in_the_place_of_a_runs_own_is_refused(tmp_path, capsys):
+def test_run_does_not_load_with_other_custom_objects(tmp_path, capsys):
     given = {"env": Varied(), "policy_loss": own_loss}
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path, **given)
     more = CFG.replace(total_timesteps=128, lr_schedule="linear")
@@ -56,7 +56,7 @@ def test_another_object_in_the_place_of_a_runs_own_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_another_environments_parameters_are_refused(tmp_path):
+def test_run_does_not_load_with_other_environment_parameters(tmp_path):
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path, env=Varied(), env_params=Limit(4))
     with pytest.raises(purerl.CheckpointMismatch, match=r"env_params: \.max_steps_in_episode 4 in the run, .* 3 here"):
         purerl.load(tmp_path, env=Varied(), env_params=Limit(3))
@@ -64,7 +64,7 @@ def test_another_environments_parameters_are_refused(tmp_path):
 
 
 @pytest.mark.long
-def test_a_script_may_be_imported_as_a_module(tmp_path, fresh_python):
+def test_objects_of_a_script_match_those_of_its_imported_module(tmp_path, fresh_python):
     """A notebook imports a script as a module: an object that `__main__` defined is the same object there."""
     (tmp_path / "mine.py").write_text(
         "import purerl, tests.helpers.probes\nclass Mine(tests.helpers.probes.Varied): pass\n"
@@ -77,7 +77,7 @@ def test_a_script_may_be_imported_as_a_module(tmp_path, fresh_python):
 
 
 @pytest.mark.slow
-def test_a_directory_is_data(tmp_path, fresh_python):
+def test_reading_a_directory_never_imports_the_modules_it_names(tmp_path, fresh_python):
     """A directory names a module as its environment, network and loss: nothing ever imports that module."""
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path / "run", env=Varied())
     (tmp_path / "sentinel.py").write_text("raise SystemExit('imported')")
@@ -118,7 +118,7 @@ print("sentinel" in sys.modules)
 
 
 @pytest.mark.slow
-def test_other_versions_and_devices_are_noted(tmp_path, monkeypatch):
+def test_resuming_with_other_package_versions_warns(tmp_path, monkeypatch):
     stopped(tmp_path, 3)
     monkeypatch.setattr("purerl.runs.storage.objects.PACKAGES", ("purerl",))
     monkeypatch.setattr("purerl.__version__", "x")

@@ -16,12 +16,12 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.parametrize(("options", "says"), BAD_OPTIONS, ids=[f"55-{i}" for i in range(len(BAD_OPTIONS))])
-def test_wrong_options_are_refused(options, says):
+def test_invalid_options_are_refused(options, says):
     with pytest.raises(purerl.ConfigError) as error:
         fitted(**options)
     assert says in str(error.value)
 
 
-def test_no_seed_is_refused():
+def test_zero_seeds_are_refused():
     with pytest.raises(purerl.ConfigError, match="num_seeds"):
         fitted(num_seeds=0)

@@ -13,7 +13,7 @@ from tests.helpers.probes import Varied
 SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=(8,))
 
 
-def test_a_seed_without_episodes_leaves_the_others_in_the_picture():
+def test_seed_without_episodes_is_left_out_of_the_plot():
     nan = np.nan
     values = np.array([[nan, 1.0, nan, 3.0, nan], [nan] * 5, [nan, nan, 4.0, 5.0, 6.0]])
     steps, shown = plots.filled(plots.Curve("a", np.arange(5), values))
@@ -25,7 +25,7 @@ def test_a_seed_without_episodes_leaves_the_others_in_the_picture():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [3, 10])
-def test_updates_that_are_no_whole_row_are_read_too(tmp_path, every):
+def test_incomplete_last_rows_are_read(tmp_path, every):
     cfg = SMALL.replace(total_timesteps=7 * 64, metrics_every=every)
     whole = purerl.summarize(purerl.fit(cfg, env=Varied(), num_seeds=2, directory=tmp_path).metrics)
     (curve,) = plots.curves_of(tmp_path)
@@ -36,7 +36,7 @@ def test_updates_that_are_no_whole_row_are_read_too(tmp_path, every):
     np.testing.assert_allclose(row.scores, whole["episode_return"][:, -1])
 
 
-def test_a_long_curve_has_few_points_and_loses_nothing(tmp_path, monkeypatch):
+def test_long_curves_are_averaged_into_few_points(tmp_path, monkeypatch):
     monkeypatch.setattr("purerl.runs.analysis.plots.POINTS", 4)
     result = fitted(directory=tmp_path)
     (curve,) = plots.curves_of(tmp_path)
@@ -46,7 +46,7 @@ def test_a_long_curve_has_few_points_and_loses_nothing(tmp_path, monkeypatch):
     np.testing.assert_allclose(values[0, 1], totals[1:4].sum() / counts[1:4].sum(), rtol=1e-6)
 
 
-def test_pictures_note_few_seeds(tmp_path, monkeypatch):
+def test_plots_note_few_seeds(tmp_path, monkeypatch):
     curve = lambda seeds: [Curve("a", np.arange(4), np.random.default_rng(0).normal(size=(seeds, 4)))]
     titles = {}
     for seeds in (3, 5):

@@ -102,7 +102,7 @@ def test_two_processes_train_one_agent(job, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("seeds", "devices"), [(1, 1), (4, 4)])
-def test_processes_are_as_the_devices_of_one(seeds, devices, job, tmp_path):
+def test_devices_of_two_processes_equal_devices_of_one(seeds, devices, job, tmp_path):
     """One seed over two processes, or four of two devices each over two processes with four devices each, is trained."""
     flags = ("--devices-per-run", "2", "--num-seeds", str(seeds), "--eval-every", "5", "--eval-episodes", "4")
     two = job(2, SHORT, *flags, devices=devices)
@@ -130,7 +130,7 @@ def test_runs_are_spread_over_the_devices_of_all_processes(job, tmp_path):
         pytest.param(signal.SIGUSR1, 138, marks=pytest.mark.long),
     ],
 )
-def test_a_signal_to_one_ends_all_saved(how, status, job, tmp_path):
+def test_signal_to_one_process_ends_all_with_a_checkpoint(how, status, job, tmp_path):
     two = job(2, LONG, "--devices-per-run", "2", "--save-seconds", "1")
     wait_for_checkpoint(tmp_path)
     two.processes[1].send_signal(how)
@@ -141,7 +141,7 @@ def test_a_signal_to_one_ends_all_saved(how, status, job, tmp_path):
 
 
 @pytest.mark.long
-def test_a_time_limit_ends_a_job_saved(job, tmp_path):
+def test_time_limit_ends_a_job_with_a_checkpoint(job, tmp_path):
     two = job(2, LONG, "--devices-per-run", "2", "--max-hours", "0.003")
     assert two.ends()[0] == [75, 75]
     assert saved_updates(tmp_path / "run" / "checkpoints")
@@ -149,7 +149,7 @@ def test_a_time_limit_ends_a_job_saved(job, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("processes", "updates"), [(2, 400), (4, 60)])
-def test_a_job_that_was_killed_goes_on_to_the_same_bits(processes, updates, job, tmp_path):
+def test_killed_job_resumes_bit_for_bit(processes, updates, job, tmp_path):
     flags = ("--devices-per-run", str(processes), "--save-every", "5")
     steps = str(128 * updates)
     whole = job(processes, steps, *flags)
@@ -177,7 +177,7 @@ def test_a_job_that_was_killed_goes_on_to_the_same_bits(processes, updates, job,
 
 @pytest.mark.long
 @pytest.mark.parametrize("frozen", [0, 1])
-def test_a_process_that_freezes_ends_the_others(frozen, job, tmp_path):
+def test_frozen_process_ends_the_others(frozen, job, tmp_path):
     two = job(2, LONG, "--devices-per-run", "2", "--save-seconds", "1")
     wait_for_checkpoint(tmp_path)
     two.processes[frozen].send_signal(signal.SIGSTOP)
@@ -189,7 +189,7 @@ def test_a_process_that_freezes_ends_the_others(frozen, job, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:resuming, but not bit-identically")
-def test_a_run_goes_on_with_another_number_of_processes(job, tmp_path):
+def test_run_resumes_with_another_number_of_processes(job, tmp_path):
     assert job(2, SHORT, "--devices-per-run", "2").ends()[0] == [0, 0]
     before = params_of(tmp_path)
     assert job(1, SHORT, "--devices-per-run", "1").ends()[0] == [0]
@@ -216,7 +216,7 @@ print(digest(on_host(update(restored)[0])) == digest(on_host(update(state)[0])),
 
 
 @pytest.mark.long
-def test_a_state_on_devices_of_two_processes_is_saved_and_restored(tmp_path):
+def test_state_on_devices_of_two_processes_is_saved_and_restored(tmp_path):
     env = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
     words = (sys.executable, "-c", OF_A_MESH, f"127.0.0.1:{free_port()}")
     start = lambda i: subprocess.Popen([*words, str(i), str(tmp_path)], env=env, stdout=subprocess.PIPE, text=True)
@@ -225,7 +225,7 @@ def test_a_state_on_devices_of_two_processes_is_saved_and_restored(tmp_path):
 
 
 @pytest.mark.long
-def test_what_is_wrong_with_a_job_is_said(job, tmp_path):
+def test_errors_of_a_job_are_reported_by_its_processes(job, tmp_path):
     (tmp_path / "run").touch()  # the first process alone writes there
     file = job(2, SHORT)
     assert file.ends(60)[0] == [2, 1]

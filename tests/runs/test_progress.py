@@ -5,7 +5,7 @@ import itertools
 from tests.helpers.interrupted import fitted
 
 
-def test_progress_says_where_the_run_stands():
+def test_progress_reports_updates_steps_and_time():
     seen = []
     fitted(chunk_seconds=1e-9, recorders=(seen.append,))
     assert [p.updates for p in seen] == list(range(1, 11))

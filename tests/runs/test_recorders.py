@@ -89,7 +89,7 @@ def test_tensorboard_has_every_update_once_under_the_usual_tags(recorded):
 
 
 @pytest.mark.slow
-def test_rows_of_several_updates_end_at_checkpoints_too(tmp_path):
+def test_multi_update_rows_also_end_at_checkpoints(tmp_path):
     fitted(directory=tmp_path / "run", save_every=4, recorders=recorders(tmp_path, every=3))
     assert [row["update"] for row in rows_of(tmp_path / "a.jsonl")] == [3, 4, 6, 8, 9, 10]
     fitted(chunk_seconds=1e-9, recorders=(JsonLines(tmp_path / "b.jsonl", every=4),))
@@ -97,7 +97,7 @@ def test_rows_of_several_updates_end_at_checkpoints_too(tmp_path):
 
 
 @pytest.mark.slow
-def test_several_seeds_are_recorded_each_and_together(tmp_path):
+def test_seeds_are_recorded_individually_and_aggregated(tmp_path):
     result = fitted(seed=5, num_seeds=2, chunk_seconds=1e-9, recorders=(JsonLines(tmp_path / "a.jsonl"),))
     rows, wanted = rows_of(tmp_path / "a.jsonl"), purerl.summarize(result.metrics)["episode_return"]
     for row, (a, b) in zip(rows, wanted.T, strict=True):
@@ -118,7 +118,7 @@ def test_rows_have_the_newest_evaluation(tmp_path):
     assert tags == [64, 128, 192, 256]
 
 
-def test_a_user_may_measure_the_state(tmp_path):
+def test_measure_adds_a_metric_of_the_state(tmp_path):
     measure = lambda state: {"last_bias": state.params["value"]["head"]["Linear_0"]["bias"][0]}
     result = fitted(measure=measure, recorders=(JsonLines(tmp_path / "a.jsonl"),))
     biases = purerl.summarize(result.metrics)["last_bias"]
@@ -127,7 +127,7 @@ def test_a_user_may_measure_the_state(tmp_path):
     np.testing.assert_allclose(rows_of(tmp_path / "a.jsonl")[0]["last_bias"], biases[0], rtol=1e-5)
 
 
-def test_a_failing_recorder_is_reported_once_and_stops_nothing():
+def test_failing_recorder_warns_once_and_training_continues():
     calls = []
 
     def failing(progress):
@@ -142,7 +142,7 @@ def test_a_failing_recorder_is_reported_once_and_stops_nothing():
 
 
 @pytest.mark.slow
-def test_unfinished_episodes_are_null_and_not_zero(tmp_path):
+def test_missing_returns_are_null_rather_than_zero(tmp_path):
     from tests.helpers.probes import Endless
 
     cfg = purerl.PPOConfig(total_timesteps=256, num_envs=4, num_steps=16, hidden=(8,))
@@ -152,7 +152,7 @@ def test_unfinished_episodes_are_null_and_not_zero(tmp_path):
     assert all(math.isfinite(x) for x in purerl.summarize(result.metrics)["value"])
 
 
-def test_a_missing_package_is_named():
+def test_missing_wandb_package_is_named():
     with pytest.raises(ImportError, match=r"pip install '\.\[wandb\]'"):
         Wandb()
 
@@ -166,14 +166,14 @@ def wandb(monkeypatch):
     return begun, logged
 
 
-def test_weights_and_biases_counts_environment_steps(wandb):
+def test_wandb_rows_are_indexed_by_environment_steps(wandb):
     begun, logged = wandb
     fitted(recorders=(Wandb(every=2),))
     assert (begun, logged) == ([None], [128, 256, 384, 512, 640])
 
 
 @pytest.mark.slow
-def test_what_resumes_goes_on_in_its_run_of_weights_and_biases(wandb, tmp_path):
+def test_resumed_run_continues_its_wandb_run(wandb, tmp_path):
     begun, logged = wandb
     recorder = lambda name: Wandb(2, tmp_path / name)
     fitted(recorders=(StopAt(4), recorder("a")), directory=tmp_path / "a", chunk_seconds=1e-9)
@@ -186,13 +186,13 @@ def test_what_resumes_goes_on_in_its_run_of_weights_and_biases(wandb, tmp_path):
     assert begun[2] != begun[0]
 
 
-def test_what_is_refused_begins_no_run_of_weights_and_biases(wandb):
+def test_refused_config_starts_no_wandb_run(wandb):
     with pytest.raises(purerl.ConfigError):
         purerl.fit(CFG.replace(env="Unknown-v0"), recorders=(Wandb(),))
     assert not wandb[0]
 
 
-def test_a_csv_goes_on_under_names_with_commas(tmp_path):
+def test_resumed_csv_keeps_column_names_with_commas(tmp_path):
     """Columns are named as for a batch of configs: `value_loss/config 0, seed 3`."""
     for updates in (1, 2):
         rows = Csv(tmp_path / "metrics.csv")
@@ -202,7 +202,7 @@ def test_a_csv_goes_on_under_names_with_commas(tmp_path):
     assert (tmp_path / "metrics.csv").read_text() == 'update,"value_loss/config 0, seed 3"\n1,0.5\n2,0.5\n'
 
 
-def test_a_csv_whose_names_were_cut_off_begins_anew(tmp_path):
+def test_csv_with_a_truncated_header_is_rewritten(tmp_path):
     (tmp_path / "metrics.csv").write_text("update,value_lo")
     rows = Csv(tmp_path / "metrics.csv")
     rows.begin(SimpleNamespace(updates=1))
@@ -211,7 +211,7 @@ def test_a_csv_whose_names_were_cut_off_begins_anew(tmp_path):
     assert (tmp_path / "metrics.csv").read_text() == "update,value_loss\n2,0.5\n"
 
 
-def test_a_csv_of_which_no_row_is_kept_has_the_names_of_the_new_run(tmp_path):
+def test_csv_without_kept_rows_takes_the_new_header(tmp_path):
     for names in (("loss",), ("loss", "loss/seed 0", "loss/seed 1")):
         rows = Csv(tmp_path / "metrics.csv")
         rows.begin(SimpleNamespace(updates=0))
@@ -220,7 +220,7 @@ def test_a_csv_of_which_no_row_is_kept_has_the_names_of_the_new_run(tmp_path):
     assert (tmp_path / "metrics.csv").read_text() == "update,loss,loss/seed 0,loss/seed 1\n1,0.5,0.5,0.5\n"
 
 
-def test_a_csv_goes_on_without_a_column_that_is_no_longer_measured(tmp_path):
+def test_resumed_csv_leaves_columns_without_new_values_empty(tmp_path):
     for row in ({"update": 1, "measure/norm": 2.0, "loss": 0.5}, {"update": 2, "loss": 0.25}):
         rows = Csv(tmp_path / "metrics.csv")
         rows.begin(SimpleNamespace(updates=row["update"] - 1))
@@ -229,7 +229,7 @@ def test_a_csv_goes_on_without_a_column_that_is_no_longer_measured(tmp_path):
     assert (tmp_path / "metrics.csv").read_text() == "update,measure/norm,loss\n1,2.0,0.5\n2,,0.25\n"
 
 
-def test_the_file_of_a_long_run_is_bounded(tmp_path):
+def test_row_count_of_a_long_run_grows_logarithmically(tmp_path):
     """From one day of a chunk a second to ten, the rows grow by a constant for each factor of time, and count every step."""
     plan, counted = SimpleNamespace(batch_size=64), []
     rows = JsonLines(tmp_path / "a.jsonl")
@@ -251,7 +251,7 @@ def test_the_file_of_a_long_run_is_bounded(tmp_path):
 
 
 @pytest.mark.slow
-def test_more_rows_of_metrics_than_anyone_reads_are_warned_of(tmp_path):
+def test_too_many_metrics_rows_warn(tmp_path):
     cfg = CFG.replace(total_timesteps=64 * 2_000_000)
     with pytest.warns(UserWarning, match=r"2,000,000 rows of metrics will be kept; metrics_every=20 keeps 100,000"):
         purerl.fit(cfg, directory=tmp_path, env=Varied(), chunk_seconds=1e-9, recorders=(StopAt(1),))

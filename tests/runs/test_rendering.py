@@ -16,7 +16,7 @@ from tests.helpers.probes import Varied
 SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=(8,))
 
 
-def test_what_cannot_be_drawn_is_refused(tmp_path):
+def test_unrenderable_environment_is_refused(tmp_path):
     train = purerl.make_train(SMALL, env=Varied())
     with pytest.raises(purerl.ConfigError, match="no way of drawing"):
         render(train, train.init(jax.random.key(0)), tmp_path / "a.gif")
@@ -36,7 +36,7 @@ class Drawn(Ends):
 
 
 @pytest.mark.slow
-def test_an_episode_is_drawn(tmp_path):
+def test_render_writes_one_whole_episode(tmp_path):
     train = purerl.make_train(CFG, env=purerl.from_gymnasium(Drawn))
     state = jax.jit(train.init)(jax.random.key(0))
     purerl.render(train, state, tmp_path / "a.gif", max_steps=5)

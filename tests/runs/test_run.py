@@ -28,7 +28,7 @@ def batch(tmp_path_factory):
 
 
 @pytest.mark.long
-def test_each_run_is_read_back_with_its_own_config(batch):
+def test_each_run_is_loaded_with_its_own_config(batch):
     directory, result = batch
     run = purerl.load(directory)
     assert run.labels == tuple(f"env_params.g = {g:g}, seed {s}" for g in GRAVITIES for s in (3, 4))
@@ -47,7 +47,7 @@ def test_each_run_is_read_back_with_its_own_config(batch):
 
 
 @pytest.mark.slow
-def test_a_plot_has_a_line_for_each_config(batch, tmp_path):
+def test_plot_has_one_line_per_config(batch, tmp_path):
     directory, result = batch
     figure = plots.plot([directory], tmp_path / "a.png")
     (axes,) = figure.axes
@@ -60,7 +60,7 @@ def test_a_plot_has_a_line_for_each_config(batch, tmp_path):
     np.testing.assert_array_equal(np.concatenate([curve.values for curve in curves]), wanted)
 
 
-def test_one_run_can_be_taken_out_of_several(batch):
+def test_select_returns_one_run_of_a_batch(batch):
     _, result = batch
     by_place, by_label = result.run.select(3), result.run.select("env_params.g = 0, seed 4")
     assert digest(by_place.state) == digest(by_label.state) == digest(result.run.select(-3).state)
@@ -74,7 +74,7 @@ def test_one_run_can_be_taken_out_of_several(batch):
 
 
 @pytest.mark.slow
-def test_the_best_of_each_run_is_kept(batch):
+def test_best_state_of_each_run_is_kept(batch):
     directory, result = batch
     returns = result.evaluations["episode_return"]
     wanted = tuple(result.evaluations["update"][returns.argmax(0)])
@@ -90,7 +90,7 @@ def test_the_best_of_each_run_is_kept(batch):
 
 
 @pytest.mark.slow
-def test_the_commands_take_a_run(batch, tmp_path, capsys, monkeypatch):
+def test_commands_accept_one_run_of_a_batch(batch, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     directory = str(batch[0])
     assert cli.main(["eval", directory, "--run", "env_params.g = 0, seed 4", "--num-episodes", "4"]) == 0
@@ -108,7 +108,7 @@ def test_the_commands_take_a_run(batch, tmp_path, capsys, monkeypatch):
     np.testing.assert_allclose(action, one.train.policy(one.state)((), obs, first, KEY, deterministic=True)[0], rtol=1e-5)
 
 
-def test_an_exported_policy_runs_where_the_readme_says(batch, tmp_path, fresh_python):
+def test_exported_policy_runs_with_only_the_documented_packages(batch, tmp_path, fresh_python):
     assert cli.main(["export", str(batch[0]), "--run", "0", "--out", str(tmp_path / "policy")]) == 0
     code = f"""
 import jax, jax.export, numpy as np
@@ -118,7 +118,7 @@ print(act((), np.ones((2, 3), np.float32), np.zeros(2, bool), jax.random.PRNGKey
     assert bare_python(fresh_python, code, tmp_path) == "(2, 1)\n"
 
 
-def test_a_state_before_any_update_can_be_saved(tmp_path):
+def test_state_before_any_update_can_be_saved(tmp_path):
     train = tiny()
     state = jax.jit(train.init)(jax.random.key(3))
     purerl.save(tmp_path, train, state)

@@ -12,13 +12,13 @@ from tests.helpers.probes import Varied
 from tests.helpers.tiny import digest
 
 
-def test_the_fields_that_a_batch_varies_are_those_that_differ():
+def test_swept_fields_of_a_batch_are_those_that_differ():
     cfg = PPOConfig(env_params={"max_steps_in_episode": 200})
     batch = settled(jax.vmap(lambda lr: cfg.replace(lr=lr))(jnp.array([1e-3, 1e-2])))
     assert list(swept(batch)) == ["lr"]
 
 
-def test_configs_that_look_alike_are_numbered():
+def test_configs_with_equal_labels_are_numbered():
     alike = jax.vmap(lambda lr: PPOConfig().replace(lr=lr))(np.array([1e-3, 1e-3 * (1 + 3e-7)]))
     assert Batch(alike, 0, 1, {}).labels == ("config 0, seed 0", "config 1, seed 0")
 
@@ -27,7 +27,7 @@ SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=
 
 
 @pytest.mark.slow
-def test_a_batch_of_configs_is_trained_side_by_side(tmp_path):
+def test_configs_of_a_batch_train_like_single_runs(tmp_path):
     sweep = jax.vmap(lambda lr: SMALL.replace(lr=lr))(np.float32([1e-3, 3e-3]))
     result = purerl.fit(sweep, num_seeds=2, directory=tmp_path, env=Varied())
     np.testing.assert_allclose(purerl.summarize(result.metrics)["lr"][:, 0], [1e-3, 1e-3, 3e-3, 3e-3])

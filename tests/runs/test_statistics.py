@@ -8,14 +8,14 @@ from purerl.runs.analysis import statistics
 
 
 @pytest.mark.parametrize(("seeds", "share"), statistics.COVERAGE.items())
-def test_intervals_of_few_seeds_cover_as_often_as_is_said(seeds, share):
+def test_intervals_of_few_seeds_have_the_documented_coverage(seeds, share):
     scores = np.random.default_rng(0).normal(size=(seeds, 2000))
     low, high = purerl.interval(scores, resamples=300)
     assert 100 * np.mean((low < 0) & (high > 0)) == pytest.approx(share, abs=3)
 
 
 @pytest.mark.parametrize("sizes", [(8, 40), (40, 8), (20, 20)])
-def test_probability_of_improvement_varies_with_the_seeds_of_both_sides(sizes):
+def test_improvement_interval_reflects_the_seeds_of_both_sides(sizes):
     """The deviation has a closed form (DeLong et al. 1988): the variance of the ranks of each side in the other."""
     rng, widths, known = np.random.default_rng(0), [], []
     for _ in range(6):

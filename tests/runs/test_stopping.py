@@ -31,7 +31,7 @@ def after(updates, seen=None):
 
 
 @pytest.mark.slow
-def test_rule_is_asked_at_evaluations_and_every_few_updates():
+def test_stop_rule_is_checked_at_evaluations_and_at_regular_updates():
     seen = []
     result = fit(stop_when=after(8, seen), stop_every=3, eval_every=4, eval_episodes=2, num_seeds=2)
     assert [updates for updates, _, _ in seen] == [3, 4, 6, 8]
@@ -41,7 +41,7 @@ def test_rule_is_asked_at_evaluations_and_every_few_updates():
 
 
 @pytest.mark.slow
-def test_stop_does_not_depend_on_chunks_or_on_where_a_run_was_resumed(tmp_path):
+def test_stop_is_independent_of_chunks_and_resuming(tmp_path):
     whole, pieces = [], []
     expected = fit(stop_when=after(9, whole), stop_every=3, chunk_seconds=1e-9)
 
@@ -75,7 +75,7 @@ def test_stopped_run_stays_stopped_until_the_rule_changes(tmp_path):
 
 
 @pytest.mark.slow
-def test_at_return_reads_evaluations_or_else_training_episodes():
+def test_at_return_uses_evaluations_otherwise_training_episodes():
     progress = purerl.fit(RUN, env=Varied(), eval_every=12, eval_episodes=2, num_seeds=2).progress
     metrics = {"episode_return": purerl.fit(RUN, env=Varied(), num_seeds=2).metrics["episode_return"]}
     metrics = jax.tree.map(lambda x: x.sum(-1, keepdims=True), metrics)
@@ -99,13 +99,13 @@ def test_at_return_reads_evaluations_or_else_training_episodes():
         ({"stop_when": after(1), "stop_every": -1}, "stop_every.*at least 0"),
     ],
 )
-def test_wrong_rules_are_refused(options, field):
+def test_invalid_stop_rules_are_refused(options, field):
     with pytest.raises(purerl.ConfigError, match=field):
         fit(**options)
 
 
 @pytest.mark.slow
-def test_rule_that_fails_ends_the_run_with_its_error():
+def test_failing_stop_rule_ends_the_run_with_its_error():
     def rule(progress):
         raise ValueError("no such metric")
 

@@ -11,7 +11,7 @@ from tests.helpers.studies import SHORT
 from tests.helpers.tiny import CFG
 
 
-def test_one_program_for_every_chunk():
+def test_all_chunks_share_one_compiled_program():
     events = []
     jax.monitoring.register_event_duration_secs_listener(lambda name, *_, **__: events.append(name))
     compiled = []
@@ -19,7 +19,7 @@ def test_one_program_for_every_chunk():
     assert compiled[0] == compiled[-1]
 
 
-def test_a_chunk_never_outgrows_its_buffer():
+def test_chunk_never_exceeds_its_buffer():
     lengths = []
     cfg = CFG.replace(num_steps=2, num_epochs=1, num_minibatches=1, total_timesteps=8 * (MAX_CHUNK * 2 + 100))
     result = purerl.fit(
@@ -29,7 +29,7 @@ def test_a_chunk_never_outgrows_its_buffer():
     assert sum(lengths) == result.progress.updates == 2 * MAX_CHUNK + 100
 
 
-def test_what_is_not_swept_is_no_argument_of_the_program():
+def test_only_swept_fields_are_arguments_of_the_program():
     """A disabled option stays free of cost in a sweep, too."""
     same = jax.vmap(lambda lr: SHORT.replace(lr=lr))(np.float32([1e-3, 1e-2]))  # with all leaves as arrays
     assert Trainer(same, 0, 1, False, {"env": Varied()}, 1).cfgs.keys() == {"lr"}

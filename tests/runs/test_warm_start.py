@@ -11,7 +11,7 @@ from tests.helpers.tiny import CFG, digest, tiny
 
 
 @pytest.mark.slow
-def test_a_warm_start_takes_the_parameters_alone(tmp_path):
+def test_warm_start_copies_only_the_parameters(tmp_path):
     source = fitted(updates=2, directory=tmp_path / "a")
     still = CFG.replace(lr=0.0, lr_final=0.0, gamma=0.9)
     warm = fitted(updates=1, cfg=still, init_from=tmp_path / "a")
@@ -22,7 +22,7 @@ def test_a_warm_start_takes_the_parameters_alone(tmp_path):
     assert digest(jax.tree.map(lambda x: x[1], several.params)) == digest(source.state.params)
 
 
-def test_a_warm_start_needs_the_same_shapes(tmp_path):
+def test_warm_start_needs_the_same_shapes(tmp_path):
     purerl.save(tmp_path / "a", tiny(), tiny().init(jax.random.key(0)))
     other = tiny(CFG.replace(hidden=(8, 8))).init(jax.random.key(0))
     with pytest.raises(purerl.ConfigError, match=r"init_from.*is \[16, 2\] there, \[8, 2\] here"):
@@ -37,7 +37,7 @@ CURIOUS = {"rnd": purerl.RNDConfig(features=4, hidden=(4,), init_steps=0)}
 @pytest.mark.slow
 @pytest.mark.each_landing("rnd")
 @pytest.mark.parametrize("more", [{}, CURIOUS], ids=["plain", "rnd"])
-def test_a_warm_start_may_have_other_environments(more, tmp_path):
+def test_warm_start_accepts_another_number_of_environments(more, tmp_path):
     cfg = CFG.replace(normalize_reward=True, total_timesteps=128, **more)
     source = purerl.fit(cfg, directory=tmp_path, env=Varied())
     still = cfg.replace(num_envs=8, lr=0.0, lr_final=0.0)
@@ -53,7 +53,7 @@ KEY = jax.random.key(0)
 
 
 @pytest.mark.slow
-def test_an_adaptive_penalty_is_no_obstacle_to_a_warm_start(tmp_path):
+def test_warm_start_works_with_an_adaptive_penalty(tmp_path):
     from purerl.runs.warm_start import warm_start
 
     cfg = CFG.replace(kl_penalty="adaptive")

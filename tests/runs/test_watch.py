@@ -29,7 +29,7 @@ class Constant:
 CFG = purerl.PPOConfig(num_envs=4, num_steps=8, total_timesteps=3_200, hidden=(8,), num_minibatches=1, num_epochs=4, lr=1e-3)
 
 
-def test_warns_of_values_that_the_clip_holds_far_from_returns():
+def test_clip_that_holds_values_far_from_returns_warns():
     text = r"after 100 updates the values err by \d{3}, .* move by about 0.2 an update; normalize_reward=True"
     with pytest.warns(UserWarning, match=text):
         purerl.fit(CFG, env=purerl.wrap_env(Constant(100)))
@@ -42,13 +42,13 @@ def test_warns_of_values_that_the_clip_holds_far_from_returns():
         *(pytest.param({name: True}, marks=pytest.mark.slow) for name in ("normalize_reward", "normalize_value")),
     ],
 )
-def test_is_silent_where_values_can_follow(changes):
+def test_values_that_can_follow_returns_do_not_warn(changes):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         purerl.fit(CFG.replace(**changes), env=purerl.wrap_env(Constant(100)))
 
 
-def test_judges_the_last_row_of_each_run_once():
+def test_value_warning_uses_the_last_row_of_each_run_once():
     def rows(*errors):
         return {"value_loss": Mean(np.array([[0.0, x**2 / 2] for x in errors]), np.ones((len(errors), 2)))}
 

@@ -15,18 +15,18 @@ from purerl.studies.tasks import Task
 
 
 @pytest.mark.parametrize("entries", [5, [5], {"a": 5}, {"a": []}])
-def test_entries_that_are_no_folders_are_refused(entries):
+def test_invalid_entries_are_refused(entries):
     with pytest.raises(purerl.ConfigError, match="entries"):
         purerl.compare(entries)
 
 
-def test_a_score_that_is_not_a_number_is_not_the_best():
+def test_nan_score_gives_a_nan_aggregate():
     assert np.isnan(purerl.iqm([1, 2, 3, np.nan]))
     assert purerl.iqm([1, 2, 3, 4]) == 2.5
     assert purerl.interval([1.0, 2.0, 3.0])[0] >= 1
 
 
-def test_statistics_are_those_of_the_paper():
+def test_statistics_match_their_definitions():
     rng = np.random.default_rng(0)
     scores = [rng.normal(size=8), rng.normal(1, 2, size=12), rng.normal(size=4)]
     every = np.concatenate(scores)
@@ -59,7 +59,7 @@ def two_tasks(tmp_path_factory):
     return home
 
 
-def test_entries_of_other_lengths_are_said_to_be_in_the_first_line():
+def test_unequal_training_lengths_are_noted_in_the_first_line():
     of = lambda steps: {"T": Scored("x", "ppo", Task("T"), (0, 1), np.ones(2), np.array(steps), np.ones((2, len(steps))), None)}
     same = Comparison({"a": of([64, 128]), "b": of([128])}, None, "protocol")
     assert same.unequal == ""
@@ -68,7 +68,7 @@ def test_entries_of_other_lengths_are_said_to_be_in_the_first_line():
 
 
 @pytest.mark.slow
-def test_comparisons_over_tasks(two_tasks, tmp_path, capsys):
+def test_compare_aggregates_over_tasks_and_writes_every_format(two_tasks, tmp_path, capsys):
     folders = [two_tasks / "quick", two_tasks / "slow"]
     raw = purerl.compare(folders)
     assert list(raw.entries) == ["quick", "slow"]
@@ -99,7 +99,7 @@ def test_comparisons_over_tasks(two_tasks, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_what_cannot_be_compared_is_refused(two_tasks, tmp_path):
+def test_incomparable_runs_are_refused(two_tasks, tmp_path):
     with pytest.raises(purerl.ConfigError, match=r"has no run of Catch-bsuite"):
         purerl.compare({"a": [two_tasks / "quick"], "b": [two_tasks / "slow" / "CartPole-v1"]})
     with pytest.raises(purerl.ConfigError, match="seed 0 of CartPole-v1 twice"):

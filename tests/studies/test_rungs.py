@@ -22,7 +22,7 @@ class NeverStops(optuna.pruners.BasePruner):
         return False
 
 
-def test_rungs_are_as_long_as_an_episode():
+def test_rungs_shorter_than_an_episode_are_refused():
     """Train 64 environments for 3,800 steps each: the first of 3 rungs has 950 steps, the first of 2 has 1,900."""
     cfg = CFG.replace(env="Pendulum-v1", num_envs=64, num_steps=19, num_minibatches=4, total_timesteps=64 * 3800)
     cfg = cfg.replace(env_params={"max_steps_in_episode": 1000})
@@ -42,7 +42,7 @@ def test_trials_below_the_median_of_their_rung_stop():
     assert going_on([math.nan], [0]).tolist() == [True]
 
 
-def test_of_equally_good_trials_noisy_ones_go_on_no_more_often():
+def test_pruning_does_not_favour_noisy_trials():
     assert abs(pruning.compared(pruning.shipped, 10)[3]) < 0.05
     assert pruning.compared(pruning.both_optimistic, 10)[3] > 0.3
 
@@ -56,7 +56,7 @@ def alone():
 
 @pytest.mark.long
 @pytest.mark.parametrize("from_disk", [False, True])
-def test_a_trial_has_the_scores_of_its_run_alone_in_every_rung(from_disk, alone, tmp_path):
+def test_trial_scores_equal_those_of_a_single_run_in_every_rung(from_disk, alone, tmp_path):
     """Two of four trials are trained side by side, and each goes on from its own state."""
     options = {"num_seeds": 2, "rungs": 2, "at_once": 2, "seed": 0, "objects": {}}
     make = lambda: study_of({"lr": RATES}, 4, options, home=tmp_path, pruner=NeverStops(), objects={"env": Varied()})

@@ -10,7 +10,7 @@ from purerl.studies import study as studies
 from tests.helpers.studies import study_of, untrained
 
 
-def test_new_trials_are_drawn_where_those_before_were_good(monkeypatch):
+def test_new_trials_are_sampled_near_good_ones(monkeypatch):
     """Trials that wait for their next rung count as good: else there would be random draws alone."""
     values = {"lr": Range(1e-4, 1e-2, log=True), "gamma": Range(0.9, 1.0), "gae_lambda": Range(0.8, 1.0)}
     far = lambda point: (
@@ -29,7 +29,7 @@ def test_new_trials_are_drawn_where_those_before_were_good(monkeypatch):
 
 
 @pytest.mark.parametrize("values", [{"num_epochs": Range(1, 2**30), "lr": Range(1e-4, 1e-1)}, {"num_epochs": Range(1, 8)}])
-def test_of_more_programs_than_batches_not_the_first_are_tried(values, monkeypatch):
+def test_static_choices_are_sampled_if_they_outnumber_the_trials(values, monkeypatch):
     tried = []
     monkeypatch.setattr(studies.Study, "_train", untrained(lambda point: tried.append(point["num_epochs"]) or 1.0))
     limit = lambda: "enough" if len(tried) >= 6 else None

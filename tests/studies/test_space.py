@@ -12,7 +12,7 @@ from tests.helpers.studies import SHORT
 from tests.helpers.tiny import CFG
 
 
-def test_points_and_draws():
+def test_points_are_unique_and_draws_reproducible():
     points = purerl.sweep(CFG, [{"lr": 1e-3}, {"gamma": 0.9, "hidden": (8, 8)}, {"lr": 1e-3}])
     assert points.labels == ("lr = 0.001", "gamma = 0.9, hidden = 8x8")  # each once
     values = {"lr": Range(1e-5, 1e-1, log=True), "num_epochs": Range(1, 4), "optimizer": ["adam", "sgd"]}
@@ -28,7 +28,7 @@ def test_points_and_draws():
     assert decades.tolist() == [16, 16, 16, 16]  # a low-discrepancy sequence
 
 
-def test_values_of_the_command_line():
+def test_command_line_values_are_parsed():
     cfg = CFG.replace(rnd=purerl.RNDConfig(), env_params={"g": 10.0})
     texts = ["reward_clip=10,auto", "hidden=64x64,8", "num-steps=16,1e2", "normalize_obs=auto,false", "rnd-int-coef=0.5"]
     more = ["env_params.g=5,10", "env_kwargs.size=5,name", "gamma=0.9:0.99", "ent_coef=1e-4:1e-2:log", "arch=shared"]
@@ -70,7 +70,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_no_sweep_is_refused(case):
+def test_invalid_sweeps_are_refused(case):
     values, options, says = WRONG[case]
     with pytest.raises(purerl.ConfigError) as refused:
         purerl.sweep(CFG, values, **options)
@@ -91,7 +91,7 @@ WRONG_VALUES = {
 
 
 @pytest.mark.parametrize("case", WRONG_VALUES)
-def test_wrong_values_are_refused_before_anything_is_trained(case):
+def test_invalid_swept_values_are_refused_before_training(case):
     name = list(WRONG_VALUES[case])[-1]
     with pytest.raises(purerl.ConfigError, match=f"{name} = "):
         purerl.sweep(SHORT, WRONG_VALUES[case], draws=2)
@@ -99,17 +99,17 @@ def test_wrong_values_are_refused_before_anything_is_trained(case):
         purerl.tune(SHORT, WRONG_VALUES[case], trials=2)
 
 
-def test_values_that_six_digits_do_not_tell_apart():
+def test_labels_distinguish_close_values():
     made = purerl.sweep(SHORT, {"gamma": [0.9999991, 0.9999992]})
     assert made.labels == ("gamma = 0.9999991", "gamma = 0.9999992")
 
 
-def test_a_batch_of_configs_is_no_base_of_a_sweep():
+def test_sweep_refuses_a_batch_of_configs_as_its_base():
     with pytest.raises(purerl.ConfigError, match=r"lr = .*must be a single number"):
         purerl.sweep(CFG.replace(lr=np.float32([1e-3, 1e-1])), {"gamma": [0.9, 0.99]})
 
 
-def test_narrow_ranges_have_many_points():
+def test_narrow_ranges_keep_more_digits():
     assert Range(0.999, 0.9999).digits == 6
     assert Range(1e-4, 1e-2, log=True).digits == 3
     assert Range(1000, 1004).digits == 6

@@ -45,7 +45,7 @@ def run_killed(kind, directory, kills, seed=0):
 
 
 @pytest.mark.long
-def test_a_kill_loses_nothing(tmp_path):
+def test_killed_study_ends_with_the_same_result(tmp_path):
     """The killed study has sweeps as batches."""
     assert run_killed("study", tmp_path / "killed", 1)[0] == run_killed("study", tmp_path / "whole", 0)[0]
 

@@ -31,7 +31,7 @@ class StopAt:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_grid_has_all_combinations_and_a_program_for_each_static_choice():
+def test_grid_has_all_combinations_and_one_program_per_static_choice():
     made = purerl.sweep(CFG, GRID)
     assert len(made.points) == 8
     assert made.labels[:3] == (
@@ -49,7 +49,7 @@ def test_a_grid_has_all_combinations_and_a_program_for_each_static_choice():
         assert (cfg.lr, cfg.ent_coef, cfg.num_steps) == tuple(made.points[i].values())
 
 
-def test_all_programs_and_options_are_checked_before_the_first_is_trained(tmp_path):
+def test_all_programs_and_options_are_checked_before_training(tmp_path):
     made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "CartPol-v1"]})
     for options in ({"at_once": 1}, {"at_once": None}, {"at_once": 1, "max_hours": "x"}, {"seed": None}, {"at_once": 0}):
         with pytest.raises(purerl.ConfigError):
@@ -61,7 +61,7 @@ def test_all_programs_and_options_are_checked_before_the_first_is_trained(tmp_pa
 
 
 @pytest.mark.slow
-def test_the_directory_of_a_run_is_none_for_a_sweep(tmp_path):
+def test_sweep_refuses_the_directory_of_a_run(tmp_path):
     purerl.fit(SHORT, directory=tmp_path, env=Varied())
     with pytest.raises(purerl.CheckpointMismatch, match="it has a run, and no sweep"):
         purerl.sweep(SHORT, {"gamma": [0.9, 0.95]}).fit(directory=tmp_path, env=Varied())
@@ -69,7 +69,7 @@ def test_the_directory_of_a_run_is_none_for_a_sweep(tmp_path):
 
 
 @pytest.mark.slow
-def test_in_place_of_a_sweep_that_kept_nothing_another_one_may_begin(tmp_path):
+def test_sweep_may_replace_one_without_checkpoints(tmp_path):
     (tmp_path / "sweep.json").write_text('{"at_once": 1, "seed": 7}')
     stop = lambda *_: (StopAt(4),)  # in the last chunk of the last program, which ends nothing early
     result = purerl.sweep(SHORT, {"gamma": [0.9, 0.95]}).fit(directory=tmp_path, env=Varied(), recorders=stop)
@@ -96,7 +96,7 @@ def test_results_are_ranked_by_their_returns(trained):
 
 @pytest.mark.slow
 @pytest.mark.as_users
-def test_every_row_has_the_bits_of_its_run_alone(trained):
+def test_every_row_equals_a_single_run_bit_for_bit(trained):
     """The sweep is compiled as by users: without optimisation XLA sums in another order in a larger program."""
     _, result = trained
     cfg, row = result.sweep.configs[5], result.results[1].run.select(config=2, seed=4)
@@ -106,7 +106,7 @@ def test_every_row_has_the_bits_of_its_run_alone(trained):
 
 
 @pytest.mark.slow
-def test_an_interrupted_sweep_goes_on_to_the_same_bits(trained, tmp_path):
+def test_interrupted_sweep_resumes_bit_for_bit(trained, tmp_path):
     _, whole = trained
     options = {"num_seeds": 2, "exact": True, "env": Varied(), "chunk_seconds": 1e-9}
     made = purerl.sweep(SHORT, GRID)
@@ -132,7 +132,7 @@ def test_an_interrupted_sweep_goes_on_to_the_same_bits(trained, tmp_path):
 
 
 @pytest.mark.long
-def test_configs_that_memory_cannot_hold_are_trained_in_batches(tmp_path, monkeypatch):
+def test_sweep_too_large_for_memory_is_trained_in_batches(tmp_path, monkeypatch):
     made = purerl.sweep(SHORT, {"lr": [1e-3, 2e-3, 3e-3, 4e-3]})
     runs = Trainer(made.programs()[0].cfg, 0, 2, False, {"env": Varied()}, 1)
     runs.compile(runs.template())
@@ -146,7 +146,7 @@ def test_configs_that_memory_cannot_hold_are_trained_in_batches(tmp_path, monkey
 
 
 @pytest.mark.long
-def test_a_run_that_diverges_has_no_score_and_the_others_go_on(tmp_path, capsys):
+def test_diverged_run_has_no_score_and_the_others_continue(tmp_path, capsys):
     made = purerl.sweep(SHORT, {"lr": [1e38, 1e-3]})
     result = made.fit(0, tmp_path, num_seeds=2, env=Varied())
     assert np.isnan(result.returns).tolist() == [[True, True], [False, False]]
@@ -176,7 +176,7 @@ class Lured(Varied):
 
 
 @pytest.mark.long
-def test_a_run_that_diverged_has_no_best_state_and_is_finished(tmp_path):
+def test_diverged_run_has_no_best_state_and_counts_as_finished(tmp_path):
     made = purerl.sweep(SHORT, [{"lr": 1e38, "gamma": 0.9}, {"lr": 1e-3, "gamma": 0.9}])
     made.fit(0, tmp_path / "a", env=Lured(), eval_every=2, eval_episodes=2)
     best = purerl.load(tmp_path / "a", best=True, env=Lured())
@@ -193,7 +193,7 @@ def test_a_run_that_diverged_has_no_best_state_and_is_finished(tmp_path):
         _ = result.best
 
 
-def test_a_config_without_the_score_of_a_seed_is_not_the_best():
+def test_config_with_a_missing_score_is_ranked_last():
     made = purerl.sweep(SHORT, {"lr": [1e-2, 1e-3]})
     returns = np.array([[np.nan, 9.0], [1.0, 2.0]])
     result = sweeps.SweepResult(made, made.programs(), (), 2, None)
@@ -202,17 +202,17 @@ def test_a_config_without_the_score_of_a_seed_is_not_the_best():
         assert [(row.label, row.seeds) for row in result.summary()] == [("lr = 0.001", 2), ("lr = 0.01", 1)]
 
 
-def test_points_with_different_parameters_of_the_environment_are_programs_of_their_own():
+def test_points_with_different_environment_parameters_compile_separately():
     assert len(purerl.sweep(CFG, [{"env_params.gravity": 9.8}, {"lr": 1e-3}, {"lr": 1e-2}]).programs()) == 2
 
 
-def test_recorders_of_a_sweep_are_a_function():
+def test_recorders_of_a_sweep_must_be_a_function():
     with pytest.raises(purerl.ConfigError, match="recorders"):
         purerl.sweep(CFG, {"lr": [1e-3]}).fit(recorders=(print,))
 
 
 @pytest.mark.long
-def test_a_sweep_that_was_begun_may_have_to_resume(tmp_path):
+def test_resuming_a_sweep_requires_an_existing_one(tmp_path):
     made = purerl.sweep(SHORT, {"num_steps": [16, 8]})
     with pytest.raises(purerl.ConfigError, match="no checkpoint to resume from"):
         made.fit(0, tmp_path, resume="must", env=Varied())
@@ -223,7 +223,7 @@ def test_a_sweep_that_was_begun_may_have_to_resume(tmp_path):
 
 
 @pytest.mark.slow
-def test_two_sweeps_do_not_plan_in_one_directory(tmp_path):
+def test_second_sweep_in_a_locked_directory_is_refused(tmp_path):
     """The second sweep begins while the first trains and has no checkpoint yet."""
 
     def meanwhile(progress):
@@ -254,7 +254,7 @@ def test_configs_of_a_sweep_are_compared_and_listed(trained, capsys):
     assert "2 runs in" in capsys.readouterr().out
 
 
-def test_a_best_config_is_of_one_task():
+def test_sweep_over_tasks_has_no_single_best_config():
     made = purerl.sweep(CFG, {"num_levels": [0, 8], "lr": [1e-3, 1e-2]})
     result = sweeps.SweepResult(made, made.programs(), (), 2, None)
     with pytest.MonkeyPatch.context() as patch:

@@ -13,7 +13,7 @@ from tests.helpers.tiny import CFG
 
 
 @pytest.mark.long
-def test_parameters_of_an_environment_are_tasks_of_their_own(tmp_path):
+def test_swept_environment_parameters_are_separate_tasks(tmp_path):
     """Longer episodes have higher returns, and no better config."""
     made = purerl.sweep(SHORT, {"env_params.max_steps_in_episode": [5, 50]})
     evaluation = {"eval_every": 2, "eval_episodes": 2, "eval_max_steps": 50, "eval_env_params": {"gravity": 5.0}}
@@ -31,7 +31,7 @@ def test_parameters_of_an_environment_are_tasks_of_their_own(tmp_path):
         purerl.compare({"a": [first], "b": [second]})
 
 
-def test_a_task_is_all_that_makes_the_environment():
+def test_task_name_includes_all_arguments_of_the_environment():
     record = lambda **fields: {"config": json.loads(CFG.replace(**fields).to_json())}
     name = lambda **fields: task_of(record(**fields)).name
     assert name() == "CartPole-v1"
@@ -53,7 +53,7 @@ def test_a_task_is_all_that_makes_the_environment():
 
 
 @pytest.mark.long
-def test_environments_of_a_sweep_are_tasks(tmp_path):
+def test_swept_environments_are_separate_tasks(tmp_path):
     made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "Catch-bsuite"], "lr": [1e-3, 1e-2]})
     result = made.fit(0, tmp_path / "s")
     found = purerl.compare([tmp_path / "s"])

@@ -53,7 +53,7 @@ def test_tuning_tries_every_trial_once_and_stops_the_worse_half(study):
 
 
 @pytest.mark.long
-def test_an_interrupted_study_goes_on_with_the_same_trials(study, tmp_path):
+def test_interrupted_study_continues_with_the_same_trials(study, tmp_path):
     _, whole, steps = study
     again = []
 
@@ -77,14 +77,14 @@ QUICK = {"num_seeds": 1, "rungs": 1, "finalists": 2, "final_seeds": 1, "env": Va
 
 
 @pytest.mark.long
-def test_lists_are_tried_once_each():
+def test_listed_values_are_tried_once():
     """Each value of a list is tried once, and finalists are different points."""
     found = purerl.tune(TUNED, {"lr": [1e-3, 1e-2], "gamma": [0.9]}, trials=8, **QUICK)
     assert sorted(trial.point["lr"] for trial in found.trials) == [1e-3, 1e-2]
     assert {row.label for row in found.finalists} == {"lr = 0.001, gamma = 0.9", "lr = 0.01, gamma = 0.9"}
 
 
-def test_a_trial_that_ended_no_episode_goes_on_and_one_that_diverged_stops(monkeypatch, tmp_path):
+def test_trial_without_episodes_continues_and_diverged_trial_stops(monkeypatch, tmp_path):
     """One such seed alone has the same effect; a study that is read again has the same trials."""
     nan = math.nan
     scores = {0.1: (nan, 9.0), 0.2: (nan, nan), 0.3: (1.0, 2.0), 0.4: (2.0, 3.0), 0.5: (9.0, nan), 0.6: (0.0, 0.0)}
@@ -115,14 +115,14 @@ def test_tuning_without_a_winner_is_an_error(score, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:an episode may take 1,000 steps:UserWarning")  # and takes fewer
-def test_a_study_of_other_objects_is_another_one(tmp_path):
+def test_study_does_not_resume_with_other_objects(tmp_path):
     purerl.tune(TUNED, {"lr": [1e-3]}, trials=1, directory=tmp_path, **QUICK)
     with pytest.raises(purerl.CheckpointMismatch, match="objects"):
         purerl.tune(TUNED, {"lr": [1e-3]}, trials=1, directory=tmp_path, **{**QUICK, "env": ObsDependent()})
 
 
 @pytest.mark.long
-def test_a_study_with_a_damaged_line_goes_on(tmp_path):
+def test_study_with_a_damaged_journal_line_resumes(tmp_path):
     """The states of the trials are gone by then: the trials are trained again."""
     options = {**QUICK, "rungs": 2, "at_once": 2, "directory": tmp_path}
     whole = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=4, **options)
@@ -137,7 +137,7 @@ def test_a_study_with_a_damaged_line_goes_on(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_optuna_drew_is_kept_with_all_digits(study):
+def test_sampled_parameters_are_saved_with_all_digits(study):
     home, _, _ = study
     lines = [json.loads(line) for line in (home / "trials.jsonl").read_bytes().splitlines()]
     drawn = [(x["lr"], point["lr"]) for line in lines for x, point in zip(line["drawn"], line["points"], strict=False)]
@@ -146,7 +146,7 @@ def test_what_optuna_drew_is_kept_with_all_digits(study):
 
 
 @pytest.mark.long
-def test_more_trials_and_seeds_may_be_asked_for_after_the_end(tmp_path):
+def test_finished_study_accepts_more_trials_and_seeds(tmp_path):
     options = {"num_seeds": 1, "rungs": 1, "finalists": 2, "final_seeds": 1, "directory": tmp_path, "env": Varied()}
     few = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=4, **options)
     more = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=10, **options)
@@ -163,7 +163,7 @@ def test_more_trials_and_seeds_may_be_asked_for_after_the_end(tmp_path):
 
 
 @pytest.mark.slow
-def test_of_a_study_the_winner_is_compared(study):
+def test_compare_uses_the_winner_of_a_study(study):
     home, found, _ = study
     (entry,) = purerl.compare([home]).entries.values()
     (scored,) = entry.values()
@@ -190,14 +190,14 @@ def test_of_a_study_the_winner_is_compared(study):
         ({"hidden": [(8,), (16,)], "num_minibatches": [2, 7]}, {}, "num_minibatches = 7"),
     ],
 )
-def test_what_cannot_be_tuned_is_refused(values, options, says):
+def test_invalid_studies_are_refused(values, options, says):
     with pytest.raises(purerl.ConfigError) as refused:
         purerl.tune(SHORT, values, env=Varied(), **{"trials": 2, "num_seeds": 1, **options})
     assert says in str(refused.value)
 
 
 @pytest.mark.long
-def test_no_trial_begins_after_the_hours_of_the_search():
+def test_no_trial_begins_after_search_hours():
     steps = []
     options = {**OPTIONS, "rungs": 1, "search_hours": 1e-9}
     found = purerl.tune(TUNED, {"lr": SPACE["lr"]}, env=Varied(), watch=steps.append, **options)
@@ -206,7 +206,7 @@ def test_no_trial_begins_after_the_hours_of_the_search():
 
 
 @pytest.mark.long
-def test_few_trials_are_not_trained_beside_many_copies(monkeypatch):
+def test_small_batches_are_not_padded_with_many_copies(monkeypatch):
     rows, chunk = set(), Trainer.chunk
     monkeypatch.setattr(Trainer, "chunk", lambda runs, *args: (rows.add(len(runs.labels)), chunk(runs, *args))[1])
     options = OPTIONS | {"trials": 3, "at_once": 16, "num_seeds": 1, "finalists": 1, "final_seeds": 1}
@@ -215,7 +215,7 @@ def test_few_trials_are_not_trained_beside_many_copies(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_study_without_scores_has_no_winner(capsys):
+def test_study_without_scores_has_no_winner(capsys):
     small = ["--env", "Acrobot-v1", "--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
     options = ["--trials", "2", "--num-seeds", "1", "--rungs", "2", "--param", "lr=1e-3:1e-2"]
     with (
@@ -227,7 +227,7 @@ def test_a_study_without_scores_has_no_winner(capsys):
 
 
 @pytest.mark.slow
-def test_a_study_that_diverges_says_so_and_keeps_its_directory(tmp_path):
+def test_study_whose_trials_all_diverge_fails_and_keeps_its_directory(tmp_path):
     for _ in range(2):  # trained, and read again
         with pytest.raises(purerl.ConfigError, match=f"none has a score: 2 diverged; .* the study is kept in {tmp_path}"):
             purerl.tune(TUNED, {"lr": [1e38, 2e38]}, directory=tmp_path, **{**QUICK, "rungs": 2})
