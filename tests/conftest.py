@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_addoption(parser):
-    parser.addoption("--record", action="store_true", help="keep when long tests passed, and what tests of faults found")
+    parser.addoption("--record", action="store_true", help="record when long tests passed, and the results of fault tests")
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -1,4 +1,4 @@
-"""The package as a whole: layers, imports, documentation, habits."""
+"""The package as a whole: layers, imports, documentation, style."""
 
 import ast
 import graphlib
@@ -14,7 +14,7 @@ ROOT = pathlib.Path(purerl.__file__).parent
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in ROOT.rglob("*.py")}
 
 # A package imports only from packages on lower layers.
-FLOORS = """
+LAYERS = """
 core
 config
 envs networks acting
@@ -26,7 +26,7 @@ runs
 studies
 cli
 """
-FLOOR_OF = {room: i for i, floor in enumerate(FLOORS.split("\n")) for room in floor.split()}
+LAYER_OF = {package: i for i, layer in enumerate(LAYERS.split("\n")) for package in layer.split()}
 
 
 def imports_of(path):
@@ -40,7 +40,7 @@ def imports_of(path):
             yield from (name if name.removeprefix("purerl.") in MODULES else node.module for name in inner)
 
 
-def room_of(module):
+def package_of(module):
     return module.split(".")[0]
 
 
@@ -50,14 +50,14 @@ def imported_by(name):
 
 
 def test_every_module_is_in_a_known_package():
-    assert {room_of(name) for name in MODULES} - {"__init__"} == set(FLOOR_OF)
+    assert {package_of(name) for name in MODULES} - {"__init__"} == set(LAYER_OF)
     assert len(list(ROOT.glob("*.py"))) <= 7
 
 
 def test_packages_import_only_from_lower_layers():
     for name in set(MODULES) - {"__init__"}:
         for other in imported_by(name):
-            same, below = room_of(other) == room_of(name), FLOOR_OF[room_of(other)] < FLOOR_OF[room_of(name)]
+            same, below = package_of(other) == package_of(name), LAYER_OF[package_of(other)] < LAYER_OF[package_of(name)]
             assert same or below, f"{name} imports {other}"
 
 
@@ -66,19 +66,19 @@ def test_imports_have_no_cycles():
 
 
 TESTS = ROOT.parent / "tests"
-APART = ("helpers", "integration", "benchmarks", "ideas")  # folders of tests that belong to no package
+APART = ("helpers", "integration", "benchmarks", "ideas")  # folders of tests without a package of their name
 
 
 def test_test_files_mirror_the_modules():
-    modules = {(room_of(name), path.stem) for name, path in MODULES.items()}
+    modules = {(package_of(name), path.stem) for name, path in MODULES.items()}
     for path in TESTS.rglob("test_*.py"):
-        room, *_ = path.relative_to(TESTS).parts
+        package, *_ = path.relative_to(TESTS).parts
         module = path.stem.removeprefix("test_")
-        assert room in APART or (room, module) in modules or (module, module) in modules or module == "package", path
+        assert package in APART or (package, module) in modules or (module, module) in modules or module == "package", path
 
 
 WITHOUT_TESTS = (  # modules without a test file of their name
-    # Data, registries and a few lines, held by the tests of what uses them.
+    # Data, registries and short modules, covered by the tests of their users.
     "algorithms.registry",
     "cli.run_options",
     "config.curiosity",
@@ -86,7 +86,7 @@ WITHOUT_TESTS = (  # modules without a test file of their name
     "core.streams",
     "core.types",
     "envs.gif",
-    # Parts of one whole.
+    # Parts that the named tests cover.
     "pure",  # test_train
     "runs.session",  # runs/test_fit, runs/test_directory
     "runs.host_environments",  # envs/test_gymnasium
@@ -95,7 +95,7 @@ WITHOUT_TESTS = (  # modules without a test file of their name
     "studies.reading",  # studies/test_compare, studies/test_sweep
     "envs.outputs",  # envs/test_conformance
     "envs.random_rollout",  # envs/test_conformance
-    # Tests that need many parts at once.
+    # Modules whose tests need many parts at once.
     "cli.by_path",  # integration/test_ideas
     "envs.importing",  # integration/test_opengl
     "envs.navix",  # envs/test_suites
@@ -105,14 +105,15 @@ WITHOUT_TESTS = (  # modules without a test file of their name
 
 def test_every_module_has_a_test_file_of_its_name():
     modules = {name for name, path in MODULES.items() if not path.stem.startswith("__")}
-    beside = {name: TESTS / room_of(name if "." in name else "") / f"test_{MODULES[name].stem}.py" for name in modules}
+    beside = {name: TESTS / package_of(name if "." in name else "") / f"test_{MODULES[name].stem}.py" for name in modules}
     assert {name for name, path in beside.items() if not path.exists()} == set(WITHOUT_TESTS)
 
 
 def test_test_files_do_not_import_each_other():
     for path in TESTS.rglob("*.py"):
         found = re.findall(r"^ *(?:from|import) (tests\.[\w.]*test_\w+)", path.read_text(), re.MULTILINE)
-        own = ".".join(path.relative_to(TESTS.parent).with_suffix("").parts)  # by a process that a test starts
+        # A process that a test starts may import the file of the test.
+        own = ".".join(path.relative_to(TESTS.parent).with_suffix("").parts)
         assert set(found) <= {own}, path
 
 
@@ -205,7 +206,7 @@ import yaml
 import purerl
 print((time.process_time() - start) / (base - start))
 """
-    as_installed = {"PYTHONDONTWRITEBYTECODE": ""}  # with bytecode, which pip makes
+    as_installed = {"PYTHONDONTWRITEBYTECODE": ""}  # with bytecode, as pip installs it
     assert min(float(fresh_python(code, **as_installed)) for _ in range(3)) <= 1.2
 
 
@@ -221,7 +222,7 @@ def test_workflows_call_the_test_commands():
         workflow = yaml.safe_load((folder / f"{name}.yml").read_text())
         (job,) = workflow["jobs"].values()
         assert [step["run"] for step in job["steps"] if "run" in step] == [command]
-        assert workflow[True]  # YAML's name for `on`
+        assert workflow[True]  # YAML reads the key `on` as true
     forms = list((ROOT.parent / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
     assert all(yaml.safe_load(form.read_text())["body"] for form in forms)
     hooks = yaml.safe_load((ROOT.parent / ".pre-commit-config.yaml").read_text())["repos"]

@@ -31,7 +31,7 @@ def run():
 
 @pytest.fixture(scope="module")
 def sweep_run():
-    """Return the form that never recompiles for a changed float: the config is an argument."""
+    """Return a run whose config is an argument, so that changed floats do not recompile it."""
     return jax.jit(lambda cfg, key: tiny(cfg)(key))
 
 
@@ -170,7 +170,7 @@ def test_environment_parameters_can_be_swept():
     np.testing.assert_array_equal(episodes[:, 0], [4 * 8, 4 * 4])
 
 
-# --- size -------------------------------------------------------------------------------------------------------------
+# --- long runs --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -230,12 +230,12 @@ def test_runs_and_fit_forward_the_deterministic_option():
         assert [found == 1, reported[0] == 1] == [deterministic, deterministic]
 
 
-# --- in a process of its own ------------------------------------------------------------------------------------------
+# --- separate processes -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
 def test_sixteen_seeds_do_not_hang(fresh_python):
-    """Before orthogonal weights were drawn in turn, their batched initialisation hung for ever on two cores."""
+    """Orthogonal weights are drawn one after the other, since their batched initialisation hung on two cores."""
     code = """
 import jax, purerl
 train = purerl.make_train(purerl.PPOConfig(total_timesteps=2048))

@@ -16,11 +16,11 @@ KEY = jax.random.key(0)
 
 
 class Scripted:
-    """One column of the vector `gae_mixed`: observations are row numbers, plus 100 before a reset."""
+    """An environment of the vector `gae_mixed`: observations are row numbers, plus 100 before a reset."""
 
     def __init__(self, given):
         self.rows = {name: jnp.asarray(given[name]) for name in ("rewards", "terminated", "truncated")}
-        self.default_params = probes.Dose()  # `at` is the column
+        self.default_params = probes.Dose()  # `at` selects the environment of the vector
 
     def reset(self, key, params):
         return jnp.float32(0), jnp.int32(0)

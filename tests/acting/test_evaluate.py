@@ -1,4 +1,4 @@
-"""Evaluation: whole episodes, whose limit, key and parameters are chosen."""
+"""Evaluation: whole episodes with a given step limit, key and environment parameters."""
 
 import jax
 import jax.numpy as jnp

@@ -68,7 +68,7 @@ def test_standardising_omits_the_hundredth_that_rsl_rl_adds_to_the_deviation(vec
 
 @pytest.mark.slow
 def test_values_and_returns_share_one_set_of_statistics(vectors):
-    """skrl merges and standardises the values, then does the same for the returns: a 3 in each gives two different outputs."""
+    """skrl updates its statistics between values and returns, and so standardises an equal value and return differently."""
     _, expected = vectors["value_preprocessor_skrl"]
     theirs = [expected[f"after_{name}"] for name in ("values", "returns")]
     assert abs(theirs[0]["var"][0] - theirs[1]["var"][0]) > 1
@@ -93,7 +93,7 @@ def test_discounted_reward_sums_match_openai(vectors):
 
 
 def test_terminal_reward_counts_for_its_own_episode():
-    """Check reliability L1 14: five rewards of 1, gamma 0.5, the third ends the episode. Others give 1, 1.5, 1, 1.5, 1.75."""
+    """The third of five rewards of 1 ends the episode; gamma is 0.5. Other libraries give 1, 1.5, 1, 1.5, 1.75."""
     first = jnp.array([True, False, False, True, False])[:, None]
     _, sums = reward_sums(RewardScale(jnp.zeros(1), initial_moments(())), jnp.ones((5, 1)), first, jnp.float32(0.5))
     np.testing.assert_allclose(sums[:, 0], [1, 1.5, 1.75, 1, 1.5])
@@ -138,7 +138,7 @@ def test_sample_counts_stay_exact_near_32_bits(seen):
 
 @pytest.mark.parametrize("box", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_ratio_is_one_before_the_first_gradient_step(box):
-    """Train at a rate of 0, so that the policy never moves and every gradient step sees the old policy."""
+    """With a learning rate of 0 the policy never moves, so every gradient step is a first one."""
     still = ON.replace(lr=0.0, lr_final=0.0, total_timesteps=64 * 5)
     metrics = purerl.summarize(jax.jit(tiny(still, box=box))(jax.random.key(0)).metrics)
     np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-6)
@@ -173,7 +173,7 @@ def test_evaluation_uses_the_statistics_without_changing_the_state():
 @pytest.mark.each_landing("1000.0")
 @pytest.mark.parametrize("scale", [1e-3, 1e3])
 def test_training_is_independent_of_the_reward_scale(scale):
-    """After its first update, a run with scaled rewards equals the unscaled run up to rounding."""
+    """A run with scaled rewards ends with the parameters of the unscaled run, up to rounding."""
 
     cfg = CFG.replace(normalize_reward=True, total_timesteps=64 * 8)
     state = jax.jit(purerl.make_train(cfg, env=Scaled(scale)))(jax.random.key(0)).state

@@ -74,7 +74,7 @@ def test_episodes_continue_across_rollouts():
 
 
 def test_log_probability_uses_the_unclipped_action_and_the_environment_the_clipped_one():
-    """Use means of 10 in bounds of -1 and 1: stored actions are near 10, and the ratio is 1."""
+    """With means of 10 in bounds of -1 and 1, stored actions are near 10, and the ratio is 1."""
 
     class Watched(probes.boxed(probes.Constant)):
         def reward_of(self, state, action):
@@ -100,7 +100,7 @@ def test_log_probability_uses_the_unclipped_action_and_the_environment_the_clipp
 
 
 class CutShort(probes.Probe):
-    """Episodes whose observation is the step, one-hot; every third episode length is truncated, the rest terminate."""
+    """An environment with truncated episodes of three steps, which observes the step, one-hot."""
 
     width, limit, length = 4, 3, 10**6
 
@@ -133,13 +133,12 @@ def test_final_observation_is_valued_with_the_hidden_state_of_its_step():
 
 
 def test_recurrent_network_trains_on_whole_environment_sequences():
-    """The ratio before the first step is 1 if episodes end inside the rollout, for both minibatches of environments."""
+    """Episodes end inside the rollout, and the ratio is 1 before the first gradient step of both minibatches."""
     cfg = PPOConfig(total_timesteps=16_384, num_envs=4, num_steps=16, num_minibatches=2, gamma=0.9, lr=3e-2, value_clip="none")
     run = jax.jit(lambda cfg: purerl.make_train(cfg, env=CutShort(), network=running_sum(2, 4))(jax.random.key(0)).metrics)
     assert run(cfg.replace(lr=0.0, clip_eps=1e-5))["clip_fraction"].total.sum() == 0
-    np.testing.assert_allclose(
-        purerl.summarize(run(cfg))["value"][-1], 10, atol=0.5
-    )  # 1 / (1 - gamma): a time limit is no termination
+    # The value is 1 / (1 - gamma), since time limits are bootstrapped from.
+    np.testing.assert_allclose(purerl.summarize(run(cfg))["value"][-1], 10, atol=0.5)
 
 
 def test_recurrent_minibatches_must_divide_the_environments():

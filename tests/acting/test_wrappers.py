@@ -1,4 +1,4 @@
-"""Random actions of the warm-up."""
+"""Uniform random actions during warm-up."""
 
 import jax
 import numpy as np

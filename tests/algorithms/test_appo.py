@@ -18,7 +18,7 @@ from tests.helpers.probes import Poisoned, Rich, Varied, acting
 from tests.helpers.programs import equations
 from tests.helpers.tiny import CFG, at, digest
 
-# --- without staleness APPO is PPO ------------------------------------------------------------------------------------
+# --- equality with PPO ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -62,7 +62,7 @@ def test_actors_use_the_statistics_published_with_their_parameters():
     assert int(count.low) == 5 * 64  # each rollout is counted once
 
 
-# --- the correction ---------------------------------------------------------------------------------------------------
+# --- off-policy correction --------------------------------------------------------------------------------------------
 
 
 def double_sum(steps, rho, gamma, lam, rho_bar, c_bar):
@@ -101,7 +101,7 @@ def test_vtrace_targets_of_stale_data_equal_their_definition_as_a_double_sum():
 
 
 def test_surrogate_matches_the_reference_vector(vectors):
-    """The result is compared with PPO's for the ratio's denominator, `max(pi_T, pi_b / clip)`."""
+    """APPO's loss is PPO's surrogate with the denominator `max(pi_T, pi_b / clip)`."""
     given, expected = vectors["impact_surrogate"]
     behaviour, target, current = (jnp.asarray(given[f"{name}_logp"], jnp.float32) for name in ("behaviour", "target", "current"))
     assert len(expected) >= 6
@@ -113,7 +113,7 @@ def test_surrogate_matches_the_reference_vector(vectors):
         np.testing.assert_allclose(loss, want["loss_per_sample"], rtol=1e-5)
 
 
-# --- the target -------------------------------------------------------------------------------------------------------
+# --- the target network -----------------------------------------------------------------------------------------------
 
 
 def test_soft_target_update_matches_the_reference_vector(vectors):

@@ -73,7 +73,7 @@ def test_policy_and_value_networks_share_no_parameters():
 
 def test_predicted_advantage_depends_on_the_action():
     class Telling(Probe):
-        """A task in which action 1 is always worth 1 more, and nothing else depends on the action."""
+        """A task that pays 1 for action 1 and 0 for action 0."""
 
         def reward_of(self, state, action):
             return action.astype(jnp.float32)

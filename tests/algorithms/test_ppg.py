@@ -60,7 +60,7 @@ def test_joint_loss_matches_the_reference_vector(vectors):
     np.testing.assert_allclose(metrics["aux/value_loss"], expected["value_true_loss"], rtol=1e-5)
     np.testing.assert_allclose(metrics["aux/aux_value_loss"], expected["value_aux_loss"], rtol=1e-5)
     np.testing.assert_allclose(joint_loss(given, 0.5)[0][0], expected["total_beta0_5"], rtol=1e-5)
-    np.testing.assert_allclose(total / 4, expected["total_beta1_accum4"], rtol=1e-5)  # the share of each of four parts
+    np.testing.assert_allclose(total / 4, expected["total_beta1_accum4"], rtol=1e-5)  # the loss of each of four accumulated parts
     assert all(jnp.abs(g).max() > 0 for g in gradient.values())
 
 
@@ -119,7 +119,8 @@ def test_cloning_loss_keeps_the_policy():
 def test_aux_phase_uses_the_learning_rate_its_policy_phase_began_with():
     cfg = PPG.replace(total_timesteps=64 * 8, lr_schedule="linear", aux_lr=1e-3)
     rate = lambda updates: aux_phase_optimizer(cfg, base_optimizer(cfg)).lr(None, clock_at(updates))
-    np.testing.assert_allclose([rate(3), rate(7)], [1e-3, 0.5e-3], rtol=1e-6)  # the rates at which their policy phases began
+    # These are the learning rates at the start of their policy phases.
+    np.testing.assert_allclose([rate(3), rate(7)], [1e-3, 0.5e-3], rtol=1e-6)
 
 
 @pytest.mark.parametrize("arch", ["dual", "detach", "shared"])
@@ -140,7 +141,7 @@ def test_value_loss_trains_the_torso_only_if_shared(arch):
 
 @pytest.mark.long
 def test_ppg_without_auxiliary_epochs_equals_ppo_bit_for_bit(fresh_python):
-    """The code is compiled as by users: without optimisation XLA sums in another order in a larger program."""
+    """A new process compiles with optimisation, as users do: without it, XLA sums in another order in a larger program."""
     code = """
 import jax, purerl
 from tests.helpers.probes import Varied
@@ -160,7 +161,7 @@ print(digest((params, mine.state.actor, metrics)) == digest((theirs.state.params
 @pytest.mark.each_landing("shared")
 @pytest.mark.parametrize("arch", ["dual", "detach", "shared"])
 def test_different_epoch_counts_split_policy_and_value_phases(arch):
-    """Different numbers of passes give two phases and two optimizers."""
+    """If `e_pi` and `e_v` differ, policy and value have separate phases and optimizers."""
     cfg = PPG.replace(e_pi=1, e_v=3, arch=arch)
     train = made(cfg)
     assert [(phase.name, phase.gradient_steps) for phase in train.plan.phases] == [("value", 60), ("policy", 20), ("aux", 16)]
@@ -183,7 +184,7 @@ def test_shared_optimizer_counts_the_steps_of_both_phases():
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_ratio_is_one_before_the_first_gradient_step(memory):
-    """Masked multi-discrete actions and moving statistics; the recurrent case has sequences of 8 in rollouts of 16."""
+    """Actions are masked and multi-discrete, and statistics move; the recurrent case cuts rollouts of 16 into sequences of 8."""
     base = REMEMBERS if memory == "gru" else PPG
     cfg = base.replace(**NORMALISED, **RICH, lr=0.0, aux_lr=0.0, total_timesteps=64 * 5)
     metrics = purerl.summarize(trained(cfg, Rich()).metrics)
@@ -193,7 +194,7 @@ def test_ratio_is_one_before_the_first_gradient_step(memory):
 
 
 def test_aux_phase_replays_from_each_rollouts_first_hidden_state():
-    """At a rate of 0 the clone is the policy that acted, and the value error equals that of the rollouts."""
+    """With a learning rate of 0 the cloned policy is the acting policy, and the value error is that of the rollouts."""
     cfg = PPG.replace(lr=0.0, aux_lr=0.0, total_timesteps=64 * 4, normalize_reward=False)
     acted = []
 
@@ -241,7 +242,7 @@ def test_buffer_stores_observations_unchanged():
 
 
 def test_aux_phase_stays_a_branch_under_vmap_over_seeds():
-    """A batched condition would become a select: both sides in every update."""
+    """Under `vmap` a batched condition would become a select, which computes both sides in every update."""
     train = made()
     axes = train.seed_axes
     states = jax.eval_shape(jax.vmap(train.init, out_axes=axes), jax.random.split(KEY, 2))
@@ -263,7 +264,7 @@ def test_separate_update_counters_per_seed_are_refused():
 
 @pytest.mark.slow
 def test_one_update_counter_for_all_seeds_is_accepted():
-    """Loops take one update counter as well; a program without `vmap` has no trace of the check."""
+    """Loops accept one update counter as well, and a program without `vmap` contains no check."""
     train, state = made(), jax.eval_shape(made().init, KEY)
     axes = train.seed_axes
     states = jax.eval_shape(jax.vmap(train.init, out_axes=axes), jax.random.split(KEY, 2))

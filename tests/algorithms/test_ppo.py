@@ -1,4 +1,4 @@
-"""All of PPO's options at once, and each of its data hooks: the properties of a plain run hold for these too."""
+"""PPO with every option at once, and with each truncation mode: the properties of a plain run hold."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ SLOW = ("everything", "multi_discrete", "clipped")  # everything with an RNN: in
 @pytest.mark.each_landing("everything")
 @pytest.mark.parametrize("kind", ["multi_binary", "tanh", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)])
 def test_ratio_is_one_before_the_first_gradient_step(kind):
-    """At a rate of 0 every gradient step is a first one; random actions count, with their own probability."""
+    """With a learning rate of 0 the policy never moves, so every gradient step is a first one."""
     cfg, env = KINDS[kind]
     still = cfg.replace(lr=0.0, lr_final=0.0, lr_max=0.0, lr_min=0.0, warmup_steps=0, learning_starts=0, total_timesteps=64 * 5)
     result = jax.jit(purerl.make_train(still, env=env))(KEY)
@@ -51,7 +51,7 @@ def test_strict_jax_modes_pass_with_every_option():
 
 @pytest.mark.slow
 def test_invalid_actions_are_never_taken():
-    """Invalid actions are sent neither in training, at random, in evaluations, nor as the mode."""
+    """Training, warm-up and evaluation take valid actions only, sampled or most likely ones."""
     cfg = EVERYTHING.replace(learning_starts=64, total_timesteps=64 * 20, lr=1e-2)
     train = purerl.make_train(cfg, env=Rich())
     result = jax.jit(train)(KEY)
@@ -87,7 +87,7 @@ def test_observation_statistics_skip_categorical_entries_and_masks():
     assert shapes == {"seen": (4,), "index": None, "legal": None, "secret": (6,)}
 
 
-# --- data hooks -------------------------------------------------------------------------------------------------------
+# --- truncation -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.each_landing("zero")
@@ -98,7 +98,7 @@ def test_every_truncation_mode_trains(mode):
     assert purerl.summarize(result.metrics)["episodes"].min() > 0
 
 
-# --- together ---------------------------------------------------------------------------------------------------------
+# --- refused configs --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

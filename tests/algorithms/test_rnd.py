@@ -57,7 +57,7 @@ def test_predictor_loss_matches_the_reference_vector(vectors):
 
 
 def test_each_reward_stream_bootstraps_from_its_own_next_observation():
-    """The environment's stream bootstraps from the observation before a reset, the intrinsic one from the next acted on."""
+    """The extrinsic stream bootstraps from the observation before a reset, the intrinsic one from that after the reset."""
     train = made()
     state = train.init(KEY)
     options = {"keep_next_obs": True, "episodic": EPISODIC}
@@ -84,7 +84,7 @@ def test_target_stays_fixed_and_predictor_is_trained(kind):
     moved = lambda group: digest(end.state.params[group]) != digest(start.params[group])
     assert all(moved(group) for group in start.params)
     count = end.state.extra["intrinsic"].obs.count.low
-    assert int(count) == 128 + 256  # two rollouts of random actions, and every step once
+    assert int(count) == 128 + 256  # two rollouts of random actions, then each step of training once
     metrics = purerl.summarize(end.metrics)
     assert all(np.isfinite(metrics[name]).all() for name in ("bonus", "predictor_loss", "value_loss", "explained_variance"))
 
@@ -113,11 +113,11 @@ def test_predictor_observations_are_standardised_and_clipped():
     assert seen.obs.dtype == state.actor.obs.dtype
     assert 0 < seen.counts.mean() < 0.6
     mean = state.extra["intrinsic"].obs.mean
-    assert 0.1 < mean[:3].sum() < 1.01  # shares of the kinds, one-hot, that random actions led to
+    assert 0.1 < mean[:3].sum() < 1.01  # frequencies of the one-hot kinds under random actions
 
 
 def test_bonus_uses_statistics_before_the_rollout_and_predictor_loss_those_after():
-    """Every new observation is 3: after few earlier ones the rollout makes 3 the mean, after many it hardly counts."""
+    """Every new observation is 3: the rollout moves the mean to 3 after few earlier samples, and hardly after many."""
     train = made()
     intrinsic, state = rnd(train.cfg, train.env, train.network), jax.jit(train.init)(KEY)
     _, rollout, _ = jax.jit(lambda s: collect(train.env, train.network, s.params, s.actor, KEY, 16, keep_next_obs=True))(state)
@@ -136,7 +136,7 @@ def test_bonus_uses_statistics_before_the_rollout_and_predictor_loss_those_after
 
 
 def test_bonus_vanishes_for_familiar_observations():
-    """Episodes show one of two observations for ever."""
+    """Each episode shows one of two constant observations."""
 
     class Same(Probe):
         length, kinds = 7, 2
@@ -161,7 +161,7 @@ def test_each_rnd_coefficient_has_an_effect():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), still, start)
 
 
-# --- with every algorithm ---------------------------------------------------------------------------------------------
+# --- RND with other options -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -243,7 +243,7 @@ def test_custom_count_bonus_falls_with_visits():
 
 @pytest.mark.slow
 def test_fine_tuning_starts_from_parameters_pretrained_without_rewards(tmp_path):
-    """A run with the environment's rewards begins where a run without them ended."""
+    """A fine-tuned run starts with the parameters of a run that ignored extrinsic rewards."""
     of = lambda **coefs: RND.replace(rnd=RNDConfig(features=8, hidden=(16,), init_steps=0, **coefs))
     first = fitted(cfg=of(ext_coef=0.0), directory=tmp_path)
     tuned = fitted(cfg=of(int_coef=0.0, ext_coef=1.0).replace(lr=0.0), init_from=tmp_path)
@@ -252,7 +252,7 @@ def test_fine_tuning_starts_from_parameters_pretrained_without_rewards(tmp_path)
 
 @pytest.mark.long
 def test_warm_start_restores_the_predictor_with_its_target(tmp_path):
-    """A run knows the observations of another run, whatever its seed."""
+    """A warm-started run already predicts the observations of the earlier run, whatever its seed."""
     cfg = RND.replace(total_timesteps=64 * 200, lr=3e-3)
     first = fitted(200, cfg=cfg, directory=tmp_path)
     fresh = fitted(1, cfg=cfg, seed=1)

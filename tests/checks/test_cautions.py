@@ -19,4 +19,4 @@ def test_unused_mask_entries_warn():
     ]:
         with pytest.warns(UserWarning, match=says):
             purerl.make_train(CFG, env=purerl.wrap_env(env))
-        purerl.make_train(CFG.replace(action_mask=""), env=purerl.wrap_env(env))  # this config declares the entry no mask
+        purerl.make_train(CFG.replace(action_mask=""), env=purerl.wrap_env(env))  # "" says that no entry is a mask

@@ -1,4 +1,4 @@
-"""Fields beside an object that replaces them."""
+"""Fields that an object replaces."""
 
 import pytest
 

@@ -24,7 +24,7 @@ def imported():
 
 def refused(args: list[str]) -> bool:
     """Return True if a command is refused as not understood, within a second of CPU time."""
-    gc.collect()  # else the garbage of earlier tests is collected at any later time
+    gc.collect()  # otherwise garbage of earlier tests could be collected while the command runs
     start = time.thread_time()
     status = main(args)
     assert time.thread_time() - start < 1
@@ -238,7 +238,7 @@ def test_commands_report_unusable_arguments_briefly(command, says, capsys, tmp_p
 
 @pytest.mark.slow
 def test_interrupted_command_ends_with_the_table():
-    """The real command, in a run of hours, is stopped by a real signal."""
+    """A real signal stops the real command in a run of hours."""
     root = pathlib.Path(__file__).parent.parent.parent
     command = [sys.executable, "-m", "purerl.cli", "ppo", "--total-timesteps", "1e12", "--hidden", "8"]
     env = {**os.environ, "PYTHONPATH": str(root), "PYTHONUNBUFFERED": "1"}

@@ -1,4 +1,4 @@
-"""The commands for finished runs, and a run from a file of flags."""
+"""The commands for finished runs, and a run from a config file."""
 
 import PIL.Image
 import pytest

@@ -29,7 +29,7 @@ def test_command_sweeps_values_from_a_config_file(tmp_path, capsys):
     assert "needs --sweep" in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")  # and takes fewer
+@pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")  # an episode takes fewer steps here
 @pytest.mark.long
 def test_command_tunes_and_its_best_config_trains(tmp_path, capsys):
     small = ["--total-timesteps", "512", "--num-envs", "4", "--num-steps", "16", "--hidden", "8", "--rungs", "2"]

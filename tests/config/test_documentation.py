@@ -10,7 +10,7 @@ from purerl.config.documentation import shown
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_field_is_documented_with_its_default(name):
-    """Every field is documented, with its default, on the class itself."""
+    """The docstring of the class lists every field."""
     cls = ALGORITHMS[name]
     assert cls.field_docs.keys() == {f.name for f in dataclasses.fields(cls)}
     for field in dataclasses.fields(cls):

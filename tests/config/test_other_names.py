@@ -1,4 +1,4 @@
-"""The table of other systems' names (`purerl/config/names.csv`): every name resolves, and scripts are ported by it."""
+"""The table of other libraries' names (`purerl/config/names.csv`): every name resolves, and scripts port by the table."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ from tests.helpers.tiny import CFG, digest
 ROWS = other_names.rows()
 FIELDS = sorted({row["purerl"].removeprefix("cfg.") for row in ROWS if row["purerl"].startswith("cfg.")})
 
-# New value of a field, and the other fields that must be set for it to matter.
+# For each field, a new value, and the other fields that must be set so that it has an effect.
 POLYNOMIAL, ADAPTIVE = {"lr_schedule": "polynomial"}, {"lr_schedule": "kl_adaptive", "desired_kl": 1e-4}
 CHANGES = {
     "adam_eps": (1.0, {}),
@@ -253,7 +253,7 @@ PURERL += "--num-epochs 2 --clip-eps 0.1 --value-clip none --advantage-norm none
 
 
 def place(system, name):
-    """Return the place that the table of a system gives for a name."""
+    """Return the equivalent of a library's name by the table."""
     (row,) = (row for row in ROWS if row["system"] == system and row["name"] == name)
     assert row["purerl"] or row["note"]
     return row["purerl"]

@@ -37,7 +37,7 @@ def rollout_of(slow_reset, key, num_envs, num_steps=40):
 @pytest.mark.slow
 @pytest.mark.parametrize("num_envs", [1, 7, 64])
 def test_slow_resets_give_the_same_episodes(num_envs, monkeypatch):
-    """Slow resets reset the same environments, at the same steps, with the same keys; alone, under vmap, as on an accelerator."""
+    """Slow resets reset the same environments at the same steps with the same keys: alone, under `vmap` and on an accelerator."""
     seeds = jax.random.split(KEY, 3)
     want = jax.jit(jax.vmap(lambda key: rollout_of(False, key, num_envs)))(seeds)
     assert want.terminated.sum() + want.truncated.sum() > 10

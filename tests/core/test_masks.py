@@ -67,7 +67,7 @@ def test_empty_and_malformed_masks_are_counted():
     counts = lambda rows, space: {k: int(x.total) for k, x in mask_metrics(jnp.array([rows]), space).items()}
     assert counts([[0, -INF], [-INF, -INF], [0.0, 0.0], [1.0, 0.0]], Discrete(2)) == {"empty_masks": 1, "malformed_masks": 2}
     assert counts([[0.5, 1], [np.nan, 1], [2, 1]], Discrete(2)) == {"empty_masks": 0, "malformed_masks": 3}
-    both = [[1, 0, 0, 1], [1, 0, 0, 0], [0, 0, 1, 1]]  # each of two choices needs a valid action
+    both = [[1, 0, 0, 1], [1, 0, 0, 0], [0, 0, 1, 1]]  # each of the two action dimensions needs a valid action
     assert counts(both, MultiDiscrete((2, 2))) == {"empty_masks": 2, "malformed_masks": 0}
 
 

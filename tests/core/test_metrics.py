@@ -1,4 +1,4 @@
-"""Metrics on the host: means over nothing."""
+"""Summaries of metrics whose means may count nothing."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Plans of a run: steps, sizes and bytes."""
+"""The plan of a run: steps, sizes and bytes."""
 
 import pytest
 

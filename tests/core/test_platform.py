@@ -26,7 +26,7 @@ KEY = jax.random.key(0)
 
 @pytest.fixture
 def both(monkeypatch):
-    """Return a function's results on a CPU, and by the accelerator's way."""
+    """Return a function's results by the CPU's variant, and by the accelerator's."""
 
     def run(function, *args):
         here = jax.device_get(jax.jit(function)(*args))
@@ -49,7 +49,7 @@ def test_fixture_runs_the_variants_of_both_platforms(both):
     assert (here, there) == (2, 0)
 
 
-# --- the parts --------------------------------------------------------------------------------------------------------
+# --- parts ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -152,7 +152,7 @@ def test_packing_keeps_every_bit():
     assert row["b"].dtype == bool
 
 
-# --- the algorithms ---------------------------------------------------------------------------------------------------
+# --- algorithms -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -1,4 +1,4 @@
-"""The map from the policy's unit to the bounds of a box."""
+"""The map from the policy's unit to the bounds of continuous actions."""
 
 import numpy as np
 

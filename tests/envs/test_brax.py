@@ -15,7 +15,7 @@ KEY = jax.random.key(0)
 
 @pytest.mark.slow
 def test_repeated_actions_sum_their_rewards():
-    """Repeated actions are compared with single steps of brax. An action that ends the episode is not repeated."""
+    """Repeated actions equal single steps of brax with summed rewards."""
     installed("brax/")
     repeated, single = (make_env("brax/fast", (("action_repeat", count),), {}) for count in (3, 1))
     keys, action = jax.random.split(KEY, (2, 2)), jnp.array([[1.0], [-1.0]])
@@ -48,5 +48,5 @@ def test_brax_falls_terminate_and_time_limits_truncate():
     assert terminated.any(0).all()
     assert not truncated.any()
     terminated, truncated = jax.jit(run)(jnp.float32(0))
-    alone = ~terminated.any(0)  # the poles that did not fall in 40 steps
+    alone = ~terminated.any(0)  # poles that do not fall in 40 steps
     assert truncated[39][alone].all()

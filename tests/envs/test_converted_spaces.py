@@ -1,4 +1,4 @@
-"""Spaces of gymnasium as purerl's."""
+"""Conversion of gymnasium's spaces."""
 
 import functools
 

@@ -13,7 +13,7 @@ KEY = jax.random.key(0)
 
 @pytest.mark.slow
 def test_craftax_deaths_terminate_and_time_limits_truncate():
-    """Episodes end by the game, by the time limit, and by both."""
+    """Episodes end by death, by the time limit, and by both."""
     installed("craftax/")
     from purerl.envs import craftax
 

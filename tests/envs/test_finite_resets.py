@@ -1,4 +1,4 @@
-"""Environments with non-finite values and `nonfinite="reset"`: which episodes end, which are counted, which stay untouched."""
+"""Environments with non-finite values under `nonfinite="reset"`: their episodes end and are counted, others are unchanged."""
 
 import functools
 
@@ -23,7 +23,7 @@ KEY = jax.random.key(0)
 
 
 class Faulty:
-    """Rewards of 1 or 2, time observations, and a bad number in step 3 of an episode, by its kind.
+    """An environment with rewards of 1 or 2, and a bad number in step 3 of an episode, by its kind.
 
     Each reset draws the kind, the index of an entry of `KINDS`.
     """
@@ -136,7 +136,7 @@ def test_nonfinite_resets_are_the_same_for_slow_resets_and_under_vmap():
 
 
 def batch(shares):
-    """Return a batch of environments behind purerl's protocol; with a state that they share, if asked."""
+    """Return a batched environment of purerl's protocol, whose environments share a part of the state if `shares`."""
     env, more = purerl.wrap_env(Faulty("none", "observation")), (jnp.zeros(2),) if shares else ()
 
     def reset(keys):
@@ -288,7 +288,7 @@ def test_one_large_number_leaves_statistics_finite():
 
 
 class Host(gymnasium.Env):
-    """Reward 1, episodes of 6 steps; the environments of the odd seeds give a bad number in step 3."""
+    """An environment with reward 1 and episodes of 6 steps; with an odd seed, step 3 gives a bad number."""
 
     observation_space = gymnasium.spaces.Box(-10, 10, (2,))
     action_space = gymnasium.spaces.Discrete(2)

@@ -21,11 +21,11 @@ EVERY_TIME = {"CartPole-v1", "DeepSea-bsuite"}  # one for each kind of observati
     "env_id", [name if name in EVERY_TIME else pytest.param(name, marks=pytest.mark.slow) for name in RUNNABLE]
 )
 def test_default_config_updates_every_gymnax_environment(env_id):
-    """Before the first gradient step the ratio is 1, everything stays finite, and dtypes follow the rule."""
+    """The ratio is 1 before the first gradient step, results are finite, and dtypes are kept."""
     cfg = PPOConfig(env=env_id)
     with jax.numpy_rank_promotion("allow"):  # some of gymnax's environments rely on it
         first_update = jax.jit(lambda cfg, key: purerl.make_train(cfg).update(purerl.make_train(cfg).init(key)))
-        # With a rate of 0 the policy stays the behaviour policy: no ratio may leave 1 by more than 1e-5.
+        # With a learning rate of 0 the policy stays the acting policy: no ratio may leave 1 by more than 1e-5.
         _, still = first_update(cfg.replace(lr=0.0, clip_eps=1e-5), jax.random.key(0))
         after, metrics = first_update(cfg, jax.random.key(0))
         state = jax.eval_shape(purerl.make_train(cfg).init, jax.random.key(0))
@@ -60,7 +60,7 @@ def test_wrap_env_refuses_invalid_declared_spaces():
     class Half(Bare):
         observation_space, observed = Discrete(3), jnp.float32(0.5)
 
-    purerl.wrap_env(Bare())  # a key in `info` is no number, and nothing reads it
+    purerl.wrap_env(Bare())  # a key in `info` is accepted, since nothing reads it
     for made, says in ((Shifted(), "must begin at 0"), (Half(), "is no index, a whole number")):
         with pytest.raises(ConfigError, match=says):
             purerl.wrap_env(made)
@@ -153,7 +153,7 @@ def test_evaluation_resets_with_other_keys_than_training():
 
 
 def test_suite_imported_inside_a_trace_holds_no_tracers(monkeypatch):
-    """Modules of libraries make arrays; as tracers these arrays would end later programs of the process."""
+    """Modules of libraries make arrays; if these arrays were tracers, later programs of the process would fail."""
     made = []
 
     def imports(x):
@@ -167,7 +167,7 @@ def test_suite_imported_inside_a_trace_holds_no_tracers(monkeypatch):
 
 
 class Privileged:
-    """Two numbers from a robot's sensors, and five that only the simulator knows."""
+    """An environment with two numbers from a robot's sensors, and five that only the simulator knows."""
 
     action_space, max_steps = purerl.Discrete(2), 5
 

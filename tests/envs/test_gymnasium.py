@@ -44,7 +44,7 @@ FORKS = pytest.mark.filterwarnings("ignore:os.fork")  # gymnasium's own default
     "made", [pytest.param(name, marks=[pytest.mark.slow, FORKS] if "async" in name else []) for name in MADE]
 )
 def test_flags_and_final_observations_are_exact(made):
-    """Nine steps are episodes 0, 1 and 2 of three steps each."""
+    """Nine steps make three episodes of three steps each."""
     env = MADE[made]()
     env = env.host.environment(("twice", "ended"))
 
@@ -104,7 +104,7 @@ def test_environment_error_names_its_step_and_saves_the_run(tmp_path):
 
     with pytest.raises(purerl.EnvironmentFailed, match=r"environment 0, step 1 of its episode, action [01]: ValueError: boom"):
         purerl.fit(CFG, env=purerl.from_gymnasium(Late), directory=tmp_path, chunk_seconds=1e-9)
-    assert saved_updates(tmp_path / "checkpoints") == [1]  # of 5 episodes; the tenth is in the second update
+    assert saved_updates(tmp_path / "checkpoints") == [1]  # episode 10 is in the second update
     Late.broken = False
     with pytest.warns(UserWarning, match="begin anew, since they had failed"):
         purerl.fit(CFG, env=purerl.from_gymnasium(Late), directory=tmp_path)
@@ -307,7 +307,7 @@ SCALED = gymnasium.wrappers.NormalizeReward
 
 
 class RunningMean:
-    """Statistics as in several libraries; a column of a table has methods by these names."""
+    """Running statistics as several libraries have them."""
 
     mean, var, count = 0.0, 1.0, 1e-4
 

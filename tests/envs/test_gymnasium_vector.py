@@ -58,7 +58,7 @@ def test_vector_environments_with_unsupported_resets_are_refused():
 
 
 class OneSeed(SyncVectorEnv):
-    """An environment whose reset takes one seed for all, as in many simulators."""
+    """A vector environment whose reset takes one seed for all, as in many simulators."""
 
     def reset(self, *, seed=None, options=None):
         return super().reset(seed=None if seed is None else int(seed), options=options)
@@ -86,7 +86,7 @@ def test_vector_environments_that_take_a_single_seed_are_accepted():
 
 
 class WithoutFinalObs(SyncVectorEnv):
-    """An environment without last observations, or with all in one array without a row for each environment."""
+    """A vector environment without final observations, or with an array that lacks a row for each environment."""
 
     given = None
 

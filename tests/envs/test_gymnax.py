@@ -68,7 +68,7 @@ def test_step_returns_the_observation_before_the_reset():
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "DeepSea-bsuite", "Acrobot-v1"])
 def test_transitions_equal_those_of_gymnax(env_id):
-    """Our auto-reset and gymnax's own step agree in flags, rewards and successors, but not in start states after a reset."""
+    """Flags, rewards and successors equal those of gymnax's own step; start states after a reset may differ."""
     bare, params = gymnax.make(env_id)
     env = make_env(env_id, (), {})
     key = jax.random.key(1)

@@ -1,4 +1,4 @@
-"""States of external environments: the newest alone goes on."""
+"""States of external environments, of which only the newest can be stepped."""
 
 import jax
 import pytest

@@ -1,4 +1,4 @@
-"""Environments of jumanji: specs, limits, masks and pictures."""
+"""Environments of jumanji: specs, time limits, masks and plotting."""
 
 import jax
 import jax.numpy as jnp
@@ -45,7 +45,7 @@ def legal(mask):
 
 @pytest.mark.slow
 def test_joint_mask_flattens_the_action_to_one_discrete_choice():
-    """The reference is the suite's own environment, with the row and the column of a field."""
+    """The reference is jumanji's own environment, whose action is the row and the column of a field."""
     installed("jumanji/")
     import jumanji
 

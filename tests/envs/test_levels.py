@@ -1,4 +1,4 @@
-"""Levels, and arrays of indices in observations, on a small map that a reset draws."""
+"""Levels, and categorical arrays in observations, on a small random map."""
 
 import warnings
 
@@ -20,7 +20,7 @@ SMALL = CFG.replace(num_envs=16, num_steps=8, total_timesteps=256, num_minibatch
 
 
 class Map:
-    """A map of tiles and colours that the reset draws; an episode has three steps, and its return is the map's number."""
+    """A random map of tiles and colours; an episode has three steps, and its return identifies the map."""
 
     action_space = purerl.Discrete(2)
     observation_space = purerl.Indices((3, 2), shape=(4, 4, 2), dtype=np.dtype(np.uint8))
@@ -35,7 +35,7 @@ class Map:
 
 
 def levels(num_levels):
-    """Return the returns of these levels, from their keys."""
+    """Return the set of returns of the first `num_levels` levels."""
     env = purerl.wrap_env(Map())
     keys = jax.vmap(lambda i: jax.random.fold_in(jax.random.key(0), i))(jnp.arange(num_levels))
     state, _ = env.reset(keys)

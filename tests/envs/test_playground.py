@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("ranks")
 
 @pytest.mark.slow
 def test_only_the_value_network_reads_playgrounds_privileged_state():
-    """The environment here has the shape of playground's robots, whose models would need a download."""
+    """A stand-in has the observations of playground's robots, whose models would need a download."""
     pytest.importorskip("mujoco_playground")
     from ml_collections import ConfigDict
     from mujoco_playground._src.mjx_env import State

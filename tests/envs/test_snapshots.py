@@ -13,7 +13,7 @@ CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epo
 
 
 class Varied(Ends):
-    """An environment whose instances each show a number of their own in the observation."""
+    """An environment that shows the number of its instance in the observation."""
 
     made = 0
 
@@ -27,7 +27,7 @@ class Varied(Ends):
 
 
 class Twins(Ends):
-    """One array under two names, which steps change by one of the names."""
+    """An environment with one array under two names, which steps change by one of the names."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The suites beside gymnax, each skipped if it is not installed."""
+"""The suites other than gymnax; tests skip a suite that is not installed."""
 
 import sys
 
@@ -89,7 +89,7 @@ def test_time_limits_bootstrap_from_the_final_observation(env_id):
     value = lambda obs: network.apply(params, (), obs[None], jnp.zeros((1, B), bool))[0].value[0]
     np.testing.assert_allclose(steps.next_value[limit - 1], value(last_obs), rtol=1e-5, atol=1e-5)
     after_reset = value(steps.obs[limit])
-    moved = (last_obs != steps.obs[limit]).reshape(B, -1).any(1)  # on a grid an agent may stand where it began
+    moved = (last_obs != steps.obs[limit]).reshape(B, -1).any(1)  # on a grid an agent may stand where it started
     assert moved.any()
     assert (np.abs(steps.next_value[limit - 1] - after_reset) > 0.1)[moved].all()
     assert (np.abs(steps.next_value[limit - 1]) > 0.1).all()
@@ -164,7 +164,7 @@ def by_hand(env_id):
 
 @pytest.mark.long
 def test_craftax_worlds_are_the_same_alone_and_batched():
-    """XLA on a CPU miscompiles the noise of worlds from the ninth of a batch on: worlds are made one after the other."""
+    """XLA on a CPU miscompiles the noise of worlds from the ninth in a batch on, so worlds are made one after the other."""
     installed("craftax/")
     from purerl.envs import craftax
 
@@ -179,7 +179,7 @@ def test_craftax_worlds_are_the_same_alone_and_batched():
 
 @pytest.mark.long
 def test_craftax_worlds_have_the_distribution_of_plain_resets():
-    """A chi-square test compares the player's surroundings in worlds from training's resets with those of plain resets."""
+    """A chi-square test compares three fields of worlds from training's resets with those of plain resets."""
     installed("craftax/")
     from purerl.envs import craftax
 
@@ -227,7 +227,7 @@ def test_other_algorithms_update_on_every_suite(env_id, name):
 @pytest.mark.each_landing("pgx/minatar-breakout", "jumanji/Maze-v0")
 @pytest.mark.parametrize("env_id", [*ONE_EACH[3:], "jumanji/Maze-v0"])
 def test_suites_can_be_made_inside_a_trace(env_id):
-    """The environment is made as in a sweep over configs, and as in an evaluation with other levels."""
+    """Sweeps over configs make environments inside a trace, and so do evaluations with other levels."""
     installed(env_id)
     cfg = CFG.replace(env=env_id, num_levels=2, num_envs=2, num_steps=4, num_minibatches=1, total_timesteps=8)
 
@@ -263,7 +263,7 @@ def test_environment_parameters_can_be_swept(env_id, name, values):
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:scatter inputs:FutureWarning")  # from BinPack's own step
 def test_every_jumanji_environment_can_be_traced():
-    """All make a program except those for several agents, and Sokoban, which downloads its levels."""
+    """The exceptions are environments for several agents, and Sokoban, which downloads its levels."""
     installed("jumanji/")
     import jumanji
 

@@ -15,7 +15,7 @@ KEY = jax.random.key(0)
 
 @pytest.mark.slow
 def test_each_reset_draws_a_ruleset(tmp_path, monkeypatch):
-    """Rulesets are drawn from a file like the suite's own, a part of which is left for evaluation."""
+    """Rulesets come from a file like the suite's own, of which training uses a part."""
     installed("xminigrid/")
     from xminigrid import benchmarks
 

@@ -1,4 +1,4 @@
-"""Python with only the packages that an exported policy needs by `notebooks/reference.md`."""
+"""Python with only the packages that `notebooks/reference.md` names for exported policies."""
 
 import importlib.metadata
 import pathlib
@@ -8,7 +8,7 @@ REFERENCE = pathlib.Path(__file__).parent.parent.parent / "notebooks" / "referen
 
 
 def bare_python(fresh_python, code, folder):
-    """Return the output of code that can import only the reference's packages and their requirements."""
+    """Return the output of code that can import only the packages of the reference and their requirements."""
     (says,) = re.findall(r"purerl export .*# runs with only (.*); see", REFERENCE.read_text())
     site = folder / "site"
     site.mkdir()

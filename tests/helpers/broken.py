@@ -1,4 +1,4 @@
-"""Environments broken on purpose, one defect each, and the report of `check_env` on each."""
+"""Environments with one defect each, and a part of the report of `check_env`."""
 
 import itertools
 
@@ -141,16 +141,16 @@ BROKEN = {
     "reward of one entry": (RewardVector(), "the reward must be a real scalar"),
     "flag of floats": (FloatFlag(), "`terminated` must be a bool scalar"),
     "reward of NaN": (NotANumber(), "rewards that are not finite"),
-    "index out of range": (OutOfRange(), "outside of its declared space"),
-    "state outside of the state": (HiddenCounter(), "not deterministic"),
+    "category out of range": (OutOfRange(), "outside of its declared space"),
+    "hidden Python state": (HiddenCounter(), "not deterministic"),
     "time limit as terminal": (batch(as_terminal), "time limits are reported as terminal states"),
-    "limit that is none": (batch(limit=9), "past its time limit of 9"),
-    "truncated before it says": (batch()._replace(truncates_after=20), "`truncates_after` = 20"),
+    "wrong time limit": (batch(limit=9), "past its time limit of 9"),
+    "truncation before `truncates_after`": (batch()._replace(truncates_after=20), "`truncates_after` = 20"),
     "final observation lost": (batch(after_the_reset), "the final observation is missing"),
-    "reset that remembers": (batch(remembered), "state leaks across resets"),
-    "rows that mix": (batch(mixed), "influence each other"),
+    "reset that leaks state": (batch(remembered), "state leaks across resets"),
+    "rows that influence each other": (batch(mixed), "influence each other"),
     "rows with a common mean": (batch(centred), "influence each other"),
-    "reset that keeps the time": (batch(late_clock, limit=None), "state leaks across resets"),
-    "first index out of range": (OutOfRangeAtFirst(), "a first observation outside of its declared space"),
+    "reset that keeps the step count": (batch(late_clock, limit=None), "state leaks across resets"),
+    "first category out of range": (OutOfRangeAtFirst(), "a first observation outside of its declared space"),
     "observation a step late": (batch(late), "`obs` is not `next_obs`"),
 }

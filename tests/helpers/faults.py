@@ -1,6 +1,6 @@
-"""Faults, made on purpose: disks that fill, bits that flip, kills.
+"""Deliberate faults: full disks, flipped bits, kills.
 
-Each script here prints all that a terminal would show, and at the end the hash of its results.
+Each script prints what a terminal would show, and at the end the hash of its results.
 """
 
 import hashlib
@@ -49,7 +49,7 @@ def wait_for(condition, process):
 
 
 def trained(name, directory, updates=30, **options):
-    """Train a run that writes every file there is."""
+    """Train a run that writes every kind of file."""
     home = pathlib.Path(directory)
     files = (JsonLines(home / "metrics.jsonl"), Csv(home / "metrics.csv"), TensorBoard(home / "tensorboard"))
     cfg = CONFIGS[name]().replace(total_timesteps=64 * updates)
@@ -126,7 +126,7 @@ KILLED_LATE = (
 from purerl.runs.storage.checkpoint import Store
 from purerl.runs.directory import Directory
 
-# A best state begins to be written when somebody waits for it, and the last checkpoint but one is followed by a kill.
+# Best states are written only when something waits for them, and a kill follows the last checkpoint but one.
 late, wait, write = {}, Store.wait, "write" if hasattr(Store, "write") else "save"
 begin = getattr(Store, write)
 
@@ -178,12 +178,12 @@ def script(code, directory, **kwargs):
 
 
 def disks_that_fill(points, directory):
-    """Count the outcomes, by kind, of a disk that fills at each of `points` writes, in both modes."""
+    """Count the outcomes, by kind, of a disk that is full from one of `points` writes on, in both modes."""
     _, out = script(FULL, directory / "whole")
     writes, wanted = int(out[-2].split()[1]), out[-1]
     outcomes = {"writes": writes, "filled": 0, "not as asked": 0, "not our message alone": 0, "lost": 0}
     for mode in ("raise", "warn"):
-        for at in np.linspace(3, writes, points).astype(int):  # the first two writes try the directory, and refuse the run
+        for at in np.linspace(3, writes, points).astype(int):  # the first two writes only probe the directory, and refuse the run
             home = directory / f"{mode} {at}"
             code, out = script(FULL, home, mode=mode, at=at)
             ours = [line for line in out if any(says in line for says in OURS)]
@@ -204,7 +204,7 @@ OURS = ("could not be saved to", "could not be written", "cannot be written to",
 
 
 def only_recorders(lines):
-    """Return True if only recorders complained: recorders never end a run, so a disk that they filled last ends nothing."""
+    """Return True if only recorders complained. Recorders never end a run, so these runs succeed."""
     return all("the recorder" in line for line in lines)
 
 
@@ -218,7 +218,7 @@ def flipped(data, bit=None):
 
 
 def numbers_of(name, directory):
-    """Return all that purerl reads back of a finished run: by loading it, plotting it, and running it again."""
+    """Return all numbers that purerl reads from a finished run: by loading it, plotting it, and running it again."""
     options = {"env": Varied()}
     loaded, best = (purerl.load(directory, best=which, **options) for which in (False, True))
     curves = plots.curves_of(directory, "value_loss")
@@ -267,7 +267,7 @@ def outcome_of(name, directory, wanted):
         try:
             got = numbers_of(name, directory)
         except purerl.CheckpointError as error:
-            if "first line" not in str(error):  # a plot is refused; the run itself must still load
+            if "first line" not in str(error):  # the plot is refused, but the run itself must still load
                 return "lost states"
             caught.append(error)
             got = {**wanted, "state": digest(trained(name, directory).state)}

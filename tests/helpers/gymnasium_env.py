@@ -1,4 +1,4 @@
-"""A gymnasium environment whose episodes end in every way."""
+"""A gymnasium environment whose episodes terminate, are truncated, or both."""
 
 import os
 
@@ -10,7 +10,10 @@ LENGTH = 3
 
 
 class Ends(gymnasium.Env):
-    """Episodes of three steps, which terminate, are truncated, or both, in turn; observations are the episode and the step."""
+    """An environment with episodes of three steps, which terminate, are truncated, or both, in turn.
+
+    Observations are the number of the episode and the step.
+    """
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = spaces.Discrete(2)

@@ -1,4 +1,4 @@
-"""Short runs, and runs that are stopped after an update."""
+"""Short runs, and runs that stop after a given update."""
 
 import os
 import signal

@@ -7,7 +7,7 @@ import purerl
 
 
 class Doors:
-    """A task that pays 1 for the one open door of three, another in each step. `mask` is made of its index."""
+    """A task that pays 1 for choosing the open door of three, which changes in each step; `mask` maps the door to a mask."""
 
     action_space, max_steps = purerl.Discrete(3), 6
 

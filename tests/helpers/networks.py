@@ -1,4 +1,4 @@
-"""Built-in networks with drawn parameters."""
+"""Built-in networks with random parameters."""
 
 import jax
 import jax.numpy as jnp

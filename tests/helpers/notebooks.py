@@ -1,4 +1,4 @@
-"""Run the notebooks and keep their outputs in them, so that a page on the web shows them.
+"""Run the notebooks and save their outputs in them, so that web pages show the outputs.
 
 python -m tests.helpers.notebooks [NAME ...]
 """

@@ -1,9 +1,9 @@
 """A small directory of runs in the format of this version, stopped after four of six updates.
 
-JAX_NUM_CPU_DEVICES=2 python -m tests.helpers.old_runs    makes it under `data/runs`, unless it exists
+JAX_NUM_CPU_DEVICES=2 python -m tests.helpers.old_runs    makes the directory under `data/runs`, unless it exists
 
-Later versions load the runs and continue them to the end. Beside the directory are the hash of the saved state, by its values
-alone, and the parameters that the runs ended with.
+Later versions load the runs and resume them to the end. The directory also holds the hash of the saved state, by its values
+alone, and the final parameters.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
-"""Probe environments: so small that the right answer is known, each built to reveal one kind of bug.
+"""Probe environments: each is so small that its solution is known, and reveals one kind of bug.
 
-They have gymnax 1.0's methods. `Probe` is their base class; a probe is its reset and its step.
+Probes have gymnax 1.0's methods and the base class `Probe`.
 """
 
 import jax
@@ -32,12 +32,12 @@ ACTIONS = {
 
 
 def right_action(kind, target):
-    """Return the action that `aim` wants: of several actions the second is the opposite of the first."""
+    """Return the action that `aim` rewards most; of several dimensions, the second is the opposite of the first."""
     return target if kind == "discrete" else jnp.stack([target, 1 - target])
 
 
 class Probe(Environment):
-    """Base class of probes with `observe(state)` and `reward_of(state, action)`; episodes terminate after `length` steps."""
+    """Base class of probes, which override `observe_state` and `reward_of`; episodes terminate after `length` steps."""
 
     length = 1
     kinds = 1
@@ -70,13 +70,13 @@ class Probe(Environment):
         return ACTIONS[self.kind]
 
     def aim(self, action, target):
-        """Return 1 for the right action and less for any other; `target` is 0 or 1."""
+        """Return a reward of 1 for the right action and less for any other; `target` is 0 or 1."""
         if self.kind == "box":
             return 1 - jnp.square(action[0] - (target.astype(jnp.float32) - jnp.float32(0.5)))
         return (action == right_action(self.kind, target)).astype(jnp.float32).mean()
 
     def goes(self, action):
-        """Return an action as 0 or 1."""
+        """Return 1 if the first dimension of an action is positive, otherwise 0."""
         first = action if self.kind == "discrete" else action[0]
         return (first > 0).astype(jnp.int32)
 
@@ -124,14 +124,14 @@ class Both(ObsDependent):
 
 
 class TimeLimit(Probe):
-    """Reward 1 for ever, truncated every 8 steps: V = 1 / (1 - gamma), if a time limit is no termination."""
+    """Reward 1, truncated every 8 steps: V = 1 / (1 - gamma), if time limits are bootstrapped from."""
 
     length = 10**6
     limit = 8
 
 
 class Endless(TimeLimit):
-    """Reward 1, in an episode that no test sees end."""
+    """Reward 1, in episodes longer than any test."""
 
     limit = 10**9
 
@@ -144,7 +144,7 @@ class Dose:
 
 
 class Poisoned(TimeLimit):
-    """Reward 1; in step `at` of an episode, `poison` 1 gives a reward nan, 2 a reward inf, 3 an observation nan."""
+    """Reward 1; in step `at` of an episode, `poison` 1 makes the reward NaN, 2 makes it infinite, 3 makes the observation NaN."""
 
     default_params = Dose(max_steps_in_episode=40)
 
@@ -156,7 +156,7 @@ class Poisoned(TimeLimit):
 
 
 class BothFlags(Probe):
-    """Reward 1, terminated in the very step of the time limit: V(s0) = 1 + gamma + gamma^2 + gamma^3."""
+    """Reward 1, terminated in the step of the time limit: V(s0) = 1 + gamma + gamma^2 + gamma^3."""
 
     length = 4
     limit = 4
@@ -216,9 +216,9 @@ class Episodes37(Probe):
 
 
 class Rich(Varied):
-    """`Varied` with every kind of observation entry: several entries, an index, an action mask, and a critic-only entry.
+    """`Varied` with a dict observation: a vector, a category, an action mask, and an entry for the critic only.
 
-    `info["illegal"]` is 1 for an action that was not valid.
+    `info["illegal"]` is 1 for an invalid action.
     """
 
     kind = "multi_discrete"

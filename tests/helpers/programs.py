@@ -1,4 +1,4 @@
-"""Sizes of programs, and the count of compilations."""
+"""Sizes of programs, and counts of compilations."""
 
 import jax
 
@@ -38,5 +38,5 @@ def compiles():
 
 
 def on_accelerator(*args, cpu, default, tpu=None):
-    """Replace `jax.lax.platform_dependent` by the accelerator's way, wherever the program runs."""
+    """Stand in for `jax.lax.platform_dependent`, and call the accelerator's variant on every platform."""
     return default(*args)

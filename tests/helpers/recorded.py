@@ -2,7 +2,7 @@
 
 python -m tests.helpers.recorded [NAME ...]    records this machine's parameters, of all or the named configs
 
-`params.npz` has the numbers, and `hashes.json` their hashes by jaxlib, kind of CPU and flags of XLA, on which the bits depend.
+`params.npz` has the numbers, and `hashes.json` their hashes by jaxlib, kind of CPU and XLA flags, on which the bits depend.
 Leaves are taken in their order and without their paths, so that renaming a parameter changes nothing.
 """
 
@@ -50,7 +50,7 @@ CASES = {  # config and environment; the configs set every field whose default c
 
 
 def circumstances():
-    """Return the circumstances that the bits depend on beside the config."""
+    """Return the version of jaxlib, the processor and the XLA flags, on which the bits depend."""
     cpu = pathlib.Path("/proc/cpuinfo").read_text() if os.path.exists("/proc/cpuinfo") else ""
     found = {name: re.search(rf"^{name}\s*: (.*)$", cpu, re.MULTILINE) for name in ("model name", "flags")}
     model, features = (match[1] if match else "" for match in found.values())
@@ -65,7 +65,7 @@ def params(name):
     run = lambda cfg, key: purerl.make_train(cfg, env=env())(key).state.params
     if np.ndim(cfg.lr):
         run = jax.vmap(run, in_axes=(jax.tree.map(lambda x: 0 if np.ndim(x) else None, cfg), None))
-    # A config that is no argument stays a part of the program, as in `make_train(cfg)` called by a user.
+    # A config that is no argument is a constant of the program, as if a user calls `make_train(cfg)`.
     found = jax.jit(run)(cfg, jax.random.key(0)) if np.ndim(cfg.lr) else jax.jit(lambda key: run(cfg, key))(jax.random.key(0))
     return np.concatenate([np.asarray(x, np.float32).ravel() for x in jax.tree.leaves(found)])
 
@@ -100,5 +100,5 @@ def main(names):
 
 
 if __name__ == "__main__":
-    jnp.zeros(())  # before any config is made: a sweep is
+    jnp.zeros(())  # start the backend of JAX first
     main(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""A recurrent network, by hand: purerl's network interface in the fewest lines."""
+"""A recurrent network, written for purerl's network interface in few lines."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Environments of the suites."""
+"""Environments of the suites, with arguments for their tests."""
 
 import pytest
 

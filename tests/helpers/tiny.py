@@ -1,4 +1,4 @@
-"""The smallest run that exercises everything, and a hash of all its results."""
+"""A tiny run, and a hash of its results."""
 
 import hashlib
 import math
@@ -15,7 +15,7 @@ from purerl.learning.optimizers import base_optimizer
 from purerl.learning.rewards import reward_stage
 from tests.helpers.probes import Varied, boxed
 
-# The defaults of discrete tasks, whatever the actions: parts are tested without an environment that "auto" could follow.
+# The defaults of discrete tasks, for parts that are tested without an environment that would resolve "auto".
 PLAIN = {"ent_coef": 0.01, "normalize_obs": False, "normalize_reward": False, "reward_clip": math.inf, "value_clip": "max"}
 SIZES = {"total_timesteps": 256, "num_envs": 4, "num_steps": 16, "num_epochs": 2, "num_minibatches": 2, "hidden": (16, 16)}
 CFG = PPOConfig(**SIZES, **PLAIN, lr=1e-3)
@@ -26,7 +26,7 @@ def tiny(cfg=CFG, box=False, **objects):
 
 
 def learner(cfg, network=None):
-    """Return a learner with nothing replaced."""
+    """Return a learner with the default components."""
     return Learner(cfg, network, Components(estimate, surrogate, (), base_optimizer(cfg), None, reward_stage(cfg)))
 
 

@@ -1,6 +1,6 @@
 """Wrong values, objects, networks, environments and options, each with a part of its expected error.
 
-Most of these objects ended in the traceback of another library before purerl refused them.
+Unchecked, most of these objects end in the traceback of another library.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ def train(**objects):
 
 
 def advantages(change):
-    """Trace an estimator whose result is changed."""
+    """Return a call of `make_train` whose estimator changes its result by this function."""
     return train(advantage=lambda steps, cfg: change(purerl.advantages.gae(steps, cfg.gamma, cfg.gae_lambda)))
 
 
@@ -47,7 +47,7 @@ def paid(reward):
 
 
 def choosing(space, policy):
-    """Return a training whose policy is for other actions than the environment's."""
+    """Return a call of `make_train` whose environment and policy have these actions."""
     spaced = type("Spaced", (probes.Constant,), {"action_space": lambda self, params=None: space})()
     init = lambda key, obs: {"policy": jnp.zeros(3), "value": jnp.zeros(3)}
     apply = lambda params, carry, obs, first: (outputs(first, policy(first.shape)), carry)
@@ -282,7 +282,7 @@ class Returning(nn.Module):
 
 
 def returning(outputs, env="CartPole-v1"):
-    """Return a training whose module maps its features `[L, N, 4]` by this function."""
+    """Return a call of `make_train` whose module maps features `[L, N, 4]` by this function."""
     return lambda: purerl.make_train(purerl.PPOConfig(env=env), network=purerl.from_linen(Returning(outputs)))
 
 

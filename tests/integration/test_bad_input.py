@@ -51,7 +51,7 @@ def no_collection():
 @pytest.mark.parametrize("row", REFUSED, ids=ids(REFUSED))
 def test_invalid_input_is_refused_before_compiling(row, traced_seconds):
     case, parts = REFUSED[row]
-    outcome(case)  # warm up: neither the case's own needs nor the suite's import are measured
+    outcome(case)  # warm up, so that neither imports nor the case's own computations are measured
     before, arrays, start = compiles(), allocated(), time.thread_time()
     said = outcome(case)
     seconds = time.thread_time() - start

@@ -73,7 +73,7 @@ def test_strict_jax_modes_pass(kind):
             train = KINDS[kind]()
             result = jax.jit(train)(jax.random.key(0))
             episodes = train.evaluate(result.state, jax.random.key(1), 4, max_steps=3)
-        # JAX 0.10's own rewriting takes operands of a `cond` under `vmap` for consumed, so `debug_key_reuse` is off.
+        # JAX 0.10 counts the operands of a `cond` under `vmap` as used, so `debug_key_reuse` is off.
         jax.jit(jax.vmap(train))(jax.random.split(jax.random.key(2), 2))
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((result.metrics, episodes)))
 
@@ -84,7 +84,7 @@ def test_config_passed_as_an_argument_leaks_no_tracer():
 
 
 def test_weakly_typed_initial_state_becomes_strongly_typed():
-    """A user's state of `0.0` is float32 from the start, as after an update."""
+    """A custom state that starts as `0.0` is float32 from the start, as after an update."""
     train = tiny(intrinsic=(lambda key, obs: 0.0, lambda total, steps: (steps.reward, total + steps.reward.sum())))
     state = jax.eval_shape(train.init, jax.random.key(0))
     assert not any(x.weak_type for x in jax.tree.leaves(state))
@@ -173,12 +173,13 @@ def test_state_can_be_donated(kind):
 @pytest.mark.slow
 @others
 def test_scheduled_phases_stay_branches_under_vmap_over_seeds(kind):
-    """A condition on a batched counter would be a select: both sides, always."""
+    """A condition on a batched counter would become a select, which always computes both sides."""
     train = OTHERS[kind]()
     axes = train.seed_axes
     states = jax.eval_shape(jax.vmap(train.init, out_axes=axes), jax.random.split(KEY, 2))
     many = jax.vmap(train.update, in_axes=(axes,), out_axes=(axes, 0))
-    assert branches(many, states) == {"ppg": 1, "daac": 1, "appo": 2, "rnd": 0}[kind]  # appo's: publishing, and the target
+    # The branches of APPO are publishing and the target network.
+    assert branches(many, states) == {"ppg": 1, "daac": 1, "appo": 2, "rnd": 0}[kind]
 
 
 @pytest.mark.slow

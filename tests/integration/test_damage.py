@@ -1,6 +1,6 @@
 """Damaged files, full disks, kills, and input that would lose a run.
 
-The few that take long are run with the slow tests, the whole tables with the long ones: see `tests.helpers.faults`.
+Tests that take long are marked slow; those that make whole tables are marked long: see `tests.helpers.faults`.
 """
 
 import shutil
@@ -20,7 +20,7 @@ from tests.helpers.tiny import CFG, digest
 EVALUATED = {"eval_every": 2, "eval_episodes": 4, "eval_max_steps": 8}
 
 
-# --- numbers that are no Python int, limits that are no int32 --------------------------------------------------
+# --- NumPy numbers, and limits beyond int32 --------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_damaged_metrics_leave_the_state_and_other_rows_intact(evaluated, tmp_pa
     known = dict(zip(whole.evaluations["update"], whole.evaluations["episode_return"][:, 0], strict=True))
     for update, score in zip(result.evaluations["update"], result.evaluations["episode_return"][:, 0], strict=True):
         assert score == known[update]
-    again = fitted(directory=copy, **EVALUATED)  # the damage is reported once; the run is then as whole as possible
+    again = fitted(directory=copy, **EVALUATED)  # the damage was reported once and is repaired as far as possible
     assert digest(again.metrics) == digest(result.metrics)
 
 
@@ -158,7 +158,7 @@ def test_unreadable_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, m
     with pytest.warns(UserWarning, match="taking the one before"):
         result = fitted(updates=4, directory=tmp_path)
     assert result.progress.began[0] == 2
-    assert purerl.load(tmp_path, env=Varied()).updates == 4  # the checkpoint is written anew
+    assert purerl.load(tmp_path, env=Varied()).updates == 4  # the checkpoint is rewritten
 
 
 # --- refused before anything is compiled --------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def test_invalid_fit_options_are_refused_before_compiling(case, tmp_path):
 
 @pytest.mark.long
 def test_best_state_is_complete_before_a_later_checkpoint(tmp_path):
-    """A run is killed right after a checkpoint, while the best state before it is slow to be written."""
+    """Kill a run right after a checkpoint, while an earlier best state is still being written."""
     code, _ = script(KILLED_LATE, tmp_path / "run")
     assert code == 9
     code, out = script(FULL, tmp_path / "run", mode="raise", at=0)

@@ -1,4 +1,4 @@
-"""Examples of docstrings, README and reference run, and every public name has an example."""
+"""The examples of docstrings, README and reference are run; every public name has one."""
 
 import doctest
 import pathlib
@@ -59,7 +59,7 @@ SMALLER = {
 QUICK = ["--total-timesteps", "1024", "--num-envs", "4", "--num-steps", "128", "--num-minibatches", "4", "--hidden", "8"]
 
 
-# Its smaller studies train for fewer steps than an episode of CartPole may take.
+# The studies, made smaller, train for fewer steps than an episode of CartPole may take.
 @pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")
 @pytest.mark.slow
 def test_readme_examples_run(tmp_path, monkeypatch):
@@ -80,7 +80,8 @@ def test_commands_in_the_reference_succeed(tmp_path, monkeypatch, capsys):
     commands = re.findall(r"^    purerl (.*?)(?: +#.*)?$", REFERENCE, re.MULTILINE)
     assert len(commands) == 9
     for command in commands:
-        words = shlex.split(command.replace("tune ppo --env Acrobot-v1", "tune ppo --env CartPole-v1"))  # its episodes end soon
+        # Episodes of CartPole end soon.
+        words = shlex.split(command.replace("tune ppo --env Acrobot-v1", "tune ppo --env CartPole-v1"))
         trains = words[0] in ("ppo", "tune")
         if trains and "runs/b" in words:
             assert main([*[word.replace("runs/b", "runs/a") for word in words], *QUICK]) == 0

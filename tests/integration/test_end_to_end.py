@@ -1,4 +1,4 @@
-"""A batch of gravities from its first update to an exported policy, killed on the way, every step in its own process."""
+"""A batch of gravities, from training that is killed and resumed to an exported policy, each step in its own process."""
 
 import json
 import os
@@ -93,5 +93,5 @@ print(*act((), obs, np.zeros(3, bool), jax.random.PRNGKey(0), np.array(True))[0]
 
 
 def one_return(run):
-    """Return the return of the episode that is drawn."""
+    """Return the return of the rendered episode."""
     return render(run.train, run.state, run.directory / "again.gif")

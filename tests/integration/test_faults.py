@@ -1,6 +1,6 @@
 """Faults of the real world, on the real command: kills, signals, full disks, flipped bits.
 
-A few are normal tests; `python -m pytest -m long -s tests/integration/test_faults.py` makes the tables.
+A few run with the normal tests; `python -m pytest -m long -s tests/integration/test_faults.py` makes the tables.
 """
 
 import contextlib
@@ -81,7 +81,7 @@ def kill(begin, directory, kills, in_commit, seed=0):
         writing = committing(directory)
         process.kill()
         process.communicate()
-        if process.returncode == 0:  # the process came to its end before its kills
+        if process.returncode == 0:  # the process ended before it could be killed
             raise AssertionError("the run is too short for so many kills")
         assert committed(directory) >= before
         killed, during = killed + 1, during + writing
@@ -273,7 +273,7 @@ def test_vanished_directory_is_reported(tmp_path):
 
 
 class Breaking(Varied):
-    """A user's bug that appears in the middle of a run, on the host."""
+    """An environment that fails in a Python callback in the middle of a run."""
 
     calls = 0
 

@@ -1,4 +1,4 @@
-"""Hints of errors work and name the object that the user meant: values, fields, flags, suites, files."""
+"""Hints in errors propose values that work, and name what the user meant: fields, flags, suites, files."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""Researchers' ideas from outside (`tests/ideas`), in every algorithm, under every transformation, killed and loaded."""
+"""Research ideas in `tests/ideas`: each works with every algorithm, under every transformation, stopped and resumed."""
 
 import importlib
 import pathlib
@@ -67,8 +67,8 @@ def halved(steps, cfg, log_ratio=None):
 
 
 ENTRIES = {"info": ("distance",), "episode_info": ("reached", "distance")}
-# Independent extension points are tested together. `resumed` also loads.
-DOORS = {
+# Independent extension points are tested together. The check `resumed` loads the run, too.
+EXTENSIONS = {
     "simulator, losses, measure, torso of nnx": lambda cfg: (
         cfg.replace(**ENTRIES),
         {
@@ -79,7 +79,7 @@ DOORS = {
             "torso": residual_nnx.residual,
         },
     ),
-    "bare environment, torso of equinox": lambda cfg: (
+    "single environment, torso of equinox": lambda cfg: (
         cfg.replace(episode_info=("right",)),
         {"env": walk, "torso": residual_equinox.residual},
     ),
@@ -97,21 +97,21 @@ SEEN = {
         *("info/distance", "episode_info/reached/1", "episode_info/distance"),
         *("extra_loss", "extra_loss/norm", "largest_advantage", "half_loss"),
     ),
-    "bare environment, torso of equinox": ("episode_info/right",),
+    "single environment, torso of equinox": ("episode_info/right",),
 }
 
 
-def jit(cfg, objects, door, directory):
+def jit(cfg, objects, extension, directory):
     train = purerl.make_train(cfg, **objects)
     result = jax.jit(train)(KEY)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(result.state.params))
     before = train.init(KEY).params
     assert all(digest(before[group]) != digest(result.state.params[group]) for group in ("policy", "value"))
     metrics = purerl.summarize(result.metrics)
-    assert all(np.isfinite(metrics[name]).any() for name in SEEN.get(door, ()))
+    assert all(np.isfinite(metrics[name]).any() for name in SEEN.get(extension, ()))
 
 
-def vmapped(cfg, objects, door, directory):
+def vmapped(cfg, objects, extension, directory):
     """Check that rows of two configs and two seeds are independent of the rows beside them."""
     run = jax.jit(jax.vmap(lambda cfg, key: purerl.make_train(cfg, **objects)(key).state.params))
     configs = jax.vmap(lambda lr: cfg.replace(lr=lr))
@@ -129,49 +129,51 @@ def independent(these, those):
     assert len({row(rows, i) for rows in (these, those) for i in range(3)}) == 5
 
 
-def resumed(cfg, objects, door, directory):
+def resumed(cfg, objects, extension, directory):
     whole = purerl.fit(cfg, chunk_seconds=1e-9, **objects)
     part = purerl.fit(cfg, directory=directory, chunk_seconds=1e-9, recorders=(StopAt(1),), **objects)
     assert part.stopped_by == signal.SIGTERM
-    loaded(part.state, cfg, objects, door, directory)
+    loaded(part.state, cfg, objects, extension, directory)
     rest = purerl.fit(cfg, directory=directory, **objects)
     assert digest(rest.state) == digest(whole.state)
     assert digest(rest.metrics) == digest(whole.metrics)
 
 
-def loaded(state, cfg, objects, door, directory):
+def loaded(state, cfg, objects, extension, directory):
     own = {} if type(cfg) in ALGORITHMS.values() else {"config_class": type(cfg)}
     run = purerl.load(directory, **own, **objects)
     assert digest(run.state) == digest(state)
-    assert run.cfg == cfg.resolved(run.train.env) or "config" in door
+    assert run.cfg == cfg.resolved(run.train.env) or "config" in extension
     with pytest.raises(purerl.CheckpointMismatch) as refused:
         purerl.load(directory)
     assert all(name in str(refused.value) for name in objects if name != "measure")
 
 
 CHECKS = (jit, vmapped, resumed)
-IN_PRODUCT = ((resumed, "daac"), (resumed, "ppg"), (resumed, "rnd"))  # alone: resuming takes longest
+IN_PRODUCT = ((resumed, "daac"), (resumed, "ppg"), (resumed, "rnd"))  # only in the whole product: resuming takes longest
 # Every check with every algorithm, and every extension point with every check, except these. The whole product is slow.
-PAIRS = [([*DOORS][(i + j) % len(DOORS)], check, kind) for i, check in enumerate(CHECKS) for j, kind in enumerate(KINDS)]
+PAIRS = [
+    ([*EXTENSIONS][(i + j) % len(EXTENSIONS)], check, kind) for i, check in enumerate(CHECKS) for j, kind in enumerate(KINDS)
+]
 PAIRS = [pair for pair in PAIRS if pair[1:] not in IN_PRODUCT]
 PAIRS = [pair if pair[1:] == (jit, "ppo") else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS]
 
 
-@pytest.mark.each_landing("memory, torso of linen-jit-appo", "bare environment, torso of equinox-vmapped-ppo")
+@pytest.mark.each_landing("memory, torso of linen-jit-appo", "single environment, torso of equinox-vmapped-ppo")
 @pytest.mark.filterwarnings("ignore:.*no phase trains them")  # the network has the heads of PPG and of DAAC
-@pytest.mark.parametrize(("door", "check", "kind"), PAIRS)
-def test_extension_points_work_with_every_algorithm(door, check, kind, tmp_path):
-    check(*DOORS[door](KINDS[kind]), door, tmp_path)
+@pytest.mark.parametrize(("extension", "check", "kind"), PAIRS)
+def test_extension_points_work_with_every_algorithm(extension, check, kind, tmp_path):
+    check(*EXTENSIONS[extension](KINDS[kind]), extension, tmp_path)
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*no phase trains them")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("door", DOORS)
-def test_extension_points_pass_every_check_with_every_algorithm(door, kind, tmp_path):
+@pytest.mark.parametrize("extension", EXTENSIONS)
+def test_extension_points_pass_every_check_with_every_algorithm(extension, kind, tmp_path):
     for check in CHECKS:
-        if (door, check, kind) not in PAIRS:  # the normal run has the others
-            check(*DOORS[door](KINDS[kind]), door, tmp_path / check.__name__)
+        if (extension, check, kind) not in PAIRS:  # the others are in `PAIRS`
+            check(*EXTENSIONS[extension](KINDS[kind]), extension, tmp_path / check.__name__)
 
 
 IDEAS = sorted(pathlib.Path(ideas.__file__).parent.glob("[a-z]*.py"))
@@ -188,7 +190,7 @@ def test_each_idea_takes_fewer_than_thirty_lines(path):
 
 
 class Achieving:
-    """Episodes of four steps. Achieved at the end: always, if the start was odd, never."""
+    """An environment with episodes of four steps and three achievements: reached always, after an odd start, and never."""
 
     action_space = purerl.Discrete(2)
 
@@ -225,7 +227,7 @@ def test_vector_info_at_episode_ends_gives_exact_rates():
 
 
 class Mixed(Achieving):
-    """Observations with an image, a vector and an index."""
+    """An environment that observes an image, a vector and a category."""
 
     observation_space = {"goal": purerl.Discrete(5)}
 

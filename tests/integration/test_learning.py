@@ -1,4 +1,4 @@
-"""Learning results, minutes each. `python -m pytest -m slow -s` prints every seed."""
+"""Learning results, which take minutes each. `python -m pytest -m slow -s` prints every seed."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Every notebook runs, and is committed with its outputs."""
+"""Notebooks run in their time, and are committed with their outputs."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def test_notebook_runs_within_its_time(path, tmp_path, monkeypatch):
     start = time.perf_counter()
     if path.stem == "08_suites":
         suites_can_draw()
-    # Beside other tests a notebook has a share of the machine only, and other machines take up to twice as long.
+    # If other tests run, a notebook has only a share of the machine; other machines take up to twice as long.
     seconds = 120 * MINUTES.get(path.stem, 1) * int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     executed(path, tmp_path, seconds)
     assert time.perf_counter() - start < seconds

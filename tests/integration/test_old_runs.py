@@ -1,4 +1,4 @@
-"""A directory written by an earlier version loads, and continues to the end: see `tests.helpers.old_runs`."""
+"""A directory written by an earlier version loads and resumes: see `tests.helpers.old_runs`."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ import purerl
 from purerl.studies.reading import listed
 from tests.helpers.old_runs import OPTIONS, RUN, STOPPED, UPDATES, configs, digest, values
 
-# Once a version of anything has changed, loading reports the versions that made the directory.
+# If the version of any package has changed, resuming warns that it is not bit-identical.
 pytestmark = pytest.mark.filterwarnings("ignore:resuming, but not bit-identically")
 
 

@@ -1,4 +1,4 @@
-"""Suites that draw with OpenGL train on a machine without OpenGL, whose libraries are hidden from another process."""
+"""Suites that render with OpenGL train without it. A separate process hides the libraries of OpenGL."""
 
 import pytest
 

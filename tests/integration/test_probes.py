@@ -1,4 +1,4 @@
-"""The probe environments: each has a known right answer, and all of five seeds must find it."""
+"""Probe environments: each has a known solution, which all of five seeds must find."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ CFG = PPOConfig(
 )
 
 
-# How policies act: the actions of the probe, and the distribution.
+# For each kind of policy, the actions of the probe, and the distribution.
 KINDS = {
     "discrete": ("discrete", "auto"),
     "box": ("box", "gaussian"),
@@ -33,7 +33,7 @@ KINDS = {
     "multi_discrete": ("multi_discrete", "auto"),
     "multi_binary": ("multi_binary", "auto"),
 }
-# Where actions play no part, one kind of action is enough.
+# If the actions of a probe have no effect, one kind is enough.
 EMPTY = {(probe, kind) for probe in ("TimeLimit", "BothFlags", "FinalObs") for kind in KINDS if kind != "discrete"}
 
 

@@ -76,14 +76,14 @@ def test_run_with_nnx_parameters_resumes_bit_for_bit(tmp_path):
     purerl.fit(CFG.replace(total_timesteps=64), env=Varied(), network=of_nnx(), num_seeds=3, init_from=tmp_path)
 
 
-# --- numbers at the edges ---------------------------------------------------------------------------------------------
+# --- extreme numbers --------------------------------------------------------------------------------------------------
 
 
 def test_rounding_does_not_raise_an_adaptive_learning_rate():
-    """The first minibatch of an update has moved nothing; its divergence here is rounding, and positive."""
+    """The policy has not moved before the first minibatch of an update, whose divergence is positive by rounding alone."""
     cfg = PPOConfig(lr_schedule="kl_adaptive", lr=1e-3, num_minibatches=4)
     assert _rates(cfg, [5e-11, 5e-11, 1.0, 5e-11]) == pytest.approx([1e-3, 1.5e-3, 1e-3, 1.5e-3])
-    stale = purerl.APPOConfig(lr_schedule="kl_adaptive", lr=1e-3, num_minibatches=4)  # a real first divergence
+    stale = purerl.APPOConfig(lr_schedule="kl_adaptive", lr=1e-3, num_minibatches=4)  # its first divergence is real
     assert _rates(stale, [5e-3 - 1e-5, 1.0, 5e-3, 5e-3]) == pytest.approx([1.5e-3, 1e-3, 1e-3, 1e-3])
     with pytest.warns(UserWarning, match="measured before the policy moves, so the rate stays"):
         still = tiny(CFG.replace(lr_schedule="kl_adaptive", num_minibatches=1, num_epochs=1))
@@ -108,7 +108,7 @@ def _rates(cfg, divergences):
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0, 0.0])
 def test_extreme_ratios_give_finite_losses_and_gradients(advantage):
-    """Ratios are bounded: where the clip wins the gradient is 0; elsewhere it leads back, however far the policy went."""
+    """The gradient is 0 where the clip applies; elsewhere it leads the policy back, however far it has moved."""
     of = lambda log_prob: losses.clipped_surrogate(log_prob, jnp.float32(0), jnp.float32(advantage), jnp.float32(0.2))
     for log_ratio in (19.0, 89.0, 1e9, -1e9):
         loss, gradient = jax.value_and_grad(of)(jnp.float32(log_ratio))
@@ -118,7 +118,7 @@ def test_extreme_ratios_give_finite_losses_and_gradients(advantage):
         assert np.isfinite(losses.approximate_kl(jnp.float32(log_ratio), jnp.float32(0)))
 
 
-# --- hyperparameters of optimizers that had no effect -----------------------------------------------------------------
+# --- hyperparameters of optimizers ------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -165,7 +165,7 @@ def test_adamw_decays_only_matrices():
 def test_vf_coef_affects_a_separate_value_phase(cfg):
 
     @jax.jit
-    def run(weight):  # the start in the same program, since two programs may round it in two ways
+    def run(weight):  # initial parameters from the same program, since two programs may round them differently
         train = purerl.make_train(cfg.replace(vf_coef=weight), env=Varied())
         return train.init(KEY).params, train(KEY).state.params
 
@@ -176,7 +176,7 @@ def test_vf_coef_affects_a_separate_value_phase(cfg):
     assert digest(none["value"]) != digest(some["value"])
 
 
-# --- valid, and surprising --------------------------------------------------------------------------------------------
+# --- finished runs and failures ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ def test_finished_run_is_returned_without_training(tmp_path, capsys):
     command = ["ppo", "--total-timesteps", "64", "--num-envs", "4", "--num-steps", "16", "--directory", str(tmp_path / "b")]
     assert cli.main(command) == 0
     assert "finished before" not in capsys.readouterr().out
-    assert cli.main(command) == 0  # so that "restart until 0" ends
+    assert cli.main(command) == 0  # so that a loop that restarts the command until it succeeds ends
     out = capsys.readouterr().out
     assert "finished before, after 1 updates" in out
     assert "64 steps in" in out

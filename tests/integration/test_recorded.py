@@ -1,11 +1,11 @@
-"""Three updates of fourteen configs end in their recorded parameters: see `tests.helpers.recorded`."""
+"""Fourteen configs end with their recorded parameters after three updates: see `tests.helpers.recorded`."""
 
 import numpy as np
 import pytest
 
 from tests.helpers.recorded import CASES, TOLERANCE, circumstances, digest, params, recorded
 
-EVERY_TIME = ("ppo", "ppg", "appo", "gru", "rich")  # the others run with the slow tests, compiled as by users
+EVERY_TIME = ("ppo", "ppg", "appo", "gru", "rich")  # the others are slow, and compiled as by users
 
 
 @pytest.mark.parametrize(
@@ -14,7 +14,7 @@ EVERY_TIME = ("ppo", "ppg", "appo", "gru", "rich")  # the others run with the sl
 def test_parameters_match_the_record(name):
     hashes, numbers = recorded()
     found = params(name)
-    # An outright hash would name no number: these assertions say how far apart the two are.
+    # Numbers are compared before hashes, so that a failure says how far apart the two are.
     np.testing.assert_allclose(found, numbers[name], rtol=TOLERANCE, atol=TOLERANCE)
     if here := hashes.get(circumstances()):
         assert digest(found) == here[name]

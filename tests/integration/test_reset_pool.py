@@ -18,7 +18,7 @@ SMALL = CFG.replace(num_envs=8, num_steps=16, total_timesteps=512, num_minibatch
 
 
 class Drawn:
-    """A task whose reset draws a face of a die, shown in all of the episode, which ends at random after two steps on average."""
+    """A task that observes the face of a die, drawn by the reset; episodes end at random, after two steps on average."""
 
     action_space = purerl.Discrete(2)
 

@@ -1,4 +1,4 @@
-"""The statistics of the results, and the agreement of all tables with the recorded numbers."""
+"""Statistics of the results, and agreement of tables and configs with the records."""
 
 import json
 import subprocess
@@ -24,7 +24,7 @@ def test_interquartile_mean_equals_the_trimmed_mean():
 
 
 def test_interval_covers_the_mean():
-    """For 200 normal samples of 8, 95 % of intervals contain the mean; a bootstrap of 8 covers somewhat fewer."""
+    """Nominally 95 % of intervals contain the mean; the bootstrap of 8 normal samples covers somewhat fewer."""
     rng = np.random.default_rng(0)
     spans = [interval(rng.normal(size=8), resamples=500) for _ in range(200)]
     assert 0.82 < np.mean([low <= 0 <= high for low, high in spans]) < 0.98
@@ -85,7 +85,7 @@ def test_bandit_references_equal_the_exact_optima():
 
 
 def test_benchmarks_record_only_on_request_and_clean_commits(monkeypatch):
-    """Code changed since the last commit is not recorded even with `--record`."""
+    """If code has changed since the last commit, `--record` is an error."""
     monkeypatch.setattr(recording, "commit", lambda: "abc-dirty")
     assert recording.parser("").parse_args([]).record is False
     with pytest.raises(SystemExit):
@@ -95,7 +95,7 @@ def test_benchmarks_record_only_on_request_and_clean_commits(monkeypatch):
 
 
 def test_steps_and_seconds_to_a_threshold_follow_from_the_curves():
-    """Three seeds reach the threshold at the third of four parts, from the first on, and never."""
+    """Three seeds reach the threshold in the third of four parts, in the first, and never."""
     curves = [[10, None, 480, 500], [475, 10, 10, 10], [None, 100, 200, 300]]
     row = {"startup": 7.0, "seconds": [3.0, 5.0], "curves": curves}
     steps, seconds = peers_tasks.reached(row, "CartPole-v1", points=4)
@@ -104,7 +104,7 @@ def test_steps_and_seconds_to_a_threshold_follow_from_the_curves():
 
 
 def test_peer_table_reports_steps_and_seconds_to_the_threshold(tmp_path, monkeypatch):
-    """The threshold, 475, is reached in the 10th of 50 parts, or never."""
+    """One method reaches the threshold of 475 in the tenth of 50 parts, the other never."""
     learns = {"whose": "tuned", "scores": [480.0, 490.0, 500.0], "curves": [[100.0] * 9 + [490.0] * 41] * 3}
     never = {"whose": "its own", "scores": [100.0] * 3, "curves": [[None] + [100.0] * 49] * 3}
     seconds = {"startup": 2.0, "seconds": [10.0] * 3}
@@ -119,7 +119,7 @@ def test_peer_table_reports_steps_and_seconds_to_the_threshold(tmp_path, monkeyp
 
 
 def test_peers_use_their_better_hyperparameters(monkeypatch):
-    """The tuning seeds choose a peer's hyperparameters; purerl has its preset or its tuned values."""
+    """Tuning seeds choose the hyperparameters of a peer; purerl uses its preset or its tuned values."""
     score = lambda settings, seeds: {
         "scores": [settings.get("learning_rate", settings.get("lr")) * (seed - 99) for seed in seeds],
         "curves": [[]] * len(seeds),
@@ -217,7 +217,7 @@ def test_program_counts_follow_loops_and_branches():
 
 @pytest.mark.long
 def test_recounted_programs_are_below_their_ceilings():
-    """Programs are counted in a virtual environment beside the tests, which is made if it is missing: 6 GB."""
+    """Count programs in a virtual environment of 6 GB beside the tests, which is made if it is missing."""
     home = tables.ROOT / ".venv-programs"
     if not home.exists():
         subprocess.run([sys.executable, "-m", "venv", home], check=True)

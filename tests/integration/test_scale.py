@@ -1,4 +1,4 @@
-"""Sizes of programs, results and states, which do not grow with the length of a run."""
+"""Programs, results and states do not grow with the length of a run."""
 
 import os
 import pathlib
@@ -40,7 +40,7 @@ def test_metrics_every_reduces_the_metrics_rows():
     assert [run.metrics["lr"].total.shape for run in runs] == [(n,) for n in rows]
 
 
-SIZES = [  # the batches are no products of two equal numbers, whose shuffle is shorter
+SIZES = [  # no batch size is a square number, for which the shuffle has fewer equations
     ("num_steps", 10, 420),  # at most one truncation of an environment
     ("num_steps", 3000, 9000),
     ("num_envs", 4, 4096),
@@ -91,7 +91,7 @@ def test_new_seeds_and_learning_rates_do_not_recompile():
 @pytest.mark.slow
 @pytest.mark.as_users
 def test_arrays_programs_and_memory_stay_constant_over_200_chunks(tmp_path):
-    """Live arrays, compiled programs and resident memory are compared, with checkpoints and files of rows."""
+    """The run writes checkpoints and files of metrics."""
     alive, compiled, resident = [], [], []
 
     def look(progress):

@@ -1,4 +1,4 @@
-"""No hyperparameter is silently without effect: another value changes the program, is refused, or is named in a warning."""
+"""No field is silently without effect: another value changes the program, is refused, or is named in a warning."""
 
 import dataclasses
 import math
@@ -91,7 +91,7 @@ def test_changed_field_changes_the_program_or_warns(name, shared):
     silent = []
     for field in fields:
         changed = part.replace(**{field.name: another(field, getattr(part, field.name))})
-        env = None if field.name in ("env", "env_kwargs") else Varied()  # an object takes their place
+        env = None if field.name in ("env", "env_kwargs") else Varied()  # an object would replace these fields
         cfg = base.replace(rnd=changed) if name == "rnd" else changed
         if field.name == "env_kwargs":
             cfg = cfg.replace(env="DeepSea-bsuite")

@@ -1,4 +1,4 @@
-"""Every kind of object that a user can pass, with `make_train` called inside a trace. Nothing is compiled."""
+"""`make_train` called inside traces, with every kind of object that a user can pass. Nothing is compiled."""
 
 import gymnax
 import jax
@@ -22,7 +22,7 @@ LEVELS = {"num_levels": 2}
 
 
 class Walk:
-    """A bare environment with actions of any space, and observations that may be a dict with a mask."""
+    """A single environment with actions of any space, and observations that may be a dict with a mask."""
 
     max_steps = 5
 
@@ -105,15 +105,15 @@ built = lambda **objects: lambda: {"env": Varied(), **{name: make() for name, ma
 # For each kind: fields of the config, and a function that makes the objects.
 ENVIRONMENTS = {
     "wrapped, discrete": (LEVELS, lambda: {"env": purerl.wrap_env(Bare(), max_steps=30)}),
-    "wrapped, several choices": (LEVELS, wrapped(purerl.MultiDiscrete((2, 3)))),
-    "wrapped, switches": (LEVELS, wrapped(purerl.MultiBinary(3))),
+    "wrapped, multi-discrete": (LEVELS, wrapped(purerl.MultiDiscrete((2, 3)))),
+    "wrapped, multi-binary": (LEVELS, wrapped(purerl.MultiBinary(3))),
     "wrapped, box": (LEVELS, wrapped(purerl.Box(-np.ones(2, np.float32), np.ones(2, np.float32)))),
     "wrapped, box of JAX": (LEVELS | {"action_distribution": "tanh", "warmup_steps": 8}, wrapped(bounds(-1.0, 1.0))),
-    "wrapped, half a box": (LEVELS, wrapped(bounds(0.0, jnp.inf))),
+    "wrapped, box with one bound": (LEVELS, wrapped(bounds(0.0, jnp.inf))),
     "wrapped, dict with a mask": (LEVELS | {"action_mask": "action_mask"}, wrapped(purerl.Discrete(3), mask=3)),
     "like gymnax, discrete": (LEVELS, probe("discrete")),
-    "like gymnax, several choices": (LEVELS, probe("multi_discrete")),
-    "like gymnax, switches": (LEVELS, probe("multi_binary")),
+    "like gymnax, multi-discrete": (LEVELS, probe("multi_discrete")),
+    "like gymnax, multi-binary": (LEVELS, probe("multi_binary")),
     "like gymnax, box": (LEVELS, probe("box")),
     "like gymnax, dict": (LEVELS | {"action_mask": "legal", "critic_obs": "secret"}, lambda: {"env": Rich()}),
     "gymnax, bounds from its parameters": (LEVELS, lambda: {"env": gymnax.make("Pendulum-v1")[0]}),
@@ -121,10 +121,13 @@ ENVIRONMENTS = {
 }
 OTHERS = {
     "network of linen": ({}, built(network=lambda: purerl.from_linen(Plain))),
-    "network of linen with a memory": ({}, built(network=lambda: purerl.from_linen(own_network.Recurrent(2)))),
+    "recurrent network of linen": ({}, built(network=lambda: purerl.from_linen(own_network.Recurrent(2)))),
     "network of nnx": ({}, built(network=lambda: purerl.from_nnx(ByNnx))),
     "network of functions": ({}, built(network=weights)),
-    "torso of linen, memory": ({}, built(torso=lambda: residual_linen.Residual(8), memory=lambda: own_memory.MovingAverage(8))),
+    "torso and recurrent layer of linen": (
+        {},
+        built(torso=lambda: residual_linen.Residual(8), memory=lambda: own_memory.MovingAverage(8)),
+    ),
     "torso of nnx": ({}, built(torso=lambda: residual_nnx.residual)),
     "torso of equinox": ({}, built(torso=lambda: residual_equinox.residual)),
     "functions": ({}, functions),
@@ -207,19 +210,19 @@ def test_make_train_works_inside_traces(context, kind, run):
 
 @pytest.mark.slow
 def test_swept_bounds_are_not_checked():
-    """Bounds that a swept parameter gives are tracers."""
+    """Bounds computed from a swept parameter are tracers."""
     cfg = CFG.replace(env="Pendulum-v1")
     torques = jax.vmap(lambda x: cfg.replace(env_params={"max_torque": x}))(jnp.array([1.0, 2.0]))
     assert jax.eval_shape(jax.vmap(acted), torques).returns.shape == (2, 2)
 
 
 def test_known_bounds_are_checked_inside_a_trace():
-    """Known values stay known inside a trace, so that impossible values are refused."""
+    """Concrete bounds stay concrete inside a trace, so invalid ones are refused."""
     wrong = {"env": simulator.simulator._replace(action_space=bounds(1.0, 1.0))}
     with pytest.raises(purerl.ConfigError, match="needs low < high"):
         in_jit(CFG, lambda: wrong, acted)
     with pytest.raises(purerl.ConfigError, match="needs finite bounds"):
-        as_an_argument(CFG.replace(action_distribution="tanh"), KINDS["wrapped, half a box"][1], acted)
+        as_an_argument(CFG.replace(action_distribution="tanh"), KINDS["wrapped, box with one bound"][1], acted)
 
 
 def test_known_fields_stay_concrete_inside_a_trace():

@@ -1,4 +1,4 @@
-"""Files and directories that may not be read: every reader of a run's directory names the path, in one line."""
+"""Files and directories without permission to read: every reader of a run's directory reports them without a traceback."""
 
 import contextlib
 import os

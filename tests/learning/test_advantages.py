@@ -95,8 +95,8 @@ def test_on_policy_vtrace_equals_gae():
     np.testing.assert_allclose(got.target, want.target, rtol=1e-5, atol=1e-5)
 
 
-# gamma .9, lambda .8, terminated at 2, truncated at 4 with a final observation worth 4. The right numbers, and those
-# of the field's known mistakes from the named column on.
+# gamma 0.9, lambda 0.8, terminated at step 2, truncated at step 4 with a final observation worth 4: the right numbers, and
+# those of known mistakes in other libraries from the given step on.
 FIXTURE = {
     "reward": [1, 0, 2, 0, -1, 3],
     "value": [0.5, 1, -0.5, 2, 1.5, -1],
@@ -106,12 +106,12 @@ FIXTURE = {
 }
 RIGHT = [1.652, 0.35, 2.5, 0.142, 1.1, 4.63]
 MISTAKES = {
-    "a time limit taken for an ending": (3, [-2.45, -2.5, 4.63]),
+    "a time limit treated as a termination": (3, [-2.45, -2.5, 4.63]),
     "the reset observation's value": (3, [-3.098, -3.4, 4.63]),
     "the current observation's value": (3, [-1.478, -1.15, 4.63]),
     "the trace leaks into the next episode": (3, [-0.697808, -0.0664, 4.63]),
-    "the cut step zeroed": (3, [-0.65, 0, 4.63]),
-    "the ending one row late": (0, [1.838624, 0.6092, 2.86, -2, -0.0664, 4.63]),
+    "the advantage of the truncated step zeroed": (3, [-0.65, 0, 4.63]),
+    "the termination one row late": (0, [1.838624, 0.6092, 2.86, -2, -0.0664, 4.63]),
     "the last value counted twice": (5, [5.134]),
 }
 
@@ -125,7 +125,7 @@ def test_gae_avoids_known_mistakes():
         assert np.abs(np.asarray(got.advantage)[column:, 0] - numbers).max() > 0.05, mistake
 
 
-# --- identities that share no code with the estimators ----------------------------------------------------------------
+# --- identities, computed without the estimators' code ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -22,7 +22,7 @@ def test_full_length_sequences_are_whole_environments():
 def test_chunks_are_contiguous_and_keep_their_own_hidden_state():
     T, B, L = 6, 3, 2
     steps = jnp.arange(T)[:, None] * 100 + jnp.arange(B)[None]
-    carry = jnp.broadcast_to(steps[::L], (T // L, B))  # each carry is the number of the step after it
+    carry = jnp.broadcast_to(steps[::L], (T // L, B))  # the hidden state of a chunk is the number of its first step
     data = sequences(steps, carry, L)
     assert data.steps.shape == (L, T * B // L)
     np.testing.assert_array_equal(data.steps[0], data.carry)

@@ -1,4 +1,4 @@
-"""A user's own estimator, policy loss, environment and network, a few lines each."""
+"""Custom advantage estimator, policy loss, environment and network, a few lines each."""
 
 import inspect
 
@@ -133,7 +133,7 @@ def test_custom_parts_take_fewer_than_thirty_lines():
 
 
 def test_low_precision_results_of_user_code_become_float32():
-    """Rewards, advantages and losses of a user's functions become float32 from any precision."""
+    """Rewards, advantages, losses and bounds are float32, whatever the precision of the user's code."""
     half, seen = lambda x: x.astype(jnp.bfloat16), {}
 
     def advantage(steps, cfg):

@@ -1,4 +1,4 @@
-"""Runs that meet NaN: which updates are skipped, which are reported, and which runs are untouched."""
+"""Non-finite values in runs: updates are skipped or reported, and other runs are unchanged."""
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +40,7 @@ def test_skipped_update_keeps_the_learnt_state():
 
 @pytest.mark.long
 def test_auxiliary_state_excludes_nonfinite_rollouts():
-    """Updates 0, 2 and 5 are skipped. PPG stores the rollout before a skipped one twice; APPO's ring leaves its place free."""
+    """Updates 0 and 2 are skipped. PPG stores the rollout before a skipped one twice; APPO's ring leaves its place free."""
     sizes = {name: getattr(FROZEN, name) for name in ("total_timesteps", "num_envs", "num_steps", "num_minibatches", "hidden")}
     more = {"nonfinite": "freeze", "env_params": {"poison": 1.0}, "lr": 1e-3}
     for cfg in (purerl.PPGConfig(**sizes, **more, n_pi=3, aux_columns=4), purerl.APPOConfig(**sizes, **more, replay=3, lag=0)):
@@ -64,7 +64,7 @@ def test_auxiliary_state_excludes_nonfinite_rollouts():
 def test_nonfinite_run_leaves_other_runs_of_the_batch_unchanged():
     cfg = FROZEN.replace(normalize_obs=True, normalize_reward=True)
     doses = lambda *values: jax.vmap(lambda x: cfg.replace(env_params={"poison": x}))(jnp.array(values, jnp.float32))
-    harmless = (0.0, 0.25, 0.5, 0.75)  # values differ: a value that all configs share is no argument of the program
+    harmless = (0.0, 0.25, 0.5, 0.75)  # values differ, since a value that all configs share would be a constant of the program
     with pytest.warns(UserWarning, match=r"env_params\.poison = 1, seed 0: .* has skipped 4 of 10 updates"):
         mixed = purerl.fit(doses(0.0, 1.0, 2.0, 3.0), env=Poisoned())
     clean = purerl.fit(doses(*harmless), env=Poisoned())

@@ -139,7 +139,7 @@ def test_optax_schedules_are_accepted():
 
 
 def test_optax_transformations_are_scaled_by_the_configs_learning_rate():
-    """One step of the gradient's sign moves every parameter with a gradient by the rate."""
+    """One step of the gradient's sign moves every parameter with a gradient by the learning rate."""
     cfg = CFG.replace(total_timesteps=64, num_epochs=1, num_minibatches=1, lr=1e-3)
     train = tiny(cfg, optimizer=optax.scale_by_sign())
     start, end = jax.jit(lambda key: (train.init(key).params, train(key).state.params))(KEY)
@@ -193,7 +193,7 @@ def test_target_kl_stops_learning_early():
 def test_learning_rate_and_penalty_adapt_to_the_kl_divergence():
     cfg = CFG.replace(lr_schedule="kl_adaptive", kl_penalty="adaptive", lr=1e-3)
     near = purerl.summarize(jax.jit(tiny(cfg.replace(desired_kl=10.0)))(KEY).metrics)
-    np.testing.assert_allclose(near["lr"], [1e-3 * 1.5**3, 1e-2, 1e-2, 1e-2], rtol=1e-5)  # three of four minibatches have moved
+    np.testing.assert_allclose(near["lr"], [1e-3 * 1.5**3, 1e-2, 1e-2, 1e-2], rtol=1e-5)  # three of the four minibatches raise it
     assert (np.diff(near["kl_coef"]) < 0).all()
     far = purerl.summarize(jax.jit(tiny(cfg.replace(desired_kl=1e-9)))(KEY).metrics)
     assert (np.diff(far["lr"]) < 0).all()

@@ -49,7 +49,7 @@ class Seen(Exception):
     [("flat", "skrl_contiguous", 2), ("time", "rlib_time_rows", 2), ("env", "env_columns_first_of_3", 3)],
 )
 def test_minibatch_layouts_match_the_reference_vector(vectors, monkeypatch, layout, key, count):
-    """The identity replaces the random order; the samples of the first minibatch are compared."""
+    """The identity replaces the random order, so that the first minibatch can be compared."""
     given, expected = vectors["minibatch_layouts"]
     T, B = given["T"], given["N"]
     length, block = {"flat": (1, 1), "time": (1, B), "env": (T, 1)}[layout]
@@ -145,7 +145,7 @@ def test_adam_counts_every_gradient_step():
 
 @pytest.mark.slow
 def test_minibatch_steps_add_up_to_the_full_gradient():
-    """Compare M minibatches of an epoch with M steps on the whole batch, by plain descent at a tiny rate."""
+    """M minibatches of an epoch equal M steps on the whole batch, by plain descent at a tiny learning rate."""
     cfg = PPOConfig(**PLAIN, advantage_norm="none")
     env = make_env("CartPole-v1", (), {})
     network = actor_critic(cfg, env.observation_space, env.action_space)
@@ -154,7 +154,7 @@ def test_minibatch_steps_add_up_to_the_full_gradient():
     steps = Sample(draw(4), jnp.zeros((1, 64), bool), jnp.int32(draw() > 0), draw() * 0.1 - 0.7, draw(), draw(), draw())
     params = network.init(KEY, steps.obs)
     loss = ppo_loss(learner(cfg, network), value_term)
-    # Steps of 1e-6 are below the resolution of float32 parameters, so the optimizer's state adds them up.
+    # Steps of 1e-6 are below the resolution of float32 parameters, so the optimizer's state sums them.
     adding_up = optax.GradientTransformation(
         lambda params: jax.tree.map(jnp.zeros_like, params), lambda g, total, _: (g, jax.tree.map(jnp.add, total, g))
     )
@@ -165,7 +165,7 @@ def test_minibatch_steps_add_up_to_the_full_gradient():
         assert jnp.linalg.norm(gone[group] - want) < 1e-3 * jnp.linalg.norm(want)
 
 
-# --- over devices -----------------------------------------------------------------------------------------------------
+# --- devices ----------------------------------------------------------------------------------------------------------
 
 
 def test_gradients_are_averaged_over_a_device_axis():

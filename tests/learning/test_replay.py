@@ -1,4 +1,4 @@
-"""The ring of rollouts that APPO reads again."""
+"""APPO's ring of replayed rollouts."""
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ def test_each_rollout_is_used_at_most_max_uses_times(order, max_uses):
 
 @pytest.mark.parametrize("changes", [{}, pytest.param(MEMORY, marks=pytest.mark.slow)])
 def test_recomputed_outputs_equal_those_of_acting(changes):
-    """Values, including those before a reset, and policies are compared, `[T, B]`."""
+    """Values, including those before a reset, and policies are recomputed with unchanged parameters."""
     train = made(FRESH.replace(**changes))
     state = train.init(KEY)
     network, length = as_actors_see(train.cfg, train.network, state), train.cfg.training_length

@@ -13,7 +13,7 @@ KEY = jax.random.key(0)
 
 
 def test_reward_shaper_receives_the_reward_and_the_step():
-    """The shaped rewards are learnt from; the environment's rewards are reported."""
+    """Learning uses the shaped rewards; metrics report those of the environment."""
     train = purerl.make_train(CFG.replace(reward_clip=1.0), env=Varied(), reward_shaper=lambda reward, step: 0 * reward + step)
     plain = tiny(CFG)
     shaped, same = (purerl.summarize(jax.jit(t)(KEY).metrics) for t in (train, plain))

@@ -24,7 +24,7 @@ def affine(key, n):
 
 
 def p_values(shuffle, n, draws):
-    """Run chi-square tests over many keys: where each index lands, and how much neighbours differ, two gaps at a time."""
+    """Return the p-values of chi-square tests over many keys: of positions, and of two consecutive gaps between neighbours."""
     orders = np.asarray(jax.jit(jax.vmap(lambda key: shuffle(key, n)))(jax.random.split(jax.random.key(7), draws)))
 
     def pool(x, size):  # neighbouring values share a bin, so that each bin is full enough

@@ -1,4 +1,4 @@
-"""Updates that do not learn yet."""
+"""Updates before learning starts, and after it stops early."""
 
 import jax
 import numpy as np

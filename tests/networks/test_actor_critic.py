@@ -1,4 +1,4 @@
-"""The built-in networks: the part that each config field makes, and custom networks in their place."""
+"""The built-in networks, by the fields of the config, and custom networks."""
 
 import functools
 
@@ -130,7 +130,7 @@ def test_nnx_network_trains_by_split_and_merge():
 
 @pytest.mark.slow
 def test_additional_networks_are_trained_as_parameter_groups():
-    """MetaBox's feature extractor is a third network that both others read, with its own norm and step."""
+    """A feature extractor like that of MetaBox is a third network, which both others read, with its own gradient norm."""
 
     def init(key, obs):
         keys = jax.random.split(key, 3)

@@ -1,4 +1,4 @@
-"""Observations as arrays that a network reads."""
+"""Encoding of observations for networks."""
 
 import jax
 import jax.numpy as jnp

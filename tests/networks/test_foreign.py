@@ -40,7 +40,7 @@ def test_outputs_of_any_network_are_float32(dtype, step):
 
 
 def test_probabilities_of_a_bfloat16_network_are_not_rounded():
-    """Probabilities add up to 1 as in float32."""
+    """The probabilities sum to 1 with the precision of float32."""
     with pytest.warns(UserWarning, match="outputs of bfloat16"):
         train = tiny(network=purerl.from_linen(Half("bfloat16")))
     obs = jax.random.normal(KEY, (1, 64, 4))

@@ -41,7 +41,6 @@ def test_environment_action_is_clipped_and_reshaped():
 
 
 def test_tanh_log_probabilities_of_extreme_actions_are_finite():
-    """Check reliability L1 11."""
     tanh = TanhGaussian(jnp.zeros(1), jnp.zeros(1))
     got = [tanh.log_prob(jnp.array([u])) for u in (0.0, 8.0, 20.0)]
     np.testing.assert_allclose(got, [-0.918939, -18.305233, -162.305233], rtol=1e-6)
@@ -79,7 +78,7 @@ def test_uniform_actions_are_uniform(kind):
     sent = jax.vmap(lambda u: policy.env_action(u, space))(drawn)
     shares = np.histogram(sent, 6, (-2, 4))[0] / 100_000
     np.testing.assert_allclose(shares, 1 / 6, atol=5e-3)
-    width = 6 if kind is DiagGaussian else 2  # the density is that of the tanh, which is 2 wide
+    width = 6 if kind is DiagGaussian else 2  # the density is over the output of the tanh, which is 2 wide
     np.testing.assert_allclose(policy.uniform_log_prob(drawn[0], *bounds), -np.log(width), rtol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""The scheme of initial weights."""
+"""Initial weights."""
 
 import flax
 import numpy as np

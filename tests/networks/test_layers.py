@@ -1,4 +1,4 @@
-"""Convolutions against those of JAX, and the precision of products of matrices."""
+"""Convolutions, compared with those of JAX, and the precision of matrix products."""
 
 import re
 

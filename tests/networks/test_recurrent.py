@@ -1,4 +1,4 @@
-"""Recurrent networks: resets of the hidden state, training sequences, and everything else with an RNN."""
+"""Recurrent networks: cells, resets of the hidden state, training sequences, and every other option with an RNN."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ REMEMBERS = CFG.replace(memory="gru", memory_size=8)
 
 
 class Counting(Probe):
-    """A probe whose observation counts; episodes of 5 steps, which divides no rollout here. Actions play no part."""
+    """A probe that observes the step in episodes of 5 steps, which divides no rollout here. Actions have no effect."""
 
     length = 5
 
@@ -60,7 +60,7 @@ def flax_steps(cell, variables, carry, x, first):
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize(("cell", "count"), [(GRU(5), 1), (LSTM(5), 2)], ids=["gru", "lstm"])
 def test_gradient_over_a_sequence_equals_that_of_single_steps(cell, count, dtype):
-    """The gradients agree under `vmap` too, and for the carry and the inputs."""
+    """Gradients of parameters, hidden state and inputs agree, under `vmap` too."""
     carry = jax.random.normal(jax.random.key(1), (count, 4, 5))
     carry = carry[0] if count == 1 else tuple(carry)
     params, x, first = drawn(cell, carry)
@@ -127,7 +127,7 @@ CELLS_OF_FLAX = {"gru": (GRU(5), nn.GRUCell(5), gru_of_flax), "lstm": (LSTM(5), 
 
 @pytest.mark.parametrize("kind", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_cell_gradient_equals_that_of_flax(kind):
-    """Gradients of parameters, carry and inputs are compared over steps at which episodes begin."""
+    """Flax's cells are differentiated step by step, with episodes that begin inside the sequence."""
     cell, theirs, as_theirs = CELLS_OF_FLAX[kind]
     carry = jax.random.normal(jax.random.key(1), (4, 5))
     carry = (carry, 2 * carry) if kind == "lstm" else carry
@@ -191,7 +191,7 @@ def combinations(*lengths):
 @pytest.mark.each_landing("gru-8", "min_gru-1", "lstm-1")
 @combinations(0, 8, 1, 2)
 def test_ratio_is_one_across_episodes(kind, length):
-    """At a rate of 0, with episodes of 1 to 5 steps, a rollout of 16 has more than three ends."""
+    """The learning rate is 0, and each environment ends more than three episodes in a rollout."""
     cfg = REMEMBERS.replace(memory=kind, sequence_length=length, lr=0.0, lr_final=0.0, normalize_obs=True)
     metrics = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)
     assert (metrics["episodes"] > 4 * 3).all()
@@ -284,7 +284,7 @@ def test_only_the_recurrent_layer_reads_memory_inputs():
     assert train.env.observation_space["previous_action"] == Discrete(2)
 
 
-# --- with everything else ---------------------------------------------------------------------------------------------
+# --- all options together ---------------------------------------------------------------------------------------------
 
 ALL = EVERYTHING.replace(
     memory="lstm", memory_size=8, memory_layers=2, memory_inputs=("action", "reward"), sequence_length=8, minibatches="auto"

@@ -1,4 +1,4 @@
-"""Torsos: their sizes, their precision, and observations that they do not fit."""
+"""Torsos: sizes, precision, and observations that do not fit."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ KEY = jax.random.key(0)
 
 
 def test_image_networks_have_the_published_sizes():
-    """The sizes are the papers': 20 x 20, 9 x 9 and 7 x 7 after the three layers of Mnih et al."""
+    """The three layers of Mnih et al. give 20 x 20, 9 x 9 and 7 x 7 features."""
     nature = jax.ShapeDtypeStruct((84, 84, 4), jnp.uint8)
     kernels = jax.eval_shape(lambda: made(CFG.replace(hidden=(512,)), nature)[1])["policy"]["torso"]
     shapes = [kernels[f"Conv_{i}"]["kernel"].shape for i in range(3)] + [kernels["MLP_0"]["Dense_0"]["kernel"].shape]
@@ -24,7 +24,7 @@ def test_image_networks_have_the_published_sizes():
 
 @pytest.mark.slow
 def test_half_precision_stays_in_the_torsos():
-    """Check reliability L1 7: parameters, outputs, advantages, statistics and everything kept are float32."""
+    """Parameters, outputs, metrics and all other state are float32."""
     cfg = CFG.replace(compute_dtype="bfloat16", normalize_obs=True, normalize_reward=True, normalize_value=True)
     train = tiny(cfg)
     program = str(jax.make_jaxpr(train.update)(train.init(KEY)))

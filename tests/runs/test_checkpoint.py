@@ -1,4 +1,4 @@
-"""Checkpoints on disk: the restored state, and the outcome of a damaged or foreign one."""
+"""Checkpoints on disk: whole, damaged and foreign ones."""
 
 import gc
 import json
@@ -77,7 +77,7 @@ def files_of(directory):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves its event loops behind
 def test_damaged_checkpoint_is_reported_or_harmless(run, tmp_path):
-    """Each file in turn has a bit flipped, is cut to nothing, or gone: never do numbers differ."""
+    """Each file in turn has a bit flipped, is emptied, or is removed: the loaded numbers never change silently."""
     good = digest(purerl.load(run, env=Varied()).state)
     damages = {
         "flipped": lambda path: path.write_bytes(bytes([*(data := bytearray(path.read_bytes()))[:-1], data[-1] ^ 1])),
@@ -133,7 +133,7 @@ def test_foreign_files_and_modification_times_are_ignored(run, tmp_path):
     (checkpoints / "..99").mkdir()
     (checkpoints / "passwd").symlink_to("/etc/passwd")
     (checkpoints / "7.orbax-checkpoint-tmp").mkdir()
-    os.utime(checkpoints / "6", (1e9, 1e9))  # the newest checkpoint is the oldest by its time
+    os.utime(checkpoints / "6", (1e9, 1e9))  # by its modification time the newest checkpoint is the oldest
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert fitted(directory=copy).progress.began[0] == 6
@@ -158,7 +158,7 @@ def test_record_with_oversized_shapes_is_refused(run, tmp_path):
 
 
 def test_record_with_a_wrong_checksum_is_refused(run, tmp_path):
-    """The record has another `lr` than the run had; the error names the file."""
+    """The record has another `lr` than the run, and the error names the file."""
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     path = copy / "checkpoints" / "6" / "_CHECKPOINT_METADATA"

@@ -1,4 +1,4 @@
-"""The live line in a terminal, plain lines elsewhere, and the closing table."""
+"""The live line in a terminal, plain lines elsewhere, and the final table."""
 
 import io
 import types

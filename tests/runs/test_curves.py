@@ -1,4 +1,4 @@
-"""The file of a run's metrics: the rows read equal the rows written, in little more than their bytes."""
+"""The file of a run's metrics: exact, compact, and robust to damage."""
 
 import warnings
 

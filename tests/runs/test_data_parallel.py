@@ -1,4 +1,4 @@
-"""One agent on several devices, against one device that has the same environments side by side and no axis at all."""
+"""One agent on several devices, compared with one device that has all environments and no device axis."""
 
 import shutil
 import signal
@@ -44,7 +44,7 @@ CASES = {
 
 
 def trap(count):
-    """Return environments whose rewards differ by device: any value not reduced over all devices is far off."""
+    """Return environments whose rewards differ by device, so that any value not reduced over all devices is far off."""
     env = make_env("", (), {}, (boxed(Varied) if count < 8 else Varied)(), None, ())
 
     def step(keys, env_state, action):
@@ -233,11 +233,11 @@ def test_devices_evaluate_different_episodes(count):
 
 @pytest.mark.slow
 def test_evaluations_cover_the_episodes_of_all_devices():
-    """Evaluations of `data_parallel`, of a run, and the means that `fit` reports are compared."""
+    """Evaluations by `data_parallel`, by a run and by `fit` are compared with those of one device."""
     runs = Trainer(PPO, 0, 1, False, {"env": Varied()}, 2)
     state = runs.init()
     spread, whole = purerl.data_parallel(runs.train, mesh()), jax.device_put(state, jax.local_devices()[0])
-    key = jax.random.fold_in(jax.random.key(0), 0)  # that of the first run
+    key = jax.random.fold_in(jax.random.key(0), 0)  # the key of the first run
     wanted = episodes_of(runs.train, whole, key, 16, 2)
     for found in (jax.jit(lambda state: spread.evaluate(state, key, 16))(state), Run(runs, state, (0,)).evaluate(16)):
         np.testing.assert_allclose(found.returns, wanted.returns, rtol=1e-6)
@@ -403,7 +403,7 @@ def test_run_resumes_bit_for_bit_and_on_another_number_of_devices(seeds, tmp_pat
 
 @pytest.mark.slow
 def test_fit_in_a_fresh_process_uses_all_cores_as_devices(fresh_python, tmp_path):
-    """Neither a look into the directory nor at other processes starts JAX with a single device."""
+    """Reading the directory and looking for other processes must not start JAX with a single device."""
     code = f"""
 import jax, purerl
 from purerl.runs.devices import _cores
@@ -415,11 +415,11 @@ print(len(jax.devices()) == _cores(), len(one.run.labels))
         assert fresh_python(code) == "True 2\n"
 
 
-# --- values that all devices should share -----------------------------------------------------------------------------
+# --- values that must be equal on all devices -------------------------------------------------------------------------
 
 
 def copies(*values):
-    """Return an array that each device has a copy of, given to the devices one by one."""
+    """Return a replicated array whose copies on the devices have these values."""
     devices = jax.local_devices()[: len(values)]
     everywhere = jax.sharding.NamedSharding(Mesh(np.array(devices), ("data",)), PartitionSpec())
     parts = [jax.device_put(x, device) for x, device in zip(values, devices, strict=True)]
@@ -438,7 +438,7 @@ def test_unequal_replicas_are_named():
 
 
 def visits(reduced):
-    """Return rewards for rarely seen kinds of observations; `reduced` counts those of all devices."""
+    """Return an intrinsic reward for rarely seen kinds of observations; with `reduced`, the counts cover all devices."""
 
     def reward(counts, steps):
         kinds = steps.next_obs[..., :3]

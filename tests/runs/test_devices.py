@@ -42,7 +42,7 @@ def test_over_devices_accepts_any_number_of_seeds(count, alone):
 
 @pytest.mark.long
 def test_exact_rows_equal_single_runs_bit_for_bit(fresh_python):
-    """The code is compiled as by users: with the tests' flags XLA fuses a row's first operations with its selection."""
+    """A new process compiles without the tests' flags: with them, XLA fuses a row's first operations with its selection."""
     code = """
 import jax, purerl
 purerl.use_cores()

@@ -1,4 +1,4 @@
-"""A run that is stopped and goes on ends with the bits of the run that nothing interrupts."""
+"""A run that is stopped and resumed ends bit for bit like an uninterrupted run."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ from tests.helpers.tiny import CFG, digest, tiny
 
 @pytest.fixture(scope="module")
 def whole():
-    """Train the run that nothing interrupts."""
+    """Train the run without interruption."""
     return fitted(chunk_seconds=1e-9)
 
 
@@ -29,7 +29,7 @@ def test_run_stopped_after_every_update_ends_bit_for_bit_the_same(whole, tmp_pat
     for update in range(1, UPDATES):
         stopped(tmp_path, update)
         with open(tmp_path / "curves.jsonl", "ab") as file:
-            file.write(bytes(1000))  # rows that a kill would leave behind its last checkpoint
+            file.write(bytes(1000))  # rows that a kill would leave after the last checkpoint
     result = fitted(directory=tmp_path)
     assert digest(result.state) == digest(whole.state)
     assert digest(result.metrics) == digest(whole.metrics)
@@ -67,7 +67,7 @@ def test_longer_run_passes_through_the_state_of_a_shorter_one(tmp_path):
 
 @pytest.mark.slow
 def test_restored_state_continues_under_another_train(whole, tmp_path):
-    """A state from a checkpoint on disk goes on under another `Train`, update by update."""
+    """A state from a checkpoint on disk continues under another `Train`, one update at a time."""
     stopped(tmp_path, 7)
     train = tiny(CFG.replace(total_timesteps=64 * UPDATES))
     state, update = purerl.restore(tmp_path, train), jax.jit(train.update)
@@ -75,7 +75,8 @@ def test_restored_state_continues_under_another_train(whole, tmp_path):
     for _ in range(3):
         state, _ = update(state)
     for got, want in zip(jax.tree.leaves(state.params), jax.tree.leaves(whole.state.params), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)  # another program than fit's: rounding
+        # The program differs from that of fit, so the states are equal up to rounding.
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
     again = purerl.restore(tmp_path, train)
     for _ in range(3):
         again, _ = update(again)
@@ -84,7 +85,7 @@ def test_restored_state_continues_under_another_train(whole, tmp_path):
 
 @pytest.mark.slow
 def test_every_saved_leaf_affects_later_updates(tmp_path):
-    """A leaf of the checkpoint that changes nothing of the next two updates would be dead weight, or a bug."""
+    """A leaf without effect on the next two updates would be superfluous, or show a bug."""
     train = tiny()
     state = jax.jit(train.update)(jax.jit(train.init)(jax.random.key(0)))[0]
     purerl.save(tmp_path, train, state)
@@ -114,7 +115,7 @@ def perturbed(x):
 
 @pytest.mark.slow
 def test_checkpoint_is_unaffected_by_the_next_chunk(tmp_path):
-    """The state is donated to the next chunk while the checkpoint is still being written."""
+    """The next chunk takes over the buffers of the state while the checkpoint is still being written."""
     fitted(directory=tmp_path, save_every=1, keep=UPDATES)
     train = tiny(CFG.replace(total_timesteps=64 * UPDATES))
     at = stopped(tmp_path / "other", 5)
@@ -133,7 +134,7 @@ def test_keep_every_works_without_save_every(tmp_path):
 
 @pytest.mark.slow
 def test_best_state_of_a_run_without_checkpoints_is_replaced(tmp_path):
-    """The run was killed before its first checkpoint, and another run has its place."""
+    """Another run starts in the directory of a run that was killed before its first checkpoint."""
     options = {"directory": tmp_path, "eval_every": 1, "eval_episodes": 2}
     fitted(10, CFG.replace(lr=1e-6), seed=5, **options)
     shutil.rmtree(tmp_path / "checkpoints")
@@ -205,7 +206,7 @@ def test_directory_of_another_run_is_a_mismatch(tmp_path):
 
 
 class Wider(Varied):
-    """Observations of another size: the config is the same, the arrays are not."""
+    """A task with observations of another size, under the same config."""
 
     def reset_env(self, key, params):
         obs, state = super().reset_env(key, params)
@@ -231,7 +232,7 @@ def test_resume_option_decides_about_existing_checkpoints(tmp_path):
 
 @pytest.mark.slow
 def test_resumed_run_compiles_nothing_after_its_first_chunk(tmp_path):
-    """Going on from a checkpoint needs no program that the run did not need."""
+    """No program is compiled after the first chunk of a resumed run."""
     stopped(tmp_path, 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

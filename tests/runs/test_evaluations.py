@@ -1,4 +1,4 @@
-"""Evaluations, pictures, and an exported policy that needs nothing of purerl."""
+"""Evaluations, renderings, plots, and an exported policy."""
 
 import json
 import shutil
@@ -42,7 +42,7 @@ def test_evaluations_run_before_the_first_and_after_every_kth_update(run):
 def test_evaluations_include_the_configs_episode_info(run):
     table = run[1].evaluations
     assert table["episode_info/discount"].shape == (5, 2)
-    assert (table["episode_info/discount"] == 0).all()  # gymnax's discount after the fall of the pole
+    assert (table["episode_info/discount"] == 0).all()  # gymnax's discount after the pole has fallen
 
 
 def test_run_has_the_same_evaluation_episodes_alone_and_in_a_batch(run):
@@ -69,7 +69,7 @@ def test_best_by_selects_the_metric_of_the_best_state(tmp_path):
     assert purerl.load(tmp_path, best=True, env=Varied()).finished == tuple(best)
     with pytest.raises(purerl.CheckpointMismatch, match="best_by: episode_length in the checkpoint, episode_return here"):
         fitted(**options)
-    fitted(**(options | {"eval_every": 0}))  # a run without evaluations chooses nothing
+    fitted(**(options | {"eval_every": 0}))  # a run without evaluations selects no best state
     assert purerl.load(tmp_path, best=True, env=Varied()).finished == tuple(best)
     with pytest.raises(purerl.ConfigError, match="best_by = 'success': must be one of episode_length, episode_return"):
         fitted(eval_every=1, best_by="success")

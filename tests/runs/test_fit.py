@@ -12,7 +12,7 @@ KEY = jax.random.key(0)
 
 @pytest.fixture(scope="module")
 def whole():
-    """Train ten updates in one go."""
+    """Train ten updates in one program."""
     return jax.jit(tiny(CFG.replace(total_timesteps=640)))(KEY)
 
 

@@ -1,4 +1,4 @@
-"""Differences between two runs."""
+"""Comparison of a resumed run with the saved one."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from tests.helpers.tiny import CFG
 
 
 def test_integers_are_compared_exactly():
-    assert not _same(16_777_217, 16_777_216)  # the same number in single precision
+    assert not _same(16_777_217, 16_777_216)  # equal in single precision
     assert _same({"lr": 1e-3}, {"lr": float(np.float32(1e-3))})
 
 

@@ -1,4 +1,4 @@
-"""Journals: lines that a kill cut off."""
+"""Journals: incomplete and damaged lines."""
 
 from purerl.runs.storage.journal import Journal, read_journal
 

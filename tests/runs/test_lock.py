@@ -60,7 +60,7 @@ BAD_DIRECTORIES = [
 ]
 
 
-@pytest.mark.parametrize(("directory", "says"), BAD_DIRECTORIES, ids=[f"56-{i}" for i in range(len(BAD_DIRECTORIES))])
+@pytest.mark.parametrize(("directory", "says"), BAD_DIRECTORIES, ids=["empty", "number", "newline", "bucket", "proc", "file"])
 def test_invalid_directories_are_refused(directory, says):
     with pytest.raises(purerl.ConfigError, match=says):
         fitted(directory=directory)

@@ -1,4 +1,4 @@
-"""Objects that a user passed, described and compared when a run resumes."""
+"""Objects passed by the user, which are compared when a run resumes."""
 
 import json
 
@@ -14,7 +14,7 @@ from tests.helpers.tiny import CFG
 
 
 class Other(Varied):
-    """Another state of the same shapes."""
+    """Another environment with states of the same shapes."""
 
     limit = 3
 
@@ -65,7 +65,7 @@ def test_run_does_not_load_with_other_environment_parameters(tmp_path):
 
 @pytest.mark.long
 def test_objects_of_a_script_match_those_of_its_imported_module(tmp_path, fresh_python):
-    """A notebook imports a script as a module: an object that `__main__` defined is the same object there."""
+    """A notebook may import a script as a module: objects that the script defined as `__main__` match those of the module."""
     (tmp_path / "mine.py").write_text(
         "import purerl, tests.helpers.probes\nclass Mine(tests.helpers.probes.Varied): pass\n"
         "if __name__ == '__main__':\n    from tests.helpers.tiny import CFG\n"
@@ -78,7 +78,7 @@ def test_objects_of_a_script_match_those_of_its_imported_module(tmp_path, fresh_
 
 @pytest.mark.slow
 def test_reading_a_directory_never_imports_the_modules_it_names(tmp_path, fresh_python):
-    """A directory names a module as its environment, network and loss: nothing ever imports that module."""
+    """The record names a module as environment, network and loss; no reader imports that module."""
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path / "run", env=Varied())
     (tmp_path / "sentinel.py").write_text("raise SystemExit('imported')")
     from purerl.runs.storage import checkpoint

@@ -15,7 +15,7 @@ BAD_OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "says"), BAD_OPTIONS, ids=[f"55-{i}" for i in range(len(BAD_OPTIONS))])
+@pytest.mark.parametrize(("options", "says"), BAD_OPTIONS, ids=[next(iter(options)) for options, _ in BAD_OPTIONS])
 def test_invalid_options_are_refused(options, says):
     with pytest.raises(purerl.ConfigError) as error:
         fitted(**options)

@@ -1,4 +1,4 @@
-"""Plots of curves, and their points."""
+"""Points and titles of plots."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def test_seed_without_episodes_is_left_out_of_the_plot():
     nan = np.nan
     values = np.array([[nan, 1.0, nan, 3.0, nan], [nan] * 5, [nan, nan, 4.0, 5.0, 6.0]])
     steps, shown = plots.filled(plots.Curve("a", np.arange(5), values))
-    assert steps.tolist() == [2, 3, 4]  # the first step at which both seeds have ended an episode
+    assert steps.tolist() == [2, 3, 4]  # from the first step at which both seeds have finished an episode
     assert shown.tolist() == [[2.0, 3.0, 3.0], [4.0, 5.0, 6.0]]
     steps, shown = plots.filled(plots.Curve("a", np.arange(5), values[1:2]))
     assert (steps.size, shown.size) == (0, 0)

@@ -30,7 +30,7 @@ class Job:
     logs: list
 
     def ends(self, seconds=120, but=()):
-        """Return the exit statuses, and after how many seconds the last process ended."""
+        """Return the exit statuses, and the seconds until the last process ended."""
         start, waited = time.monotonic(), [p for i, p in enumerate(self.processes) if i not in but]
         while any(p.poll() is None for p in waited) and time.monotonic() - start < seconds:
             time.sleep(0.05)
@@ -53,7 +53,7 @@ def free_port():
 
 @pytest.fixture
 def job(tmp_path):
-    """Start jobs that train in the folder `run`; kill their remaining processes in the end."""
+    """Start jobs that train in the folder `run`; kill their remaining processes at the end."""
     jobs = []
 
     def start(count, steps, *flags, devices=1):
@@ -87,7 +87,7 @@ def params_of(path):
     return {name: x for name, x in arrays.items() if name.startswith("['state'].params")}
 
 
-@pytest.mark.slow  # half a minute beside other tests
+@pytest.mark.slow  # half a minute if other tests run at the same time
 def test_two_processes_train_one_agent(job, tmp_path):
     """Only the first process writes."""
     two = job(2, SHORT, "--devices-per-run", "2", "--json-lines")
@@ -103,7 +103,7 @@ def test_two_processes_train_one_agent(job, tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize(("seeds", "devices"), [(1, 1), (4, 4)])
 def test_devices_of_two_processes_equal_devices_of_one(seeds, devices, job, tmp_path):
-    """One seed over two processes, or four of two devices each over two processes with four devices each, is trained."""
+    """Train one seed over two processes, or four seeds of two devices each over two processes of four devices each."""
     flags = ("--devices-per-run", "2", "--num-seeds", str(seeds), "--eval-every", "5", "--eval-episodes", "4")
     two = job(2, SHORT, *flags, devices=devices)
     assert two.ends()[0] == [0, 0], two.said(0) + two.said(1)

@@ -177,7 +177,7 @@ def test_resumed_run_continues_its_wandb_run(wandb, tmp_path):
     begun, logged = wandb
     recorder = lambda name: Wandb(2, tmp_path / name)
     fitted(recorders=(StopAt(4), recorder("a")), directory=tmp_path / "a", chunk_seconds=1e-9)
-    for _ in range(2):  # the second run is finished when it begins
+    for _ in range(2):  # the second time, the run is already finished
         fitted(recorders=(recorder("a"),), directory=tmp_path / "a")
     assert logged == [128, 256, 384, 512, 640]
     assert len(begun) == 2
@@ -230,7 +230,7 @@ def test_resumed_csv_leaves_columns_without_new_values_empty(tmp_path):
 
 
 def test_row_count_of_a_long_run_grows_logarithmically(tmp_path):
-    """From one day of a chunk a second to ten, the rows grow by a constant for each factor of time, and count every step."""
+    """With a chunk a second, ten times the time adds a constant number of rows, whose sums cover every chunk."""
     plan, counted = SimpleNamespace(batch_size=64), []
     rows = JsonLines(tmp_path / "a.jsonl")
     metric = Sum(np.ones((1,), np.int32))

@@ -1,4 +1,4 @@
-"""Drawings of episodes."""
+"""Renderings of episodes."""
 
 import functools
 
@@ -26,7 +26,7 @@ CFG = purerl.PPOConfig(total_timesteps=64 * 4, num_envs=4, num_steps=16, num_epo
 
 
 class Drawn(Ends):
-    """An environment whose picture is as bright as the step."""
+    """An environment whose pictures become brighter with each step."""
 
     render_mode = "rgb_array"
     metadata = {"render_fps": 10}
@@ -44,7 +44,7 @@ def test_render_writes_one_whole_episode(tmp_path):
         assert (drawing.n_frames, drawing.info["duration"]) == (LENGTH, 100)
         shades = [np.asarray(frame.convert("L"))[0, 0] for frame in PIL.ImageSequence.Iterator(drawing)]
     assert shades == [0, 40, 80]
-    jax.block_until_ready(jax.jit(train.update)(state))  # drawing uses separate environments
+    jax.block_until_ready(jax.jit(train.update)(state))  # rendering uses separate environments
     for env in (Ends, functools.partial(gymnasium.make, "CartPole-v1")):
         with pytest.raises(purerl.ConfigError, match="no way of drawing it"):
             purerl.render(purerl.make_train(CFG, env=purerl.from_gymnasium(env)), state, tmp_path / "b.gif")

@@ -1,4 +1,4 @@
-"""Runs of a batch of configs, read back and taken out of it."""
+"""Runs of a batch of configs: loading, selection, evaluation and export."""
 
 import jax
 import matplotlib.image
@@ -65,7 +65,7 @@ def test_select_returns_one_run_of_a_batch(batch):
     by_place, by_label = result.run.select(3), result.run.select("env_params.g = 0, seed 4")
     assert digest(by_place.state) == digest(by_label.state) == digest(result.run.select(-3).state)
     assert by_place.num_runs is None
-    after, _ = jax.jit(by_place.train.update)(by_place.state)  # training can go on
+    after, _ = jax.jit(by_place.train.update)(by_place.state)  # training can continue
     assert int(after.clock.low) == 5
     assert by_place.select(0).labels == by_place.labels == ("env_params.g = 0, seed 4",)
     for wrong in ({"run": 6}, {"run": "seed 9"}, {"seed": 3}, {"config": 7, "seed": 3}):
@@ -80,7 +80,7 @@ def test_best_state_of_each_run_is_kept(batch):
     wanted = tuple(result.evaluations["update"][returns.argmax(0)])
     best = purerl.load(directory, best=True)
     assert best.finished == wanted
-    assert len(set(wanted)) > 1  # or the best on average would do
+    assert len(set(wanted)) > 1  # otherwise the update with the best mean would do
     for place in range(6):
         one = best.select(place)
         key = named_key(one.state.key, "evaluation", one.state.clock)

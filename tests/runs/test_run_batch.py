@@ -1,4 +1,4 @@
-"""Batches of configs that are trained side by side."""
+"""Batches of configs, trained in one program."""
 
 import jax
 import jax.numpy as jnp

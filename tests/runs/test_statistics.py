@@ -16,7 +16,7 @@ def test_intervals_of_few_seeds_have_the_documented_coverage(seeds, share):
 
 @pytest.mark.parametrize("sizes", [(8, 40), (40, 8), (20, 20)])
 def test_improvement_interval_reflects_the_seeds_of_both_sides(sizes):
-    """The deviation has a closed form (DeLong et al. 1988): the variance of the ranks of each side in the other."""
+    """The standard deviation has a closed form (DeLong et al. 1988): the variance of the ranks of each side in the other."""
     rng, widths, known = np.random.default_rng(0), [], []
     for _ in range(6):
         x, y = rng.normal(0.3, 1, sizes[0]), rng.normal(size=sizes[1])

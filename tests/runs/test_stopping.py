@@ -1,4 +1,4 @@
-"""Runs that a rule ends early: after the same update, however training is cut into chunks and wherever it is resumed."""
+"""Runs that a rule ends early, after the same update for all chunk lengths and points of resuming."""
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ def fit(**options):
 
 
 def after(updates, seen=None):
-    """Return a rule that ends a run after `updates` updates, and notes its inputs."""
+    """Return a rule that ends a run after `updates` updates, and appends its inputs to `seen`."""
 
     def rule(progress):
         if seen is not None:

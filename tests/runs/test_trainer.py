@@ -30,7 +30,7 @@ def test_chunk_never_exceeds_its_buffer():
 
 
 def test_only_swept_fields_are_arguments_of_the_program():
-    """A disabled option stays free of cost in a sweep, too."""
+    """A disabled option has no cost in a sweep, either."""
     same = jax.vmap(lambda lr: SHORT.replace(lr=lr))(np.float32([1e-3, 1e-2]))  # with all leaves as arrays
     assert Trainer(same, 0, 1, False, {"env": Varied()}, 1).cfgs.keys() == {"lr"}
     made = SHORT.replace(lr=np.float32([1e-3, 1e-2]), gamma=np.float32([0.99, 0.99]))

@@ -46,7 +46,7 @@ def test_warm_start_accepts_another_number_of_environments(more, tmp_path):
     assert digest(warm.state.params) == digest(source.state.params)
     theirs, ours = (result.state.statistics.reward for result in (source, warm))
     assert ours.discounted.shape == (8,)
-    assert int(ours.moments.count.low) == int(theirs.moments.count.low) + 128  # its moments went on
+    assert int(ours.moments.count.low) == int(theirs.moments.count.low) + 128  # the moments are continued
 
 
 KEY = jax.random.key(0)

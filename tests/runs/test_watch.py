@@ -1,4 +1,4 @@
-"""Warnings of runs whose value clip holds values far from the returns."""
+"""The warning about a value clip that holds values far from the returns."""
 
 import warnings
 

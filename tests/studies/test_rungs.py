@@ -23,7 +23,7 @@ class NeverStops(optuna.pruners.BasePruner):
 
 
 def test_rungs_shorter_than_an_episode_are_refused():
-    """Train 64 environments for 3,800 steps each: the first of 3 rungs has 950 steps, the first of 2 has 1,900."""
+    """With 3,800 steps in each environment, the first of 3 rungs has 950 steps, the first of 2 has 1,900."""
     cfg = CFG.replace(env="Pendulum-v1", num_envs=64, num_steps=19, num_minibatches=4, total_timesteps=64 * 3800)
     cfg = cfg.replace(env_params={"max_steps_in_episode": 1000})
     with pytest.raises(purerl.ConfigError, match=r"rungs = 3: an episode may take 1,000 steps, .* has only 950 .*; use rungs=2"):
@@ -57,7 +57,7 @@ def alone():
 @pytest.mark.long
 @pytest.mark.parametrize("from_disk", [False, True])
 def test_trial_scores_equal_those_of_a_single_run_in_every_rung(from_disk, alone, tmp_path):
-    """Two of four trials are trained side by side, and each goes on from its own state."""
+    """Two of four trials are trained at once, and each resumes from its own state."""
     options = {"num_seeds": 2, "rungs": 2, "at_once": 2, "seed": 0, "objects": {}}
     make = lambda: study_of({"lr": RATES}, 4, options, home=tmp_path, pruner=NeverStops(), objects={"env": Varied()})
     study, steps = make(), []

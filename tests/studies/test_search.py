@@ -11,7 +11,7 @@ from tests.helpers.studies import study_of, untrained
 
 
 def test_new_trials_are_sampled_near_good_ones(monkeypatch):
-    """Trials that wait for their next rung count as good: else there would be random draws alone."""
+    """Trials that wait for their next rung count as good; otherwise all new trials would be random."""
     values = {"lr": Range(1e-4, 1e-2, log=True), "gamma": Range(0.9, 1.0), "gae_lambda": Range(0.8, 1.0)}
     far = lambda point: (
         abs(math.log10(point["lr"] / 2.5e-3)) / 2 + abs(point["gamma"] - 0.98) / 0.1 + abs(point["gae_lambda"] - 0.9) / 0.2

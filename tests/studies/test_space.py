@@ -1,4 +1,4 @@
-"""Swept values: their draws, their texts, and refused ones."""
+"""Swept values: draws, texts, and refused values."""
 
 import math
 
@@ -14,7 +14,7 @@ from tests.helpers.tiny import CFG
 
 def test_points_are_unique_and_draws_reproducible():
     points = purerl.sweep(CFG, [{"lr": 1e-3}, {"gamma": 0.9, "hidden": (8, 8)}, {"lr": 1e-3}])
-    assert points.labels == ("lr = 0.001", "gamma = 0.9, hidden = 8x8")  # each once
+    assert points.labels == ("lr = 0.001", "gamma = 0.9, hidden = 8x8")  # duplicates are removed
     values = {"lr": Range(1e-5, 1e-1, log=True), "num_epochs": Range(1, 4), "optimizer": ["adam", "sgd"]}
     for method in ("sobol", "random"):
         drawn = purerl.sweep(CFG, values, draws=64, method=method, seed=1)
@@ -25,7 +25,7 @@ def test_points_are_unique_and_draws_reproducible():
         assert set(epochs) == {1, 2, 3, 4}
         assert set(optimizers) == {"adam", "sgd"}
     decades = np.histogram(np.log10([p["lr"] for p in purerl.sweep(CFG, values, draws=64).points]), [-5, -4, -3, -2, -1])[0]
-    assert decades.tolist() == [16, 16, 16, 16]  # a low-discrepancy sequence
+    assert decades.tolist() == [16, 16, 16, 16]  # Sobol points are spread evenly
 
 
 def test_command_line_values_are_parsed():

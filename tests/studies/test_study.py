@@ -1,4 +1,4 @@
-"""Sweeps and studies that are killed lose nothing."""
+"""Killed sweeps and studies lose nothing."""
 
 import random
 import subprocess
@@ -32,7 +32,7 @@ def run_killed(kind, directory, kills, seed=0):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         before = sum(1 for _ in directory.rglob("*")) if directory.exists() else 0
         while process.poll() is None and (sum(1 for _ in directory.rglob("*")) if directory.exists() else 0) <= before:
-            time.sleep(0.05)  # until the process writes, and then for a while
+            time.sleep(0.05)  # wait until the process writes, and then for a random time
         time.sleep(rng.uniform(0, 3))
         if process.poll() is not None:
             break
@@ -46,7 +46,7 @@ def run_killed(kind, directory, kills, seed=0):
 
 @pytest.mark.long
 def test_killed_study_ends_with_the_same_result(tmp_path):
-    """The killed study has sweeps as batches."""
+    """The study trains its batches as sweeps."""
     assert run_killed("study", tmp_path / "killed", 1)[0] == run_killed("study", tmp_path / "whole", 0)[0]
 
 

@@ -57,7 +57,7 @@ def test_all_programs_and_options_are_checked_before_training(tmp_path):
     made = purerl.sweep(SHORT, {"env": ["CartPole-v1", "Acrobot-v1"]})
     with pytest.raises(purerl.ConfigError, match="length"):
         made.fit(0, tmp_path, eval_every=1, eval_env_params={"length": 1.0})
-    assert list(tmp_path.iterdir()) == []  # so that the right call is not refused
+    assert list(tmp_path.iterdir()) == []  # otherwise a later correct call would be refused
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_sweep_refuses_the_directory_of_a_run(tmp_path):
 @pytest.mark.slow
 def test_sweep_may_replace_one_without_checkpoints(tmp_path):
     (tmp_path / "sweep.json").write_text('{"at_once": 1, "seed": 7}')
-    stop = lambda *_: (StopAt(4),)  # in the last chunk of the last program, which ends nothing early
+    stop = lambda *_: (StopAt(4),)  # a stop in the last chunk of the last program ends nothing early
     result = purerl.sweep(SHORT, {"gamma": [0.9, 0.95]}).fit(directory=tmp_path, env=Varied(), recorders=stop)
     assert result.results[0].progress.updates == 4
     assert result.stopped_by is None
@@ -97,7 +97,7 @@ def test_results_are_ranked_by_their_returns(trained):
 @pytest.mark.slow
 @pytest.mark.as_users
 def test_every_row_equals_a_single_run_bit_for_bit(trained):
-    """The sweep is compiled as by users: without optimisation XLA sums in another order in a larger program."""
+    """The sweep is compiled with optimisation, as by users: without it, XLA sums in another order in a larger program."""
     _, result = trained
     cfg, row = result.sweep.configs[5], result.results[1].run.select(config=2, seed=4)
     assert result.programs[1].places[2] == 5
@@ -140,7 +140,7 @@ def test_sweep_too_large_for_memory_is_trained_in_batches(tmp_path, monkeypatch)
     result = made.fit(0, tmp_path, num_seeds=2, env=Varied())
     assert [program.places for program in result.programs] == [(0, 1), (2, 3)]
     monkeypatch.undo()
-    again = made.fit(0, tmp_path, num_seeds=2, env=Varied())  # the sweep goes on with its first batches
+    again = made.fit(0, tmp_path, num_seeds=2, env=Varied())  # the sweep keeps the batches of its first call
     assert [program.places for program in again.programs] == [(0, 1), (2, 3)]
     np.testing.assert_array_equal(again.returns, result.returns)
 
@@ -168,7 +168,7 @@ def test_diverged_run_has_no_score_and_the_others_continue(tmp_path, capsys):
 
 
 class Lured(Varied):
-    """A task that pays for the first action, which a policy of NaN takes."""
+    """A task that pays for the first action, which a policy with NaN outputs takes."""
 
     def step_env(self, key, state, action, params):
         obs, state, _, done, info = super().step_env(key, state, action, params)

@@ -1,4 +1,4 @@
-"""Tasks: all that makes an environment, and its parameters."""
+"""Tasks: an environment with its arguments and parameters."""
 
 import json
 
@@ -14,7 +14,7 @@ from tests.helpers.tiny import CFG
 
 @pytest.mark.long
 def test_swept_environment_parameters_are_separate_tasks(tmp_path):
-    """Longer episodes have higher returns, and no better config."""
+    """Longer episodes give higher returns, which makes no config better."""
     made = purerl.sweep(SHORT, {"env_params.max_steps_in_episode": [5, 50]})
     evaluation = {"eval_every": 2, "eval_episodes": 2, "eval_max_steps": 50, "eval_env_params": {"gravity": 5.0}}
     made.fit(0, tmp_path / "s", num_seeds=2, **evaluation)

@@ -1,4 +1,4 @@
-"""Tuning: which trials are tried, which stop, and which wins."""
+"""Tuning: new trials, stopped trials and the winner."""
 
 import json
 import math
@@ -85,7 +85,7 @@ def test_listed_values_are_tried_once():
 
 
 def test_trial_without_episodes_continues_and_diverged_trial_stops(monkeypatch, tmp_path):
-    """One such seed alone has the same effect; a study that is read again has the same trials."""
+    """One seed without episodes, or with divergence, is enough. A resumed study has the same trials."""
     nan = math.nan
     scores = {0.1: (nan, 9.0), 0.2: (nan, nan), 0.3: (1.0, 2.0), 0.4: (2.0, 3.0), 0.5: (9.0, nan), 0.6: (0.0, 0.0)}
     monkeypatch.setattr(studies.Study, "_train", scored_by(scores, diverged=(0.5,)))
@@ -114,7 +114,7 @@ def test_tuning_without_a_winner_is_an_error(score, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:an episode may take 1,000 steps:UserWarning")  # and takes fewer
+@pytest.mark.filterwarnings("ignore:an episode may take 1,000 steps:UserWarning")  # an episode takes fewer steps here
 def test_study_does_not_resume_with_other_objects(tmp_path):
     purerl.tune(TUNED, {"lr": [1e-3]}, trials=1, directory=tmp_path, **QUICK)
     with pytest.raises(purerl.CheckpointMismatch, match="objects"):
@@ -123,7 +123,7 @@ def test_study_does_not_resume_with_other_objects(tmp_path):
 
 @pytest.mark.long
 def test_study_with_a_damaged_journal_line_resumes(tmp_path):
-    """The states of the trials are gone by then: the trials are trained again."""
+    """The trials are trained again, since their states are gone by then."""
     options = {**QUICK, "rungs": 2, "at_once": 2, "directory": tmp_path}
     whole = purerl.tune(TUNED, {"lr": SPACE["lr"]}, trials=4, **options)
     journal = tmp_path / "trials.jsonl"
@@ -157,7 +157,7 @@ def test_finished_study_accepts_more_trials_and_seeds(tmp_path):
     assert (better.trials, better.point, better.summary.seeds) == (more.trials, more.point, 3)
     (entry,) = purerl.compare([tmp_path]).entries.values()
     np.testing.assert_allclose(purerl.iqm(next(iter(entry.values())).scores), better.summary.iqm, rtol=1e-6)
-    (tmp_path / "winner").unlink()  # as if the study was stopped before
+    (tmp_path / "winner").unlink()  # as if the study had been stopped before
     with pytest.raises(purerl.CheckpointError, match="whose study has no winner yet"):
         purerl.compare([tmp_path])
 
@@ -228,7 +228,7 @@ def test_study_without_scores_has_no_winner(capsys):
 
 @pytest.mark.slow
 def test_study_whose_trials_all_diverge_fails_and_keeps_its_directory(tmp_path):
-    for _ in range(2):  # trained, and read again
+    for _ in range(2):  # once trained, once read from the directory
         with pytest.raises(purerl.ConfigError, match=f"none has a score: 2 diverged; .* the study is kept in {tmp_path}"):
             purerl.tune(TUNED, {"lr": [1e38, 2e38]}, directory=tmp_path, **{**QUICK, "rungs": 2})
     assert (tmp_path / "trials.jsonl").exists()
