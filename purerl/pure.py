@@ -85,7 +85,7 @@ class Train:
         """Run `init`, then `plan.num_updates` updates. The function is pure: wrap it in `jax.jit`, `jax.vmap` or both."""
         updates, every = self.cfg.num_updates, self.cfg.metrics_every
         if updates // every >= 2**31:
-            hint = f"more than 2**31 rows of metrics; use fit, or metrics_every = {updates // 2**31 + 1} or more"
+            hint = f"would give more than 2**31 records of metrics; use fit, or metrics_every = {updates // 2**31 + 1} or more"
             raise ConfigError([Problem("total_timesteps", self.cfg.total_timesteps, hint)])
         if every == 1:
             return TrainResult(*jax.lax.scan(lambda state, _: self.update(state), self.init(key), length=updates))
@@ -110,8 +110,8 @@ class Train:
             ConfigError: the state has an axis of runs.
         """
         if state.key.ndim:
-            hint = "take one of several runs (Run.select), or jax.vmap with in_axes=(train.seed_axes, 0)"
-            raise ConfigError([Problem("state", f"of {math.prod(state.key.shape)} runs", hint)])
+            hint = "select a single run (Run.select), or use jax.vmap with in_axes=(train.seed_axes, 0)"
+            raise ConfigError([Problem("state", f"{math.prod(state.key.shape)} runs", hint)])
         network = with_statistics(self.cfg, self.network, state)
         return Policy(network._replace(apply=self._traced(network.apply)), state.params, self.env.action_space)
 
@@ -148,13 +148,13 @@ class Train:
             hint = f"must be divisible by the number of devices, {self.axis.size}{near}"
             raise ConfigError([Problem("num_episodes", num_episodes, hint)])
         if not isinstance(env_params, dict | None):
-            raise ConfigError([Problem("env_params", env_params, "must be a dict from names to numbers, or None")])
+            raise ConfigError([Problem("env_params", env_params, "must be a dict from parameter names to numbers, or None")])
         levels = self.cfg.num_levels if training_levels else 0
         apart = env_params or levels != self.cfg.num_levels
         env = self.environments_apart(env_params, levels) if apart else self._evaluated
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
-            raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
+            raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; set max_steps")])
         if not is_count(limit):
             raise ConfigError([Problem("max_steps", limit, "must be an int of at least 1")])
         options = {"info": self.cfg.info, "episode_info": self.cfg.episode_info}
@@ -218,7 +218,7 @@ class Train:
 
     def _compile_update(self) -> Any:
         if self.axis:
-            hint = "needs to know the devices: purerl.data_parallel(train, mesh).plan.update_bytes, of a train without an axis"
+            hint = "use purerl.data_parallel(train, mesh).plan.update_bytes, with a train that has no axis_name"
             raise ConfigError([Problem("axis_name", self.axis.name, hint)])
         return jax.jit(self.update, donate_argnums=0).lower(jax.eval_shape(self.init, jax.random.key(0))).compile()
 
@@ -234,9 +234,9 @@ def _with_one_clock(update: Callable) -> Callable:
     def refuse(axis_size: int, is_batched: list[Clock], clock: Clock) -> Any:
         """Raise an error. JAX calls this function only under a `vmap` with a batched counter, also through `jit` and loops."""
         hint = (
-            "all runs share one update counter: jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
+            "runs share one update counter; use jax.vmap(train.update, in_axes=(train.seed_axes,), out_axes=(train.seed_axes, 0))"
         )
-        raise ConfigError([Problem("state", "its update counter has an axis of runs", hint)])
+        raise ConfigError([Problem("state", "update counter with an axis of runs", hint)])
 
     @functools.wraps(update)
     def checked(state: TrainState) -> tuple[TrainState, dict[str, Any]]:
@@ -261,7 +261,7 @@ def checked_axis(name: str | None, size: int | None) -> Axis | None:
     if name is None and size is None:
         return None
     if not isinstance(name, str):
-        raise ConfigError([Problem("axis_name", name, "must be the name of the axis that has axis_size devices")])
+        raise ConfigError([Problem("axis_name", name, "must be the name of the axis with axis_size devices")])
     if not is_count(size):
         raise ConfigError([Problem("axis_size", size, "must be the number of devices on the axis, an int of at least 1")])
     return Axis(name, size)

@@ -262,5 +262,5 @@ print(sorted({name for name in compiled if "split" in name or "fold" in name or 
 
 
 def test_missing_info_entry_is_named_with_its_field():
-    with pytest.raises(purerl.ConfigError, match="episode_info = 'foo': no entry of the environment's info"):
+    with pytest.raises(purerl.ConfigError, match="episode_info = 'foo': the environment's info has no such entry"):
         purerl.make_train(purerl.PPOConfig(episode_info=("foo",)))

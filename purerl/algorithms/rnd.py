@@ -199,15 +199,15 @@ def intrinsic_of_pair(init: Callable, reward: Callable) -> Intrinsic:
     def paid(params, state, steps):
         found = reward(state, steps)
         if not (isinstance(found, tuple | list) and len(found) == 2):
-            raise ConfigError([Problem("intrinsic", type(found).__name__, "must return two things: the reward, and the state")])
+            raise ConfigError([Problem("intrinsic", type(found).__name__, "reward must return a pair: rewards and new state")])
         reward_, after = found
         if np.shape(reward_) != steps.first.shape:
-            hint = f"must give one reward for each step, {list(steps.first.shape)}"
+            hint = f"reward must return rewards of shape {list(steps.first.shape)}, one per step"
             raise ConfigError([Problem("intrinsic", list(np.shape(reward_)), hint)])
         shapes = lambda tree: jax.tree.map(lambda x: (np.shape(x), jnp.result_type(x).name), tree)
         if shapes(after) != shapes(state):
             raise ConfigError(
-                [Problem("intrinsic", shapes(after), f"must return a state like the one it was given: {shapes(state)}")]
+                [Problem("intrinsic", shapes(after), f"reward must return a state like its input, {shapes(state)}")]
             )
         reward_ = jnp.asarray(reward_).astype(jnp.float32)
         return reward_, strong(after), {"intrinsic_reward": mean_of(reward_)}

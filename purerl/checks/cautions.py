@@ -36,14 +36,14 @@ def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, giv
     for problem in cfg.warnings_of() + _environment_warnings(cfg, env, given) + unmasked:
         warnings.warn(str(problem), stacklevel=3)
     if found := without_effect(cfg, env, given):
-        warnings.warn("\n  ".join(["settings without effect:", *map(str, found)]), stacklevel=3)
+        warnings.warn("\n  ".join(["fields without effect:", *map(str, found)]), stacklevel=3)
 
 
 def warn_of_idle_groups(cfg: OnPolicyConfig, network: Network, env: Environment, phases: tuple[Phase, ...]) -> None:
     """Warn about groups of a custom network that no phase trains. The warning points to the caller of `make_train`."""
     params = shapes_of(cfg, network, env)[0]
     if idle := sorted(params.keys() - {group for phase in phases for group in moving_groups(phase, params)}):
-        hint = f"no phase trains them; those of this algorithm train {', '.join(_trained(phases)) or 'all'}"
+        hint = f"no phase of this algorithm trains these groups; its phases train {', '.join(_trained(phases)) or 'all'}"
         warnings.warn(str(Problem("network", f"groups {', '.join(idle)}", hint)), stacklevel=3)
 
 
@@ -53,8 +53,8 @@ def warn_of_unsuited_unit(unit: str, space: Box) -> None:
         return
     centre, half_width = (np.asarray(x) for x in bounds_map(space.low, space.high))
     if (np.abs(centre) > 1 + half_width).any() or (half_width < 0.1).any() or (half_width > 10).any():
-        hint = "its means are in the environment's unit, whose bounds are far from -1 and 1: return purerl.distributions."
-        hint += "DiagGaussian(mean, log_std, unit='bounds') for units of the bounds, or scale the means yourself"
+        hint = "the policy's means are in the environment's unit, but the action bounds are far from -1 and 1; return purerl."
+        hint += "distributions.DiagGaussian(mean, log_std, unit='bounds') to map -1 and 1 to the bounds, or scale the means"
         warnings.warn(str(Problem("network", type(space).__name__, hint)), stacklevel=3)
 
 
@@ -72,8 +72,8 @@ def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     for name, x in space.items() if isinstance(space, dict) else ():
         wrong = mask_problem(x.shape, env.action_space) if hasattr(x, "shape") else "must be an array"
         if MASK.search(name) or ("mask" in name and not wrong):
-            use = f"as a mask it {wrong}" if wrong.startswith("must") else wrong or f"action_mask={name!r} uses it"
-            hint = f"the policy reads {name!r} as an observation; {use}; action_mask='' says that it is no action mask"
+            use = f"an action mask {wrong}" if wrong.startswith("must") else wrong or f"set action_mask={name!r} to use the mask"
+            hint = f"the policy reads {name!r} as an observation; {use}; set action_mask='' if this entry is not a mask"
             found.append(Problem("action_mask", "auto", hint))
     return found
 
@@ -81,8 +81,8 @@ def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
 def _environment_warnings(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any]) -> list[Problem]:
     found = list(env.host.warnings) if env.host else []
     spaces = entries_of(without(env.observation_space, (cfg.action_mask,)))
-    hints = {"float64": "cast to float32", "uint8": "cast to float32, not scaled, since they are no image"}
-    order = "read as [height, width, channels]; an image whose channels come first must be transposed"
+    hints = {"float64": "are cast to float32", "uint8": "are cast to float32 without scaling, since they are not images"}
+    order = "are read as [height, width, channels]; transpose images whose channels come first"
     for space in spaces.values() if "network" not in given else []:
         is_image = space.dtype == np.uint8 and len(space.shape) == 3
         if space.dtype.name in hints and not is_image and not is_index(space):
@@ -124,14 +124,14 @@ def without_effect(cfg: OnPolicyConfig, env: Environment, given: dict[str, Any])
                 continue
             provided = needs is MEMORY and not given.keys().isdisjoint(("memory", "network"))
             if needs is not None and not provided and not needs.holds(cfg, env.action_space):
-                found[name] = Problem(name, value, f"has no effect; it needs {needs.text}")
+                found[name] = Problem(name, value, f"has no effect without {needs.text}")
             for argument, x in given.items():
                 partly = (argument == "torso" and isinstance(x, dict)) or (argument == "lr_schedule" and _has_own_rate(cfg, name))
                 partly |= argument == "env" and ":" in cfg.env  # the command line made `env` from this import path
                 if name in REPLACED.get(argument, ()) and not partly:
-                    found[name] = Problem(name, value, f"has no effect; {argument}= replaces it")
+                    found[name] = Problem(name, value, f"has no effect, since {argument}= replaces this field")
     if cfg.reset_pool and not has_slow_resets(env.step):
-        found["reset_pool"] = Problem("reset_pool", cfg.reset_pool, "has no effect; it needs an environment with slow resets")
+        found["reset_pool"] = Problem("reset_pool", cfg.reset_pool, "has no effect in an environment without slow resets")
     return list(found.values())
 
 

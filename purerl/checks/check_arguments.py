@@ -17,7 +17,7 @@ from purerl.learning.update import Algorithm
 
 def check_type(cfg: Any) -> None:
     """Raise unless `cfg` is a config."""
-    hint = "must be the config of an algorithm: purerl.PPOConfig(lr=1e-3)"
+    hint = "must be the config of an algorithm, such as purerl.PPOConfig(lr=1e-3)"
     raise_if_any([] if isinstance(cfg, OnPolicyConfig) else [Problem("cfg", cfg, hint)])
     raise_if_any(undecorated(cfg))
 
@@ -33,10 +33,10 @@ def check_parts(given: dict[str, Any]) -> None:
             found.append(Problem(name, given[name], "must be a function"))
     for name in ("torso", "memory"):
         if name in given and "network" in given:
-            found.append(Problem(name, given[name], "is a part of the built-in networks, and network= takes their place"))
+            found.append(Problem(name, given[name], "cannot be combined with network=, which replaces the built-in networks"))
     pair = given.get("intrinsic", (len, len))
     if not (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(callable, pair))):
-        found.append(Problem("intrinsic", pair, "must be two functions: init(key, obs) and reward(state, steps)"))
+        found.append(Problem("intrinsic", pair, "must be a pair of functions: init(key, obs) and reward(state, steps)"))
     raise_if_any(found)
     array = lambda *shape: jax.ShapeDtypeStruct(shape, np.float32)
     calls = {
@@ -49,7 +49,7 @@ def check_parts(given: dict[str, Any]) -> None:
                 result = jax.eval_shape(given[name], *args)
             if getattr(result, "shape", None) != expected:
                 shape = list(result.shape) if hasattr(result, "shape") else type(result).__name__
-                found.append(Problem(name, shape, f"must give an array {list(expected)} for arguments of that shape"))
+                found.append(Problem(name, shape, f"must return an array of shape {list(expected)}, like its first argument"))
     raise_if_any(found)
 
 
@@ -63,7 +63,7 @@ def algorithm_made(maker: Callable, cfg: OnPolicyConfig, env: Environment, netwo
     with code_of("algorithm", "algorithm(cfg, env, network, parts)"):
         made = maker(cfg, env, network, parts)
     if not isinstance(made, Algorithm):
-        raise ConfigError([Problem("algorithm", made, "must return a purerl.Algorithm(init, update, phases), as purerl's do")])
+        raise ConfigError([Problem("algorithm", made, "must return a purerl.Algorithm(init, update, phases)")])
     return made
 
 

@@ -30,7 +30,7 @@ def check_spaces(cfg: OnPolicyConfig, env: Environment, network: Any, distils: b
         devices: number of devices over which the environments are sharded.
     """
     known = network is None or isinstance(network, Network)
-    hint = "must be a purerl.Network(init, apply, initial_carry); purerl.from_linen and purerl.from_nnx make one of a module"
+    hint = "must be a purerl.Network(init, apply, initial_carry); convert a module with purerl.from_linen or purerl.from_nnx"
     raise_if_any([] if known else [Problem("network", type(network).__name__, hint)])
     raise_if_any(_observation_problems(cfg, env, distils) + _info_problems(cfg, env) + _size_problems(cfg, env, devices))
 
@@ -39,13 +39,13 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) 
     """Report observation entries that the environment does not have or cannot use, and random actions in an unbounded space."""
     found, space = [], env.observation_space
     if cfg.normalize_obs and all(map(is_index, entries_of(space).values())):
-        found.append(Problem("normalize_obs", True, "observations are categorical and cannot be normalised"))
+        found.append(Problem("normalize_obs", True, "observations are categorical and cannot be normalised; use False"))
     there = space if isinstance(space, dict) else {}
     for field in ("action_mask", "critic_obs"):
         name = getattr(cfg, field)
         if name and name not in there:
-            has = f"has {', '.join(map(repr, there))}" if there else "is no dict"
-            found.append(Problem(field, name, f"no entry of the environment's observation, which {has}"))
+            hint = f"has no such entry; choose from {', '.join(map(repr, there))}" if there else "is not a dict; use ''"
+            found.append(Problem(field, name, f"the environment's observation {hint}"))
     if not found and cfg.action_mask and (hint := mask_problem(there[cfg.action_mask].shape, env.action_space)):
         found.append(Problem("action_mask", cfg.action_mask, hint))
     random_steps = {} if cfg.rnd is None or not distils else {"rnd.init_steps": cfg.rnd.init_steps}
@@ -61,7 +61,7 @@ def _info_problems(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
     if not env.info:
         return []
     shapes = {name: x.shape[1:] for name, x in env.step_shapes(cfg.num_envs).info.items()}
-    found = [Problem("info", name, f"must be a number, not {list(shapes[name])}") for name in cfg.info if shapes[name]]
+    found = [Problem("info", name, f"must be a number, but has shape {list(shapes[name])}") for name in cfg.info if shapes[name]]
     vectors = [name for name in cfg.episode_info if len(shapes[name]) > 1]
     return found + [Problem("episode_info", name, f"must be a number or a vector, not {list(shapes[name])}") for name in vectors]
 
@@ -70,7 +70,7 @@ def mask_problem(shape: tuple[int, ...], actions: Space) -> str:
     """Return why an observation entry of this shape cannot mask these actions, or "" if it can mask them."""
     if not (sizes := choices_of(actions)):
         return f"only discrete actions can be masked; the action space is {type(actions).__name__}"
-    return "" if shape == (sum(sizes),) else f"must be one flag for each of {sum(sizes)} actions, not {list(shape)}"
+    return "" if shape == (sum(sizes),) else f"must have shape {[sum(sizes)]}, one flag per action, not {list(shape)}"
 
 
 def check_state_size(cfg: OnPolicyConfig, init: Callable[[jax.Array], TrainState], axis: Axis | None) -> None:
@@ -88,7 +88,7 @@ def _kept_problems(cfg: OnPolicyConfig, init: Callable, axis: Axis | None) -> li
     if sum(sizes.values()) <= there:
         return []
     field = max(sizes, key=sizes.__getitem__)
-    hint = f"{sizes[field] / 1e9:,.1f} GB are kept for it, of {there / 1e9:,.0f} GB of memory"
+    hint = f"buffers need {sum(sizes.values()) / 1e9:,.1f} GB, but the device has {there / 1e9:,.0f} GB; use a smaller value"
     return [Problem(field, getattr(cfg, field), hint)]
 
 
@@ -103,7 +103,7 @@ def _size_problems(cfg: OnPolicyConfig, env: Environment, devices: int) -> list[
     needed, there = 2 * each * cfg.batch_size // devices, _memory()  # observations to act on, and observations before resets
     if there is None or needed <= there:
         return []
-    hint = f"times {cfg.num_steps} steps: the observations of one rollout need {needed / 1e9:,.0f} GB of {there / 1e9:,.0f}"
+    hint = f"{cfg.num_steps} steps of observations need {needed / 1e9:,.0f} GB, but a device has {there / 1e9:,.0f}; use fewer"
     return [Problem("num_envs", cfg.num_envs, hint)]
 
 
@@ -118,7 +118,7 @@ def _memory() -> int | None:
 def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count: int) -> None:
     """Raise unless the environments, and every minibatch, can be divided equally among `count` devices."""
     if env.host:
-        raise ConfigError([Problem("env", env.name, f"runs on the host and cannot be spread over {count} devices")])
+        raise ConfigError([Problem("env", env.name, f"an external (Python) environment cannot be spread over {count} devices")])
     if cfg.num_envs % count:
         near = sorted({max(cfg.num_envs // count, 1) * count, -(-cfg.num_envs // count) * count})
         hint = f"must be divisible by the number of devices, {count}{would_work(near)}"
@@ -133,5 +133,5 @@ def check_devices(cfg: OnPolicyConfig, env: Environment, network: Network, count
             here = here.replace(aux_columns=columns // count)
     of_minibatches = ("num_minibatches", "minibatches", "aux_columns")
     wrong = here.cross_field_errors() + (sequence_problems(here) if network.is_recurrent else [])
-    each = f", for the {here.num_envs} environments of each of {count} devices"
+    each = f" ({here.num_envs} environments on each of {count} devices)"
     raise_if_any(found + [problem._replace(hint=problem.hint + each) for problem in wrong if problem.field in of_minibatches])

@@ -45,45 +45,47 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
 
     found = []
     if not isinstance(params, dict):
-        found.append(Problem("network", type(params).__name__, "init must return a dict from a group's name to its parameters"))
+        found.append(Problem("network", type(params).__name__, "init must return a dict from group names to parameters"))
     elif "value" not in params and surely_holds(cfg.critic_lr_scale, lambda x: x != 1):
-        hint = f"it scales the learning rate of the parameter group 'value', and the network's groups are {sorted(params)}"
+        hint = f"the network has no parameter group 'value' to scale, only {sorted(params)}; use 1"
         found.append(Problem("critic_lr_scale", cfg.critic_lr_scale, hint))
     for name in cfg.heads:
         if name not in outputs.heads:
-            hint = f"{algorithm_of(cfg)} needs the outputs' heads to have the entry {name!r}"
+            hint = f"{algorithm_of(cfg)} needs the entry {name!r} in the heads of the outputs"
             found.append(Problem("network", sorted(outputs.heads), hint))
         elif getattr(outputs.heads[name], "shape", outputs.value.shape) != outputs.value.shape:
             hint = f"the head {name!r} must have the shape of the value, {list(outputs.value.shape)}"
             found.append(Problem("network", list(outputs.heads[name].shape), hint))
     if carry_after != carry:
-        found.append(Problem("network", carry_after, f"apply must return a carry like the one it was given: {carry}"))
+        found.append(
+            Problem("network", carry_after, f"apply must return a carry with the shapes and dtypes of its input, {carry}")
+        )
     streams = (cfg.streams,) if cfg.streams > 1 else ()
     if outputs.value.shape != (1, num_envs, *streams):
-        axis = f"with an axis for {cfg.streams} streams of rewards" if streams else "without an axis for the output"
-        hint = f"the value of {num_envs} observations must be {[1, num_envs, *streams]}, {axis}"
+        axis = f"with an axis of {cfg.streams} reward streams" if streams else "without an output axis"
+        hint = f"the value of {num_envs} observations must have shape {[1, num_envs, *streams]}, {axis}"
         found.append(Problem("network", list(outputs.value.shape), hint))
     with code_of("network", "the policy's sample(noise), env_action and log_prob"):
         action, log_prob = jax.eval_shape(act, outputs.policy)
     expected = (1, num_envs, *space.shape)
     if action.shape != expected or log_prob.shape != (1, num_envs):
-        hint = f"actions must be {list(expected)}, and have one log-probability each"
-        hint += "; for a Box use DiagGaussian, of a module (mean, log_std)" if isinstance(space, Box) else ""
+        hint = f"actions must have shape {list(expected)}, with one log-probability each"
+        hint += "; for a Box, return DiagGaussian, or (mean, log_std) from a module" if isinstance(space, Box) else ""
         found.append(Problem("network", list(action.shape), hint))
     elif np.issubdtype(action.dtype, np.floating) != isinstance(space, Box):
-        found.append(Problem("network", action.dtype.name, f"actions must be of dtype {space.dtype.name}"))
+        found.append(Problem("network", action.dtype.name, f"actions must have dtype {space.dtype.name}"))
     choices = (2,) * space.n if isinstance(space, MultiBinary) else getattr(space, "sizes", None)
     switches = outputs.policy.logits.shape[-1] if isinstance(outputs.policy, Bernoulli) else 0
     offered = getattr(outputs.policy, "sizes", None) or (2,) * switches
     if choices and offered and tuple(offered) != tuple(choices):
-        found.append(Problem("network", offered, f"the environment has {choices} actions; the policy must have as many"))
+        found.append(Problem("network", offered, f"the policy must have {choices} actions, like the environment"))
     logits = getattr(outputs.policy, "logits", None)
     if isinstance(space, Discrete) and logits is not None and logits.shape[-1] != space.n:
-        found.append(Problem("network", logits.shape[-1], f"the environment has {space.n} actions; as many logits are needed"))
+        found.append(Problem("network", logits.shape[-1], f"the policy must have {space.n} logits, one per action"))
     if network.is_recurrent:
         found += sequence_problems(cfg)
     elif cfg.sequence_length:
-        found.append(Problem("sequence_length", cfg.sequence_length, "the network has no memory; see the config's `memory`"))
+        found.append(Problem("sequence_length", cfg.sequence_length, "needs a recurrent network; set memory, or use 0"))
     return found
 
 
@@ -92,20 +94,20 @@ def _warn_of_rounding(outputs: Outputs) -> None:
     floats = {x.dtype for x in jax.tree.leaves(outputs) if jax.numpy.issubdtype(x.dtype, np.floating)}
     for kind in sorted(dtype.name for dtype in floats if dtype.itemsize < 4):
         step = float(jax.numpy.finfo(kind).eps) * 256
-        hint = f"were rounded before they became float32, values near 300 to multiples of {step:g}; end in layers of float32"
+        hint = f"are rounded, values near 300 to multiples of {step:g}; compute the last layer in float32"
         warnings.warn(str(Problem("network", f"outputs of {kind}", f"{hint}: nn.Dense(1, dtype=jnp.float32)")), stacklevel=6)
 
 
 def _output_problems(result: Any) -> list[Problem]:
     """Report a result of `apply` that is not a pair of `Outputs` and a carry."""
     if not (isinstance(result, tuple) and len(result) == 2):
-        hint = "apply must return two things: purerl.Outputs(policy, value), and the carry"
+        hint = "apply must return a pair: (purerl.Outputs(policy, value), carry)"
         return [Problem("network", type(result).__name__, hint)]
     outputs, _ = result
     if not isinstance(outputs, Outputs):
-        return [Problem("network", type(outputs).__name__, "apply must return purerl.Outputs(policy, value), and the carry")]
+        return [Problem("network", type(outputs).__name__, "apply must return a pair: (purerl.Outputs(policy, value), carry)")]
     if not all(hasattr(outputs.policy, method) for method in ("sample", "log_prob", "noise", "env_action", "entropy")):
-        hint = "the policy must be a distribution: purerl.distributions.Categorical(logits) for choices, DiagGaussian for a Box"
+        hint = "the policy must be a distribution, such as purerl.distributions.Categorical (discrete) or DiagGaussian (Box)"
         return [Problem("network", outputs.policy, hint)]
     if not hasattr(outputs.value, "shape"):
         return [Problem("network", outputs.value, "the value must be an array")]
@@ -124,8 +126,8 @@ def shapes_of(cfg: OnPolicyConfig, network: Network, env: Environment, num_envs:
 def sequence_problems(cfg: OnPolicyConfig) -> list[Problem]:
     """Report minibatches that would split the sequences of a recurrent network."""
     if cfg.minibatches in ("flat", "time"):
-        hint = "the network has a memory, so the steps of an environment must stay in order; use 'auto'"
+        hint = "a recurrent network needs the steps of each environment in order; use 'auto'"
         return [Problem("minibatches", cfg.minibatches, hint)]
     if cfg.minibatches == "env" and cfg.training_length != cfg.num_steps:
-        return [Problem("minibatches", cfg.minibatches, f"cannot be cut into sequences of {cfg.sequence_length}; use 'auto'")]
+        return [Problem("minibatches", cfg.minibatches, f"cannot be split into sequences of {cfg.sequence_length}; use 'auto'")]
     return cfg.minibatch_problems(recurrent=True)

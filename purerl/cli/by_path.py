@@ -19,7 +19,7 @@ def imported(path: str, flag: str) -> Any:
     """
     module, colon, name = path.partition(":")
     if not (module and colon and name):
-        raise ConfigError([Problem(flag, path, "must be an import path, written as package.module:name")])
+        raise ConfigError([Problem(flag, path, "must be an import path, such as package.module:name")])
     found = _import_module(module, flag)
     if not hasattr(found, name):
         raise ConfigError(
@@ -49,7 +49,7 @@ def imported_env(path: str, env_kwargs: tuple) -> Any:
         with code_of("env", f"{path}({', '.join(name for name, _ in env_kwargs)})"):
             found = found(**dict(env_kwargs))
     elif env_kwargs:
-        raise ConfigError([Problem("env_kwargs", dict(env_kwargs), f"{path} is an object, which takes no arguments")])
+        raise ConfigError([Problem("env_kwargs", dict(env_kwargs), f"{path} is an object and takes no arguments")])
     return wrapped_if_bare(found)
 
 
@@ -60,7 +60,7 @@ def algorithms_of(args: list[str]) -> tuple[dict[str, type[OnPolicyConfig]], lis
         return ALGORITHMS, args
     cls = imported(path, "command")
     if not (isinstance(cls, type) and issubclass(cls, OnPolicyConfig)):
-        hint = "must be the class of a config, as purerl.configclass makes it"
+        hint = "must be a config class made with purerl.configclass"
         raise ConfigError([Problem("command", path, hint)])
     return {**ALGORITHMS, cls.__name__: cls}, [cls.__name__, *args[1:]]
 

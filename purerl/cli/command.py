@@ -23,7 +23,7 @@ from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import use_cores
 from purerl.runs.processes import join, process_count
 
-DESCRIPTION = """Trains agents of the PPO family.
+DESCRIPTION = """Train agents of the PPO family.
 
 - purerl ppo --env CartPole-v1
 - purerl ppo --env CartPole-v1 --num-seeds 8 --directory runs/a
@@ -31,8 +31,8 @@ DESCRIPTION = """Trains agents of the PPO family.
 - purerl tune ppo --env Acrobot-v1 --directory runs/t
 - purerl plot runs/a
 
-"purerl ppo --help" lists a command's flags, and "purerl --version" prints the version. This completes flags by Tab in bash
-(or zsh): purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions/purerl
+"purerl ppo --help" lists a command's flags, and "purerl --version" prints the version. To complete flags with Tab in bash
+(or zsh), run: purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions/purerl
 """
 
 

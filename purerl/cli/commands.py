@@ -139,9 +139,9 @@ class Compare:
             name, is_named, folders = text.partition("=")
             if is_named and not os.path.exists(text):
                 if name in entries:
-                    raise ConfigError([Problem("entries", text, f"{name} is given twice; separate its folders by commas")])
+                    raise ConfigError([Problem("entries", text, f"{name} is given twice; write {name}=DIR,DIR")])
                 if not all(folders := folders.split(",")):
-                    raise ConfigError([Problem("entries", text, "has an empty folder name between commas")])
+                    raise ConfigError([Problem("entries", text, "has an empty folder name; write name=DIR,DIR")])
                 entries[name] = folders
             else:
                 path = pathlib.Path(text).expanduser().absolute()
@@ -155,9 +155,7 @@ class Compare:
         if list(found.pairs()):
             console.print(table_of("probability of improvement (95 % interval)", *found.pair_rows(), left=2))
         if not found.can_pool:
-            console.print(
-                "Scores of several tasks are put together only if they are normalised: --reference FILE", highlight=False
-            )
+            console.print("Scores are aggregated over tasks only if they are normalised; use --reference FILE", highlight=False)
         console.print(found.protocol, highlight=False, markup=False)
         for out in self.out:
             _make_folder(out)
@@ -177,7 +175,7 @@ class Runs:
     folder: tyro.conf.Positional[str] = "runs"
 
     def execute(self) -> int:
-        columns = ("run", "algorithm", "environment", "runs", "steps of each", "of", "best return", "state", "MB")
+        columns = ("run", "algorithm", "environment", "runs", "steps per run", "of", "best return", "state", "MB")
         rows = []
         for run in listed(self.folder):
             name = str(run.directory.relative_to(pathlib.Path(self.folder).expanduser()))
@@ -246,7 +244,7 @@ class Cache:
     def execute(self) -> int:
         directory = cache_directory()
         if directory is None:
-            print("off: the environment variable PURERL_CACHE says so")
+            print("off: the environment variable PURERL_CACHE disables the cache")
             return 0
         if self.clear:
             for file in (*directory.glob("*-cache"), *directory.glob("*-atime")):
@@ -262,7 +260,7 @@ def _make_folder(out: str) -> None:
     try:
         pathlib.Path(out).parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError([Problem("out", out, f"its folder cannot be made: {error.strerror}")]) from error
+        raise ConfigError([Problem("out", out, f"the folder cannot be created: {error.strerror}")]) from error
 
 
 COMMANDS = {cls.__name__.lower(): cls for cls in (Eval, Plot, Compare, Runs, Render, Export, Cache)}

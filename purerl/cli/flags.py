@@ -66,16 +66,16 @@ STEPS = Annotated[
 ]
 # Help texts of flags whose values are written differently in a shell than in Python.
 FLAG_HELP = {
-    "env": "Id of a gymnax environment, of another suite's (brax/ant), or package.module:Class of your own environment.",
+    "env": "Environment id, in gymnax or in another suite (brax/ant), or package.module:Class of a custom environment.",
     "env_kwargs": "Arguments of the environment's constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite.",
     "env_params": "Overrides of the environment's parameters, names and values: --env-params max_steps_in_episode 200.",
     "total_timesteps": "Environment steps over all environments, rounded up to whole updates: 500000, 5e5, 500k or 0.5M.",
     "torso": "mlp, cnn (MinAtar-sized images), nature_cnn (84 x 84 images; with --hidden 512), or auto: cnn or nature_cnn "
     "for images (height, width, channels), by their size, and mlp for other observations.",
     "hidden": "Widths of the hidden layers, in order; for images, of the layers after the convolutions.",
-    "critic_hidden": "Widths of the value network's hidden layers, if not those of --hidden.",
+    "critic_hidden": "Widths of the value network's hidden layers; by default the widths in --hidden.",
     "memory_inputs": "Further inputs of the recurrent network: action, reward or both, of the previous step.",
-    "preset": f"Environment whose tuned config is the default of the other flags: {', '.join(PRESETS)}.",
+    "preset": f"Environment whose tuned config gives the defaults of the other flags: {', '.join(PRESETS)}.",
     "rnd": "Intrinsic rewards by random network distillation, in addition to the environment's.",
 }
 
@@ -132,7 +132,7 @@ def base_of(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], option
     name = given.preset or file.get("preset")
     cfg = preset(name) if name else None
     if cfg and algorithm_of(cfg) != algorithm_of(algorithms[asked]()):
-        raise ConfigError([Problem("preset", name, f"was tuned for {algorithm_of(cfg)}: use purerl {algorithm_of(cfg)}")])
+        raise ConfigError([Problem("preset", name, f"is a preset of {algorithm_of(cfg)}; use purerl {algorithm_of(cfg)}")])
     base = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg)} if cfg else {}
     return base | file
 
@@ -147,22 +147,22 @@ def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: ty
     except OSError as error:
         raise ConfigError([Problem("config", path, f"cannot be read: {error.strerror}")]) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        hint = f"must be a TOML file, with lines such as lr = 1e-3 and env = 'CartPole-v1'; it cannot be read as one: {error}"
+        hint = f"must be a TOML file, with lines such as lr = 1e-3 and env = 'CartPole-v1'; parsing failed: {error}"
         raise ConfigError([Problem("config", path, hint)]) from error
     values = {name.replace("-", "_"): tuple(x) if isinstance(x, list) else x for name, x in values.items()}
     if isinstance(values.get("env_kwargs"), dict):
         values["env_kwargs"] = tuple(values["env_kwargs"].items())
     values |= {name: _value_texts(values[name]) for name in ("sweep", "param") if name in values}
     known = _names(cls, options)
-    unused = "sections are not used; write lr = 1e-3 at the top"
-    only = "an import path is read from the command line only, not from a file"
+    unused = "sections are not supported; write lr = 1e-3 at the top level"
+    only = "a file cannot contain import paths; use the command line"
     found = [Problem(name, values[name], only) for name in ("env", "algorithm") if ":" in str(values.get(name, ""))]
-    job = "is read from the command line only, not from a file"
+    job = "a file cannot contain this flag; use the command line"
     found += [Problem(name, values[name], job) for name in ONLY_FLAGS if name in values]
     sections = [Problem(name, value, unused) for name, value in values.items() if name in ALGORITHMS]
     found += sections or unknown_names(values, known, "flag", f"purerl {algorithm} --help-all lists all")
     if not isinstance(values.get("rnd", False), bool):
-        found.append(Problem("rnd", values["rnd"], "must be true or false; its fields are rnd_int_coef and so on"))
+        found.append(Problem("rnd", values["rnd"], "must be true or false; set its fields as rnd_int_coef = 1.0"))
     if found := found or _file_problems(values, cls, options):
         raise ConfigError(found)
     return values
@@ -188,7 +188,7 @@ def _file_problems(values: dict[str, Any], cls: type[OnPolicyConfig], options: t
         kind = type(getattr(options(), name))
         fits = is_number(value) if kind is float else is_int(value) if kind is int else isinstance(value, kind)
         if not fits:
-            found.append(Problem(name, value, f"must be {'text' if kind is str else f'of type {kind.__name__}'}"))
+            found.append(Problem(name, value, f"must be {'a string' if kind is str else f'of type {kind.__name__}'}"))
     return found
 
 
@@ -230,7 +230,7 @@ def flags_of(
     rnd = base["rnd"] if isinstance(base.get("rnd"), RNDConfig) else RNDConfig()
     for f in dataclasses.fields(RNDConfig):
         doc = RNDConfig.field_docs[f.name]
-        docs[f"rnd_{f.name}"] = doc._replace(text=f"With --rnd. {doc.text}")
+        docs[f"rnd_{f.name}"] = doc._replace(text=f"Requires --rnd. {doc.text}")
         fields[f"rnd_{f.name}"] = (_flag_type(f), _default(f, base.get(f"rnd_{f.name}", getattr(rnd, f.name))))
     groups = []
     for group in GROUPS:
@@ -297,7 +297,7 @@ def config_of(cls: type[OnPolicyConfig], flags: dict[str, Any]) -> OnPolicyConfi
     inner = {f.name: flags[f"rnd_{f.name}"] for f in dataclasses.fields(RNDConfig)}
     changed = [name for name, value in inner.items() if value != getattr(RNDConfig(), name)]
     if changed and not flags["rnd"]:
-        raise ConfigError([Problem(f"rnd_{name}", inner[name], "changes nothing without --rnd") for name in changed])
+        raise ConfigError([Problem(f"rnd_{name}", inner[name], "has no effect without --rnd") for name in changed])
     values = {f.name: flags[f.name] for f in dataclasses.fields(cls)}
     values |= {"rnd": RNDConfig(**inner) if flags["rnd"] else None}
     return cls(**{**values, "env_kwargs": tuple((name, _parse(text)) for name, text in flags["env_kwargs"].items())})

@@ -12,7 +12,7 @@ class Training:
         preset: Environment whose tuned config gives the defaults of the other flags.
         config: TOML file of flags, with underscores for dashes. Flags of the command line take precedence.
         seed: Seed of the first run.
-        num_seeds: Number of runs side by side, with consecutive seeds, spread over the devices; on a CPU, over its cores.
+        num_seeds: Number of parallel runs, with consecutive seeds, spread over the devices; on a CPU, over its cores.
         exact: Make every run bit-identical to the same run alone. Seeds on one device then train one after the other.
         devices_per_run: Number of devices that one agent's environments are spread over; 0 keeps the number of a resumed run, and
           is 1 for a new run.
@@ -33,17 +33,17 @@ class Training:
         save_seconds: Approximate seconds between two checkpoints.
         save_every: Number of updates between additional checkpoints; 0 for none.
         keep: Number of newest checkpoints to keep.
-        keep_every: Number of updates between additional checkpoints that are kept for ever; 0 for none.
+        keep_every: Number of updates between additional checkpoints that are kept forever; 0 for none.
         write_every: Updates per row of metrics (TensorBoard, CSV, JSON lines, W&B); 0 writes a row about every second, less often
           in long runs.
-        eval_every: Number of updates between evaluations, of which the first is before the first update; 0 for none.
+        eval_every: Number of updates between evaluations; 0 for none. The first evaluation is before the first update.
         eval_episodes: Episodes per evaluation.
         eval_deterministic: Evaluate the most likely actions instead of random ones.
         best_by: Metric whose highest mean in an evaluation chooses the best state: episode_return, or an entry such as
           episode_info/success.
         render_every: Number of evaluations between renderings of an episode into the directory; 0 for none.
-        stop_at_return: End and save the run once the mean return over all seeds is at least this. It is checked after evaluations
-          and every --stop-every updates.
+        stop_at_return: End and save the run once the mean return over all seeds reaches this value. The return is checked after
+          evaluations and every --stop-every updates.
         stop_every: Number of updates between additional checks of --stop-at-return; 0 to check only after evaluations.
         csv: Also write metrics.csv into the directory.
         json_lines: Also write metrics.jsonl into the directory, one JSON object per row.
@@ -100,7 +100,7 @@ class Tuning:
         rungs: Number of rungs of training; after each rung but the last, trials below the median score so far stop.
         at_once: Number of trials in one program; 0 for as many as suit the number of trials, at most 16.
         finalists: Number of best trials that are trained again with other seeds; the best finalist wins.
-        final_seeds: Number of seeds for the winner's reported score; no choice has used these seeds.
+        final_seeds: Number of seeds for the winner's reported score; the search does not use these seeds.
         seed: First seed.
         search_hours: Begin no new trials after this many hours of training trials; 0 for no limit.
         max_hours: End and save the study after this many hours, with exit status 75; 0 for no limit.

@@ -37,7 +37,7 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
     options |= {"progress": False} | imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
     if asked.stop_at_return is not None:
         if not (asked.eval_every or asked.stop_every):
-            raise ConfigError([Problem("stop_at_return", asked.stop_at_return, "is never checked: set eval_every or stop_every")])
+            raise ConfigError([Problem("stop_at_return", asked.stop_at_return, "is never checked; set eval_every or stop_every")])
         options["stop_when"] = at_return(asked.stop_at_return)
     if asked.sweep:
         return _train_sweep(cfg, asked, options)
@@ -70,13 +70,13 @@ def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) 
         console.print(table_of(title, ("config", "seeds", "return"), rows))
         if note := few_seeds(x.seeds for x in summary):
             console.print(f"Few seeds: {note}.", highlight=False)
-        first = "The first" if len(set(made.tasks)) == 1 else "The first of each task"
-        console.print(f"{first} was chosen on these seeds: train it with others to know its score.", highlight=False)
+        first = "The best config" if len(set(made.tasks)) == 1 else "The best config of each task"
+        console.print(f"{first} was selected on these seeds, so its score is biased; train it with new seeds.", highlight=False)
         if result.diverged:
             runs = result.returns.size
             console.print(f"{result.diverged} of {runs} runs diverged and have no score.", highlight=False)
         if result.stopped_by:
-            saved = "with --directory DIR the same command could go on" if not asked.directory else "the same command goes on"
+            saved = "run the same command to continue" if asked.directory else "nothing was saved; use --directory DIR"
             console.print(f"Stopped in program {len(result.results)} of {len(result.programs)}: {saved}.", highlight=False)
     return _status(result.stopped_by)
 
@@ -99,18 +99,18 @@ def run_tuning(cfg: OnPolicyConfig, asked: Tuning) -> int:
 
     found = tune(cfg, values, watch=watch, **options, **imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs))
     if (score := found.summary) is None:  # the study was stopped
-        saved = "the same command goes on" if asked.directory else "nothing was saved; with --directory DIR it could go on"
+        saved = "run the same command to continue" if asked.directory else "nothing was saved; use --directory DIR"
         console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials: {saved}.", highlight=False)
         return _status(found.stopped_by)
     rows = [[str(x.number), space.in_words(x.point), f"{x.score:.1f}"] for x in found.trials[: asked.finalists]]
-    title = f"the best of {len(found.trials)} trials: mean return over {asked.num_seeds} seeds"
-    console.print(table_of(title, ("trial", "settings", "return"), rows, left=2))
+    title = f"best of {len(found.trials)} trials, by the mean return over {asked.num_seeds} seeds"
+    console.print(table_of(title, ("trial", "hyperparameters", "return"), rows, left=2))
     texts = [
-        f"With {score.seeds} seeds that no choice has seen: "
+        f"Return of the winner on {score.seeds} new seeds: "
         f"{with_interval((score.iqm, score.low, score.high), '{:.1f}'.format)}, interquartile mean and 95 % interval.",
         *([f"Few seeds: {note}."] if (note := few_seeds([score.seeds])) else []),
-        "Importance among completed trials: " + ", ".join(f"{path} {x:.2f}" for path, x in found.importance.items()),
-        f"Spent: {found.env_steps:,} environment steps, {found.seconds:,.0f} s.",
+        "Importance in completed trials: " + ", ".join(f"{path} {x:.2f}" for path, x in found.importance.items()),
+        f"Total: {found.env_steps:,} environment steps, {found.seconds:,.0f} s.",
         "",
         found.toml() if not asked.directory else f"{asked.directory}/best.toml:\n{found.toml()}",
         found.preset_line(),
@@ -135,8 +135,8 @@ def _stopped(progress: Progress, stopped_by: signal.Signals | str, asked: Traini
     if stopped_by == STOPPED:
         return f"{text}: the mean return is at least {asked.stop_at_return:g}."
     if asked.directory:
-        return f"{text}. They are saved in {asked.directory}: the same command goes on from there."
-    return f"{text}. Nothing was saved: with --directory DIR the same command could go on."
+        return f"{text}. The run is saved in {asked.directory}; run the same command to continue."
+    return f"{text}. Nothing was saved; use --directory DIR to save runs and continue them."
 
 
 def _recorders(asked: Training, cfg: OnPolicyConfig, directory: Any) -> list[recorders.Rows]:

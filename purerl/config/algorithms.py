@@ -119,7 +119,7 @@ class APPOConfig(PPOConfig):
         found = super().cross_field_errors()
         for name, only in (("estimator", "gae"), ("truncation", "final_obs")):
             if self.correction == "vtrace" and getattr(self, name) != only:
-                found.append(Problem(name, getattr(self, name), f"correction='vtrace' has {only!r} only"))
+                found.append(Problem(name, getattr(self, name), f"must be {only!r} with correction='vtrace'"))
         return found
 
 
@@ -205,7 +205,7 @@ class PPGConfig(OnPolicyConfig):
         found, columns = super().cross_field_errors(), self.n_pi * self.num_envs
         if columns * self.num_steps >= 2**31:
             most = (2**31 - 1) // self.batch_size
-            hint = f"{self.n_pi} rollouts of {self.batch_size} steps in all; the number must be below 2**31"
+            hint = f"a policy phase must have fewer than 2**31 steps; one rollout has {self.batch_size}"
             found.append(Problem("n_pi", self.n_pi, hint + (f"; at most {most} would work" if most else "")))
         elif columns % self.aux_accumulation:
             each = self.aux_columns if self.aux_columns and columns % self.aux_columns == 0 else 1
@@ -214,13 +214,13 @@ class PPGConfig(OnPolicyConfig):
             found.append(Problem("aux_accumulation", self.aux_accumulation, hint))
         elif (columns // self.aux_accumulation) % (each := self.aux_columns or self._default_aux_columns):
             choices = neighbours(each, divisors(columns // self.aux_accumulation))
-            hint = f"times aux_accumulation = {self.aux_accumulation} it must divide n_pi * num_envs = {columns}"
+            hint = f"aux_columns * aux_accumulation ({self.aux_accumulation}) must divide n_pi * num_envs = {columns}"
             found.append(Problem("aux_columns", each, hint + would_work(choices)))
         if self.aux_optimizer == "shared" and self.e_pi != self.e_v:
-            hint = f"needs one loss for policy and value, so e_pi = e_v; they are {self.e_pi} and {self.e_v}"
+            hint = f"needs e_pi = e_v, but e_pi is {self.e_pi} and e_v is {self.e_v}; use 'separate', or equal epochs"
             found.append(Problem("aux_optimizer", self.aux_optimizer, hint))
         if self.aux_optimizer == "shared" and self.lr_schedule == "kl_adaptive":
-            hint = "the auxiliary phase has no adaptive learning rate; use 'separate'"
+            hint = "does not support lr_schedule='kl_adaptive'; use 'separate'"
             found.append(Problem("aux_optimizer", self.aux_optimizer, hint))
         return found
 
@@ -271,7 +271,7 @@ class DAACConfig(OnPolicyConfig):
         return "separate"
 
     def cross_field_errors(self) -> list[Problem]:
-        hint = "the paper has one advantage to predict; use ppo, ppg or appo"
+        hint = "DAAC does not support intrinsic rewards; use ppo, ppg or appo"
         return super().cross_field_errors() + ([] if self.rnd is None else [Problem("rnd", self.rnd, hint)])
 
     @property

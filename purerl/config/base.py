@@ -36,7 +36,7 @@ from purerl.core.types import Environment
 
 KL_ADAPTIVE = when(lr_schedule="kl_adaptive")
 MEMORY = when(memory=("gru", "lstm", "min_gru"))
-BOX = Need("actions in a Box", lambda cfg, space: isinstance(space, Box))
+BOX = Need("continuous actions (a Box)", lambda cfg, space: isinstance(space, Box))
 
 
 @configclass
@@ -337,12 +337,12 @@ class OnPolicyConfig(Config, Batches):
     def warnings_of(self) -> list[Problem]:
         found = []
         if surely_holds(self.clip_eps, lambda x: (x >= 1) & (x < math.inf)):
-            hint = "at 1 or more, no decrease of a probability is clipped; 0.1 to 0.3 is usual"
+            hint = "a value of at least 1 never clips a decrease of a probability; usual values are 0.1 to 0.3"
             found.append(Problem("clip_eps", self.clip_eps, hint))
         adapts = self.lr_schedule == "kl_adaptive" and self.learns_from_others is False
         if adapts and self.policy_epochs * self.num_minibatches == 1:
-            then = "stays" if self.lr_kl_every == "minibatch" else "only rises"
-            hint = f"an update has one minibatch, whose divergence is measured before the policy moves, so the rate {then}"
+            then = "never changes" if self.lr_kl_every == "minibatch" else "only rises"
+            hint = f"an update has one minibatch, and its KL is measured before the policy changes, so the rate {then}"
             found.append(Problem("lr_schedule", self.lr_schedule, hint))
         if self.learning_starts < self.warmup_steps and surely_holds(self.target_kl, np.isfinite):
             hint = "warm-up actions are off-policy and trigger target_kl; set learning_starts >= warmup_steps"

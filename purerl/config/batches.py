@@ -58,7 +58,7 @@ class Batches:
         if self.training_size >= 2**31:
             name, other = ("num_envs", "num_steps") if self.training_size < 2**31 * self.num_envs else ("num_steps", "num_envs")
             value, most = getattr(self, name), (2**31 - 1) * getattr(self, name) // self.training_size
-            hint = f"with {other} = {getattr(self, other)} a batch has {self.training_size} steps; the number must be below 2**31"
+            hint = f"a batch must have fewer than 2**31 steps; with {other} = {getattr(self, other)}, it has {self.training_size}"
             found = [Problem(name, value, f"{hint}; at most {most} would work")]
         else:
             found = self.minibatch_problems() or self._single_step_problems()
@@ -68,10 +68,10 @@ class Batches:
         if self.sequence_length and (self.sequence_length > self.num_steps or self.num_steps % self.sequence_length):
             recurrent = self.memory != "none"
             choices = neighbours(self.sequence_length, divisors(self.num_steps)) if recurrent else [0]
-            hint = f"must divide num_steps = {self.num_steps}{'' if recurrent else ', and needs a memory'}{would_work(choices)}"
-            found.append(Problem("sequence_length", self.sequence_length, hint))
+            hint = f"must divide num_steps = {self.num_steps}" if recurrent else "needs a recurrent network"
+            found.append(Problem("sequence_length", self.sequence_length, hint + would_work(choices)))
         if self.training_size < 2**31 <= self.metrics_every * self.training_size:
-            hint = f"a row of metrics would count 2**31 steps or more; at most {(2**31 - 1) // self.training_size} would work"
+            hint = f"a record of metrics would cover 2**31 steps or more; at most {(2**31 - 1) // self.training_size} would work"
             found.append(Problem("metrics_every", self.metrics_every, hint))
         return found
 
@@ -92,10 +92,10 @@ class Batches:
         replay = " * replay" if self.columns > self.num_envs else ""
         if recurrent:
             units = self.training_size // self.training_length
-            return f"the network has a memory, so a minibatch is whole sequences: it must divide their number, {units}", units
+            return f"must divide the number of training sequences, {units}, since the network is recurrent", units
         rule, units = {
-            "env": (f"with minibatches = 'env' it must divide num_envs{replay}", self.columns),
-            "time": ("with minibatches = 'time' it must divide num_steps", self.num_steps),
+            "env": (f"with minibatches = 'env', num_minibatches must divide num_envs{replay}", self.columns),
+            "time": ("with minibatches = 'time', num_minibatches must divide num_steps", self.num_steps),
         }.get(self.minibatches, (f"must divide num_envs * num_steps{replay}", self.training_size))
         return f"{rule} = {units}", units
 

@@ -42,4 +42,4 @@ class RNDConfig(Config):
     hidden: tuple = static((128,), each(between(1, 2**16)))
 
     def cross_field_errors(self) -> list[Problem]:
-        return [] if self.hidden else [Problem("hidden", self.hidden, "needs one layer at least")]
+        return [] if self.hidden else [Problem("hidden", self.hidden, "must have at least one layer")]

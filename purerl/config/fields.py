@@ -89,16 +89,16 @@ def configclass(cls: type) -> type:
         0.1
     """
     if not issubclass(cls, Config):
-        raise ConfigError([Problem("configclass", cls.__name__, "must extend the class of a config, such as purerl.PPOConfig")])
+        raise ConfigError([Problem("configclass", cls.__name__, "must extend a config class, such as purerl.PPOConfig")])
     cls.__hash__ = Config.__hash__  # a dataclass's own hash fails on dicts
     notes = vars(cls).get("__annotations__", {})
     bare = [name for name, x in vars(cls).items() if isinstance(x, dataclasses.Field) and name not in notes]
-    raise_if_any([Problem(f"{cls.__name__}.{name}", "without a type", f"write {name}: float = ...") for name in bare])
+    raise_if_any([Problem(f"{cls.__name__}.{name}", "no type", f"annotate the field: {name}: float = ...") for name in bare])
     try:
         made = dataclasses.dataclass(frozen=True, kw_only=True, repr=False)(cls)
     except (TypeError, ValueError) as error:  # a mutable default, such as a list
         raise ConfigError([Problem("configclass", cls.__name__, str(error))]) from error
-    hint = "must be purerl.leaf(default), a float that can be swept, or purerl.static(default)"
+    hint = "must be purerl.leaf(default) for a float that can be swept, or purerl.static(default)"
     plain = [field for field in dataclasses.fields(made) if "rule" not in field.metadata]
     raise_if_any([Problem(f"{cls.__name__}.{field.name}", field.default, hint) for field in plain])
     for field in dataclasses.fields(made):
@@ -195,13 +195,13 @@ class Config:
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ConfigError([Problem(cls.__name__, text, f"is no JSON: {error}")]) from error
+            raise ConfigError([Problem(cls.__name__, text, f"is not valid JSON: {error}")]) from error
         return cls._from_json(values)
 
     @classmethod
     def _from_json(cls, values: dict[str, Any]) -> Self:
         if not isinstance(values, dict):
-            raise ConfigError([Problem(cls.__name__, values, "must be an object of fields")])
+            raise ConfigError([Problem(cls.__name__, values, "must be a JSON object from fields to values")])
         cls._refuse_unknown(values)
         found, wrong = {}, []
         for field in dataclasses.fields(cls):
@@ -217,7 +217,7 @@ class Config:
     @classmethod
     def _refuse_unknown(cls, names) -> None:
         fields = [f.name for f in dataclasses.fields(cls)]
-        raise_if_any(unknown_names(names, fields, "field", f"help(purerl.{cls.__name__}) lists all"))
+        raise_if_any(unknown_names(names, fields, "field", f"help({cls.__name__}) lists all fields"))
 
     def resolved(self, env: Any) -> Self:
         """Return the config after filling in the values that follow from other fields or from the environment."""

@@ -33,7 +33,7 @@ def unknown_names(given: dict[str, Any], known: Collection[str], what: str, othe
     if len(systems) == 1:
         there = {row["name"]: row for row in rows() if row["system"] in systems and _is_setting(row["purerl"])}
         other = [there[name] for name in given if name in known and name in there and _field(there[name]["purerl"]) != name]
-        text = "means another {} in {}: `{}` here{}"
+        text = "is the name of another {} in {}; use `{}`{}"
         hints = {row["name"]: text.format(what, row["system"], _field(row["purerl"]), _note(row)) for row in other}
         found += [Problem(name, given[name], hint) for name, hint in hints.items()]
     return found
@@ -53,12 +53,12 @@ def renamed(name: str, systems: Collection[str] = ()) -> str:
         return ""
     if not settings:
         here = found[0]["purerl"]
-        return (f"see {here}" if here else "no setting here") + _notes([row for row in found if row["purerl"] == here])
+        return (f"see {here}" if here else "purerl has no such field") + _notes([row for row in found if row["purerl"] == here])
     places = list(dict.fromkeys(row["purerl"] for row in settings))
     notes = [_notes([row for row in settings if row["purerl"] == here], len(places) > 1) for here in places]
     if len(places) == 1:
-        return f"it is `{_field(places[0])}` here{notes[0]}"
-    return f"here it is {', or '.join(f'`{_field(here)}`{note}' for here, note in zip(places, notes, strict=True))}"
+        return f"use `{_field(places[0])}`{notes[0]}"
+    return f"use {', or '.join(f'`{_field(here)}`{note}' for here, note in zip(places, notes, strict=True))}"
 
 
 def _likely_systems(names: list[str], unknown: list[str]) -> set[str]:

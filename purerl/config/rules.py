@@ -35,7 +35,7 @@ def at_least(low) -> Rule:
 
 
 def above(low) -> Rule:
-    return Rule(f"must be above {low} (inf disables)", lambda x: x > low)
+    return Rule(f"must be above {low} (inf to disable)", lambda x: x > low)
 
 
 def between(low, high) -> Rule:
@@ -51,12 +51,12 @@ def one_of(*choices) -> Rule:
 
 
 def some_of(*choices) -> Rule:
-    names = ", ".join(map(repr, choices))
-    return Rule(f"must be a tuple of some of {names}", lambda xs: all(x in choices for x in xs) and len(set(xs)) == len(xs))
+    text = f"must be a tuple of distinct names from {', '.join(map(repr, choices))}"
+    return Rule(text, lambda xs: all(x in choices for x in xs) and len(set(xs)) == len(xs))
 
 
 def each(rule: Rule) -> Rule:
-    return Rule(f"must be a tuple of ints, each of which {rule.text}", lambda xs: all(is_int(x) and rule.holds(x) for x in xs))
+    return Rule(f"must be a tuple of ints, and each int {rule.text}", lambda xs: all(is_int(x) and rule.holds(x) for x in xs))
 
 
 def up_to(high: float, rule: Rule) -> Rule:
@@ -66,7 +66,7 @@ def up_to(high: float, rule: Rule) -> Rule:
 
 ANY = Rule("", lambda x: True)
 PAIRS = Rule(
-    'must be a tuple of pairs of a name and a value: (("size", 12),)',
+    'must be a tuple of pairs (name, value), such as (("size", 12),)',
     lambda xs: all(isinstance(x, tuple) and len(x) == 2 and isinstance(x[0], str) for x in xs),
 )
 SWITCH = Rule("must be True, False or 'auto'", lambda x: x == "auto" or isinstance(x, bool), auto=True)
@@ -102,7 +102,7 @@ def is_finite(name: str) -> Need:
 
 def is_above(name: str, bound: int) -> Need:
     """Return the condition that a static number is above a bound."""
-    return Need(f"{name} above {bound}", lambda cfg, space: getattr(cfg, name) > bound)
+    return Need(f"{name} > {bound}", lambda cfg, space: getattr(cfg, name) > bound)
 
 
 # --- leaves that may be tracers ---------------------------------------------------------------------------------------

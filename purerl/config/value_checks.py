@@ -37,7 +37,7 @@ def validate(cfg: Config) -> None:
 
 def undecorated(cfg: Config) -> list[Problem]:
     """Report a config class that lacks the `@configclass` decorator."""
-    hint = "the class of a config must be decorated with @purerl.configclass"
+    hint = "the config class must be decorated with @purerl.configclass"
     return [] if "__dataclass_params__" in vars(type(cfg)) else [Problem("cfg", type(cfg).__name__, hint)]
 
 
@@ -72,7 +72,7 @@ def field_problems(cfg: Config) -> list[Problem]:
 
 def not_scalar(cfg: Config) -> list[Problem]:
     """Report the leaves of a config that are arrays, as in a sweep that `jax.vmap` has not unwrapped."""
-    hint = "must be one number; to train a sweep, jax.vmap over make_train"
+    hint = "must be a single number; for several values, use purerl.sweep, or jax.vmap over make_train"
     leaves = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if not f.metadata.get("static")}
     return [Problem(name, value, hint) for name, value in leaves.items() if any(np.ndim(x) for x in jax.tree.leaves(value))]
 
@@ -91,7 +91,7 @@ def _is_numeric(value: Any) -> bool:
 
 def _static_problem(value: Any, kind: type, rule: Rule) -> str | None:
     if isinstance(value, Tracer):
-        return "a static field cannot be traced or swept by vmap; use purerl.sweep, or a loop"
+        return "a static field cannot be traced or swept by jax.vmap; use purerl.sweep or a loop"
     fits = is_int(value) if kind is int else _is_of(value, kind)
     if not fits:
         kinds = {int: "must be an int", bool: "must be True or False", str: rule.text or "must be a string"}
@@ -111,7 +111,7 @@ def _is_of(value: Any, kind: Any) -> bool:
 def _leaf_problem(value: Any, kind: type, rule: Rule) -> str | None:
     if kind is dict:
         right = isinstance(value, dict) and all(isinstance(name, str) and _is_numeric(x) for name, x in value.items())
-        return None if right else "must be a dict from the name of a parameter to a finite number"
+        return None if right else "must be a dict from parameter names to finite numbers"
     if isinstance(value, Tracer):
         return None
     if not (is_number(value) or isinstance(value, np.ndarray | jax.Array)) or isinstance(value, np.complexfloating):
@@ -119,8 +119,8 @@ def _leaf_problem(value: Any, kind: type, rule: Rule) -> str | None:
     try:
         value = np.asarray(value, np.float32)
     except (TypeError, ValueError, OverflowError):
-        return f"{rule.text}, in single precision"
+        return f"{rule.text}, as float32"
     right = np.asarray(rule.holds(value))
     if right.all():
         return None
-    return rule.text if value.ndim == 0 else f"{rule.text}; wrong: {', '.join(map(str, value[~right]))}"
+    return rule.text if value.ndim == 0 else f"{rule.text}; invalid: {', '.join(map(str, value[~right]))}"

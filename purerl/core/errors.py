@@ -125,7 +125,7 @@ class CheckpointMismatch(CheckpointError):
         self.differences = differences
         more = [f"and {len(differences) - 5} more"] if len(differences) > 5 else []
         shown = [*differences[:5], *more, *([hint] if hint else [])]
-        super().__init__("\n  ".join([f"the checkpoint in {directory} is of another run:", *shown]))
+        super().__init__("\n  ".join([f"the checkpoint in {directory} belongs to a different run:", *shown]))
 
 
 class CheckpointCorrupt(CheckpointError):

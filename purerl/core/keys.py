@@ -113,11 +113,11 @@ def typed_key(key: jax.Array) -> jax.Array:
     """
     wrong = lambda value, hint: ConfigError([Problem("key", value, hint)])
     if not isinstance(key, jax.Array | np.ndarray):
-        raise wrong(key, "expected a key such as jax.random.key(0)")
+        raise wrong(key, "must be a key, such as jax.random.key(0)")
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         if key.dtype != np.uint32 or key.ndim == 0:
-            raise wrong(f"{key.dtype}{list(key.shape)}", "expected a key such as jax.random.key(0)")
+            raise wrong(f"{key.dtype}{list(key.shape)}", "must be a key, such as jax.random.key(0)")
         key = jax.random.wrap_key_data(key)
     if key.ndim:
-        raise wrong(f"keys {list(key.shape)}", "expected one key; jax.vmap over them to train many agents")
+        raise wrong(f"keys {list(key.shape)}", "must be a single key; to train many agents, use jax.vmap over the keys")
     return key

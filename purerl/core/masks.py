@@ -12,7 +12,7 @@ from purerl.core.spaces import Discrete, MultiDiscrete, Space
 from purerl.core.types import Environment
 
 ENTRY = "action_mask"
-VALUES = "an action mask has 1 (or True) for each valid action and 0 for each other one, no logarithms such as 0 and -inf"
+VALUES = "an action mask must be 1 (or True) for valid actions and 0 for invalid actions, not logits such as 0 and -inf"
 
 
 def choices_of(space: Space) -> tuple[int, ...]:

@@ -21,10 +21,10 @@ class PhasePlan(NamedTuple):
     left_over: int
 
 
-HOST = """environments on the host, outside of JAX:
-  runs are trained one after the other, without jax.vmap
-  the program calls back in each step, and is compiled anew in each process
-  an update goes on from the newest state alone, and nothing of the environments is exported"""
+HOST = """external (Python) environments, stepped outside of JAX:
+  runs train one after the other, without jax.vmap
+  the program calls Python in each step, and each process compiles the program again
+  an update accepts only the newest state, and the environments cannot be exported"""
 
 
 def needed_bytes(compiled: Any) -> int:

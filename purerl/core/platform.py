@@ -132,7 +132,7 @@ def strong(tree: Any) -> Any:
         try:
             x = jnp.asarray(x)
         except TypeError as error:
-            hint = "is not an array, so the environment cannot be traced; use arrays alone in state, observation and signals"
+            hint = "is not an array, so JAX cannot trace the environment; use only arrays in state, observation, reward and flags"
             raise ConfigError([Problem(f"env: {jax.tree_util.keystr(path)}", x, hint)]) from error
         is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         return x if is_key else jax.lax.convert_element_type(x, x.dtype)

@@ -338,4 +338,4 @@ class TrainResult(struct.PyTreeNode):
     def __repr__(self) -> str:
         """Describe the metrics, without arrays."""
         shape = jnp.shape(jax.tree.leaves(self.metrics)[0])
-        return f"TrainResult: {len(self.metrics)} metrics of shape {shape}; purerl.summarize(result.metrics) has their means"
+        return f"TrainResult: {len(self.metrics)} metrics of shape {shape}; purerl.summarize(result.metrics) returns means"

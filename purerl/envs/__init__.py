@@ -42,7 +42,7 @@ def make_env(
         ConfigError: the environment does not exist, or violates the protocol.
     """
     if env is not None and env_kwargs and ":" not in env_id:
-        hint = "apply to an environment named by its id; an env= object already has its arguments"
+        hint = "apply only to an environment id; pass arguments to the constructor of an env= object"
         raise ConfigError([Problem("env_kwargs", env_kwargs, hint)])
     if isinstance(env, Environment):
         return _own(env, env_params, params, info, num_envs, finite)
@@ -51,7 +51,7 @@ def make_env(
         env = suite.make(name, env_kwargs)
         defaults = suite.default_params(env)
         if params is not None and (defaults is None or not isinstance(params, type(defaults))):
-            kind = "has no object of parameters" if defaults is None else f"needs its {type(defaults).__name__}"
+            kind = "has no parameters object" if defaults is None else f"needs an object of type {type(defaults).__name__}"
             raise ConfigError([Problem("env_params", params, f"{env_id} {kind}")])
         made = suite.adapt(env, overridden(defaults if params is None else params, env_params))
         return _informed(made, info, finite)._replace(name=env_id)
@@ -59,20 +59,18 @@ def make_env(
     if env is None:
         env = gymnax.make(env_id, env_kwargs)
         if params is not None and not isinstance(params, type(defaults := gymnax.default_params(env))):
-            hint = f"{env_id} needs its {type(defaults).__name__}; single values belong in PPOConfig(env_params=...)"
+            hint = f"must be of type {type(defaults).__name__}; set single values with PPOConfig(env_params=...)"
             raise ConfigError([Problem("env_params", params, hint)])
     if isinstance(env, type):
-        raise ConfigError([Problem("env", env.__name__, "must be an object, not a class: write env=" + env.__name__ + "()")])
+        raise ConfigError([Problem("env", env.__name__, "must be an object, not a class; write env=" + env.__name__ + "()")])
     if isinstance(env, str):
-        raise ConfigError([Problem("env", env, f"an id belongs in the config: PPOConfig(env={env!r})")])
+        raise ConfigError([Problem("env", env, f"must be an object; pass an environment id as PPOConfig(env={env!r})")])
     if isinstance(env, tuple):
-        raise ConfigError(
-            [Problem("env", "a tuple", "pass the environment and its parameters apart: env=env, env_params=params")]
-        )
+        raise ConfigError([Problem("env", "a tuple", "pass environment and parameters separately: env=env, env_params=params")])
     check_not_gymnasium(env)
     missing = [name for name in ("reset", "step", "action_space") if not callable(getattr(env, name, None))]
     if missing:
-        hint = f"has no method {' or '.join(missing)}; gymnax 1.0's are needed, or purerl.wrap_env(env) of a bare environment"
+        hint = f"has no method {' or '.join(missing)}; use a gymnax 1.0 environment, or purerl.wrap_env(env)"
         raise ConfigError([Problem("env", env, hint)])
     made = with_named_mask(gymnax.adapt(env, env_params, params, info))
     return with_finite(made) if finite else made

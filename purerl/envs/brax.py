@@ -42,7 +42,7 @@ def make(name: str, env_kwargs: tuple) -> BraxTask:
         ConfigError: the name is unknown, or the constructor refused the arguments.
     """
     if name not in envs._envs:
-        raise ConfigError([Problem("env", f"brax/{name}", f"no environment of brax; {nearest(name, envs._envs)}")])
+        raise ConfigError([Problem("env", f"brax/{name}", f"no such environment; {nearest(name, envs._envs)}")])
     kwargs = dict(env_kwargs)
     sizes = {key: kwargs.pop(key, default) for key, default in (("episode_length", 1000), ("action_repeat", 1))}
     if found := [Problem("env_kwargs", {key: x}, "must be an int of at least 1") for key, x in sizes.items() if not is_count(x)]:

@@ -62,9 +62,9 @@ def check_env(
         >>> print(report.notes[0])
         observations: float32[4]; actions: Discrete(n=2); time limit: 500 steps
     """
-    counts = (("num_envs", num_envs, 2, "to be compared"), ("num_steps", num_steps, 1, "to be checked"))
-    wrong = [(name, x, least, why) for name, x, least, why in counts if not (is_int(x) and x >= least)]
-    raise_if_any([Problem(name, x, f"must be an int of at least {least}, {why}") for name, x, least, why in wrong])
+    counts = (("num_envs", num_envs, 2), ("num_steps", num_steps, 1))
+    wrong = [(name, x, least) for name, x, least in counts if not (is_int(x) and x >= least)]
+    raise_if_any([Problem(name, x, f"must be an int of at least {least}") for name, x, least in wrong])
     try:
         made = _made(env, env_params, env_kwargs, num_envs)
     except ConfigError as error:
@@ -94,10 +94,10 @@ def check_env(
         problems += [] if not looked_at or _forgets(made, key, trial.last_state, trial.last_action, trial.ended) else [REMEMBERS]
     notes = [
         f"observations: {_text(made.observation_space)}; actions: {_action_text(space)}; "
-        f"time limit: {'not known' if made.max_steps is None else f'{made.max_steps} steps'}",
+        f"time limit: {'unknown' if made.max_steps is None else f'{made.max_steps} steps'}",
         f"in {num_envs} x {num_steps} random steps: {trial.terminated.sum()} terminated, {trial.truncated.sum()} truncated, "
-        f"{(trial.terminated & trial.truncated).sum()} of them both",
-        *([] if ends else ["no episode ended, so resets were not checked; raise num_steps"]),
+        f"{(trial.terminated & trial.truncated).sum()} both",
+        *([] if ends else ["no episode ended, so resets were not checked; increase num_steps"]),
         *([SHARED] if trial.last_state is None else []),
         *start_notes,
         *(missing if start_notes else []),
@@ -108,15 +108,15 @@ def check_env(
 
 
 DIFFERENT_RUNS = (
-    "not deterministic: two runs from one key differ. Something is kept outside of the state, such as numpy.random or a counter "
-    "in Python; draw from the key and keep all in the state, or in gymnasium draw from self.np_random"
+    "not deterministic: two runs from the same key differ. The environment depends on something outside of its state, such as "
+    "numpy.random or a Python counter. Keep everything in the state, and draw from the key (in gymnasium, from self.np_random)"
 )
 REMEMBERS = "state leaks across resets: an episode depends on the previous one. Reset every part of the state"
 ROWS = (
-    "environments of a batch influence each other: results depend on their order or on their neighbours. Only agents of one "
-    "game may share state"
+    "environments of a batch influence each other: results depend on the order of environments or on other "
+    "environments. Only agents of the same game may share state"
 )
-SHARED = "environments share parts of the state, as the agents of one game do, so resets were not checked"
+SHARED = "environments share parts of the state, like agents of the same game, so resets were not checked"
 
 
 def _made(env: Any, env_params: Any, env_kwargs: tuple, num_envs: int) -> Environment:
@@ -134,16 +134,16 @@ def _same(a: PyTree, b: PyTree) -> bool:
 def _signal_problems(env: Environment, trial: RandomRollout) -> list[str]:
     found = []
     if not trial.obs_finite.all():
-        found.append(f"observations that are not finite, the first after {np.argmin(trial.obs_finite) + 1} random steps")
+        found.append(f"observations are not finite, first after {np.argmin(trial.obs_finite) + 1} random steps")
     if not trial.reward_finite.all():
-        found.append(f"rewards that are not finite, the first after {np.argmin(trial.reward_finite) + 1} random steps")
+        found.append(f"rewards are not finite, first after {np.argmin(trial.reward_finite) + 1} random steps")
     if not trial.in_range.all():
-        found.append(f"an observation outside of its declared space, {_text(env.observation_space)}")
+        found.append(f"an observation is outside of the declared space, {_text(env.observation_space)}")
     for faulty, what in ((trial.malformed_mask, f"values other than 0 and 1; {VALUES}"), (trial.empty_mask, "no valid action")):
         if np.any(faulty):
-            found.append(f"an action mask with {what}: {np.mean(faulty):.1%} of {env.action_mask!r} in random steps")
+            found.append(f"{np.mean(faulty):.1%} of the action masks ({env.action_mask!r}) in random steps have {what}")
     if trial.stale.any():
-        found.append("within an episode, `obs` is not `next_obs`: the observation to act on must be the one the step led to")
+        found.append("`obs` differs from `next_obs` within an episode; they may differ only at the end of an episode")
     return found
 
 
@@ -152,8 +152,8 @@ def _final_observation(trial: RandomRollout) -> list[str]:
     if not (ends and trial.varies.any() and trial.fresh.sum() == ends):
         return []
     return [
-        f"the final observation is missing, or the first: at all {ends} ends `next_obs` is `obs`. `next_obs` must be the "
-        "observation before the reset, whose value continues an episode that a time limit cut short, and `obs` the one after it"
+        f"the final or the first observation is missing: `next_obs` equals `obs` at all {ends} ends of episodes. `next_obs` must "
+        "be the observation before the reset, for the bootstrap values of truncated episodes, and `obs` the one after the reset"
     ]
 
 
@@ -163,28 +163,28 @@ def _limit(env: Environment, trial: RandomRollout) -> tuple[list[str], list[str]
     if early.any():
         shortest = trial.length[early].min()
         return [
-            f"an episode was truncated after {shortest} steps, though the environment says that `truncates_after` = "
-            f"{env.truncates_after}: the values of some final observations would be lost"
+            f"an episode was truncated after {shortest} steps, but the environment declares `truncates_after` = "
+            f"{env.truncates_after}; the bootstrap values of such episodes would be lost"
         ], []
     if env.max_steps is None:
         return [], []
     if (trial.length > env.max_steps).any():
-        return [f"an episode ran for {trial.length.max()} steps and more, past its time limit of {env.max_steps}"], []
+        return [f"an episode lasted at least {trial.length.max()} steps, more than its time limit of {env.max_steps}"], []
     at_limit = (trial.terminated | trial.truncated) & (trial.length == env.max_steps)
     if not at_limit.any():
         return [], []
     if not trial.truncated[at_limit].any() and env.truncates_after == NEVER:
-        return [], ["the time limit is a part of the task: it terminates episodes"]
+        return [], ["the time limit is part of the task: episodes terminate at the limit"]
     if not trial.truncated[at_limit].any():
         return [
-            f"time limits are reported as terminal states: all {at_limit.sum()} episodes that reached {env.max_steps} steps are "
-            "`terminated`, none is `truncated`. Values would learn that nothing follows"
+            f"time limits are reported as terminal states: all {at_limit.sum()} episodes of {env.max_steps} steps are "
+            "`terminated`, and none is `truncated`. Return `truncated` instead, so that values are bootstrapped"
         ], []
     if not (trial.terminated & trial.truncated)[at_limit].all():
         return [], []
     return [], [
-        f"all {at_limit.sum()} episodes that reached the time limit were terminated as well, so that their values are 0 there. "
-        "If the environment ends them because of the limit, it must not call that terminated"
+        f"all {at_limit.sum()} episodes that reached the time limit are `terminated` too, so their final values are 0. If only "
+        "the limit ends these episodes, the environment must not return `terminated`"
     ]
 
 
@@ -263,8 +263,8 @@ def _start(env: Environment, key: jax.Array, B: int) -> tuple[list[str], list[st
     obs = jax.jit(env.reset)(jax.random.split(named_key(key, "start"), B))[1]
     finite, in_range = bool(all_finite(quantities(env, obs))), bool(within_space(env, obs))
     leaves = jax.tree.leaves(jax.device_get(obs))
-    problems = [] if finite else ["first observations that are not finite"]
-    problems += [] if in_range else [f"a first observation outside of its declared space, {_text(env.observation_space)}"]
+    problems = [] if finite else ["first observations are not finite"]
+    problems += [] if in_range else [f"a first observation is outside of the declared space, {_text(env.observation_space)}"]
     alike = all(np.array_equal(x, np.broadcast_to(x[:1], x.shape)) for x in leaves)
     return problems, ["every episode begins with the same observation"] if alike else []
 
@@ -280,12 +280,12 @@ def _cost_notes(env: Environment, key: jax.Array, compiled: float, num_envs: int
     env_state, _ = reset(keys[0])
     action = random_actions(env.action_space, key, count)
     seconds = {"step": _best(lambda: step(keys, env_state, action)), "reset": _best(lambda: reset(keys[0]))}
-    text = ", ".join(f"a {name} {1e3 * x:.2g} ms" for name, x in seconds.items())
-    notes = [f"cost: {text}, each of {count} environments; compiling and running the check {compiled:.1f} s"]
+    text = ", ".join(f"{name} {1e3 * x:.2g} ms" for name, x in seconds.items())
+    notes = [f"cost: {text}, for {count} environments; the check took {compiled:.1f} s, with compilation"]
     if seconds["reset"] > 5 * seconds["step"]:
         notes.append(
-            f"a reset costs {seconds['reset'] / seconds['step']:.0f} steps. Without `slow_reset` of purerl.wrap_env it is "
-            "computed for all environments in every step in which an episode ends"
+            f"a reset costs as much as {seconds['reset'] / seconds['step']:.0f} steps. Without slow_reset=True of "
+            "purerl.wrap_env, all environments compute a reset in every step that ends an episode"
         )
     return notes
 

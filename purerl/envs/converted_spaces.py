@@ -22,19 +22,19 @@ def action_space_of(space: Any) -> Space:
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         sizes = (space.n,) if not isinstance(space, MultiDiscrete) else space.sizes
         if not isinstance(sizes, tuple) or not all(isinstance(size, int | np.integer) for size in sizes):
-            hint = "the sizes of its action space must be whole numbers, several of them in a tuple"
+            hint = "the sizes of the action space must be ints, or a tuple of ints"
             raise ConfigError([Problem("env", space, hint)])
     elif hasattr(space, "low") and hasattr(space, "high"):
         return _box(space)
     elif is_discrete(space):
         if getattr(space, "start", 0):
-            raise ConfigError([Problem("env", space, "its actions must begin at 0; shift them in its step")])
+            raise ConfigError([Problem("env", space, "actions must start at 0; shift them in the environment's step")])
         space, sizes = Discrete(int(space.n)), (space.n,)
     else:
-        hint = "its action space must be Discrete, Box, or purerl's MultiDiscrete or MultiBinary"
+        hint = "the action space must be Discrete, Box, or purerl's MultiDiscrete or MultiBinary"
         raise ConfigError([Problem("env", space, hint)])
     if not sizes or min(sizes) < 1:
-        raise ConfigError([Problem("env", space, "its action space has no action")])
+        raise ConfigError([Problem("env", space, "the action space must have at least one action")])
     return space
 
 
@@ -56,7 +56,7 @@ def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = 
     found = [] if found is None else found
     inside = getattr(declared, "spaces", declared)  # a Dict or Tuple of gymnasium or gymnax
     if isinstance(inside, dict) and isinstance(obs, dict):
-        hint = f"no entry of the observation, which has {', '.join(map(repr, obs))}"
+        hint = f"the observation has no such entry; choose from {', '.join(map(repr, obs))}"
         found += [Problem("observation_space", entry, hint) for entry in inside if entry not in obs]
         return {entry: observation_space_of(inside.get(entry), x, found, entry) for entry, x in obs.items()}
     if isinstance(inside, tuple | list) and type(obs) is tuple and len(inside) == len(obs):
@@ -65,16 +65,16 @@ def observation_space_of(declared: Any, obs: Any, found: list[Problem] | None = 
     if is_discrete(declared):
         shape, dtype = getattr(obs, "shape", None), getattr(obs, "dtype", object)
         if not is_count(declared.n):
-            hint = "must have a whole number of values, at least 1"
+            hint = "n must be an int of at least 1"
         elif shape != () or not jnp.issubdtype(dtype, jnp.integer):
-            hint = f"the observation {name} is no index, a whole number: {obs}"
+            hint = f"a Discrete observation must be an integer scalar; the observation {name or 'itself'} is {obs}"
         elif getattr(declared, "start", 0):
-            hint = f"the observation {name}, an index, must begin at 0; shift it"
+            hint = f"a Discrete observation must start at 0; shift the observation {name or 'itself'}"
         obs = Discrete(int(declared.n)) if shape == () and is_count(declared.n) else obs
     elif isinstance(declared, Indices) and _fits(declared, obs):
         obs = declared
     elif has_index or isinstance(inside, Indices | MultiDiscrete | MultiBinary | dict):
-        hint = f"is not like the observation {name}: {obs}; declare an index as Discrete, an array of them as Indices"
+        hint = f"does not match the observation {name or 'itself'}, {obs}; use Discrete for an integer, Indices for an array"
     found += [Problem("observation_space", inside, hint)] if hint else []
     return jax.tree.map(lambda x: x if is_index(x) else jax.ShapeDtypeStruct(x.shape, x.dtype), obs, is_leaf=is_index)
 
@@ -92,12 +92,12 @@ def _box(space: Any) -> Box:
     numpy = np if known else jnp
     low, high = (numpy.asarray(bound) for bound in (space.low, space.high))
     if not jnp.issubdtype(getattr(space, "dtype", low.dtype), jnp.floating):
-        raise ConfigError([Problem("env", space, "its action space is a Box of integers; use Discrete, or a Box of floats")])
+        raise ConfigError([Problem("env", space, "the action space is a Box of integers; use Discrete, or a Box of floats")])
     shape = getattr(space, "shape", low.shape)
     with np.errstate(over="ignore"):  # the largest doubles stand for missing bounds
         low, high = (numpy.broadcast_to(bound.astype(np.float32), shape) for bound in (low, high))
     if not low.size:
-        raise ConfigError([Problem("env", space, "its action space has no dimension")])
+        raise ConfigError([Problem("env", space, "the action space must have at least one dimension")])
     if known and not (low < high).all():
-        raise ConfigError([Problem("env", space, "its action space needs low < high in every dimension")])
+        raise ConfigError([Problem("env", space, "the action space needs low < high in every dimension")])
     return Box(low, high)

@@ -55,7 +55,7 @@ def make(name: str, env_kwargs: tuple) -> Any:
         ConfigError: the name is unknown, or the constructor refused the arguments.
     """
     if name not in NAMES:
-        raise ConfigError([Problem("env", f"craftax/{name}", f"no environment of Craftax; {nearest(name, NAMES)}")])
+        raise ConfigError([Problem("env", f"craftax/{name}", f"no such environment; {nearest(name, NAMES)}")])
     with constructing(f"craftax/{name}", env_kwargs):
         env = make_craftax_env_from_name(name, auto_reset=False)
         static_params = env.default_static_params().replace(**dict(env_kwargs))  # pyright: ignore[reportAttributeAccessIssue]

@@ -70,5 +70,5 @@ def _check_rows(env: Environment, num_envs: int) -> None:
     pairs = zip(jax.tree_util.tree_leaves_with_path(few), jax.tree.leaves(many), strict=True)
     shared = [jax.tree_util.keystr(path) for (path, x), y in pairs if (x.shape[:1], y.shape[:1]) != ((counts[0],), (counts[1],))]
     if shared:
-        hint = f"resets single environments, but the environments share a part of their state ({shared[0] or 'all'}); "
-        raise ConfigError([Problem("nonfinite", "reset", hint + "give it an axis of environments, or use nonfinite='ignore'")])
+        hint = f"cannot reset single environments, since they share a part of their state ({shared[0] or 'all'}); "
+        raise ConfigError([Problem("nonfinite", "reset", hint + "add an axis of environments, or use nonfinite='ignore'")])

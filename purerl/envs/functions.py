@@ -28,7 +28,7 @@ def check_not_gymnasium(env: Any) -> None:
     """Raise a ConfigError if `env` is a gymnasium environment, or a class of gymnasium environments."""
     kind = env if isinstance(env, type) else type(env)
     if any(cls.__module__.startswith("gymnasium.") for cls in kind.__mro__):
-        hint = "is one of gymnasium's, of which several are needed: purerl.from_gymnasium(lambda: ...), or an id gymnasium/..."
+        hint = "is a single gymnasium environment; use purerl.from_gymnasium(lambda: ...), or an id such as gymnasium/CartPole-v1"
         raise ConfigError([Problem("env", kind.__name__, hint)])
 
 
@@ -75,11 +75,11 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
         >>> train = purerl.make_train(purerl.PPOConfig(), env=env)
     """
     if isinstance(env, Environment):
-        raise ConfigError([Problem("env", "a purerl.Environment", "needs no wrap_env: pass it as env=")])
+        raise ConfigError([Problem("env", "a purerl.Environment", "does not need wrap_env; pass the object as env=")])
     check_not_gymnasium(env)
     missing = [name for name in ("reset", "step", "action_space") if not hasattr(env, name)]
     if missing or isinstance(env, type):
-        hint = f"has no {' or '.join(missing)}" if missing else f"must be an object, not a class: write {env.__name__}()"
+        hint = f"has no {' or '.join(missing)}" if missing else f"must be an object, not a class; write {env.__name__}()"
         raise ConfigError([Problem("env", env, f"{hint}; see help(purerl.wrap_env)")])
     limit = getattr(env, "max_steps", None) if max_steps is None else max_steps
     if limit is not None and not (is_count(limit) and limit < 2**31):

@@ -38,7 +38,7 @@ def make(name: str, env_kwargs: tuple) -> Environment:
     """
     module, _, registered = name.rpartition(":")
     if module and module not in sys.modules:
-        hint = f"the module {module} is not imported, and a config imports none: write `import {module}` before"
+        hint = f"the module {module} is not imported; write `import {module}` first"
         raise ConfigError([Problem("env", f"gymnasium/{name}", hint)])
     kwargs = dict(env_kwargs)
     vectorization = kwargs.pop("vectorization", SYNC)
@@ -52,7 +52,7 @@ def make(name: str, env_kwargs: tuple) -> Environment:
             raise
         of_mujoco = "mujoco" in str(getattr(gymnasium.registry.get(registered), "entry_point", ""))
         package = "'.[gymnasium]'" if of_mujoco else "ale-py" if getattr(cause, "name", "") == "ale_py" else ""
-        hint = f"{cause}; it needs pip install {package}" if package else str(cause)
+        hint = f"{cause}; run pip install {package}" if package else str(cause)
         raise ConfigError([Problem("env", f"gymnasium/{name}", hint)]) from error
     drawn = functools.partial(make_one, **kwargs | {"render_mode": IMAGES})
     return environment(functools.partial(make_one, **kwargs), vectorization, drawn)
@@ -81,7 +81,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
     if vectorization not in (choices := (SYNC, ASYNC) if drawn else (SYNC, ASYNC, VECTOR)):
         raise ConfigError([Problem("vectorization", vectorization, f"must be one of {', '.join(choices)}")])
     if not callable(make):
-        raise ConfigError([Problem("make", make, "must be a function that makes an environment, since several are needed")])
+        raise ConfigError([Problem("make", make, "must be a function that returns a new environment in each call")])
     own = vectorization == VECTOR
     tried = functools.partial(VectorEnvironments, make, VECTOR if own else SYNC)
     not_used = lambda *args: None
@@ -89,7 +89,7 @@ def environment(make: Callable[..., Any], vectorization: str, drawn: Callable | 
         env, layers = environments.envs, _layers(environments.envs)
         _check_statistics(layers)
         if not own and len({*map(id, env.get_attr("unwrapped"))}) == 1:
-            raise ConfigError([Problem("make", make, "returns the same environment again; it must make a new one each time")])
+            raise ConfigError([Problem("make", make, "must return a new environment in each call, not the same one again")])
         spec = next((spec for x in reversed(layers) if (spec := getattr(x, "spec", None))), None)
         limits = [x._max_episode_steps for x in layers if isinstance(x, gymnasium.wrappers.TimeLimit)]
         made = Environment(
@@ -128,7 +128,7 @@ def _check_shapes(obs: PyTree, env: Environment) -> None:
     """
     shapes, wanted = [x.shape for x in jax.tree.leaves(obs)], [tuple(x.shape) for x in entries_of(env.observation_space).values()]
     if shapes != wanted:
-        raise ConfigError([Problem("make", shapes, f"observations have these shapes; the space declares {wanted}")])
+        raise ConfigError([Problem("make", shapes, f"observations have these shapes, but the space declares {wanted}")])
 
 
 def _info_shapes(environments: VectorEnvironments) -> dict[str, tuple[int, ...]]:
@@ -167,7 +167,7 @@ def _check_statistics(layers: list[Any]) -> None:
     Raises:
         ConfigError: a layer normalises by running statistics.
     """
-    hint = "has running statistics that evaluations do not share; leave the wrapper out and set {}=True in the config"
+    hint = "has running statistics that evaluations do not share; remove the wrapper and set {}=True in the config"
     found = {}
     for layer in layers:
         names = [name for name, x in getattr(layer, "__dict__", {}).items() if _is_statistics(x)]
@@ -185,7 +185,7 @@ def _is_statistics(x: Any) -> bool:
 
 def _reward_warnings(layers: list[Any]) -> tuple[Problem, ...]:
     """Report the wrappers that change rewards."""
-    hint = "changes rewards, and so reported returns and evaluations; reward_shaper= changes the rewards of learning alone"
+    hint = "changes rewards, also in reported returns; to change only the rewards for learning, use reward_shaper="
     changes = lambda layer: any(callable(getattr(type(layer), name, None)) for name in REWARDS)
     return tuple(Problem("make", type(x).__name__, hint) for x in layers[:-1] if changes(x))
 
@@ -194,5 +194,5 @@ def _unread_masks(layers: list[Any], info: set[str]) -> tuple[str, ...]:
     """Return a message about action masks that an environment offers outside of its observations, if any."""
     methods = [f"{type(x).__name__}.{name}" for x in layers for name in dir(type(x)) if "action_mask" in name and name[0] != "_"]
     found = methods[-1:] + [f"info[{name!r}]" for name in sorted(info) if "action_mask" in name and name[0] != "_"]
-    hint = "is not read: a wrapper must make the observation a dict with the entry 'action_mask' (from_gymnasium)"
-    return (f"{' or '.join(found)} {hint}; action_mask='' trains without",) if found else ()
+    hint = "is not read; use a wrapper that adds the mask to a dict observation as 'action_mask' (see from_gymnasium)"
+    return (f"{' or '.join(found)} {hint}, or action_mask='' for none",) if found else ()

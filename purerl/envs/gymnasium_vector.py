@@ -160,7 +160,7 @@ class VectorEnvironments:
 
     def _restart(self, which: np.ndarray, obs: PyTree) -> PyTree:
         if self.same_step and not isinstance(self.envs.unwrapped, SyncVectorEnv | AsyncVectorEnv):
-            hint = "gave a number that is not finite, and its vector environment cannot reset it alone; use nonfinite='ignore'"
+            hint = "returned NaN or inf, but the vector environment cannot reset one environment; use nonfinite='ignore'"
             raise EnvironmentFailed(f"environment {which.argmax()}, step {self.steps} {hint}")
         with self._errors("reset"):
             new = self._convert(self.envs.reset(options={"reset_mask": which})[0])
@@ -178,11 +178,11 @@ class VectorEnvironments:
 
     def snapshot(self) -> dict[str, Any]:
         if self._own:
-            return {"missing": "a vector environment gives no state that could be saved"}
-        with self._errors("a snapshot"):
+            return {"missing": "the state of a vector environment cannot be saved"}
+        with self._errors("snapshot"):
             kept = self.envs.call("kept")
         missing = sorted({name for each in kept for name in each.get("missing", ())})
-        return {"missing": f"the contents of {', '.join(missing)} cannot be saved"} if missing else {"environments": kept}
+        return {"missing": f"these attributes cannot be saved: {', '.join(missing)}"} if missing else {"environments": kept}
 
     def restore(self, saved: dict[str, Any]) -> None:
         with self._errors("restoring"):
@@ -216,7 +216,7 @@ class VectorEnvironments:
         except Exception as error:
             workers = getattr(self.envs, "processes", ()) if isinstance(error, EOFError | OSError) else ()
             ended = multiprocessing.connection.wait([worker.sentinel for worker in workers], timeout=1) if workers else []
-            dead = [f"environment {i}, whose process has ended, " for i, worker in enumerate(workers) if worker.sentinel in ended]
+            dead = [f"environment {i} (its process has ended), " for i, worker in enumerate(workers) if worker.sentinel in ended]
             at = where if actions is None else f"step {self.steps}, actions {_text(actions)}"
             raise EnvironmentFailed(f"{''.join(dead[:1])}{at}: {type(error).__name__}: {error}") from error
 
@@ -224,12 +224,12 @@ class VectorEnvironments:
 def _mode(env: VectorEnv) -> AutoresetMode:
     """Return the auto-reset mode of a vector environment. Raise a ConfigError if it resets one step late and not by a mask."""
     if not isinstance(env, VectorEnv):
-        raise ConfigError([Problem("make", type(env).__name__, "must make a gymnasium.vector.VectorEnv")])
+        raise ConfigError([Problem("make", type(env).__name__, "must return a gymnasium.vector.VectorEnv")])
     mode, inner = AutoresetMode(env.metadata.get("autoreset_mode") or AutoresetMode.NEXT_STEP), env.unwrapped
     # Without shared memory, gymnasium's processes would reset environments a second time after a reset by a mask.
     by_mask = isinstance(inner, SyncVectorEnv | AsyncVectorEnv) and getattr(inner, "shared_memory", True)
     if mode is AutoresetMode.NEXT_STEP and not by_mask:
-        hint = "resets one step late, and that step cannot be learnt from; use AutoresetMode.SAME_STEP"
+        hint = "resets one step late, which purerl does not support; use AutoresetMode.SAME_STEP"
         raise ConfigError([Problem("make", type(inner).__name__, hint)])
     return mode
 

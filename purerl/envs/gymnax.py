@@ -43,10 +43,10 @@ def make(env_id: str, env_kwargs: tuple) -> Any:
         ConfigError: the id is unknown, or the constructor refused the arguments.
     """
     if ":" in env_id:
-        hint = "import paths are for the command line; in Python, pass the object as env="
+        hint = "import paths work only on the command line; in Python, pass the object as env="
         raise ConfigError([Problem("env", env_id, hint)])
     if env_id not in gymnax.registered_envs:
-        hint = f"not a registered environment; {meant(env_id, gymnax.registered_envs)}"
+        hint = f"no such environment; {meant(env_id, gymnax.registered_envs)}"
         raise ConfigError([Problem("env", env_id, hint)])
     with constructing(env_id, env_kwargs):
         return gymnax.make(env_id, **dict(env_kwargs))[0]
@@ -100,7 +100,7 @@ def _public_step(env: Any, params: Any, names: tuple[str, ...]):
         values = unpacked(env.step(key, env_state, action, params), 6, "step", PROTOCOL)
         obs, env_state, reward, terminated, truncated, info = values
         if "final_observation" not in info:
-            hint = "its step resets by itself but gives no info['final_observation'], so a cut-short episode cannot be valued"
+            hint = "step resets the environment but returns no info['final_observation'], which truncated episodes need"
             raise ConfigError([Problem("env", env, hint)])
         signals = typed_signals(obs, env_state, reward, terminated, truncated)
         return (strong(info["final_observation"]), *signals, chosen(info, names))
@@ -127,7 +127,7 @@ def default_params(env: Any) -> Any:
         ConfigError: the environment inherits gymnax's default parameters, whose time limit is one step.
     """
     if getattr(type(env), "default_params", None) is GymnaxEnvironment.default_params:
-        hint = "has no default_params of its own, and gymnax's end each episode after one step; define them, or pass env_params"
+        hint = "must define default_params, since gymnax's end each episode after one step; or pass env_params"
         raise ConfigError([Problem("env", type(env).__name__, hint)])
     with jax.ensure_compile_time_eval():
         return getattr(env, "default_params", None)
@@ -146,7 +146,7 @@ def _draw(env: Any, params: Any):
         try:
             visualizer.Visualizer(env, params, env_states, returns).animate(str(path))
         except gymnasium.error.DependencyNotInstalled as error:
-            hint = "drawing classic control needs pygame: pip install '.[render]'"
+            hint = "rendering needs pygame; run pip install '.[render]'"
             raise ConfigError([Problem("env", env.name, hint)]) from error
 
     return draw

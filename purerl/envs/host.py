@@ -119,7 +119,7 @@ class Host:
                 environments.reset(np.zeros(1, np.uint32))
                 environments.frame()
         except Exception as error:  # a missing library may raise any error
-            raise ConfigError([Problem("env", self.env.name, f"cannot be drawn here: {error}")]) from error
+            raise ConfigError([Problem("env", self.env.name, f"cannot be rendered on this machine: {error}")]) from error
 
     def draw(self, env_states: list, returns: np.ndarray, path: Any) -> None:
         """Save the frames recorded since `film`; arguments as in `Environment.draw`."""
@@ -170,10 +170,10 @@ class Host:
             words, space = np.asarray(handed), self.env.action_space
             number, before = words[:2].view(np.uint32).tolist()
             if (opened := _open.get(number)) is None:
-                raise EnvironmentFailed("the environments of this state are closed; begin with train.init, or resume with fit")
+                raise EnvironmentFailed("the environments of this state are closed; start with train.init, or resume with fit")
             if opened.steps % 2**32 != before:
-                at = f"it is from step {before}, and its environments are at step {opened.steps}"
-                raise EnvironmentFailed(f"this state is not the newest; {at}")
+                at = f"from step {before}, but its environments are at step {opened.steps}; use the newest state"
+                raise EnvironmentFailed(f"this state is outdated: {at}")
             after = opened.step(words[2:].view(space.dtype).reshape(opened.count, *space.shape))
             self._draw(opened)
             return np.uint32(opened.steps % 2**32), *after
@@ -195,7 +195,7 @@ def not_vmapped(x: jax.Array) -> jax.Array:
 
 @not_vmapped.def_vmap
 def _refuse(axis_size: int, in_batched: list, x: jax.Array) -> Any:
-    hint = "runs on the host, which trains one run after the other: use fit(num_seeds=...), jax.lax.map or a loop, not jax.vmap"
+    hint = "external (Python) environments do not support jax.vmap; use fit(num_seeds=...), jax.lax.map or a loop"
     raise ConfigError([Problem("env", "under jax.vmap", hint)])
 
 
@@ -226,7 +226,7 @@ def snapshot(ticket: Ticket) -> dict[str, Any]:
     with contextlib.suppress(EnvironmentFailed):
         if opened is not None and opened.steps % 2**32 == ticket.steps[0]:
             return opened.snapshot()
-    return {"missing": "they had failed before this state was saved"}
+    return {"missing": "they failed before this state was saved"}
 
 
 def restore(ticket: Ticket, saved: dict[str, Any]) -> None:

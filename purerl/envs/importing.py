@@ -89,6 +89,6 @@ def opengl_hint(error: Exception) -> str:
     way = f" with MUJOCO_GL={way}" if (way := os.environ.get("MUJOCO_GL")) else ""
     reason = f" ({error})" if hasattr(sys.modules.get("mujoco"), "GLContext") else ""  # else `error` is only about this attribute
     return (
-        f"MuJoCo draws with OpenGL, which does not work here{way}{reason}. To draw, install OpenGL (Debian, Ubuntu: apt-get "
+        f"MuJoCo renders with OpenGL, which does not work here{way}{reason}. Install OpenGL (Debian, Ubuntu: apt-get "
         "install libegl1 libgl1), set MUJOCO_GL to egl (or osmesa, or glfw with a screen), and start a new process"
     )

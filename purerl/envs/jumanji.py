@@ -125,14 +125,14 @@ def make(name: str, env_kwargs: tuple) -> Any:
     """
     names = suite.registered_environments()
     if name not in names:
-        raise ConfigError([Problem("env", f"jumanji/{name}", f"no environment of Jumanji; {nearest(name, names)}")])
+        raise ConfigError([Problem("env", f"jumanji/{name}", f"no such environment; {nearest(name, names)}")])
     kwargs = dict(env_kwargs)
     with constructing(f"jumanji/{name}", env_kwargs):
         if "generator" in kwargs:
             kwargs["generator"] = _generator(name, *kwargs["generator"])
         env = suite.make(name, **kwargs)
     if env.reward_spec.shape:
-        raise ConfigError([Problem("env", f"jumanji/{name}", f"is for {env.reward_spec.shape[0]} agents; purerl trains one")])
+        raise ConfigError([Problem("env", f"jumanji/{name}", f"has {env.reward_spec.shape[0]} agents, but purerl trains one")])
     return env
 
 

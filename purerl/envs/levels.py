@@ -24,16 +24,16 @@ def with_levels(env: Environment, num_levels: int) -> Environment:
     if not num_levels:
         return env
     if env.host:
-        hint = "needs an environment in JAX, whose resets are drawn by keys; this one runs on the host"
+        hint = "needs a JAX environment, since external (Python) environments do not reset from keys; use 0"
         raise ConfigError([Problem("num_levels", num_levels, hint)])
 
     if env.resets_itself:
-        hint = "needs an environment that purerl resets; this one begins its next episode itself"
+        hint = "needs an environment that purerl resets, but this environment resets itself"
         raise ConfigError([Problem("num_levels", num_levels, hint)])
 
     def level(key: jax.Array) -> jax.Array:
         if (kind := jax.random.key_impl(key)) != KIND:
-            hint = f"needs keys of {KIND}, which draw the same alone and in a batch; these are of {kind}"
+            hint = f"needs {KIND} keys, which draw the same numbers alone and in a batch, not {kind} keys"
             raise ConfigError([Problem("num_levels", num_levels, hint)])
         return jax.random.fold_in(jax.random.key(0, impl=KIND), jax.random.randint(key, (), 0, num_levels))
 

@@ -52,7 +52,7 @@ def make(name: str, env_kwargs: tuple) -> Any:
         ConfigError: the name is unknown, or the constructor refused the arguments.
     """
     if name not in suite.registry():
-        raise ConfigError([Problem("env", f"navix/{name}", f"no environment of Navix; {nearest(name, suite.registry())}")])
+        raise ConfigError([Problem("env", f"navix/{name}", f"no such environment; {nearest(name, suite.registry())}")])
     kwargs = {key: _function(key, x) if key in BY_NAME else x for key, x in env_kwargs}
     with constructing(f"navix/{name}", env_kwargs):
         return suite.make(name, **kwargs)
@@ -62,7 +62,7 @@ def _function(key: str, name: Any) -> Any:
     module = BY_NAME[key]
     there = {x: function for x, function in vars(module).items() if getattr(function, "__module__", "") == module.__name__}
     if name not in there:
-        hint = f"no function of {module.__name__}; {nearest(str(name), there)}"
+        hint = f"{module.__name__} has no such function; {nearest(str(name), there)}"
         raise ConfigError([Problem("env_kwargs", {key: name}, hint)])
     return there[name]
 

@@ -14,11 +14,11 @@ from purerl.core.spaces import Space
 def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
     """Return a method's result as a tuple. Raise a ConfigError unless the result has `count` values."""
     if not isinstance(values, tuple | list):
-        raise ConfigError([Problem("env", method, f"returns one {type(values).__name__}, not {protocol}'s {count} values")])
+        raise ConfigError([Problem("env", method, f"returns a {type(values).__name__}, but {protocol} needs {count} values")])
     if len(values) != count:
-        hint = f"returns {len(values)} values, not {protocol}'s {count}"
+        hint = f"returns {len(values)} values, but {protocol} needs {count}"
         if count == 6 and len(values) == 5 and protocol == "gymnax 1.0":
-            hint += "; five are gymnax 0.0's, which cannot tell termination from truncation: it needs gymnax >= 1.0.1"
+            hint += "; gymnax 0.0 does not separate termination from truncation; use an environment for gymnax >= 1.0.1"
         raise ConfigError([Problem("env", method, hint)])
     return tuple(values)
 
@@ -26,7 +26,7 @@ def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
 def typed_signals(obs: Any, env_state: Any, reward: Any, terminated: Any, truncated: Any) -> tuple:
     """Return the outputs of a step as strongly typed arrays, with a float32 reward."""
     if reward is None:
-        raise ConfigError([Problem("env", "step", "its reward is None; it must be a real scalar")])
+        raise ConfigError([Problem("env", "step", "the reward must be a real scalar, not None")])
     obs, env_state, reward, terminated, truncated = strong((obs, env_state, reward, terminated, truncated))
     return obs, env_state, reward.astype(jnp.float32) if jnp.isrealobj(reward) else reward, terminated, truncated
 
@@ -39,7 +39,7 @@ def chosen(info: dict[str, Any], names: tuple[str, ...]) -> dict[str, jax.Array]
 
 def check_names(names: tuple[str, ...], info: Iterable[str]) -> None:
     """Raise a ConfigError unless an environment's `info` has entries of these names."""
-    hint = f"no entry of the environment's info, which has {', '.join(map(repr, info)) or 'nothing'}"
+    hint = f"the environment's info has no such entry; available entries: {', '.join(map(repr, info)) or 'none'}"
     raise_if_any([Problem("info", name, hint) for name in names if name not in info])
 
 
@@ -59,11 +59,11 @@ def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) ->
     *observations, state_after, reward, terminated, truncated, info = after
     found = []
     if not all(x.size for x in jax.tree.leaves(obs)) or not jax.tree.leaves(obs):
-        found.append(Problem("env", obs, "observations are empty, or one of their entries is"))
+        found.append(Problem("env", obs, "observations are empty, or have an empty entry"))
     for before, after, what in [(env_state, state_after, "state"), *((obs, o, "observation") for o in observations)]:
         found += differences(before, after, what)
     if reward.shape != () or jnp.issubdtype(reward.dtype, jnp.complexfloating):
-        found.append(Problem("env", reward, "the reward must be a real scalar; take reward[0] or reward.sum() in its step"))
+        found.append(Problem("env", reward, "the reward must be a real scalar; use reward[0] or reward.sum() in step"))
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if flag.shape != () or flag.dtype != bool:
             found.append(Problem("env", flag, f"`{name}` must be a bool scalar"))
@@ -74,12 +74,12 @@ def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) ->
 def differences(before: Any, after: Any, what: str) -> list[Problem]:
     """Report leaves that have different shapes or dtypes after a step and after a reset."""
     if jax.tree.structure(before) != jax.tree.structure(after):
-        hint = f"the {what} after a step has another structure than after a reset: {jax.tree.structure(before)}"
+        hint = f"the {what} after a step must have the structure of the {what} after a reset, {jax.tree.structure(before)}"
         return [Problem("env", jax.tree.structure(after), hint)]
     pairs = zip(jax.tree_util.tree_leaves_with_path(before), jax.tree.leaves(after), strict=True)
     text = lambda x: f"{x.dtype}{list(x.shape)}"
     return [
-        Problem("env", text(new), f"the {what}{jax.tree_util.keystr(path)} after a step is not what a reset gives: {text(old)}")
+        Problem("env", text(new), f"the {what}{jax.tree_util.keystr(path)} after a step must be {text(old)}, as after a reset")
         for (path, old), new in pairs
         if (old.shape, old.dtype) != (new.shape, new.dtype)
     ]

@@ -47,7 +47,7 @@ def checked(env: Environment, num_envs: int) -> Environment:
     action = jax.ShapeDtypeStruct((num_envs, *env.action_space.shape), env.action_space.dtype)
     after = jax.eval_shape(step, keys, env_state, action)
     if not isinstance(after, TimeStep):
-        raise ConfigError([Problem("env", type(after).__name__, "its step must return a purerl.TimeStep")])
+        raise ConfigError([Problem("env", type(after).__name__, "step must return a purerl.TimeStep")])
     found = _problems(env, obs, after, num_envs) + differences(env_state, after.env_state, "state")
     for name in ("obs", "next_obs"):
         found += differences(obs, getattr(after, name), "observation")
@@ -65,20 +65,20 @@ def _problems(env: Environment, obs: Any, after: TimeStep, num_envs: int) -> lis
     alike = jax.tree.structure(env.observation_space, is_leaf=is_space) == jax.tree.structure(obs)
     if not alike or [(num_envs, *x.shape) for x in spaces.values()] != [x.shape for x in jax.tree.leaves(obs)]:
         shapes = jax.tree.map(lambda x: f"{x.dtype}{list(x.shape)}", obs)
-        hint = f"observations of {num_envs} environments are {shapes}, and not like it"
+        hint = f"does not match the observations of {num_envs} environments, {shapes}"
         found.append(Problem("env.observation_space", env.observation_space, hint))
     else:
         for (name, space), x in zip(spaces.items(), jax.tree.leaves(obs), strict=True):
             if is_index(space) and not jnp.issubdtype(x.dtype, jnp.integer):
-                found.append(Problem("env.observation_space", space, f"the observation {name} is no index: {x.dtype}"))
+                found.append(Problem("env.observation_space", space, f"the observation {name} must be integer, not {x.dtype}"))
     kinds = {"reward": np.dtype(np.float32), "terminated": np.dtype(bool), "truncated": np.dtype(bool)}
     for name, kind in kinds.items():
         x = getattr(after, name)
         if x.shape != (num_envs,) or x.dtype != kind:
-            found.append(Problem(f"env: {name}", f"{x.dtype}{list(x.shape)}", f"must be {kind}, one for each environment"))
+            found.append(Problem(f"env: {name}", f"{x.dtype}{list(x.shape)}", f"must be {kind}{[num_envs]}"))
     for name in env.info:
         if name not in after.info or after.info[name].shape[:1] != (num_envs,):
-            found.append(Problem("env.info", name, "each must be an entry of TimeStep.info, [environments, ...]"))
+            found.append(Problem("env.info", name, f"TimeStep.info must have this entry, with a first axis of size {num_envs}"))
     return found
 
 

@@ -25,8 +25,8 @@ def constructing(env_id: str, env_kwargs: tuple) -> Iterator[None]:
         with jax.ensure_compile_time_eval():
             yield
     except Exception as error:  # a constructor may raise any error
-        made_of = Problem("env_kwargs", env_kwargs, f"refused by {env_id}: {error}")
-        as_it_is = Problem("env", env_id, f"cannot be made: {type(error).__name__}: {error}")
+        made_of = Problem("env_kwargs", env_kwargs, f"{env_id} does not accept these arguments: {error}")
+        as_it_is = Problem("env", env_id, f"cannot be created: {type(error).__name__}: {error}")
         raise ConfigError([made_of if env_kwargs and not isinstance(error, ImportError) else as_it_is]) from error
 
 
@@ -61,12 +61,12 @@ def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:
 def _misfit(params: Any, name: str, value: Any) -> str | None:
     """Return the reason why a value cannot replace a parameter; None if it can."""
     if _kind(params, name) is None:
-        return "is no number, and cannot be overridden"
+        return "is not a number in the environment, and cannot be overridden"
     shape = np.shape(getattr(params, name))
     if not isinstance(value, jax.Array) and np.asarray(value).dtype.kind not in "biuf":
-        return "must be a number" if not shape else "must be of numbers"
+        return "must be a number" if not shape else "must be an array of numbers"
     if np.shape(value) != shape:
-        sweep = f'must be one number; to sweep it, jax.vmap(lambda x: cfg.replace(env_params={{"{name}": x}}))(values)'
+        sweep = f'must be a single number; for a sweep, use jax.vmap(lambda x: cfg.replace(env_params={{"{name}": x}}))(values)'
         return f"must have the shape {list(shape)}" if shape else sweep
     return None if isinstance(value, Tracer) else _out_of_range(params, name, np.asarray(value))
 

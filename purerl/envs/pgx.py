@@ -58,10 +58,10 @@ def make(name: str, env_kwargs: tuple) -> PgxGame:
         ConfigError: the name is unknown, the game has several players, or the constructor refused the arguments.
     """
     if name not in NAMES and name in suite.available_envs():
-        hint = f"is a game for {suite.make(name).num_players} players; purerl trains one agent"
+        hint = f"has {suite.make(name).num_players} players, but purerl trains one agent"
         raise ConfigError([Problem("env", f"pgx/{name}", hint)])
     if name not in NAMES:
-        raise ConfigError([Problem("env", f"pgx/{name}", f"no game of Pgx for one player; {nearest(name, NAMES)}")])
+        raise ConfigError([Problem("env", f"pgx/{name}", f"no such game for one player; {nearest(name, NAMES)}")])
     kwargs = dict(env_kwargs)
     limit = kwargs.pop("episode_length", None)
     with constructing(f"pgx/{name}", env_kwargs):

@@ -36,9 +36,9 @@ def make(name: str, env_kwargs: tuple) -> Any:
         ConfigError: the name is unknown, the robot's model is not installed, or Playground refused the overrides.
     """
     if name not in registry.ALL_ENVS:
-        raise ConfigError([Problem("env", f"playground/{name}", f"no environment of it; {nearest(name, registry.ALL_ENVS)}")])
+        raise ConfigError([Problem("env", f"playground/{name}", f"no such environment; {nearest(name, registry.ALL_ENVS)}")])
     if name not in dm_control_suite.ALL_ENVS and not mjx_env.MENAGERIE_PATH.exists():
-        hint = f"needs the models of MuJoCo Menagerie, which this downloads: {DOWNLOAD}"
+        hint = f"needs the models of MuJoCo Menagerie; run {DOWNLOAD}"
         raise ConfigError([Problem("env", f"playground/{name}", hint)])
     kwargs = dict(env_kwargs)
     if "impl" in registry.get_default_config(name):

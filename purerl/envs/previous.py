@@ -26,8 +26,8 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
         return env
     entries = env.observation_space if isinstance(env.observation_space, dict) else {}
     if taken := [name for name in names if f"previous_{name}" in entries]:
-        hint = "the environment's observation has such an entry already"
-        raise ConfigError([Problem("memory_inputs", name, hint) for name in taken])
+        hint = "the environment's observation already has the entry previous_"
+        raise ConfigError([Problem("memory_inputs", name, hint + name) for name in taken])
 
     def shown(obs, **previous):
         entries = obs if isinstance(obs, dict) else {"obs": obs}

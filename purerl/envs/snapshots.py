@@ -115,7 +115,7 @@ class Keeper:
             for name, x in ((name, vars(layer)[name]) for name in now if now[name] != made.get(name, self)):
                 if isinstance(x, np.ndarray | list | dict | collections.deque):
                     places.setdefault(id(x), []).append(name)
-        return [f"{' and '.join(names)}, one object with two names" for names in places.values() if len(names) > 1]
+        return [f"{' and '.join(names)} (the same object)" for names in places.values() if len(names) > 1]
 
     def snapshot(self) -> dict[str, Any]:
         """Return all values by layer and name. If some values cannot be saved, return messages about them instead."""
@@ -131,7 +131,7 @@ class Keeper:
             EnvironmentFailed: the saved environment had other wrappers.
         """
         if (before := saved["layers"]) != self._names:
-            raise EnvironmentFailed(f"saved with the layers {' > '.join(before)}, and made here with {' > '.join(self._names)}")
+            raise EnvironmentFailed(f"saved with the wrappers {' > '.join(before)}, but now has {' > '.join(self._names)}")
         for layer, made, values in zip(self._layers, self._made, saved["values"], strict=True):
             for name, x in (made | values).items():
                 setattr(layer, name, decoded(x, getattr(layer, name, None)))
@@ -141,7 +141,7 @@ def _described(place: str, x: Any) -> Any:
     try:
         return encoded(x)
     except TypeError as error:
-        return {"unknown": f"{place}, a {error}"}
+        return {"unknown": f"{place} ({error})"}
 
 
 def _stays_as_made(x: Any) -> bool:

@@ -35,9 +35,9 @@ IDS = {  # patterns of each suite's ids, by which an id without its prefix is re
     "gymnasium": r"(ALE/|phys2d/|tabular/)?[^/]+-v\d+",
 }
 REFUSED = {
-    "jaxmarl": "its environments are for several agents; purerl trains one",
-    "kinetix": "kinetix-env cannot be installed beside a current JAX: pip finds no set of versions",
-    "popgym_arcade": "popgym-arcade installs stable-gymnax, whose package takes gymnax's place",
+    "jaxmarl": "JaxMARL environments have several agents, but purerl trains one agent",
+    "kinetix": "kinetix-env is not compatible with current versions of JAX",
+    "popgym_arcade": "popgym-arcade installs stable-gymnax, which overwrites gymnax",
 }
 
 
@@ -53,14 +53,14 @@ def adapter(env_id: str) -> tuple[ModuleType, str]:
     if prefix in REFUSED:
         raise ConfigError([Problem("env", env_id, REFUSED[prefix])])
     if prefix == "gymnax":
-        raise ConfigError([Problem("env", env_id, f"gymnax's ids have no prefix: {name!r}")])
+        raise ConfigError([Problem("env", env_id, f"gymnax ids have no prefix; use {name!r}")])
     if prefix not in SUITES:
         near = next((f"did you mean '{suite}/{name}'?" for suite in SUITES if suite.startswith(prefix)), nearest(prefix, SUITES))
-        raise ConfigError([Problem("env", env_id, f"no suite of this name; {meant(env_id, (), near)}")])
+        raise ConfigError([Problem("env", env_id, f"no such suite; {meant(env_id, (), near)}")])
     try:
         return _imported(prefix), name
     except ModuleNotFoundError as error:
-        hint = f"needs the package {error.name}, which is not installed: pip install '.[{prefix}]'"
+        hint = f"needs the package {error.name}, which is not installed; run pip install '.[{prefix}]'"
         raise ConfigError([Problem("env", env_id, hint)]) from error
 
 
@@ -102,7 +102,7 @@ def _gymnax(env_id: str) -> ModuleType:
     except (ImportError, AttributeError) as error:
         if not _is_installed("stable-gymnax"):
             raise
-        hint = "stable-gymnax, which popgym-arcade needs, has taken gymnax's place: pip uninstall stable-gymnax, and then "
+        hint = "stable-gymnax (from popgym-arcade) has overwritten gymnax; run pip uninstall stable-gymnax, and then "
         raise ConfigError([Problem("env", env_id, hint + "pip install --force-reinstall gymnax")]) from error
 
 

@@ -69,11 +69,11 @@ def make(name: str, env_kwargs: tuple) -> GridWorld:
     """
     names = suite.registered_environments()
     if name not in names:
-        raise ConfigError([Problem("env", f"xminigrid/{name}", f"no environment of XLand-MiniGrid; {nearest(name, names)}")])
+        raise ConfigError([Problem("env", f"xminigrid/{name}", f"no such environment; {nearest(name, names)}")])
     kwargs = dict(env_kwargs)
     benchmark, part = kwargs.pop("benchmark", None), kwargs.pop("rulesets", None)
     if part is not None and benchmark is None:
-        raise ConfigError([Problem("env_kwargs", {"rulesets": part}, "needs a benchmark that the rule sets are from")])
+        raise ConfigError([Problem("env_kwargs", {"rulesets": part}, "needs a benchmark, which contains the rule sets")])
     steps = kwargs.get("max_steps", 1)
     if not (isinstance(steps, int) and steps >= 1):
         raise ConfigError([Problem("env_kwargs", {"max_steps": steps}, "must be an int of at least 1")])
@@ -87,15 +87,15 @@ def _rulesets(made: GridWorld, name: str, part: tuple[int, int] | None) -> Any:
     if not hasattr(made.params, "ruleset"):
         raise ConfigError([Problem("env_kwargs", {"benchmark": name}, "only the XLand-MiniGrid environments have rule sets")])
     if name not in NAME2HFFILENAME:
-        hint = f"no collection of rule sets; {nearest(str(name), NAME2HFFILENAME)}"
+        hint = f"no such benchmark; {nearest(str(name), NAME2HFFILENAME)}"
         raise ConfigError([Problem("env_kwargs", {"benchmark": name}, hint)])
     if not os.path.exists(os.path.join(DATA_PATH, NAME2HFFILENAME[name])):
-        hint = f"is not on this machine; this downloads it: python -c 'import xminigrid; xminigrid.load_benchmark(\"{name}\")'"
+        hint = f"is not downloaded; run python -c 'import xminigrid; xminigrid.load_benchmark(\"{name}\")'"
         raise ConfigError([Problem("env_kwargs", {"benchmark": name}, hint)])
     every = load_benchmark(name)
     first, end = part or (0, every.num_rulesets())
     if not 0 <= first < end <= every.num_rulesets():
-        hint = f"must be two whole numbers, the first rule set and the one after the last, of {every.num_rulesets()}"
+        hint = f"must be two ints (start, stop) with 0 <= start < stop <= {every.num_rulesets()}"
         raise ConfigError([Problem("env_kwargs", {"rulesets": part}, hint)])
     return jax.tree.map(lambda x: x[first:end], every)
 

@@ -25,7 +25,7 @@ def extra_term(function: Callable) -> Callable:
     def term(params: Any, outputs: Any, batch: Any, cfg: OnPolicyConfig) -> tuple[jax.Array, dict[str, jax.Array]]:
         found = call(params, outputs, batch, cfg)
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
-            hint = "must return two things: a scalar, and a dict from a name to a scalar"
+            hint = "must return a pair: a scalar loss and a dict from names to scalars"
             raise ConfigError([Problem("extra_loss", _kind(found), hint)])
         loss, *rest = _scalars("extra_loss", {"the loss": found[0], **found[1]}).values()
         return loss, {"extra_loss": loss, **{f"extra_loss/{name}": x for name, x in zip(found[1], rest, strict=True)}}
@@ -40,8 +40,8 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
     def measure(state: Any, batch: Any, metrics: dict[str, Any]) -> dict[str, Mean]:
         found = call(state, **accepted(function, batch=batch, metrics=values(metrics)))
         if not isinstance(found, dict):
-            raise ConfigError([Problem("measure", _kind(found), "must return a dict from a name to a scalar")])
-        hint = "is a metric of the algorithm, or a column of every row; choose another name"
+            raise ConfigError([Problem("measure", _kind(found), "must return a dict from names to scalars")])
+        hint = "is already the name of a metric; choose another name"
         taken = lambda name: name in metrics or name in COLUMNS or str(name).startswith("evaluation/")
         raise_if_any([Problem("measure", name, hint) for name in found if taken(name)])
         return {name: mean_of(x) for name, x in _scalars("measure", found).items()}
@@ -66,7 +66,7 @@ def checked_loss(function: Callable) -> Callable:
     """
     former = list(accepted(function, **FORMER))
     if former:
-        hint = f"the signature is {SIGNATURE}, where " + ", ".join(f"{name} is {FORMER[name]}" for name in former)
+        hint = f"the signature is {SIGNATURE}; use " + ", ".join(f"{FORMER[name]} for {name}" for name in former)
         raise ConfigError([Problem("policy_loss", f"parameters {', '.join(former)}", hint)])
 
     @functools.wraps(function)
@@ -74,7 +74,7 @@ def checked_loss(function: Callable) -> Callable:
         with code_of("policy_loss", SIGNATURE):
             found = function(outputs, old, advantage, cfg)
         if getattr(found, "shape", None) != advantage.shape:
-            hint = f"must give one number for each step, {list(advantage.shape)}: {SIGNATURE}"
+            hint = f"must return losses of shape {list(advantage.shape)}, one per step: {SIGNATURE}"
             raise ConfigError([Problem("policy_loss", _kind(found), hint)])
         return found.astype(jnp.float32)
 
@@ -127,9 +127,9 @@ def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
     with jax.numpy_dtype_promotion("standard"):
         taken, refusal = _call(lambda: jax.eval_shape(step, params))
         if not refusal and jax.tree.map(np.shape, taken) != jax.tree.map(np.shape, params):
-            refusal = "its updates must have the shapes of the parameters"
+            refusal = "updates must have the shapes of the parameters"
         if refusal:
-            return [Problem("optimizer", optimizer, f"cannot update these parameters: {refusal}")]
+            return [Problem("optimizer", optimizer, f"cannot update the network's parameters: {refusal}")]
         with jax.ensure_compile_time_eval(), jax.disable_jit():
             # The result is None if the optimizer needs groups other than "policy", or holds tracers.
             taken, _ = _call(lambda: float(step({"policy": np.ones(1, np.float32)})["policy"][0]))

@@ -48,7 +48,7 @@ class UpdateState(struct.PyTreeNode):
 
 
 def _no_rate(clock: Clock, step: jax.Array) -> Scalar:
-    raise ValueError("an optimizer needs a learning rate, as `phase_optimizer` gives it")
+    raise ValueError("the optimizer has no learning rate; use `phase_optimizer`")
 
 
 class Optimizer(NamedTuple):

@@ -98,12 +98,12 @@ def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Spac
     """Report where the config does not fit the actions, or does not fit the observations that policy and value see."""
     found = _distribution_problems(cfg, action_space)
     if cfg.memory == "none" and not own_memory and cfg.memory_inputs:
-        found.append(Problem("memory_inputs", cfg.memory_inputs, "nothing reads them with memory = 'none'"))
+        found.append(Problem("memory_inputs", cfg.memory_inputs, "needs a recurrent network; set memory, or use ()"))
     if cfg.arch not in ("separate", "dual") and cfg.critic_obs:
-        hint = f"shows the policy {cfg.critic_obs!r}, which only the value network may read; use 'separate', or critic_obs=''"
+        hint = f"shows the policy {cfg.critic_obs!r}, which only the value network may see; use 'separate', or critic_obs=''"
         found.append(Problem("arch", cfg.arch, hint))
     if not jax.tree.leaves(spaces["policy"]):
-        return [*found, Problem("critic_obs", cfg.critic_obs, "leaves the policy no observation")]
+        return [*found, Problem("critic_obs", cfg.critic_obs, "leaves the policy without an observation; use ''")]
     for space in [spaces["value"]] if isinstance(torso, dict) else spaces.values():
         found += [problem for problem in torso_problems(cfg, space, torso) if problem not in found]
     return found
@@ -257,9 +257,9 @@ def _policy_head(cfg: OnPolicyConfig, space: Space) -> nn.Module:
 def _distribution_problems(cfg: OnPolicyConfig, space: Space) -> list[Problem]:
     chosen = cfg.action_distribution
     if chosen != "auto" and not isinstance(space, Box):
-        return [Problem("action_distribution", chosen, f"is for Box actions, not {type(space).__name__}; use 'auto'")]
+        return [Problem("action_distribution", chosen, f"needs continuous actions, not {type(space).__name__}; use 'auto'")]
     if chosen == "tanh" and not bounded(space):
-        return [Problem("action_distribution", chosen, "needs finite bounds of the actions; use 'gaussian'")]
+        return [Problem("action_distribution", chosen, "needs finite action bounds; use 'gaussian'")]
     return []
 
 

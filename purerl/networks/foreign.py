@@ -53,7 +53,7 @@ def from_linen(module: Any) -> Network:
     """
     module = linen_module(module, "network")
     if not isinstance(module, nn.Module):
-        raise ConfigError([Problem("network", module, "from_linen takes a flax linen module, or its class")])
+        raise ConfigError([Problem("network", module, "from_linen needs a flax linen module or its class")])
 
     init = lambda key, *inputs: only_parameters("network", module.init(key, *inputs))
     apply = functools.partial(applied, module)
@@ -87,15 +87,13 @@ def from_nnx(make: Callable[[Any], Any]) -> Network:
     from flax import nnx  # imported here, since it takes a quarter of the time of importing purerl
 
     if isinstance(make, nnx.Module) or not callable(make):
-        hint = "from_nnx takes a function of nnx.Rngs that makes the module, such as its class, since every seed has its own"
+        hint = "from_nnx needs a function of nnx.Rngs that returns a new module, such as the module's class"
         raise ConfigError([Problem("network", type(make).__name__, hint)])
     with code_of("network", "make(nnx.Rngs(0))"):
         abstract = nnx.eval_shape(lambda: make(nnx.Rngs(0)))
         graph, shapes, others = nnx.split(abstract, nnx.Param, ...)
     if jax.tree.leaves(others):
-        raise ConfigError(
-            [Problem("network", type(abstract).__name__, "the module may have nnx.Param alone, no other variables")]
-        )
+        raise ConfigError([Problem("network", type(abstract).__name__, "the module may have only nnx.Param variables")])
 
     def init(key, *inputs):
         return nnx.to_pure_dict(nnx.state(make(nnx.Rngs(key)), nnx.Param))
@@ -120,7 +118,7 @@ def _network(init: Callable, apply: Callable, initial_carry: Callable | None) ->
     def apply_recurrent(params, carry, obs, first):
         found = apply(params, carry, obs, first)
         if not (isinstance(found, tuple) and len(found) == 2):
-            hint = "with a memory the module must return two things: (policy, value) and the carry"
+            hint = "a recurrent module must return a pair: (policy, value) and the carry"
             raise ConfigError([Problem("network", type(found).__name__, hint)])
         return _outputs(found[0]), found[1]
 
@@ -141,7 +139,7 @@ def _outputs(found: Any) -> Outputs:
     policies = _is_array(policy) or gaussian or hasattr(policy, "log_prob")
     if not (policies and _is_array(value) and isinstance(heads, Mapping | None)):
         returns = "(policy, value) or (policy, value, heads)"
-        hint = f"the module must return {returns}, heads a dict; of a Box policy = (mean, log_std); see help(purerl.from_linen)"
+        hint = f"the module must return {returns}, where policy is logits or (mean, log_std); see help(purerl.from_linen)"
         raise ConfigError([Problem("network", _kind(found), hint)])
     if _is_array(policy):
         policy = Categorical(policy)

@@ -44,7 +44,7 @@ class DiagGaussian(struct.PyTreeNode):
 
     def __post_init__(self) -> None:
         if self.unit not in ("environment", "bounds"):
-            raise ConfigError([Problem("unit", self.unit, "the unit of a DiagGaussian must be 'environment' or 'bounds'")])
+            raise ConfigError([Problem("unit", self.unit, "must be 'environment' or 'bounds'")])
 
     @property
     def clipped_log_std(self) -> jax.Array:

@@ -43,7 +43,7 @@ def applied(module: nn.Module, params: PyTree, *inputs: Any) -> Any:
 def only_parameters(what: str, made: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameters that a module's `init` made. Raise a ConfigError if `init` made other collections of variables."""
     if others := sorted(made.keys() - {"params"}):
-        raise ConfigError([Problem(what, others, "the module may have parameters only, no other collections")])
+        raise ConfigError([Problem(what, others, "the module may have only parameters; other collections are not supported")])
     return made.get("params", {})
 
 
@@ -62,7 +62,7 @@ def torso_module(torso: Any, what: str = "torso") -> nn.Module:
         return torso
     if isinstance(torso, tuple | list) and len(torso) == 2 and all(map(callable, torso)):
         return Pair(*torso)
-    hint = "must be a flax linen module, its class, or a pair of functions (init(key, x) -> params, apply(params, x) -> features)"
+    hint = "must be a flax linen module or class, or a pair of functions (init(key, x) -> params, apply(params, x) -> features)"
     raise ConfigError([Problem(what, torso, hint)])
 
 
@@ -75,7 +75,7 @@ def check_torso(module: nn.Module, x: Any, what: str = "torso") -> int:
     rows = jax.tree.leaves(x)[0].shape[0]
     if getattr(features, "shape", ())[:1] != (rows,) or features.ndim != 2 or not jnp.issubdtype(features.dtype, jnp.floating):
         is_ = f"{features.dtype}{list(features.shape)}" if hasattr(features, "shape") else type(features).__name__
-        raise ConfigError([Problem(what, is_, f"must give features [{rows}, size] of floats for observations of {rows} steps")])
+        raise ConfigError([Problem(what, is_, f"must return float features of shape [{rows}, size] for {rows} observations")])
     return features.shape[-1]
 
 
@@ -103,18 +103,18 @@ def check_memory(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> None:
         found, made = jax.eval_shape(run, carry, inputs, first)
     only_parameters("memory", made)
     if not (isinstance(found, tuple) and len(found) == 2):
-        raise ConfigError([Problem("memory", type(found).__name__, "must return two things: its outputs, and the carry")])
+        raise ConfigError([Problem("memory", type(found).__name__, "must return a pair: the outputs and the carry")])
     y, after = found
     problems = []
     if getattr(y, "shape", ())[:2] != inputs.shape[:2] or y.ndim != 3 or not jnp.issubdtype(y.dtype, jnp.floating):
         is_ = f"{y.dtype}{list(y.shape)}" if hasattr(y, "shape") else type(y).__name__
-        problems.append(Problem("memory", is_, f"its outputs must be floats {[*inputs.shape[:2], 'size']}"))
+        problems.append(Problem("memory", is_, f"the outputs must be floats of shape {[*inputs.shape[:2], 'size']}"))
     if any(x.shape[:1] != (envs,) for x in jax.tree.leaves(carry)):
-        problems.append(Problem("memory", carry, f"every array of initial_carry({envs}) must have {envs} rows"))
+        problems.append(Problem("memory", carry, f"every array of initial_carry({envs}) must have a first axis of size {envs}"))
     if not jax.tree.leaves(carry):
-        problems.append(Problem("memory", carry, "initial_carry gives no array, so it has no memory; use torso="))
+        problems.append(Problem("memory", carry, "initial_carry returns no arrays, so the module is not recurrent; use torso="))
     if jax.tree.structure(after) != jax.tree.structure(carry) or jax.tree.leaves(after) != jax.tree.leaves(carry):
-        problems.append(Problem("memory", after, f"it must return a carry like the one it was given: {carry}"))
+        problems.append(Problem("memory", after, f"must return a carry with the shapes and dtypes of its input, {carry}"))
     raise_if_any(problems)
 
 

@@ -101,5 +101,5 @@ def _size_problems(cfg: OnPolicyConfig, space: PyTree) -> list[Problem]:
     if kind == "mlp" or (len(shape) == 3 and min(shape[:2]) >= CONVOLUTIONS[kind][1]):
         return []
     size = CONVOLUTIONS[kind][1]
-    hint = f"needs observations [height, width, channels] of at least {size} x {size}, not {list(shape)}; use 'mlp'"
+    hint = f"needs images [height, width, channels] of at least {size} x {size}, not {list(shape)}; use 'mlp'"
     return [Problem("torso", cfg.torso, hint)]

@@ -50,7 +50,7 @@ def data_parallel(train: Train, mesh: Mesh, axis_name: str = DATA) -> "DataParal
         512
     """
     if not isinstance(train, Train) or train.axis is not None:
-        raise ConfigError([Problem("train", train, "must be what make_train returns, without an axis_name")])
+        raise ConfigError([Problem("train", train, "must be the result of make_train, without axis_name")])
     if not isinstance(mesh, Mesh) or axis_name not in mesh.axis_names:
         there = f"with the axes {mesh.axis_names}" if isinstance(mesh, Mesh) else type(mesh).__name__
         raise ConfigError([Problem("mesh", there, f"must be a jax.sharding.Mesh with an axis {axis_name!r}")])
@@ -133,7 +133,7 @@ def state_specs(whole: Train, here: Train) -> TrainState:
     specs = jax.tree.map(spec, shapes, shapes_here)
     for path, found in jax.tree_util.tree_leaves_with_path(specs.actor):
         if found == PartitionSpec() and here.axis is not None and here.axis.size > 1:
-            hint = "of the environments' state has no axis of environments, and cannot be spread over devices"
+            hint = "this part of the environment state has no axis of environments, and cannot be spread over devices"
             raise ConfigError([Problem("env", jax.tree_util.keystr(path), hint)])
     return specs
 
@@ -150,10 +150,10 @@ def check_replicas(state: TrainState, axis_name: str = DATA) -> None:
     _, largest = agreed(*own)
     differ = [len(sums) > 1 or -1 < x < y for (_, sums), x, y in zip(parts, own, largest, strict=True)]
     _, differ = agreed(*differ)
-    hint = "belongs to no environment, and must be reduced over axis_name = "
-    hint += f"{axis_name!r}: by jax.lax.psum, or the functions of purerl.core.reductions"
+    hint = "must be equal on all devices; reduce it over axis_name = "
+    hint += f"{axis_name!r}, with jax.lax.psum or the functions of purerl.core.reductions"
     names = dict.fromkeys(name for (name, _), different in zip(parts, differ, strict=True) if different)
-    raise_if_any([Problem(name, "another array on each device", hint) for name in names])
+    raise_if_any([Problem(name, "different arrays on different devices", hint) for name in names])
 
 
 def _checksums(x: jax.Array) -> list[set[int]]:

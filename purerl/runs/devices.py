@@ -135,7 +135,7 @@ def use_cores(count: int | None = None) -> None:
     except RuntimeError:  # JAX has started
         if jax.local_devices() == jax.local_devices(backend="cpu")[:1]:
             warnings.warn(
-                f"JAX has already started with one CPU device, so everything runs on it; to spread seeds over {count} cores, "
+                f"JAX has already started with one CPU device, so all runs use this device; to spread seeds over {count} cores, "
                 "call purerl.use_cores() before JAX computes anything (in a notebook: in its first cell, after a restart)",
                 stacklevel=3,
             )

@@ -64,7 +64,7 @@ class Directory:
             self.best = Store(path / "best", keep=2)
             for name in (FILE, "evaluations.jsonl"):
                 if (path / name).is_dir():
-                    raise ConfigError([Problem("directory", str(path), f"{name} in it is a directory")])
+                    raise ConfigError([Problem("directory", str(path), f"{name} must be a file, but is a directory")])
             self._open = entered.pop_all()
         return self
 
@@ -77,7 +77,7 @@ class Directory:
                 except CheckpointError as other:
                     if error is None:
                         raise
-                    error.add_note(f"A checkpoint failed as well: {other}")
+                    error.add_note(f"Saving a checkpoint failed too: {other}")
 
     def file(self, name: str) -> pathlib.Path | None:
         """Return the path of a file; None without a directory, and in all processes but the first."""
@@ -100,11 +100,11 @@ class Directory:
         store = self._checkpoints
         there = store.updates() if store is not None else []
         if there and resume == "never":
-            hint = f"has checkpoints, up to update {there[-1]}; resume='auto' resumes from them"
+            hint = f"already has checkpoints, up to update {there[-1]}; use resume='auto' to resume, or another directory"
             raise ConfigError([Problem("directory", str(self.path), hint)])
         if store is None or not there:
             if resume == "must":
-                raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to resume from")])
+                raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to resume from; use resume='auto'")])
             return None
         saved = store.load(there[-1]) if resume == "must" else first_readable(there, store.load)
         self._check(saved, plan, wanted)
@@ -116,8 +116,8 @@ class Directory:
         if found := differences(saved.record, self.identity, self._cls) or shapes:
             raise CheckpointMismatch(self.path, found, begin_anew(self.path, [*found, *shapes]))
         if saved.updates > plan.num_updates:
-            text = f"the run is at update {saved.updates} already, and {plan.num_updates} are asked for"
-            raise CheckpointMismatch(self.path, [f"total_timesteps: {text}; ask for more, or choose another directory"])
+            text = f"the run is already at update {saved.updates}, beyond the requested {plan.num_updates} updates"
+            raise CheckpointMismatch(self.path, [f"total_timesteps: {text}; use a larger value, or another directory"])
         for text in changes_of_numbers(saved.record, self.identity, self._cls) if is_first() else ():
             warnings.warn(text, stacklevel=5)
 

@@ -34,7 +34,7 @@ class Evaluations:
         self._rows = [row for row in found if row is not None and row["update"] <= updates]
         lost = max(expected - len(self._rows), found.count(None))
         if lost and path is not None:
-            warnings.warn(f"{path}: {lost} evaluations damaged or missing; they are left out", stacklevel=4)
+            warnings.warn(f"{path}: {lost} evaluations are damaged or missing, and are skipped", stacklevel=4)
         self._journal = Journal(path, self._rows)
         self.flush, self.close = self._journal.flush, self._journal.close
 
@@ -111,7 +111,7 @@ class Best:
             there = store.updates()  # in all processes: see `Directory.saved`
             saved = first_readable(there, store.load) if there else None
         except CheckpointError as error:
-            warnings.warn(f"{error}; best states start over", stacklevel=4)
+            warnings.warn(f"{error}; earlier best states are ignored", stacklevel=4)
             return
         if saved is None or leaf_differences({path: x for path, (x, _) in saved.record["leaves"].items()}, wanted):
             return

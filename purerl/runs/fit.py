@@ -200,7 +200,7 @@ def fit(
     updates = runs.here.plan.num_updates
     if path is not None and (rows := updates // cfg.metrics_every) > MANY_ROWS:
         fewer = -(-updates // (MANY_ROWS // 10))
-        warnings.warn(f"{rows:,} rows of metrics will be kept; metrics_every={fewer} keeps {MANY_ROWS // 10:,}", stacklevel=2)
+        warnings.warn(f"the run saves {rows:,} records of metrics; metrics_every={fewer} saves {MANY_ROWS // 10:,}", stacklevel=2)
     score = evaluation_of(runs, vars(asked))
     layout = {"exact": asked.exact, "share": 1 if asked.exact else runs.share, "devices_per_run": asked.devices_per_run}
     who = identity(runs.train, runs.cfg, asked.seed, asked.num_seeds, **layout)

@@ -29,7 +29,7 @@ def restored(runs: Trainer, state: TrainState, fresh: TrainState, saved: Checkpo
     """
     snapshots = [json.loads(saved.arrays[f"['environments']['{i}']"].tobytes()) for i in range(len(runs.labels))]
     if missing := sorted({x["missing"] for x in snapshots if "missing" in x}):
-        warnings.warn(f"resuming, but not bit-identically: the environments begin anew, since {'; '.join(missing)}", stacklevel=3)
+        warnings.warn(f"the resumed run is not bit-identical: environments restart, since {'; '.join(missing)}", stacklevel=3)
         return state.replace(actor=runs.init(saved.updates).actor)
     for ticket, kept in zip(_tickets(fresh), snapshots, strict=True):
         restore(ticket, kept)

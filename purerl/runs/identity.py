@@ -68,15 +68,15 @@ def unit_differences(record: dict[str, Any], current: str) -> list[str]:
     saved = record.get("action_unit", "environment")
     if saved == current or "either" in (saved, current):
         return []
-    hint = "the same output of the policy means another action; train again, or use the version that saved it"
+    hint = "the same policy output means a different action; train again, or use the purerl version that saved the run"
     return [f"action_unit: {saved!r} in the checkpoint, {current!r} here: {hint}"]
 
 
 def begin_anew(path: Any, differences: list[str]) -> str:
     """Return a hint to begin another run, from this run's parameters if these would mean the same in that run."""
     fit = not any(text.startswith((*WARM, "action_unit")) and ".discounted" not in text for text in differences)
-    with_these = "" if not fit else f"; init_from={str(path)!r} (--init-from) begins it with these parameters"
-    return f"another run needs another directory{with_these}"
+    with_these = "" if not fit else f"; to start from these parameters, use init_from={str(path)!r} (--init-from)"
+    return f"choose another directory for a new run{with_these}"
 
 
 def changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPolicyConfig]) -> list[str]:
@@ -84,12 +84,12 @@ def changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type
     found, (then, now) = [], (config_of(record, cls) for record in (saved, current))
     schedules = [name for name in now.follows_progress if name not in current["objects"]]
     if then.total_timesteps != now.total_timesteps and schedules:
-        text = f"was {then.total_timesteps:,}, and {' and '.join(schedules)} follows it: the values jump from here on"
+        text = f"was {then.total_timesteps:,}; the schedules that depend on it ({', '.join(schedules)}) jump at this update"
         found.append(f"total_timesteps = {now.total_timesteps:,}: {text}")
-    layout = lambda record: {"runs on each device": record["share"], "devices of a run": record.get("devices_per_run", 1)}
+    layout = lambda record: {"runs per device": record["share"], "devices per run": record.get("devices_per_run", 1)}
     saved, current = ({**record["versions"], **layout(record)} for record in (saved, current))
-    changed = [f"{name} {saved.get(name)} then, {current[name]} now" for name in current if saved.get(name) != current[name]]
-    return found + ([f"resuming, but not bit-identically: {'; '.join(changed)}"] if changed else [])
+    changed = [f"{name} {saved.get(name)} before, {current[name]} now" for name in current if saved.get(name) != current[name]]
+    return found + ([f"the resumed run may not be bit-identical: {'; '.join(changed)}"] if changed else [])
 
 
 def _same(a: Any, b: Any) -> bool:

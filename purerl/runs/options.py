@@ -45,21 +45,21 @@ def wrong_options(options: dict[str, Any]) -> list[Problem]:
         if not (right and rule.holds(value)):
             found.append(Problem(name, value, rule.text if rule.choices or right else f"{rule.text}, not {type(value).__name__}"))
     if not found and options["render_every"] and not (options["eval_every"] and options["directory"]):
-        found.append(Problem("render_every", options["render_every"], "needs eval_every and a directory to draw into"))
+        found.append(Problem("render_every", options["render_every"], "needs eval_every and a directory for the GIFs"))
     if not (options["progress"] is None or is_flag(options["progress"])):
         found.append(Problem("progress", options["progress"], "must be True, False or None"))
     if not isinstance(options["best_by"], str):
-        found.append(Problem("best_by", options["best_by"], "must be a name, such as 'episode_info/success'"))
+        found.append(Problem("best_by", options["best_by"], "must be the name of a metric, such as 'episode_info/success'"))
     if options["seed"] is None:
         found.append(Problem("seed", None, "must be an int from 0 to 2**32 - 1"))
     for name in ("directory", "init_from"):
         if options[name] is not None and not isinstance(options[name], str | os.PathLike):
             found.append(Problem(name, options[name], "must be a path"))
     if not isinstance(options["recorders"], tuple | list) or not all(map(callable, options["recorders"])):
-        found.append(Problem("recorders", options["recorders"], "must be a tuple of functions of a Progress: (recorder,)"))
+        found.append(Problem("recorders", options["recorders"], "must be a tuple of functions of a Progress, as in (recorder,)"))
     found += _wrong_stopping(options)
     if options["eval_env_params"] is not None and not isinstance(options["eval_env_params"], dict):
-        found.append(Problem("eval_env_params", options["eval_env_params"], "must be a dict of parameters"))
+        found.append(Problem("eval_env_params", options["eval_env_params"], "must be a dict of environment parameters"))
     found += [_unknown(options, name, value) for name, value in options["objects"].items() if name not in OBJECTS]
     if options["resume"] == "must" and options["directory"] is None:
         found.append(Problem("directory", None, "resume='must' needs the directory to resume from"))
@@ -74,12 +74,12 @@ def _wrong_stopping(options: dict[str, Any]) -> list[Problem]:
     if not callable(rule):
         return [Problem("stop_when", rule, "must be a function of a Progress, such as purerl.at_return(475)")]
     if not every and not options["eval_every"]:
-        return [Problem("stop_when", rule, "is never checked: set eval_every or stop_every")]
+        return [Problem("stop_when", rule, "is never checked; set eval_every or stop_every")]
     return []
 
 
 def _unknown(options: dict[str, Any], name: str, value: Any) -> Problem:
     """Return the problem with an argument that `fit` does not have."""
     if name in options["cfg"].field_docs:
-        return Problem(name, value, f"no argument of fit; set it in the config: cfg.replace({name}=...)")
-    return Problem(name, value, f"no argument of fit; {renamed(name) or nearest(name, [*options, *OBJECTS])}")
+        return Problem(name, value, f"fit has no such argument; set the field of the config: cfg.replace({name}=...)")
+    return Problem(name, value, f"fit has no such argument; {renamed(name) or nearest(name, [*options, *OBJECTS])}")

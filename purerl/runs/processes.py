@@ -47,7 +47,7 @@ def join(coordinator: str = "", num_processes: int = 0, process_id: int = -1) ->
     try:
         jax.distributed.initialize(**named, heartbeat_timeout_seconds=HEARTBEAT_SECONDS)
     except (ValueError, RuntimeError) as error:
-        hint = "cannot start" if named else f"JAX finds no cluster that it knows; name it by {', '.join(given)}"
+        hint = "JAX cannot connect the processes" if named else f"JAX finds no cluster; set {', '.join(given)}"
         raise ConfigError([Problem("distributed", True, f"{hint}: {str(error).strip().splitlines()[0]}")]) from error
 
 

@@ -94,7 +94,7 @@ class Run:
             ConfigError: the batch has several configs; `select` one run first.
         """
         if len(self.batch.configs) > 1:
-            hint = "each has a training function of its own: run.select(config=0, seed=...).train"
+            hint = "each config has its own training function; use run.select(config=0, seed=...).train"
             raise ConfigError([Problem("config", f"{len(self.batch.configs)} configs", hint)])
         return self.batch.train
 
@@ -148,7 +148,7 @@ class Run:
             CheckpointError: no best state was saved.
         """
         if self.directory is None:
-            raise CheckpointError("best states are saved only in a directory, and this run has no directory")
+            raise CheckpointError("best states are saved only in a directory, and this run has none; use fit(directory=...)")
         best = load(self.directory, best=True, config_class=type(self.cfg), **self.batch.objects)
         return best if self.place is None else best.select(self.place)
 
@@ -247,9 +247,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
         check_replicas(state, train.axis_name)
     path, train = by_first(lambda: run_directory(directory)) or absolute(directory), _whole(train)
     if (path / FILE).exists():
-        raise ConfigError(
-            [Problem("directory", str(path), "has a run of purerl.fit, which saves its own states; choose another directory")]
-        )
+        raise ConfigError([Problem("directory", str(path), "belongs to a run of purerl.fit; choose another directory")])
     with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:
         home.save(int(state.clock), {"state": on_host(state)}, {"seconds": 0.0})
 

@@ -63,12 +63,12 @@ class Batch:
         devices_per_run: int = 1,
     ):
         if any(np.ndim(x) > 1 or (np.ndim(x) and not np.size(x)) for x in jax.tree.leaves(cfg.replace(env_params={}))):
-            raise ConfigError([Problem("cfg", "a batch of configs", "its fields must be numbers, or have one axis of configs")])
+            raise ConfigError([Problem("cfg", "a batch of configs", "each field must be a number, or have one axis of configs")])
         sizes = {np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)}
         several = bool(sizes)
         found = _wrong_seeds(0 if seed is None else seed, num_seeds) + (problems(cfg) if several else [])
         if len(sizes) > 1:
-            found.append(Problem("cfg", sorted(sizes), "a batch of configs needs as many values in every batched field"))
+            found.append(Problem("cfg", sorted(sizes), "all batched fields must have the same number of values"))
         if found:
             raise ConfigError(found)
         self.pairs, self.differ = pairs_of(cfg, seed, num_seeds), differences_of(cfg)
@@ -81,7 +81,7 @@ class Batch:
             use_cores()
         there = len(jax.devices())
         if devices_per_run > there:
-            raise ConfigError([Problem("devices_per_run", devices_per_run, f"there are {there} devices")])
+            raise ConfigError([Problem("devices_per_run", devices_per_run, f"must be at most the number of devices, {there}")])
         runs_at_once = min(there // devices_per_run, len(self.pairs))
         if process_count() > 1 and runs_at_once * devices_per_run < there:
             hint = f"leaves some of the {there} devices of {process_count()} processes idle; "
@@ -92,7 +92,7 @@ class Batch:
         self.num_seeds, self.seed = num_seeds, seed
         self.objects, self.train, self.devices_per_run = objects, make_train(of_config(0), **objects), devices_per_run
         if self.on_host and (devices_per_run > 1 or process_count() > 1):
-            hint = "environments on the host are stepped by one device of one process"
+            hint = "external (Python) environments run on one device of one process"
             raise ConfigError([Problem("devices_per_run", devices_per_run, hint)])
         self.here = self._share_of(self.train)
         own = (objects.get("env"), objects.get("env_params"))
@@ -190,7 +190,7 @@ class Batch:
         if len(found) == 1:
             return found[0]
         shown = ", ".join(map(repr, self.labels[:8])) + (", ..." if len(self.labels) > 8 else "")
-        hint = f"{'no' if not found else 'more than one'} such run; there are {len(self.labels)}: {shown}"
+        hint = f"{'no run matches' if not found else 'several runs match'}; the {len(self.labels)} runs are {shown}"
         raise ConfigError([Problem(", ".join(asked) or "run", next(iter(asked.values()), None), hint)])
 
 
@@ -242,7 +242,7 @@ def state_at(state: TrainState, run: int) -> TrainState:
 
 def _wrong_seeds(seed: Any, num_seeds: Any) -> list[Problem]:
     is_path = isinstance(seed, str | os.PathLike)
-    hint = "must be an int from 0 to 2**32 - 1" + (f"; a directory is directory={str(seed)!r}" if is_path else "")
+    hint = "must be an int from 0 to 2**32 - 1" + (f"; pass a directory as directory={str(seed)!r}" if is_path else "")
     found = [Problem("seed", seed, hint)] if not (is_int(seed) and 0 <= seed < 2**32) else []
     if not (is_int(num_seeds) and num_seeds >= 1):
         found.append(Problem("num_seeds", num_seeds, "must be an int of at least 1"))

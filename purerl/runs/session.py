@@ -95,7 +95,7 @@ class Session:
         self.finite = np.array(saved.record.get("finite", self.finite))
         if self.asked.on_nonfinite == "raise" and not self.finite.all():
             label, path = self.runs.labels[int(np.argmin(self.finite))], self.home.path
-            raise NotFiniteError(f"{label} had diverged when {path} was saved; on_nonfinite='ignore' goes on with the others")
+            raise NotFiniteError(f"{label} diverged before {path} was saved; on_nonfinite='ignore' continues the others")
         fresh, state = self.state, to_tree(saved.arrays, {"state": template})["state"]
         self.state = jax.tree.map(lambda x, like: placed(x, like.sharding), state, fresh)
         if self.runs.on_host:
@@ -228,7 +228,7 @@ class Session:
         except CheckpointError as error:
             if self.asked.on_save_error == "raise":
                 raise
-            text = f"{error}; training continues, and saves again when the next checkpoint is due"
+            text = f"{error}; training continues, and the next checkpoint is saved as usual"
             warnings.warn(text, stacklevel=4)
 
 
@@ -258,8 +258,8 @@ def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updat
     first = updates - totals.shape[1] + 1 + (int(np.argmax(bad)) if bad.any() else totals.shape[1] - 1)
     leaf = first_bad_leaf(of_run)
     return NotFiniteError(
-        f"{labels[run]}: {leaf} is not finite; first seen in update {first}. The last checkpoint is from before. "
-        "If the environment's numbers are finite, which purerl.check_env tells, a lower lr or max_grad_norm may help; "
-        "nonfinite='reset' resets environments whose numbers are not, nonfinite='freeze' skips such updates, "
-        "on_nonfinite='ignore' continues"
+        f"{labels[run]}: {leaf} is not finite since update {first}. The last checkpoint is from an earlier update. "
+        "Check the environment with purerl.check_env; if its numbers are finite, a lower lr or max_grad_norm may help. "
+        "nonfinite='reset' resets environments with NaN or infinite numbers, nonfinite='freeze' skips such updates, "
+        "and on_nonfinite='ignore' continues training"
     )

@@ -38,10 +38,10 @@ def warm_start(state: TrainState, directory: Any, action_unit: str) -> TrainStat
     both = all(any(name.startswith(INTRINSIC) for name in names) for names in (leaves, saved.arrays))
     is_taken = lambda name: name.startswith((*WARM, INTRINSIC) if both else WARM) and not name.endswith(".discounted")
     here, there = ({name: x for name, x in arrays.items() if is_taken(name)} for arrays in (leaves, saved.arrays))
-    found = [f"{name} is only {'there' if name in there else 'here'}" for name in there.keys() ^ here.keys()]
+    found = [f"{name} is only in the {'checkpoint' if name in there else 'new run'}" for name in there.keys() ^ here.keys()]
     for name in here.keys() & there.keys():
         if there[name].shape not in (here[name].shape, here[name].shape[state.key.ndim :]):
-            found.append(f"{name} is {list(there[name].shape)} there, {list(here[name].shape)} here")
+            found.append(f"{name} is {list(there[name].shape)} in the checkpoint, {list(here[name].shape)} here")
     if found:
         raise ConfigError([Problem("init_from", str(directory), text) for text in sorted(found)])
 

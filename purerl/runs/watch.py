@@ -15,7 +15,7 @@ SHARE = 0.1  # largest share of updates that may be skipped without a warning
 # updates before values are judged; largest error without a warning, in units of the change that the value clip allows
 SETTLED, FAR = 100, 5
 MASKS = {  # metrics that are 0 unless the environment is faulty
-    "empty_masks": "observations have an action mask without a valid action, and any action was taken; purerl.check_env tells",
+    "empty_masks": "observations have an action mask without a valid action, so all actions were allowed; see purerl.check_env",
     "malformed_masks": f"observations have an action mask with values other than 0 and 1. {VALUES[:1].upper()}{VALUES[1:]}",
 }
 
@@ -62,8 +62,8 @@ class MetricWatch:
             resets, reused = int(np.sum(rows[REUSED].count)), float(np.sum(rows[REUSED].total))
             if reused > 0.01 * resets:
                 self._warned.add(REUSED)
-                text = f"{reused / resets:.0%} of the new episodes began like an earlier one of the same rollout"
-                warnings.warn(f"{REUSED}: {text}; reset_pool of the config sets the number of first states", stacklevel=3)
+                text = f"{reused / resets:.0%} of new episodes start like an earlier episode of the same rollout"
+                warnings.warn(f"{REUSED}: {text}; a larger reset_pool gives more first states", stacklevel=3)
         if self._value_clip is not None and updates >= SETTLED and "value_loss" in rows:
             self._judge_values(np.sqrt(2 * np.atleast_2d(rows["value_loss"].read())[:, -1]), updates, self._value_clip)
         counts = {name: np.atleast_2d(x.total) for name, x in rows.items() if name.startswith("nonfinite")}
@@ -87,10 +87,10 @@ class MetricWatch:
             raise NotFiniteError(f"{at} is not finite, or above 1e18, and no step of the update was finite; see purerl.check_env")
         if RESETS not in self._warned:
             self._warned.add(RESETS)
-            left_out = f"left out of its mean in {stacked[:, run, place].max()} steps"
-            ended = f"in {resets[run, place]} of its {self._batch_size} steps the environment was reset, with a reward of 0"
+            left_out = f"its mean excludes {stacked[:, run, place].max()} steps"
+            ended = f"{resets[run, place]} of {self._batch_size} steps reset the environment, with a reward of 0"
             then = left_out if name.startswith("info/") else ended
-            warnings.warn(f"{at} is not finite, or above 1e18; {then}. The metrics nonfinite/... count it", stacklevel=4)
+            warnings.warn(f"{at} is not finite, or above 1e18; {then}. The metrics nonfinite/... count these steps", stacklevel=4)
 
     def _judge_values(self, errors: np.ndarray, updates: int, value_clip: float) -> None:
         """Warn if value errors `[runs]` exceed 5 times what the updates so far can correct, about the clip's range per update."""
@@ -98,15 +98,15 @@ class MetricWatch:
         if FAR_VALUES not in self._warned and errors[run] > FAR * value_clip * updates:
             self._warned.add(FAR_VALUES)
             text = (
-                f"{self._labels[run]}: after {updates} updates the values err by {errors[run]:,.0f}, and the value clip lets them"
+                f"{self._labels[run]}: after {updates} updates the value error is {errors[run]:,.0f}, and value_clip lets values"
             )
-            hint = "normalize_reward=True scales the returns; value_clip='none' lets values follow at once"
-            warnings.warn(f"{text} move by about {value_clip:g} an update; {hint}", stacklevel=4)
+            hint = "normalize_reward=True scales the returns, and value_clip='none' removes the clip"
+            warnings.warn(f"{text} move by about {value_clip:g} per update; {hint}", stacklevel=4)
 
     def _judge_skips(self, updates: int) -> None:
         run = int(np.argmax(self._skipped))
         if SKIPS not in self._warned and self._skipped[run] > SHARE * updates:
             self._warned.add(SKIPS)
             text = f"{self._labels[run]}: nonfinite='freeze' has skipped {self._skipped[run]} of {updates} updates"
-            hint = "if single environments are not finite, nonfinite='reset' resets them and learns from the others"
+            hint = "if only some environments are not finite, nonfinite='reset' resets them and learns from the others"
             warnings.warn(f"{text}; {hint}", stacklevel=4)

@@ -52,7 +52,7 @@ def compare(
     is_path = lambda x: isinstance(x, str | os.PathLike)
     lists: list[Any] = [[x] if is_path(x) else x for x in entries.values()] if isinstance(entries, Mapping) else [entries]
     if not lists or not all(isinstance(x, list | tuple) and x and all(map(is_path, x)) for x in lists):
-        found.append(Problem("entries", entries, "must be a list of folders of runs, or a dict from names to such lists"))
+        found.append(Problem("entries", entries, "must be a list of run folders, or a dict from names to such lists"))
     raise_if_any(found)
     names = list(entries)
     if not isinstance(entries, Mapping):
@@ -79,13 +79,13 @@ def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored,
     """Add scores to an entry; if the entry already has the task, append the new seeds to it."""
     of_tasks = read.setdefault(entry, {})
     if np.isnan(one.scores).any():
-        raise CheckpointError(f"{directory}: of {int(np.isnan(one.scores).sum())} runs no episode ended, so they have no score")
+        raise CheckpointError(f"{directory}: {int(np.isnan(one.scores).sum())} runs have no score, since no episode ended")
     before = of_tasks.get(task)
     if before is not None:
         twice = set(before.seeds) & set(one.seeds)
         if twice or before.steps.tolist() != one.steps.tolist():
-            why = f"seed {min(twice)} of {task} twice" if twice else f"runs of {task} of different lengths"
-            raise ConfigError([Problem("entries", str(directory), f"{entry} would have {why}; name them apart: a=DIR b=DIR")])
+            why = f"seed {min(twice)} of {task} twice" if twice else f"runs of {task} with different lengths"
+            raise ConfigError([Problem("entries", str(directory), f"{entry} would have {why}; use different names: a=DIR b=DIR")])
         join = lambda name: np.concatenate([getattr(before, name), getattr(one, name)])
         one = one._replace(seeds=before.seeds + one.seeds, scores=join("scores"), curve=join("curve"))
     of_tasks[task] = one
@@ -94,7 +94,7 @@ def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored,
 def _same_tasks(read: dict[str, dict[str, Scored]]) -> None:
     every = sorted({task for of_tasks in read.values() for task in of_tasks})
     missing = [(name, [task for task in every if task not in of_tasks]) for name, of_tasks in read.items()]
-    hint = "has no run of {}, which others have; entries are compared on the same environments with the same parameters"
+    hint = "has no run of {}, unlike other entries; all entries need the same environments and environment parameters"
     raise_if_any([Problem("entries", name, hint.format(", ".join(tasks))) for name, tasks in missing if tasks])
     for name, of_tasks in read.items():
         read[name] = {task: of_tasks[task] for task in every}
@@ -114,7 +114,7 @@ def _reference_of(reference: Any, tasks: Sequence[str]) -> dict[str, tuple[float
         raise ConfigError([Problem("reference", reference, "must be a dict from tasks to pairs of scores, or a file of them")])
     is_finite = lambda x: is_number(x) and math.isfinite(x)
     is_pair = lambda x: isinstance(x, list | tuple) and len(x) == 2 and all(map(is_finite, x)) and x[0] != x[1]
-    hint = 'has no scores of this task that are 0 and 1; write two different numbers for each: "CartPole-v1" = [20.0, 500.0]'
+    hint = 'needs two different scores per task, which are normalised to 0 and 1: "CartPole-v1" = [20.0, 500.0]'
     raise_if_any([Problem("reference", {task: table.get(task)}, hint) for task in tasks if not is_pair(table.get(task))])
     return {task: (float(table[task][0]), float(table[task][1])) for task in tasks}
 
@@ -127,7 +127,7 @@ def _protocol(read: dict[str, dict[str, Scored]], score: str, episodes: str, ref
         what = {"final": "the last evaluation", "auc": "all evaluations"}[score]
         evaluated = [x.evaluated or {} for x in every]
         seen = {x.get("deterministic") for x in evaluated}
-        mode = "the most likely actions" if seen == {True} else "sampled actions" if seen == {False} else "actions of either kind"
+        mode = "the most likely actions" if seen == {True} else "sampled actions" if seen == {False} else "both kinds of actions"
         counts = sorted({x.get("episodes") or 0 for x in evaluated})
         which = f"{' or '.join(map(str, counts))} evaluation episodes, {mode}"
     steps = "; ".join(f"{task} {_steps(read, task)} steps" for task in next(iter(read.values())))
@@ -136,7 +136,7 @@ def _protocol(read: dict[str, dict[str, Scored]], score: str, episodes: str, ref
     return (
         f"Interquartile mean over seeds{' and tasks' if reference else ''} and its 95 % interval, by a stratified bootstrap of "
         f"10,000 draws. Scores: the mean return over {what}{normal}; {which}. {steps}. P(X > Y): the probability that a run of X "
-        "scores above one of Y, 95 % interval of 2,000 draws (Agarwal et al. 2021)." + (f" Few seeds: {note}." if note else "")
+        "scores above a run of Y, 95 % interval of 2,000 draws (Agarwal et al. 2021)." + (f" Few seeds: {note}." if note else "")
     )
 
 

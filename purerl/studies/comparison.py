@@ -83,7 +83,7 @@ class Comparison:
             ConfigError: scores of several tasks are not normalised.
         """
         if not self.can_pool:
-            raise ConfigError([Problem("reference", None, "scores of several tasks can be pooled only if they are normalised")])
+            raise ConfigError([Problem("reference", None, "is required to aggregate scores of several tasks")])
         scores = self.normalized(entry)
         low, high = statistics.stratified_interval(scores)
         return float(statistics.iqm(np.concatenate(scores))), float(low), float(high)

@@ -84,7 +84,7 @@ def runs_to_compare(folder: str | os.PathLike) -> list[pathlib.Path]:
         if home is None or directory == home / read_file(home / WINNER).decode():
             found.append(directory)
     if not found:
-        raise CheckpointError(f"no run in {folder}" + (", whose study has no winner yet" if is_study else ""))
+        raise CheckpointError(f"no run in {folder}" + ("; the study has no winner yet" if is_study else ""))
     return found
 
 
@@ -102,7 +102,7 @@ def read_plan(file: pathlib.Path) -> dict[str, Any] | None:
             return plan
     except ValueError:
         pass
-    raise CheckpointCorrupt(f"{file} is damaged; without it this directory cannot be resumed")
+    raise CheckpointCorrupt(f"{file} is damaged; the directory cannot be resumed without this file")
 
 
 def has_begun(home: pathlib.Path) -> bool:

@@ -53,10 +53,10 @@ def going_on(values: Sequence[float], rungs: Sequence[int]) -> np.ndarray:
 def check_program(train: Train, rungs: int) -> None:
     """Raise a ConfigError if a study cannot train this `Train`."""
     if train.env.host is not None:
-        hint = "runs on the host, where a study cannot go back to the states of trials; use purerl.sweep"
+        hint = "a study cannot restore the states of external (Python) environments; use purerl.sweep"
         raise ConfigError([Problem("env", train.env.name, hint)])
     if train.plan.num_updates < 2 ** (rungs - 1):
-        raise ConfigError([Problem("rungs", rungs, f"{train.plan.num_updates} updates are too few for so many rungs")])
+        raise ConfigError([Problem("rungs", rungs, f"needs at least {2 ** (rungs - 1)} updates, not {train.plan.num_updates}")])
 
 
 def check_rungs(trains: Iterable[Train], rungs: int) -> str:
@@ -72,8 +72,8 @@ def check_rungs(trains: Iterable[Train], rungs: int) -> str:
         most = sum(x >= limit for x in steps)
         found[most] = f"an episode may take {limit:,} steps, but the first rung has only {steps[-1]:,} steps per environment"
         if not most:
-            warning = f"an episode may take {limit:,} steps, and training has {steps[0]:,} of each environment: "
-            warning += "a trial has a score only if episodes end earlier; a larger total_timesteps would make sure of it"
+            warning = f"an episode may take {limit:,} steps, but training has only {steps[0]:,} steps per environment; "
+            warning += "a trial without a finished episode has no score, so use a larger total_timesteps"
     if (most := min(filter(None, found), default=rungs)) < rungs:
         raise ConfigError([Problem("rungs", rungs, f"{found[most]}; use rungs={most}, or a larger total_timesteps")])
     return warning

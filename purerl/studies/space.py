@@ -75,13 +75,13 @@ def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Va
         try:
             path = _path(cfg, name)
             if path in values:
-                found.append(Problem(flag, text, f"{path} is given twice; join its values by commas"))
+                found.append(Problem(flag, text, f"{path} is given twice; separate its values by commas"))
             values[path] = _range_of(given) if ":" in given else tuple(_value_of(cfg, path, x) for x in given.split(","))
         except ConfigError as error:
             found += [Problem(flag, text, problem.hint) for problem in error.problems]
         except (ValueError, KeyError):
             kind = "number" if _is_number(cfg, path) else f"value of {path}"
-            hint = f"{given!r} is no {kind}; write field=value,value or field=low:high or field=low:high:log"
+            hint = f"{given!r} is not a {kind}; write field=value,value or field=low:high or field=low:high:log"
             found.append(Problem(flag, text, hint))
     raise_if_any(found)
     return values
@@ -94,7 +94,7 @@ def checked(cfg: OnPolicyConfig, values: Any, flag: str) -> dict[str, Values]:
         ConfigError: a name is not a field, or the values of a field are missing or invalid.
     """
     if not isinstance(values, dict) or not values:
-        raise ConfigError([Problem(flag, values, 'must be a dict from fields to values: {"lr": [1e-4, 3e-4]}')])
+        raise ConfigError([Problem(flag, values, 'must be a dict from fields to lists of values, such as {"lr": [1e-4, 3e-4]}')])
     found, right = [], {}
     for name, given in values.items():
         try:
@@ -242,13 +242,13 @@ def _path(cfg: OnPolicyConfig, name: str) -> str:
     if outer not in names or (is_dotted and not rest):
         hint = f"no such field; {renamed(name) or nearest(outer, names)}"
     elif is_dotted and outer not in ("rnd", "env_params", "env_kwargs"):
-        hint = f"{outer} has nothing inside"
+        hint = f"{outer} has no fields inside"
     elif outer == "rnd" and rest not in inner:
-        hint = f"name a field of it; {nearest(rest, inner)}"
+        hint = f"must name a field of rnd; {nearest(rest, inner)}"
     elif outer == "rnd" and cfg.rnd is None:
-        hint = "changes nothing without rnd=purerl.RNDConfig(), or --rnd"
+        hint = "has no effect without rnd=purerl.RNDConfig(), or --rnd"
     elif outer in ("env_params", "env_kwargs") and not is_dotted:
-        hint = f"name one of them: {outer}.g"
+        hint = f"must name one parameter, such as {outer}.g"
     else:
         return path
     raise ConfigError([Problem(name, "", hint)])
@@ -274,11 +274,11 @@ def _range_hint(cfg: OnPolicyConfig, path: str, x: Range) -> str:
     """Return what is wrong with a range for a field; "" if the range is valid."""
     is_finite = all(is_number(end) and math.isfinite(end) for end in (x.low, x.high))
     if not is_finite or x.low >= x.high or (x.log and x.low <= 0):
-        return "must be from a number to a larger one; with log, both above 0"
+        return "needs finite numbers low < high, and low > 0 with log"
     if not _is_number(cfg, path):
-        return "its values are no numbers; list them"
+        return "is not a number, and has no range; list its values"
     is_whole = float(x.low).is_integer() and float(x.high).is_integer()
-    return "must be from a whole number to a larger one" if is_int_field(cfg, path) and not is_whole else ""
+    return "needs whole numbers low < high" if is_int_field(cfg, path) and not is_whole else ""
 
 
 def _tuple_of(values: Any) -> tuple:

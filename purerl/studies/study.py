@@ -66,7 +66,7 @@ class Study:
         journal, lines = home / "trials.jsonl", []
         for line in read_file(journal).splitlines():
             if (step := step_of(line)) is None:
-                warnings.warn(f"{journal}: a line is damaged; the study goes on from the one before", stacklevel=4)
+                warnings.warn(f"{journal}: a line is damaged; the study continues from the line before", stacklevel=4)
                 break
             lines.append(line + b"\n")
             self._add(step._replace(points=tuple(map(self.search.restore, step.points))))

@@ -135,7 +135,7 @@ class Sweep:
         entered, options = time.perf_counter(), {"on_nonfinite": "ignore", **options}
         found = [] if at_once is None or is_count(at_once) else [Problem("at_once", at_once, "must be an int of at least 1")]
         if not (recorders is None or callable(recorders)):
-            found.append(Problem("recorders", recorders, "must be a function (directory of a program, its configs) -> recorders"))
+            found.append(Problem("recorders", recorders, "must be a function from a program's (directory, configs) to recorders"))
         raise_if_any(found)
         check_arguments(self.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
         for program in self.programs():  # check all programs before the first is trained
@@ -276,10 +276,10 @@ class SweepResult(NamedTuple):
         """
         if len(set(self.sweep.tasks)) > 1:
             swept = sorted({path for point in self.sweep.points for path in point if is_of_task(path)})
-            hint = "is a part of the task, and scores of several tasks have no best; summary() has each task's configs in a row"
+            hint = "changes the task, and scores of different tasks cannot be compared; summary() groups configs by task"
             raise ConfigError([Problem(path, "swept", hint) for path in swept])
         if not self.summary()[0].seeds:
-            raise ValueError("no config has a score: all diverged, or ended no episode")
+            raise ValueError("no config has a score: all runs diverged or finished no episode")
         return self.sweep.configs[self.sweep.labels.index(self.summary()[0].label)]
 
 
@@ -313,16 +313,16 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
     for path, x in jax.tree_util.tree_leaves_with_path(cfg.replace(env_params={})):
         if np.ndim(x):
             name = jax.tree_util.keystr(path, simple=True, separator=".")
-            found.append(Problem(name, x, "must be a single number; to sweep it, list it among the values"))
+            found.append(Problem(name, x, "must be a single number; to sweep the field, add it to values"))
     raise_if_any(found)
     if isinstance(values, list | tuple):
         if draws or not values or not all(isinstance(point, dict) for point in values):
-            raise ConfigError([Problem("values", values, "must be a list of dicts from fields to single values, without draws")])
+            raise ConfigError([Problem("values", values, "must be a list of dicts from fields to single values, with draws=0")])
         lists = [space.checked(cfg, {name: (x,) for name, x in point.items()}, "values") for point in values]
         points = [point for each in lists for point in space.all_points(each)]
     else:
         values = space.checked(cfg, values, "values")
-        ranges = [Problem(x, str(y), "a range needs draws: how many points") for x, y in values.items() if isinstance(y, Range)]
+        ranges = [Problem(x, str(y), "a range needs draws, such as draws=8") for x, y in values.items() if isinstance(y, Range)]
         raise_if_any([] if draws else ranges)
         points = space.draw_points(cfg, values, draws, method, seed) if draws else space.all_points(values)
     unique = {space.in_words(point, space.EXACT): point for point in points}
@@ -342,7 +342,7 @@ def _saved_at_once(home: pathlib.Path, wanted: dict[str, Any]) -> int | None:
     """
     saved = read_plan(home / PLAN)
     if saved is None and saved_updates(home / "checkpoints"):
-        raise CheckpointMismatch(home, ["it has a run, and no sweep"])
+        raise CheckpointMismatch(home, ["the directory contains a run, not a sweep"])
     if saved is None or not has_begun(home):  # killed before its first checkpoint
         return None
     refuse_another(home / PLAN, saved, wanted)

@@ -155,7 +155,7 @@ def tune(
     check_type(cfg)
     raise_if_any(_wrong_options(locals()))
     values = space.checked(cfg, values, "values")
-    hint = "is a part of the task, and scores of several tasks have no best: tune each by itself, or purerl.sweep and compare"
+    hint = "changes the task, and scores of different tasks cannot be compared; tune each task alone, or use purerl.sweep"
     raise_if_any([Problem(path, x if isinstance(x, tuple) else str(x), hint) for path, x in values.items() if is_of_task(path)])
     static = {path: x for path, x in values.items() if space.is_static(cfg, path)}
     choices = math.prod(len(x) if isinstance(x, tuple) else x.high - x.low + 1 for x in static.values())
@@ -183,7 +183,7 @@ def tune(
         if limit() is not None:
             return _result(study, limit())
         if study.unjudged:
-            text = f"{study.unjudged} times a trial went on unjudged, since with some seed no episode had ended in its rung"
+            text = f"{study.unjudged} times, a trial continued without a score, since some seed finished no episode in its rung"
             warnings.warn(text, stacklevel=2)
         if not best:
             status = [trial.status for trial in study.trials()]
@@ -238,7 +238,7 @@ def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, h
     if last.stopped_by is not None:
         return _result(study, last.stopped_by, finalists=rows)
     if last.diverged:
-        warnings.warn(f"{last.diverged} of the {final_seeds} final runs diverged; the score is of the others", stacklevel=3)
+        warnings.warn(f"{last.diverged} of the {final_seeds} final runs diverged; the score excludes them", stacklevel=3)
     summary, cfg = summary_of(last.sweep.labels[0], last.returns[0]), space.with_values(study.cfg, winner.point)
     found = _result(study, None, cfg=cfg, point=winner.point, summary=summary, finalists=rows)
     if home is not None:
@@ -256,10 +256,10 @@ def _result(study: Study, stopped_by: Any, **found: Any) -> Tuned:
 
 def _without_score(what: str, total: int, counts: dict[str, int], home: pathlib.Path | None) -> ConfigError:
     """Return the error for a study without scores. `counts`: how many diverged or were stopped; all others ended no episode."""
-    counts = {**counts, "ended no episode": total - sum(counts.values())}
+    counts = {**counts, "finished no episode": total - sum(counts.values())}
     why = ", ".join(f"{count} {text}" for text, count in counts.items() if count)
-    hint = f"none has a score: {why}; lower values of lr help where runs diverge, a larger total_timesteps where no episode ends"
-    kept = "" if home is None else f"; the study is kept in {home}"
+    hint = f"none has a score: {why}; use lower values of lr if runs diverge, a larger total_timesteps if no episode ends"
+    kept = "" if home is None else f"; the study is saved in {home}"
     return ConfigError([Problem(what, total, hint + kept)])
 
 
@@ -272,15 +272,15 @@ def _wrong_options(options: dict[str, Any]) -> list[Problem]:
         (lambda x: is_int(x) and x >= 0, "must be an int of at least 0", ("seed",)),
         (lambda x: is_none(x) or is_count(x), count, ("at_once",)),
         (lambda x: is_none(x) or callable(x), function, ("sampler", "watch")),
-        (lambda x: is_none(x) or is_pruner(x), "must be one of Optuna's pruners, an object, or None", ("pruner",)),
+        (lambda x: is_none(x) or is_pruner(x), "must be an Optuna pruner object, or None", ("pruner",)),
         (lambda x: is_number(x) and x >= 0, "must be at least 0", ("search_hours", "max_hours")),
     )
     found = [Problem(x, options[x], hint) for is_right, hint, names in rules for x in names if not is_right(options[x])]
     if not found and options["seed"] + 2 * options["num_seeds"] + options["final_seeds"] > 2**32:
-        found.append(Problem("seed", options["seed"], "must leave room below 2**32 for the seeds that follow it"))
-    found += [Problem(name, x, "no argument of tune") for name, x in options["objects"].items() if name not in OBJECTS]
+        found.append(Problem("seed", options["seed"], "is too large: all seeds of the study must be below 2**32"))
+    found += [Problem(name, x, "tune has no such argument") for name, x in options["objects"].items() if name not in OBJECTS]
     if process_count() > 1:
-        found.append(Problem("tune", process_count(), "a study has one process; start it without --distributed"))
+        found.append(Problem("tune", process_count(), "a study runs in one process; do not use --distributed"))
     return found
 
 

@@ -106,7 +106,7 @@ def test_every_truncation_mode_trains(mode):
     [
         ({"clip_eps": np.inf, "clip_schedule": "linear"}, "needs a finite clip_eps"),
         ({"minibatches": "time", "num_envs": 1, "num_minibatches": 16}, "minibatches of one step"),
-        ({"sequence_length": 4}, "the network has no memory"),
+        ({"sequence_length": 4}, "needs a recurrent network"),
     ],
 )
 def test_contradicting_options_are_refused(changes, says):

@@ -301,13 +301,13 @@ def test_appo_warm_start_copies_parameters_to_target_and_actors(tmp_path):
 
 
 def test_invalid_rnd_configs_are_refused():
-    with pytest.raises(purerl.ConfigError, match="one advantage to predict"):
+    with pytest.raises(purerl.ConfigError, match="DAAC does not support intrinsic rewards"):
         made(DAACConfig(**SIZES, rnd=CURIOUS))
     found = problems(RND.replace(rnd=RNDConfig(int_coef=-1.0, predictor_fraction=2.0, hidden=())))
     assert [problem.field for problem in found] == ["rnd.int_coef", "rnd.predictor_fraction", "rnd.hidden"]
-    with pytest.raises(purerl.ConfigError, match="one advantage to predict"):
+    with pytest.raises(purerl.ConfigError, match="DAAC does not support intrinsic rewards"):
         made(DAACConfig(**SIZES), intrinsic=(lambda key, obs: (), lambda state, steps: (steps.reward, state)))
-    with pytest.raises(purerl.ConfigError, match="must be an object of fields"):
+    with pytest.raises(purerl.ConfigError, match="must be a JSON object"):
         PPOConfig.from_json('{"rnd": true}')
 
     class Unbounded(boxed(Varied)):

@@ -13,12 +13,12 @@ from tests.helpers.tiny import CFG
 @pytest.mark.parametrize(
     ("cfg", "env", "says"),
     [
-        ({"action_distribution": "tanh"}, Varied(), "is for Box actions, not Discrete"),
+        ({"action_distribution": "tanh"}, Varied(), "needs continuous actions, not Discrete"),
         ({"arch": "shared", "critic_obs": "secret"}, Rich(), "shows the policy"),
         ({"torso": "nature_cnn"}, Varied(), "at least 36 x 36"),
-        ({"action_mask": "legal"}, Varied(), "which is no dict"),
-        ({"action_mask": "legall"}, Rich(), "which has 'index', 'legal', 'secret', 'seen'"),
-        ({"action_mask": "secret"}, Rich(), r"one flag for each of 5 actions, not \[6\]"),
+        ({"action_mask": "legal"}, Varied(), "is not a dict"),
+        ({"action_mask": "legall"}, Rich(), "choose from 'index', 'legal', 'secret', 'seen'"),
+        ({"action_mask": "secret"}, Rich(), r"must have shape \[5\], one flag per action, not \[6\]"),
         ({"action_mask": "legal"}, acting(Rich, "box")(), "only discrete actions can be masked"),
         ({"critic_obs": "x"}, Rich(), "critic_obs = 'x'"),
         ({"info": ("nothing",)}, Rich(), "'illegal', 'time'"),
@@ -34,7 +34,7 @@ def test_tanh_and_warmup_need_bounded_actions():
     env = acting(Varied, "box")()
     env.action_space = lambda params=None: endless
     for cfg, says in (
-        (CFG.replace(action_distribution="tanh"), "finite bounds"),
+        (CFG.replace(action_distribution="tanh"), "finite action bounds"),
         (CFG.replace(warmup_steps=64), "bounded action space"),
     ):
         with pytest.raises(purerl.ConfigError, match=says):
@@ -54,9 +54,9 @@ def test_empty_policy_observations_and_duplicate_entries_are_refused():
         def observe_state(self, state):
             return {"previous_reward": super().observe_state(state)}
 
-    with pytest.raises(purerl.ConfigError, match="leaves the policy no observation"):
+    with pytest.raises(purerl.ConfigError, match="leaves the policy without an observation"):
         purerl.make_train(CFG.replace(critic_obs="previous_reward"), env=Named())
-    with pytest.raises(purerl.ConfigError, match="such an entry already"):
+    with pytest.raises(purerl.ConfigError, match="already has the entry previous_reward"):
         purerl.make_train(CFG.replace(memory="gru", memory_inputs=("reward",)), env=Named())
     seen = purerl.make_train(CFG, env=Named()).init(KEY).params["policy"]["torso"]["Dense_0"]["kernel"]
     assert seen.shape[0] == 4

@@ -25,8 +25,8 @@ def outputs_of(logits=2, value_shape=lambda first: first.shape, carry=lambda c: 
 @pytest.mark.parametrize(
     ("network", "says"),
     [
-        (outputs_of(logits=3), "2 actions"),
-        (outputs_of(value_shape=lambda f: (*f.shape, 1)), "without an axis for the output"),
+        (outputs_of(logits=3), "2 logits"),
+        (outputs_of(value_shape=lambda f: (*f.shape, 1)), "without an output axis"),
         (outputs_of(carry=lambda c: jnp.zeros(3)), "carry"),
         (outputs_of(params=jnp.zeros(3)), "dict"),
         (object(), r"must be a purerl\.Network"),
@@ -50,7 +50,7 @@ def test_optimizer_that_cannot_update_the_parameters_is_refused():
         (optax.contrib.scale_by_muon(), ""),
     ):
         before = compiles()
-        with pytest.raises(purerl.ConfigError, match=f"optimizer.*cannot update these parameters: .*{says}"):
+        with pytest.raises(purerl.ConfigError, match=f"optimizer.*cannot update the network's parameters: .*{says}"):
             tiny(optimizer=optimizer)
         assert compiles() == before
 

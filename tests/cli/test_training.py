@@ -24,7 +24,7 @@ def test_command_sweeps_values_from_a_config_file(tmp_path, capsys):
     assert "2 configs, 1 programs" in capsys.readouterr().out
     assert (tmp_path / "s" / "metrics.csv").exists()
     assert cli.main(["ppo", *small, "--sweep", "lr=x"]) == 2
-    assert "'x' is no number" in capsys.readouterr().err
+    assert "'x' is not a number" in capsys.readouterr().err
     assert cli.main(["ppo", *small, "--draws", "4"]) == 2
     assert "needs --sweep" in capsys.readouterr().err
 
@@ -36,7 +36,7 @@ def test_command_tunes_and_its_best_config_trains(tmp_path, capsys):
     more = ["--trials", "4", "--num-seeds", "2", "--finalists", "1", "--final-seeds", "2", "--directory", str(tmp_path)]
     assert cli.main(["tune", "ppo", *small, *more, "--param", "lr=1e-4:1e-1:log"]) == 0
     out = capsys.readouterr().out
-    assert "With 2 seeds that no choice has seen" in out
+    assert "Return of the winner on 2 new seeds" in out
     assert cli.main(["ppo", "--config", str(tmp_path / "best.toml"), "--seed", "9"]) == 0
     with pytest.raises(SystemExit):
         cli.main(["tune", "ppo", "--help"])

@@ -274,7 +274,7 @@ def test_hyperparameters_of_other_libraries_port_by_the_table(system):
     for problem in error.value.problems:
         assert problem.field not in ours
         target = place(system, problem.field)
-        assert f"it is `{target.removeprefix('cfg.')}` here" in problem.hint or not target.startswith("cfg.")
+        assert f"use `{target.removeprefix('cfg.')}`" in problem.hint or not target.startswith("cfg.")
 
 
 def test_cleanrl_command_line_ports_by_the_table(monkeypatch, capsys):
@@ -290,4 +290,4 @@ def test_cleanrl_command_line_ports_by_the_table(monkeypatch, capsys):
     said = capsys.readouterr().err
     for flag in flags:
         target = place("CleanRL", flag).removeprefix("cfg.")
-        assert target == flag or flag == "seed" or f"it is --{target.replace('_', '-')} here" in said
+        assert target == flag or flag == "seed" or f"use --{target.replace('_', '-')}" in said

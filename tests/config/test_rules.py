@@ -22,7 +22,7 @@ def test_rules_hold_only_for_valid_values():
 def test_condition_has_a_text_and_a_predicate():
     cfg = SimpleNamespace(optimizer="sgd", lag=2, clip=math.inf)
     need = rules.either(rules.when(optimizer=("adam", "adamw")), rules.is_above("lag", 1))
-    assert need.text == "optimizer = 'adam' or 'adamw' or lag above 1"
+    assert need.text == "optimizer = 'adam' or 'adamw' or lag > 1"
     assert need.holds(cfg, None)
     assert not rules.is_finite("clip").holds(cfg, None)
 

@@ -38,7 +38,7 @@ def test_array_of_learning_rates_needs_vmap():
 
 def test_concrete_swept_values_are_checked():
     sweep = jax.vmap(lambda lr: PPOConfig().replace(lr=lr))(jnp.array([1e-3, -1.0, jnp.nan]))
-    with pytest.raises(ConfigError, match=r"lr = .*wrong: -1.0, nan"):
+    with pytest.raises(ConfigError, match=r"lr = .*invalid: -1.0, nan"):
         purerl.validate(sweep)
     purerl.validate(jax.vmap(lambda lr: PPOConfig().replace(lr=lr))(jnp.array([1e-3, 1e-4])))
 

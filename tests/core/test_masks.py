@@ -95,7 +95,7 @@ def test_fit_warns_of_masks_without_a_valid_action():
 
 @pytest.mark.slow
 def test_fit_warns_of_masks_in_log_space():
-    with pytest.warns(UserWarning, match="malformed_masks: 32 observations .* no logarithms such as 0 and -inf"):
+    with pytest.warns(UserWarning, match="malformed_masks: 32 observations .* not logits such as 0 and -inf"):
         purerl.fit(CFG, env=purerl.wrap_env(Doors(logarithms)))
 
 
@@ -103,8 +103,8 @@ def test_fit_warns_of_masks_in_log_space():
 def test_check_env_reports_empty_and_malformed_masks():
     either = lambda door: jnp.where(door < 1, logarithms(door), closed(door))
     malformed, empty = purerl.check_env(purerl.wrap_env(Doors(either)), num_envs=4, num_steps=20).problems
-    assert "values other than 0 and 1; an action mask has 1" in malformed
-    assert "an action mask with no valid action: 3" in empty
+    assert "values other than 0 and 1; an action mask must be 1" in malformed
+    assert "% of the action masks ('action_mask') in random steps have no valid action" in empty
 
 
 class Methods(Ends):
@@ -121,6 +121,6 @@ class Informs(Ends):
 def test_gymnasium_masks_outside_the_observation_warn(env, where):
     for vectorization, make in [("sync", env), ("vector", lambda count: gymnasium.vector.SyncVectorEnv([env] * count))]:
         made = purerl.from_gymnasium(make, vectorization)
-        with pytest.warns(UserWarning, match=rf"{where} is not read: a wrapper must make the observation a dict"):
+        with pytest.warns(UserWarning, match=rf"{where} is not read; use a wrapper that adds the mask to a dict observation"):
             purerl.make_train(CFG, env=made)
         purerl.make_train(CFG.replace(action_mask=""), env=made)

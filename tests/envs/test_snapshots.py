@@ -49,7 +49,7 @@ def test_attributes_set_by_the_constructor_are_saved(tmp_path):
 def test_array_under_two_names_cannot_be_saved(tmp_path):
     cfg, env = CFG.replace(lr_schedule="constant"), purerl.from_gymnasium(Twins)
     purerl.fit(cfg.replace(total_timesteps=128), env=env, directory=tmp_path)
-    with pytest.warns(UserWarning, match="one and other, one object with two names"):
+    with pytest.warns(UserWarning, match=r"one and other \(the same object\)"):
         purerl.fit(cfg, env=env, directory=tmp_path)
 
 
@@ -59,6 +59,6 @@ def test_run_does_not_resume_with_other_wrappers(tmp_path):
     cfg = CFG.replace(total_timesteps=128, lr_schedule="constant")
     purerl.fit(cfg, env=purerl.from_gymnasium(make), directory=tmp_path)
     wrappers.append(gymnasium.wrappers.RecordEpisodeStatistics)
-    says = "saved with the layers Ends, and made here with RecordEpisodeStatistics > Ends"
+    says = "saved with the wrappers Ends, but now has RecordEpisodeStatistics > Ends"
     with pytest.raises(purerl.EnvironmentFailed, match=says):
         purerl.fit(cfg.replace(total_timesteps=256), env=purerl.from_gymnasium(make), directory=tmp_path)

@@ -200,7 +200,7 @@ def disks_that_fill(points, directory):
     return outcomes
 
 
-OURS = ("could not be saved to", "could not be written", "cannot be written to", "the recorder")
+OURS = ("could not be saved to", "could not be written", "is not writable", "the recorder")
 
 
 def only_recorders(lines):

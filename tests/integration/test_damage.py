@@ -118,7 +118,7 @@ def test_metrics_damaged_during_a_run_leave_its_result_intact(tmp_path):
     result, whole = fitted(recorders=(damage,), **options), fitted(chunk_seconds=1e-9)
     assert digest(result.state) == digest(whole.state)
     assert digest(result.metrics) == digest(whole.metrics)
-    with pytest.warns(UserWarning, match=r"curves\.jsonl: 1 row of 10 damaged"):
+    with pytest.warns(UserWarning, match=r"curves\.jsonl: damaged or missing: 1 of 10 records"):
         result = fitted(**options)
     assert np.isnan(purerl.summarize(result.metrics)["loss"]).sum() == 1
 
@@ -155,7 +155,7 @@ def test_unreadable_newest_checkpoint_falls_back_to_the_previous_one(tmp_path, m
     fitted(updates=4, directory=tmp_path, save_every=2)
     path = tmp_path / "checkpoints" / "4" / "_CHECKPOINT_METADATA"
     path.write_text(metadata)
-    with pytest.warns(UserWarning, match="taking the one before"):
+    with pytest.warns(UserWarning, match="reading the previous checkpoint"):
         result = fitted(updates=4, directory=tmp_path)
     assert result.progress.began[0] == 2
     assert purerl.load(tmp_path, env=Varied()).updates == 4  # the checkpoint is rewritten
@@ -181,7 +181,7 @@ LATE = {
     "negative": ({"eval_max_steps": -1}, "eval_max_steps = -1"),
     "fraction": ({"eval_max_steps": 2.5}, "eval_max_steps = 2.5: must be at least 1, not float"),
     "a flag": ({"exact": "no"}, "exact = 'no': must be True or False"),
-    "checkpoints": ({"directory": "checkpoints"}, "cannot be written to"),
+    "checkpoints": ({"directory": "checkpoints"}, "is not writable"),
     "curves": ({"directory": "curves.jsonl"}, "is a directory"),
 }
 

@@ -202,7 +202,7 @@ def test_crash_at_any_file_system_call_loses_nothing(uninterrupted, tmp_path, mo
         ended = committed(tmp_path / str(point)) == UPDATES  # the last calls come after the last checkpoint
         code, out = finish(tmp_path / str(point))
         assert code == 0, (point, out)
-        assert ("finished before" in out) == ended
+        assert ("this run finished" in out) == ended
         assert result_of(tmp_path / str(point)) == uninterrupted, point
     print(f"\ncrash points: {len(points)} of {calls} calls, lost: 0")
     record_fault("crashes", {"calls that touch the file system": calls, "crashes": len(points), "lost": 0})

@@ -161,7 +161,7 @@ def test_every_name_of_another_library_gets_a_hint_in_one_error(system, capsys):
     said = {problem.field: problem.hint for problem in error.value.problems}
     assert said.keys() == values.keys()
     assert "did you mean 'num_envs'" in said["num_evns"]
-    assert all(f"it is `{here(system, name)}` here" in said[name] for name in LINES[system])
+    assert all(f"use `{here(system, name)}`" in said[name] for name in LINES[system])
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in values.items()]
     assert main(["ppo", *flags]) == 2
     lines = capsys.readouterr().err.splitlines()
@@ -170,7 +170,7 @@ def test_every_name_of_another_library_gets_a_hint_in_one_error(system, capsys):
         assert line.strip().startswith(f"--{name.replace('_', '-')} = ")
         assert "--num-envs" in line or name != "num_evns"
         field = here(system, name) if name != "num_evns" else ""
-        assert f"it is --{field.replace('_', '-')} here" in line or field not in PPOConfig.field_docs
+        assert f"use --{field.replace('_', '-')}" in line or field not in PPOConfig.field_docs
 
 
 def test_ambiguous_name_is_explained_by_the_other_names_given():
@@ -178,22 +178,22 @@ def test_ambiguous_name_is_explained_by_the_other_names_given():
     assert "`gae_lambda` (rl_games" in both
     assert "`APPOConfig.tau` (UniLab)" in both
     for others, meant in (({"e_clip": 0.2}, "gae_lambda"), ({"vtrace_clip_rho": 1.0}, "APPOConfig.tau")):
-        with pytest.raises(ConfigError, match=rf"tau = 0.9: no such field; it is `{meant}` here"):
+        with pytest.raises(ConfigError, match=rf"tau = 0.9: no such field; use `{meant}`"):
             PPOConfig(tau=0.9, **others)
 
 
 def test_known_name_with_another_meaning_elsewhere_gets_a_hint(capsys):
-    with pytest.raises(ConfigError, match=r"tau = 0.9: means another field in rl_games: `gae_lambda` here"):
+    with pytest.raises(ConfigError, match=r"tau = 0.9: is the name of another field in rl_games; use `gae_lambda`"):
         APPOConfig(tau=0.9, e_clip=0.2)
     assert main(["appo", "--tau", "0.9", "--e-clip", "0.2"]) == 2
-    assert "--tau = '0.9': means another flag in rl_games: --gae-lambda here" in capsys.readouterr().err
+    assert "--tau = '0.9': is the name of another flag in rl_games; use --gae-lambda" in capsys.readouterr().err
     assert APPOConfig(tau=0.9).tau == 0.9
 
 
 def test_hints_for_flags_name_flags(capsys):
     assert main(["ppo", "--num-eval-envs", "8", "--exp-name", "a", "--int-coef", "1", "-x"]) == 2
     said = capsys.readouterr().err
-    assert all(f"it is {flag} here" in said for flag in ("--eval-episodes", "--directory", "--rnd-int-coef"))
+    assert all(f"use {flag}" in said for flag in ("--eval-episodes", "--directory", "--rnd-int-coef"))
 
 
 # --- environments -----------------------------------------------------------------------------------------------------
@@ -297,10 +297,10 @@ def test_config_file_that_is_no_toml_is_refused(name, text, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: purerl.recorders.Wandb("proj"), r"project = 'proj': is given by its name: Wandb\(project='proj'\)"),
+        (lambda: purerl.recorders.Wandb("proj"), r"project = 'proj': must be a keyword argument: Wandb\(project='proj'\)"),
         (lambda: purerl.recorders.JsonLines(10), "path = 10: must be a path"),
-        (lambda: purerl.fit(PPOConfig(), "runs/a"), "a directory is directory='runs/a'"),
-        (lambda: purerl.sweep(PPOConfig(), {"lr": [1e-3]}).fit("runs/a"), "a directory is directory='runs/a'"),
+        (lambda: purerl.fit(PPOConfig(), "runs/a"), "pass a directory as directory='runs/a'"),
+        (lambda: purerl.sweep(PPOConfig(), {"lr": [1e-3]}).fit("runs/a"), "pass a directory as directory='runs/a'"),
     ],
     ids=["project", "path", "directory of fit", "directory of a sweep"],
 )

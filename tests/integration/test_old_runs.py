@@ -11,7 +11,7 @@ from purerl.studies.reading import listed
 from tests.helpers.old_runs import OPTIONS, RUN, STOPPED, UPDATES, configs, digest, values
 
 # If the version of any package has changed, resuming warns that it is not bit-identical.
-pytestmark = pytest.mark.filterwarnings("ignore:resuming, but not bit-identically")
+pytestmark = pytest.mark.filterwarnings("ignore:the resumed run may not be bit-identical")
 
 
 def test_directory_of_an_earlier_version_loads():

@@ -191,14 +191,14 @@ def test_finished_run_is_returned_without_training(tmp_path, capsys):
         name: x.tolist() for name, x in first.evaluations.items()
     }
     assert again.progress.began[0] == again.progress.updates == 4
-    with pytest.raises(purerl.CheckpointMismatch, match="the run is at update 4 already, and 3 are asked for"):
+    with pytest.raises(purerl.CheckpointMismatch, match="the run is already at update 4, beyond the requested 3 updates"):
         fitted(updates=3, directory=tmp_path)
     command = ["ppo", "--total-timesteps", "64", "--num-envs", "4", "--num-steps", "16", "--directory", str(tmp_path / "b")]
     assert cli.main(command) == 0
-    assert "finished before" not in capsys.readouterr().out
+    assert "this run finished" not in capsys.readouterr().out
     assert cli.main(command) == 0  # so that a loop that restarts the command until it succeeds ends
     out = capsys.readouterr().out
-    assert "finished before, after 1 updates" in out
+    assert "this run finished after 1 updates" in out
     assert "64 steps in" in out
 
 
@@ -206,9 +206,9 @@ def test_loading_falls_back_to_the_previous_checkpoint(tmp_path):
     fitted(updates=4, directory=tmp_path, save_every=2)
     newest = tmp_path / "checkpoints" / "4"
     (newest / "_CHECKPOINT_METADATA").write_text("{}")
-    with pytest.warns(UserWarning, match="4 is not what was written; taking the one before"):
+    with pytest.warns(UserWarning, match="4 does not match its checksum; reading the previous checkpoint"):
         assert purerl.load(tmp_path, env=Varied()).updates == 2
-    with pytest.warns(UserWarning, match="taking the one before"):
+    with pytest.warns(UserWarning, match="reading the previous checkpoint"):
         purerl.restore(tmp_path, tiny(CFG.replace(total_timesteps=256)))
     with pytest.raises(purerl.CheckpointCorrupt):
         purerl.load(tmp_path, env=Varied(), updates=4)
@@ -232,7 +232,7 @@ class Breaks:
 @pytest.mark.slow
 def test_failed_recorder_is_retried_at_the_next_checkpoint():
     recorder = Breaks(at=3)
-    with pytest.warns(UserWarning, match="failed, it is skipped until the next checkpoint: OSError"):
+    with pytest.warns(UserWarning, match="failed and is skipped until the next checkpoint: OSError"):
         fitted(updates=8, save_every=5, chunk_seconds=1e-9, recorders=(recorder,))
     assert recorder.seen == [1, 2, 6, 7, 8]
     assert recorder.began == 2

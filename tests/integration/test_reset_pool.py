@@ -125,7 +125,7 @@ def test_plan_counts_the_pool_and_reuse_warns():
     slow = lambda **changes: purerl.make_train(SMALL.replace(**changes), env=purerl.wrap_env(Drawn(), slow_reset=True))
     # A state has a face, a step count and an observation of one number.
     assert slow(reset_pool=1000).plan.rollout_bytes - slow(reset_pool=10).plan.rollout_bytes == 990 * 3 * 4
-    with pytest.warns(UserWarning, match=r"resets_reused: \d+% of the new episodes"):
+    with pytest.warns(UserWarning, match=r"resets_reused: \d+% of new episodes"):
         purerl.fit(SMALL.replace(reset_pool=2), 0, env=purerl.wrap_env(Drawn(), slow_reset=True))
-    with pytest.warns(UserWarning, match="reset_pool = 9: has no effect; it needs an environment with slow resets"):
+    with pytest.warns(UserWarning, match="reset_pool = 9: has no effect in an environment without slow resets"):
         purerl.make_train(SMALL.replace(reset_pool=9), env=purerl.wrap_env(Drawn()))

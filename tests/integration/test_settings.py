@@ -103,7 +103,7 @@ def test_changed_field_changes_the_program_or_warns(name, shared):
 
 def test_one_warning_names_every_field_without_effect_and_its_condition():
     cfg = purerl.PPOConfig(reward_clip=1.0, weight_decay=0.1, memory_size=3, lr_power=2.0, log_std_init=1.0)
-    with pytest.warns(UserWarning, match="settings without effect") as caught:
+    with pytest.warns(UserWarning, match="fields without effect") as caught:
         purerl.make_train(cfg)
     (warning,) = caught
     text = str(warning.message)
@@ -112,14 +112,14 @@ def test_one_warning_names_every_field_without_effect_and_its_condition():
         "weight_decay = 0.1": "optimizer = 'adamw'",
         "memory_size = 3": "memory = 'gru' or 'lstm'",
         "lr_power = 2.0": "lr_schedule = 'polynomial'",
-        "log_std_init = 1.0": "actions in a Box",
+        "log_std_init = 1.0": "continuous actions (a Box)",
     }.items():
-        assert f"{field}: has no effect; it needs {switch}" in text
-    with pytest.warns(UserWarning, match=r"hidden = \(8,\): has no effect; network= replaces it"):
+        assert f"{field}: has no effect without {switch}" in text
+    with pytest.warns(UserWarning, match=r"hidden = \(8,\): has no effect, since network= replaces this field"):
         purerl.make_train(purerl.PPOConfig(hidden=(8,)), network=purerl.make_train(purerl.PPOConfig()).network)
 
 
-@pytest.mark.filterwarnings("error:settings without effect")
+@pytest.mark.filterwarnings("error:fields without effect")
 def test_fields_that_are_read_or_traced_do_not_warn():
     purerl.make_train(purerl.PPOConfig(normalize_reward=True, reward_clip=1.0, memory="gru", memory_size=8, num_minibatches=2))
     purerl.make_train(purerl.PPOConfig(env="Pendulum-v1", reward_clip=1.0))  # continuous actions normalise rewards
@@ -132,7 +132,7 @@ def test_fields_that_are_read_or_traced_do_not_warn():
     purerl.make_train(purerl.PPGConfig(lr_schedule="linear", lr_final=0.1), lr_schedule=lambda step: 1e-3)
 
 
-@pytest.mark.parametrize(("each", "then"), [("minibatch", "stays"), ("epoch", "only rises")])
+@pytest.mark.parametrize(("each", "then"), [("minibatch", "never changes"), ("epoch", "only rises")])
 def test_adaptive_learning_rate_with_one_minibatch_warns(each, then):
     cfg = purerl.PPOConfig(lr_schedule="kl_adaptive", lr_kl_every=each, num_epochs=1, num_minibatches=1)
     with pytest.warns(UserWarning, match=f"the rate {then}"):

@@ -221,7 +221,7 @@ def test_known_bounds_are_checked_inside_a_trace():
     wrong = {"env": simulator.simulator._replace(action_space=bounds(1.0, 1.0))}
     with pytest.raises(purerl.ConfigError, match="needs low < high"):
         in_jit(CFG, lambda: wrong, acted)
-    with pytest.raises(purerl.ConfigError, match="needs finite bounds"):
+    with pytest.raises(purerl.ConfigError, match="needs finite action bounds"):
         as_an_argument(CFG.replace(action_distribution="tanh"), KINDS["wrapped, box with one bound"][1], acted)
 
 

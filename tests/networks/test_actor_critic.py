@@ -70,7 +70,7 @@ def test_value_network_may_have_other_widths():
     params = made(CFG.replace(hidden=(3, 4), critic_hidden=(5,)))[1]
     widths = {group: [x.shape[0] for x in jax.tree.leaves(params[group]["torso"]) if x.ndim == 1] for group in params}
     assert widths == {"policy": [3, 4], "value": [5]}
-    with pytest.warns(UserWarning, match=r"critic_hidden = \(5,\): has no effect; it needs arch = 'separate' or 'dual'"):
+    with pytest.warns(UserWarning, match=r"critic_hidden = \(5,\): has no effect without arch = 'separate' or 'dual'"):
         purerl.make_train(CFG.replace(critic_hidden=(5,), arch="shared"))
 
 

@@ -244,13 +244,13 @@ def test_hidden_state_continues_across_rollouts(kind):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"minibatches": "flat"}, "must stay in order"),
-        ({"minibatches": "time"}, "must stay in order"),
-        ({"minibatches": "env", "sequence_length": 4}, "cannot be cut into sequences of 4"),
+        ({"minibatches": "flat"}, "needs the steps of each environment in order"),
+        ({"minibatches": "time"}, "needs the steps of each environment in order"),
+        ({"minibatches": "env", "sequence_length": 4}, "cannot be split into sequences of 4"),
         ({"sequence_length": 3}, "must divide num_steps = 16"),
-        ({"num_minibatches": 8}, "it must divide their number, 4"),
-        ({"memory": "none", "memory_inputs": ("action",)}, "nothing reads them"),
-        ({"memory_inputs": ("observation",)}, "some of 'action', 'reward'"),
+        ({"num_minibatches": 8}, "must divide the number of training sequences, 4"),
+        ({"memory": "none", "memory_inputs": ("action",)}, "needs a recurrent network"),
+        ({"memory_inputs": ("observation",)}, "distinct names from 'action', 'reward'"),
     ],
 )
 def test_options_that_would_split_sequences_are_refused(changes, says):

@@ -48,5 +48,5 @@ def test_default_networks_match_the_37_implementation_details():
 
 
 def test_cnn_torso_needs_image_observations():
-    with pytest.raises(ConfigError, match=r"torso = 'cnn': needs observations \[height, width, channels\]"):
+    with pytest.raises(ConfigError, match=r"torso = 'cnn': needs images \[height, width, channels\]"):
         tiny(CFG.replace(torso="cnn"))

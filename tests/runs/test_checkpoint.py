@@ -94,7 +94,7 @@ def test_damaged_checkpoint_is_reported_or_harmless(run, tmp_path):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 loaded = purerl.load(copy, env=Varied())
-            messages = [warning for warning in caught if "taking the one before" in str(warning.message)]
+            messages = [warning for warning in caught if "reading the previous checkpoint" in str(warning.message)]
             assert loaded.updates == (3 if messages else 6)
             assert messages or digest(loaded.state) == good
             told += bool(messages)
@@ -117,7 +117,7 @@ def test_resuming_falls_back_from_a_damaged_checkpoint(run, tmp_path):
     data.write_bytes(flipped(data.read_bytes()))
     with pytest.raises(purerl.CheckpointCorrupt):
         fitted(directory=copy, resume="must")
-    with pytest.warns(UserWarning, match="taking the one before"):
+    with pytest.warns(UserWarning, match="reading the previous checkpoint"):
         result = fitted(directory=copy)
     assert result.progress.began[0] == 3
     assert digest(result.state) == digest(fitted().state)
@@ -167,7 +167,9 @@ def test_record_with_a_wrong_checksum_is_refused(run, tmp_path):
     assert changed != text
     assert json.loads(json.loads(changed)["custom_metadata"]["record"])["config"]["lr"] == 0.5
     path.write_text(changed)
-    with pytest.raises(purerl.CheckpointCorrupt, match=f"the record of {re.escape(str(path.parent))} is not what was written"):
+    with pytest.raises(
+        purerl.CheckpointCorrupt, match=f"the record of {re.escape(str(path.parent))} does not match its checksum"
+    ):
         purerl.load(copy, updates=6, env=Varied())
 
 

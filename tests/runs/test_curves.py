@@ -54,6 +54,6 @@ def test_damaged_line_loses_only_its_rows(tmp_path):
     lines = (tmp_path / FILE).read_bytes().splitlines(keepends=True)
     lines[4] = lines[4].replace(b"A", b"B")
     (tmp_path / FILE).write_bytes(b"".join(lines))
-    with pytest.warns(UserWarning, match=rf"{LINE} rows of {10 * LINE} damaged or missing"):
+    with pytest.warns(UserWarning, match=rf"damaged or missing: {LINE} of {10 * LINE} records"):
         found, _ = read(tmp_path)
     assert (found["loss"].count == 0).sum() == LINE

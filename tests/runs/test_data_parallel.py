@@ -320,9 +320,9 @@ def test_update_memory_is_divided_between_devices():
     ("cfg", "count", "match"),
     [
         (PPO, 3, r"num_envs = 8: must be divisible by the number of devices, 3; 6 or 9 would work"),
-        (PPO.replace(num_minibatches=64), 4, r"num_minibatches = 64: .*for the 2 environments of each of 4 devices"),
+        (PPO.replace(num_minibatches=64), 4, r"num_minibatches = 64: .*\(2 environments on each of 4 devices\)"),
         (PPO.replace(minibatches="env"), 4, r"num_minibatches = 4: .*num_envs = 2"),
-        (PPO.replace(**MEMORY), 8, r"num_minibatches = 4: .*must divide their number, 2"),
+        (PPO.replace(**MEMORY), 8, r"num_minibatches = 4: .*must divide the number of training sequences, 2"),
         (CASES["ppg"], 8, r"aux_columns = 4: must be divisible by the number of devices, 8"),
     ],
 )
@@ -335,7 +335,7 @@ def test_invalid_arguments_are_refused():
     train = purerl.make_train(PPO)
     with pytest.raises(ConfigError, match=r"mesh = .*must be a jax.sharding.Mesh with an axis 'data'"):
         purerl.data_parallel(train, mesh(name="rows"))
-    with pytest.raises(ConfigError, match="without an axis_name"):
+    with pytest.raises(ConfigError, match="without axis_name"):
         purerl.data_parallel(train.on_axis("data", 2), mesh())
     with pytest.raises(ConfigError, match="axis_size = None"):
         purerl.make_train(PPO, axis_name="data")
@@ -345,7 +345,7 @@ def test_invalid_arguments_are_refused():
     state = jax.eval_shape(train.init, KEY)
     with pytest.raises(ConfigError, match="num_episodes = 3: must be divisible by the number of devices, 2"):
         jax.eval_shape(evaluate, state)
-    with pytest.raises(ConfigError, match=r"devices_per_run = 64: there are 2 devices"):
+    with pytest.raises(ConfigError, match=r"devices_per_run = 64: must be at most the number of devices, 2"):
         purerl.fit(PPO, devices_per_run=64)
     env = trap(2)
 
@@ -395,7 +395,7 @@ def test_run_resumes_bit_for_bit_and_on_another_number_of_devices(seeds, tmp_pat
     saved = purerl.load(tmp_path / "copy").state
     seen = []
     first = lambda progress: seen.append(progress.updates)
-    with pytest.warns(UserWarning, match="not bit-identically: .*devices of a run 2 then, 1 now"):
+    with pytest.warns(UserWarning, match="may not be bit-identical: .*devices per run 2 before, 1 now"):
         other = purerl.fit(SHORT, directory=tmp_path / "copy", devices_per_run=1, recorders=(first,), **options)
     assert seen[-1] == other.progress.updates == 6
     assert jax.tree.map(jnp.shape, other.state) == jax.tree.map(jnp.shape, saved)

@@ -156,13 +156,13 @@ def test_resuming_without_evaluations_keeps_the_record_of_earlier_ones(tmp_path)
 @pytest.mark.slow
 def test_save_refuses_the_directory_of_fit(tmp_path):
     result = fitted(2, directory=tmp_path)
-    with pytest.raises(purerl.ConfigError, match="has a run of purerl"):
+    with pytest.raises(purerl.ConfigError, match="belongs to a run of purerl"):
         purerl.save(tmp_path, result.run.train, result.state)
     fitted(2, directory=tmp_path)
 
 
 def test_rendering_an_unrenderable_environment_is_refused_at_the_start(tmp_path):
-    with pytest.raises(purerl.ConfigError, match="no way of drawing it"):
+    with pytest.raises(purerl.ConfigError, match="does not support rendering"):
         fitted(2, directory=tmp_path / "a", eval_every=1, render_every=1)
     assert not (tmp_path / "a" / "curves.jsonl").exists()
 
@@ -195,14 +195,14 @@ def refused(error, says, **kwargs):
 def test_directory_of_another_run_is_a_mismatch(tmp_path):
     fitted(updates=2, directory=tmp_path)
     mismatch = {"error": purerl.CheckpointMismatch, "directory": tmp_path}
-    begins = rf"\n  another run needs another directory; init_from={re.escape(repr(str(tmp_path)))} \(--init-from\) begins it"
+    begins = rf"\n  choose another directory for a new run; .*, use init_from={re.escape(repr(str(tmp_path)))} "
     refused(says=r"lr: 0.001 in the checkpoint, 0.01 here" + begins, cfg=CFG.replace(lr=0.01), **mismatch)
     refused(says=r"num_envs: 4 in the checkpoint, 8 here" + begins, cfg=CFG.replace(num_envs=8), **mismatch)
-    sizes = r"hidden: \[16, 16\] in the checkpoint, \[8\] here\n  another run needs another directory$"
+    sizes = r"hidden: \[16, 16\] in the checkpoint, \[8\] here\n  choose another directory for a new run$"
     refused(says=sizes, cfg=CFG.replace(hidden=(8,)), **mismatch)
     refused(says="seed: 0 in the checkpoint, 1 here", seed=1, **mismatch)
     refused(says="num_seeds: 1 in the checkpoint, 2 here", num_seeds=2, **mismatch)
-    refused(says=r"env: observations float32\[4\] in the run, observations float32\[8\] here", env=Wider(), **mismatch)
+    refused(says=r"env: observations float32\[4\] in the checkpoint, observations float32\[8\] here", env=Wider(), **mismatch)
 
 
 class Wider(Varied):

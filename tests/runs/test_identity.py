@@ -18,13 +18,13 @@ def test_resuming_with_other_runs_per_device_warns(tmp_path, monkeypatch):
     constant = {"cfg": CFG.replace(lr_schedule="constant"), "directory": tmp_path}
     fitted(updates=2, **constant)
     monkeypatch.setattr("purerl.runs.trainer.Trainer.share", 4)
-    with pytest.warns(UserWarning, match="not bit-identically: runs on each device 1 then, 4 now"):
+    with pytest.warns(UserWarning, match="may not be bit-identical: runs per device 1 before, 4 now"):
         fitted(updates=3, **constant)
 
 
 @pytest.mark.long
 def test_extending_a_run_warns_if_its_schedule_follows_total_timesteps(tmp_path):
-    says = r"total_timesteps = 256: was 128, and lr_schedule and ent_schedule follows it"
+    says = r"total_timesteps = 256: was 128; the schedules that depend on it \(lr_schedule, ent_schedule\) jump"
     both = {"cfg": CFG.replace(ent_schedule="linear"), "directory": tmp_path / "both"}
     fitted(updates=2, **both)
     with pytest.warns(UserWarning, match=says):

@@ -32,7 +32,7 @@ Lock(pathlib.Path({str(tmp_path)!r})).release()
 def test_lock_is_released_after_an_error(tmp_path):
     (tmp_path / "checkpoints").write_text("in the way")
     for _ in range(2):
-        with pytest.raises(purerl.ConfigError, match="cannot be written to"):
+        with pytest.raises(purerl.ConfigError, match="is not writable"):
             fitted(directory=tmp_path)
     Lock(tmp_path).release()
 
@@ -55,8 +55,8 @@ BAD_DIRECTORIES = [
     (7, "must be a path"),
     ("a\nb", "control characters"),
     ("gs://bucket/run", "local or mounted"),
-    ("/proc/run", "cannot be written to"),
-    (__file__, "cannot be written to"),
+    ("/proc/run", "is not writable"),
+    (__file__, "is not writable"),
 ]
 
 

@@ -34,11 +34,11 @@ def test_run_does_not_load_with_other_custom_objects(tmp_path, capsys):
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path, **given)
     more = CFG.replace(total_timesteps=128, lr_schedule="linear")
     cases = [
-        ({}, "env: the run had a custom one, tests.helpers.probes.Varied; in Python, pass it as `env=`"),
-        ({"env": Varied()}, r"policy_loss: the run had a custom one, .*\.own_loss; in Python, pass it as `policy_loss=`"),
-        ({**given, "env": Other()}, r"env: is tests\.helpers\.probes\.Varied in the run, is .*\.Other here"),
-        ({**given, "env_params": Limit(4)}, r"env_params: the run had the default, .*Limit here; leave out `env_params=`"),
-        ({**given, "reward_shaper": lambda r, s: r}, r"reward_shaper: the run had the default"),
+        ({}, "env: tests.helpers.probes.Varied in the checkpoint, the default here; in Python, pass `env=`"),
+        ({"env": Varied()}, r"policy_loss: .*\.own_loss in the checkpoint, the default here; in Python, pass `policy_loss=`"),
+        ({**given, "env": Other()}, r"env: is tests\.helpers\.probes\.Varied in the checkpoint, is .*\.Other here"),
+        ({**given, "env_params": Limit(4)}, r"env_params: the default in the checkpoint, .*Limit here; omit `env_params=`"),
+        ({**given, "reward_shaper": lambda r, s: r}, r"reward_shaper: the default in the checkpoint"),
     ]
     for objects, says in cases:
         before = compiles()
@@ -51,14 +51,14 @@ def test_run_does_not_load_with_other_custom_objects(tmp_path, capsys):
                 purerl.restore(tmp_path, purerl.make_train(CFG, **objects))
         assert compiles() == before
     assert cli.main(["eval", str(tmp_path)]) == 1
-    assert "tests.helpers.probes.Varied; in Python, pass it as `env=`" in capsys.readouterr().err
+    assert "tests.helpers.probes.Varied in the checkpoint, the default here; in Python, pass `env=`" in capsys.readouterr().err
     assert purerl.load(tmp_path, **given).updates == 1
 
 
 @pytest.mark.slow
 def test_run_does_not_load_with_other_environment_parameters(tmp_path):
     purerl.fit(CFG.replace(total_timesteps=64), directory=tmp_path, env=Varied(), env_params=Limit(4))
-    with pytest.raises(purerl.CheckpointMismatch, match=r"env_params: \.max_steps_in_episode 4 in the run, .* 3 here"):
+    with pytest.raises(purerl.CheckpointMismatch, match=r"env_params: \.max_steps_in_episode 4 in the checkpoint, .* 3 here"):
         purerl.load(tmp_path, env=Varied(), env_params=Limit(3))
     assert purerl.load(tmp_path, env=Varied(), env_params=Limit(4)).updates == 1
 
@@ -123,5 +123,5 @@ def test_resuming_with_other_package_versions_warns(tmp_path, monkeypatch):
     monkeypatch.setattr("purerl.runs.storage.objects.PACKAGES", ("purerl",))
     monkeypatch.setattr("purerl.__version__", "x")
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0")
-    with pytest.warns(UserWarning, match=r"not bit-identically: purerl .* then, 0\.0 now"):
+    with pytest.warns(UserWarning, match=r"not be bit-identical: purerl .* before, 0\.0 now"):
         fitted(directory=tmp_path)

@@ -188,7 +188,7 @@ def test_frozen_process_ends_the_others(frozen, job, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:resuming, but not bit-identically")
+@pytest.mark.filterwarnings("ignore:the resumed run may not be bit-identical")
 def test_run_resumes_with_another_number_of_processes(job, tmp_path):
     assert job(2, SHORT, "--devices-per-run", "2").ends()[0] == [0, 0]
     before = params_of(tmp_path)
@@ -196,7 +196,7 @@ def test_run_resumes_with_another_number_of_processes(job, tmp_path):
     assert all((before[name] == x).all() for name, x in params_of(tmp_path).items())
     four = job(4, "2560", "--devices-per-run", "4")
     assert four.ends(400)[0] == [0] * 4, four.said()
-    assert "not bit-identically" in four.said()
+    assert "may not be bit-identical" in four.said()
     assert purerl.load(tmp_path / "run").updates == 20
 
 
@@ -229,7 +229,7 @@ def test_errors_of_a_job_are_reported_by_its_processes(job, tmp_path):
     (tmp_path / "run").touch()  # the first process alone writes there
     file = job(2, SHORT)
     assert file.ends(60)[0] == [2, 1]
-    assert "cannot be written to" in file.said()
+    assert "is not writable" in file.said()
     assert "in the first process: " in file.said(1)
     (tmp_path / "run").unlink()
     (tmp_path / "run").mkdir()
@@ -242,7 +242,7 @@ def test_errors_of_a_job_are_reported_by_its_processes(job, tmp_path):
     assert "devices_per_run = 1: leaves some of the 2 devices of 2 processes idle; 2 would use all" in idle.said()
     lonely = job(1, SHORT, "--distributed")
     assert lonely.ends()[0] == [2]
-    assert "name it by coordinator, num_processes, process_id" in lonely.said()
+    assert "set coordinator, num_processes, process_id" in lonely.said()
     half = job(1, SHORT, "--coordinator", "127.0.0.1:1")
     assert half.ends()[0] == [2]
     assert "num_processes = 'not given': coordinator, num_processes, process_id must be given together" in half.said()

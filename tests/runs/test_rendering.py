@@ -18,7 +18,7 @@ SMALL = purerl.PPOConfig(total_timesteps=2048, num_envs=4, num_steps=16, hidden=
 
 def test_unrenderable_environment_is_refused(tmp_path):
     train = purerl.make_train(SMALL, env=Varied())
-    with pytest.raises(purerl.ConfigError, match="no way of drawing"):
+    with pytest.raises(purerl.ConfigError, match="does not support rendering"):
         render(train, train.init(jax.random.key(0)), tmp_path / "a.gif")
 
 
@@ -46,5 +46,5 @@ def test_render_writes_one_whole_episode(tmp_path):
     assert shades == [0, 40, 80]
     jax.block_until_ready(jax.jit(train.update)(state))  # rendering uses separate environments
     for env in (Ends, functools.partial(gymnasium.make, "CartPole-v1")):
-        with pytest.raises(purerl.ConfigError, match="no way of drawing it"):
+        with pytest.raises(purerl.ConfigError, match="does not support rendering"):
             purerl.render(purerl.make_train(CFG, env=purerl.from_gymnasium(env)), state, tmp_path / "b.gif")

@@ -69,7 +69,7 @@ def test_select_returns_one_run_of_a_batch(batch):
     assert int(after.clock.low) == 5
     assert by_place.select(0).labels == by_place.labels == ("env_params.g = 0, seed 4",)
     for wrong in ({"run": 6}, {"run": "seed 9"}, {"seed": 3}, {"config": 7, "seed": 3}):
-        with pytest.raises(purerl.ConfigError, match=r"such run; there are 6: 'env_params\.g = 10, seed 3'"):
+        with pytest.raises(purerl.ConfigError, match=r"the 6 runs are 'env_params\.g = 10, seed 3'"):
             result.run.select(**wrong)
 
 
@@ -100,7 +100,7 @@ def test_commands_accept_one_run_of_a_batch(batch, tmp_path, capsys, monkeypatch
     assert cli.main(["export", directory, "--run", "3", "--out", str(tmp_path / "policy")]) == 0
     assert "env_params.g = 0, seed 4" in capsys.readouterr().out
     assert cli.main(["export", directory, "--run", "6", "--out", str(tmp_path / "policy")]) == 2
-    assert "no such run; there are 6" in capsys.readouterr().err
+    assert "no run matches; the 6 runs are" in capsys.readouterr().err
     one = purerl.load(directory).select(3)
     act = jax.export.deserialize(bytearray((tmp_path / "policy").read_bytes())).call
     obs, first = np.ones((5, 3), np.float32), np.zeros(5, bool)

@@ -38,5 +38,5 @@ def test_configs_of_a_batch_train_like_single_runs(tmp_path):
     lone = purerl.fit(SMALL.replace(lr=3e-3), seed=1, env=Varied())
     for got, want in zip(jax.tree.leaves(result.state.params), jax.tree.leaves(lone.state.params), strict=True):
         np.testing.assert_allclose(got[3], want, rtol=1e-3, atol=1e-4)
-    with pytest.raises(purerl.ConfigError, match=r"lr.*at least 0; wrong: -1\.0"):
+    with pytest.raises(purerl.ConfigError, match=r"lr.*at least 0; invalid: -1\.0"):
         purerl.fit(jax.vmap(lambda lr: SMALL.replace(lr=lr))(np.float32([1e-3, -1])), env=Varied())

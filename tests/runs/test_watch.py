@@ -30,7 +30,7 @@ CFG = purerl.PPOConfig(num_envs=4, num_steps=8, total_timesteps=3_200, hidden=(8
 
 
 def test_clip_that_holds_values_far_from_returns_warns():
-    text = r"after 100 updates the values err by \d{3}, .* move by about 0.2 an update; normalize_reward=True"
+    text = r"after 100 updates the value error is \d{3}, .* move by about 0.2 per update; normalize_reward=True"
     with pytest.warns(UserWarning, match=text):
         purerl.fit(CFG, env=purerl.wrap_env(Constant(100)))
 
@@ -55,7 +55,7 @@ def test_value_warning_uses_the_last_row_of_each_run_once():
     watch = MetricWatch(("seed 0", "seed 1"), 64, 0, value_clip=0.2)
     watch(rows(5_000, 5_000), 99, False, True)  # too early to tell
     watch(rows(99, 50), 100, False, True)
-    with pytest.warns(UserWarning, match="seed 1: after 200 updates the values err by 250"):
+    with pytest.warns(UserWarning, match="seed 1: after 200 updates the value error is 250"):
         watch(rows(99, 250), 200, False, True)
     watch(rows(99, 900), 300, False, True)
     MetricWatch(("seed 0", "seed 1"), 64, 0)(rows(5_000, 5_000), 200, False, True)

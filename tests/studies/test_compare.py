@@ -110,7 +110,7 @@ def test_incomparable_runs_are_refused(two_tasks, tmp_path):
         purerl.compare([tmp_path])
     with pytest.raises(purerl.CheckpointError, match="no directory"):
         purerl.compare([tmp_path / "nowhere"])
-    for options, says in (({"score": "best"}, "choose from"), ({"reference": {}}, "no scores of this task")):
+    for options, says in (({"score": "best"}, "choose from"), ({"reference": {}}, "needs two different scores per task")):
         with pytest.raises(purerl.ConfigError, match=says):
             purerl.compare([two_tasks / "quick"], **options)
     assert cli.main(["compare", str(two_tasks / "quick"), "--out", str(tmp_path / "a.doc")]) == 2

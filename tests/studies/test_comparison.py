@@ -34,6 +34,6 @@ def test_few_seeds_are_noted(tmp_path):
     few = comparison(a=[1.0, 2.0, 3.0], b=[3.0])
     assert few.note == statistics.few_seeds([3, 1])
     assert "one seed has no interval" in few.note
-    assert "75 % of intervals of 3 seeds" in few.note
+    assert "75 % of intervals from 3 seeds" in few.note
     assert few.draw(tmp_path / "few.png").get_suptitle() == few.note
     assert comparison(a=range(5), b=range(8)).draw(tmp_path / "many.png").get_suptitle() == ""

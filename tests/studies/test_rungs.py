@@ -31,7 +31,7 @@ def test_rungs_shorter_than_an_episode_are_refused():
     train = purerl.make_train(cfg)
     assert check_rungs([train], 2) == ""
     longer = purerl.make_train(cfg.replace(env_params={"max_steps_in_episode": 4000}))
-    assert "an episode may take 4,000 steps, and training has 3,800" in check_rungs([longer], 2)
+    assert "an episode may take 4,000 steps, but training has only 3,800" in check_rungs([longer], 2)
     with pytest.raises(purerl.ConfigError, match="use rungs=2"):
         check_rungs([longer, train], 3)
 

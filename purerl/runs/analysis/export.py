@@ -48,7 +48,7 @@ def export(
         (3,)
     """
     if path is not None and (suffix := pathlib.Path(path).suffix.lower()) in OTHER_FORMATS:
-        hint = f"jax.export does not write {suffix} files; name it *.jaxexport"
+        hint = f"jax.export does not write {suffix} files; use the suffix .jaxexport"
         raise ConfigError([Problem("path", str(path), hint)])
     policy, env = train.policy(state), train.env
 

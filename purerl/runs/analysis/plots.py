@@ -109,7 +109,7 @@ def plot(
     from matplotlib.figure import Figure
 
     if isinstance(directories, str | os.PathLike) or not isinstance(directories, Sequence) or not directories:
-        raise ConfigError([Problem("directories", directories, "must be a list of directories, of one at least")])
+        raise ConfigError([Problem("directories", directories, "must be a list of at least one directory")])
     if centre not in CENTRES:
         raise ConfigError([Problem("centre", centre, f"choose from {', '.join(CENTRES)}")])
     figure = Figure(figsize=(7, 4.5), layout="constrained")
@@ -118,7 +118,7 @@ def plot(
         raise ConfigError([Problem("out", str(out), f"must end in {', '.join(suffixes)}")])
     lines = [line for path in directories for line in curves_of(path, metric)]
     if labels and len(labels) != len(lines):
-        raise ConfigError([Problem("labels", list(labels), f"as many as lines are needed: {len(lines)}")])
+        raise ConfigError([Problem("labels", list(labels), f"must have one label per line, {len(lines)} in total")])
     named, statistic = CENTRES[centre]
     axes, counts = figure.add_subplot(), []
     for curve, label in zip(lines, labels or [line.label for line in lines], strict=True):

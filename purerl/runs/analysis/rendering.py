@@ -80,9 +80,9 @@ def render(
 def check_drawing(env: Environment, max_steps: int | None) -> tuple[Callable, int]:
     """Return `draw` and `max_steps`; raise a ConfigError if the environment has no renderer or no known time limit."""
     if env.draw is None:
-        raise ConfigError([Problem("env", env.name, "its suite has no way of drawing it")])
+        raise ConfigError([Problem("env", env.name, "this environment does not support rendering")])
     if max_steps is None:
-        raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; say how many steps to take")])
+        raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; set max_steps")])
     if not is_count(max_steps):
         raise ConfigError([Problem("max_steps", max_steps, "must be an int of at least 1")])
     return env.draw, max_steps

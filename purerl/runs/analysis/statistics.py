@@ -52,8 +52,8 @@ def interval(scores: np.ndarray, statistic: Callable = iqm, resamples: int = 10_
 def few_seeds(counts: Iterable[int]) -> str:
     """Return a note on intervals from too few seeds; "" if all numbers of seeds are large enough."""
     few = sorted({count for count in counts if count < FEW})
-    said = [f"{COVERAGE[n]} % of intervals of {n} seeds" for n in few if n in COVERAGE]
-    said = [f"at most {' and '.join(said)} have the true value, not 95 %"] if said else []
+    said = [f"{COVERAGE[n]} % of intervals from {n} seeds" for n in few if n in COVERAGE]
+    said = [f"at most {' and '.join(said)} contain the true value, not 95 %"] if said else []
     return "; ".join((["one seed has no interval"] if 1 in few else []) + said)
 
 

@@ -46,9 +46,7 @@ class LiveLine:
         runs, there = len(progress.labels), jax.device_count()
         if jax.default_backend() != "cpu" and runs * progress.plan.devices < there:
             used = f"{runs * progress.plan.devices} of {there} devices are used"
-            self.console.print(
-                f"{used}; devices_per_run = {there // runs} spreads the environments of an agent over more of them"
-            )
+            self.console.print(f"{used}; devices_per_run = {there // runs} spreads each agent's environments over more devices")
         if self._live:
             self._live.start()
             self._live.update(Text("compiling"), refresh=True)
@@ -57,7 +55,7 @@ class LiveLine:
 
             self._cell = display({"text/plain": "compiling"}, raw=True, display_id=True)
         if progress.is_finished:
-            self.console.print(f"finished before, after {progress.updates:,} updates; raise total_timesteps to continue")
+            self.console.print(f"this run finished after {progress.updates:,} updates; increase total_timesteps to continue")
 
     def __call__(self, progress: Progress) -> None:
         latest = overall(progress.metrics["episode_return"])
@@ -79,7 +77,7 @@ class LiveLine:
 def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
     """Return a table of each run's episodes, last entropy, and mean return and length over the last tenth of `metrics`."""
     rate = f", {progress.steps_per_second:,.0f} steps/s" if progress.updates > progress.began[0] else ""
-    caption = "return, length: means over the last tenth"
+    caption = "return, length: means over the last tenth of training"
     table = Table(title=f"{progress.steps_in_words} in {_clock(progress.seconds)}{rate}", caption=caption)
     for column in ("run", "episodes", "return", "length", "entropy"):
         table.add_column(column, justify="right")

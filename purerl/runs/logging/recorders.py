@@ -89,8 +89,8 @@ class Reports:
             if (error := self._error_of(recorder, method, *args)) is not None:
                 self._recorders = [x for x in self._recorders if x is not recorder]
                 self._failed.append(recorder)
-                hint = "it is skipped until the next checkpoint"
-                warnings.warn(f"the recorder {recorder!r} failed, {hint}: {error!r}", stacklevel=4)
+                hint = "and is skipped until the next checkpoint"
+                warnings.warn(f"the recorder {recorder!r} failed {hint}: {error!r}", stacklevel=4)
 
     def _error_of(self, recorder: Any, method: str, *args: Any) -> Exception | None:
         try:
@@ -290,12 +290,12 @@ class Wandb(Rows):
 
     def __init__(self, every: int = 0, directory: str | os.PathLike | None = None, **init: Any):
         if isinstance(every, str):
-            raise ConfigError([Problem("project", every, f"is given by its name: Wandb(project={every!r})")])
+            raise ConfigError([Problem("project", every, f"must be a keyword argument: Wandb(project={every!r})")])
         super().__init__("." if directory is None else pathlib.Path(directory) / "wandb.id", every)
         try:
             import wandb  # pyright: ignore[reportMissingImports]
         except ImportError as error:
-            raise ImportError("Weights & Biases needs its package: pip install '.[wandb]'") from error
+            raise ImportError("Weights & Biases needs the package wandb; run pip install '.[wandb]'") from error
         self._start = functools.partial(wandb.init, **{"resume": "allow", **init})
         self._run: Any = None
         self._keeps_id = directory is not None and "id" not in init

@@ -104,7 +104,7 @@ def prepare(directory: pathlib.Path) -> None:
         for unfinished in directory.glob(f"*{UNFINISHED}*"):
             shutil.rmtree(unfinished)
     except OSError as error:
-        raise ConfigError([Problem("directory", str(directory), f"cannot be written to: {error.strerror}")]) from None
+        raise ConfigError([Problem("directory", str(directory), f"is not writable: {error.strerror}")]) from None
 
 
 class Store:
@@ -246,7 +246,7 @@ def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
         except CheckpointCorrupt as error:
             if number == there[0]:
                 raise
-            warnings.warn(f"{error}; taking the one before", stacklevel=5)
+            warnings.warn(f"{error}; reading the previous checkpoint", stacklevel=5)
     raise ValueError("no checkpoint to read")
 
 
@@ -257,7 +257,7 @@ def read_record(path: pathlib.Path) -> dict[str, Any]:
             metadata = orbax().metadata(path).custom_metadata
         text = metadata.get("record", "") if isinstance(metadata, dict) else ""
         if not text or _sha256(text.encode()) != metadata.get("sha256"):
-            raise CheckpointCorrupt(f"the record of {path} is not what was written")
+            raise CheckpointCorrupt(f"the record of {path} does not match its checksum")
         record = json.loads(text)
     if record["format"] != FORMAT:
         raise CheckpointMismatch(path, [f"format {record['format']}; this version of purerl reads format {FORMAT}"])
@@ -277,12 +277,12 @@ def read(path: pathlib.Path) -> Checkpoint:
             if found != shape:
                 raise CheckpointCorrupt(f"{path}: {name} has the shape {found}, not {described}")
             if stored[name].dtype != _dtype(described):
-                raise CheckpointCorrupt(f"{path}: {name} is of {stored[name].dtype}, not {described}")
+                raise CheckpointCorrupt(f"{path}: {name} has the dtype {stored[name].dtype}, not {described}")
         arrays = v1.load(path, {name: np.empty(x.shape, x.dtype) for name, x in stored.items()}) if stored else {}
     for name, (described, expected) in record["leaves"].items():
         array = arrays.setdefault(name, np.empty(shape_of(described), _dtype(described)))
         if _sha256(array) != expected:
-            raise CheckpointCorrupt(f"{path}: {name} is not what was written")
+            raise CheckpointCorrupt(f"{path}: {name} does not match its checksum")
     return Checkpoint(record["updates"], record, arrays)
 
 

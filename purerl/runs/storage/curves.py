@@ -123,7 +123,7 @@ def read(directory: pathlib.Path) -> tuple[Rows, Header]:
     path = directory / FILE
     header, entries, damaged = _parse(path)
     if header is None:
-        raise CheckpointCorrupt(f"the first line of {path} is damaged; resuming the run repairs it")
+        raise CheckpointCorrupt(f"the first line of {path} is damaged; resume the run to repair the file")
     records, lost = _place(entries, header.row, header)
     if lost or damaged:
         _tell(path, lost, len(records), header.every)
@@ -149,7 +149,7 @@ def _resume(path: pathlib.Path, header: Header, updates: int) -> tuple[np.ndarra
     if lost := lost + (none if updates % header.every else 0):
         _tell(path, lost, len(records), header.every)
     elif saved is None:
-        warnings.warn(f"{path}: the first line was damaged and is rewritten", stacklevel=5)
+        warnings.warn(f"{path}: the first line was damaged, and has been rewritten", stacklevel=5)
     return records, _unpack(pending)
 
 
@@ -190,9 +190,9 @@ def _place(entries: list[Entry], dtype: np.dtype, header: Header, count: int | N
 
 
 def _tell(path: pathlib.Path, lost: int, count: int, every: int) -> None:
-    each = "" if every == 1 else f" of {every} updates each"
-    what = f"{lost} {'rows' if lost > 1 else 'row'} of {count}{each}" if lost else "the last rows"
-    warnings.warn(f"{path}: {what} damaged or missing; missing rows count steps alone", stacklevel=5)
+    each = "" if every == 1 else f" ({every} updates each)"
+    what = f"{lost} of {count} records{each}" if lost else "the last records"
+    warnings.warn(f"{path}: damaged or missing: {what}; missing records contain only step counts", stacklevel=5)
 
 
 def _entries(records: np.ndarray, first: int) -> Iterator[Entry]:

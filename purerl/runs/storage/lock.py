@@ -29,7 +29,7 @@ class Lock:
             other = "another process"
             with contextlib.suppress(OSError):
                 other = self._holder.read_text()
-            raise DirectoryLocked(f"{directory} is being written to by {other}") from None
+            raise DirectoryLocked(f"{directory} is in use by {other}; choose another directory") from None
         with contextlib.suppress(OSError):  # optional: only the message above reads this file
             self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}")
 
@@ -50,7 +50,7 @@ def run_directory(directory: Any) -> pathlib.Path:
         raise wrong("must be a path")
     text = os.fspath(directory)
     if any(ord(character) < 32 for character in text):
-        raise wrong("must not contain control characters such as a new line")
+        raise wrong("must not contain control characters such as newlines")
     if "://" in text:
         raise wrong("must be on a local or mounted file system")
     path = pathlib.Path(text).expanduser().absolute()
@@ -63,5 +63,5 @@ def run_directory(directory: Any) -> pathlib.Path:
         os.replace(probe.name, moved)
         os.unlink(moved)
     except OSError as error:
-        raise wrong(f"cannot be written to: {error.strerror}") from error
+        raise wrong(f"is not writable: {error.strerror}") from error
     return path

@@ -63,15 +63,15 @@ def object_differences(saved: dict[str, Any], current: dict[str, Any], names: tu
     for name in names:
         then, now = saved.get(name), current.get(name)
         if then is None and now is not None:
-            found.append(f"{name}: the run had the default, {now['is']} here; leave out `{name}=`")
+            found.append(f"{name}: the default in the checkpoint, {now['is']} here; omit `{name}=`")
         elif now is None and then is not None:
-            flag = f", or as --{name.replace('_', '-')} package.module:name to a command" if name in FLAGS else ""
-            found.append(f"{name}: the run had a custom one, {then['is']}; in Python, pass it as `{name}=`{flag}")
+            flag = f", on the command line --{name.replace('_', '-')} package.module:name" if name in FLAGS else ""
+            found.append(f"{name}: {then['is']} in the checkpoint, the default here; in Python, pass `{name}=`{flag}")
         elif then is not None and now is not None:
             changed = [what for what in sorted(then.keys() | now.keys()) if not _alike(what, then.get(what), now.get(what))]
             text = lambda what, described: f"{what} {described.get(what, 'nothing')}"
-            hint = f"pass the same as `{name}=`"
-            found += [f"{name}: {text(what, then)} in the run, {text(what, now)} here; {hint}" for what in changed]
+            hint = f"pass the same object as `{name}=`"
+            found += [f"{name}: {text(what, then)} in the checkpoint, {text(what, now)} here; {hint}" for what in changed]
     return found
 
 
