@@ -35,7 +35,7 @@ from purerl.core.spaces import Box, entries_of, is_index
 from purerl.core.types import Environment
 
 KL_ADAPTIVE = when(lr_schedule="kl_adaptive")
-MEMORY = when(memory=("gru", "lstm", "min_gru"))
+MEMORY = when(memory=("gru", "lstm", "min_gru", "lru"))
 BOX = Need("continuous actions (a Box)", lambda cfg, space: isinstance(space, Box))
 
 
@@ -159,8 +159,9 @@ class OnPolicyConfig(Config, Batches):
           the bounds. `auto` is gaussian.
 
     Memory:
-        memory: Recurrent layers behind the torso: `gru`, `lstm` or `min_gru` (a linear recurrence, computed in parallel over a
-          sequence), or `none`. Policy and value have separate or shared recurrent layers, depending on `arch`.
+        memory: Recurrent layers behind the torso: `gru`, `lstm`, `min_gru` or `lru`, or `none`. `lru` and `min_gru` are linear
+          recurrences, which train faster on long sequences; `lru` remembers longest. Policy and value have separate or shared
+          recurrent layers, depending on `arch`.
         memory_size: Width of the recurrent layers.
         memory_layers: Number of recurrent layers.
         memory_inputs: Further inputs of the recurrent layers: `("action", "reward")` of the previous step, or one of the two.
@@ -242,7 +243,7 @@ class OnPolicyConfig(Config, Batches):
     init: str = static("orthogonal", one_of("orthogonal", "xavier_uniform", "xavier_normal", "lecun"))
     compute_dtype: str = static("float32", one_of("float32", "bfloat16"))
     matmul_precision: str = static("default", one_of("default", "high", "highest"))
-    memory: str = static("none", one_of("none", "gru", "lstm", "min_gru"))
+    memory: str = static("none", one_of("none", "gru", "lstm", "min_gru", "lru"))
     memory_size: int = static(128, between(1, 2**16), MEMORY)
     memory_layers: int = static(1, between(1, 64), MEMORY)
     memory_inputs: tuple = static((), some_of("action", "reward"), MEMORY)

@@ -17,6 +17,7 @@ Kernel counts are for one update of 2048 CartPoles x 32 steps on an H100 (`tests
 | gradient of a narrow head | one column after the other | one product | 3 kernels fewer per minibatch |
 | convolutions | products of patches | cuDNN | 1/45 of the time of XLA's convolution on a CPU; a quarter less memory |
 | gradient of GRU and LSTM | stores intermediates | recomputes them | 13 kernels per step, not 21; on a CPU a quarter slower |
+| linear recurrences: LRU, minimal GRU | one step at a time | blocks of steps at once | 4 kernels for 1024 steps |
 | loops of small steps: estimators, shuffle | one step at a time | unrolled | few kernels for many steps |
 | several devices: metrics | reduced before the shuffle | the same; on a TPU also before the batch | a third less memory |
 

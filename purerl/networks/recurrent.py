@@ -20,6 +20,7 @@ from flax import linen as nn
 
 from purerl.core.platform import scan
 from purerl.core.types import PyTree
+from purerl.networks.recurrences import linear_recurrence
 
 
 class Kernel(nn.Module):
@@ -45,8 +46,9 @@ class Gates(nn.Module):
 
 
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Return `x W` in float32, computed in the dtype of x."""
-    return (x @ kernel.astype(x.dtype)).astype(jnp.float32)
+    """Return `x W` in float32, computed in the dtype of x. A CPU computes products of matrices, and their gradients, fastest."""
+    rows = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
+    return rows.reshape(*x.shape[:-1], -1).astype(jnp.float32)
 
 
 class GRU(nn.Module):
@@ -114,6 +116,8 @@ class LSTM(nn.Module):
         return outputs.astype(inputs.dtype), carry
 
 
+LONGEST_STATE = 1000.0  # maximum number of steps over which a state of a newly initialised LRU decays
+GOLDEN_RATIO = 0.618034  # whose multiples are spread evenly between 0 and 1
 LONGEST_MEMORY = 128.0  # approximate number of steps over which a newly initialised minimal GRU forgets
 
 
@@ -137,17 +141,44 @@ class MinGRU(nn.Module):
         bias = self.param("bias", lambda key: jnp.stack([-jnp.log(spread), jnp.zeros_like(spread)]))
         z, candidate = jnp.split(product(inputs, kernel) + bias.reshape(1, 1, -1), 2, axis=-1)
         z = nn.sigmoid(z)
-        keep, added = jnp.where(first[..., None], jnp.zeros_like(z), 1 - z), z * candidate
-
-        def after(one, other):  # compose two maps h -> keep * h + added
-            return one[0] * other[0], other[0] * one[1] + other[1]
-
-        keep, added = jax.lax.associative_scan(after, (keep, added))
-        outputs = keep * carry[None] + added
+        outputs = linear_recurrence(jnp.where(first[..., None], jnp.zeros_like(z), 1 - z), z * candidate, carry)
         return outputs.astype(inputs.dtype), outputs[-1]
 
 
-CELLS = {"gru": GRU, "lstm": LSTM, "min_gru": MinGRU}
+class LRU(nn.Module):
+    """A linear recurrent unit (Orvieto et al. 2023, arXiv:2303.06349), whose states decay at fixed rates.
+
+        s' = lambda * s + sqrt(1 - |lambda|^2) * (x B),    lambda = exp(-exp(nu) + i exp(theta))
+        y = gelu(Re(s') C_r + Im(s') C_i + x D + c)
+
+    The carry is `(Re(s), Im(s))`, each `[N, size]`. The output of each step is y. In a newly initialised LRU, the states decay
+    over 1 to 1,000 steps, and rotate by 0 to pi per step. Slow states must rotate: without rotation, they add up constant inputs,
+    which hide a single input of long ago.
+    """
+
+    size: int
+
+    @nn.compact
+    def __call__(self, carry: PyTree, inputs: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:
+        kernel = Gates(("real", "imaginary", "direct"), self.size, name="input")(inputs.shape[-1])
+        steps = jnp.geomspace(1.0, LONGEST_STATE, self.size, dtype=jnp.float32)
+        nu = self.param("nu", lambda key: -jnp.log(steps))
+        spread = jnp.arange(1, self.size + 1, dtype=jnp.float32) * GOLDEN_RATIO % 1  # of phases, at every rate of decay
+        theta = self.param("theta", lambda key: jnp.log(jnp.pi * spread))
+        bias = self.param("bias", nn.initializers.zeros, (self.size,), jnp.float32)
+        real, imaginary, direct = jnp.split(product(inputs, kernel), 3, axis=-1)
+        added = jax.lax.complex(real, imaginary) * jnp.sqrt(-jnp.expm1(-2 * jnp.exp(nu)))[None, None]
+        # As a product, since a CPU would compute the cosines anew for each step and environment.
+        decay = jnp.exp(-jnp.exp(nu))[None] * jnp.stack([jnp.cos(jnp.exp(theta)), jnp.sin(jnp.exp(theta))])
+        stays = jnp.where(first, 0.0, 1.0).reshape(-1, 1)
+        keep = [jnp.dot(stays, part[None], precision="highest").reshape(added.shape) for part in decay]
+        states = linear_recurrence(jax.lax.complex(*keep), added, jax.lax.complex(*carry))
+        read = jnp.concatenate([states.real, states.imag], axis=-1).astype(inputs.dtype)
+        outputs = nn.gelu(product(read, Kernel(2 * self.size, self.size, name="output")()) + direct + bias[None, None])
+        return outputs.astype(inputs.dtype), (states[-1].real, states[-1].imag)
+
+
+CELLS = {"gru": GRU, "lstm": LSTM, "min_gru": MinGRU, "lru": LRU}
 
 
 def unrolled(
@@ -219,4 +250,4 @@ class Memory(nn.Module):
     def initial_carry(self, num_envs: int) -> PyTree:
         """Return a hidden state of zeros."""
         zeros = lambda: jnp.zeros((num_envs, self.size), jnp.float32)
-        return tuple((zeros(), zeros()) if self.kind == "lstm" else zeros() for _ in range(self.layers))
+        return tuple((zeros(), zeros()) if self.kind in ("lstm", "lru") else zeros() for _ in range(self.layers))

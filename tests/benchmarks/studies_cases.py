@@ -81,6 +81,20 @@ def chains():
     return cases
 
 
+def long_chains():
+    """Build memory chains of up to 1,001 steps, shorter than a rollout. All hyperparameters but sizes are the same."""
+    cfg = CHAIN.replace(num_envs=32, num_minibatches=4, lr=2e-3, hidden=(64,), memory_size=64, arch="shared")
+    cases = {}
+    for length, num_steps, steps in ((100, 128, 1_000_000), (300, 512, 4_000_000), (1000, 1024, 8_000_000)):
+        params = {"memory_length": length, "max_steps_in_episode": 2 * length}
+        chain = cfg.replace(env_params=params, num_steps=num_steps, total_timesteps=steps)
+        cases[f"MemoryChain of {length:,}: LRU"] = Case(chain.replace(memory="lru"))
+        cases[f"MemoryChain of {length:,}: minimal GRU"] = Case(chain.replace(memory="min_gru"))
+        if length == 100:  # a GRU on longer chains takes hours
+            cases[f"MemoryChain of {length:,}: GRU"] = Case(chain)
+    return cases
+
+
 def corridors():
     """Build corridors that ask at one end what was seen at the other; 4 M steps use the hyperparameters of 1 M."""
     cfg = purerl.preset("xminigrid/MiniGrid-DoorKey-5x5").replace(env="xminigrid/MiniGrid-MemoryS8", total_timesteps=1_000_000)
@@ -363,6 +377,7 @@ STUDIES = {
     "defaults": defaults,
     "value clip": value_clip,
     "memory": chains,
+    "long memory": long_chains,
     "corridors": corridors,
     "hidden": hidden,
     "phases": phases,

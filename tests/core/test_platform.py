@@ -54,7 +54,7 @@ def test_fixture_runs_the_variants_of_both_platforms(both):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["separate", "shared"])
-@pytest.mark.parametrize("changes", [{}, {"torso": "cnn"}, {"memory": "gru"}, {"memory": "lstm"}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"torso": "cnn"}, {"memory": "gru"}, {"memory": "lstm"}, {"memory": "lru"}], ids=str)
 def test_networks_and_gradients_agree_across_platforms(both, arch, changes):
     shape = (10, 10, 4) if "torso" in changes else (5,)
     cfg = CFG.replace(arch=arch, memory_size=8, **changes)

@@ -19,6 +19,7 @@ CONFIGS = {
     "gru": CFG.replace(memory="gru", **MEMORY),
     "lstm, shared": CFG.replace(memory="lstm", arch="shared", **MEMORY),
     "minimal GRU": CFG.replace(memory="min_gru", **MEMORY),
+    "lru": CFG.replace(memory="lru", **MEMORY),
     "ppg": PPG,
     "daac": purerl.DAACConfig(**SIZES, e_v=2),
     "appo": APPO,

@@ -12,7 +12,7 @@ from purerl.core.spaces import Discrete
 from purerl.envs import make_env
 from purerl.learning.batch import sequences
 from purerl.networks.actor_critic import actor_critic
-from purerl.networks.recurrent import GRU, LSTM, MinGRU
+from purerl.networks.recurrent import GRU, LRU, LSTM, MinGRU
 from tests.helpers.configs import EVERYTHING
 from tests.helpers.interrupted import fitted, stopped
 from tests.helpers.probes import Probe, Rich
@@ -20,7 +20,7 @@ from tests.helpers.programs import equations
 from tests.helpers.tiny import CFG, digest, tiny
 
 KEY = jax.random.key(0)
-KINDS = ["gru", "lstm", "min_gru"]
+KINDS = ["gru", "lstm", "min_gru", "lru"]
 one_cell = pytest.mark.parametrize("kind", ["gru", *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])])
 REMEMBERS = CFG.replace(memory="gru", memory_size=8)
 
@@ -153,6 +153,27 @@ def test_minimal_gru_equals_its_recurrence():
         h = (1 - nn.sigmoid(gate)) * h + nn.sigmoid(gate) * new
         np.testing.assert_allclose(got[t], h, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(after, got[-1])
+
+
+def test_lru_equals_its_recurrence():
+    carry = tuple(jax.random.normal(jax.random.key(1), (2, 4, 5)))
+    params, x, first = drawn(LRU(5), carry)
+    got, after = LRU(5).apply({"params": params}, carry, x, first)
+    params, x, first = jax.tree.map(np.asarray, (params, x, first))
+    weight = {name: kernel["kernel"] for name, kernel in params["input"].items()}
+    decay = np.exp(-np.exp(params["nu"]) + 1j * np.exp(params["theta"]))
+    state = np.asarray(carry[0]) + 1j * np.asarray(carry[1])
+    for t in range(len(x)):
+        added = x[t] @ weight["real"] + 1j * (x[t] @ weight["imaginary"])
+        state = decay * np.where(first[t][:, None], 0, state) + np.sqrt(1 - np.abs(decay) ** 2) * added
+        y = np.concatenate([state.real, state.imag], -1) @ params["output"]["kernel"] + x[t] @ weight["direct"]
+        np.testing.assert_allclose(got[t], nn.gelu(y + params["bias"]), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(after[0] + 1j * after[1], state, rtol=1e-4, atol=1e-5)
+
+
+def test_units_of_a_new_lru_decay_over_1_to_1000_steps():
+    params = tiny(REMEMBERS.replace(memory="lru")).init(KEY).params["policy"]["memory"]["layer_0"]
+    np.testing.assert_allclose(np.exp(-np.exp(params["nu"]))[[0, -1]], [np.exp(-1), np.exp(-0.001)], rtol=1e-5)
 
 
 def test_initial_recurrent_weights_are_orthogonal_and_biases_zero():

@@ -1,0 +1,79 @@
+"""Linear recurrences over the steps of a sequence, `h_t = keep_t * h_(t-1) + added_t`, and their gradients."""
+
+import jax
+import jax.numpy as jnp
+
+from purerl.core.platform import by_platform
+
+BLOCK = 16  # steps that a kernel computes one after the other
+
+
+@jax.custom_vjp
+def linear_recurrence(keep: jax.Array, added: jax.Array, before: jax.Array) -> jax.Array:
+    """Return `h_t = keep_t * h_(t-1) + added_t` for each step t.
+
+    The gradient is the same recurrence backwards in time: if `g_t` is the gradient of the outputs, then
+    `d_t = g_t + keep_(t+1) d_(t+1)` is the gradient of `added_t`, and `d_t * h_(t-1)` is the gradient of `keep_t`. Autodiff of an
+    associative scan would store all of its `log2(L)` levels.
+
+    Args:
+        keep: factors `[L, ...]`, float32 or complex64. A factor of 0 starts a new episode.
+        added: summands `[L, ...]`.
+        before: `h_0 [...]`.
+
+    Returns:
+        `h [L, ...]`.
+    """
+    if len(keep) == 1:
+        return keep * before[None] + added
+    return by_platform(keep, added, before, cpu=step_by_step, accelerator=in_blocks)
+
+
+def _forward(keep, added, before):
+    outputs = linear_recurrence(keep, added, before)
+    return outputs, (keep, jnp.concatenate([before[None], outputs[:-1]]))
+
+
+def _backward(kept, gradient):
+    keep, previous = kept
+    later = jnp.concatenate([keep[1:], jnp.zeros_like(keep[:1])])
+    d_added = linear_recurrence(later[::-1], gradient[::-1], jnp.zeros_like(gradient[0]))[::-1]
+    return d_added * previous, d_added, keep[0] * d_added[0]
+
+
+linear_recurrence.defvjp(_forward, _backward)
+
+
+def step_by_step(keep: jax.Array, added: jax.Array, before: jax.Array) -> jax.Array:
+    """Compute one step after the other, since an iteration costs little on a CPU."""
+
+    def step(h, x):
+        h = x[0] * h + x[1]
+        return h, h
+
+    return jax.lax.scan(step, before, (keep, added))[1]
+
+
+def in_blocks(keep: jax.Array, added: jax.Array, before: jax.Array) -> jax.Array:
+    """Compute blocks of steps side by side, in few kernels, each of `BLOCK` sequential operations.
+
+    The first pass starts each block from zero. The recurrence over the blocks' results gives the h before each block. The second
+    pass starts each block from this h.
+    """
+    length = len(keep)
+    if length <= BLOCK:
+        return jnp.stack(_unrolled(keep, added, before))
+    fill = [(0, -length % BLOCK)] + [(0, 0)] * (keep.ndim - 1)
+    keep, added = (jnp.pad(x, fill).reshape(-1, BLOCK, *x.shape[1:]).swapaxes(0, 1) for x in (keep, added))
+    last = _unrolled(keep, added, jnp.zeros_like(added[0]))[-1]
+    starts = in_blocks(keep.prod(axis=0)[:-1], last[:-1], before)
+    outputs = _unrolled(keep, added, jnp.concatenate([before[None], starts]))
+    return jnp.stack(outputs, axis=1).reshape(-1, *before.shape)[:length]
+
+
+def _unrolled(keep: jax.Array, added: jax.Array, h: jax.Array) -> list[jax.Array]:
+    outputs = []
+    for one, other in zip(keep, added, strict=True):
+        h = one * h + other
+        outputs.append(h)
+    return outputs

@@ -1,0 +1,54 @@
+"""Linear recurrences equal their definition, on every platform's path, with the gradients of the definition."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from purerl.networks.recurrences import BLOCK, in_blocks, linear_recurrence, step_by_step
+
+PATHS = {"by platform": linear_recurrence, "step by step": step_by_step, "in blocks": in_blocks}
+
+
+def definition(keep, added, h):
+    outputs = []
+    for k, a in zip(keep, added, strict=True):
+        h = k * h + a
+        outputs.append(h)
+    return jnp.stack(outputs)
+
+
+def drawn(length, dtype):
+    """Return random factors, of which a tenth is zero, random summands, and a random beginning."""
+    keys = jax.random.split(jax.random.key(length), 4)
+    keep = jax.random.uniform(keys[0], (length, 2, 3)).astype(dtype)
+    keep = keep * jnp.exp(1j * jax.random.normal(keys[3], keep.shape)) if dtype == jnp.complex64 else keep
+    added = jax.random.normal(keys[1], keep.shape, dtype)
+    return jnp.where(jnp.abs(keep) < 0.1, 0, keep), added, jax.random.normal(keys[2], keep.shape[1:], dtype)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
+@pytest.mark.parametrize("length", [1, 2, BLOCK, BLOCK + 1, 5 * BLOCK])
+def test_recurrence_and_its_gradient_equal_the_definition(path, dtype, length):
+    args = drawn(length, dtype)
+    weight = jax.random.normal(jax.random.key(0), args[0].shape, dtype)
+    loss = lambda f: lambda *args: (f(*args) * weight).sum().real
+    np.testing.assert_allclose(PATHS[path](*args), definition(*args), rtol=1e-4, atol=1e-5)
+    got, want = (jax.grad(loss(f), argnums=(0, 1, 2))(*args) for f in (PATHS[path], definition))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), got, want)
+
+
+def test_recurrences_of_several_seeds_equal_those_of_one():
+    args = drawn(40, jnp.float32)
+    many = jax.tree.map(lambda x: jnp.stack([x, 0.5 * x]), args)
+    got = jax.vmap(linear_recurrence)(*many)
+    np.testing.assert_allclose(got[0], definition(*args), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got[1], definition(*jax.tree.map(lambda x: 0.5 * x, args)), rtol=1e-4, atol=1e-5)
+
+
+def test_a_thousand_steps_keep_what_a_slow_unit_stored():
+    keep = jnp.full((1000, 1), 0.999)
+    added = jnp.zeros((1000, 1)).at[0].set(1.0)
+    for path in PATHS.values():
+        np.testing.assert_allclose(path(keep, added, jnp.zeros(1))[-1], 0.999**999, rtol=1e-4)
