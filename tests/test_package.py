@@ -201,8 +201,6 @@ import time
 start = time.process_time()
 import jax, flax.linen, optax
 base = time.process_time()
-import yaml
-
 import purerl
 print((time.process_time() - start) / (base - start))
 """
