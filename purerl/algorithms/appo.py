@@ -1,4 +1,4 @@
-"""Simulated asynchronous PPO with explicit staleness: what APPO adds to PPO.
+"""APPO: PPO with simulated asynchronous actors and explicit staleness.
 
     act with the parameters of `lag` updates ago (behaviour policy pi_b); store the rollout in a ring buffer
     once per update, for each rollout used: V with the newest parameters, log-probabilities of the target policy pi_T
@@ -7,30 +7,31 @@
     every `target_update_freq` updates:  target <- tau * parameters + (1 - tau) * target
 
 V-trace is from Espeholt et al. 2018 (arXiv:1802.01561). The ratio and the ring buffer are from IMPACT (Luo et al. 2020,
-arXiv:1912.00167). Actors have their own, older copy of parameters and statistics. The target policy has older parameters, but the
-newest statistics.
+arXiv:1912.00167). pi is the policy that is trained. Actors have their own, older copy of the parameters and observation
+statistics. The target policy has older parameters, but the newest statistics.
 
-**Where papers and implementations differ.** Nothing runs asynchronously. Hyperparameters set the staleness (`lag`,
+**Unlike in the papers**, nothing runs asynchronously. Hyperparameters set the staleness (`lag`,
 `publish_every`, `replay`), so that runs are reproducible. Values are computed with the newest parameters. The ratio's clip
-(`target_ratio_clip`) is 2 as in IMPACT; UniLab uses 1. V-trace bootstraps at time limits as GAE does.
+(`target_ratio_clip`) is 2 as in IMPACT. V-trace bootstraps at time limits as GAE does.
 
 **Defaults**: two rollouts in the ring, a lag of one update, and a target update in every fourth update.
 
 **When to choose it.** To study stale data, or to prepare a run with remote actors. With actors eight updates behind and each
-rollout used four times, a target network copied every eight updates was as good as PPO on fresh data on CartPole and Breakout. A
-target copied in every update, or no correction, lost a third of the return on Breakout. Without lag, using each rollout in four
+rollout used four times, APPO with a target network copied every eight updates scored like PPO on CartPole and Breakout. With a
+target copied in every update, or without correction, it scored a third less on Breakout. Without lag, using each rollout in four
 updates was better than PPO's four epochs on Breakout (12.2 against 8.7 after 250,000 steps), and no better on CartPole. An update
-takes longer than an update of PPO: in return per second, PPO was ahead on CartPole (`tests/benchmarks/RESULTS.md`).
+takes longer than an update of PPO: in return per second, PPO was ahead on CartPole, and APPO without lag on Breakout
+(`tests/benchmarks/RESULTS.md`).
 
 **Metrics** in addition to PPO's:
 
 - `data_age`: mean number of updates by which the parameters that gathered the data are behind the newest parameters.
-- `behaviour_kl`: KL divergence of the newest policy from the behaviour policies, in nats.
+- `behaviour_kl`: estimate of KL(behaviour policy || newest policy), in nats.
 - `rho_clip_fraction`, `rho_p99`: fraction of importance weights above their bound, and the 99th percentile of the weights.
 - `effective_sample_size`: effective number of steps after importance weighting, as a fraction of all steps. Below 0.5, most of
   the data hardly counts: lower `lag` or `replay`.
 - `target_updates`: number of updates of the target network.
-- `approx_kl` (as in PPO) is measured from the ratio's denominator. Staleness alone makes this KL divergence positive.
+- `approx_kl` (as in PPO) compares the policy with `max(pi_T, pi_b / clip)`. Staleness alone makes this KL divergence positive.
 """
 
 import functools
@@ -71,7 +72,7 @@ from purerl.learning.update import Algorithm, finish_update
 
 
 def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components) -> Algorithm:
-    """Return APPO as two pure functions; the arguments are the first four of `ppo`. A custom estimator replaces V-trace."""
+    """Return APPO as an `Algorithm`; the arguments are the first four of `ppo`. A custom estimator replaces V-trace."""
     base, learner = ppo(cfg, env, network, parts), Learner(cfg, network, parts)
     length = cfg.training_length if network.is_recurrent else cfg.num_steps
     count = most_truncations(env, cfg.num_steps)
@@ -80,13 +81,15 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         """Collect a rollout with the published parameters."""
         behaviour, valued = state.replace(**published), cfg.correction == "none"
         state, rollout, rollout_metrics = collect_rollout(cfg, env, network, state, behaviour, valued=valued)
-        if cfg.correction != "none" or not reads_old_policy(learner, state, rollout):  # V-trace uses the target policy
+        if cfg.correction != "none" or not reads_old_policy(
+            learner, state, rollout
+        ):  # only losses read it; V-trace uses the target policy
             rollout = rollout.replace(steps=rollout.steps.replace(policy=()))
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)
         return state, rollout, rollout_metrics | reward_metrics
 
     def kept(rollout: Rollout, after: Actor) -> RingBatch:
-        """Return the ring's record of a rollout; intrinsic rewards need all next observations."""
+        """Return the ring's record of a rollout. With intrinsic rewards, it includes all next observations."""
         return ring_batch(rollout, after, count, keep_next_obs=cfg.streams > 1)
 
     def first_kept(state: TrainState, snapshot: dict[str, PyTree]) -> RingBatch:
@@ -158,7 +161,7 @@ def snapshots(cfg: APPOConfig, snapshot: PyTree) -> PyTree:
 def publish(cfg: APPOConfig, state: TrainState) -> tuple[PyTree, PyTree, jax.Array]:
     """Publish the newest snapshot if scheduled; return all snapshots, the acting snapshot, and its lag in updates.
 
-    A snapshot is a pair of parameters and statistics. The actors of update i use the snapshot of update `max(i - lag, 0)`,
+    A snapshot has `params` and `statistics`. The actors of update i use the snapshot of update `max(i - lag, 0)`,
     rounded down to a multiple of `publish_every`.
     """
     every, count = cfg.publish_every, num_snapshots(cfg)
@@ -199,15 +202,16 @@ def correct(
 ) -> tuple[Transition, Advantages, Metrics]:
     """Return the steps to learn from, their advantages, and metrics, corrected for staleness.
 
-    The steps have the learner's values, and, as `log_prob`, the logarithm of the ratio's denominator.
+    In the steps, `value` is from the newest parameters, and `log_prob` is the logarithm of the ratio's denominator,
+    `max(pi_T, pi_b / clip)`.
 
     Args:
-        cfg: the clips are read.
-        network: gives values in units of reward.
+        cfg: the config.
+        network: the network, with the statistics applied: its values have units of reward.
         state: its parameters give the values, and its target network gives the log-probabilities.
         batch: the rollouts to learn from.
         length: steps of a training sequence.
-        advantage: the estimator. V-trace takes the place of the default, `estimate`. An estimator with the parameter `log_ratio`
+        advantage: the estimator; V-trace replaces `estimate`. An estimator with the parameter `log_ratio`
           receives the log-ratio of target to behaviour policy, `[T, B]`.
     """
     outputs, next_value = recompute_outputs(network, state.params, batch, length, EPISODIC if cfg.streams > 1 else ())

@@ -25,8 +25,8 @@ Loss = Callable[[Groups, Sequences], tuple[jax.Array, dict[str, jax.Array]]]
 class Phase(NamedTuple):
     """A phase of training: a loss, the parameter groups to train, and a schedule.
 
-    name: name of the phase, and prefix of the names of the phase's random keys.
-    loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`.
+    name: name of the phase, from which its random keys are derived.
+    loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`. One phase of an algorithm must have the metric `loss`.
     optimizer: maps gradients to updates.
     groups: names of the trained parameter groups; None for all.
     epochs, minibatches: passes over the batch, and gradient steps in each pass.
@@ -39,8 +39,8 @@ class Phase(NamedTuple):
     every: the phase runs in every `every`-th update.
     start: number of updates at the start of training in which the phase does not run.
     prefix: prefix of the names of the phase's gradient-norm metrics.
-    precompute: `(steps [L, M, n]) -> {field: [L, M, n]}`, fields of the steps in an epoch's M minibatches of n sequences, which
-      replace those of the batch. They are computed once per epoch, so that gradient steps need no reductions over a minibatch and
+    precompute: `(steps [L, M, n]) -> {field: [L, M, n]}`, computes fields of the steps once per epoch, for all M minibatches of n
+      sequences. These fields replace the same fields of the batch, so that gradient steps need no reductions over a minibatch and
       over devices. None to replace nothing.
     frozen: groups that the phase does not train, even if `groups` names them.
 
@@ -72,16 +72,16 @@ class Phase(NamedTuple):
 def make_phase(
     learner: Learner[OnPolicyConfig], name: str, loss: Loss, epochs: int, follows_kl: bool = True, **options: Any
 ) -> Phase:
-    """Return a phase that trains on one rollout, with the options of the config.
+    """Return a phase that trains on the batch of an update, with the options of the config.
 
     Args:
         learner: config and parts.
         name: name of the phase.
         loss: see `Phase`.
         epochs: passes over the batch.
-        follows_kl: True if the loss has the metrics `approx_kl` and `kl`, which a KL-adaptive learning rate and an early stop
-          read.
-        **options: fields of `Phase`, in place of the config's values.
+        follows_kl: True if the loss has the metrics that control the phase: `kl` for a KL-adaptive learning rate, `approx_kl`
+          for an early stop.
+        **options: fields of `Phase`, which replace the config's values.
 
     Example:
         >>> def phases(learner):
@@ -92,11 +92,11 @@ def make_phase(
         >>> train = purerl.make_train(purerl.PPOConfig(), algorithm=algorithm)
     """
     cfg, _, parts = learner
-    rated = cfg if follows_kl else without_kl_control(cfg)
-    return Phase(
+    optimizer_cfg = cfg if follows_kl else without_kl_control(cfg)
+    fields = Phase(
         name=name,
         loss=loss,
-        optimizer=phase_optimizer(rated, parts.optimizer, parts.lr_schedule, epochs),
+        optimizer=phase_optimizer(optimizer_cfg, parts.optimizer, parts.lr_schedule, epochs),
         epochs=epochs,
         minibatches=cfg.num_minibatches,
         max_grad_norm=cfg.max_grad_norm,
@@ -104,8 +104,9 @@ def make_phase(
         block=local_batch(cfg.columns) if cfg.minibatches == "time" else 1,
         precompute=_standardized_advantages if cfg.advantage_norm == "minibatch" else None,
         start=cfg.skipped_updates,
-        **{"groups": None, **options},
+        groups=None,
     )
+    return fields._replace(**options)
 
 
 def sequence_length(cfg: OnPolicyConfig, network: Network) -> int:
@@ -153,14 +154,14 @@ def run_phase(
     Args:
         phase: loss, trained groups, optimizer, epochs, minibatches and schedule.
         clock: the update counter; must not be batched by `vmap`, or the phase would run in every update.
-        key: root key; the names of the phase's keys begin with the phase's name.
+        key: root key, from which the phase derives its keys by name.
         params: the parameters of all groups; the loss reads all groups, and the phase trains its own groups.
         opt_state: optimizer state of the phase.
         batch: `[L, N]`; with several devices, this device's share.
 
     Returns:
-        Parameters, optimizer state, and metrics: those of the loss and `grad_norm` (before clipping, joint and per group),
-        averaged over all gradient steps. If the phase did not run, the metrics have a count of 0.
+        Parameters, optimizer state, and metrics: those of the loss and of the optimizer, and `grad_norm` (before clipping,
+        joint and per group), averaged over all gradient steps. If the phase did not run, the metrics have a count of 0.
     """
     return if_due(phase, clock, lambda: run_epochs(phase, clock, key, params, opt_state, batch), (params, opt_state))
 

@@ -13,8 +13,8 @@ def linear_recurrence(keep: jax.Array, added: jax.Array, before: jax.Array) -> j
     """Return `h_t = keep_t * h_(t-1) + added_t` for each step t.
 
     The gradient is the same recurrence backwards in time: if `g_t` is the gradient of the outputs, then
-    `d_t = g_t + keep_(t+1) d_(t+1)` is the gradient of `added_t`, and `d_t * h_(t-1)` is the gradient of `keep_t`. Autodiff of an
-    associative scan would store all of its `log2(L)` levels.
+    `d_t = g_t + keep_(t+1) d_(t+1)` is the gradient of `added_t`, and `d_t * h_(t-1)` is the gradient of `keep_t`. Autodiff of a
+    scan would store further arrays of each step.
 
     Args:
         keep: factors `[L, ...]`, float32 or complex64. A factor of 0 starts a new episode.

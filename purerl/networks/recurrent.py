@@ -1,7 +1,7 @@
-"""Recurrent networks: GRU, LSTM and a minimal GRU as flax linen modules, over the steps of training sequences.
+"""Recurrent networks: GRU, LSTM, minimal GRU and LRU as flax linen modules, over the steps of training sequences.
 
-The usual bug of recurrent agents is a carry that is reset one step early or late. The rule here: if `first` is set, the carry is
-set to zero, and *then* the observation is read. Acting runs the same program on sequences of one step.
+The usual bug of recurrent agents is a carry that is reset one step early or late. The rule here: at the first step of an episode,
+marked by `first`, the carry is set to zero *before* the observation is read. Acting runs it on sequences of one step.
 
 **Which one to choose.** If single observations lack relevant information, try the GRU first. The GRU infers unseen velocities,
 and learnt MiniGrid-MemoryS8 in five of eight seeds within four million steps. On this task, all seeds of feed-forward networks
@@ -24,7 +24,7 @@ from purerl.networks.recurrences import linear_recurrence
 
 
 class Kernel(nn.Module):
-    """The weight matrix of one gate, as a parameter with its own name."""
+    """A weight matrix, as a parameter with its own name; `initialize` draws its values."""
 
     inputs: int
     size: int
@@ -35,7 +35,7 @@ class Kernel(nn.Module):
 
 
 class Gates(nn.Module):
-    """The weight matrices of several gates side by side, `[inputs, gates * size]`. Each gate is initialised separately."""
+    """The weight matrices of several gates side by side, `[inputs, gates * size]`. `initialize` draws each matrix separately."""
 
     names: tuple[str, ...]
     size: int
@@ -46,7 +46,7 @@ class Gates(nn.Module):
 
 
 def product(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Return `x W` in float32, computed in the dtype of x. A CPU computes products of matrices, and their gradients, fastest."""
+    """Return `x W` in float32, computed in the dtype of x. On a CPU, the gradient of the flat product takes half the time."""
     rows = x.reshape(-1, x.shape[-1]) @ kernel.astype(x.dtype)
     return rows.reshape(*x.shape[:-1], -1).astype(jnp.float32)
 
@@ -116,9 +116,9 @@ class LSTM(nn.Module):
         return outputs.astype(inputs.dtype), carry
 
 
-LONGEST_STATE = 1000.0  # maximum number of steps over which a state of a newly initialised LRU decays
-GOLDEN_RATIO = 0.618034  # whose multiples are spread evenly between 0 and 1
-LONGEST_MEMORY = 128.0  # approximate number of steps over which a newly initialised minimal GRU forgets
+LRU_STEPS = 1000.0  # maximum number of steps over which a state of a newly initialised LRU decays
+GOLDEN_RATIO = 0.618034  # its multiples, modulo 1, are spread evenly between 0 and 1
+MIN_GRU_STEPS = 128.0  # approximate number of steps over which a newly initialised minimal GRU forgets
 
 
 class MinGRU(nn.Module):
@@ -127,9 +127,9 @@ class MinGRU(nn.Module):
         z = sigmoid(x W_z + b_z)
         h' = (1 - z) * h + z * (x W_h + b_h)
 
-    The recurrence is linear, so an associative scan computes all L steps in about `log2(L)` sequential operations. The carry is
+    The recurrence is linear, so an accelerator computes blocks of steps side by side (`linear_recurrence`). The carry is
     `h [N, size]`. The output of each step is `h'`. The gate's biases are initialised so that the units forget over 2 to 129 steps
-    (Tallec & Ollivier 2018, arXiv:1804.11188). With biases of 0, no seed remembers over 64 steps.
+    (Tallec & Ollivier 2018, arXiv:1804.11188). With biases of 0, no seed learnt to remember over 64 steps of MemoryChain.
     """
 
     size: int
@@ -137,7 +137,7 @@ class MinGRU(nn.Module):
     @nn.compact
     def __call__(self, carry: PyTree, inputs: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:
         kernel = Gates(("update", "candidate"), self.size, name="input")(inputs.shape[-1])
-        spread = jnp.linspace(1.0, LONGEST_MEMORY, self.size, dtype=jnp.float32)
+        spread = jnp.linspace(1.0, MIN_GRU_STEPS, self.size, dtype=jnp.float32)
         bias = self.param("bias", lambda key: jnp.stack([-jnp.log(spread), jnp.zeros_like(spread)]))
         z, candidate = jnp.split(product(inputs, kernel) + bias.reshape(1, 1, -1), 2, axis=-1)
         z = nn.sigmoid(z)
@@ -152,8 +152,8 @@ class LRU(nn.Module):
         y = gelu(Re(s') C_r + Im(s') C_i + x D + c)
 
     The carry is `(Re(s), Im(s))`, each `[N, size]`. The output of each step is y. In a newly initialised LRU, the states decay
-    over 1 to 1,000 steps, and rotate by 0 to pi per step. Slow states must rotate: without rotation, they add up constant inputs,
-    which hide a single input of long ago.
+    over 1 to 1,000 steps, and rotate by 0 to pi per step. Without rotation, constant inputs add up in the slow states, and their
+    sum hides a single early input.
     """
 
     size: int
@@ -161,14 +161,16 @@ class LRU(nn.Module):
     @nn.compact
     def __call__(self, carry: PyTree, inputs: jax.Array, first: jax.Array) -> tuple[jax.Array, PyTree]:
         kernel = Gates(("real", "imaginary", "direct"), self.size, name="input")(inputs.shape[-1])
-        steps = jnp.geomspace(1.0, LONGEST_STATE, self.size, dtype=jnp.float32)
+        steps = jnp.geomspace(1.0, LRU_STEPS, self.size, dtype=jnp.float32)
         nu = self.param("nu", lambda key: -jnp.log(steps))
-        spread = jnp.arange(1, self.size + 1, dtype=jnp.float32) * GOLDEN_RATIO % 1  # of phases, at every rate of decay
+        spread = (
+            jnp.arange(1, self.size + 1, dtype=jnp.float32) * GOLDEN_RATIO % 1
+        )  # rotations as fractions of pi, at every rate of decay
         theta = self.param("theta", lambda key: jnp.log(jnp.pi * spread))
         bias = self.param("bias", nn.initializers.zeros, (self.size,), jnp.float32)
         real, imaginary, direct = jnp.split(product(inputs, kernel), 3, axis=-1)
         added = jax.lax.complex(real, imaginary) * jnp.sqrt(-jnp.expm1(-2 * jnp.exp(nu)))[None, None]
-        # As a product, since a CPU would compute the cosines anew for each step and environment.
+        # A product instead of `where`, since XLA for CPUs would compute the cosines again for each step and environment.
         decay = jnp.exp(-jnp.exp(nu))[None] * jnp.stack([jnp.cos(jnp.exp(theta)), jnp.sin(jnp.exp(theta))])
         stays = jnp.where(first, 0.0, 1.0).reshape(-1, 1)
         keep = [jnp.dot(stays, part[None], precision="highest").reshape(added.shape) for part in decay]
@@ -187,7 +189,7 @@ def unrolled(
     """Run a cell over L steps. Before each step where `first` is set, the carry is set to zero.
 
     Recurrent gates are `a_t = x_t + h_(t-1) U`. The gradient of U is one product over all steps, `dU = sum_t h_(t-1)^T da_t`,
-    computed after the backward loop. The gradient of `lax.scan` would compute a small product and a sum in each step. With
+    computed after the backward loop. Autodiff of `lax.scan` would compute a small product and a sum in each step. With
     minibatches of 8 sequences of 128 steps, a GRU on two cores trains 1.4 times as fast with the one product.
 
     Args:
@@ -195,7 +197,7 @@ def unrolled(
         dtype: dtype of the product `h U`.
         kernel: U `[size, gates]`.
         carry: the carry before the first step; h is its last array.
-        inputs: `[L, N, ...]`, the inputs of gates that are not recurrent; None if all gates are recurrent.
+        inputs: further inputs of `step`, `[L, N, ...]`; None if there are none.
         gates: x `[L, N, gates]`.
         first: `[L, N]` bool, True at the first step of an episode.
 
@@ -248,6 +250,6 @@ class Memory(nn.Module):
         return x, tuple(after)
 
     def initial_carry(self, num_envs: int) -> PyTree:
-        """Return a hidden state of zeros."""
+        """Return a carry of zeros."""
         zeros = lambda: jnp.zeros((num_envs, self.size), jnp.float32)
         return tuple((zeros(), zeros()) if self.kind in ("lstm", "lru") else zeros() for _ in range(self.layers))

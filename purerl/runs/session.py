@@ -1,8 +1,8 @@
-"""A session: the host's loop around training, in one call of `fit`.
+"""The Python loop around training, in one call of `fit`.
 
 A session runs the same `Train.update` as `Train.__call__`, a chunk of updates at a time. One compiled program runs chunks of any
-length, so neither the memory on the device nor the program grows with the length of the run. Logging, evaluation and checkpoints
-between chunks do not affect training.
+length up to 1024 updates, so neither the memory on the device nor the program grows with the length of the run. Logging,
+evaluation and checkpoints between chunks do not affect training.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ from purerl.runs.warm_start import require_checkpoint, warm_start
 from purerl.runs.watch import MetricWatch
 
 MAX_SECONDS = 15.0  # longest chunk: a signal takes effect at the end of a chunk
-TIME_IS_UP, RULE_SAYS_SO = 1000, 1001  # outside the range of signal numbers
-REASONS = {TIME_IS_UP: "max_hours", RULE_SAYS_SO: STOPPED}
+TIME_IS_UP, STOP_WHEN = 1000, 1001  # outside the range of signal numbers
+REASONS = {TIME_IS_UP: "max_hours", STOP_WHEN: STOPPED}
 Score = Callable[[TrainState], dict[str, np.ndarray]]
 
 
@@ -71,7 +71,9 @@ class Session:
         if saved is None and asked.init_from is not None:
             require_checkpoint(asked.init_from)  # checked before anything is compiled
         record = {} if saved is None else saved.record
-        self._evaluated = _protocol(asked) or record.get("evaluated")  # a call without evaluations keeps the saved protocol
+        self._evaluated = _protocol(asked) or record.get(
+            "evaluated"
+        )  # a call without evaluations keeps the evaluation settings of the checkpoint
         self.state = runs.init()
         if saved is not None:
             self._resume(saved, template)
@@ -109,7 +111,7 @@ class Session:
                 self.home.wait()
 
     def _train(self) -> None:
-        for write in (self.curves.flush, self.evaluations.flush):  # repairs damaged journals
+        for write in (self.curves.flush, self.evaluations.flush):  # rewrites files that a kill has damaged
             with self._save_errors():
                 by_first(write)
         (over,), _ = agreed(self._stopping.was_stopped and self._is_over())
@@ -155,7 +157,7 @@ class Session:
                 saved_at = time.monotonic()
 
     def _shorten(self, length: int) -> int:
-        """Return the length of the next chunk, which ends when a save, an evaluation or a call of the rule is due, or earlier."""
+        """Return the length of the next chunk: it ends at the latest when a save, an evaluation or `stop_when` is due."""
         intervals = (self.asked.save_every, self.asked.keep_every, self.asked.eval_every)
         until_due = (every - self.updates % every for every in intervals if every)
         left = self.plan.num_updates - self.updates
@@ -177,7 +179,7 @@ class Session:
     def _reason(self, stop: Stop) -> int:
         """Return the code of the reason to end the session now, or 0 without a reason."""
         hours, limit = (time.perf_counter() - self.asked.entered) / 3600, self.asked.max_hours
-        return RULE_SAYS_SO if self._is_over() else stop.asked or (TIME_IS_UP if limit and hours >= limit else 0)
+        return STOP_WHEN if self._is_over() else stop.asked or (TIME_IS_UP if limit and hours >= limit else 0)
 
     def _is_over(self) -> bool:
         return self._stopping.is_over(self._progress())
@@ -222,13 +224,13 @@ class Session:
 
     @contextlib.contextmanager
     def _save_errors(self) -> Iterator[None]:
-        """Raise errors of saving, or turn them into warnings, because the next save may succeed."""
+        """Raise errors of saving; with `on_save_error="warn"`, warn instead, since the next save may succeed."""
         try:
             yield
         except CheckpointError as error:
             if self.asked.on_save_error == "raise":
                 raise
-            text = f"{error}; training continues, and the next checkpoint is saved as usual"
+            text = f"{error}; this checkpoint is missing, and training continues"
             warnings.warn(text, stacklevel=4)
 
 
@@ -242,7 +244,7 @@ def _protocol(asked: types.SimpleNamespace) -> dict[str, Any] | None:
 
 
 def share(saved: Checkpoint | None) -> Checkpoint | None:
-    """Return the checkpoint that the first process has read, or None, in every process."""
+    """Give every process the checkpoint that the first process has read, or None."""
     record = {} if saved is None else {"updates": saved.updates, "record": saved.record}
     arrays, record = from_first(None if saved is None else saved.arrays, record)
     return None if arrays is None else Checkpoint(record["updates"], record["record"], arrays)
@@ -258,8 +260,8 @@ def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updat
     first = updates - totals.shape[1] + 1 + (int(np.argmax(bad)) if bad.any() else totals.shape[1] - 1)
     leaf = first_bad_leaf(of_run)
     return NotFiniteError(
-        f"{labels[run]}: {leaf} is not finite since update {first}. The last checkpoint is from an earlier update. "
+        f"{labels[run]}: {leaf} has not been finite since update {first}. Checkpoints are from earlier updates. "
         "Check the environment with purerl.check_env; if its numbers are finite, a lower lr or max_grad_norm may help. "
-        "nonfinite='reset' resets environments with NaN or infinite numbers, nonfinite='freeze' skips such updates, "
+        "nonfinite='reset' resets environments with NaN or infinite numbers, nonfinite='freeze' skips updates with NaN, "
         "and on_nonfinite='ignore' continues training"
     )

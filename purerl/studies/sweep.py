@@ -1,4 +1,4 @@
-"""Sweeps: many configs, trained by as few programs as their static values and the memory allow."""
+"""Sweeps: many configs. Configs with the same static fields share a program, as far as memory allows."""
 
 import contextlib
 import dataclasses
@@ -36,8 +36,8 @@ from purerl.studies.space import Range
 from purerl.studies.tasks import Task, is_of_task, task_of_config
 
 METHODS = ("sobol", "random")
-MOST_OF_MEMORY = 0.8
-MUCH_MORE = 200  # an update needs less memory than this multiple of its state and rollout
+MEMORY_FRACTION = 0.8
+MAX_BYTES_RATIO = 200  # an update needs less memory than this multiple of its state and rollout
 
 
 class Program(NamedTuple):
@@ -124,7 +124,7 @@ class Sweep:
             seed, num_seeds: as in `fit`; all configs have the same seeds.
             directory: directory of checkpoints, metrics and evaluations; None saves nothing.
             at_once: largest number of configs in a program; if None, as many as fit into memory, by the compiler's estimate. A
-              sweep that continues keeps its first number.
+              resumed sweep keeps its first `at_once`.
             recorders: `(directory of a program, the program's configs) -> recorders`; the result is as in `fit`.
             max_hours: as in `fit`, for the whole sweep.
             **options: other arguments of `fit`.
@@ -176,7 +176,9 @@ class Sweep:
         }
         saved = None if home is None else by_first(lambda: _saved_at_once(home, plan))
         alone = process_count() == 1
-        runs = [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []  # also checks them
+        runs = (
+            [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []
+        )  # raises a ConfigError if a program is invalid
         fit_at_once = lambda: min(map(self._that_fit, runs), default=len(self.points))
         (at_once,), _ = agreed(saved or at_once or fit_at_once())
         programs = self.programs(at_once)
@@ -187,9 +189,9 @@ class Sweep:
         return programs
 
     def _that_fit(self, runs: Trainer) -> int:
-        """Return how many configs fit into memory at once, estimated by the compiler from the runs of a program."""
-        available, plan = MOST_OF_MEMORY * available_bytes(), runs.here.plan
-        if runs.share * MUCH_MORE * (plan.state_bytes + plan.rollout_bytes) < available:
+        """Return the number of configs that fit into memory at once: all if far fewer bytes are needed, else by the compiler."""
+        available, plan = MEMORY_FRACTION * available_bytes(), runs.here.plan
+        if runs.share * MAX_BYTES_RATIO * (plan.state_bytes + plan.rollout_bytes) < available:
             return len(self.points)
         runs.compile(runs.template())
         needed = runs.needed_bytes()
@@ -209,7 +211,7 @@ def _runs_of(program: Program, seed: int, num_seeds: int, options: dict[str, Any
 
 
 def _lock_plan(home: pathlib.Path | None, planning: contextlib.ExitStack) -> None:
-    """Lock the plan of a sweep in its directory, and the directories of its programs.
+    """Lock the plan of a sweep if its directory has one, and the directories of its programs.
 
     Raises:
         DirectoryLocked: another process holds one of the locks.
@@ -252,7 +254,8 @@ class SweepResult(NamedTuple):
     def summary(self) -> list[Summary]:
         """Return each config's label, and the interquartile mean over the seeds that have a score, with its interval.
 
-        The best configs come first. A config in which some seed has no score comes last, since the other seeds would flatter it.
+        The best configs come first. A config in which some seed has no score comes last, since the mean of its other seeds
+        would be too high.
         Configs of different tasks are not ranked against each other: each task has its own rows, in the order of the sweep.
         """
         tasks = list(dict.fromkeys(self.sweep.tasks))
@@ -277,9 +280,9 @@ class SweepResult(NamedTuple):
         if len(set(self.sweep.tasks)) > 1:
             swept = sorted({path for point in self.sweep.points for path in point if is_of_task(path)})
             hint = "changes the task, and scores of different tasks cannot be compared; summary() groups configs by task"
-            raise ConfigError([Problem(path, "swept", hint) for path in swept])
+            raise ConfigError([Problem("best", path, hint) for path in swept])
         if not self.summary()[0].seeds:
-            raise ValueError("no config has a score: all runs diverged or finished no episode")
+            raise ValueError("no config has a score: all runs diverged, finished no episode, or were not trained")
         return self.sweep.configs[self.sweep.labels.index(self.summary()[0].label)]
 
 
@@ -288,9 +291,10 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
 
     Args:
         cfg: the config from which all configs are made.
-        values: a dict from fields to lists of values: all combinations are tried, the last field varying fastest. Fields inside a
-          field are dotted: "rnd.int_coef", "env_params.g". Or a list of dicts with one value per field: just these configs.
-        draws: if above 0, draw this many configs instead. The values of a field can then also be a `purerl.Range`.
+        values: a dict from fields to lists of values, for all combinations, of which the last field varies fastest; or a
+          list of dicts with one value per field, for these configs. Nested fields have a dot: "rnd.int_coef", "env_params.g".
+        draws: if above 0, draw this many configs instead; equal draws count once. A field can then also have
+          a `purerl.Range`.
         method: `sobol` draws a scrambled Sobol sequence, which fills the space evenly; `random` draws independent configs.
         seed: seed of the draws.
 

@@ -76,7 +76,9 @@ def test_nonfinite_run_leaves_other_runs_of_the_batch_unchanged():
 
 
 def test_divergence_ends_the_run_and_names_the_leaf_and_update(tmp_path):
-    with pytest.raises(purerl.NotFiniteError, match=r"seed 3: \['opt_state'\].*mu\['policy'\] is not finite since update 1\."):
+    with pytest.raises(
+        purerl.NotFiniteError, match=r"seed 3: \['opt_state'\].*mu\['policy'\] has not been finite since update 1\."
+    ):
         poisoned(CFG, 1.0, seed=3, directory=tmp_path / "a")
     with pytest.raises(purerl.CheckpointError, match="no checkpoint"):
         purerl.load(tmp_path / "a", env=Poisoned())

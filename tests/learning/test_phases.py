@@ -13,7 +13,7 @@ from purerl.core.types import Sample, Sequences
 from purerl.envs import make_env
 from purerl.learning.batch import sequences
 from purerl.learning.optimizers import Optimizer
-from purerl.learning.phases import Phase, init_phase, run_phase
+from purerl.learning.phases import Phase, init_phase, make_phase, run_phase
 from purerl.networks.actor_critic import actor_critic
 from tests.helpers.programs import branches
 from tests.helpers.tiny import PLAIN, learner
@@ -94,6 +94,12 @@ def test_each_epoch_has_its_own_order():
     data = Sequences(jnp.arange(1000)[None], ())
     totals = [run(phase_of(order, epochs=e, minibatches=2), {"policy": jnp.zeros(1)}, data)[2]["first"].total for e in (1, 2, 3)]
     assert len(set(np.diff([0, *totals]).tolist())) == 3
+
+
+def test_options_of_make_phase_replace_the_values_of_the_config():
+    loss = lambda params, batch: (jnp.float32(0), {})
+    phase = make_phase(learner(PPOConfig(**PLAIN)), "aux", loss, 2, minibatches=1, groups=("value",))
+    assert (phase.epochs, phase.minibatches, phase.groups) == (2, 1, ("value",))
 
 
 def test_phase_trains_only_its_groups():
