@@ -321,7 +321,7 @@ def test_program_size_is_constant():
         ({"aux_columns": 4, "aux_accumulation": 3}, "aux_accumulation", "n_pi \\* num_envs = 16; 2 or 4 would work"),
         ({"aux_optimizer": "shared", "e_v": 2}, "aux_optimizer", "e_pi = e_v"),
         ({"aux_optimizer": "shared", "lr_schedule": "kl_adaptive"}, "aux_optimizer", "separate"),
-        ({"n_pi": 2**16, "num_envs": 512, "num_steps": 512}, "n_pi", "below 2\\*\\*31"),
+        ({"n_pi": 2**16, "num_envs": 512, "num_steps": 512}, "n_pi", "fewer than 2\\*\\*31"),
         ({"n_pi": 0}, "n_pi", "between"),
     ],
 )

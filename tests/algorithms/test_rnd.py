@@ -321,7 +321,7 @@ def test_invalid_rnd_configs_are_refused():
         made(RND.replace(rnd=True))
     from tests.helpers.recurrent import running_sum
 
-    with pytest.raises(purerl.ConfigError, match="2 streams"):
+    with pytest.raises(purerl.ConfigError, match="2 reward streams"):
         made(RND, network=running_sum(2, 4))
 
 

@@ -106,7 +106,7 @@ def test_environment_error_names_its_step_and_saves_the_run(tmp_path):
         purerl.fit(CFG, env=purerl.from_gymnasium(Late), directory=tmp_path, chunk_seconds=1e-9)
     assert saved_updates(tmp_path / "checkpoints") == [1]  # episode 10 is in the second update
     Late.broken = False
-    with pytest.warns(UserWarning, match="begin anew, since they had failed"):
+    with pytest.warns(UserWarning, match="environments restart, since they failed"):
         purerl.fit(CFG, env=purerl.from_gymnasium(Late), directory=tmp_path)
 
 

@@ -85,7 +85,7 @@ def test_rounding_does_not_raise_an_adaptive_learning_rate():
     assert _rates(cfg, [5e-11, 5e-11, 1.0, 5e-11]) == pytest.approx([1e-3, 1.5e-3, 1e-3, 1.5e-3])
     stale = purerl.APPOConfig(lr_schedule="kl_adaptive", lr=1e-3, num_minibatches=4)  # its first divergence is real
     assert _rates(stale, [5e-3 - 1e-5, 1.0, 5e-3, 5e-3]) == pytest.approx([1.5e-3, 1e-3, 1e-3, 1e-3])
-    with pytest.warns(UserWarning, match="measured before the policy moves, so the rate stays"):
+    with pytest.warns(UserWarning, match="measured before the policy changes, so the rate never changes"):
         still = tiny(CFG.replace(lr_schedule="kl_adaptive", num_minibatches=1, num_epochs=1))
     np.testing.assert_array_equal(purerl.summarize(jax.jit(still)(KEY).metrics)["lr"], np.float32(1e-3))
 

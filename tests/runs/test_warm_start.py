@@ -25,7 +25,7 @@ def test_warm_start_copies_only_the_parameters(tmp_path):
 def test_warm_start_needs_the_same_shapes(tmp_path):
     purerl.save(tmp_path / "a", tiny(), tiny().init(jax.random.key(0)))
     other = tiny(CFG.replace(hidden=(8, 8))).init(jax.random.key(0))
-    with pytest.raises(purerl.ConfigError, match=r"init_from.*is \[16, 2\] there, \[8, 2\] here"):
+    with pytest.raises(purerl.ConfigError, match=r"init_from.*is \[16, 2\] in the checkpoint, \[8, 2\] here"):
         warm_start(other, tmp_path / "a", "either")
     with pytest.raises(purerl.CheckpointError, match="no checkpoint"):
         warm_start(other, tmp_path / "b", "either")

@@ -27,7 +27,7 @@ def test_swept_environment_parameters_are_separate_tasks(tmp_path):
         assert task.endswith(", eval_max_steps = 50)")
     assert [row.task for row in listed(tmp_path)] == names
     first, second = sorted((tmp_path / "s").glob("[01]-*"))
-    with pytest.raises(purerl.ConfigError, match=r"has no run of CartPole-v1 \(.* = 50\), which others have"):
+    with pytest.raises(purerl.ConfigError, match=r"has no run of CartPole-v1 \(.* = 50\), unlike other entries"):
         purerl.compare({"a": [first], "b": [second]})
 
 
