@@ -7,12 +7,12 @@
     every `target_update_freq` updates:  target <- tau * parameters + (1 - tau) * target
 
 V-trace is from Espeholt et al. 2018 (arXiv:1802.01561). The ratio and the ring buffer are from IMPACT (Luo et al. 2020,
-arXiv:1912.00167). pi is the policy that is trained. Actors have their own, older copy of the parameters and observation
+arXiv:1912.00167). The trained policy is pi. Actors have their own, older copy of the parameters and observation
 statistics. The target policy has older parameters, but the newest statistics.
 
-**Unlike in the papers**, nothing runs asynchronously. Hyperparameters set the staleness (`lag`,
-`publish_every`, `replay`), so that runs are reproducible. Values are computed with the newest parameters. The ratio's clip
-(`target_ratio_clip`) is 2 as in IMPACT. V-trace bootstraps at time limits as GAE does.
+**Unlike in the papers**, nothing runs asynchronously. Hyperparameters set the staleness (`lag`, `publish_every`, `replay`), so
+that runs are reproducible. Values are computed with the newest parameters. The ratio's clip (`target_ratio_clip`) is 2 as in
+IMPACT. V-trace bootstraps at time limits as GAE does.
 
 **Defaults**: two rollouts in the ring, a lag of one update, and a target update in every fourth update.
 
@@ -81,9 +81,8 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         """Collect a rollout with the published parameters."""
         behaviour, valued = state.replace(**published), cfg.correction == "none"
         state, rollout, rollout_metrics = collect_rollout(cfg, env, network, state, behaviour, valued=valued)
-        if cfg.correction != "none" or not reads_old_policy(
-            learner, state, rollout
-        ):  # only losses read it; V-trace uses the target policy
+        # Only losses read the stored policy; V-trace uses the target policy.
+        if cfg.correction != "none" or not reads_old_policy(learner, state, rollout):
             rollout = rollout.replace(steps=rollout.steps.replace(policy=()))
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)
         return state, rollout, rollout_metrics | reward_metrics
@@ -211,8 +210,8 @@ def correct(
         state: its parameters give the values, and its target network gives the log-probabilities.
         batch: the rollouts to learn from.
         length: steps of a training sequence.
-        advantage: the estimator; V-trace replaces `estimate`. An estimator with the parameter `log_ratio`
-          receives the log-ratio of target to behaviour policy, `[T, B]`.
+        advantage: the estimator; V-trace replaces `estimate`. An estimator with the parameter `log_ratio` receives the log-ratio
+          of target to behaviour policy, `[T, B]`.
     """
     outputs, next_value = recompute_outputs(network, state.params, batch, length, EPISODIC if cfg.streams > 1 else ())
     target = recompute_policy(network, state.extra["target"], batch, length)

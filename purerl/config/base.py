@@ -159,9 +159,8 @@ class OnPolicyConfig(Config, Batches):
           the bounds. `auto` is gaussian.
 
     Memory:
-        memory: Recurrent layers behind the torso: `gru`, `lstm`, `min_gru` or `lru`, or `none`. `lru` and `min_gru` are linear
-          recurrences, which train faster on long sequences; `lru` remembers longest. Policy and value have separate or shared
-          recurrent layers, depending on `arch`.
+        memory: Recurrent layers behind the torso: `gru`, `lstm`, `min_gru` or `lru` (linear recurrences, which need few kernels
+          on a GPU), or `none`. Policy and value have separate or shared recurrent layers, depending on `arch`.
         memory_size: Width of the recurrent layers.
         memory_layers: Number of recurrent layers.
         memory_inputs: Further inputs of the recurrent layers: `("action", "reward")` of the previous step, or one of the two.

@@ -93,7 +93,7 @@ def make_phase(
     """
     cfg, _, parts = learner
     optimizer_cfg = cfg if follows_kl else without_kl_control(cfg)
-    fields = Phase(
+    phase = Phase(
         name=name,
         loss=loss,
         optimizer=phase_optimizer(optimizer_cfg, parts.optimizer, parts.lr_schedule, epochs),
@@ -106,7 +106,7 @@ def make_phase(
         start=cfg.skipped_updates,
         groups=None,
     )
-    return fields._replace(**options)
+    return phase._replace(**options)
 
 
 def sequence_length(cfg: OnPolicyConfig, network: Network) -> int:

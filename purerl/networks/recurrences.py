@@ -55,7 +55,7 @@ def step_by_step(keep: jax.Array, added: jax.Array, before: jax.Array) -> jax.Ar
 
 
 def in_blocks(keep: jax.Array, added: jax.Array, before: jax.Array) -> jax.Array:
-    """Compute blocks of steps side by side, in few kernels, each of `BLOCK` sequential operations.
+    """Compute blocks of `BLOCK` steps side by side, in few kernels.
 
     The first pass starts each block from zero. The recurrence over the blocks' results gives the h before each block. The second
     pass starts each block from this h.

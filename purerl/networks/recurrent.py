@@ -1,7 +1,7 @@
 """Recurrent networks: GRU, LSTM, minimal GRU and LRU as flax linen modules, over the steps of training sequences.
 
 The usual bug of recurrent agents is a carry that is reset one step early or late. The rule here: at the first step of an episode,
-marked by `first`, the carry is set to zero *before* the observation is read. Acting runs it on sequences of one step.
+marked by `first`, the carry is set to zero *before* the observation is read. Acting uses sequences of one step.
 
 **Which one to choose.** If single observations lack relevant information, try the GRU first. The GRU infers unseen velocities,
 and learnt MiniGrid-MemoryS8 in five of eight seeds within four million steps. On this task, all seeds of feed-forward networks
@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 
 from purerl.core.platform import scan
@@ -36,7 +37,7 @@ class Kernel(nn.Module):
 
 
 class Gates(nn.Module):
-    """The weight matrices of several gates side by side, `[inputs, gates * size]`. `initialize` draws each matrix separately."""
+    """Several weight matrices side by side, `[inputs, names * size]`. `initialize` draws each matrix separately."""
 
     names: tuple[str, ...]
     size: int
@@ -164,10 +165,8 @@ class LRU(nn.Module):
         kernel = Gates(("real", "imaginary", "direct"), self.size, name="input")(inputs.shape[-1])
         steps = jnp.geomspace(1.0, LRU_STEPS, self.size, dtype=jnp.float32)
         nu = self.param("nu", lambda key: -jnp.log(steps))
-        spread = (
-            jnp.arange(1, self.size + 1, dtype=jnp.float32) * GOLDEN_RATIO % 1
-        )  # rotations as fractions of pi, at every rate of decay
-        theta = self.param("theta", lambda key: jnp.log(jnp.pi * spread))
+        rotations = np.pi * (np.arange(1, self.size + 1) * GOLDEN_RATIO % 1)  # per step; spread over all rates of decay
+        theta = self.param("theta", lambda key: jnp.log(jnp.asarray(rotations, jnp.float32)))
         bias = self.param("bias", nn.initializers.zeros, (self.size,), jnp.float32)
         real, imaginary, direct = jnp.split(product(inputs, kernel), 3, axis=-1)
         added = jax.lax.complex(real, imaginary) * jnp.sqrt(-jnp.expm1(-2 * jnp.exp(nu)))[None, None]

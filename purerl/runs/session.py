@@ -71,9 +71,8 @@ class Session:
         if saved is None and asked.init_from is not None:
             require_checkpoint(asked.init_from)  # checked before anything is compiled
         record = {} if saved is None else saved.record
-        self._evaluated = _protocol(asked) or record.get(
-            "evaluated"
-        )  # a call without evaluations keeps the evaluation settings of the checkpoint
+        # A call without evaluations keeps the evaluation settings of the checkpoint.
+        self._evaluated = _protocol(asked) or record.get("evaluated")
         self.state = runs.init()
         if saved is not None:
             self._resume(saved, template)

@@ -176,9 +176,7 @@ class Sweep:
         }
         saved = None if home is None else by_first(lambda: _saved_at_once(home, plan))
         alone = process_count() == 1
-        runs = (
-            [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []
-        )  # raises a ConfigError if a program is invalid
+        runs = [_runs_of(program, seed, num_seeds, options) for program in self.programs()] if alone else []
         fit_at_once = lambda: min(map(self._that_fit, runs), default=len(self.points))
         (at_once,), _ = agreed(saved or at_once or fit_at_once())
         programs = self.programs(at_once)
@@ -189,7 +187,7 @@ class Sweep:
         return programs
 
     def _that_fit(self, runs: Trainer) -> int:
-        """Return the number of configs that fit into memory at once: all if far fewer bytes are needed, else by the compiler."""
+        """Return the number of configs that fit into memory at once; if it could be less than all, the compiler estimates it."""
         available, plan = MEMORY_FRACTION * available_bytes(), runs.here.plan
         if runs.share * MAX_BYTES_RATIO * (plan.state_bytes + plan.rollout_bytes) < available:
             return len(self.points)
@@ -293,8 +291,7 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
         cfg: the config from which all configs are made.
         values: a dict from fields to lists of values, for all combinations, of which the last field varies fastest; or a
           list of dicts with one value per field, for these configs. Nested fields have a dot: "rnd.int_coef", "env_params.g".
-        draws: if above 0, draw this many configs instead; equal draws count once. A field can then also have
-          a `purerl.Range`.
+        draws: if above 0, draw this many configs instead, from lists or `purerl.Range`s; equal draws count once.
         method: `sobol` draws a scrambled Sobol sequence, which fills the space evenly; `random` draws independent configs.
         seed: seed of the draws.
 

@@ -138,7 +138,7 @@ def test_sample_counts_stay_exact_near_32_bits(seen):
 
 @pytest.mark.parametrize("box", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_ratio_is_one_before_the_first_gradient_step(box):
-    """With a learning rate of 0 the policy never moves, so every gradient step is a first one."""
+    """Keep the policy still by a learning rate of 0, so that every gradient step is a first one."""
     still = ON.replace(lr=0.0, lr_final=0.0, total_timesteps=64 * 5)
     metrics = purerl.summarize(jax.jit(tiny(still, box=box))(jax.random.key(0)).metrics)
     np.testing.assert_allclose(metrics["approx_kl"], 0, atol=1e-6)

@@ -74,7 +74,7 @@ def test_episodes_continue_across_rollouts():
 
 
 def test_log_probability_uses_the_unclipped_action_and_the_environment_the_clipped_one():
-    """With means of 10 in bounds of -1 and 1, stored actions are near 10, and the ratio is 1."""
+    """Act with means of 10 in bounds of -1 and 1: stored actions are near 10, and the ratio is 1."""
 
     class Watched(probes.boxed(probes.Constant)):
         def reward_of(self, state, action):

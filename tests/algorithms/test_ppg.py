@@ -194,7 +194,7 @@ def test_ratio_is_one_before_the_first_gradient_step(memory):
 
 
 def test_aux_phase_replays_from_each_rollouts_first_hidden_state():
-    """With a learning rate of 0 the cloned policy is the acting policy, and the value error is that of the rollouts."""
+    """Compare at a learning rate of 0: the cloned policy is the acting policy, and the value error is that of the rollouts."""
     cfg = PPG.replace(lr=0.0, aux_lr=0.0, total_timesteps=64 * 4, normalize_reward=False)
     acted = []
 

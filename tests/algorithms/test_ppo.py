@@ -26,7 +26,7 @@ SLOW = ("everything", "multi_discrete", "clipped")  # everything with an RNN: in
 @pytest.mark.each_landing("everything")
 @pytest.mark.parametrize("kind", ["multi_binary", "tanh", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)])
 def test_ratio_is_one_before_the_first_gradient_step(kind):
-    """With a learning rate of 0 the policy never moves, so every gradient step is a first one."""
+    """Keep the policy still by a learning rate of 0, so that every gradient step is a first one."""
     cfg, env = KINDS[kind]
     still = cfg.replace(lr=0.0, lr_final=0.0, lr_max=0.0, lr_min=0.0, warmup_steps=0, learning_starts=0, total_timesteps=64 * 5)
     result = jax.jit(purerl.make_train(still, env=env))(KEY)

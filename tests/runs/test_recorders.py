@@ -230,7 +230,7 @@ def test_resumed_csv_leaves_columns_without_new_values_empty(tmp_path):
 
 
 def test_row_count_of_a_long_run_grows_logarithmically(tmp_path):
-    """With a chunk a second, ten times the time adds a constant number of rows, whose sums cover every chunk."""
+    """Run ten times as long, with a chunk per second: this adds a constant number of rows, whose sums cover every chunk."""
     plan, counted = SimpleNamespace(batch_size=64), []
     rows = JsonLines(tmp_path / "a.jsonl")
     metric = Sum(np.ones((1,), np.int32))

@@ -23,7 +23,7 @@ class NeverStops(optuna.pruners.BasePruner):
 
 
 def test_rungs_shorter_than_an_episode_are_refused():
-    """With 3,800 steps in each environment, the first of 3 rungs has 950 steps, the first of 2 has 1,900."""
+    """Divide 3,800 steps in each environment: the first of 3 rungs has 950 steps, the first of 2 has 1,900."""
     cfg = CFG.replace(env="Pendulum-v1", num_envs=64, num_steps=19, num_minibatches=4, total_timesteps=64 * 3800)
     cfg = cfg.replace(env_params={"max_steps_in_episode": 1000})
     with pytest.raises(purerl.ConfigError, match=r"rungs = 3: an episode may take 1,000 steps, .* has only 950 .*; use rungs=2"):
