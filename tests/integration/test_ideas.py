@@ -160,9 +160,7 @@ PAIRS = [pair if pair[1:] == (jit, "ppo") else pytest.param(*pair, marks=pytest.
 
 
 @pytest.mark.each_landing("memory, torso of linen-jit-appo", "single environment, torso of equinox-vmapped-ppo")
-@pytest.mark.filterwarnings(
-    "ignore:.*no phase of this algorithm trains these groups"
-)  # the network has the heads of PPG and of DAAC
+@pytest.mark.filterwarnings("ignore:.*no phase of this algorithm trains these groups")  # PPO does not use all heads
 @pytest.mark.parametrize(("extension", "check", "kind"), PAIRS)
 def test_extension_points_work_with_every_algorithm(extension, check, kind, tmp_path):
     check(*EXTENSIONS[extension](KINDS[kind]), extension, tmp_path)
