@@ -73,7 +73,7 @@ def test_compare_aggregates_over_tasks_and_writes_every_format(two_tasks, tmp_pa
     raw = purerl.compare(folders)
     assert list(raw.entries) == ["quick", "slow"]
     assert raw.tasks == ("CartPole-v1", "Catch-bsuite")
-    with pytest.raises(purerl.ConfigError, match="normalised"):
+    with pytest.raises(purerl.ConfigError, match="aggregate scores of several tasks"):
         raw.aggregate("quick")
     (tmp_path / "reference.toml").write_text('CartPole-v1 = [20.0, 500.0]\n"Catch-bsuite" = [-1, 1]\n')
     found = purerl.compare(folders, reference=tmp_path / "reference.toml")
