@@ -1,7 +1,7 @@
 """The config of each algorithm: its fields beyond those of `purerl.config.base`."""
 
 import math
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from jax.core import Tracer
 
@@ -99,9 +99,7 @@ class APPOConfig(PPOConfig):
     def columns(self) -> int:
         return self.replay * self.num_envs
 
-    @property
-    def keeps(self) -> dict[str, str]:
-        return {"replay": "ring", "lag": "published"}
+    keeps: ClassVar = {"replay": "ring", "lag": "published"}
 
     @property
     def keeps_next_obs(self) -> bool:
@@ -193,13 +191,9 @@ class PPGConfig(OnPolicyConfig):
         divides = lambda n: columns % n == 0 and columns // n % self.aux_accumulation == 0
         return next(filter(divides, range(self.num_envs // 16, 0, -1)), 1)
 
-    @property
-    def keeps(self) -> dict[str, str]:
-        return {"n_pi": "buffer"}
+    keeps: ClassVar = {"n_pi": "buffer"}
 
-    @property
-    def heads(self) -> tuple[str, ...]:
-        return ("aux_value",)
+    heads: ClassVar = ("aux_value",)
 
     def cross_field_errors(self) -> list[Problem]:
         found, columns = super().cross_field_errors(), self.n_pi * self.num_envs
@@ -278,9 +272,7 @@ class DAACConfig(OnPolicyConfig):
     def policy_epochs(self) -> int:
         return self.e_pi
 
-    @property
-    def heads(self) -> tuple[str, ...]:
-        return ("advantage",)
+    heads: ClassVar = ("advantage",)
 
 
 ALGORITHMS: dict[str, type[OnPolicyConfig]] = {"ppo": PPOConfig, "ppg": PPGConfig, "daac": DAACConfig, "appo": APPOConfig}

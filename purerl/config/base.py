@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -152,6 +152,8 @@ class OnPolicyConfig(Config, Batches):
         compute_dtype: Dtype of torsos and recurrent layers: `float32` or `bfloat16`. Stored arrays, heads and losses are float32.
         matmul_precision: Precision of float32 matrix products, including the environment's: `default` (JAX's default, which
           rounds to TF32, 10 bits, on a recent GPU), `high`, or `highest` (float32). Simulated physics may need `highest`.
+        kernels: How a GPU computes dense layers: `xla`, layer by layer; `fused`, with one kernel forward and one backward; or
+          `auto`, which is `xla` until a GPU's clock has shown which is faster. A CPU and a TPU always compute layer by layer.
         log_std_init: Logarithm of the initial standard deviation of continuous actions, in the built-in policy's unit, in which
           the bounds of an action are -1 and 1. A dimension without two finite bounds keeps the environment's unit. With `tanh`,
           the standard deviation is that before the tanh.
@@ -242,6 +244,7 @@ class OnPolicyConfig(Config, Batches):
     init: str = static("orthogonal", one_of("orthogonal", "xavier_uniform", "xavier_normal", "lecun"))
     compute_dtype: str = static("float32", one_of("float32", "bfloat16"))
     matmul_precision: str = static("default", one_of("default", "high", "highest"))
+    kernels: str = static("auto", one_of("auto", "xla", "fused"))
     memory: str = static("none", one_of("none", "gru", "lstm", "min_gru", "lru"))
     memory_size: int = static(128, between(1, 2**16), MEMORY)
     memory_layers: int = static(1, between(1, 64), MEMORY)
@@ -261,6 +264,10 @@ class OnPolicyConfig(Config, Batches):
     nonfinite: str = static("ignore", one_of("ignore", "reset", "freeze"))
     metrics_every: int = static(1, at_least(1))
     rnd: RNDConfig | None = nested(RNDConfig)
+
+    # Large entries of `TrainState.extra`: from the field that sets an entry's size to the entry's name.
+    keeps: ClassVar[dict[str, str]] = {}
+    heads: ClassVar[tuple[str, ...]] = ()  # additional heads on the policy's features
 
     @property
     def intrinsic(self) -> RNDConfig:
@@ -288,16 +295,6 @@ class OnPolicyConfig(Config, Batches):
     def keeps_next_obs(self) -> bool:
         """Return True if a rollout stores the observation after each step."""
         return self.streams > 1
-
-    @property
-    def keeps(self) -> dict[str, str]:
-        """Return the large entries of `TrainState.extra`: a dict from the field that sets an entry's size to the entry's name."""
-        return {}
-
-    @property
-    def heads(self) -> tuple[str, ...]:
-        """Return the names of additional heads on the policy's features."""
-        return ()
 
     def cross_field_errors(self) -> list[Problem]:
         found = self.batch_problems()

@@ -19,6 +19,7 @@ from purerl.core.spaces import Box, MultiBinary, MultiDiscrete, Space, is_index
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.networks.encoding import encode, encode_entries, without
+from purerl.networks.fused import OUTPUTS, fused_layers, kernel_problems, layers_of, pack_layers
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import MLP, ActionHead, GaussianHead, LogitsHead, Trunk, ValueHead
 from purerl.networks.modules import OWN, applied, check_memory, check_torso, memory_module, only_parameters
@@ -26,6 +27,7 @@ from purerl.networks.recurrent import Memory
 from purerl.networks.torsos import by_entry, torso_of, torso_problems
 
 STACKED = "trunks of policy and value, stacked"  # the key that `prepare` adds beside the groups
+PACKED = "layers of policy and value, packed"  # the key that `prepare` adds if kernels are fused
 # The policy starts near uniform ("37 details", number 2). Predictions of values and advantages are not scaled.
 HEAD_GAINS = {"policy": 0.01, "value": 1.0, "aux_value": 1.0, "advantage": 1.0}
 
@@ -90,13 +92,16 @@ def actor_critic(
     gain = _gain(cfg, own_memory)
     if apart:
         trunks = {group: Trunk(torsos[group], memory, head) for group, head in heads.items()}
-        return _separate(cfg, trunks, further, views, gain)
+        network = _separate(cfg, trunks, further, views, gain)
+        dense = memory is None and not further and all(isinstance(x, MLP) for x in torsos.values())
+        fuses = cfg.kernels == "fused" and dense and heads["policy"].size <= OUTPUTS
+        return _fused(network, torsos, heads, views) if fuses else network
     return _shared(cfg, Trunk(torsos["policy"], memory, None), heads, further, views, gain)
 
 
 def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Space, torso: Any, own_memory: bool) -> list[Problem]:
     """Report where the config does not fit the actions, or does not fit the observations that policy and value see."""
-    found = _distribution_problems(cfg, action_space)
+    found = _distribution_problems(cfg, action_space) + kernel_problems(cfg, torso is not None)
     if cfg.memory == "none" and not own_memory and cfg.memory_inputs:
         found.append(Problem("memory_inputs", cfg.memory_inputs, "needs a recurrent network; set memory, or use ()"))
     if cfg.arch not in ("separate", "dual") and cfg.critic_obs:
@@ -179,6 +184,31 @@ def _separate(
         return params | {STACKED: both(parts(params))} if alike else params
 
     return Network(init, apply, initial_carry, prepare)
+
+
+def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, Any], views: Callable) -> Network:
+    """Return a network whose torsos and heads a GPU computes by one kernel; by one for each group if the groups differ."""
+    alike = torsos["policy"] == torsos["value"]
+    together = [tuple(torsos)] if alike else [(group,) for group in torsos]
+    heads = {group: head.clone(linear=False) for group, head in heads.items()}
+
+    def pack(params):
+        layers = {group: [*layers_of(params[group]["torso"]), params[group]["head"]["Linear_0"]] for group in torsos}
+        return [pack_layers([layers[group] for group in groups], linear=True) for groups in together]
+
+    def apply(params, carry, obs, first):
+        def fused(params):
+            x, outputs = views(obs)[0], {}
+            for groups, packed in zip(together, params.get(PACKED) or pack(params), strict=True):
+                found = fused_layers(packed, x[groups[0]], torsos[groups[0]].activation)
+                outputs |= dict(zip(groups, found, strict=True))
+            made = {group: applied(head, params[group]["head"], outputs[group]) for group, head in heads.items()}
+            return _steps(Outputs(**made), first)
+
+        unfused = lambda params: network.apply(params, carry, obs, first)[0]
+        return by_platform(params, cpu=unfused, accelerator=fused, tpu=unfused), carry
+
+    return network._replace(apply=apply, prepare=lambda params: params | {PACKED: pack(params)})
 
 
 def _with_heads(outputs: Outputs, further: dict[str, nn.Module], params: PyTree, features: jax.Array) -> Outputs:

@@ -11,6 +11,7 @@ from flax import struct
 
 from purerl.core.platform import FEW, by_platform
 from purerl.core.types import PyTree
+from purerl.networks.fused import dense_layers, fused_layers, layers_of, pack_layers, takes
 
 
 class MLP(nn.Module):
@@ -18,10 +19,16 @@ class MLP(nn.Module):
 
     hidden: tuple[int, ...]
     activation: Callable
+    kernels: str = "xla"  # as the config's; "auto" is "xla"
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         x = x.reshape(x.shape[0], -1)
+        remains = len(self.hidden) > 1 or takes(x.shape[1], self.hidden)  # for the kernel, beside a first layer that XLA computes
+        if self.kernels == "fused" and remains and not self.is_initializing():
+            dense = functools.partial(dense_layers, activation=self.activation)
+            fused = lambda layers, x: fused_layers(pack_layers([layers]), x, self.activation)[0]
+            return by_platform(layers_of(self.variables["params"]), x, cpu=dense, accelerator=fused, tpu=dense)
         for width in self.hidden:
             x = self.activation(nn.Dense(width, dtype=x.dtype, kernel_init=nn.initializers.zeros)(x))
         return x
@@ -72,12 +79,13 @@ class CNN(nn.Module):
     convolutions: tuple[tuple[int, int, int], ...]
     hidden: tuple[int, ...]
     activation: Callable
+    kernels: str = "xla"
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         for filters, size, stride in self.convolutions:
             x = self.activation(Conv(filters, size, stride)(x))
-        return MLP(self.hidden, self.activation)(x)
+        return MLP(self.hidden, self.activation, self.kernels)(x)
 
 
 class Encoders(nn.Module):
@@ -89,11 +97,12 @@ class Encoders(nn.Module):
     encoders: dict[str, nn.Module]
     hidden: tuple[int, ...]
     activation: Callable
+    kernels: str = "xla"
 
     @nn.compact
     def __call__(self, x: dict[str, jax.Array]) -> jax.Array:
         features = [self.encoders[name](entry) for name, entry in x.items()]
-        return MLP(self.hidden, self.activation)(jnp.concatenate(features, axis=-1))
+        return MLP(self.hidden, self.activation, self.kernels)(jnp.concatenate(features, axis=-1))
 
 
 def by_column(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
@@ -145,10 +154,11 @@ class LogitsHead(nn.Module):
 
     size: int
     distribution: Callable
+    linear: bool = True  # False if the input is the output of the dense layer, computed elsewhere
 
     @nn.compact
     def __call__(self, x: jax.Array) -> Any:
-        return self.distribution(Linear(self.size)(x))
+        return self.distribution(Linear(self.size)(x) if self.linear else x[:, : self.size])
 
 
 class GaussianHead(nn.Module):
@@ -157,10 +167,11 @@ class GaussianHead(nn.Module):
     size: int
     distribution: Callable
     log_std_init: Any
+    linear: bool = True  # as in `LogitsHead`
 
     @nn.compact
     def __call__(self, x: jax.Array) -> Any:
-        mean = Linear(self.size)(x)
+        mean = Linear(self.size)(x) if self.linear else x[:, : self.size]
         log_std = self.param("log_std", lambda key: jnp.full(self.size, self.log_std_init, jnp.float32))
         return self.distribution(mean, jnp.broadcast_to(log_std, mean.shape))
 
@@ -169,10 +180,11 @@ class ValueHead(nn.Module):
     """One value for each step and reward stream: `[N, features] -> [N]`, or `[N, streams]` for several streams."""
 
     streams: int = 1
+    linear: bool = True  # as in `LogitsHead`
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        value = Linear(self.streams)(x)
+        value = Linear(self.streams)(x) if self.linear else x[:, : self.streams]
         return value.squeeze(-1) if self.streams == 1 else value
 
 

@@ -38,9 +38,10 @@ def torso_of(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> nn.Module
         return torso_module(given)
     if not by_entry(cfg, space, given):
         kind, _ = torso_kind(cfg.torso, space)
-        return MLP(cfg.hidden, activation) if kind == "mlp" else CNN(CONVOLUTIONS[kind][0], cfg.hidden, activation)
+        layers = (cfg.hidden, activation, cfg.kernels)
+        return MLP(*layers) if kind == "mlp" else CNN(CONVOLUTIONS[kind][0], *layers)
     encoders = {name: _encoder(cfg, entry) for name, entry in entries_of(space).items()}
-    return Encoders(encoders | _own_encoders(given or {}, encoders), cfg.hidden, activation)
+    return Encoders(encoders | _own_encoders(given or {}, encoders), cfg.hidden, activation, cfg.kernels)
 
 
 def _encoder(cfg: OnPolicyConfig, entry: Any) -> nn.Module:

@@ -42,6 +42,7 @@ OTHERS = {  # values for fields that no rule covers
     "torso": "cnn",
     "aux_columns": 8,
     "metrics_every": 2,
+    "kernels": "fused",
 }
 
 

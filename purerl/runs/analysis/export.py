@@ -11,6 +11,7 @@ from purerl.core.errors import ConfigError, Problem
 from purerl.core.types import TrainState
 from purerl.pure import Train
 from purerl.runs.storage.files import atomic_write, write_errors
+from purerl.train import make_train
 
 OTHER_FORMATS = {".onnx", ".pt", ".pth", ".tflite", ".pb", ".h5", ".keras", ".safetensors", ".pkl", ".npz", ".mlmodel", ".engine"}
 
@@ -50,6 +51,8 @@ def export(
     if path is not None and (suffix := pathlib.Path(path).suffix.lower()) in OTHER_FORMATS:
         hint = f"jax.export does not write {suffix} files; use the suffix .jaxexport"
         raise ConfigError([Problem("path", str(path), hint)])
+    if train.cfg.kernels == "fused":  # a kernel has a size, where the program is for any number of environments
+        train = make_train(train.cfg.replace(kernels="xla"), **train.given)
     policy, env = train.policy(state), train.env
 
     def act(carry, obs, first, key_data, deterministic):

@@ -1,0 +1,128 @@
+"""Dense layers for a GPU as one kernel forward and one kernel backward: the form that `kernels="fused"` chooses.
+
+XLA computes two hidden layers and their gradient by some twenty kernels, each of which reads and writes activations
+`[N, width]`. `fused_kernels.py` reads the inputs and writes the outputs, and computes the activations again for the gradient. In
+an update of 65,536 CartPoles x 32 steps on an H100, a minibatch has 16 kernels instead of 37, which move 0.4 kB for each row
+instead of 12.3 kB (`tests/benchmarks/programs.md`). No clock of a GPU has been asked yet.
+
+This module says which layers can be fused, and packs their parameters. It imports Pallas only where kernels are fused.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from purerl.config.base import OnPolicyConfig
+from purerl.core.errors import Problem
+from purerl.core.platform import FEW
+
+# Limits within which no kernel spills registers, as ptxas reports for an H100 (`programs.py --registers`).
+NARROW, WIDE = 64, 128  # maximum widths of two kinds of layers
+LAYERS = {NARROW: 3, WIDE: 2}  # maximum number of hidden layers
+INPUTS = {NARROW: 64, WIDE: 16}  # maximum size of a kernel's input; XLA computes the first layer of larger inputs
+OUTPUTS = 32  # maximum size of a head
+
+Layer = dict[str, jax.Array]  # `kernel [inputs, width]` and `bias [width]`
+
+
+def kernel_problems(cfg: OnPolicyConfig, custom_torso: bool) -> list[Problem]:
+    """Report why the layers of a config cannot be fused: they would not fit into registers, or are not the config's own."""
+    if cfg.kernels != "fused":
+        return []
+    if custom_torso:
+        return [Problem("kernels", "fused", "fuses the built-in layers, not those of a custom torso; use 'xla'")]
+    found = []
+    for name in ("hidden", "critic_hidden"):
+        widths = getattr(cfg, name)
+        most = LAYERS[_size_of(widths)] if widths else 0
+        if max(widths, default=1) > WIDE or len(widths) > most or (name == "hidden" and not widths):
+            hint = f"cannot be fused: up to 3 layers of up to {NARROW}, or 2 of up to {WIDE}, can; use kernels='xla'"
+            found.append(Problem(name, widths, hint))
+    if cfg.matmul_precision != "default" and max((*cfg.hidden, *cfg.critic_hidden), default=0) > NARROW:
+        hint = f"can be fused in layers of up to {NARROW}; use 'default', or kernels='xla'"
+        found.append(Problem("matmul_precision", cfg.matmul_precision, hint))
+    return found
+
+
+def _size_of(widths: Sequence[int]) -> int:
+    return NARROW if max(widths) <= NARROW else WIDE
+
+
+def takes(inputs: int, hidden: Sequence[int]) -> bool:
+    """Return True if a kernel of these hidden widths computes the first layer, whose input has this size."""
+    return inputs <= INPUTS[_size_of(hidden)]
+
+
+class FusedLayers(struct.PyTreeNode):
+    """Layers of `n` networks with equal hidden widths, packed for the kernels.
+
+    first: the first layers, stacked, if the input is larger than `INPUTS`: XLA computes them. None otherwise.
+    rows: kernels and biases below one another, padded with zeros at the right: `[n, height, width]`. A narrow head's kernel is
+      transposed.
+    sizes: the size of the kernels' input, then the width of each layer.
+    linear: True if the last layer has no activation.
+    """
+
+    first: Layer | None
+    rows: jax.Array
+    sizes: tuple[int, ...] = struct.field(pytree_node=False)
+    linear: bool = struct.field(pytree_node=False)
+
+
+def pack_layers(networks: Sequence[list[Layer]], linear: bool = False) -> FusedLayers:
+    """Pack the layers of networks whose hidden widths are equal. Last layers are padded to the widest one."""
+    large = not takes(networks[0][0]["kernel"].shape[0], [x["bias"].size for x in networks[0][: -1 if linear else None]])
+    first = jax.tree.map(lambda *xs: jnp.stack(xs), *(layers[0] for layers in networks)) if large else None
+    rest = [layers[large:] for layers in networks]
+    sizes = (rest[0][0]["kernel"].shape[0], *(max(x["bias"].size for x in alike) for alike in zip(*rest, strict=True)))
+    return FusedLayers(first, jnp.stack([_rows(layers, sizes, linear) for layers in rest]), sizes, linear)
+
+
+def _rows(layers: list[Layer], sizes: tuple[int, ...], linear: bool) -> jax.Array:
+    """Return kernels and biases of one network below one another."""
+    *hidden, last = layers
+    last = {name: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, sizes[-1] - x.shape[-1])]) for name, x in last.items()}
+    if _by_column(sizes, linear):
+        last["kernel"] = last["kernel"].T
+    parts = [x for layer in (*hidden, last) for x in (layer["kernel"], layer["bias"][None])]
+    width = max(x.shape[1] for x in parts)
+    return jnp.concatenate([jnp.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in parts])
+
+
+def fused_layers(layers: FusedLayers, x: jax.Array, activation: Callable, interpret: bool = False) -> jax.Array:
+    """Compute the outputs of all networks by one kernel, on a GPU: `[N, ...] -> [n, N, last width]`.
+
+    interpret: True to interpret the kernels, in tests on a CPU.
+
+    Raises:
+        ConfigError: a second derivative was asked for.
+    """
+    from purerl.networks.fused_kernels import Chain, chained
+
+    x, sizes = x.reshape(x.shape[0], -1), layers.sizes
+    by_column, sums_tiles = _by_column(sizes, layers.linear), max(sizes) <= NARROW
+    chain = Chain(sizes, activation, layers.first is not None, layers.linear, by_column, sums_tiles, interpret)
+    return chained(chain, x[None] if layers.first is None else jax.vmap(_dense, (0, None))(layers.first, x), layers.rows)
+
+
+def _by_column(sizes: tuple[int, ...], linear: bool) -> bool:
+    """Return True if the last layer is a head so narrow that each output is a sum of its own, without a product."""
+    return linear and sizes[-1] <= FEW
+
+
+def layers_of(torso: Any) -> list[Layer]:
+    """Return the layers of an `MLP` in their order, from its parameters."""
+    return [torso[f"Dense_{i}"] for i in range(len(torso))]
+
+
+def dense_layers(layers: list[Layer], x: jax.Array, activation: Callable) -> jax.Array:
+    """Compute the last activations of dense layers by XLA, in the dtype of the input: `[N, inputs] -> [N, last width]`."""
+    return functools.reduce(lambda x, layer: activation(_dense(layer, x)), layers, x)
+
+
+def _dense(layer: Layer, x: jax.Array) -> jax.Array:
+    return x @ layer["kernel"].astype(x.dtype) + layer["bias"].astype(x.dtype)[None]
