@@ -51,6 +51,9 @@ SPEED = {  # hyperparameters, seeds, environment steps of each seed
     "GRU": (LARGE | GRU, 1, 655_360),
     "GRU, 4 x 128": (SMALL | GRU, 1, 20_480),
 }
+for name in ("A", "B", "B, 65,536 environments", "C, MLP", "D, 256 seeds", "D, 2048 seeds"):
+    changes, seeds, steps = SPEED[name]
+    SPEED[f"{name}, fused"] = (changes | {"kernels": "fused"}, seeds, steps)
 RATES = {
     "Craftax, 1024 environments": ("craftax/Craftax-Symbolic-v1", CRAFTAX | {"num_envs": 1024}, 1, 1_000_000),
     "Craftax, 4096 environments": ("craftax/Craftax-Symbolic-v1", CRAFTAX | {"num_envs": 4096}, 1, 2_000_000),
@@ -61,7 +64,7 @@ LEARNING = {  # preset or environment, hyperparameters, seeds, environment steps
     "brax/ant": ({}, 8, 30_000_000),
     "playground/CheetahRun": (DM_CONTROL, 8, 6_000_000),
 }
-SMOKE = ("ppo", "ppg", "daac", "appo", "rnd", "lstm", "min_gru", "bfloat16")
+SMOKE = ("ppo", "ppg", "daac", "appo", "rnd", "lstm", "min_gru", "bfloat16", "fused")
 
 
 def timed_in_turn(run, given, env_steps, repeats=2):
@@ -123,7 +126,7 @@ def smoke(name):
 
     others = {"ppg": purerl.PPGConfig, "daac": purerl.DAACConfig, "appo": purerl.APPOConfig}
     changes = {"rnd": {"rnd": purerl.RNDConfig()}, "lstm": {"memory": "lstm"}, "min_gru": {"memory": "min_gru"}}
-    changes |= {"bfloat16": {"compute_dtype": "bfloat16"}, "ppg": {"n_pi": 1, "e_aux": 1}}
+    changes |= {"fused": {"kernels": "fused"}, "bfloat16": {"compute_dtype": "bfloat16"}, "ppg": {"n_pi": 1, "e_aux": 1}}
     train = purerl.make_train(others.get(name, purerl.PPOConfig)(num_envs=64, num_steps=8, **changes.get(name, {})))
     update = jax.jit(train.update).lower(jax.eval_shape(train.init, jax.random.key(0))).compile()
     print("ready", flush=True)

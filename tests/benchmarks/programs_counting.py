@@ -6,6 +6,7 @@ XLA compiles ahead of time for a device that is only described. The counts, with
     waits     branches, and loops whose length the device decides: the host of a GPU waits there for a value
     memory    scratch memory, in bytes
     moved     bytes of the kernels' operands and results, a bound on bytes read and written
+    accessed  the same, but of an operand that a kernel slices or gathers from, the bytes of what it takes
     exchanges reductions over all devices
     exchanged bytes that they reduce
     others    exchanges of any other kind
@@ -37,6 +38,7 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 """
 FREE = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "add-dependency", "partition-id"}
 EXCHANGES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
+NAME = r"%([\w.\-]+)"
 SIZES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s16": 2, "u16": 2, "f64": 8, "s64": 8, "u64": 8}  # others 4
 
 
@@ -65,14 +67,19 @@ def compiled_for(target, function, *args, mesh=None, specs=None, options=None):
     return jax.jit(function).trace(*args).lower(lowering_platforms=(platform,)).compile(options)
 
 
-def counts(compiled, every=None):
-    """Count a compiled program, or one iteration of its loop of `every` steps; list its loops, the largest first.
+def counts(compiled, every=None, times=None):
+    """Count a compiled program, or one iteration of a loop; list its loops, the largest first.
 
     Each loop has the number of iterations, and its kernels and waits.
+
+    every: count one iteration of the outer loop of so many iterations.
+    times: count one iteration of the largest loop body that runs so many times in all.
     """
     computations, name = _parsed(compiled.as_text())
     if every:
         name = next(body for _, body, trips in _whiles(computations, name) if trips == every)
+    elif times:
+        name = _body(computations, name, times)
     loops = []
     total = _count(computations, name, loops)
     loops.sort(key=lambda loop: -loop["times"] * loop["kernels"])
@@ -82,12 +89,17 @@ def counts(compiled, every=None):
 def kernels(compiled, times):
     """Return the kernels of the largest loop body that runs `times` times: `(name, result, source operation)` each."""
     computations, entry = _parsed(compiled.as_text())
-    loops = []
-    _count(computations, entry, loops)
-    body = next(loop["body"] for loop in sorted(loops, key=lambda x: -x["kernels"]) if loop["times"] == times)
+    body = _body(computations, entry, times)
     launched = [(rest, kind, name) for operation, rest, kind, name in computations[body] if not _is_free(operation, rest)]
     source = lambda rest: (re.search(r'op_name="([^"]*)"', rest) or [None, ""])[1].split("closed_call/")[-1]
     return [(name, re.sub(r"\{[^}]*\}", "", kind), source(rest)) for rest, kind, name in launched]
+
+
+def _body(computations, entry, times):
+    """Return the name of the largest loop body that runs `times` times."""
+    loops = []
+    _count(computations, entry, loops)
+    return next(loop["body"] for loop in sorted(loops, key=lambda x: -x["kernels"]) if loop["times"] == times)
 
 
 def _parsed(text):
@@ -169,12 +181,34 @@ def _count(computations, name, loops, times=1):
         elif operation == "call":
             total.update(_count(computations, re.search(r"to_apply=%?([\w.\-]+)", rest).group(1), loops, times))
         else:
-            read = sum(sizes.get(x, 0) for x in re.findall(r"%([\w.\-]+)", rest.partition("(")[2].partition(")")[0]))
-            total.update({"kernels": 1, "moved": _size(kind) + read})
+            operands = [sizes.get(x, 0) for x in re.findall(NAME, rest.partition("(")[2].partition(")")[0])]
+            taken = sum(_taken(computations, rest, i, size) for i, size in enumerate(operands))
+            total.update({"kernels": 1, "moved": _size(kind) + sum(operands), "accessed": _size(kind) + taken})
             exchange = operation.removesuffix("-start")
             if exchange in EXCHANGES:
                 total.update({"exchanges": 1, "exchanged": _size(kind)} if exchange == "all-reduce" else {"others": 1})
     return total
+
+
+def _taken(computations, rest, index, size):
+    """Return the bytes that a kernel reads of an operand of this size: those that it slices or gathers, if it does only that."""
+    called = re.search(r"calls=%?([\w.\-]+)", rest)
+    if not called:
+        return size
+    inside = computations[called.group(1)]
+    names = {name for operation, text, _, name in inside if operation == "parameter" and text.startswith(f"parameter({index})")}
+    taken = 0
+    for operation, text, kind, name in inside:
+        operands = re.findall(NAME, text.partition("(")[2].partition(")")[0])
+        if operation == "parameter" or not names & set(operands):
+            continue
+        if operation in ("bitcast", "reshape"):
+            names.add(name)
+        elif operation in ("gather", "dynamic-slice") and operands[0] in names:
+            taken += _size(kind)
+        elif operation != "dynamic-update-slice" or operands[0] not in names:
+            return size
+    return min(taken, size)
 
 
 def _size(kind):
