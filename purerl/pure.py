@@ -16,10 +16,9 @@ from purerl.acting.wrappers import with_statistics
 from purerl.checks.check_environment import check_devices, num_bytes
 from purerl.config.base import OnPolicyConfig
 from purerl.core.auto_reset import draw_pool, has_slow_resets
-from purerl.core.errors import ConfigError, Problem, would_work
+from purerl.core.errors import ConfigError, Problem, is_count, would_work
 from purerl.core.keys import Clock, typed_key
 from purerl.core.metrics import accumulate
-from purerl.core.numbers import is_count
 from purerl.core.plan import PhasePlan, Plan
 from purerl.core.platform import strong, with_matmul_precision
 from purerl.core.reductions import Axis, fold_in_device, local_batch, on_axis, shapes_on

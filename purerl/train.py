@@ -5,8 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 from purerl.acting.wrappers import with_action_mask
-from purerl.algorithms.ppo import surrogate
-from purerl.algorithms.registry import MAKERS
+from purerl.algorithms.appo import appo
+from purerl.algorithms.daac import daac
+from purerl.algorithms.ppg import ppg
+from purerl.algorithms.ppo import ppo, surrogate
 from purerl.algorithms.rnd import intrinsic_of_pair, rnd
 from purerl.checks.cautions import warn_about, warn_of_idle_groups, warn_of_unsuited_unit
 from purerl.checks.check_arguments import algorithm_made, check_config, check_parts, check_type, check_update, has_own_carry
@@ -24,13 +26,15 @@ from purerl.envs.levels import with_levels
 from purerl.envs.previous import with_previous
 from purerl.learning.advantages import estimate
 from purerl.learning.custom import checked_advantage, checked_loss, extra_term, measurement
-from purerl.learning.kl_penalty import kl_loss
 from purerl.learning.learner import Components
 from purerl.learning.optimizers import base_optimizer
 from purerl.learning.rewards import reward_stage
+from purerl.learning.update import kl_loss
 from purerl.networks.actor_critic import actor_critic
 from purerl.networks.modules import with_finite_logits, with_float32_outputs
 from purerl.pure import Train, checked_axis
+
+MAKERS = {"ppo": ppo, "ppg": ppg, "daac": daac, "appo": appo}  # to add an algorithm: CONTRIBUTING.md
 
 
 def make_train(

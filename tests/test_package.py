@@ -79,13 +79,9 @@ def test_test_files_mirror_the_modules():
 
 WITHOUT_TESTS = (  # modules without a test file of their name
     # Data, registries and short modules, covered by the tests of their users.
-    "algorithms.registry",
     "cli.run_options",
     "config.curiosity",
-    "core.arguments",
-    "core.streams",
     "core.types",
-    "envs.gif",
     # Parts that the named tests cover.
     "pure",  # test_train
     "runs.session",  # runs/test_fit, runs/test_directory

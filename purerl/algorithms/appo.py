@@ -46,15 +46,26 @@ from purerl.acting.rollout import collect_rollout
 from purerl.acting.wrappers import with_statistics
 from purerl.algorithms.ppo import ppo, ppo_phases
 from purerl.config.algorithms import APPOConfig
-from purerl.core.arguments import accepted
 from purerl.core.keys import named_key
 from purerl.core.metrics import Sum, mean_of
 from purerl.core.reductions import num_devices, pmax, quantile, total
-from purerl.core.streams import EPISODIC, extrinsic
-from purerl.core.types import Actor, Advantages, Environment, Network, PyTree, Rollout, Scalar, TrainState, Transition
+from purerl.core.types import (
+    EPISODIC,
+    Actor,
+    Advantages,
+    Environment,
+    Network,
+    PyTree,
+    Rollout,
+    Scalar,
+    TrainState,
+    Transition,
+    extrinsic,
+)
 from purerl.learning import losses
 from purerl.learning.advantages import advantage_estimator, estimate, vtrace
 from purerl.learning.batch import make_batch, reads_old_policy
+from purerl.learning.custom import accepted
 from purerl.learning.learner import Components, Learner, Metrics
 from purerl.learning.phases import run_phases
 from purerl.learning.replay import (

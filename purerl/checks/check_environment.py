@@ -10,9 +10,8 @@ import jax
 from purerl.checks.check_network import sequence_problems
 from purerl.config.algorithms import PPGConfig
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem, raise_if_any, would_work
+from purerl.core.errors import ConfigError, Problem, divisors, neighbours, raise_if_any, would_work
 from purerl.core.masks import choices_of
-from purerl.core.numbers import divisors, neighbours
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.spaces import Space, entries_of, is_index
 from purerl.core.types import Environment, Network, PyTree, TrainState

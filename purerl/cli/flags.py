@@ -23,8 +23,7 @@ from purerl.config.other_names import unknown_names
 from purerl.config.presets import PRESETS, preset
 from purerl.config.rules import ANY, AUTO, SWITCH
 from purerl.config.value_checks import field_problems
-from purerl.core.errors import ConfigError, Problem, raise_if_any
-from purerl.core.numbers import is_int, is_number
+from purerl.core.errors import ConfigError, Problem, is_int, is_number, raise_if_any
 
 EXAMPLES = """
 - purerl {0} --env CartPole-v1 --total-timesteps 5e5

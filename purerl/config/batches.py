@@ -1,7 +1,6 @@
 """Sizes of batches and minibatches, the divisibility rules between these sizes, and counts of updates."""
 
-from purerl.core.errors import Problem, would_work
-from purerl.core.numbers import divisors, neighbours
+from purerl.core.errors import Problem, divisors, neighbours, would_work
 
 
 class Batches:

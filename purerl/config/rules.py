@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.core import Tracer
 
-from purerl.core.numbers import is_int
+from purerl.core.errors import is_int
 
 
 class Rule(NamedTuple):

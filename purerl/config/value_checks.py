@@ -11,8 +11,7 @@ from jax.core import Tracer
 
 from purerl.config.fields import Config, inner_configs, kind_of
 from purerl.config.rules import Rule
-from purerl.core.errors import ConfigError, Problem, raise_if_any
-from purerl.core.numbers import is_int, is_number
+from purerl.core.errors import ConfigError, Problem, is_int, is_number, raise_if_any
 
 
 def validate(cfg: Config) -> None:

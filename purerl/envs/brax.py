@@ -12,8 +12,7 @@ import copy
 import warnings
 from typing import Any, NamedTuple
 
-from purerl.core.errors import ConfigError, Problem, nearest
-from purerl.core.numbers import is_count
+from purerl.core.errors import ConfigError, Problem, is_count, nearest
 from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.importing import importing_mujoco

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, raise_if_any
+from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, is_int, raise_if_any
 from purerl.core.keys import named_key, split_keys
 from purerl.core.masks import VALUES
-from purerl.core.numbers import is_int
 from purerl.core.spaces import Box, entries_of, is_index
 from purerl.core.types import NEVER, Environment, PyTree
 from purerl.envs import make_env

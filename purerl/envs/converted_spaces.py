@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from purerl.core.errors import ConfigError, Problem
-from purerl.core.numbers import is_count
+from purerl.core.errors import ConfigError, Problem, is_count
 from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete, Space, is_index
 from purerl.core.types import PyTree
 

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.auto_reset import AutoReset, change_step
-from purerl.core.errors import ConfigError, Problem, code_of
-from purerl.core.numbers import is_count
+from purerl.core.errors import ConfigError, Problem, code_of, is_count
 from purerl.core.platform import strong
 from purerl.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete, entries_of, is_index
 from purerl.core.types import Environment, TimeStep

@@ -13,8 +13,7 @@ import contextlib
 import io
 from typing import Any
 
-from purerl.core.errors import ConfigError, Problem, nearest, raise_if_any
-from purerl.core.numbers import is_count
+from purerl.core.errors import ConfigError, Problem, is_count, nearest, raise_if_any
 from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.importing import importing_mujoco

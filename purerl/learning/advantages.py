@@ -28,9 +28,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.metrics import Mean, mean_where
 from purerl.core.platform import scan
 from purerl.core.reductions import pmean
-from purerl.core.streams import extrinsic
-from purerl.core.types import Advantages, Scalar, Transition
-from purerl.learning.intrinsic import Estimator, over_streams
+from purerl.core.types import Advantages, Scalar, Transition, extrinsic
 
 
 def gae(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantages:
@@ -136,6 +134,29 @@ def estimate(steps: Transition, cfg: OnPolicyConfig) -> Advantages:
     if cfg.estimator == "n_step":
         return n_step(steps, cfg.gamma, cfg.return_steps)
     return {"gae": gae, "td_lambda": td_lambda}[cfg.estimator](steps, cfg.gamma, cfg.gae_lambda)
+
+
+Estimator = Callable[[Transition, OnPolicyConfig], Advantages]
+
+
+def over_streams(estimate: Estimator) -> Estimator:
+    """Turn an estimator of one stream into an estimator of the environment's and the intrinsic stream.
+
+    The advantage for the policy is `ext_coef * A_ext + int_coef * A_int`; the targets stay separate. The intrinsic stream does
+    not end with an episode: a novel observation stays novel across a reset, and ending an episode costs the novelty still ahead
+    (Burda et al. 2019, arXiv:1810.12894, section 2.3). The next value of the intrinsic stream is therefore the value of the next
+    observation to act on.
+    """
+
+    def estimate_both(steps, cfg):
+        never = jnp.zeros_like(steps.terminated)
+        flags = {name: jnp.stack([getattr(steps, name), never], axis=-1) for name in ("terminated", "truncated")}
+        gammas = jnp.stack([jnp.float32(cfg.gamma), jnp.float32(cfg.intrinsic.gamma_int)])
+        found = estimate(steps.replace(**flags), cfg.replace(gamma=gammas))
+        ext, intrinsic = found.advantage[..., 0], found.advantage[..., 1]
+        return found.replace(advantage=cfg.intrinsic.ext_coef * ext + cfg.intrinsic.int_coef * intrinsic)
+
+    return estimate_both
 
 
 def advantage_estimator(cfg: OnPolicyConfig, estimator: Estimator) -> Callable[[Transition], tuple[Advantages, dict[str, Mean]]]:

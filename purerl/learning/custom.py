@@ -1,6 +1,7 @@
 """Wrappers and checks of custom estimators, losses, metrics and optimizers."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,6 @@ import numpy as np
 import optax
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.arguments import accepted
 from purerl.core.errors import ConfigError, Problem, code_of, guarded, raise_if_any
 from purerl.core.metrics import Mean, mean_of, values
 from purerl.core.types import Advantages, Outputs, PyTree, Sample, Transition
@@ -143,3 +143,12 @@ def _call(function: Callable) -> tuple[Any, str]:
         return function(), ""
     except Exception as error:
         return None, str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def accepted(function: Callable, **values: Any) -> dict[str, Any]:
+    """Return the keyword arguments that `function` accepts. If its signature cannot be read, return an empty dict."""
+    try:
+        names = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # C functions have no readable signature
+        return {}
+    return {name: x for name, x in values.items() if name in names}

@@ -1,16 +1,18 @@
 """The initial state and the end of an update, shared by all algorithms."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from purerl.acting.normalize import initial_statistics, merge_statistics
 from purerl.acting.rollout import reset_actor
 from purerl.config.base import OnPolicyConfig
 from purerl.core.keys import clock_at, named_key
-from purerl.core.types import Advantages, Environment, PyTree, Rollout, Sequences, TrainState
-from purerl.learning.kl_penalty import adapt_kl_coef, initial_kl_coef
+from purerl.core.metrics import mean_of
+from purerl.core.reductions import mean
+from purerl.core.types import Advantages, Environment, Network, Outputs, PyTree, Rollout, Sample, Scalar, Sequences, TrainState
 from purerl.learning.learner import Learner, Metrics
 from purerl.learning.phases import Phase, init_phase
 
@@ -84,3 +86,45 @@ def finish_update(
     state = state.replace(clock=state.clock + 1)
     metrics = metrics | penalty_metrics | more_metrics
     return state, metrics | learner.parts.measure(state, batch, metrics)
+
+
+def initial_kl_coef(cfg: OnPolicyConfig) -> dict[str, jax.Array]:
+    """Return the initial coefficient of an adaptive penalty as an entry of `TrainState.extra`, or an empty dict without one."""
+    return {"kl_coef": jnp.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
+
+
+def kl_loss(params: PyTree, outputs: Outputs, batch: Sample, cfg: OnPolicyConfig) -> tuple[Scalar, dict[str, jax.Array]]:
+    """Compute the loss term `kl_coef * KL(old || new)`, or 0 if the divergence is only measured; and the metric `kl`.
+
+    The penalty, with a fixed or an adaptive coefficient, is that of Schulman et al. 2017, arXiv:1707.06347, section 4.
+    """
+    kl = batch.policy.kl(outputs.policy).mean()
+    return 0.0 if cfg.kl_penalty == "none" else cfg.kl_coef * kl, {"kl": kl}
+
+
+def adapt_kl_coef(cfg: OnPolicyConfig, network: Network, state: TrainState, data: Sequences) -> tuple[TrainState, dict[str, Any]]:
+    """Return the state with the KL coefficient of the next update, and metrics.
+
+    Args:
+        cfg: the config of this update, see `Learner.at`.
+        network: the network of this update, which standardises observations itself.
+        state: the state after learning.
+        data: the batch of the update.
+    """
+    if cfg.kl_penalty != "adaptive":
+        return state, {}
+    outputs, _ = network.apply(state.params, data.carry, data.steps.obs, data.steps.first)
+    kl = mean(data.steps.policy.kl(outputs.policy))
+    coef = jnp.where(state.clock < cfg.skipped_updates, cfg.kl_coef, adapted_kl_coef(cfg, cfg.kl_coef, kl))
+    metrics = {"kl_coef": mean_of(jnp.float32(cfg.kl_coef)), "kl_after": mean_of(kl)}
+    return state.replace(extra={**state.extra, "kl_coef": coef}), metrics
+
+
+def adapted_kl_coef(cfg: OnPolicyConfig, coef: Scalar, kl: jax.Array) -> jax.Array:
+    """Return the KL coefficient after an update with divergence `kl`: raised if `kl` is too large, lowered if too small.
+
+    The coefficient is clipped to [1e-10, 1e10], since a coefficient of 0 or infinity could never change again.
+    """
+    too_far, too_near = kl > cfg.desired_kl * cfg.kl_coef_tolerance, kl < cfg.desired_kl / cfg.kl_coef_tolerance
+    factor = jnp.where(too_far, cfg.kl_coef_raise, jnp.where(too_near, cfg.kl_coef_lower, jnp.float32(1)))
+    return jnp.clip(coef * factor, 1e-10, 1e10)

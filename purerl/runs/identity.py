@@ -11,8 +11,7 @@ import numpy as np
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
-from purerl.core.errors import ConfigError, Problem
-from purerl.core.numbers import is_int
+from purerl.core.errors import ConfigError, Problem, is_int
 from purerl.pure import Train
 from purerl.runs.run_batch import settled
 from purerl.runs.storage.objects import describe_objects, object_differences, versions

@@ -7,8 +7,7 @@ from typing import Any
 from purerl.config.other_names import renamed
 from purerl.config.rules import Rule as FieldRule
 from purerl.config.rules import at_least, one_of
-from purerl.core.errors import Problem, nearest
-from purerl.core.numbers import is_flag, is_int, is_number
+from purerl.core.errors import Problem, is_flag, is_int, is_number, nearest
 from purerl.train import make_train
 
 # The arguments of `make_train` that `fit` passes on. For `axis_name` and `axis_size`, `fit` has `devices_per_run` instead.

@@ -13,8 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import AUTO
 from purerl.config.value_checks import problems
-from purerl.core.errors import ConfigError, Problem
-from purerl.core.numbers import is_int
+from purerl.core.errors import ConfigError, Problem, is_int
 from purerl.core.types import TrainState
 from purerl.envs import lives_on_host, swept_problems
 from purerl.pure import Train

@@ -6,9 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import ConfigError, Problem, is_number
 from purerl.core.metrics import summarize
-from purerl.core.numbers import is_number
 from purerl.runs.logging.progress import Progress
 from purerl.runs.processes import is_first
 from purerl.runs.storage.curves import Rows, add_rows, nothing

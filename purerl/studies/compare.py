@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from purerl.core.errors import CheckpointError, ConfigError, Problem, raise_if_any
-from purerl.core.numbers import is_number
+from purerl.core.errors import CheckpointError, ConfigError, Problem, is_number, raise_if_any
 from purerl.runs.analysis import statistics
 from purerl.runs.storage.files import read_errors
 from purerl.studies.comparison import Comparison

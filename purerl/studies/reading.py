@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch
+from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, is_int
 from purerl.core.metrics import LAST, over_the_last
-from purerl.core.numbers import is_int
 from purerl.runs.analysis.plots import curves_in
 from purerl.runs.analysis.statistics import interval, iqm
 from purerl.runs.evaluations import read_evaluations

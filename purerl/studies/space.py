@@ -16,8 +16,7 @@ from purerl.config.fields import is_float_leaf, kind_of
 from purerl.config.other_names import renamed
 from purerl.config.rules import AUTO, SWITCH
 from purerl.config.value_checks import field_problems
-from purerl.core.errors import ConfigError, Problem, nearest, raise_if_any
-from purerl.core.numbers import is_int, is_number
+from purerl.core.errors import ConfigError, Problem, is_int, is_number, nearest, raise_if_any
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,8 +18,7 @@ from purerl.checks.check_arguments import check_type
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.value_checks import problems
-from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, raise_if_any
-from purerl.core.numbers import is_count, is_int
+from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, is_count, is_int, raise_if_any
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
 from purerl.runs.fit import FitResult, check_arguments, evaluation_of, fit

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from purerl.config.base import OnPolicyConfig
-from purerl.core.numbers import is_int
+from purerl.core.errors import is_int
 
 FIELDS = ("env", "env_kwargs", "env_params", "num_levels")  # fields of a config that define the task
 

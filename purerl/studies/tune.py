@@ -23,8 +23,7 @@ from purerl.checks.check_arguments import check_type
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.documentation import default_of, shown
-from purerl.core.errors import ConfigError, Problem, raise_if_any
-from purerl.core.numbers import is_count, is_int, is_number
+from purerl.core.errors import ConfigError, Problem, is_count, is_int, is_number, raise_if_any
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.identity import identity
 from purerl.runs.interrupts import Stop

@@ -1,8 +1,24 @@
 """Messages of errors, and errors of custom code."""
 
+import numpy as np
 import pytest
 
-from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, code_of, guarded, nearest, raise_if_any, would_work
+from purerl.core.errors import (
+    CheckpointMismatch,
+    ConfigError,
+    Problem,
+    code_of,
+    divisors,
+    guarded,
+    is_count,
+    is_flag,
+    is_int,
+    is_number,
+    nearest,
+    neighbours,
+    raise_if_any,
+    would_work,
+)
 
 
 def test_messages_count_problems_and_stay_short():
@@ -32,3 +48,21 @@ def test_error_in_custom_code_names_its_argument():
     with pytest.raises(ConfigError) as same, code_of("network", "init"):
         raise error.value
     assert same.value is error.value
+
+
+def test_a_bool_is_neither_an_integer_nor_a_number():
+    kinds = lambda x: [is_int(x), is_count(x), is_flag(x), is_number(x)]
+    assert kinds(True) == kinds(np.bool_(True)) == [False, False, True, False]
+    assert kinds(3) == kinds(np.int32(3)) == [True, True, False, True]
+    assert kinds(0) == [True, False, False, True]
+    assert kinds(0.5) == kinds(np.float32(0.5)) == [False, False, False, True]
+    assert kinds("3") == kinds(None) == [False] * 4
+
+
+def test_divisors_are_complete_and_neighbours_are_the_nearest_choices():
+    assert divisors(12) == [1, 2, 3, 4, 6, 12]
+    assert divisors(49) == [1, 7, 49]
+    assert neighbours(7, divisors(512)) == [4, 8]
+    assert neighbours(4, [4, 8]) == [4]
+    assert neighbours(3, [2, 100]) == [2]
+    assert neighbours(3, [100]) == [100]

@@ -16,10 +16,10 @@ from flax import linen as nn
 from flax import nnx
 
 import purerl
-from purerl.algorithms.registry import MAKERS
 from purerl.cli import main
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.runs.storage.checkpoint import read_record
+from purerl.train import MAKERS
 from tests import ideas
 from tests.helpers.interrupted import StopAt
 from tests.helpers.probes import Varied

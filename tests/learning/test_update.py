@@ -1,10 +1,13 @@
 """Updates before learning starts, and after it stops early."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import purerl
+from purerl import PPOConfig
+from purerl.learning.update import adapted_kl_coef
 from tests.helpers.tiny import CFG, digest, tiny
 
 KEY = jax.random.key(0)
@@ -38,3 +41,15 @@ def test_learning_rate_keeps_adapting_after_an_early_stop():
     cfg = CFG.replace(lr_schedule="kl_adaptive", desired_kl=1e-5, target_kl=1e-5, lr=1e-2)
     lr = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)["lr"]
     assert lr[-1] < lr[0] < 1e-2
+
+
+@pytest.mark.parametrize(("system", "tolerance", "more"), [("ppo_paper", 1.5, 2.0), ("rllib", 2.0, 1.5)])
+def test_kl_coefficients_match_the_reference_vector(vectors, system, tolerance, more):
+    given, expected = vectors["kl_adaptive_coefficient"]
+    cfg = PPOConfig(desired_kl=given["target"], kl_coef_tolerance=tolerance, kl_coef_raise=more)
+    cfg = purerl.config.fields.single_precision(cfg)
+    coef, got = jnp.float32(given["initial_beta"]), []
+    for kl in given["kl"]:
+        coef = adapted_kl_coef(cfg, coef, jnp.float32(kl))
+        got.append(coef)
+    np.testing.assert_allclose(got, expected[system], rtol=1e-5)

@@ -8,9 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import ConfigError, Problem, is_count
 from purerl.core.keys import named_key, split_keys
-from purerl.core.numbers import is_count
 from purerl.core.types import Environment, TrainState
 from purerl.envs.host import host_errors
 from purerl.pure import Train

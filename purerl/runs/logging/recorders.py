@@ -29,9 +29,8 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import ConfigError, Problem, is_int
 from purerl.core.metrics import add_up, summarize
-from purerl.core.numbers import is_int
 from purerl.runs.logging.progress import Progress
 from purerl.runs.storage.files import atomic_write, read_file
 
