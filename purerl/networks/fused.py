@@ -23,7 +23,7 @@ from purerl.core.platform import FEW
 # Limits within which no kernel spills registers, as ptxas reports for an H100 (`programs.py --registers`).
 NARROW, WIDE = 64, 128  # maximum widths of two kinds of layers
 LAYERS = {NARROW: 3, WIDE: 2}  # maximum number of hidden layers
-INPUTS = {NARROW: 64, WIDE: 16}  # maximum size of a kernel's input; XLA computes the first layer of larger inputs
+INPUTS = 64, 16  # maximum size of the input of up to two narrow layers, and of others; XLA computes a first layer of more
 OUTPUTS = 32  # maximum size of a head
 
 Layer = dict[str, jax.Array]  # `kernel [inputs, width]` and `bias [width]`
@@ -54,7 +54,7 @@ def _size_of(widths: Sequence[int]) -> int:
 
 def takes(inputs: int, hidden: Sequence[int]) -> bool:
     """Return True if a kernel of these hidden widths computes the first layer, whose input has this size."""
-    return inputs <= INPUTS[_size_of(hidden)]
+    return inputs <= INPUTS[_size_of(hidden) == WIDE or len(hidden) > 2]
 
 
 class FusedLayers(struct.PyTreeNode):

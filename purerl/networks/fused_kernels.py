@@ -107,7 +107,8 @@ def _backward(chain: Chain, wanted: bool, x: jax.Array, rows: jax.Array, gradien
     """Return the gradient of `rows`, and the gradient of `x` by network, `[n, N, inputs]`, if it is wanted."""
     count, networks = x.shape[1], rows.shape[0]
     # Sums of wide layers do not fit into registers beside a tile's numbers, so that each of their programs has one tile.
-    tile, most = (SMALLEST, pl.cdiv(PROGRAMS, networks)) if chain.sums_tiles else (2 * SMALLEST, count)
+    tile = SMALLEST if chain.sums_tiles or x.dtype == jnp.bfloat16 else 2 * SMALLEST
+    most = pl.cdiv(PROGRAMS, networks) if chain.sums_tiles else count
     tiles = pl.cdiv(pl.cdiv(count, tile), most)
     programs = pl.cdiv(pl.cdiv(count, tile), tiles)
     out = [jax.ShapeDtypeStruct((networks, programs, *rows.shape[1:]), _wide(x))]

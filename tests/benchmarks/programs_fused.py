@@ -28,6 +28,7 @@ FORMS = [  # sizes of the observation, the layers and the head; dtype; precision
     ((4, 64, 64, 2), "float32", "default"),
     ((4, 64, 64, 2), "bfloat16", "default"),
     ((4, 64, 64, 2), "float32", "highest"),
+    ((16, 64, 64, 64, 8), "float32", "default"),
     ((64, 64, 64, 64, 8), "float32", "default"),
     ((64, 64, 64, 17), "float32", "default"),
     ((64, 64, 64, 64), "float32", "highest"),
