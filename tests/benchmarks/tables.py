@@ -384,6 +384,30 @@ def gpu_table(gpu):
     return "\n".join(lines)
 
 
+def fused_table(fused):
+    """Make a row for each workload: kernels of an update and of a minibatch, and bytes of a row in an epoch, by both forms."""
+    lines = [
+        "| | kernels | fused | of a minibatch | fused | bytes of a row | fused | ratio |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for name, row in fused["minibatches"].items():
+        if name != "commit":
+            xla, one = row["xla"], row["fused"]
+            numbers = [f"{form[what]:,.0f}" for what in ("kernels", "of a minibatch", "bytes of a row") for form in (xla, one)]
+            lines.append(f"| {name} | {' | '.join(numbers)} | {one['bytes of a row'] / xla['bytes of a row']:.2f} |")
+    return "\n".join(lines)
+
+
+def registers_table(fused):
+    """Make a row for each form of the fused kernels: registers of a thread, and the bytes that it spills."""
+    lines = ["| sizes, dtype, precision | forward | backward | bytes spilled |", "|---|--:|--:|--:|"]
+    for name, row in fused["registers"].items():
+        if name != "commit":
+            used = [row[kernel]["registers"] for kernel in ("forward", "backward")]
+            lines.append(f"| {name} | {used[0]} | {used[1]} | {sum(kernel['spilled'] for kernel in row.values())} |")
+    return "\n".join(lines)
+
+
 def resets_table(rows):
     """Make a row for each environment with slow resets: counts of an update on an H100."""
     lines = ["| | kernels | waits | scratch memory | moved | loops: times x kernels |", "|---|--:|--:|--:|--:|---|"]
@@ -443,11 +467,13 @@ TABLES = {
     "devices on a TPU": lambda programs: devices_table(programs, "v5e"),
     "scaling": scaling_table,
     "programs on a TPU": lambda programs: programs_table(programs, "v5e"),
+    "fused": fused_table,
+    "registers": registers_table,
 }
 OF_PROGRAMS = ("programs on a TPU", "devices", "devices on a TPU", "scaling", "kernels of a step", "kernels of a minibatch")
 FILES = dict.fromkeys(OF_PROGRAMS, "programs")
 FILES |= dict.fromkeys(("host scores", "host speed", "host mujoco"), "host")
-FILES |= {"gpu learning": "gpu"}
+FILES |= {"gpu learning": "gpu", "registers": "fused"}
 FILES |= dict.fromkeys(("glance", "learning", "variants"), "results") | {"speed glance": "speed", "value clip": "studies"}
 
 if __name__ == "__main__":
