@@ -23,7 +23,7 @@ from purerl.core.platform import FEW
 # Limits within which no kernel spills registers, as ptxas reports for an H100 (`programs.py --registers`).
 NARROW, WIDE = 64, 128  # maximum widths of two kinds of layers
 LAYERS = {NARROW: 3, WIDE: 2}  # maximum number of hidden layers
-INPUTS = 64, 16  # maximum size of the input of up to two narrow layers, and of others; XLA computes a first layer of more
+INPUTS = {NARROW: 64, WIDE: 16}  # maximum size of a kernel's input
 OUTPUTS = 32  # maximum size of a head
 
 Layer = dict[str, jax.Array]  # `kernel [inputs, width]` and `bias [width]`
@@ -53,14 +53,14 @@ def _size_of(widths: Sequence[int]) -> int:
 
 
 def takes(inputs: int, hidden: Sequence[int]) -> bool:
-    """Return True if a kernel of these hidden widths computes the first layer, whose input has this size."""
-    return inputs <= INPUTS[_size_of(hidden) == WIDE or len(hidden) > 2]
+    """Return True if the kernel computes the first layer; XLA computes that of large inputs, and the first of three layers."""
+    return len(hidden) < 3 and inputs <= INPUTS[_size_of(hidden)]
 
 
 class FusedLayers(struct.PyTreeNode):
     """Layers of `n` networks with equal hidden widths, packed for the kernels.
 
-    first: the first layers, stacked, if the input is larger than `INPUTS`: XLA computes them. None otherwise.
+    first: the first layers, stacked, if XLA computes them; None if the kernel does.
     rows: kernels and biases below one another, padded with zeros at the right: `[n, height, width]`. A narrow head's kernel is
       transposed.
     sizes: the size of the kernels' input, then the width of each layer.

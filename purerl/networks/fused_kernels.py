@@ -22,7 +22,7 @@ from purerl.core.errors import ConfigError, Problem
 
 PROGRAMS = 128  # programs of a backward kernel that sums tiles; an H100 has 132 processors
 WARPS = 8  # warps of 32 threads in a program
-SMALLEST = 16  # minimum side of a product in Triton
+ROWS = 16  # rows that a program handles at a time: the smallest side of a product in Triton
 
 
 class Chain(NamedTuple):
@@ -100,20 +100,19 @@ def _merged(function: Callable) -> Callable:
 def _forward(chain: Chain, x: jax.Array, rows: jax.Array) -> jax.Array:
     count, networks = x.shape[1], rows.shape[0]
     out = jax.ShapeDtypeStruct((networks, count, chain.sizes[-1]), _wide(x) if chain.linear else x.dtype)
-    return _call(chain, _forward_kernel, (pl.cdiv(count, SMALLEST), networks), out, shared=networks // x.shape[0])(x, rows)
+    return _call(chain, _forward_kernel, (pl.cdiv(count, ROWS), networks), out, shared=networks // x.shape[0])(x, rows)
 
 
 def _backward(chain: Chain, wanted: bool, x: jax.Array, rows: jax.Array, gradient: jax.Array) -> list[jax.Array]:
     """Return the gradient of `rows`, and the gradient of `x` by network, `[n, N, inputs]`, if it is wanted."""
     count, networks = x.shape[1], rows.shape[0]
-    # Sums of wide layers do not fit into registers beside a tile's numbers, so that each of their programs has one tile.
-    tile = SMALLEST if chain.sums_tiles or x.dtype == jnp.bfloat16 else 2 * SMALLEST
+    # Sums of wide layers do not fit into registers beside the numbers of 16 rows, so that each of their programs has 16 rows.
     most = pl.cdiv(PROGRAMS, networks) if chain.sums_tiles else count
-    tiles = pl.cdiv(pl.cdiv(count, tile), most)
-    programs = pl.cdiv(pl.cdiv(count, tile), tiles)
+    tiles = pl.cdiv(pl.cdiv(count, ROWS), most)
+    programs = pl.cdiv(pl.cdiv(count, ROWS), tiles)
     out = [jax.ShapeDtypeStruct((networks, programs, *rows.shape[1:]), _wide(x))]
     out += [jax.ShapeDtypeStruct((networks, *x.shape[1:]), x.dtype)] * wanted
-    static = {"shared": networks // x.shape[0], "tile": tile, "tiles": tiles}
+    static = {"shared": networks // x.shape[0], "tiles": tiles}
     sums, *of_x = _call(chain, _backward_kernel, (programs, networks), out, **static)(x, rows, gradient)
     return [sums.sum(1), *of_x]
 
@@ -130,37 +129,35 @@ def _call(chain: Chain, kernel: Callable, grid: tuple[int, int], out: Any, **sta
 
 
 def _forward_kernel(chain: Chain, x: Any, rows: Any, y: Any, *, shared: int) -> None:
-    start, n, sizes, count = pl.program_id(0) * SMALLEST, pl.program_id(1), chain.sizes, x.shape[1]
-    inputs = _load(x, n // shared, start, (count - start, sizes[0]), (SMALLEST, _side(sizes[0])))
+    start, n, sizes, count = pl.program_id(0) * ROWS, pl.program_id(1), chain.sizes, x.shape[1]
+    inputs = _load(x, n // shared, start, (count - start, sizes[0]), (ROWS, _side(sizes[0])))
     *_, (h, z) = _activations(chain, inputs, rows, n)
     if z is not None:
         outputs = z if chain.linear else _activated(chain, z, inputs.dtype)
         _store(y, (n,), start, (count - start, sizes[-1]), outputs)
     else:
-        at = start + jnp.arange(SMALLEST)
+        at = start + jnp.arange(ROWS)
         for j, (weight, bias) in enumerate(_columns(chain, rows, n)):
             triton.store(y.at[n, at, j], (h * weight[None]).sum(1) + bias, mask=at < count)
 
 
-def _backward_kernel(
-    chain: Chain, x: Any, rows: Any, gradient: Any, sums: Any, *of_x: Any, shared: int, tile: int, tiles: int
-) -> None:
+def _backward_kernel(chain: Chain, x: Any, rows: Any, gradient: Any, sums: Any, *of_x: Any, shared: int, tiles: int) -> None:
     program, n, sizes, count = pl.program_id(0), pl.program_id(1), chain.sizes, x.shape[1]
     starts = _starts(sizes)
 
     def of_tile(k):
         """Return the gradients of all layers, summed over the rows of a tile, the last layer first."""
-        start = (program * tiles + k) * tile
-        inputs = _load(x, n // shared, start, (count - start, sizes[0]), (tile, _side(sizes[0])))
+        start = (program * tiles + k) * ROWS
+        inputs = _load(x, n // shared, start, (count - start, sizes[0]), (ROWS, _side(sizes[0])))
         kept, found = _activations(chain, inputs, rows, n), []
         if chain.by_column:
-            at, (h, _) = start + jnp.arange(tile), kept.pop()
+            at, (h, _) = start + jnp.arange(ROWS), kept.pop()
             given = [triton.load(gradient.at[n, at, j], mask=at < count, other=0.0) for j in range(sizes[-1])]
             found.append([((h * g[:, None]).sum(0), g.sum()) for g in given])
             of_h = (g[:, None] * weight[None] for g, (weight, _) in zip(given, _columns(chain, rows, n), strict=True))
             g = functools.reduce(jnp.add, of_h)
         else:
-            g = _load(gradient, n, start, (count - start, sizes[-1]), (tile, _side(sizes[-1])))
+            g = _load(gradient, n, start, (count - start, sizes[-1]), (ROWS, _side(sizes[-1])))
         for i, (h, z) in reversed(list(enumerate(kept))):
             if not (chain.linear and i == len(sizes) - 2):
                 (g,) = jax.vjp(chain.activation, z)[1](g.astype(z.dtype))
@@ -240,7 +237,7 @@ def _kernel(sizes: tuple[int, ...], i: int, rows: Any, n: Any) -> jax.Array:
 
 
 def _side(size: int) -> int:
-    return max(SMALLEST, pl.next_power_of_2(size))
+    return max(ROWS, pl.next_power_of_2(size))
 
 
 def _load(ref: Any, n: Any, start: Any, shape: tuple, padded: tuple[int, int]) -> jax.Array:
