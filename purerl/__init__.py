@@ -47,77 +47,19 @@ from purerl.train import make_train
 
 __version__ = "0.4.0"
 __docformat__ = "google"
-__all__ = [
-    "APPOConfig",
-    "Advantages",
-    "Algorithm",
-    "Box",
-    "CheckpointCorrupt",
-    "CheckpointError",
-    "CheckpointMismatch",
-    "Comparison",
-    "ConfigError",
-    "DAACConfig",
-    "DirectoryLocked",
-    "Discrete",
-    "Environment",
-    "EnvironmentFailed",
-    "FitResult",
-    "Indices",
-    "MultiBinary",
-    "MultiDiscrete",
-    "Network",
-    "NotFiniteError",
-    "Outputs",
-    "PPGConfig",
-    "PPOConfig",
-    "Phase",
-    "RNDConfig",
-    "Range",
-    "Run",
-    "Sample",
-    "TimeStep",
-    "Train",
-    "TrainState",
-    "Transition",
-    "Tuned",
-    "advantages",
-    "at_return",
-    "check_env",
-    "compare",
-    "configclass",
-    "data_parallel",
-    "distributions",
-    "export",
-    "fit",
-    "from_gymnasium",
-    "from_linen",
-    "from_nnx",
-    "interval",
-    "iqm",
-    "leaf",
-    "load",
-    "losses",
-    "make_phase",
-    "make_train",
-    "over_devices",
-    "plot",
-    "ppo",
-    "ppo_phases",
-    "preset",
-    "recorders",
-    "reductions",
-    "render",
-    "restore",
-    "save",
-    "static",
-    "summarize",
-    "sweep",
-    "tune",
-    "use_cores",
-    "validate",
-    "wrap_env",
-]
+__all__ = ["Train", "TrainState", "make_train", "summarize"]
+__all__ += ["APPOConfig", "DAACConfig", "PPGConfig", "PPOConfig", "RNDConfig", "preset"]
+__all__ += ["configclass", "leaf", "static", "validate"]
+__all__ += ["FitResult", "Run", "at_return", "fit", "load", "recorders", "restore", "save"]
+__all__ += ["data_parallel", "export", "over_devices", "plot", "render", "use_cores"]
+__all__ += ["Comparison", "Range", "Tuned", "compare", "interval", "iqm", "sweep", "tune"]
+__all__ += ["Environment", "TimeStep", "check_env", "from_gymnasium", "wrap_env"]
+__all__ += ["Box", "Discrete", "Indices", "MultiBinary", "MultiDiscrete"]
+__all__ += ["Network", "Outputs", "distributions", "from_linen", "from_nnx"]
+__all__ += ["Algorithm", "Phase", "advantages", "losses", "make_phase", "ppo", "ppo_phases", "reductions"]
+__all__ += ["Advantages", "Sample", "Transition"]
+__all__ += ["CheckpointCorrupt", "CheckpointError", "CheckpointMismatch", "ConfigError"]
+__all__ += ["DirectoryLocked", "EnvironmentFailed", "NotFiniteError"]
 
 
 def __dir__() -> list[str]:
