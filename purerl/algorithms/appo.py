@@ -98,20 +98,20 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)
         return state, rollout, rollout_metrics | reward_metrics
 
-    def kept(rollout: Rollout, after: Actor) -> RingBatch:
+    def record_of(rollout: Rollout, after: Actor) -> RingBatch:
         """Return the ring's record of a rollout. With intrinsic rewards, it includes all next observations."""
         return ring_batch(rollout, after, count, keep_next_obs=cfg.streams > 1)
 
-    def first_kept(state: TrainState, snapshot: dict[str, PyTree]) -> RingBatch:
+    def first_record(state: TrainState, snapshot: dict[str, PyTree]) -> RingBatch:
         after, rollout, _ = act(state, snapshot)
-        return kept(rollout, after.actor)
+        return record_of(rollout, after.actor)
 
     def init(key: jax.Array) -> TrainState:
         state = base.init(key)
         snapshot = {"params": state.params, "statistics": state.statistics}
         extra = {
             "published": snapshots(cfg, snapshot),
-            "ring": empty_ring(jax.eval_shape(first_kept, state, snapshot), cfg.replay),
+            "ring": empty_ring(jax.eval_shape(first_record, state, snapshot), cfg.replay),
             "target": jax.tree.map(jnp.copy, state.params),  # a copy, so that a state can be donated
         }
         return state.replace(extra=state.extra | extra)
@@ -120,7 +120,7 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         # Collect with older parameters, and store the rollout.
         published, snapshot, behind = publish(cfg, state)
         state, newest, metrics = act(state, snapshot)
-        ring = ring_push(state.extra["ring"], state.clock, kept(newest, state.actor), behind)
+        ring = ring_push(state.extra["ring"], state.clock, record_of(newest, state.actor), behind)
         # Take rollouts from the ring.
         learns, key = ~(state.clock < cfg.skipped_updates), named_key(state.key, "replay", state.clock)
         ring, places = ring_select(ring, cfg.max_uses or cfg.replay, cfg.replay_order, key, learns)
@@ -176,12 +176,12 @@ def publish(cfg: APPOConfig, state: TrainState) -> tuple[PyTree, PyTree, jax.Arr
     """
     every, count = cfg.publish_every, num_snapshots(cfg)
     slot = lambda clock: (clock % (every * count) // np.uint32(every)).astype(jnp.int32)
-    newest, kept = {"params": state.params, "statistics": state.statistics}, state.extra["published"]
-    write = lambda: jax.tree.map(lambda old, new: old.at[slot(state.clock)].set(new), kept, newest)
-    kept = jax.lax.cond(state.clock % every == 0, write, lambda: kept)
+    newest, stored = {"params": state.params, "statistics": state.statistics}, state.extra["published"]
+    write = lambda: jax.tree.map(lambda old, new: old.at[slot(state.clock)].set(new), stored, newest)
+    stored = jax.lax.cond(state.clock % every == 0, write, lambda: stored)
     source = state.clock - cfg.lag
     behind = jnp.where(state.clock < cfg.lag, state.clock.low, np.uint32(cfg.lag)) + source % every
-    return kept, jax.tree.map(lambda x: x[slot(source)], kept), behind.astype(jnp.int32)
+    return stored, jax.tree.map(lambda x: x[slot(source)], stored), behind.astype(jnp.int32)
 
 
 def move_towards(target: PyTree, params: PyTree, tau: Scalar) -> PyTree:

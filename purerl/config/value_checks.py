@@ -118,7 +118,7 @@ def _leaf_problem(value: Any, kind: type, rule: Rule) -> str | None:
     try:
         value = np.asarray(value, np.float32)
     except (TypeError, ValueError, OverflowError):
-        return f"{rule.text}, as float32"
+        return f"{rule.text or 'must be a number'}, within the range of float32"
     right = np.asarray(rule.holds(value))
     if right.all():
         return None

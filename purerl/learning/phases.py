@@ -185,20 +185,20 @@ def run_epochs(
 
     def gradient_step(carry, minibatch):
         flat, opt_state = carry
-        rows, known, step = minibatch
-        gradient, metrics = pmean(gradient_of(flat, rows, known))
+        rows, recomputed, step = minibatch
+        gradient, metrics = pmean(gradient_of(flat, rows, recomputed))
         gradient, norms = clip_gradient(phase, vectors, gradient)
-        shown, now = (vectors.show(gradient), opt_state, vectors.show(flat)), {"clock": clock, "step": step, "metrics": metrics}
-        updates, opt_state = phase.optimizer.update(*shown, **now)
+        gradient, seen = vectors.show(gradient), vectors.show(flat)
+        updates, opt_state = phase.optimizer.update(gradient, opt_state, seen, clock=clock, step=step, metrics=metrics)
         flat = jax.tree.map(jnp.add, flat, vectors.hide(updates))
         return (flat, opt_state), pack({**metrics, **norms, **phase.optimizer.report(opt_state)}, ())
 
     def epoch(carry, index):
         rows = minibatch_rows(phase, local_key(key, f"{phase.name}/shuffle", clock, index), num_sequences)
-        known = phase.precompute(jax.tree.map(lambda x: x[:, rows], batch.steps)) if phase.precompute else {}
-        known = jax.tree.map(lambda x: x.swapaxes(0, 1), known)
+        recomputed = phase.precompute(jax.tree.map(lambda x: x[:, rows], batch.steps)) if phase.precompute else {}
+        recomputed = jax.tree.map(lambda x: x.swapaxes(0, 1), recomputed)
         steps = index * np.uint32(phase.minibatches) + jnp.arange(phase.minibatches, dtype=jnp.uint32)
-        return jax.lax.scan(gradient_step, carry, (rows, known, steps))
+        return jax.lax.scan(gradient_step, carry, (rows, recomputed, steps))
 
     start = vectors.flatten(moving), phase.optimizer.begin(vectors.join_state(opt_state))
     (flat, last), metrics = jax.lax.scan(epoch, start, jnp.arange(phase.epochs, dtype=jnp.uint32))
@@ -215,9 +215,9 @@ def minibatch_rows(phase: Phase, key: jax.Array, num_sequences: int) -> jax.Arra
 
 
 def minibatch_gradient(phase: Phase, as_params: Callable[[Groups], Groups], batch: Sequences) -> Callable:
-    """Return `(vectors, rows [n], known) -> (gradient, metrics)` for a phase's loss on the sequences with indices `rows`.
+    """Return `(vectors, rows [n], recomputed) -> (gradient, metrics)` for a phase's loss on the sequences with indices `rows`.
 
-    `known` has the fields of the steps, `[L, n]`, that replace those of the batch.
+    `recomputed` has the fields of the steps, `[L, n]`, that replace those of the batch.
 
     Args:
         phase: `loss` and `accumulate` are read.
@@ -228,14 +228,14 @@ def minibatch_gradient(phase: Phase, as_params: Callable[[Groups], Groups], batc
     # One packed array makes gathering single steps a tenth faster; longer sequences are not packed, to save the copy.
     packed = pack(batch.steps, (1, N) if L == 1 else None)
 
-    def gradient_of(flat, rows, known):
+    def gradient_of(flat, rows, recomputed):
         steps = unpack(jax.tree.map(lambda x: x[:, rows], packed))
-        steps = steps.replace(**known) if known else steps
+        steps = steps.replace(**recomputed) if recomputed else steps
         minibatch = Sequences(steps, jax.tree.map(lambda x: x[rows], batch.carry))
         return jax.grad(lambda flat: phase.loss(as_params(flat), minibatch), has_aux=True)(flat)
 
-    def accumulate(flat, rows, known):
-        parts = jax.tree.map(lambda x: jnp.stack(jnp.split(x, phase.accumulate, axis=-1)), (rows, known))
+    def accumulate(flat, rows, recomputed):
+        parts = jax.tree.map(lambda x: jnp.stack(jnp.split(x, phase.accumulate, axis=-1)), (rows, recomputed))
         return jax.tree.map(lambda x: x.mean(0), jax.lax.map(lambda part: gradient_of(flat, *part), parts))
 
     return gradient_of if phase.accumulate == 1 else accumulate

@@ -86,7 +86,7 @@ def at_return(value: float) -> Rule:
         'stop_when'
     """
     if not is_number(value):
-        raise ConfigError([Problem("stop_at_return", value, "must be a number")])
+        raise ConfigError([Problem("value", value, "must be a number")])
 
     def is_reached(progress: Progress) -> bool:
         known = progress.evaluation if progress.evaluation is not None else summarize(progress.metrics)
