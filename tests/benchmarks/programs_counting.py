@@ -204,7 +204,7 @@ def _taken(computations, rest, index, size):
             continue
         if operation in ("bitcast", "reshape"):
             names.add(name)
-        elif operation in ("gather", "dynamic-slice") and operands[0] in names:
+        elif operation in ("gather", "dynamic-slice", "slice") and operands[0] in names:
             taken += _size(kind)
         elif operation != "dynamic-update-slice" or operands[0] not in names:
             return size
