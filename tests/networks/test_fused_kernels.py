@@ -92,6 +92,14 @@ def test_layers_in_bfloat16_stay_close_to_float32():
     np.testing.assert_allclose(run(x.astype(jnp.bfloat16)), by_xla(layers, x, activation, linear), atol=0.03)
 
 
+def test_rows_are_computed_alike_in_every_batch():
+    """The ratio of new to old probabilities is exactly 1 before the first gradient step, though minibatches have other rows."""
+    packed = pack_layers([network((4, 16, 16, 2), jax.random.key(0), jnp.float32)], linear=True)
+    run = lambda x: fused_layers(packed, x, jnp.tanh, interpret=True)[0]
+    x = jax.random.normal(jax.random.key(1), (40, 4))
+    np.testing.assert_array_equal(run(x)[21:30], run(x[21:30]))
+
+
 def test_second_derivative_is_refused():
     layers = network((2, 4, 1), jax.random.key(0), jnp.float32)
     value = lambda layers, x: fused_layers(pack_layers([layers], linear=True), x, jnp.tanh, interpret=True).sum()
