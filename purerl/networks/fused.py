@@ -3,7 +3,7 @@
 XLA computes two hidden layers and their gradient by some twenty kernels, each of which reads and writes activations
 `[N, width]`. `fused_kernels.py` reads the inputs and writes the outputs, and computes the activations again for the gradient. In
 an update of 65,536 CartPoles x 32 steps on an H100, a minibatch has 16 kernels instead of 37, which move 0.4 kB for each row
-instead of 12.3 kB (`tests/benchmarks/programs.md`). No clock of a GPU has been asked yet.
+instead of 12 kB (`tests/benchmarks/programs.md`). No clock of a GPU has been asked yet.
 
 This module says which layers can be fused, and packs their parameters. It imports Pallas only where kernels are fused.
 """
