@@ -20,7 +20,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import Problem
 from purerl.core.platform import FEW
 
-# Limits within which no kernel spills registers, as ptxas reports for an H100 (`programs.py --registers`).
+# Limits within which no kernel spills registers, as ptxas reports for an H100 (`programs_fused.py --registers`).
 NARROW, WIDE = 64, 128  # maximum widths of two kinds of layers
 LAYERS = {NARROW: 3, WIDE: 2}  # maximum number of hidden layers
 INPUTS = {NARROW: 64, WIDE: 16}  # maximum size of a kernel's input
