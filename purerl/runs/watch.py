@@ -38,9 +38,7 @@ class MetricWatch:
     def __init__(self, labels: tuple[str, ...], batch_size: int, updates: int, value_clip: float | None = None):
         self._labels, self._batch_size, self._began, self._value_clip = labels, batch_size, updates, value_clip
         self._skipped = np.zeros(len(labels), np.int64)
-        self._warned = (
-            set() if is_first() else {RESETS, SKIPS, FAR_VALUES, REUSED, *MASKS}
-        )  # other processes would repeat warnings
+        self._warned: set[str] = set()
 
     def __call__(self, rows: dict[str, Any], updates: int, last: bool, raises: bool) -> None:
         """Check a chunk.
@@ -54,16 +52,14 @@ class MetricWatch:
         Raises:
             NotFiniteError: no step of an update was finite.
         """
-        for name in MASKS.keys() & rows.keys() - self._warned:
+        for name in MASKS.keys() & rows.keys():
             if count := int(np.sum(rows[name].total)):
-                self._warned.add(name)
-                warnings.warn(f"{name}: {count:,} {MASKS[name]}", stacklevel=3)
-        if REUSED in rows and REUSED not in self._warned:
+                self._warn(name, f"{name}: {count:,} {MASKS[name]}")
+        if REUSED in rows:
             resets, reused = int(np.sum(rows[REUSED].count)), float(np.sum(rows[REUSED].total))
             if reused > 0.01 * resets:
-                self._warned.add(REUSED)
                 text = f"{reused / resets:.0%} of new episodes start like an earlier episode of the same rollout"
-                warnings.warn(f"{REUSED}: {text}; a larger reset_pool gives more first states", stacklevel=3)
+                self._warn(REUSED, f"{REUSED}: {text}; a larger reset_pool gives more first states")
         if self._value_clip is not None and updates >= SETTLED and "value_loss" in rows:
             self._judge_values(np.sqrt(2 * np.atleast_2d(rows["value_loss"].read())[:, -1]), updates, self._value_clip)
         counts = {name: np.atleast_2d(x.total) for name, x in rows.items() if name.startswith("nonfinite")}
@@ -73,6 +69,12 @@ class MetricWatch:
             self._skipped += counts["nonfinite"].sum(1)
             if last or updates - self._began >= ENOUGH:
                 self._judge_skips(updates - self._began)
+
+    def _warn(self, kind: str, text: str) -> None:
+        """Warn, once of each kind, and in the first process alone."""
+        if kind not in self._warned and is_first():
+            warnings.warn(text, stacklevel=4)
+        self._warned.add(kind)
 
     def _judge_resets(self, counts: dict[str, np.ndarray], updates: int, raises: bool) -> None:
         resets = counts["nonfinite_resets"]  # [runs, length]
@@ -85,28 +87,23 @@ class MetricWatch:
         at = f"{self._labels[run]}, update {updates - resets.shape[1] + place + 1}: the environment's {name}"
         if raises and resets[run, place] == self._batch_size:
             raise NotFiniteError(f"{at} is not finite, or above 1e18, and no step of the update was finite; see purerl.check_env")
-        if RESETS not in self._warned:
-            self._warned.add(RESETS)
-            left_out = f"its mean excludes {stacked[:, run, place].max()} steps"
-            ended = f"{resets[run, place]} of {self._batch_size} steps reset the environment, with a reward of 0"
-            then = left_out if name.startswith("info/") else ended
-            warnings.warn(f"{at} is not finite, or above 1e18; {then}. The metrics nonfinite/... count these steps", stacklevel=4)
+        left_out = f"its mean excludes {stacked[:, run, place].max()} steps"
+        ended = f"{resets[run, place]} of {self._batch_size} steps reset the environment, with a reward of 0"
+        then = left_out if name.startswith("info/") else ended
+        self._warn(RESETS, f"{at} is not finite, or above 1e18; {then}. The metrics nonfinite/... count these steps")
 
     def _judge_values(self, errors: np.ndarray, updates: int, value_clip: float) -> None:
         """Warn if value errors `[runs]` exceed 5 times what the updates so far can correct, about the clip's range per update."""
         run = int(np.argmax(np.nan_to_num(errors)))
-        if FAR_VALUES not in self._warned and errors[run] > FAR * value_clip * updates:
-            self._warned.add(FAR_VALUES)
-            text = (
-                f"{self._labels[run]}: after {updates} updates the value error is {errors[run]:,.0f}, and value_clip lets values"
-            )
+        if errors[run] > FAR * value_clip * updates:
+            text = f"{self._labels[run]}: after {updates} updates the value error is {errors[run]:,.0f}"
+            then = f"and value_clip lets values move by about {value_clip:g} per update"
             hint = "normalize_reward=True scales the returns, and value_clip='none' removes the clip"
-            warnings.warn(f"{text} move by about {value_clip:g} per update; {hint}", stacklevel=4)
+            self._warn(FAR_VALUES, f"{text}, {then}; {hint}")
 
     def _judge_skips(self, updates: int) -> None:
         run = int(np.argmax(self._skipped))
-        if SKIPS not in self._warned and self._skipped[run] > SHARE * updates:
-            self._warned.add(SKIPS)
+        if self._skipped[run] > SHARE * updates:
             text = f"{self._labels[run]}: nonfinite='freeze' has skipped {self._skipped[run]} of {updates} updates"
             hint = "if only some environments are not finite, nonfinite='reset' resets them and learns from the others"
-            warnings.warn(f"{text}; {hint}", stacklevel=4)
+            self._warn(SKIPS, f"{text}; {hint}")
