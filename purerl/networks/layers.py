@@ -24,8 +24,8 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         x = x.reshape(x.shape[0], -1)
-        remains = len(self.hidden) > 1 or takes(x.shape[1], self.hidden)  # for the kernel, beside a first layer that XLA computes
-        if self.kernels == "fused" and remains and not self.is_initializing():
+        fuses = self.kernels == "fused" and not self.is_initializing()
+        if fuses and (len(self.hidden) > 1 or takes(x.shape[1], self.hidden)):  # a layer is left beside XLA's first one
             dense = functools.partial(dense_layers, activation=self.activation)
             fused = lambda layers, x: fused_layers(pack_layers([layers]), x, self.activation)[0]
             return by_platform(layers_of(self.variables["params"]), x, cpu=dense, accelerator=fused, tpu=dense)

@@ -184,6 +184,12 @@ def test_grown_program_exceeds_its_ceiling():
 
 
 HLO = """
+%f (a: f32[4]) -> f32[4] {
+  %a = f32[4]{0} parameter(0)
+  %slice.1 = f32[1]{0} slice(%a), slice={[0:1]}
+  ROOT %broadcast.1 = f32[4]{0} broadcast(%slice.1), dimensions={0}
+}
+
 %body (x: (s32[], f32[4])) -> (s32[], f32[4]) {
   %get-tuple-element.1 = f32[4]{0} get-tuple-element(%x), index=1
   %fusion.1 = f32[4]{0} fusion(%get-tuple-element.1), kind=kLoop, calls=%f
@@ -211,6 +217,7 @@ def test_program_counts_follow_loops_and_branches():
     found = programs_counting.counts(Compiled)
     assert {name: found[name] for name in ("kernels", "waits", "memory")} == {"kernels": 5 * 2 + 1 + 1, "waits": 1, "memory": 7}
     assert found["moved"] == 5 * 2 * 32 + 16 + 32  # the operand of `seldom` is a parameter of another computation
+    assert found["accessed"] == 5 * 2 * 20 + 16 + 20  # each fusion slices 4 bytes from its operand
     assert found["loops"] == [{"times": 5, "body": "body", "kernels": 2, "waits": 0}]
     assert len(programs_counting.kernels(Compiled, 5)) == 2
 
