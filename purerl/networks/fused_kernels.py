@@ -22,7 +22,8 @@ from purerl.core.errors import ConfigError, Problem
 
 PROGRAMS = 128  # programs of a backward kernel that sums tiles; an H100 has 132 processors
 WARPS = 8  # warps of 32 threads in a program
-ROWS = 16  # rows that a program handles at a time: the smallest side of a product in Triton
+ROWS = 16  # rows that a program handles at a time
+SIDE = 16  # smallest side of a product in Triton
 
 
 class Chain(NamedTuple):
@@ -237,7 +238,7 @@ def _kernel(sizes: tuple[int, ...], i: int, rows: Any, n: Any) -> jax.Array:
 
 
 def _side(size: int) -> int:
-    return max(ROWS, pl.next_power_of_2(size))
+    return max(SIDE, pl.next_power_of_2(size))
 
 
 def _load(ref: Any, n: Any, start: Any, shape: tuple, padded: tuple[int, int]) -> jax.Array:

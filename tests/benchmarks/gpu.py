@@ -12,6 +12,7 @@ they run one after the other. Each result is saved at once, so that a run that i
     learning  returns of eight seeds in one `vmap`, from 128 episodes for each seed; for Craftax, the curve of one seed
     smoke     finite parameters after one update of each algorithm
     profile   the kernels of an update of B that take the most time
+    fused     a minibatch's networks and gradients with rows, programs and warps of the fused kernels, and by XLA; only if named
 
 To a machine without the package registries, `pip download --no-deps -d DIRECTORY NAME==VERSION ...` elsewhere and `pip install
 --no-index --no-deps DIRECTORY/*.whl` there carry gymnax, brax, jaxopt, ml-collections, trimesh, mujoco, mujoco-core, mujoco-mjx,
@@ -64,6 +65,10 @@ LEARNING = {  # preset or environment, hyperparameters, seeds, environment steps
     "brax/ant": ({}, 8, 30_000_000),
     "playground/CheetahRun": (DM_CONTROL, 8, 6_000_000),
 }
+FUSED = (
+    "xla",
+    *(f"{rows} rows, {programs} programs, {warps} warps" for rows in (16, 32) for programs in (128, 264) for warps in (4, 8)),
+)
 SMOKE = ("ppo", "ppg", "daac", "appo", "rnd", "lstm", "min_gru", "bfloat16", "fused")
 
 
@@ -135,6 +140,47 @@ def smoke(name):
     return all(bool(jnp.isfinite(x).all()) for x in jax.tree.leaves(state.params))
 
 
+def fused(name):
+    """Time values and gradients of a policy and a value network by the rows of a minibatch and the seeds; return microseconds."""
+    import jax
+    import jax.numpy as jnp
+
+    from purerl.networks import fused_kernels
+    from purerl.networks.fused import dense_layers, fused_layers, pack_layers
+
+    interpret = jax.default_backend() == "cpu"
+    if name != "xla":
+        numbers = [int(x) for x in name.split() if x.isdigit()]
+        fused_kernels.ROWS, fused_kernels.PROGRAMS, fused_kernels.WARPS = numbers
+    sizes = ((4, 64), (64, 64), (64, 2))
+    keys = jax.random.split(jax.random.key(0), len(sizes))
+    layers = [{"kernel": jax.random.normal(key, x) / 8, "bias": jnp.zeros(x[1])} for key, x in zip(keys, sizes, strict=True)]
+
+    def by_xla(networks, x):
+        heads = [dense_layers(layers[:-1], x, jnp.tanh) @ layers[-1]["kernel"] + layers[-1]["bias"][None] for layers in networks]
+        return sum(jnp.square(y).sum() for y in heads)
+
+    def by_kernels(networks, x):
+        return jnp.square(fused_layers(pack_layers(networks, linear=True), x, jnp.tanh, interpret)).sum()
+
+    gradient, calls = jax.value_and_grad(by_xla if name == "xla" else by_kernels), {}
+    for rows, seeds in ((32, 1), (16, 2)) if interpret else ((128, 1), (2048, 1), (65_536, 1), (128, 2048)):
+        many = jax.tree.map(lambda x: jnp.broadcast_to(x, (seeds, *x.shape)), [layers, layers])  # noqa: B023
+        given = many, jax.random.normal(keys[0], (seeds, rows, 4))
+        calls[f"{rows} rows, {seeds} seeds"] = jax.jit(jax.vmap(gradient)).lower(*given).compile(), given
+    print("ready", flush=True)
+    sys.stdin.readline()
+    found = {}
+    for what, (call, given) in calls.items():
+        jax.block_until_ready(call(*given))
+        begin = time.perf_counter()
+        for _ in range(50):
+            last = call(*given)
+        jax.block_until_ready(last)
+        found[what] = (time.perf_counter() - begin) / 50 * 1e6
+    return found
+
+
 def profile(cfg):
     """Trace three updates; return the milliseconds of an update, and the kernels that take the most of them."""
     import jax
@@ -184,8 +230,8 @@ def config(part, name, small):
 
 def one(part, name, small):
     """Return the result of one program, which runs in this process."""
-    if part == "smoke":
-        return smoke(name)
+    if part in ("smoke", "fused"):
+        return (smoke if part == "smoke" else fused)(name)
     cfg, seeds = config(part, name, small)
     return profile(cfg) if part == "profile" else (learning if part == "learning" else speed)(cfg, seeds)
 
@@ -193,7 +239,7 @@ def one(part, name, small):
 def commands(parts, small, purejaxrl, peer):
     """Return the command of each program, by part, name and library; the programs of one row are neighbours."""
     made = {}
-    named = {"speed": SPEED, "rates": RATES, "learning": LEARNING, "smoke": SMOKE, "profile": ("B",)}
+    named = {"speed": SPEED, "rates": RATES, "learning": LEARNING, "smoke": SMOKE, "profile": ("B",), "fused": FUSED}
     chosen = [part.partition(":") for part in parts]
     for part, name in [(kind, name) for kind, _, only in chosen for name in ([only] if only else named[kind])]:
         made[part, name, "purerl"] = [sys.executable, "-m", "tests.benchmarks.gpu", "--one", json.dumps([part, name, small])]
