@@ -83,7 +83,7 @@ class GRU(nn.Module):
         x = product(inputs, kernel) + jnp.roll(bias, 1, axis=0).reshape(1, 1, -1)
         n, gates = x[..., : self.size], x[..., self.size :]
         gates = jnp.concatenate([gates, jnp.broadcast_to(recurrent_bias, n.shape)], axis=-1)
-        outputs, carry = unrolled(step, inputs.dtype, recurrent_kernel, carry, n, gates, first)
+        outputs, carry = scan_cells(step, inputs.dtype, recurrent_kernel, carry, n, gates, first)
         return outputs.astype(inputs.dtype), carry
 
 
@@ -114,7 +114,7 @@ class LSTM(nn.Module):
             return (c, h), h
 
         gates = product(inputs, kernel) + bias.reshape(1, 1, -1)
-        outputs, carry = unrolled(step, inputs.dtype, recurrent_kernel, carry, None, gates, first)
+        outputs, carry = scan_cells(step, inputs.dtype, recurrent_kernel, carry, None, gates, first)
         return outputs.astype(inputs.dtype), carry
 
 
@@ -183,7 +183,7 @@ class LRU(nn.Module):
 CELLS = {"gru": GRU, "lstm": LSTM, "min_gru": MinGRU, "lru": LRU}
 
 
-def unrolled(
+def scan_cells(
     step: Callable, dtype: Any, kernel: jax.Array, carry: PyTree, inputs: PyTree, gates: jax.Array, first: jax.Array
 ) -> tuple[jax.Array, PyTree]:
     """Run a cell over L steps. Before each step where `first` is set, the carry is set to zero.

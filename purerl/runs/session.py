@@ -51,56 +51,56 @@ class Session:
         stopped_by: the reason for an early end, as in `FitResult.stopped_by`.
 
     Args:
-        runs: the runs to train.
+        trainer: the runs to train.
         home: the open directory of the runs.
         score: the evaluation function; None without evaluations.
-        asked: the arguments of `fit`, and `entered`, the time at which `fit` was called.
+        options: the arguments of `fit`, and `entered`, the time at which `fit` was called.
     """
 
     state: TrainState
 
-    def __init__(self, runs: Trainer, home: Directory, score: Score | None, asked: types.SimpleNamespace):
-        self.runs, self.home, self.score, self.asked, self.plan = runs, home, score, asked, runs.here.plan
-        self.updates, self.seconds, self.finite = 0, 0.0, np.ones(len(runs.labels), bool)
+    def __init__(self, trainer: Trainer, home: Directory, score: Score | None, options: types.SimpleNamespace):
+        self.trainer, self.home, self.score, self.options, self.plan = trainer, home, score, options, trainer.here.plan
+        self.updates, self.seconds, self.finite = 0, 0.0, np.ones(len(trainer.labels), bool)
         self.stopped_by: signal.Signals | str | None = None
-        row, every = row_dtype(runs.row()), asked.cfg.metrics_every
-        header = Header(row, every, every * self.plan.batch_size, runs.pairs, runs.differ, runs.devices_per_run)
+        row, every = row_dtype(trainer.row()), options.cfg.metrics_every
+        header = Header(row, every, every * self.plan.batch_size, trainer.pairs, trainer.differ, trainer.devices_per_run)
         self.curves = Curves(header, home.file(FILE))
-        template = runs.template()
-        saved = share(home.saved(asked.resume, self.plan, describe({"state": template})))
-        if saved is None and asked.init_from is not None:
-            require_checkpoint(asked.init_from)  # checked before anything is compiled
+        template = trainer.template()
+        saved = share(home.saved(options.resume, self.plan, describe({"state": template})))
+        if saved is None and options.init_from is not None:
+            require_checkpoint(options.init_from)  # checked before anything is compiled
         record = {} if saved is None else saved.record
         # A call without evaluations keeps the evaluation settings of the checkpoint.
-        self._evaluated = _protocol(asked) or record.get("evaluated")
-        self.state = runs.init()
+        self._evaluated = _protocol(options) or record.get("evaluated")
+        self.state = trainer.init()
         if saved is not None:
             self._resume(saved, template)
-        elif asked.init_from is not None:
-            self.state = runs.restart(warm_start(self.state, asked.init_from, runs.train.action_unit))
-        self._began = (self.updates, self.seconds)
+        elif options.init_from is not None:
+            self.state = trainer.restart(warm_start(self.state, options.init_from, trainer.train.action_unit))
+        self._start = (self.updates, self.seconds)
         self._saved_updates = self.updates
         by_first(lambda: self.curves.begin(self.updates))
         self._stopping = Stopping(
-            asked.stop_when, (asked.eval_every, asked.stop_every), row, saved and (saved.arrays, saved.record)
+            options.stop_when, (options.eval_every, options.stop_every), row, saved and (saved.arrays, saved.record)
         )
         expected = record.get("evaluations", 0)
-        self.evaluations = Evaluations(home.file("evaluations.jsonl"), self.updates, len(runs.labels), expected)
-        self.report = Reports(asked.recorders, self._progress())
+        self.evaluations = Evaluations(home.file("evaluations.jsonl"), self.updates, len(trainer.labels), expected)
+        self.report = Reports(options.recorders, self._progress())
         wanted = None if saved is None else describe({"state": template})
-        by = asked.best_by if asked.eval_every else None
-        self.best = Best(home.best, home.identity, len(runs.labels), by, wanted)
+        by = options.best_by if options.eval_every else None
+        self.best = Best(home.best, home.identity, len(trainer.labels), by, wanted)
 
     def _resume(self, saved: Checkpoint, template: TrainState) -> None:
         self.updates, self.seconds = saved.updates, saved.record["seconds"]
         self.finite = np.array(saved.record.get("finite", self.finite))
-        if self.asked.on_nonfinite == "raise" and not self.finite.all():
-            label, path = self.runs.labels[int(np.argmin(self.finite))], self.home.path
+        if self.options.on_nonfinite == "raise" and not self.finite.all():
+            label, path = self.trainer.labels[int(np.argmin(self.finite))], self.home.path
             raise NotFiniteError(f"{label} diverged before {path} was saved; on_nonfinite='ignore' continues the others")
         fresh, state = self.state, to_tree(saved.arrays, {"state": template})["state"]
         self.state = jax.tree.map(lambda x, like: placed(x, like.sharding), state, fresh)
-        if self.runs.on_host:
-            self.state = host_environments.restored(self.runs, self.state, fresh, saved)
+        if self.trainer.on_host:
+            self.state = host_environments.restored(self.trainer, self.state, fresh, saved)
 
     def train(self) -> None:
         """Train until the last update, or until an early end; then save, and wait until everything is saved."""
@@ -117,7 +117,7 @@ class Session:
         self.stopped_by = STOPPED if over else None
         done = self.updates == self.plan.num_updates or over
         if not done:
-            self.runs.compile(self.state)
+            self.trainer.compile(self.state)
         if self.score is not None and self.updates == 0:
             self._evaluate(self.score)
         if not done:
@@ -125,39 +125,39 @@ class Session:
                 self._loop(stop)
 
     def _loop(self, stop: Stop) -> None:
-        asked, raises, last = self.asked, self.asked.on_nonfinite == "raise", self.plan.num_updates
-        cfg = asked.cfg
+        options, raises, last = self.options, self.options.on_nonfinite == "raise", self.plan.num_updates
+        cfg = options.cfg
         clip = None if cfg.value_clip == "none" or cfg.normalize_value else float(np.max(cfg.value_clip_eps))
-        watch = MetricWatch(self.runs.labels, self.plan.batch_size, self.updates, clip)
+        watch = MetricWatch(self.trainer.labels, self.plan.batch_size, self.updates, clip)
         length, saved_at, start, done = 1, time.monotonic(), time.perf_counter(), False
         while not done:
             before = time.perf_counter()
             length = self._shorten(length)
             rows = self._chunk(length)
-            self.seconds = self._began[1] + time.perf_counter() - start
+            self.seconds = self._start[1] + time.perf_counter() - start
             watch(rows, self.updates, self.updates == last, raises)
             if raises and not self.finite.all():
-                raise _diverged(self.state, rows, self.finite, self.updates, self.runs.labels)
+                raise _diverged(self.state, rows, self.finite, self.updates, self.trainer.labels)
             if is_first():
                 self.curves.append(rows)
                 self._stopping.append(rows)
             spent = time.perf_counter() - before
-            length = max(1, round(length * min(4.0, min(asked.chunk_seconds, MAX_SECONDS) / spent)))
-            if self.score is not None and self.updates % asked.eval_every == 0:
+            length = max(1, round(length * min(4.0, min(options.chunk_seconds, MAX_SECONDS) / spent)))
+            if self.score is not None and self.updates % options.eval_every == 0:
                 self._evaluate(self.score)
             self.report(self._progress(metrics=rows))
-            due = time.monotonic() - saved_at >= asked.save_seconds
+            due = time.monotonic() - saved_at >= options.save_seconds
             (length, due, _), (_, _, reason) = agreed(length, due, self._reason(stop))
             self.stopped_by = REASONS.get(reason) or (signal.Signals(reason) if reason else None)
             done = self.updates == last or self.stopped_by is not None
-            due = due or any(every and self.updates % every == 0 for every in (asked.save_every, asked.keep_every))
+            due = due or any(every and self.updates % every == 0 for every in (options.save_every, options.keep_every))
             if done or (due and self.finite.any()):
                 self._save()
                 saved_at = time.monotonic()
 
     def _shorten(self, length: int) -> int:
         """Return the length of the next chunk: it ends at the latest when a save, an evaluation or `stop_when` is due."""
-        intervals = (self.asked.save_every, self.asked.keep_every, self.asked.eval_every)
+        intervals = (self.options.save_every, self.options.keep_every, self.options.eval_every)
         until_due = (every - self.updates % every for every in intervals if every)
         left = self.plan.num_updates - self.updates
         return min(length, MAX_CHUNK, left, *until_due, *self._stopping.until_due(self.updates))
@@ -165,7 +165,7 @@ class Session:
     def _chunk(self, length: int) -> dict[str, Any]:
         """Train for this many updates, and return their metrics."""
         try:
-            self.state, rows, self.finite = self.runs.chunk(self.state, length)
+            self.state, rows, self.finite = self.trainer.chunk(self.state, length)
         except jax.errors.JaxRuntimeError as error:
             if (failure := take_failure()) is None:
                 raise
@@ -177,7 +177,7 @@ class Session:
 
     def _reason(self, stop: Stop) -> int:
         """Return the code of the reason to end the session now, or 0 without a reason."""
-        hours, limit = (time.perf_counter() - self.asked.entered) / 3600, self.asked.max_hours
+        hours, limit = (time.perf_counter() - self.options.entered) / 3600, self.options.max_hours
         return STOP_WHEN if self._is_over() else stop.asked or (TIME_IS_UP if limit and hours >= limit else 0)
 
     def _is_over(self) -> bool:
@@ -185,7 +185,7 @@ class Session:
 
     def _progress(self, metrics: dict[str, Any] | None = None) -> Progress:
         newest = self.evaluations.newest()
-        return Progress(self.plan, self.runs.labels, self.updates, self.seconds, metrics or {}, self._began, newest)
+        return Progress(self.plan, self.trainer.labels, self.updates, self.seconds, metrics or {}, self._start, newest)
 
     def _evaluate(self, score: Score) -> None:
         self.evaluations.add(self.updates, score(self.state))
@@ -193,24 +193,24 @@ class Session:
             self.evaluations.flush()
         whole = on_host(self.state)
         with self._save_errors():
-            scores = self.evaluations.scores(self.updates, self.asked.best_by)
+            scores = self.evaluations.scores(self.updates, self.options.best_by)
             self.best.update(self.updates, np.where(self.finite, scores, -np.inf), whole)
-        every = self.asked.render_every * self.asked.eval_every
+        every = self.options.render_every * self.options.eval_every
         if every and self.updates % every == 0 and (drawing := self.home.file(f"renders/{self.updates}.gif")):
             with self._save_errors(), write_errors(drawing):
-                self.runs.render(whole, drawing)
+                self.trainer.render(whole, drawing)
 
     def _save(self) -> None:
         """Save the files that a checkpoint depends on, and then begin to save the checkpoint."""
         self.report.flush()
-        if self.runs.devices_per_run > 1 and self._saved_updates == self._began[0]:  # at the first save only
+        if self.trainer.devices_per_run > 1 and self._saved_updates == self._start[0]:  # at the first save only
             check_replicas(self.state)
         for write in (self.curves.flush, self.evaluations.flush, self.best.settle):
             with self._save_errors():
                 write()
         whole = on_host(self.state)
         with self._save_errors():
-            outside = {"environments": host_environments.saved(self.state)} if self.runs.on_host else {}
+            outside = {"environments": host_environments.saved(self.state)} if self.trainer.on_host else {}
             more = {
                 "seconds": self.seconds,
                 "evaluations": len(self.evaluations),
@@ -227,19 +227,19 @@ class Session:
         try:
             yield
         except CheckpointError as error:
-            if self.asked.on_save_error == "raise":
+            if self.options.on_save_error == "raise":
                 raise
             text = f"{error}; this checkpoint is missing, and training continues"
             warnings.warn(text, stacklevel=4)
 
 
-def _protocol(asked: types.SimpleNamespace) -> dict[str, Any] | None:
+def _protocol(options: types.SimpleNamespace) -> dict[str, Any] | None:
     """Return the settings of evaluations, for the record of a checkpoint; None without evaluations."""
-    if not asked.eval_every:
+    if not options.eval_every:
         return None
-    params = {name: np.asarray(x).tolist() for name, x in (asked.eval_env_params or {}).items()}
-    how = {"episodes": asked.eval_episodes, "deterministic": bool(asked.eval_deterministic)}
-    return {**how, "max_steps": asked.eval_max_steps, "env_params": params}  # the last two can change the task
+    params = {name: np.asarray(x).tolist() for name, x in (options.eval_env_params or {}).items()}
+    how = {"episodes": options.eval_episodes, "deterministic": bool(options.eval_deterministic)}
+    return {**how, "max_steps": options.eval_max_steps, "env_params": params}  # the last two can change the task
 
 
 def share(saved: Checkpoint | None) -> Checkpoint | None:
