@@ -47,9 +47,9 @@ def both_forms(sizes, name, rows, seeds, linear, dtype):
         return [network(sizes, key, dtype), network((*sizes[:-1], last), jax.random.fold_in(key, 1), dtype)]
 
     def loss(outputs, networks):
-        return sum(
-            (jnp.sin(y[:, : x[-1]["bias"].size]) * (i + 1)).sum() for i, (y, x) in enumerate(zip(outputs, networks, strict=True))
-        )
+        pairs = enumerate(zip(outputs, networks, strict=True))
+        given = [(i + 1) * y[:, : x[-1]["bias"].size] for i, (y, x) in pairs]  # a head may be padded to the other's width
+        return sum((y + jnp.tanh(y)).sum() for y in given)  # its slope is never near zero, where rounding would weigh more
 
     by_kernels = lambda networks, x: loss(fused_layers(pack_layers(networks, linear), x, activation, interpret=True), networks)
     plain = lambda networks, x: loss([by_xla(layers, x, activation, linear) for layers in networks], networks)
@@ -79,7 +79,7 @@ def test_backward_kernel_adds_tiles_within_a_program(monkeypatch):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_kernels_compute_outputs_and_gradients_of_all_forms(case):
     with jax.enable_x64(True):
-        assert_equal(*both_forms(*case, jnp.float64), tolerance=1e-12)
+        assert_equal(*both_forms(*case, jnp.float64), tolerance=1e-13)
 
 
 @pytest.mark.slow
