@@ -71,7 +71,7 @@ def test_kernels_compute_outputs_and_gradients():
 
 
 def test_backward_kernel_adds_tiles_within_a_program(monkeypatch):
-    monkeypatch.setattr(fused_kernels, "PROGRAMS", 2)  # one program for each of the two networks, with three tiles of 16 rows
+    monkeypatch.setattr(fused_kernels, "PROGRAMS", 4)  # two for each network; one has two tiles of 16 rows, the other one of 8
     assert_equal(*both_forms(*PLAIN, jnp.float32), tolerance=5e-6)
 
 
