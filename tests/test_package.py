@@ -82,6 +82,8 @@ WITHOUT_TESTS = (  # modules without a test file of their name
     "cli.run_options",
     "config.curiosity",
     "core.types",
+    "core.streams",
+    "envs.gif",
     # Parts that the named tests cover.
     "pure",  # test_train
     "runs.session",  # runs/test_fit, runs/test_directory

@@ -9,7 +9,8 @@ from purerl.acting.bootstrap import LoopStep
 from purerl.core.finite import any_of
 from purerl.core.metrics import Max, Mean, Sum, mean_of, mean_where
 from purerl.core.reductions import num_devices, pmax, total
-from purerl.core.types import TimeStep, Transition, extrinsic
+from purerl.core.streams import extrinsic
+from purerl.core.types import TimeStep, Transition
 
 
 def rollout_metrics(

@@ -17,7 +17,8 @@ from purerl.core.keys import Clock, named_key, split_keys
 from purerl.core.masks import mask_metrics
 from purerl.core.platform import by_platform, pack, unpack
 from purerl.core.reductions import local_batch, local_key, num_devices
-from purerl.core.types import EPISODIC, Actor, Environment, Network, PyTree, Rollout, TimeStep, TrainState, Transition
+from purerl.core.streams import EPISODIC
+from purerl.core.types import Actor, Environment, Network, PyTree, Rollout, TimeStep, TrainState, Transition
 
 
 def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Array) -> Actor:

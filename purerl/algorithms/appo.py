@@ -49,19 +49,8 @@ from purerl.config.algorithms import APPOConfig
 from purerl.core.keys import named_key
 from purerl.core.metrics import Sum, mean_of
 from purerl.core.reductions import num_devices, pmax, quantile, total
-from purerl.core.types import (
-    EPISODIC,
-    Actor,
-    Advantages,
-    Environment,
-    Network,
-    PyTree,
-    Rollout,
-    Scalar,
-    TrainState,
-    Transition,
-    extrinsic,
-)
+from purerl.core.streams import EPISODIC, extrinsic
+from purerl.core.types import Actor, Advantages, Environment, Network, PyTree, Rollout, Scalar, TrainState, Transition
 from purerl.learning import losses
 from purerl.learning.advantages import advantage_estimator, estimate, vtrace
 from purerl.learning.batch import make_batch, reads_old_policy

@@ -44,7 +44,8 @@ from purerl.algorithms.ppo import ppo, ppo_loss, ppo_phases, value_term
 from purerl.config.algorithms import DAACConfig, PPGConfig
 from purerl.core.metrics import mean_of
 from purerl.core.reductions import reduce_before
-from purerl.core.types import Advantages, Environment, Network, Rollout, Sequences, TrainState, sum_over_streams
+from purerl.core.streams import sum_over_streams
+from purerl.core.types import Advantages, Environment, Network, Rollout, Sequences, TrainState
 from purerl.learning import losses
 from purerl.learning.learner import Components, Learner, Metrics
 from purerl.learning.optimizers import Optimizer, learning_rates, lr_multipliers, without_kl_control

@@ -339,17 +339,3 @@ class TrainResult(struct.PyTreeNode):
         """Describe the metrics, without arrays."""
         shape = jnp.shape(jax.tree.leaves(self.metrics)[0])
         return f"TrainResult: {len(self.metrics)} metrics of shape {shape}; purerl.summarize(result.metrics) returns means"
-
-
-# With intrinsic rewards, arrays of rewards, values and targets have a trailing axis of `K` reward streams.
-EPISODIC = (True, False)  # the extrinsic stream ends with an episode, the intrinsic stream does not
-
-
-def extrinsic(x: jax.Array, like: jax.Array) -> jax.Array:
-    """Return the extrinsic stream of `x [T, B(, K)]`: `[T, B]`, the shape of `like`."""
-    return x if x.ndim == like.ndim else x[..., 0]
-
-
-def sum_over_streams(x: jax.Array, like: jax.Array) -> jax.Array:
-    """Sum `x [L, N(, K)]` over its streams: `[L, N]`, the shape of `like`."""
-    return x if x.ndim == like.ndim else x.sum(-1)

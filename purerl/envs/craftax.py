@@ -22,7 +22,8 @@ from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.platform import by_platform
 from purerl.core.spaces import Discrete
 from purerl.core.types import Environment
-from purerl.envs.functions import save_gif, wrap_env
+from purerl.envs.functions import wrap_env
+from purerl.envs.gif import save_gif
 from purerl.envs.parameters import constructing
 
 NAMES = tuple(f"Craftax{game}-{seen}-v1" for game in ("-Classic", "") for seen in ("Symbolic", "Pixels"))

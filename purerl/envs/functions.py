@@ -1,7 +1,5 @@
-"""The adapter for single environments, any objects whose methods are pure functions; and their animations."""
+"""The adapter for single environments: any objects whose methods are pure functions."""
 
-import os
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -117,22 +115,3 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
         name=f"{type(env).__module__}.{type(env).__qualname__}",
         truncates_after=(limit or NEVER) if not any(own_limits) else None,  # None if `env` may truncate earlier
     )
-
-
-FASTEST = 0.02  # seconds per image; viewers slow down faster animations
-
-
-def draw_in_memory() -> None:
-    """Let pygame draw without a screen or an audio device."""
-    for driver in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
-        os.environ.setdefault(driver, "dummy")
-
-
-def save_gif(images: Sequence[np.ndarray] | np.ndarray, path: str | os.PathLike, seconds: float) -> None:
-    """Encode images `[height, width, 3]` uint8 as a GIF, `seconds` per image. If that is too fast for viewers, skip images."""
-    from PIL import Image
-
-    every = max(1, round(FASTEST / seconds))
-    frames = [Image.fromarray(image) for image in images[::every]]
-    duration = max(20, round(1000 * seconds * every))
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=duration, loop=0)

@@ -26,7 +26,7 @@ from purerl.core.spaces import Discrete, Indices, MultiBinary, MultiDiscrete, Sp
 from purerl.core.types import PyTree
 from purerl.envs.converted_spaces import action_space_of
 from purerl.envs.finite_resets import OBSERVATION, REWARD
-from purerl.envs.functions import draw_in_memory
+from purerl.envs.gif import draw_in_memory
 from purerl.envs.host import Shapes
 from purerl.envs.importing import importing_mujoco, opengl_hint
 from purerl.envs.snapshots import Keeper

@@ -17,7 +17,7 @@ from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.platform import strong
 from purerl.core.types import Environment, TimeStep
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
-from purerl.envs.functions import draw_in_memory
+from purerl.envs.gif import draw_in_memory
 from purerl.envs.importing import lazily
 from purerl.envs.outputs import check_step, chosen, typed_signals, unpacked
 from purerl.envs.parameters import constructing, overridden

@@ -23,7 +23,7 @@ from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
 from purerl.core.finite import float_entries
 from purerl.core.types import Environment, PyTree, TimeStep
 from purerl.envs.finite_resets import OBSERVATION, REWARD
-from purerl.envs.functions import save_gif
+from purerl.envs.gif import save_gif
 from purerl.envs.outputs import check_names
 
 

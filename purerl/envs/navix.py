@@ -16,7 +16,8 @@ from navix.environments.environment import StepType
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete, Indices
 from purerl.core.types import Environment
-from purerl.envs.functions import save_gif, wrap_env
+from purerl.envs.functions import wrap_env
+from purerl.envs.gif import save_gif
 from purerl.envs.parameters import constructing
 
 BY_NAME = {"observation_fn": suite.observations, "reward_fn": suite.rewards, "termination_fn": suite.terminations}

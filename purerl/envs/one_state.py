@@ -9,7 +9,7 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Box
-from purerl.envs.functions import save_gif
+from purerl.envs.gif import save_gif
 from purerl.envs.importing import opengl_hint
 
 

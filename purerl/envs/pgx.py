@@ -18,7 +18,8 @@ import pgx as suite
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete
 from purerl.core.types import Environment
-from purerl.envs.functions import save_gif, wrap_env
+from purerl.envs.functions import wrap_env
+from purerl.envs.gif import save_gif
 from purerl.envs.parameters import constructing
 
 NAMES: tuple[suite.EnvId, ...] = ("2048", *(name for name in suite.available_envs() if name.startswith("minatar-")))

@@ -18,7 +18,8 @@ import numpy as np
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete, Indices
 from purerl.core.types import Environment
-from purerl.envs.functions import save_gif, wrap_env
+from purerl.envs.functions import wrap_env
+from purerl.envs.gif import save_gif
 from purerl.envs.importing import quietly
 from purerl.envs.parameters import constructing
 

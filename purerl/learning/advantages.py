@@ -28,7 +28,8 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.metrics import Mean, mean_where
 from purerl.core.platform import scan
 from purerl.core.reductions import pmean
-from purerl.core.types import Advantages, Scalar, Transition, extrinsic
+from purerl.core.streams import extrinsic
+from purerl.core.types import Advantages, Scalar, Transition
 
 
 def gae(steps: Transition, gamma: Scalar, gae_lambda: Scalar) -> Advantages:

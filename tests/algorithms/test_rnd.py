@@ -13,7 +13,7 @@ from purerl.acting.rollout import collect
 from purerl.algorithms.rnd import predictor_loss, rnd
 from purerl.config.value_checks import problems
 from purerl.core.keys import clock_at
-from purerl.core.types import EPISODIC
+from purerl.core.streams import EPISODIC
 from tests.helpers.configs import NORMALISED, RICH
 from tests.helpers.interrupted import fitted, stopped
 from tests.helpers.leaks import checking_leaks

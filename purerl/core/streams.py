@@ -1,0 +1,15 @@
+"""Reward streams: with intrinsic rewards, arrays of rewards, values and targets have a trailing axis of `K` streams."""
+
+import jax
+
+EPISODIC = (True, False)  # the extrinsic stream ends with an episode, the intrinsic stream does not
+
+
+def extrinsic(x: jax.Array, like: jax.Array) -> jax.Array:
+    """Return the extrinsic stream of `x [T, B(, K)]`: `[T, B]`, the shape of `like`."""
+    return x if x.ndim == like.ndim else x[..., 0]
+
+
+def sum_over_streams(x: jax.Array, like: jax.Array) -> jax.Array:
+    """Sum `x [L, N(, K)]` over its streams: `[L, N]`, the shape of `like`."""
+    return x if x.ndim == like.ndim else x.sum(-1)
