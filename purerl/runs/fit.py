@@ -185,29 +185,29 @@ def fit(
     arguments = dict(locals())
     raise_if_any(wrong_options(arguments))
     # NumPy scalars overflow where Python's numbers do not, and cannot be written as JSON.
-    asked = types.SimpleNamespace(**{name: x.item() if isinstance(x, np.generic) else x for name, x in arguments.items()})
-    asked.entered = time.perf_counter()
+    options = types.SimpleNamespace(**{name: x.item() if isinstance(x, np.generic) else x for name, x in arguments.items()})
+    options.entered = time.perf_counter()
     line = LiveLine()
     shown = line.is_live if progress is None else progress
-    asked.recorders = (*recorders, *([line] if shown else [])) if is_first() else ()
-    asked.on_save_error = on_save_error if process_count() == 1 else "raise"  # with `warn`, the others would wait for ever
+    options.recorders = (*recorders, *([line] if shown else [])) if is_first() else ()
+    options.on_save_error = on_save_error if process_count() == 1 else "raise"  # with `warn`, the others would wait for ever
     path = None
     if directory is not None:
         path = by_first(lambda: run_directory(directory)) or pathlib.Path(directory).expanduser().absolute()
     if devices_per_run is None:
-        (asked.devices_per_run,), _ = agreed(by_first(lambda: saved_layout(path)) or 0)
-    runs = Trainer(cfg, asked.seed, asked.num_seeds, asked.exact, objects, asked.devices_per_run)
-    updates = runs.here.plan.num_updates
+        (options.devices_per_run,), _ = agreed(by_first(lambda: saved_layout(path)) or 0)
+    trainer = Trainer(cfg, options.seed, options.num_seeds, options.exact, objects, options.devices_per_run)
+    updates = trainer.here.plan.num_updates
     if path is not None and (rows := updates // cfg.metrics_every) > MANY_ROWS:
         fewer = -(-updates // (MANY_ROWS // 10))
         warnings.warn(f"the run saves {rows:,} records of metrics; metrics_every={fewer} saves {MANY_ROWS // 10:,}", stacklevel=2)
-    score = evaluation_of(runs, vars(asked))
-    layout = {"exact": asked.exact, "share": 1 if asked.exact else runs.share, "devices_per_run": asked.devices_per_run}
-    who = identity(runs.train, runs.cfg, asked.seed, asked.num_seeds, **layout)
-    with compile_cache(), Directory(path, who, type(cfg), asked.keep, asked.keep_every) as home:
-        session = Session(runs, home, score, asked)
+    score = evaluation_of(trainer, vars(options))
+    layout = {"exact": options.exact, "share": 1 if options.exact else trainer.share, "devices_per_run": options.devices_per_run}
+    who = identity(trainer.train, trainer.cfg, options.seed, options.num_seeds, **layout)
+    with compile_cache(), Directory(path, who, type(cfg), options.keep, options.keep_every) as home:
+        session = Session(trainer, home, score, options)
         session.train()
-        run = Run(runs, session.state, (session.updates,) * len(runs.labels), path)
+        run = Run(trainer, session.state, (session.updates,) * len(trainer.labels), path)
         metrics, evaluations = session.curves.whole(), session.evaluations.table()
         return FitResult(session.state, metrics, evaluations, session.report.latest, session.stopped_by, run, session.finite)
 
