@@ -101,10 +101,10 @@ def _looks_channel_first(shape: tuple[int, ...]) -> bool:
 REPLACED = {
     "env": ("env",),
     "network": (
-        *("torso", "hidden", "critic_hidden", "activation", "init", "compute_dtype", "arch"),
+        *("torso", "hidden", "critic_hidden", "activation", "init", "compute_dtype", "kernels", "arch"),
         *("log_std_init", "action_distribution", "memory", "memory_size", "memory_layers"),
     ),
-    "torso": ("torso", "hidden", "critic_hidden", "activation"),
+    "torso": ("torso", "hidden", "critic_hidden", "activation", "kernels"),
     "memory": ("memory", "memory_size", "memory_layers"),
     "optimizer": ("optimizer", "adam_eps", "weight_decay"),
     "lr_schedule": ("lr_schedule", "lr", "lr_final", "lr_power", "decay_steps"),

@@ -19,7 +19,7 @@ from purerl.core.spaces import Box, MultiBinary, MultiDiscrete, Space, is_index
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.networks.encoding import encode, encode_entries, without
-from purerl.networks.fused import OUTPUTS, fused_layers, kernel_problems, layers_of, pack_layers
+from purerl.networks.fused import OUTPUTS, apply_fused_layers, kernel_problems, layers_of, pack_layers
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import MLP, ActionHead, GaussianHead, LogitsHead, Trunk, ValueHead
 from purerl.networks.modules import OWN, applied, check_memory, check_torso, memory_module, only_parameters
@@ -101,7 +101,9 @@ def actor_critic(
 
 def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Space, torso: Any, own_memory: bool) -> list[Problem]:
     """Report where the config does not fit the actions, or does not fit the observations that policy and value see."""
-    found = _distribution_problems(cfg, action_space) + kernel_problems(cfg, torso is not None)
+    found = _distribution_problems(cfg, action_space)
+    if torso is None or isinstance(torso, dict):
+        found += kernel_problems(cfg)
     if cfg.memory == "none" and not own_memory and cfg.memory_inputs:
         found.append(Problem("memory_inputs", cfg.memory_inputs, "needs a recurrent network; set memory, or use ()"))
     if cfg.arch not in ("separate", "dual") and cfg.critic_obs:
@@ -200,7 +202,7 @@ def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, Any], view
         def fused(params):
             x, outputs = views(obs)[0], {}
             for groups, packed in zip(together, params.get(PACKED) or pack(params), strict=True):
-                found = fused_layers(packed, x[groups[0]], torsos[groups[0]].activation)
+                found = apply_fused_layers(packed, x[groups[0]], torsos[groups[0]].activation)
                 outputs |= dict(zip(groups, found, strict=True))
             made = {group: applied(head, params[group]["head"], outputs[group]) for group, head in heads.items()}
             return _steps(Outputs(**made), first)

@@ -29,16 +29,14 @@ OUTPUTS = 32  # maximum size of a head
 Layer = dict[str, jax.Array]  # `kernel [inputs, width]` and `bias [width]`
 
 
-def kernel_problems(cfg: OnPolicyConfig, custom_torso: bool) -> list[Problem]:
-    """Report why the layers of a config cannot be fused: they would not fit into registers, or are not the config's own."""
+def kernel_problems(cfg: OnPolicyConfig) -> list[Problem]:
+    """Report layers of the config that cannot be fused, since they would not fit into registers."""
     if cfg.kernels != "fused":
         return []
-    if custom_torso:
-        return [Problem("kernels", "fused", "fuses the built-in layers, not those of a custom torso; use 'xla'")]
     found = []
     for name in ("hidden", "critic_hidden"):
         widths = getattr(cfg, name)
-        most = LAYERS[_size_of(widths)] if widths else 0
+        most = LAYERS[_limit_of(widths)] if widths else 0
         if max(widths, default=1) > WIDE or len(widths) > most or (name == "hidden" and not widths):
             hint = f"cannot be fused: up to 3 layers of up to {NARROW}, or 2 of up to {WIDE}, can; use kernels='xla'"
             found.append(Problem(name, widths, hint))
@@ -48,41 +46,42 @@ def kernel_problems(cfg: OnPolicyConfig, custom_torso: bool) -> list[Problem]:
     return found
 
 
-def _size_of(widths: Sequence[int]) -> int:
+def _limit_of(widths: Sequence[int]) -> int:
     return NARROW if max(widths) <= NARROW else WIDE
 
 
-def takes(inputs: int, hidden: Sequence[int]) -> bool:
+def fuses_first_layer(inputs: int, hidden: Sequence[int]) -> bool:
     """Return True if the kernel computes the first layer; XLA computes that of large inputs, and the first of three layers."""
-    return len(hidden) < 3 and inputs <= INPUTS[_size_of(hidden)]
+    return len(hidden) < 3 and inputs <= INPUTS[_limit_of(hidden)]
 
 
 class FusedLayers(struct.PyTreeNode):
     """Layers of `n` networks with equal hidden widths, packed for the kernels.
 
     first: the first layers, stacked, if XLA computes them; None if the kernel does.
-    rows: kernels and biases below one another, padded with zeros at the right: `[n, height, width]`. A narrow head's kernel is
+    weights: kernels and biases below one another, padded with zeros at the right: `[n, height, width]`. A narrow head's kernel is
       transposed.
     sizes: the size of the kernels' input, then the width of each layer.
     linear: True if the last layer has no activation.
     """
 
     first: Layer | None
-    rows: jax.Array
+    weights: jax.Array
     sizes: tuple[int, ...] = struct.field(pytree_node=False)
     linear: bool = struct.field(pytree_node=False)
 
 
 def pack_layers(networks: Sequence[list[Layer]], linear: bool = False) -> FusedLayers:
     """Pack the layers of networks whose hidden widths are equal. Last layers are padded to the widest one."""
-    large = not takes(networks[0][0]["kernel"].shape[0], [x["bias"].size for x in networks[0][: -1 if linear else None]])
-    first = jax.tree.map(lambda *xs: jnp.stack(xs), *(layers[0] for layers in networks)) if large else None
-    rest = [layers[large:] for layers in networks]
+    inputs, widths = networks[0][0]["kernel"].shape[0], [layer["bias"].size for layer in networks[0]]
+    first_apart = not fuses_first_layer(inputs, widths[:-1] if linear else widths)
+    first = jax.tree.map(lambda *xs: jnp.stack(xs), *(layers[0] for layers in networks)) if first_apart else None
+    rest = [layers[first_apart:] for layers in networks]
     sizes = (rest[0][0]["kernel"].shape[0], *(max(x["bias"].size for x in alike) for alike in zip(*rest, strict=True)))
-    return FusedLayers(first, jnp.stack([_rows(layers, sizes, linear) for layers in rest]), sizes, linear)
+    return FusedLayers(first, jnp.stack([_pack(layers, sizes, linear) for layers in rest]), sizes, linear)
 
 
-def _rows(layers: list[Layer], sizes: tuple[int, ...], linear: bool) -> jax.Array:
+def _pack(layers: list[Layer], sizes: tuple[int, ...], linear: bool) -> jax.Array:
     """Return kernels and biases of one network below one another."""
     *hidden, last = layers
     last = {name: jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, sizes[-1] - x.shape[-1])]) for name, x in last.items()}
@@ -93,7 +92,7 @@ def _rows(layers: list[Layer], sizes: tuple[int, ...], linear: bool) -> jax.Arra
     return jnp.concatenate([jnp.pad(x, ((0, 0), (0, width - x.shape[1]))) for x in parts])
 
 
-def fused_layers(layers: FusedLayers, x: jax.Array, activation: Callable, interpret: bool = False) -> jax.Array:
+def apply_fused_layers(layers: FusedLayers, x: jax.Array, activation: Callable, interpret: bool = False) -> jax.Array:
     """Compute the outputs of all networks by one kernel, on a GPU: `[N, ...] -> [n, N, last width]`.
 
     interpret: True to interpret the kernels, in tests on a CPU.
@@ -101,12 +100,12 @@ def fused_layers(layers: FusedLayers, x: jax.Array, activation: Callable, interp
     Raises:
         ConfigError: a second derivative was asked for.
     """
-    from purerl.networks.fused_kernels import Chain, chained
+    from purerl.networks.fused_kernels import Chain, run_chain
 
     x, sizes = x.reshape(x.shape[0], -1), layers.sizes
     by_column, sums_tiles = _by_column(sizes, layers.linear), max(sizes) <= NARROW
     chain = Chain(sizes, activation, layers.first is not None, layers.linear, by_column, sums_tiles, interpret)
-    return chained(chain, x[None] if layers.first is None else jax.vmap(_dense, (0, None))(layers.first, x), layers.rows)
+    return run_chain(chain, x[None] if layers.first is None else jax.vmap(_dense, (0, None))(layers.first, x), layers.weights)
 
 
 def _by_column(sizes: tuple[int, ...], linear: bool) -> bool:
@@ -119,7 +118,7 @@ def layers_of(torso: Any) -> list[Layer]:
     return [torso[f"Dense_{i}"] for i in range(len(torso))]
 
 
-def dense_layers(layers: list[Layer], x: jax.Array, activation: Callable) -> jax.Array:
+def apply_dense_layers(layers: list[Layer], x: jax.Array, activation: Callable) -> jax.Array:
     """Compute the last activations of dense layers by XLA, in the dtype of the input: `[N, inputs] -> [N, last width]`."""
     return functools.reduce(lambda x, layer: activation(_dense(layer, x)), layers, x)
 

@@ -48,73 +48,73 @@ class Chain(NamedTuple):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def chained(chain: Chain, x: jax.Array, rows: jax.Array) -> jax.Array:
+def run_chain(chain: Chain, x: jax.Array, weights: jax.Array) -> jax.Array:
     """Compute the layers of `n` networks: `[m, N, inputs] -> [n, N, last width]`.
 
     x: the inputs; each of the `m` arrays is the input of `n / m` networks that follow one another.
-    rows: the packed parameters of `FusedLayers`, `[n, height, width]`.
+    weights: the packed kernels and biases of `FusedLayers`, `[n, height, width]`.
     """
-    return _merged(functools.partial(_forward, chain))(x, rows)
+    return _merge_axes(functools.partial(_forward, chain))(x, weights)
 
 
-def _saved(chain: Chain, x: Any, rows: Any) -> tuple[jax.Array, tuple]:
+def _forward_rule(chain: Chain, x: Any, weights: Any) -> tuple[jax.Array, tuple]:
     # An empty tuple says that the gradient of `x` is wanted: what is saved must be arrays, but its structure is static.
-    return chained(chain, x.value, rows.value), (x.value, rows.value, () if x.perturbed else None)
+    return run_chain(chain, x.value, weights.value), (x.value, weights.value, () if x.perturbed else None)
 
 
-def _gradients(chain: Chain, saved: tuple, gradient: Any) -> tuple[jax.Array, jax.Array]:
-    x, rows, wanted = saved
+def _backward_rule(chain: Chain, saved: tuple, gradient: Any) -> tuple[jax.Array, jax.Array]:
+    x, weights, wanted = saved
     if isinstance(gradient, jax.custom_derivatives.SymbolicZero):
-        return jnp.zeros_like(x), jnp.zeros_like(rows)
-    sums, *of_x = _once(chain, wanted is not None, x, rows, gradient)
+        return jnp.zeros_like(x), jnp.zeros_like(weights)
+    sums, *of_x = _first_derivative(chain, wanted is not None, x, weights, gradient)
     of_x = of_x[0].reshape(x.shape[0], -1, *x.shape[1:]).sum(1) if of_x else jnp.zeros_like(x)
-    return of_x, sums.astype(rows.dtype)
+    return of_x, sums.astype(weights.dtype)
 
 
-chained.defvjp(_saved, _gradients, symbolic_zeros=True)
+run_chain.defvjp(_forward_rule, _backward_rule, symbolic_zeros=True)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _once(chain: Chain, wanted: bool, x: jax.Array, rows: jax.Array, gradient: jax.Array) -> list[jax.Array]:
-    return _merged(functools.partial(_backward, chain, wanted))(x, rows, gradient)
+def _first_derivative(chain: Chain, wanted: bool, x: jax.Array, weights: jax.Array, gradient: jax.Array) -> list[jax.Array]:
+    return _merge_axes(functools.partial(_backward, chain, wanted))(x, weights, gradient)
 
 
-@_once.defjvp
-def _refuse(chain: Chain, wanted: bool, primals: tuple, tangents: tuple) -> tuple:
+@_first_derivative.defjvp
+def _refuse_second_derivative(chain: Chain, wanted: bool, primals: tuple, tangents: tuple) -> tuple:
     raise ConfigError([Problem("kernels", "fused", "has no second derivatives; use 'xla'")])
 
 
-def _merged(function: Callable) -> Callable:
+def _merge_axes(function: Callable) -> Callable:
     """Return a function of arrays whose `vmap` merges the new axis with the first, so that the function sees all networks."""
-    merged = jax.custom_batching.custom_vmap(function)
+    run = jax.custom_batching.custom_vmap(function)
 
-    @merged.def_vmap
+    @run.def_vmap
     def _(size, is_batched, *args):
         batched = [x if is_ else jnp.broadcast_to(x[None], (size, *x.shape)) for x, is_ in zip(args, is_batched, strict=True)]
-        found = merged(*(x.reshape(-1, *x.shape[2:]) for x in batched))
+        found = run(*(x.reshape(-1, *x.shape[2:]) for x in batched))
         found = jax.tree.map(lambda y: y.reshape(size, -1, *y.shape[1:]), found)
         return found, jax.tree.map(lambda _: True, found)
 
-    return merged
+    return run
 
 
-def _forward(chain: Chain, x: jax.Array, rows: jax.Array) -> jax.Array:
-    count, networks = x.shape[1], rows.shape[0]
+def _forward(chain: Chain, x: jax.Array, weights: jax.Array) -> jax.Array:
+    count, networks = x.shape[1], weights.shape[0]
     out = jax.ShapeDtypeStruct((networks, count, chain.sizes[-1]), _wide(x) if chain.linear else x.dtype)
-    return _call(chain, _forward_kernel, (pl.cdiv(count, ROWS), networks), out, shared=networks // x.shape[0])(x, rows)
+    return _call(chain, _forward_kernel, (pl.cdiv(count, ROWS), networks), out, shared=networks // x.shape[0])(x, weights)
 
 
-def _backward(chain: Chain, wanted: bool, x: jax.Array, rows: jax.Array, gradient: jax.Array) -> list[jax.Array]:
-    """Return the gradient of `rows`, and the gradient of `x` by network, `[n, N, inputs]`, if it is wanted."""
-    count, networks = x.shape[1], rows.shape[0]
+def _backward(chain: Chain, wanted: bool, x: jax.Array, weights: jax.Array, gradient: jax.Array) -> list[jax.Array]:
+    """Return the gradient of `weights`, and the gradient of `x` by network, `[n, N, inputs]`, if it is wanted."""
+    count, networks = x.shape[1], weights.shape[0]
     # Sums of wide layers do not fit into registers beside the numbers of 16 rows, so that each of their programs has 16 rows.
     most = pl.cdiv(PROGRAMS, networks) if chain.sums_tiles else count
     tiles = pl.cdiv(pl.cdiv(count, ROWS), most)
     programs = pl.cdiv(pl.cdiv(count, ROWS), tiles)
-    out = [jax.ShapeDtypeStruct((networks, programs, *rows.shape[1:]), _wide(x))]
+    out = [jax.ShapeDtypeStruct((networks, programs, *weights.shape[1:]), _wide(x))]
     out += [jax.ShapeDtypeStruct((networks, *x.shape[1:]), x.dtype)] * wanted
     static = {"shared": networks // x.shape[0], "tiles": tiles}
-    sums, *of_x = _call(chain, _backward_kernel, (programs, networks), out, **static)(x, rows, gradient)
+    sums, *of_x = _call(chain, _backward_kernel, (programs, networks), out, **static)(x, weights, gradient)
     return [sums.sum(1), *of_x]
 
 
@@ -129,20 +129,20 @@ def _call(chain: Chain, kernel: Callable, grid: tuple[int, int], out: Any, **sta
     )
 
 
-def _forward_kernel(chain: Chain, x: Any, rows: Any, y: Any, *, shared: int) -> None:
+def _forward_kernel(chain: Chain, x: Any, weights: Any, y: Any, *, shared: int) -> None:
     start, n, sizes, count = pl.program_id(0) * ROWS, pl.program_id(1), chain.sizes, x.shape[1]
     inputs = _load(x, n // shared, start, (count - start, sizes[0]), (ROWS, _side(sizes[0])))
-    *_, (h, z) = _activations(chain, inputs, rows, n)
+    *_, (h, z) = _activations(chain, inputs, weights, n)
     if z is not None:
-        outputs = z if chain.linear else _activated(chain, z, inputs.dtype)
+        outputs = z if chain.linear else _activate(chain, z, inputs.dtype)
         _store(y, (n,), start, (count - start, sizes[-1]), outputs)
     else:
         at = start + jnp.arange(ROWS)
-        for j, (weight, bias) in enumerate(_columns(chain, rows, n)):
+        for j, (weight, bias) in enumerate(_columns(chain, weights, n)):
             triton.store(y.at[n, at, j], (h * weight[None]).sum(1) + bias, mask=at < count)
 
 
-def _backward_kernel(chain: Chain, x: Any, rows: Any, gradient: Any, sums: Any, *of_x: Any, shared: int, tiles: int) -> None:
+def _backward_kernel(chain: Chain, x: Any, weights: Any, gradient: Any, sums: Any, *of_x: Any, shared: int, tiles: int) -> None:
     program, n, sizes, count = pl.program_id(0), pl.program_id(1), chain.sizes, x.shape[1]
     starts = _starts(sizes)
 
@@ -150,12 +150,12 @@ def _backward_kernel(chain: Chain, x: Any, rows: Any, gradient: Any, sums: Any, 
         """Return the gradients of all layers, summed over the rows of a tile, the last layer first."""
         start = (program * tiles + k) * ROWS
         inputs = _load(x, n // shared, start, (count - start, sizes[0]), (ROWS, _side(sizes[0])))
-        kept, found = _activations(chain, inputs, rows, n), []
+        kept, found = _activations(chain, inputs, weights, n), []
         if chain.by_column:
             at, (h, _) = start + jnp.arange(ROWS), kept.pop()
             given = [triton.load(gradient.at[n, at, j], mask=at < count, other=0.0) for j in range(sizes[-1])]
             found.append([((h * g[:, None]).sum(0), g.sum()) for g in given])
-            of_h = (g[:, None] * weight[None] for g, (weight, _) in zip(given, _columns(chain, rows, n), strict=True))
+            of_h = (g[:, None] * weight[None] for g, (weight, _) in zip(given, _columns(chain, weights, n), strict=True))
             g = functools.reduce(jnp.add, of_h)
         else:
             g = _load(gradient, n, start, (count - start, sizes[-1]), (ROWS, _side(sizes[-1])))
@@ -165,7 +165,7 @@ def _backward_kernel(chain: Chain, x: Any, rows: Any, gradient: Any, sums: Any, 
             g = g.astype(h.dtype)
             found.append((_dot(h.T, g), g.sum(0, dtype=z.dtype)))
             if i or of_x:
-                g = _dot(g, _kernel(sizes, i, rows, n).astype(h.dtype).T)
+                g = _dot(g, _kernel(sizes, i, weights, n).astype(h.dtype).T)
         if of_x:
             if chain.activated:
                 (g,) = jax.vjp(chain.activation, inputs.astype(g.dtype))[1](g)
@@ -188,24 +188,24 @@ def _backward_kernel(chain: Chain, x: Any, rows: Any, gradient: Any, sums: Any, 
 # --- parts of a kernel; arrays are padded to powers of two ---------------------------------------------------------------
 
 
-def _activations(chain: Chain, inputs: jax.Array, rows: Any, n: Any) -> list[tuple[jax.Array, Any]]:
+def _activations(chain: Chain, inputs: jax.Array, weights: Any, n: Any) -> list[tuple[jax.Array, Any]]:
     """Return the input of each layer and its product; the last layer's product is None if it is computed by column."""
     sizes, found = chain.sizes, []
-    h = _activated(chain, inputs, inputs.dtype) if chain.activated else inputs
+    h = _activate(chain, inputs, inputs.dtype) if chain.activated else inputs
     for i, width in enumerate(sizes[1:]):
         last = i == len(sizes) - 2
         h = h.astype(_wide(h)) if last and chain.linear else h
         if last and chain.by_column:
             return [*found, (h, None)]
         j = jnp.arange(_side(width))
-        bias = triton.load(rows.at[n, _starts(sizes)[i] + sizes[i], j], mask=j < width, other=0.0)
-        z = _dot(h, _kernel(sizes, i, rows, n).astype(h.dtype)) + bias[None]
+        bias = triton.load(weights.at[n, _starts(sizes)[i] + sizes[i], j], mask=j < width, other=0.0)
+        z = _dot(h, _kernel(sizes, i, weights, n).astype(h.dtype)) + bias[None]
         found.append((h, z))
-        h = _activated(chain, z, inputs.dtype)
+        h = _activate(chain, z, inputs.dtype)
     return found
 
 
-def _activated(chain: Chain, z: jax.Array, dtype: Any) -> jax.Array:
+def _activate(chain: Chain, z: jax.Array, dtype: Any) -> jax.Array:
     return chain.activation(z.astype(_wide(z))).astype(dtype)
 
 
@@ -214,18 +214,18 @@ def _wide(x: jax.Array) -> Any:
 
 
 def _dot(x: jax.Array, y: jax.Array) -> jax.Array:
-    # Triton has two precisions, where XLA has three.
+    # Triton has two precisions, where XLA has three: `high` is computed as `highest`.
     chosen = jax.config.jax_default_matmul_precision  # pyright: ignore[reportAttributeAccessIssue]
     precision = "highest" if chosen in ("high", "highest") else None
     return jnp.dot(x, y, precision=precision, preferred_element_type=_wide(x))
 
 
-def _columns(chain: Chain, rows: Any, n: Any) -> list[tuple[jax.Array, jax.Array]]:
+def _columns(chain: Chain, weights: Any, n: Any) -> list[tuple[jax.Array, jax.Array]]:
     """Load the weights and the bias of each output of the last layer."""
     inputs, outputs = chain.sizes[-2:]
     start, i = _starts(chain.sizes)[-1], jnp.arange(_side(inputs))
-    load = lambda j: triton.load(rows.at[n, start + j, i], mask=i < inputs, other=0.0)
-    return [(load(j), rows[n, start + outputs, j]) for j in range(outputs)]
+    load = lambda j: triton.load(weights.at[n, start + j, i], mask=i < inputs, other=0.0)
+    return [(load(j), weights[n, start + outputs, j]) for j in range(outputs)]
 
 
 def _starts(sizes: tuple[int, ...]) -> list[int]:
@@ -233,8 +233,8 @@ def _starts(sizes: tuple[int, ...]) -> list[int]:
     return [0, *itertools.accumulate(size + 1 for size in sizes[:-2])]
 
 
-def _kernel(sizes: tuple[int, ...], i: int, rows: Any, n: Any) -> jax.Array:
-    return _load(rows, n, _starts(sizes)[i], sizes[i : i + 2], (_side(sizes[i]), _side(sizes[i + 1])))
+def _kernel(sizes: tuple[int, ...], i: int, weights: Any, n: Any) -> jax.Array:
+    return _load(weights, n, _starts(sizes)[i], sizes[i : i + 2], (_side(sizes[i]), _side(sizes[i + 1])))
 
 
 def _side(size: int) -> int:

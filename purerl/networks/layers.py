@@ -11,7 +11,7 @@ from flax import struct
 
 from purerl.core.platform import FEW, by_platform
 from purerl.core.types import PyTree
-from purerl.networks.fused import dense_layers, fused_layers, layers_of, pack_layers, takes
+from purerl.networks.fused import apply_dense_layers, apply_fused_layers, fuses_first_layer, layers_of, pack_layers
 
 
 class MLP(nn.Module):
@@ -25,9 +25,9 @@ class MLP(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         x = x.reshape(x.shape[0], -1)
         fuses = self.kernels == "fused" and not self.is_initializing()
-        if fuses and (len(self.hidden) > 1 or takes(x.shape[1], self.hidden)):  # a layer is left beside XLA's first one
-            dense = functools.partial(dense_layers, activation=self.activation)
-            fused = lambda layers, x: fused_layers(pack_layers([layers]), x, self.activation)[0]
+        if fuses and (len(self.hidden) > 1 or fuses_first_layer(x.shape[1], self.hidden)):  # else XLA computes the only layer
+            dense = functools.partial(apply_dense_layers, activation=self.activation)
+            fused = lambda layers, x: apply_fused_layers(pack_layers([layers]), x, self.activation)[0]
             return by_platform(layers_of(self.variables["params"]), x, cpu=dense, accelerator=fused, tpu=dense)
         for width in self.hidden:
             x = self.activation(nn.Dense(width, dtype=x.dtype, kernel_init=nn.initializers.zeros)(x))

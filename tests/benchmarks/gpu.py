@@ -146,7 +146,7 @@ def fused(name):
     import jax.numpy as jnp
 
     from purerl.networks import fused_kernels
-    from purerl.networks.fused import dense_layers, fused_layers, pack_layers
+    from purerl.networks.fused import apply_dense_layers, apply_fused_layers, pack_layers
 
     interpret = jax.default_backend() == "cpu"
     if name != "xla":
@@ -157,11 +157,11 @@ def fused(name):
     layers = [{"kernel": jax.random.normal(key, x) / 8, "bias": jnp.zeros(x[1])} for key, x in zip(keys, sizes, strict=True)]
 
     def by_xla(networks, x):
-        heads = [dense_layers(layers[:-1], x, jnp.tanh) @ layers[-1]["kernel"] + layers[-1]["bias"][None] for layers in networks]
+        heads = [apply_dense_layers(hidden, x, jnp.tanh) @ head["kernel"] + head["bias"][None] for *hidden, head in networks]
         return sum(jnp.square(y).sum() for y in heads)
 
     def by_kernels(networks, x):
-        return jnp.square(fused_layers(pack_layers(networks, linear=True), x, jnp.tanh, interpret)).sum()
+        return jnp.square(apply_fused_layers(pack_layers(networks, linear=True), x, jnp.tanh, interpret)).sum()
 
     gradient, calls = jax.value_and_grad(by_xla if name == "xla" else by_kernels), {}
     for rows, seeds in ((32, 1), (16, 2)) if interpret else ((128, 1), (2048, 1), (65_536, 1), (128, 2048)):

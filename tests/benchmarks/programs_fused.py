@@ -61,12 +61,15 @@ def counted(name, kernels):
     return {"kernels": whole["kernels"], "of a minibatch": minibatch["kernels"], "bytes of a row": minibatch["accessed"] / rows}
 
 
-def registers(sizes, dtype, precision):
-    """Return the most registers of a thread, and bytes that it spills, over all activations, by kernel."""
+def registers(sizes, dtype, precision, dump):
+    """Return the most registers of a thread, and bytes that it spills, over all activations, by kernel.
+
+    dump: the directory to which XLA writes its programs.
+    """
     import jax
     import jax.numpy as jnp
 
-    from purerl.networks.fused import fused_layers, pack_layers
+    from purerl.networks.fused import apply_fused_layers, pack_layers
     from purerl.networks.torsos import ACTIVATIONS
     from tests.benchmarks.programs_counting import compiled_for
 
@@ -75,7 +78,7 @@ def registers(sizes, dtype, precision):
 
     def loss(layers, x, activation):
         with jax.default_matmul_precision(None if precision == "default" else precision):
-            return fused_layers(pack_layers([layers, layers], linear=True), x, activation).sum()
+            return apply_fused_layers(pack_layers([layers, layers], linear=True), x, activation).sum()
 
     import nvidia
 
@@ -83,7 +86,7 @@ def registers(sizes, dtype, precision):
     for activation in ACTIVATIONS.values():
         with_gradient = jax.value_and_grad(functools.partial(loss, activation=activation))
         compiled_for("h100", with_gradient, layers, array((65_536, sizes[0]), dtype))
-        for path in sorted(pathlib.Path(DUMP.name).glob("*.ptx")):
+        for path in sorted(pathlib.Path(dump).glob("*.ptx")):
             text = subprocess.run([ptxas, "-v", "-arch=sm_90a", path, "-o", "/dev/null"], capture_output=True, text=True).stderr
             path.unlink()
             for kernel, spilled, used in re.findall(USED, text, re.DOTALL):
@@ -93,17 +96,16 @@ def registers(sizes, dtype, precision):
 
 
 def main():
-    global DUMP
-    DUMP = tempfile.TemporaryDirectory()
+    dump = tempfile.TemporaryDirectory()
     os.environ.update(ENVIRONMENT)
-    os.environ["XLA_FLAGS"] += f" --xla_dump_to={DUMP.name} --xla_dump_hlo_as_text=false" if "--registers" in sys.argv else ""
+    os.environ["XLA_FLAGS"] += f" --xla_dump_to={dump.name} --xla_dump_hlo_as_text=false" if "--registers" in sys.argv else ""
     from tests.benchmarks import recording  # JAX reads the environment at its import
 
     parser = recording.parser(__doc__)
     parser.add_argument("--registers", action="store_true")
     args = parser.parse_args()
     if args.registers:
-        rows = {f"{sizes} {dtype} {precision}": registers(sizes, dtype, precision) for sizes, dtype, precision in FORMS}
+        rows = {" ".join(map(str, form)): registers(*form, dump.name) for form in FORMS}
     else:
         rows = {name: {form: counted(name, form) for form in ("xla", "fused")} for name in WORKLOADS}
     for name, row in rows.items():

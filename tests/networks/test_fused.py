@@ -87,9 +87,9 @@ def test_layers_that_do_not_fit_into_registers_are_refused(values, refused):
         purerl.make_train(purerl.PPOConfig(**SMALL, **values, kernels="fused"))
 
 
-def test_custom_torso_is_refused():
+def test_custom_torso_is_named_as_without_kernels():
     torso = (lambda key, x: (), lambda params, x: x)
-    with pytest.raises(ConfigError, match="kernels = 'fused': fuses the built-in layers"):
+    with pytest.warns(UserWarning, match="kernels = 'fused': has no effect, since torso= replaces this field"):
         purerl.make_train(purerl.PPOConfig(**SMALL, kernels="fused"), torso=torso)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from purerl import ConfigError
 from purerl.networks import fused_kernels
-from purerl.networks.fused import fused_layers, pack_layers
+from purerl.networks.fused import apply_fused_layers, pack_layers
 from purerl.networks.torsos import ACTIVATIONS
 
 # Sizes of input, layers and outputs; the activation's name; rows; seeds, 0 without `vmap`; True if the last layer is linear.
@@ -51,7 +51,8 @@ def both_forms(sizes, name, rows, seeds, linear, dtype):
         given = [(i + 1) * y[:, : x[-1]["bias"].size] for i, (y, x) in pairs]  # a head may be padded to the other's width
         return sum((y + jnp.tanh(y)).sum() for y in given)  # its slope is never near zero, where rounding would weigh more
 
-    by_kernels = lambda networks, x: loss(fused_layers(pack_layers(networks, linear), x, activation, interpret=True), networks)
+    fused = lambda networks, x: apply_fused_layers(pack_layers(networks, linear), x, activation, interpret=True)
+    by_kernels = lambda networks, x: loss(fused(networks, x), networks)
     plain = lambda networks, x: loss([by_xla(layers, x, activation, linear) for layers in networks], networks)
     x = jax.random.normal(jax.random.key(1), (max(seeds, 1), rows, sizes[0]), dtype)
     made = jax.vmap(networks)(jax.random.split(jax.random.key(2), max(seeds, 1)))
@@ -87,7 +88,7 @@ def test_layers_in_bfloat16_stay_close_to_float32():
     sizes, activation, linear = (4, 64, 64, 2), jnp.tanh, True
     layers = network(sizes, jax.random.key(0), jnp.float32)
     x = jax.random.normal(jax.random.key(1), (40, 4))
-    run = lambda x: fused_layers(pack_layers([layers], linear), x, activation, interpret=True)[0]
+    run = lambda x: apply_fused_layers(pack_layers([layers], linear), x, activation, interpret=True)[0]
     assert run(x.astype(jnp.bfloat16)).dtype == jnp.float32
     np.testing.assert_allclose(run(x.astype(jnp.bfloat16)), by_xla(layers, x, activation, linear), atol=0.03)
 
@@ -95,14 +96,14 @@ def test_layers_in_bfloat16_stay_close_to_float32():
 def test_rows_are_computed_alike_in_every_batch():
     """The ratio of new to old probabilities is exactly 1 before the first gradient step, though minibatches have other rows."""
     packed = pack_layers([network((4, 16, 16, 2), jax.random.key(0), jnp.float32)], linear=True)
-    run = lambda x: fused_layers(packed, x, jnp.tanh, interpret=True)[0]
+    run = lambda x: apply_fused_layers(packed, x, jnp.tanh, interpret=True)[0]
     x = jax.random.normal(jax.random.key(1), (40, 4))
     np.testing.assert_array_equal(run(x)[21:30], run(x[21:30]))
 
 
 def test_second_derivative_is_refused():
     layers = network((2, 4, 1), jax.random.key(0), jnp.float32)
-    value = lambda layers, x: fused_layers(pack_layers([layers], linear=True), x, jnp.tanh, interpret=True).sum()
+    value = lambda layers, x: apply_fused_layers(pack_layers([layers], linear=True), x, jnp.tanh, interpret=True).sum()
     slope = lambda layers: jax.grad(value, 1)(layers, jnp.ones((3, 2))).sum()
     with pytest.raises(ConfigError, match="has no second derivatives; use 'xla'"):
         jax.grad(slope)(layers)
