@@ -101,6 +101,7 @@ TO = {
     "clip_eps": 1e-3,
     "max_grad_norm": 1e-3,
     "log_std_init": 0.7,
+    "log_std_max": -0.5,
     "vf_coef": 5.0,
     "desired_kl": 10.0,
     "lr_kl_tolerance": 1e3,
@@ -218,6 +219,17 @@ def test_deterministic_evaluation_takes_the_mode():
     np.testing.assert_array_equal(mode, np.ones(400))
     assert abs(sampled.mean() - 0.62) < 0.1
     np.testing.assert_array_equal(default, sampled)
+
+
+def test_evaluation_plays_in_another_environment_with_the_same_spaces():
+    train = purerl.make_train(CFG, env=probes.Constant())
+    state = train.init(KEY)
+    own, other = (train.evaluate(state, KEY, 4, max_steps=8, env=env) for env in (None, probes.TimeLimit()))
+    np.testing.assert_array_equal(own.lengths, np.ones(4))
+    np.testing.assert_array_equal(other.lengths, np.full(4, 8))
+    with pytest.raises(purerl.ConfigError, match="has other observations than the training environment") as error:
+        train.evaluate(state, KEY, 4, max_steps=8, env=probes.boxed(probes.Varied)())
+    assert "has other actions than the training environment" in str(error.value)
 
 
 @pytest.mark.slow

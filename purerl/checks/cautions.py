@@ -102,7 +102,7 @@ REPLACED = {
     "env": ("env",),
     "network": (
         *("torso", "hidden", "critic_hidden", "activation", "init", "compute_dtype", "kernels", "arch"),
-        *("log_std_init", "action_distribution", "memory", "memory_size", "memory_layers"),
+        *("action_distribution", "std", "log_std_init", "log_std_min", "log_std_max", "memory", "memory_size", "memory_layers"),
     ),
     "torso": ("torso", "hidden", "critic_hidden", "activation", "kernels"),
     "memory": ("memory", "memory_size", "memory_layers"),

@@ -1,10 +1,12 @@
 """Config fields shared by all algorithms. `purerl.config.fields` explains how configs work."""
 
 import dataclasses
+import itertools
 import math
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from jax.core import Tracer
 
 from purerl.config.batches import Batches
 from purerl.config.curiosity import RNDConfig
@@ -37,6 +39,10 @@ from purerl.core.types import Environment
 KL_ADAPTIVE = when(lr_schedule="kl_adaptive")
 MEMORY = when(memory=("gru", "lstm", "min_gru", "lru"))
 BOX = Need("continuous actions (a Box)", lambda cfg, space: isinstance(space, Box))
+GAUSSIAN = Need(
+    "a Gaussian policy of continuous actions (a Box)",
+    lambda cfg, space: isinstance(space, Box) and cfg.action_distribution != "beta",
+)
 
 
 @configclass
@@ -99,9 +105,10 @@ class OnPolicyConfig(Config, Batches):
         lr_min: Lowest learning rate of `kl_adaptive`.
         lr_max: Highest learning rate of `kl_adaptive`.
         critic_lr_scale: Learning rate of the value network, as a multiple of `lr`.
-        optimizer: `adam`, `adamw`, `rmsprop` or `sgd`.
-        adam_eps: Epsilon of adam, adamw and rmsprop. In rmsprop (decay 0.99), epsilon is added inside the root, as in TensorFlow:
-          1e-5 acts like 3e-3 outside the root.
+        optimizer: `adam`, `adamw`, `muon`, `rmsprop` or `sgd`. `muon` orthogonalises the steps of all matrices except the heads',
+          and moves all other parameters by adam with Nesterov momentum, at the same learning rate (`optax.contrib.muon`).
+        adam_eps: Epsilon of adam, adamw, muon and rmsprop. In rmsprop (decay 0.99), epsilon is added inside the root, as in
+          TensorFlow: 1e-5 acts like 3e-3 outside the root.
         weight_decay: Weight decay of adamw.
         max_grad_norm: Maximum norm of gradients; larger gradients are scaled down. inf disables clipping.
         grad_clip: Gradients are clipped by the norm over all networks (`joint`) or over each network (`per_network`).
@@ -154,11 +161,15 @@ class OnPolicyConfig(Config, Batches):
           rounds to TF32, 10 bits, on a recent GPU), `high`, or `highest` (float32). Simulated physics may need `highest`.
         kernels: How a GPU computes dense layers: `xla`, layer by layer; `fused`, with one kernel forward and one backward; or
           `auto`, which is `xla` until a GPU's clock has shown which is faster. A CPU and a TPU always compute layer by layer.
+        action_distribution: Distribution of continuous actions: `gaussian`, clipped to the bounds; `tanh`, a Gaussian squashed
+          between the bounds; or `beta`, which has no mass outside the bounds. `auto` is gaussian.
+        std: Standard deviation of a Gaussian policy: a learnt `parameter` for each dimension of an action, an output of the
+          policy network, which depends on the `state`, or `fixed` at its initial value.
         log_std_init: Logarithm of the initial standard deviation of continuous actions, in the built-in policy's unit, in which
           the bounds of an action are -1 and 1. A dimension without two finite bounds keeps the environment's unit. With `tanh`,
           the standard deviation is that before the tanh.
-        action_distribution: Distribution of continuous actions: `gaussian`, clipped to the bounds, or `tanh`, squashed between
-          the bounds. `auto` is gaussian.
+        log_std_min: Lower bound of the logarithm of the standard deviation. Outside the bounds, the logarithm has no gradient.
+        log_std_max: Upper bound of the logarithm of the standard deviation.
 
     Memory:
         memory: Recurrent layers behind the torso: `gru`, `lstm`, `min_gru` or `lru` (linear recurrences, which need few kernels
@@ -201,8 +212,8 @@ class OnPolicyConfig(Config, Batches):
     lr_min: float = leaf(1e-6, finite(0), KL_ADAPTIVE)
     lr_max: float = leaf(1e-2, finite(0), KL_ADAPTIVE)
     critic_lr_scale: float = leaf(1.0, finite(0))
-    optimizer: str = static("adam", one_of("adam", "adamw", "rmsprop", "sgd"))
-    adam_eps: float = leaf(1e-5, finite(0), when(optimizer=("adam", "adamw", "rmsprop")))
+    optimizer: str = static("adam", one_of("adam", "adamw", "muon", "rmsprop", "sgd"))
+    adam_eps: float = leaf(1e-5, finite(0), when(optimizer=("adam", "adamw", "muon", "rmsprop")))
     weight_decay: float = leaf(0.01, finite(0), when(optimizer="adamw"))
 
     gamma: float = leaf(0.99, between(0, 1))
@@ -250,8 +261,11 @@ class OnPolicyConfig(Config, Batches):
     memory_layers: int = static(1, between(1, 64), MEMORY)
     memory_inputs: tuple = static((), some_of("action", "reward"), MEMORY)
     sequence_length: int = static(0, at_least(0))
-    log_std_init: float = leaf(0.0, between(-20, 20), BOX)  # the range in which `DiagGaussian` has a gradient
-    action_distribution: str = static("auto", one_of("auto", "gaussian", "tanh"), BOX)
+    action_distribution: str = static("auto", one_of("auto", "gaussian", "tanh", "beta"), BOX)
+    std: str = static("parameter", one_of("parameter", "state", "fixed"), GAUSSIAN)
+    log_std_init: float = leaf(0.0, between(-20, 20), GAUSSIAN)  # the range in which `DiagGaussian` has a gradient
+    log_std_min: float = leaf(-20.0, between(-20, 20), GAUSSIAN)
+    log_std_max: float = leaf(20.0, between(-20, 20), GAUSSIAN)
     action_mask: str = static("auto")
     num_levels: int = static(0, between(0, 2**31 - 1))
     reset_pool: int = static(0, between(0, 2**31 - 1))
@@ -300,6 +314,11 @@ class OnPolicyConfig(Config, Batches):
         found = self.batch_problems()
         if self.clip_schedule == "linear" and surely_holds(self.clip_eps, lambda x: x == math.inf):
             found.append(Problem("clip_schedule", self.clip_schedule, "a linear schedule needs a finite clip_eps"))
+        limits = [self.log_std_min, self.log_std_init, self.log_std_max]
+        limits = [np.asarray(x) for x in limits if not isinstance(x, Tracer)]
+        are_numbers = all(x.dtype.kind in "fiu" for x in limits)  # else the fields' own rules report them
+        if are_numbers and any((low > high).any() for low, high in itertools.pairwise(limits)):
+            found.append(Problem("log_std_init", self.log_std_init, "must lie between log_std_min and log_std_max"))
         return found
 
     def resolved(self, env: Environment) -> Self:

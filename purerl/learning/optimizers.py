@@ -147,6 +147,9 @@ def base_optimizer(cfg: OnPolicyConfig, transformation: optax.GradientTransforma
     adam = optax.scale_by_adam(eps=cfg.adam_eps)  # Kingma & Ba 2015, arXiv:1412.6980
     if cfg.optimizer == "adamw":  # Loshchilov & Hutter 2019, arXiv:1711.05101
         return Optimizer(optax.chain(adam, optax.add_decayed_weights(cfg.weight_decay, _weights)), elementwise=False)
+    if cfg.optimizer == "muon":  # Jordan et al. 2024, kellerjordan.github.io/posts/muon; in units of adam: Liu et al. 2025
+        rule = {"consistent_rms": 0.2, "muon_weight_dimension_numbers": _hidden_matrices}  # the rate -1, since ours is applied
+        return Optimizer(optax.contrib.muon(-1.0, eps=cfg.adam_eps, **rule), elementwise=False)
     named = {"adam": adam, "rmsprop": optax.scale_by_rms(decay=0.99, eps=cfg.adam_eps), "sgd": optax.identity()}
     return Optimizer(named[cfg.optimizer], elementwise=True)
 
@@ -155,6 +158,14 @@ def _weights(params: PyTree) -> PyTree:
     """Mark the arrays that decay: arrays of two or more axes, except biases. Standard deviations have one axis."""
     named = lambda path: jax.tree_util.keystr(path[-1:], simple=True)
     return jax.tree_util.tree_map_with_path(lambda path, x: x.ndim > 1 and not named(path).endswith("bias"), params)
+
+
+def _hidden_matrices(params: PyTree) -> PyTree:
+    """Mark the matrices that muon moves: those of torsos and recurrent layers, and all of a custom network."""
+    is_head = lambda path: "/Linear_" in jax.tree_util.keystr(path, simple=True, separator="/")
+    is_moved = lambda path, x: x.ndim == 2 and min(x.shape) > 1 and not is_head(path)
+    mark = lambda path, x: optax.contrib.MuonDimensionNumbers() if is_moved(path, x) else None
+    return jax.tree_util.tree_map_with_path(mark, params)
 
 
 def phase_optimizer(cfg: OnPolicyConfig, optimizer: Optimizer, schedule: Callable | None, epochs: int) -> Optimizer:

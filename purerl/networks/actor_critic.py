@@ -12,6 +12,7 @@ from flax import linen as nn
 from jax.core import Tracer
 
 from purerl.config.base import OnPolicyConfig
+from purerl.config.rules import may_hold
 from purerl.core.errors import Problem, raise_if_any
 from purerl.core.keys import named_key
 from purerl.core.platform import by_platform
@@ -21,7 +22,7 @@ from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, 
 from purerl.networks.encoding import encode, encode_entries, without
 from purerl.networks.fused import OUTPUTS, apply_fused_layers, kernel_problems, layers_of, pack_layers
 from purerl.networks.initializers import initialize
-from purerl.networks.layers import MLP, ActionHead, GaussianHead, LogitsHead, Trunk, ValueHead
+from purerl.networks.layers import MLP, ActionHead, BetaHead, GaussianHead, LogitsHead, Trunk, ValueHead
 from purerl.networks.modules import OWN, applied, check_memory, check_torso, memory_module, only_parameters
 from purerl.networks.recurrent import Memory
 from purerl.networks.torsos import by_entry, torso_of, torso_problems
@@ -94,7 +95,7 @@ def actor_critic(
         trunks = {group: Trunk(torsos[group], memory, head) for group, head in heads.items()}
         network = _separate(cfg, trunks, further, views, gain)
         dense = memory is None and not further and all(isinstance(x, MLP) for x in torsos.values())
-        fuses = cfg.kernels == "fused" and dense and heads["policy"].size <= OUTPUTS
+        fuses = cfg.kernels == "fused" and dense and heads["policy"].outputs <= OUTPUTS
         return _fused(network, torsos, heads, views) if fuses else network
     return _shared(cfg, Trunk(torsos["policy"], memory, None), heads, further, views, gain)
 
@@ -279,8 +280,12 @@ def _gain(cfg: OnPolicyConfig, own_memory: bool) -> Callable[[str], float | None
 
 def _policy_head(cfg: OnPolicyConfig, space: Space) -> nn.Module:
     if isinstance(space, Box):
+        if cfg.action_distribution == "beta":
+            return BetaHead(math.prod(space.shape))
         distribution = TanhGaussian if cfg.action_distribution == "tanh" else functools.partial(DiagGaussian, unit="bounds")
-        return GaussianHead(math.prod(space.shape), distribution, cfg.log_std_init)
+        bounded = may_hold(cfg.log_std_min, lambda x: x > -20) or may_hold(cfg.log_std_max, lambda x: x < 20)
+        limits = (cfg.log_std_min, cfg.log_std_max) if bounded else None
+        return GaussianHead(math.prod(space.shape), distribution, cfg.log_std_init, cfg.std, limits)
     if isinstance(space, MultiDiscrete):
         return LogitsHead(sum(space.sizes), functools.partial(MultiCategorical, sizes=space.sizes))
     return LogitsHead(space.n, Bernoulli if isinstance(space, MultiBinary) else Categorical)
@@ -290,7 +295,7 @@ def _distribution_problems(cfg: OnPolicyConfig, space: Space) -> list[Problem]:
     chosen = cfg.action_distribution
     if chosen != "auto" and not isinstance(space, Box):
         return [Problem("action_distribution", chosen, f"needs continuous actions, not {type(space).__name__}; use 'auto'")]
-    if chosen == "tanh" and not bounded(space):
+    if chosen in ("tanh", "beta") and not bounded(space):
         return [Problem("action_distribution", chosen, "needs finite action bounds; use 'gaussian'")]
     return []
 

@@ -40,9 +40,10 @@ from purerl.core.keys import flat_draw
 from purerl.core.metrics import Mean
 from purerl.core.platform import FEW
 from purerl.core.spaces import Discrete, MultiBinary, MultiDiscrete
+from purerl.networks.beta import Beta
 from purerl.networks.gaussians import DiagGaussian, TanhGaussian
 
-__all__ = ["Bernoulli", "Categorical", "DiagGaussian", "MultiCategorical", "TanhGaussian"]
+__all__ = ["Bernoulli", "Beta", "Categorical", "DiagGaussian", "MultiCategorical", "TanhGaussian"]
 
 ILLEGAL = -1e9  # a logit with probability exactly 0, for which `p log p` is 0 and not NaN
 

@@ -11,6 +11,7 @@ from flax import struct
 
 from purerl.core.platform import FEW, by_platform
 from purerl.core.types import PyTree
+from purerl.networks.beta import Beta
 from purerl.networks.fused import apply_dense_layers, apply_fused_layers, fuses_first_layer, layers_of, pack_layers
 
 
@@ -156,24 +157,60 @@ class LogitsHead(nn.Module):
     distribution: Callable
     linear: bool = True  # False if the input is the output of the dense layer, computed elsewhere
 
+    @property
+    def outputs(self) -> int:
+        return self.size
+
     @nn.compact
     def __call__(self, x: jax.Array) -> Any:
         return self.distribution(Linear(self.size)(x) if self.linear else x[:, : self.size])
 
 
 class GaussianHead(nn.Module):
-    """A Gaussian whose mean is a dense layer's output, and whose standard deviation is a parameter, independent of the input."""
+    """A Gaussian whose mean is a dense layer's output.
+
+    The logarithm of the standard deviation starts at `log_std_init`. With `std`, it is a `parameter` for each dimension, further
+    outputs of the dense layer (`state`), or constant (`fixed`). `limits` bound it, if given.
+    """
 
     size: int
     distribution: Callable
     log_std_init: Any
+    std: str = "parameter"
+    limits: tuple[Any, Any] | None = None
     linear: bool = True  # as in `LogitsHead`
+
+    @property
+    def outputs(self) -> int:
+        """Return the number of outputs of the dense layer."""
+        return 2 * self.size if self.std == "state" else self.size
 
     @nn.compact
     def __call__(self, x: jax.Array) -> Any:
-        mean = Linear(self.size)(x) if self.linear else x[:, : self.size]
-        log_std = self.param("log_std", lambda key: jnp.full(self.size, self.log_std_init, jnp.float32))
+        x = Linear(self.outputs)(x) if self.linear else x[:, : self.outputs]
+        mean, further = x[:, : self.size], x[:, self.size :]
+        if self.std == "parameter":
+            log_std = self.param("log_std", lambda key: jnp.full(self.size, self.log_std_init, jnp.float32))
+        else:
+            log_std = further + self.log_std_init if self.std == "state" else jnp.full(self.size, self.log_std_init, jnp.float32)
+        log_std = log_std if self.limits is None else jnp.clip(log_std, *self.limits)
         return self.distribution(mean, jnp.broadcast_to(log_std, mean.shape))
+
+
+class BetaHead(nn.Module):
+    """A Beta distribution whose two parameters are `1 + softplus` of a dense layer's outputs, so that it has one mode."""
+
+    size: int
+    linear: bool = True  # as in `LogitsHead`
+
+    @property
+    def outputs(self) -> int:
+        return 2 * self.size
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> Any:
+        x = Linear(self.outputs)(x) if self.linear else x[:, : self.outputs]
+        return Beta(*jnp.split(1 + jax.nn.softplus(x), 2, axis=-1))
 
 
 class ValueHead(nn.Module):

@@ -132,20 +132,6 @@ def test_optimizer_receives_parameters_in_their_shapes():
 
 
 @pytest.mark.slow
-def test_muon_trains_matrix_parameters():
-    dimensions = lambda params: jax.tree.map(lambda x: optax.contrib.MuonDimensionNumbers(), params)
-    kinds = lambda params: jax.tree.map(lambda x: "muon" if x.ndim == 2 else "adam", params)
-    muon = optax.contrib.scale_by_muon(weight_dimension_numbers=dimensions)
-    optimizer = optax.multi_transform({"muon": muon, "adam": optax.scale_by_adam()}, kinds)
-    state = jax.jit(tiny(CFG.replace(total_timesteps=64), optimizer=optimizer))(KEY).state
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.params))
-    kept = [x.shape for x in jax.tree.leaves(state.opt_state["ppo"].inner_states["muon"])]
-    assert sorted(shape for shape in kept if len(shape) == 2) == sorted(
-        x.shape for x in jax.tree.leaves(state.params) if x.ndim == 2
-    )
-
-
-@pytest.mark.slow
 def test_adamw_decays_only_matrices():
     cfg = CFG.replace(optimizer="adamw", lr=1e-3, total_timesteps=64, memory="gru", memory_size=4, log_std_init=1.0)
     one = jax.jit(lambda decay: tiny(cfg.replace(weight_decay=decay, max_grad_norm=1e-12), box=True)(KEY).state.params)

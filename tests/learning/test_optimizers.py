@@ -170,13 +170,28 @@ def test_transformation_with_its_own_learning_rate_is_refused(optimizer):
         tiny(optimizer=optimizer)
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "rmsprop", "sgd"])
+@pytest.mark.parametrize("name", ["adam", "adamw", "muon", "rmsprop", "sgd"])
 def test_every_named_optimizer_descends(name):
     gives = base_optimizer(purerl.config.fields.single_precision(CFG.replace(optimizer=name))).transformation
     params = {"policy": jnp.ones(3)}
     with jax.numpy_dtype_promotion("standard"):
         step, _ = gives.update({"policy": jnp.array([1.0, 2, 3])}, gives.init(params), params)
     assert (step["policy"] > 0).all()
+
+
+def test_muon_orthogonalises_the_steps_of_hidden_matrices_only():
+    cfg = CFG.replace(env="Pendulum-v1", optimizer="muon", memory="gru", memory_size=8, num_minibatches=2)
+    params = purerl.make_train(cfg).init(KEY).params
+    optimizer = base_optimizer(purerl.config.fields.single_precision(cfg)).transformation
+    gradient = jax.tree.map(lambda x: jax.random.normal(KEY, x.shape), params)
+    with jax.numpy_dtype_promotion("standard"):
+        step, _ = jax.jit(optimizer.update)(gradient, optimizer.init(params), params)
+    policy = step["policy"]
+    for x in (policy["head"]["Linear_0"]["kernel"], policy["torso"]["Dense_0"]["bias"]):
+        np.testing.assert_allclose(jnp.abs(x), 0.9 / (1 + 0.9) + 1, atol=1e-2)  # the first step of adam with Nesterov momentum
+    kernel = policy["torso"]["Dense_0"]["kernel"]
+    values = jnp.linalg.svd(kernel, compute_uv=False) / (0.2 * np.sqrt(max(kernel.shape)))
+    assert ((values > 0.6) & (values < 1.3)).all()  # five Newton-Schulz iterations bring singular values near 1
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from flax import nnx
 import purerl
 from purerl import Network, Outputs
 from purerl.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
+from purerl.networks.distributions import Bernoulli, Beta, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from tests.helpers.networks import made, outputs
 from tests.helpers.probes import Rich
 from tests.helpers.tiny import CFG, digest, tiny
@@ -30,6 +30,7 @@ BOX = Box(np.full(2, -1, np.float32), np.full(2, 1, np.float32))
         (BOX, "auto", DiagGaussian),
         (BOX, "gaussian", DiagGaussian),
         (BOX, "tanh", TanhGaussian),
+        (BOX, "beta", Beta),
     ],
 )
 def test_every_kind_of_action_has_a_distribution(actions, distribution, kind):
@@ -42,6 +43,34 @@ def test_every_kind_of_action_has_a_distribution(actions, distribution, kind):
         assert x.shape == (2, 5)
         assert x.dtype == jnp.float32
     np.testing.assert_allclose(out.policy.kl(out.policy), 0, atol=1e-6)
+
+
+# --- standard deviations ---------------------------------------------------------------------------------------------
+
+
+def policy_of(obs_scale=1.0, **fields):
+    """Return the policy of Pendulum's initial network at three observations, and the names of the policy head's parameters."""
+    network = purerl.make_train(purerl.PPOConfig(env="Pendulum-v1", hidden=(8,), **fields)).network
+    obs, first = obs_scale * jnp.arange(9.0).reshape(1, 3, 3), jnp.ones((1, 3), bool)
+    params = network.init(KEY, obs)
+    return network.apply(params, (), obs, first)[0].policy, sorted(params["policy"]["head"])
+
+
+def test_standard_deviation_is_a_parameter_an_output_or_fixed():
+    for std, names in {"parameter": ["Linear_0", "log_std"], "state": ["Linear_0"], "fixed": ["Linear_0"]}.items():
+        policy, found = policy_of(std=std, log_std_init=-0.5)
+        assert found == names
+        np.testing.assert_allclose(policy.log_std, np.full((1, 3, 1), -0.5), atol=0.1)
+        assert (np.ptp(policy.log_std) > 0) == (std == "state")
+
+
+def test_standard_deviation_keeps_within_its_bounds():
+    low = policy_of(std="state", log_std_init=-0.5, log_std_min=-0.5)[0].log_std
+    high = policy_of(std="state", log_std_init=-0.5, log_std_max=-0.5)[0].log_std
+    assert low.min() == -0.5
+    assert high.max() == -0.5
+    with pytest.raises(purerl.ConfigError, match=r"log_std_init = 0\.0: must lie between log_std_min and log_std_max"):
+        purerl.make_train(purerl.PPOConfig(env="Pendulum-v1", log_std_max=-1.0))
 
 
 # --- observations -----------------------------------------------------------------------------------------------------
