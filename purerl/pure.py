@@ -16,7 +16,7 @@ from purerl.acting.wrappers import with_statistics
 from purerl.checks.check_environment import check_devices, num_bytes
 from purerl.config.base import OnPolicyConfig
 from purerl.core.auto_reset import draw_pool, has_slow_resets
-from purerl.core.errors import ConfigError, Problem, is_count, would_work
+from purerl.core.errors import ConfigError, Problem, is_count, raise_if_any, would_work
 from purerl.core.keys import Clock, typed_key
 from purerl.core.metrics import accumulate
 from purerl.core.plan import PhasePlan, Plan
@@ -123,6 +123,7 @@ class Train:
         max_steps: int | None = None,
         env_params: dict[str, Any] | None = None,
         training_levels: bool = False,
+        env: Any = None,
     ) -> Episodes:
         """Play whole episodes with the policy of a state, in fresh environments. The state is not changed.
 
@@ -136,6 +137,8 @@ class Train:
             max_steps: fixed number of steps in each environment; the environment's time limit if None.
             env_params: overrides of the environment's parameters, on top of the config's.
             training_levels: with `num_levels`, begin episodes in the training levels instead of other levels.
+            env: another environment to play in, as in `make_train`, such as a game against another opponent. Its observations and
+              actions must be those of the training environment.
 
         Raises:
             ConfigError: the environment has no known time limit and `max_steps` is None, or an argument is invalid.
@@ -149,8 +152,8 @@ class Train:
         if not isinstance(env_params, dict | None):
             raise ConfigError([Problem("env_params", env_params, "must be a dict from parameter names to numbers, or None")])
         levels = self.cfg.num_levels if training_levels else 0
-        apart = env_params or levels != self.cfg.num_levels
-        env = self.environments_apart(env_params, levels) if apart else self._evaluated
+        apart = env_params or levels != self.cfg.num_levels or env is not None
+        env = self.environments_apart(env_params, levels, env) if apart else self._evaluated
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
             raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; set max_steps")])
@@ -163,9 +166,19 @@ class Train:
 
         return self._traced(run)(self.policy(state), typed_key(key))
 
-    def environments_apart(self, env_params: dict[str, Any] | None = None, num_levels: int = 0) -> Environment:
-        """Return fresh environments with `num_levels` levels (0: no restriction); `env_params` overrides single parameters."""
-        return self._remake_env(env_params or {}, num_levels)
+    def environments_apart(self, env_params: dict[str, Any] | None = None, num_levels: int = 0, env: Any = None) -> Environment:
+        """Return fresh environments with `num_levels` levels (0: no restriction); `env_params` overrides single parameters.
+
+        Raises:
+            ConfigError: the spaces of `env`, another environment to make, differ from those of the training environment.
+        """
+        made = self._remake_env(env_params or {}, num_levels, env)
+        texts = lambda env: {"observations": str(env.observation_space), "actions": str(env.action_space)}
+        here, there = texts(made), texts(self.env)
+        hint = "has other {} than the training environment: {}, there {}"
+        name = made.name or type(env).__name__
+        raise_if_any([Problem("env", name, hint.format(x, here[x], there[x])) for x in here if here[x] != there[x]])
+        return made
 
     @functools.cached_property
     def _evaluated(self) -> Environment:

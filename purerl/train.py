@@ -132,10 +132,12 @@ def make_train(
     axis = checked_axis(axis_name, axis_size)
     if intrinsic is not None and cfg.rnd is None:
         cfg = cfg.replace(rnd=RNDConfig())
-    make_environment = functools.partial(_environment, cfg, env, env_params)
+    make_environment = functools.partial(_environment, cfg)
 
     # Check.
-    environment = check_config(cfg, make_environment, recurrent=memory is not None or has_own_carry(network))
+    environment = check_config(
+        cfg, functools.partial(make_environment, env, env_params), recurrent=memory is not None or has_own_carry(network)
+    )
     asked, cfg = cfg, cfg.resolved(environment)
     warn_about(asked, cfg, environment, given)
     cfg = single_precision(cfg)
@@ -165,7 +167,12 @@ def make_train(
         check_update(made, axis)
     if "network" in given:
         warn_of_idle_groups(cfg, network, environment, made.phases)
-    remake = lambda overrides, levels: with_levels(make_environment({**cfg.env_params, **overrides}), levels)
+
+    def remake(overrides: dict[str, Any], levels: int, other: Any) -> Environment:
+        """Return fresh environments of training, or of another one, with `overrides` of parameters and `levels`."""
+        arguments = (env, env_params, {**cfg.env_params, **overrides}) if other is None else (other, None, overrides)
+        return with_levels(make_environment(*arguments), levels)
+
     train = Train(cfg, environment, network, made, remake, given, axis)
     if "network" in given and isinstance(environment.action_space, Box):
         warn_of_unsuited_unit(train.action_unit, environment.action_space)

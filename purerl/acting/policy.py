@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from purerl.acting.rollout import one_step
 from purerl.core.spaces import Space
-from purerl.core.types import Network, PyTree
+from purerl.core.types import Network, Outputs, PyTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -42,9 +42,17 @@ class Policy:
         Returns:
             The actions that the environments receive, `[B, ...]`, and the next hidden state.
         """
-        outputs, carry = one_step(self.network, self.params, carry, obs, first)
+        outputs, carry = self.outputs(carry, obs, first)
         action = outputs.policy.mode() if deterministic else outputs.policy.sample(outputs.policy.noise(key))
         return outputs.policy.env_action(action, self.action_space), carry
+
+    def outputs(self, carry: PyTree, obs: PyTree, first: jax.Array) -> tuple[Outputs, PyTree]:
+        """Return the outputs of the network, with running statistics applied, and the next hidden state.
+
+        The arguments are those of a call. `outputs.policy` is a distribution over actions (`purerl.distributions`) of batch shape
+        `[B]`; `outputs.value` is described at `value`.
+        """
+        return one_step(self.network, self.params, carry, obs, first)
 
     def value(self, carry: PyTree, obs: PyTree, first: jax.Array | None = None) -> jax.Array:
         """Return the values of `obs`, `[B]`. With intrinsic rewards, return `[B, 2]`, with the intrinsic values last.
@@ -53,4 +61,4 @@ class Policy:
         `sqrt(state.statistics.reward.moments.variance)` and clipped, so the value is not in the units of the environment.
         """
         first = jnp.zeros(jax.tree.leaves(obs)[0].shape[0], bool) if first is None else first
-        return one_step(self.network, self.params, carry, obs, first)[0].value
+        return self.outputs(carry, obs, first)[0].value

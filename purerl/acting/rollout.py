@@ -279,4 +279,5 @@ def _transition(steps: LoopStep, next_obs: PyTree, truncation: str) -> Transitio
         next_value=steps.final_value,
         next_obs=next_obs,
         policy=steps.policy,
+        info=after.info,
     )

@@ -184,6 +184,8 @@ class Transition(struct.PyTreeNode):
     policy: the distribution that `action` was drawn from.
     next_obs: the observation after this step, before any reset; `()` unless requested.
     intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
+    info: the entries of the environment's info that the config names in `info` and `episode_info`, `[T, B, ...]` each; empty in
+      APPO, whose ring does not store it.
 
     Example:
         >>> no = jnp.zeros((3, 1), bool)
@@ -206,6 +208,7 @@ class Transition(struct.PyTreeNode):
     policy: Any = ()
     next_obs: PyTree = ()
     intrinsic: Any = ()
+    info: dict[str, jax.Array] = struct.field(default_factory=dict)
 
 
 class Rollout(struct.PyTreeNode):

@@ -47,11 +47,11 @@ class Ring(struct.PyTreeNode):
 
 
 def ring_batch(rollout: Rollout, after: Actor, count: int, keep_next_obs: bool = False) -> RingBatch:
-    """Return a rollout as a `RingBatch`, with `count` observations before resets, and `next_obs` if `keep_next_obs`."""
+    """Return a rollout without `info` as a `RingBatch`: `count` observations before resets, and `next_obs` if `keep_next_obs`."""
     steps = rollout.steps
     final_obs = final_obs_of(steps.next_obs, steps.truncated, count)
-    rollout = rollout if keep_next_obs else rollout.replace(steps=steps.replace(next_obs=()))
-    return RingBatch(rollout, final_obs, after.obs, after.first)
+    kept = steps.replace(info={}, next_obs=steps.next_obs if keep_next_obs else ())
+    return RingBatch(rollout.replace(steps=kept), final_obs, after.obs, after.first)
 
 
 def empty_ring(one: RingBatch, size: int) -> Ring:

@@ -121,6 +121,7 @@ class Run:
         deterministic: bool = False,
         max_steps: int | None = None,
         env_params: dict[str, Any] | None = None,
+        env: Any = None,
     ) -> Episodes:
         """Evaluate each run in its own environment; return the episodes on the host, `[episodes]` or `[runs, episodes]`.
 
@@ -129,9 +130,9 @@ class Run:
         Args:
             num_episodes: episodes per run.
             seed: seed of the episodes.
-            deterministic, max_steps, env_params: as in `Train.evaluate`.
+            deterministic, max_steps, env_params, env: as in `Train.evaluate`.
         """
-        options = (num_episodes, deterministic, max_steps, env_params)
+        options = (num_episodes, deterministic, max_steps, env_params, False, env)
         of_run = lambda train, state, key: on_axis(gathered, train.axis)(train.evaluate(state, key, *options))
         evaluate = self.batch.over(of_run, (Train.seed_axes, 0), 0)
         places = range(len(self.labels)) if self.place is None else [self.place]

@@ -11,6 +11,7 @@ from purerl.networks.actor_critic import actor_critic
 from purerl.networks.distributions import DiagGaussian
 from tests.helpers import probes
 from tests.helpers.recurrent import running_sum
+from tests.ideas.simulator import simulator
 
 KEY = jax.random.key(0)
 CFG = PPOConfig(hidden=(8,))
@@ -71,6 +72,20 @@ def test_episodes_continue_across_rollouts():
     np.testing.assert_array_equal(found[0][1].episode_length, np.full(3, 30))
     np.testing.assert_array_equal(found[1][1].episode_return, np.full(3, 60.0 - 37))
     np.testing.assert_array_equal(found[2][2].steps.first[:, 0], (60 + np.arange(30)) % 37 == 0)
+
+
+def test_rollout_keeps_the_named_entries_of_info_for_own_advantages():
+    seen = {}
+
+    def by_distance(steps, cfg):
+        seen.update({name: x.shape for name, x in steps.info.items()})
+        return purerl.Advantages(advantage=-steps.info["distance"], target=steps.value)
+
+    cfg = CFG.replace(total_timesteps=64, num_steps=8, info=("distance",), episode_info=("reached",), advantage_norm="none")
+    metrics = jax.jit(purerl.make_train(cfg, env=simulator, advantage=by_distance))(KEY).metrics
+    assert seen == {"distance": (8, 4), "reached": (8, 4, 2)}
+    summary = purerl.summarize(metrics)
+    np.testing.assert_allclose(summary["info/distance"], -summary["reward"], rtol=1e-5)
 
 
 def test_log_probability_uses_the_unclipped_action_and_the_environment_the_clipped_one():
