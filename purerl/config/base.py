@@ -40,7 +40,7 @@ KL_ADAPTIVE = when(lr_schedule="kl_adaptive")
 MEMORY = when(memory=("gru", "lstm", "min_gru", "lru"))
 BOX = Need("continuous actions (a Box)", lambda cfg, space: isinstance(space, Box))
 GAUSSIAN = Need(
-    "a Gaussian policy of continuous actions (a Box)",
+    "continuous actions (a Box) of a Gaussian policy",
     lambda cfg, space: isinstance(space, Box) and cfg.action_distribution != "beta",
 )
 
