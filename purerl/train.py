@@ -22,6 +22,7 @@ from purerl.core.errors import ConfigError, guarded
 from purerl.core.spaces import Box
 from purerl.core.types import Environment, Intrinsic, Network
 from purerl.envs import make_env
+from purerl.envs.frames import with_frames
 from purerl.envs.levels import with_levels
 from purerl.envs.previous import with_previous
 from purerl.learning.advantages import estimate
@@ -189,7 +190,7 @@ def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict
         fields = {name: "info" if name in cfg.info else "episode_info" for name in names}
         rename = lambda x: x._replace(field=fields.get(x.value, x.field)) if x.field == "info" else x
         raise ConfigError([rename(problem) for problem in error.problems]) from error.__cause__
-    return with_previous(made, cfg.memory_inputs)
+    return with_previous(with_frames(made, cfg.frame_stack), cfg.memory_inputs)
 
 
 def _network(cfg: OnPolicyConfig, env: Environment, network: Network | None, torso: Any, memory: Any, optimizer: Any) -> Network:

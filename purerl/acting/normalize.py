@@ -117,16 +117,20 @@ def initial_statistics(cfg: OnPolicyConfig, space: PyTree) -> Statistics:
     """Return the initial statistics for environments of this observation space."""
     sums = jnp.zeros(reductions.local_batch(cfg.num_envs), jnp.float32)
     return Statistics(
-        obs=_quantities(cfg, space) if cfg.normalize_obs else (),
+        obs=_quantities(cfg, space, cfg.normalize_entries) if cfg.normalize_obs else (),
         reward=RewardScale(sums, initial_moments(())) if cfg.normalize_reward else (),
         value=initial_moments((cfg.streams,) if cfg.streams > 1 else ()) if cfg.normalize_value else (),
     )
 
 
-def _quantities(cfg: OnPolicyConfig, space: PyTree) -> PyTree:
-    """Return initial moments for every entry of an observation except categorical entries and the action mask."""
+def _quantities(cfg: OnPolicyConfig, space: PyTree, names: tuple[str, ...] = ()) -> PyTree:
+    """Return initial moments for the named entries of an observation, except categorical entries and the action mask.
+
+    Without names, all entries have moments.
+    """
     if isinstance(space, dict):
-        return {name: () if name == cfg.action_mask else _quantities(cfg, inside) for name, inside in space.items()}
+        is_left_out = lambda name: name == cfg.action_mask or (names and name not in names)
+        return {name: () if is_left_out(name) else _quantities(cfg, inside) for name, inside in space.items()}
     return jax.tree.map(lambda x: () if is_index(x) else initial_moments(x.shape), space, is_leaf=is_index)
 
 

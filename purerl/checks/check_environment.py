@@ -40,16 +40,15 @@ def _observation_problems(cfg: OnPolicyConfig, env: Environment, distils: bool) 
     if cfg.normalize_obs and all(map(is_index, entries_of(space).values())):
         found.append(Problem("normalize_obs", True, "observations are categorical and cannot be normalised; use False"))
     there = space if isinstance(space, dict) else {}
-    for field in ("action_mask", "critic_obs"):
-        name = getattr(cfg, field)
+    asked = [("action_mask", cfg.action_mask, "''"), ("critic_obs", cfg.critic_obs, "''")]
+    for field, name, nothing in [*asked, *(("normalize_entries", name, "()") for name in cfg.normalize_entries)]:
         if name and name not in there:
-            hint = f"has no such entry; choose from {', '.join(map(repr, there))}" if there else "is not a dict; use ''"
+            hint = f"has no such entry; choose from {', '.join(map(repr, there))}" if there else f"is not a dict; use {nothing}"
             found.append(Problem(field, name, f"the environment's observation {hint}"))
     if not found and cfg.action_mask and (hint := mask_problem(there[cfg.action_mask].shape, env.action_space)):
         found.append(Problem("action_mask", cfg.action_mask, hint))
     random_steps = {} if cfg.rnd is None or not distils else {"rnd.init_steps": cfg.rnd.init_steps}
-    asked = {"warmup_steps": cfg.warmup_steps} | random_steps
-    for field, steps in asked.items():
+    for field, steps in {"warmup_steps": cfg.warmup_steps, **random_steps}.items():
         if steps and not bounded(env.action_space):
             found.append(Problem(field, steps, "uniform random actions need a bounded action space; use 0"))
     return found

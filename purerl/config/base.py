@@ -61,6 +61,8 @@ class OnPolicyConfig(Config, Batches):
         env_params: Overrides of environment parameters by name: `{"max_steps_in_episode": 200}`. Overrides can be swept.
         action_mask: Entry of a dict observation that is 1 or True for valid actions and 0 for invalid actions; "" for none.
           `auto`: the suite's entry; in a custom environment, the entry named "action_mask", if any.
+        frame_stack: Number of latest frames in an observation, stacked along the last axis, for images that show no motion. An
+          episode begins with copies of its first frame.
         num_levels: Number of levels (layouts, maps, whatever a reset draws) that training episodes begin in; 0 for no limit.
           Evaluation uses other levels, so that the difference between training and evaluation scores measures generalisation.
         reset_pool: Number of first states that an update draws for new episodes, if the environment's resets are slow; 0 for
@@ -143,6 +145,7 @@ class OnPolicyConfig(Config, Batches):
 
     Statistics:
         normalize_obs: Observations are standardised by running statistics. `auto`: True for continuous actions.
+        normalize_entries: Entries of a dict observation to standardise. () means all entries of numbers.
         obs_clip: Bound of standardised observations.
         normalize_reward: Rewards are divided by the running standard deviation of the discounted return, without centring.
           `auto`: True for continuous actions.
@@ -243,6 +246,7 @@ class OnPolicyConfig(Config, Batches):
     kl_stop: str = static("update", one_of("update", "epoch"), is_finite("target_kl"))
 
     normalize_obs: bool | str = static("auto", SWITCH)
+    normalize_entries: tuple = static((), NAMES, when(normalize_obs=True))
     obs_clip: float = leaf(10.0, above(0), when(normalize_obs=True))
     normalize_reward: bool | str = static("auto", SWITCH)
     reward_clip: float = leaf(AUTO, or_auto(above(0)), when(normalize_reward=True))
@@ -267,6 +271,7 @@ class OnPolicyConfig(Config, Batches):
     log_std_min: float = leaf(-20.0, between(-20, 20), GAUSSIAN)
     log_std_max: float = leaf(20.0, between(-20, 20), GAUSSIAN)
     action_mask: str = static("auto")
+    frame_stack: int = static(1, at_least(1))
     num_levels: int = static(0, between(0, 2**31 - 1))
     reset_pool: int = static(0, between(0, 2**31 - 1))
     critic_obs: str = static("auto")

@@ -6,12 +6,21 @@ import numpy as np
 import pytest
 
 import purerl
-from purerl.acting.normalize import Moments, RewardScale, initial_moments, merge, restored, reward_sums, standardized
+from purerl.acting.normalize import (
+    Moments,
+    RewardScale,
+    initial_moments,
+    merge,
+    restored,
+    reward_sums,
+    standardize_observations,
+    standardized,
+)
 from purerl.core.keys import clock_at
 from purerl.runs.warm_start import warm_start
 from tests.helpers.interrupted import fitted, stopped
 from tests.helpers.leaks import checking_leaks
-from tests.helpers.probes import Varied
+from tests.helpers.probes import Rich, Varied
 from tests.helpers.programs import equations
 from tests.helpers.tiny import CFG, digest, tiny
 
@@ -206,6 +215,22 @@ def test_statistics_survive_vmap_resuming_and_warm_starts(tmp_path):
     reward = whole.state.statistics.reward
     begun = reward.replace(discounted=jnp.zeros_like(reward.discounted))  # the sums belong to the other run's episodes
     assert digest(warm.statistics) == digest(whole.state.statistics.replace(reward=begun))
+
+
+def test_only_named_entries_are_standardised():
+    cfg = ON.replace(action_mask="legal", normalize_entries=("secret",))
+    train = purerl.make_train(cfg, env=Rich())
+    state = jax.jit(train)(jax.random.key(0)).state
+    have_moments = {name: isinstance(x, Moments) for name, x in state.statistics.obs.items()}
+    assert have_moments == {"seen": False, "index": False, "legal": False, "secret": True}
+    obs = jax.tree.map(lambda x: x[None], state.actor.obs)
+    shown = standardize_observations(train.cfg, state.statistics, obs)
+    np.testing.assert_array_equal(shown["seen"], obs["seen"])
+    assert not np.allclose(shown["secret"], obs["secret"])
+    with pytest.raises(
+        purerl.ConfigError, match=r"normalize_entries = 'seem': .* has no such entry; choose from 'index', 'legal'"
+    ):
+        purerl.make_train(cfg.replace(normalize_entries=("seem",)), env=Rich())
 
 
 def test_disabled_normalisation_adds_no_state_and_no_operations():

@@ -33,6 +33,7 @@ OTHERS = {  # values for fields that no rule covers
     "memory_inputs": ("action",),
     "sequence_length": 4,
     "info": ("distance",),
+    "normalize_entries": ("distance",),
     "action_mask": "legal",
     "critic_obs": "secret",
     "rnd": purerl.RNDConfig(init_steps=32, features=4, hidden=(4,)),

@@ -1,0 +1,90 @@
+"""Observations that stack the latest frames, for games whose motion a single image does not show."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from purerl.core.auto_reset import change_step
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.spaces import Indices, is_index
+from purerl.core.types import Environment, PyTree
+
+
+class Stacked(struct.PyTreeNode):
+    """The state of environments with stacked frames.
+
+    env_state: the state of the environments.
+    frames: the stacked entries of the current observation, `[B, ...]` each; a single array has the name "".
+    """
+
+    env_state: PyTree
+    frames: dict[str, jax.Array]
+
+
+def with_frames(env: Environment, count: int) -> Environment:
+    """Return the environments with observations of the latest `count` frames, stacked along the last axis, the newest last.
+
+    `[height, width, channels]` becomes `[height, width, count * channels]`, and `[height, width]` becomes
+    `[height, width, count]`. An episode begins with copies of its first frame. Of a dict, entries with at least two axes are
+    stacked; a single array is stacked whatever its shape.
+
+    Args:
+        env: environments that are pure functions.
+        count: number of frames; 1 returns the environment unchanged.
+
+    Raises:
+        ConfigError: the environments are external, or no entry of the observation can be stacked.
+    """
+    if count == 1:
+        return env
+    space, is_dict = env.observation_space, isinstance(env.observation_space, dict)
+    entries = lambda obs: obs if is_dict else {"": obs}
+    names = [name for name, x in entries(space).items() if _can_stack(x, at_least=2 if is_dict else 1)]
+    if env.host or not names:
+        hint = "stack the frames of external environments by gymnasium.wrappers.FrameStackObservation; use 1"
+        raise ConfigError([Problem("frame_stack", count, hint if env.host else "no entry of the observation has frames; use 1")])
+    joined = lambda obs, frames: obs | frames if is_dict else frames[""]
+    copies = lambda obs: {name: jnp.concatenate([_frame(entries(obs)[name])] * count, axis=-1) for name in names}
+
+    def newer(frames, obs):
+        latest = {name: _frame(entries(obs)[name]) for name in names}
+        return {name: jnp.concatenate([frames[name][..., x.shape[-1] :], x], axis=-1) for name, x in latest.items()}
+
+    def reset(keys):
+        env_state, obs = env.reset(keys)
+        return Stacked(env_state, copies(obs)), joined(obs, copies(obs))
+
+    def stack(step):
+        def run(keys, state, action):
+            after = step(keys, state.env_state, action)
+            done, following = after.terminated | after.truncated, newer(state.frames, after.next_obs)
+            frames = jax.tree.map(lambda first, x: jax.vmap(jnp.where)(done, first, x), copies(after.obs), following)
+            next_obs = joined(after.next_obs, following)
+            return after.replace(env_state=Stacked(after.env_state, frames), obs=joined(after.obs, frames), next_obs=next_obs)
+
+        return run
+
+    drawn = env.draw
+    draw = drawn and (lambda states, *rest: drawn([state.env_state for state in states], *rest))
+    spaces = joined(space, {name: _stacked_space(entries(space)[name], count) for name in names})
+    return env._replace(reset=reset, step=change_step(env.step, reset, stack), observation_space=spaces, draw=draw)
+
+
+def _can_stack(space: Any, at_least: int) -> bool:
+    """Return True for arrays with so many axes, of numbers or of categories that each channel counts for itself."""
+    return len(space.shape) >= at_least and (not is_index(space) or isinstance(space.sizes, tuple))
+
+
+def _frame(x: jax.Array) -> jax.Array:
+    """Return frames `[B, height, width, channels]` or `[B, n]`; an axis of channels is added to `[B, height, width]`."""
+    return x[..., None] if x.ndim == 3 else x
+
+
+def _stacked_space(space: Any, count: int) -> Any:
+    frame = jax.eval_shape(lambda x: _frame(x[None])[0], jax.ShapeDtypeStruct(space.shape, space.dtype))
+    shape = (*frame.shape[:-1], count * frame.shape[-1])
+    if isinstance(space, Indices):
+        return space._replace(sizes=space.sizes * count, shape=shape)
+    return jax.ShapeDtypeStruct(shape, space.dtype)
