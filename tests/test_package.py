@@ -83,7 +83,6 @@ WITHOUT_TESTS = (  # modules without a test file of their name
     "config.curiosity",
     "core.types",
     "core.streams",
-    "envs.gif",
     # Parts that the named tests cover.
     "pure",  # test_train
     "runs.session",  # runs/test_fit, runs/test_directory
@@ -133,7 +132,7 @@ def test_heavy_packages_are_imported_only_by_the_listed_modules():
         "orbax": {"runs.storage.orbax_v1"},
         "tensorboardX": {"runs.logging.recorders"},
         "wandb": {"runs.logging.recorders"},
-        "matplotlib": {"runs.analysis.plots", "studies.comparison", "envs.jumanji"},
+        "matplotlib": {"runs.analysis.plots", "studies.comparison", "envs.gymnax", "envs.jumanji"},
         "tyro": {"cli.commands", "cli.flags", "cli.command"},
         "optax": {"learning.custom", "learning.optimizers"},
     }

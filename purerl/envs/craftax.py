@@ -22,8 +22,8 @@ from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.platform import by_platform
 from purerl.core.spaces import Discrete
 from purerl.core.types import Environment
+from purerl.envs.animation import save_animation
 from purerl.envs.functions import wrap_env
-from purerl.envs.gif import save_gif
 from purerl.envs.parameters import constructing
 
 NAMES = tuple(f"Craftax{game}-{seen}-v1" for game in ("-Classic", "") for seen in ("Symbolic", "Pixels"))
@@ -82,6 +82,6 @@ def _draw(env: Any):
             from craftax.craftax import renderer
         picture = jax.jit(renderer.make_craftax_pixel_renderer(16))
         images = [np.asarray(picture(state)).clip(0, 255).astype(np.uint8) for state, _ in env_states]
-        save_gif(images, path, seconds=0.1)
+        save_animation(images, path, seconds=0.1)
 
     return draw

@@ -24,9 +24,9 @@ from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
 from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
 from purerl.core.spaces import Discrete, Indices, MultiBinary, MultiDiscrete, Space
 from purerl.core.types import PyTree
+from purerl.envs.animation import draw_in_memory
 from purerl.envs.converted_spaces import action_space_of
 from purerl.envs.finite_resets import OBSERVATION, REWARD
-from purerl.envs.gif import draw_in_memory
 from purerl.envs.host import Shapes
 from purerl.envs.importing import importing_mujoco, opengl_hint
 from purerl.envs.snapshots import Keeper

@@ -6,6 +6,7 @@ scan keeps its dtypes. Observations keep their dtype; the network casts them.
 """
 
 import math
+import pathlib
 from typing import Any
 
 import jax
@@ -16,8 +17,8 @@ from purerl.core.auto_reset import auto_reset
 from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.platform import strong
 from purerl.core.types import Environment, TimeStep
+from purerl.envs.animation import draw_in_memory, ffmpeg
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
-from purerl.envs.gif import draw_in_memory
 from purerl.envs.importing import lazily
 from purerl.envs.outputs import check_step, chosen, typed_signals, unpacked
 from purerl.envs.parameters import constructing, overridden
@@ -140,9 +141,12 @@ def _draw(env: Any, params: Any):
 
     def draw(env_states, returns, path):
         import gymnasium
+        import matplotlib
         from gymnax.visualize import visualizer
 
         draw_in_memory()
+        if pathlib.Path(path).suffix == ".mp4":
+            matplotlib.rcParams["animation.ffmpeg_path"] = ffmpeg()
         try:
             visualizer.Visualizer(env, params, env_states, returns).animate(str(path))
         except gymnasium.error.DependencyNotInstalled as error:

@@ -22,8 +22,8 @@ from jax.experimental import io_callback
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
 from purerl.core.finite import float_entries
 from purerl.core.types import Environment, PyTree, TimeStep
+from purerl.envs.animation import save_animation
 from purerl.envs.finite_resets import OBSERVATION, REWARD
-from purerl.envs.gif import save_gif
 from purerl.envs.outputs import check_names
 
 
@@ -123,7 +123,7 @@ class Host:
 
     def draw(self, env_states: list, returns: np.ndarray, path: Any) -> None:
         """Save the frames recorded since `film`; arguments as in `Environment.draw`."""
-        save_gif((self.frames or [])[: len(env_states)], path, self.frame_seconds)
+        save_animation((self.frames or [])[: len(env_states)], path, self.frame_seconds)
 
     def reset(self, keys: jax.Array) -> tuple[Ticket, PyTree]:
         """Reset as in `Environment`. The last word of each key is an environment's seed."""

@@ -16,8 +16,8 @@ from navix.environments.environment import StepType
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete, Indices
 from purerl.core.types import Environment
+from purerl.envs.animation import save_animation
 from purerl.envs.functions import wrap_env
-from purerl.envs.gif import save_gif
 from purerl.envs.parameters import constructing
 
 BY_NAME = {"observation_fn": suite.observations, "reward_fn": suite.rewards, "termination_fn": suite.terminations}
@@ -79,4 +79,4 @@ def adapt(env: Any, params: None) -> Environment:
 
 def _draw(env_states: list, returns: np.ndarray, path: Any) -> None:
     picture = jax.jit(lambda state: suite.observations.rgb(state.state))
-    save_gif([np.asarray(picture(state)) for state, _ in env_states], path, seconds=0.2)
+    save_animation([np.asarray(picture(state)) for state, _ in env_states], path, seconds=0.2)

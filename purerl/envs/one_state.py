@@ -9,7 +9,7 @@ import numpy as np
 
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Box
-from purerl.envs.gif import save_gif
+from purerl.envs.animation import save_animation
 from purerl.envs.importing import opengl_hint
 
 
@@ -53,13 +53,13 @@ def _is_number(x: Any) -> bool:
 
 
 def drawn(render: Callable[[list], Sequence[np.ndarray] | np.ndarray], seconds: float) -> Callable:
-    """Return a function that saves images of states, `render(states)`, as a GIF in which each is shown for `seconds`."""
+    """Return a function that saves images of states, `render(states)`, as an animation, `seconds` per image."""
 
     def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
         try:
             images = render([state for state, _ in env_states])
         except Exception as error:  # a missing OpenGL library may raise any error
             raise ConfigError([Problem("env", str(path), opengl_hint(error))]) from error
-        save_gif(images, path, seconds)
+        save_animation(images, path, seconds)
 
     return draw

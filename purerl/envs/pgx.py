@@ -18,8 +18,8 @@ import pgx as suite
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete
 from purerl.core.types import Environment
+from purerl.envs.animation import save_animation
 from purerl.envs.functions import wrap_env
-from purerl.envs.gif import save_gif
 from purerl.envs.parameters import constructing
 
 NAMES: tuple[suite.EnvId, ...] = ("2048", *(name for name in suite.available_envs() if name.startswith("minatar-")))
@@ -84,4 +84,4 @@ def _draw(env_states: list, returns: np.ndarray, path: Any) -> None:
     kinds = seen.shape[-1]
     colours = [(0.0, 0.0, 0.0), *(colorsys.hsv_to_rgb(kind / kinds, 0.8, 1.0) for kind in range(kinds))]
     images = (255 * np.array(colours))[np.where(seen.any(-1), kinds - seen[..., ::-1].argmax(-1), 0)].astype(np.uint8)
-    save_gif(list(images.repeat(16, axis=1).repeat(16, axis=2)), path, seconds=0.1)
+    save_animation(list(images.repeat(16, axis=1).repeat(16, axis=2)), path, seconds=0.1)

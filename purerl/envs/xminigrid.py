@@ -18,8 +18,8 @@ import numpy as np
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete, Indices
 from purerl.core.types import Environment
+from purerl.envs.animation import save_animation
 from purerl.envs.functions import wrap_env
-from purerl.envs.gif import save_gif
 from purerl.envs.importing import quietly
 from purerl.envs.parameters import constructing
 
@@ -112,6 +112,6 @@ def adapt(made: GridWorld, params: None) -> Environment:
 
 def _draw(made: GridWorld):
     def draw(env_states: list, returns: np.ndarray, path: Any) -> None:
-        save_gif([made.env.render(made.params, state) for state, _ in env_states], path, seconds=0.2)
+        save_animation([made.env.render(made.params, state) for state, _ in env_states], path, seconds=0.2)
 
     return draw

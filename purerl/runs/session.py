@@ -199,6 +199,7 @@ class Session:
         if every and self.updates % every == 0 and (drawing := self.home.file(f"renders/{self.updates}.gif")):
             with self._save_errors(), write_errors(drawing):
                 self.trainer.render(whole, drawing)
+                self.report.show(self._progress(), drawing)
 
     def _save(self) -> None:
         """Save the files that a checkpoint depends on, and then begin to save the checkpoint."""

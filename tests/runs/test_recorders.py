@@ -10,11 +10,13 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 import purerl
 from purerl.core.metrics import Sum
+from purerl.envs.animation import save_animation
 from purerl.runs.logging.progress import Progress
 from purerl.runs.logging.recorders import Csv, JsonLines, TensorBoard, Wandb
 from tests.helpers.interrupted import StopAt, fitted
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import CFG
+from tests.ideas.simulator import simulator
 
 
 def rows_of(path):
@@ -184,6 +186,18 @@ def test_resumed_run_continues_its_wandb_run(wandb, tmp_path):
     assert begun[0] == begun[1] == (tmp_path / "a" / "wandb.id").read_text()
     fitted(recorders=(recorder("b"),), directory=tmp_path / "b")
     assert begun[2] != begun[0]
+
+
+def test_rendered_episodes_reach_tensorboard_and_wandb(wandb, monkeypatch, tmp_path):
+    images = [np.full((8, 8, 3), i, np.uint8) for i in range(2)]
+    env = simulator._replace(draw=lambda states, returns, path: save_animation(images, path, seconds=0.1))
+    monkeypatch.setattr(sys.modules["wandb"], "Video", lambda path, format: (path, format), raising=False)
+    options = {"directory": tmp_path / "a", "eval_every": 2, "eval_episodes": 2, "render_every": 1}
+    files = (TensorBoard(tmp_path / "tb"), Wandb(every=100))
+    purerl.fit(CFG.replace(total_timesteps=128), env=env, recorders=files, progress=False, **options)
+    assert sorted(path.name for path in (tmp_path / "a" / "renders").iterdir()) == ["0.gif", "2.gif"]
+    assert [step for tag, step, _ in events_of(tmp_path / "tb") if tag == "episode"] == [0, 128]
+    assert wandb[1] == [0, 128, 128]  # two episodes and a row
 
 
 def test_refused_config_starts_no_wandb_run(wandb):

@@ -11,6 +11,7 @@ import numpy as np
 from purerl.core.errors import ConfigError, Problem, is_count
 from purerl.core.keys import named_key, split_keys
 from purerl.core.types import Environment, TrainState
+from purerl.envs.animation import ffmpeg
 from purerl.envs.host import host_errors
 from purerl.pure import Train
 from purerl.runs.storage.files import write_errors
@@ -25,7 +26,7 @@ def render(
     max_steps: int | None = None,
     deterministic: bool = False,
 ) -> float:
-    """Render one episode to a `.gif` file with the suite's own renderer, and return the episode's return.
+    """Render one episode to a `.gif` or `.mp4` file with the suite's own renderer, and return the episode's return.
 
     Args:
         train: the `Train` of the state's run.
@@ -36,16 +37,18 @@ def render(
         deterministic: take the mode of the policy's distribution instead of a sample.
 
     Raises:
-        ConfigError: `path` does not end in `.gif`; the environment cannot be rendered; or it has no known time limit, and
-          `max_steps` is None.
+        ConfigError: `path` ends in neither suffix; ffmpeg, which an MP4 needs, is missing; the environment cannot be rendered; or
+          it has no known time limit, and `max_steps` is None.
 
     Example:
         >>> run = purerl.load("runs/a").select(seed=0)
         >>> episode_return = purerl.render(run.train, run.state, "agent.gif", max_steps=3)
     """
     env, policy = train.env, train.policy(state)
-    if pathlib.Path(path).suffix != ".gif":
-        raise ConfigError([Problem("path", str(path), "must end in .gif")])
+    if (suffix := pathlib.Path(path).suffix) not in (".gif", ".mp4"):
+        raise ConfigError([Problem("path", str(path), "must end in .gif or .mp4")])
+    if suffix == ".mp4":
+        ffmpeg()  # raises an error before the episode is played
     draw, limit = check_drawing(env, env.max_steps if max_steps is None else max_steps)
     key = jax.random.key(seed)
     if env.host:

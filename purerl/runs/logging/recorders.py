@@ -1,7 +1,8 @@
 """Recorders, which write the metrics of a run to files and services during training.
 
 A recorder is any function of a `Progress`, and is called after each chunk. A recorder can also have `begin(progress)`, called at
-the start and again after a failure; `flush()`, called before each checkpoint; and `close()`, called at the end.
+the start and again after a failure; `flush()`, called before each checkpoint; `show(progress, path)`, called with the GIF of each
+episode that `render_every` renders; and `close()`, called at the end.
 
 Example:
     >>> rows = purerl.recorders.Csv("runs/c/metrics.csv")
@@ -69,6 +70,10 @@ class Reports:
     def __call__(self, progress: Progress) -> None:
         self.latest = progress
         self._each("__call__", progress)
+
+    def show(self, progress: Progress, path: pathlib.Path) -> None:
+        """Show recorders the file of a rendered episode."""
+        self._each("show", progress, path)
 
     def flush(self) -> None:
         """Flush recorders before a checkpoint, and restart failed recorders. A restart that fails gives no further warning."""
@@ -274,6 +279,18 @@ class TensorBoard(Rows):
                 values += scalar(TAGS.get(base, f"metrics/{base}") + (f"/{rest}" if rest else ""), value).value
         self.sink.write_event(Event(wall_time=time.time(), step=row["steps"], summary=Summary(value=values)))
 
+    def show(self, progress: Progress, path: pathlib.Path) -> None:
+        """Add a rendered episode, a GIF, to the images."""
+        from PIL import Image
+        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
+
+        with Image.open(path) as opened:
+            width, height = opened.size
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
+        summary = Summary(value=[Summary.Value(tag="episode", image=image)])
+        self.sink.write_event(Event(wall_time=time.time(), step=progress.updates * progress.plan.batch_size, summary=summary))
+
 
 class Wandb(Rows):
     """Rows in Weights & Biases, over environment steps. The W&B run begins when training begins.
@@ -312,6 +329,12 @@ class Wandb(Rows):
 
     def write(self, row: dict[str, Any]) -> None:
         self._run.log({TAGS.get(name, name): x for name, x in row.items() if not math.isnan(x)}, step=row["steps"])
+
+    def show(self, progress: Progress, path: pathlib.Path) -> None:
+        """Log a rendered episode."""
+        import wandb  # pyright: ignore[reportMissingImports]
+
+        self._run.log({"episode": wandb.Video(str(path), format="gif")}, step=progress.updates * progress.plan.batch_size)
 
     def close(self) -> None:
         super().close()

@@ -1,0 +1,50 @@
+"""Animations of images: GIF and MP4 files."""
+
+import os
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from purerl.core.errors import ConfigError, Problem
+
+FASTEST = 0.02  # seconds per image of a GIF; viewers slow down faster ones
+
+
+def draw_in_memory() -> None:
+    """Let pygame draw without a screen or an audio device."""
+    for driver in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER"):
+        os.environ.setdefault(driver, "dummy")
+
+
+def ffmpeg() -> str:
+    """Return the path of the ffmpeg program that comes with imageio-ffmpeg.
+
+    Raises:
+        ConfigError: imageio-ffmpeg is not installed.
+    """
+    try:
+        from imageio_ffmpeg import get_ffmpeg_exe  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ConfigError([Problem("path", ".mp4", "needs ffmpeg; run pip install '.[video]', or write a .gif")]) from error
+    os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")  # else it forks, and a forked JAX process may hang
+    return get_ffmpeg_exe()
+
+
+def save_animation(images: Sequence[np.ndarray] | np.ndarray, path: str | os.PathLike, seconds: float) -> None:
+    """Encode images `[height, width, 3]` uint8 as a GIF, or an MP4 by the suffix of the path, `seconds` per image.
+
+    Where a GIF would be too fast for viewers, images are skipped.
+    """
+    if pathlib.Path(path).suffix == ".mp4":
+        ffmpeg()
+        from imageio.v2 import mimwrite  # pyright: ignore[reportMissingImports]
+
+        mimwrite(os.fspath(path), list(images), fps=1 / seconds, macro_block_size=2)
+        return
+    from PIL import Image
+
+    every = max(1, round(FASTEST / seconds))
+    frames = [Image.fromarray(image) for image in images[::every]]
+    duration = max(20, round(1000 * seconds * every))
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=duration, loop=0)
