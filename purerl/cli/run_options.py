@@ -23,7 +23,8 @@ class Training:
         directory: Directory of checkpoints, metrics (also for TensorBoard) and evaluations; without it nothing is saved.
         resume: `auto` resumes from the directory's newest checkpoint if there is one. `must` fails without a checkpoint,
           and `never` fails if there is one.
-        init_from: Directory of another run, whose parameters this run starts from.
+        init_from: Directory of another run, whose parameters and statistics this run starts from.
+        init_groups: Parts of the parameters to take from --init-from, such as policy/torso and statistics; by default, all.
         sweep: Values of a flag to try, in all combinations with other flags: --sweep lr=1e-4,3e-4 --sweep hidden=64x64,256x256.
         draws: Number of configs to draw from the values of --sweep, which can then be ranges: --sweep lr=1e-5:1e-2:log; 0 for
           all combinations.
@@ -63,6 +64,7 @@ class Training:
     directory: str = ""
     resume: Literal["auto", "must", "never"] = "auto"
     init_from: str = ""
+    init_groups: tuple[str, ...] = ()
     sweep: tuple[str, ...] = ()
     draws: int = 0
     at_once: int = 0

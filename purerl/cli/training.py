@@ -27,6 +27,7 @@ EXIT_TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: "try again later"
 TO_FIT = (
     *("num_seeds", "exact", "resume", "max_hours", "save_seconds", "save_every", "keep", "keep_every"),
     *("eval_every", "eval_episodes", "eval_deterministic", "best_by", "render_every", "stop_every"),
+    "init_groups",
 )
 
 

@@ -88,6 +88,7 @@ def fit(
     devices_per_run: int | None = None,
     resume: str = "auto",
     init_from: Any = None,
+    init_groups: tuple[str, ...] = (),
     save_seconds: float = 30.0,
     save_every: int = 0,
     keep: int = 3,
@@ -133,7 +134,9 @@ def fit(
           error if one exists. The config, the seeds, `exact` and the custom objects must be the same as before. Only
           `total_timesteps` and `measure` may change. Custom objects are compared by name, shapes and values. If `total_timesteps`
           has changed and a schedule depends on it, `fit` warns.
-        init_from: directory of another run, whose parameters this run starts from.
+        init_from: directory of another run, whose parameters and statistics this run starts from.
+        init_groups: parts of the parameters to take from `init_from`, such as `("policy/torso", "statistics")`; () takes all. A
+          warning names the other parameters, which keep their initial values.
         save_seconds: approximate seconds between two checkpoints.
         save_every: also save a checkpoint every `save_every` updates; 0 for none.
         keep: keep this many of the newest checkpoints.

@@ -29,12 +29,31 @@ RULES: dict[str, FieldRule] = {
     "chunk_seconds": FieldRule("must be above 0", lambda x: x > 0),
     "max_hours": at_least(0),
 }
+_FLAG = FieldRule("must be True or False", is_flag)
+_PATH = FieldRule("must be a path", lambda x: x is None or isinstance(x, str | os.PathLike))
+KINDS: dict[str, FieldRule] = {
+    "exact": _FLAG,
+    "eval_deterministic": _FLAG,
+    "progress": FieldRule("must be True, False or None", lambda x: x is None or is_flag(x)),
+    "best_by": FieldRule("must be the name of a metric, such as 'episode_info/success'", lambda x: isinstance(x, str)),
+    "seed": FieldRule("must be an int from 0 to 2**32 - 1", lambda x: x is not None),
+    "directory": _PATH,
+    "init_from": _PATH,
+    "init_groups": FieldRule(
+        "must be a tuple of groups of parameters, such as ('policy/torso', 'statistics')",
+        lambda xs: isinstance(xs, tuple | list) and all(isinstance(x, str) for x in xs),
+    ),
+    "recorders": FieldRule(
+        "must be a tuple of functions of a Progress, as in (recorder,)",
+        lambda xs: isinstance(xs, tuple | list) and all(map(callable, xs)),
+    ),
+    "eval_env_params": FieldRule("must be a dict of environment parameters", lambda x: x is None or isinstance(x, dict)),
+}
 
 
 def wrong_options(options: dict[str, Any]) -> list[Problem]:
     """Return a problem for each invalid argument of `fit`. `options`: all arguments by name."""
-    flags = ("exact", "eval_deterministic")
-    found = [Problem(name, options[name], "must be True or False") for name in flags if not is_flag(options[name])]
+    found = [Problem(name, options[name], rule.text) for name, rule in KINDS.items() if not rule.holds(options[name])]
     for name, rule in RULES.items():
         value = options[name]
         if name in ("eval_max_steps", "devices_per_run") and value is None:
@@ -45,20 +64,9 @@ def wrong_options(options: dict[str, Any]) -> list[Problem]:
             found.append(Problem(name, value, rule.text if rule.choices or right else f"{rule.text}, not {type(value).__name__}"))
     if not found and options["render_every"] and not (options["eval_every"] and options["directory"]):
         found.append(Problem("render_every", options["render_every"], "needs eval_every and a directory for the GIFs"))
-    if not (options["progress"] is None or is_flag(options["progress"])):
-        found.append(Problem("progress", options["progress"], "must be True, False or None"))
-    if not isinstance(options["best_by"], str):
-        found.append(Problem("best_by", options["best_by"], "must be the name of a metric, such as 'episode_info/success'"))
-    if options["seed"] is None:
-        found.append(Problem("seed", None, "must be an int from 0 to 2**32 - 1"))
-    for name in ("directory", "init_from"):
-        if options[name] is not None and not isinstance(options[name], str | os.PathLike):
-            found.append(Problem(name, options[name], "must be a path"))
-    if not isinstance(options["recorders"], tuple | list) or not all(map(callable, options["recorders"])):
-        found.append(Problem("recorders", options["recorders"], "must be a tuple of functions of a Progress, as in (recorder,)"))
+    if options["init_groups"] and options["init_from"] is None:
+        found.append(Problem("init_groups", options["init_groups"], "needs init_from"))
     found += _wrong_stopping(options)
-    if options["eval_env_params"] is not None and not isinstance(options["eval_env_params"], dict):
-        found.append(Problem("eval_env_params", options["eval_env_params"], "must be a dict of environment parameters"))
     found += [_unknown(options, name, value) for name, value in options["objects"].items() if name not in OBJECTS]
     if options["resume"] == "must" and options["directory"] is None:
         found.append(Problem("directory", None, "resume='must' needs the directory to resume from"))

@@ -77,7 +77,8 @@ class Session:
         if saved is not None:
             self._resume(saved, template)
         elif options.init_from is not None:
-            self.state = trainer.restart(warm_start(self.state, options.init_from, trainer.train.action_unit))
+            unit = trainer.train.action_unit
+            self.state = trainer.restart(warm_start(self.state, options.init_from, unit, tuple(options.init_groups)))
         self._start = (self.updates, self.seconds)
         self._saved_updates = self.updates
         by_first(lambda: self.curves.begin(self.updates))

@@ -1,11 +1,14 @@
 """Warm starts: runs that begin with the parameters of another run."""
 
+import re
+import warnings
+from collections.abc import Collection
 from typing import Any
 
 import jax
 import numpy as np
 
-from purerl.core.errors import CheckpointError, ConfigError, Problem
+from purerl.core.errors import CheckpointError, ConfigError, Problem, raise_if_any
 from purerl.core.types import TrainState
 from purerl.runs.identity import WARM, absolute, unit_differences
 from purerl.runs.storage.checkpoint import newest_readable, saved_updates
@@ -20,8 +23,11 @@ def require_checkpoint(directory: Any) -> None:
         raise CheckpointError(f"no checkpoint in {folder}")
 
 
-def warm_start(state: TrainState, directory: Any, action_unit: str) -> TrainState:
+def warm_start(state: TrainState, directory: Any, action_unit: str, groups: tuple[str, ...] = ()) -> TrainState:
     """Return a state with the parameters and statistics of another run.
+
+    With `groups`, only these parts of the parameters are taken, such as "policy/torso", and the statistics with "statistics". A
+    warning names the parameters that keep their initial values.
 
     If several runs start from a single run, each of them gets a copy of that run's parameters and statistics.
     If both runs have intrinsic rewards, the state of intrinsic rewards is copied too: a predictor is useless without its target.
@@ -36,7 +42,8 @@ def warm_start(state: TrainState, directory: Any, action_unit: str) -> TrainStat
         raise ConfigError([Problem("init_from", str(directory), text) for text in found])
     leaves = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path({"state": state})}
     both = all(any(name.startswith(INTRINSIC) for name in names) for names in (leaves, saved.arrays))
-    is_taken = lambda name: name.startswith((*WARM, INTRINSIC) if both else WARM) and not name.endswith(".discounted")
+    chosen = _prefixes(groups, leaves) if groups else (*WARM, INTRINSIC) if both else WARM
+    is_taken = lambda name: _is_within(name, chosen) and not name.endswith(".discounted")
     here, there = ({name: x for name, x in arrays.items() if is_taken(name)} for arrays in (leaves, saved.arrays))
     found = [f"{name} is only in the {'checkpoint' if name in there else 'new run'}" for name in there.keys() ^ here.keys()]
     for name in here.keys() & there.keys():
@@ -51,3 +58,26 @@ def warm_start(state: TrainState, directory: Any, action_unit: str) -> TrainStat
         return jax.device_put(np.broadcast_to(there[name], x.shape).astype(x.dtype), x.sharding)
 
     return jax.tree_util.tree_map_with_path(leaf, {"state": state})["state"]
+
+
+def _prefixes(groups: tuple[str, ...], leaves: Collection[str]) -> tuple[str, ...]:
+    """Return how the names of the groups' arrays begin; warn of parameters in no group, which keep their initial values.
+
+    Raises:
+        ConfigError: no array belongs to a group.
+    """
+    by_group = {group: WARM[0] + "".join(f"['{part}']" for part in group.split("/")) for group in groups}
+    by_group |= {"statistics": WARM[1]} if "statistics" in groups else {}
+    prefixes, params = tuple(by_group.values()), [name for name in leaves if name.startswith(WARM[0])]
+    part_of = lambda name: "/".join(re.findall(r"\['(.*?)'\]", name.removeprefix(WARM[0]))[:2])
+    hint = f"this run has no such group; choose from {', '.join(sorted(set(map(part_of, params))))}, statistics"
+    unknown = [group for group, prefix in by_group.items() if not any(_is_within(name, (prefix,)) for name in leaves)]
+    raise_if_any([Problem("init_groups", group, hint) for group in unknown])
+    if new := sorted({part_of(name) for name in params if not _is_within(name, prefixes)}):
+        warnings.warn(f"init_groups = {groups!r}: {', '.join(new)} begin with new parameters", stacklevel=2)
+    return prefixes
+
+
+def _is_within(name: str, prefixes: tuple[str, ...]) -> bool:
+    """Return True if an array is one of these parts of a state, or lies below one of them."""
+    return any(name.startswith(prefix) and name[len(prefix) : len(prefix) + 1] in ("", "[", ".") for prefix in prefixes)

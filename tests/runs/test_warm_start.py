@@ -31,6 +31,25 @@ def test_warm_start_needs_the_same_shapes(tmp_path):
         warm_start(other, tmp_path / "b", "either")
 
 
+def test_warm_start_of_groups_names_the_new_parameters(tmp_path):
+    source = tiny(CFG.replace(normalize_obs=True))
+    purerl.save(tmp_path / "a", source, jax.jit(source)(jax.random.key(0)).state)
+    other = tiny(CFG.replace(normalize_obs=True, critic_hidden=(8,)))
+    state, saved = other.init(jax.random.key(1)), purerl.restore(tmp_path / "a", source)
+    with pytest.warns(UserWarning, match="policy/head, value/head, value/torso begin with new parameters"):
+        warm = warm_start(state, tmp_path / "a", "either", ("policy/torso", "statistics"))
+    assert digest(warm.params["policy"]["torso"]) == digest(saved.params["policy"]["torso"])
+    assert digest(warm.params["policy"]["head"]) == digest(state.params["policy"]["head"])
+    assert digest(warm.params["value"]) == digest(state.params["value"])
+    assert digest(warm.statistics.obs) == digest(saved.statistics.obs)
+    with pytest.raises(
+        purerl.ConfigError, match="init_groups = 'policy/tor': this run has no such group; choose from policy/head"
+    ):
+        warm_start(state, tmp_path / "a", "either", ("policy/tor",))
+    with pytest.raises(purerl.ConfigError, match="needs init_from"):
+        purerl.fit(CFG, init_groups=("policy",))
+
+
 CURIOUS = {"rnd": purerl.RNDConfig(features=4, hidden=(4,), init_steps=0)}
 
 
