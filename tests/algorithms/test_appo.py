@@ -188,6 +188,7 @@ def test_ratio_is_one_before_the_first_gradient_step(env, changes):
     assert np.isfinite(metrics["value_loss"]).all()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_uncorrected_updates_use_the_outputs_stored_by_actors():
     train, states = updates(STALE.replace(correction="none"), 3)
@@ -220,6 +221,7 @@ def test_vmap_over_configs_and_seeds_equals_single_runs():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), got, alone.state.params)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_strict_jax_modes_pass_and_program_size_is_constant():
     train = made(STALE.replace(total_timesteps=64 * 4))

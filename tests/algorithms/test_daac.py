@@ -97,6 +97,7 @@ def test_each_phase_has_its_own_epochs_and_value_freq_skips_rollouts():
     assert set(result.state.opt_state) == {"value", "policy"}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_coefficients_affect_only_their_own_network():
     run = jax.jit(lambda cfg: (made(cfg).init(KEY).params, made(cfg)(KEY).state.params))
@@ -143,6 +144,7 @@ def test_vmap_over_configs_and_seeds_trains_distinct_finite_runs():
     assert (head[:, 0] != head[:, 1]).any()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_strict_jax_modes_pass_and_program_size_is_constant():
     train = made(DAAC.replace(total_timesteps=64 * 2))

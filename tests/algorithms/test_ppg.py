@@ -181,6 +181,7 @@ def test_shared_optimizer_counts_the_steps_of_both_phases():
 # --- all of PPO's options ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_landing("none")
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["none", "gru"])
 def test_ratio_is_one_before_the_first_gradient_step(memory):
@@ -296,6 +297,7 @@ def test_run_resumes_bit_for_bit_between_aux_phases(kind, tmp_path):
     assert digest(again.metrics) == digest(whole.metrics)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_strict_jax_modes_pass():
     train = made(PPG.replace(total_timesteps=64 * 4))

@@ -37,6 +37,7 @@ def test_ratio_is_one_before_the_first_gradient_step(kind):
         np.testing.assert_allclose(metrics["kl"], 0, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_strict_jax_modes_pass_with_every_option():
     cfg, env = KINDS["everything"]

@@ -56,6 +56,7 @@ def test_predictor_loss_matches_the_reference_vector(vectors):
     np.testing.assert_allclose(bonus, expected["bonus_mean_openai"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_each_reward_stream_bootstraps_from_its_own_next_observation():
     """The extrinsic stream bootstraps from the observation before a reset, the intrinsic one from that after the reset."""
     train = made()
@@ -116,6 +117,7 @@ def test_predictor_observations_are_standardised_and_clipped():
     assert 0.1 < mean[:3].sum() < 1.01  # frequencies of the one-hot kinds under random actions
 
 
+@pytest.mark.slow
 def test_bonus_uses_statistics_before_the_rollout_and_predictor_loss_those_after():
     """Every new observation is 3: the rollout moves the mean to 3 after few earlier samples, and hardly after many."""
     train = made()
@@ -135,6 +137,7 @@ def test_bonus_uses_statistics_before_the_rollout_and_predictor_loss_those_after
     assert abs(losses[2] - losses[1]) > 0.1 * losses[1]
 
 
+@pytest.mark.slow
 def test_bonus_vanishes_for_familiar_observations():
     """Each episode shows one of two constant observations."""
 
@@ -196,6 +199,7 @@ def test_run_resumes_bit_for_bit(kind, tmp_path):
     assert digest(again.metrics) == digest(whole.metrics)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_vmap_over_configs_and_seeds_equals_single_runs():
     of = lambda coef: RND.replace(rnd=RNDConfig(features=8, hidden=(16,), init_steps=100, int_coef=coef))
@@ -223,6 +227,7 @@ def test_strict_jax_modes_pass_and_program_size_is_constant():
 # --- custom rewards, pretraining --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_custom_count_bonus_falls_with_visits():
     def init(key, obs):
         return jnp.zeros(3, jnp.float32)
@@ -241,6 +246,7 @@ def test_custom_count_bonus_falls_with_visits():
     assert made(CFG.replace(rnd=CURIOUS), intrinsic=(init, reward)).cfg.rnd.features == 8
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fine_tuning_starts_from_parameters_pretrained_without_rewards(tmp_path):
     """A fine-tuned run starts with the parameters of a run that ignored extrinsic rewards."""

@@ -28,6 +28,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_command_line_flags_override_the_config_file(run):
     cfg = purerl.load(run / "ours").cfg

@@ -7,7 +7,7 @@ from purerl.envs.suites import SUITES
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing(*(name for name in PRESETS if "/" not in name), "brax/reacher", "pgx/minatar-breakout")
+@pytest.mark.each_landing(*(name for name in PRESETS if "/" not in name), "pgx/minatar-breakout")
 @pytest.mark.parametrize("name", PRESETS)
 def test_make_train_accepts_every_preset(name):
     if "/" in name:

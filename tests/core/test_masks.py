@@ -85,6 +85,7 @@ def test_invalid_masks_warn_once():
     watch(rows, 4, False, True)  # a second warning would be an error here
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fit_warns_of_masks_without_a_valid_action():
     with pytest.warns(UserWarning, match=r"empty_masks: \d+ observations have an action mask without a valid action"):

@@ -165,7 +165,7 @@ def test_accelerator_update_branches_only_for_scheduled_phases(name):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("ppg", "lstm, shared")
+@pytest.mark.each_landing("ppg")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_updates_agree_across_platforms(both, name):
     train = tiny(CONFIGS[name])

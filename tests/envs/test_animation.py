@@ -29,6 +29,7 @@ def test_mp4_has_every_image(tmp_path):
     np.testing.assert_allclose([frame.mean() for frame in frames], [40 * i for i in range(6)], atol=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", ["CartPole-v1", "Breakout-MinAtar"])
 def test_gymnax_episodes_become_mp4_files(env, tmp_path):
     imageio = pytest.importorskip("imageio.v2")

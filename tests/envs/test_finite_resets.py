@@ -170,6 +170,7 @@ def test_state_shared_by_environments_is_refused():
     purerl.make_train(CFG, env=batch(shares=True))
 
 
+@pytest.mark.each_landing("fields1")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",

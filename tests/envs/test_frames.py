@@ -79,6 +79,7 @@ def test_observations_without_frames_are_refused(space):
         with_frames(env, 2)
 
 
+@pytest.mark.slow
 def test_stacked_frames_train_evaluate_and_render(tmp_path):
     cfg = CFG.replace(env="Breakout-MinAtar", frame_stack=2)
     train = purerl.make_train(cfg)

@@ -16,7 +16,7 @@ RUNNABLE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsui
 EVERY_TIME = {"CartPole-v1", "DeepSea-bsuite"}  # one for each kind of observation and action
 
 
-@pytest.mark.each_landing("Breakout-MinAtar", "MountainCarContinuous-v0", "Catch-bsuite")
+@pytest.mark.each_landing("Breakout-MinAtar", "Catch-bsuite")
 @pytest.mark.parametrize(
     "env_id", [name if name in EVERY_TIME else pytest.param(name, marks=pytest.mark.slow) for name in RUNNABLE]
 )
@@ -138,6 +138,7 @@ def test_bounds_at_the_largest_float_count_as_infinite():
         purerl.make_train(purerl.PPOConfig(action_distribution="tanh"), env=purerl.wrap_env(other))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_evaluation_resets_with_other_keys_than_training():
     train = purerl.make_train(purerl.PPOConfig(hidden=(4,), num_envs=8))

@@ -83,6 +83,7 @@ def test_run_resumes_bit_for_bit(tmp_path):
     assert digest(alone.state.params) == digest(whole.run.select(seed=1).state.params)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_unsavable_environments_restart_with_a_warning(tmp_path):
     env = purerl.from_gymnasium(functools.partial(Ends, keeps=(1,)))
@@ -232,6 +233,7 @@ class Told(Ends):
         return *after, info | ({"where": np.array([1.0, 2.0, 3.0])} if after[2] or after[3] else {})
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_vector_info_may_be_missing_from_some_steps():
     env = purerl.from_gymnasium(Told)
@@ -254,6 +256,7 @@ gymnasium.register("ALE/StandIn-v5", Ends)
 """
 
 
+@pytest.mark.each_landing("sync")
 @pytest.mark.slow
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
 def test_package_that_registers_an_id_is_imported_in_each_process(vectorization, fresh_python, tmp_path):

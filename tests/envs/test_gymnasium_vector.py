@@ -78,6 +78,7 @@ def test_failed_reset_reports_the_first_error():
         purerl.from_gymnasium(make, "vector")
 
 
+@pytest.mark.slow
 def test_vector_environments_that_take_a_single_seed_are_accepted():
     make = lambda count: OneSeed([Ends] * count, autoreset_mode=AutoresetMode.SAME_STEP)
     env = purerl.from_gymnasium(make, "vector")

@@ -43,6 +43,7 @@ def legal(mask):
     return jnp.argmax(mask, axis=-1).astype(jnp.int32)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_joint_mask_flattens_the_action_to_one_discrete_choice():
     """The reference is jumanji's own environment, whose action is the row and the column of a field."""

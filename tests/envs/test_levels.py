@@ -113,6 +113,7 @@ def test_declared_categories_unlike_the_observation_are_refused(space):
         purerl.wrap_env(Wrong())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_check_env_reports_out_of_range_categories():
     class Wrong(Map):
@@ -122,6 +123,7 @@ def test_check_env_reports_out_of_range_categories():
     assert any("outside of the declared space" in problem for problem in found)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_mask_declared_by_the_environment_is_used_by_default():
     class Masked:

@@ -38,6 +38,7 @@ class Twins(Ends):
         return super().step(action)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_attributes_set_by_the_constructor_are_saved(tmp_path):
     cfg, env = CFG.replace(total_timesteps=128, lr_schedule="constant"), purerl.from_gymnasium(Varied)
@@ -46,6 +47,7 @@ def test_attributes_set_by_the_constructor_are_saved(tmp_path):
     np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.slow
 def test_array_under_two_names_cannot_be_saved(tmp_path):
     cfg, env = CFG.replace(lr_schedule="constant"), purerl.from_gymnasium(Twins)
     purerl.fit(cfg.replace(total_timesteps=128), env=env, directory=tmp_path)
@@ -53,6 +55,7 @@ def test_array_under_two_names_cannot_be_saved(tmp_path):
         purerl.fit(cfg, env=env, directory=tmp_path)
 
 
+@pytest.mark.slow
 def test_run_does_not_resume_with_other_wrappers(tmp_path):
     wrappers = []
     make = lambda: functools.reduce(lambda env, wrapper: wrapper(env), wrappers, Ends())

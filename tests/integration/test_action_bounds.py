@@ -49,6 +49,7 @@ def distances_to_goals(distribution):
     return jax.jit(jax.vmap(jax.vmap(train_one, (None, 0)), (0, None)))(GOALS, jax.random.split(KEY, 2))
 
 
+@pytest.mark.slow
 def test_gaussian_policy_learns_a_goal_whatever_the_bounds():
     assert distances_to_goals("gaussian").max() < 0.02
 

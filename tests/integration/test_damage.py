@@ -23,6 +23,7 @@ EVALUATED = {"eval_every": 2, "eval_episodes": 4, "eval_max_steps": 8}
 # --- NumPy numbers, and limits beyond int32 --------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_runs_configured_with_numpy_numbers_resume(tmp_path):
     cfg = CFG.replace(num_envs=np.int8(4), num_steps=np.int8(100), total_timesteps=np.int64(1200), num_minibatches=np.uint8(2))
@@ -79,7 +80,7 @@ DAMAGES = {
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("a row", "cut")
+@pytest.mark.each_landing("a row")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_metrics_leave_the_state_and_other_rows_intact(evaluated, tmp_path, damage):
     directory, whole = evaluated

@@ -73,6 +73,7 @@ def test_readme_examples_run(tmp_path, monkeypatch):
     assert known["fine"].progress.updates == 2
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:an episode may take 500 steps:UserWarning")
 @pytest.mark.slow
 def test_commands_in_the_reference_succeed(tmp_path, monkeypatch, capsys):

@@ -249,6 +249,7 @@ def test_full_disk_ends_the_run_and_keeps_earlier_checkpoints(tmp_path):
     assert purerl.load(tmp_path).updates == failed - 1
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_full_disk_only_warns_if_on_save_error_is_warn(tmp_path):
     code, out = finish(tmp_path, code=FULL.format(mode="warn"))
@@ -294,6 +295,7 @@ class Breaking(Varied):
         return reward
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_environment_error_ends_the_run_and_keeps_earlier_checkpoints(tmp_path):

@@ -159,7 +159,7 @@ PAIRS = [pair for pair in PAIRS if pair[1:] not in IN_PRODUCT]
 PAIRS = [pair if pair[1:] == (jit, "ppo") else pytest.param(*pair, marks=pytest.mark.slow) for pair in PAIRS]
 
 
-@pytest.mark.each_landing("memory, torso of linen-jit-appo", "single environment, torso of equinox-vmapped-ppo")
+@pytest.mark.each_landing("memory, torso of linen-jit-appo")
 @pytest.mark.filterwarnings("ignore:.*no phase of this algorithm trains these groups")  # PPO does not use all heads
 @pytest.mark.parametrize(("extension", "check", "kind"), PAIRS)
 def test_extension_points_work_with_every_algorithm(extension, check, kind, tmp_path):
@@ -309,6 +309,7 @@ network = purerl.from_linen(Net(2))
 """
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_modules_named_in_a_directory_are_never_imported(tmp_path, monkeypatch, capsys):
     (tmp_path / "sentinel.py").write_text(SENTINEL)

@@ -22,6 +22,7 @@ SIZES = {"total_timesteps": 64 * 4, "num_envs": 4, "num_steps": 16, "num_minibat
 # --- a batch of configs -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_eval_command_uses_each_runs_own_environment(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
@@ -140,6 +141,7 @@ def test_adamw_decays_only_matrices():
         assert (distance > 1e-6) == ("kernel" in jax.tree_util.keystr(path)), path
 
 
+@pytest.mark.each_landing("daac")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "cfg",
@@ -165,6 +167,7 @@ def test_vf_coef_affects_a_separate_value_phase(cfg):
 # --- finished runs and failures ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_finished_run_is_returned_without_training(tmp_path, capsys):
     first = fitted(updates=4, directory=tmp_path, eval_every=2, eval_episodes=4)

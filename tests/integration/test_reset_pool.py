@@ -85,6 +85,7 @@ def test_pooled_first_states_have_the_distribution_of_single_resets(monkeypatch)
     assert statistic < 20.5
 
 
+@pytest.mark.each_landing("changes0")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{"memory": "gru", "memory_inputs": ("action", "reward")}, {"num_levels": 3}, {"nonfinite": "reset"}]
@@ -121,6 +122,7 @@ def test_evaluation_resets_each_environment_once():
     assert len(made) == 16
 
 
+@pytest.mark.slow
 def test_plan_counts_the_pool_and_reuse_warns():
     slow = lambda **changes: purerl.make_train(SMALL.replace(**changes), env=purerl.wrap_env(Drawn(), slow_reset=True))
     # A state has a face, a step count and an observation of one number.

@@ -52,7 +52,7 @@ def test_recorded_scores_belong_to_the_current_configs():
         assert len(row["scores"]) == 8
 
 
-@pytest.mark.each_landing("Pendulum-v1", "PointRobot-misc")
+@pytest.mark.each_landing("PointRobot-misc")
 @pytest.mark.parametrize(
     "env", [pytest.param(env, marks=pytest.mark.long if "/" in env else pytest.mark.slow) for env in tables.kept("choices")]
 )

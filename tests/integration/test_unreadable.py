@@ -51,7 +51,7 @@ READERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("load best", "resume")
+@pytest.mark.each_landing("load best")
 @pytest.mark.filterwarnings("ignore")  # warnings of the skipped checkpoint and of the unwritable cache
 @pytest.mark.parametrize("name", [pytest.param(x, marks=[] if x in ("load", "plot") else pytest.mark.slow) for x in READERS])
 def test_unreadable_paths_are_named(directory, capsys, name):

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 import purerl
 from purerl.acting.rollout import step_counts
@@ -12,6 +13,7 @@ from tests.helpers.tiny import CFG, tiny
 KEY = jax.random.key(0)
 
 
+@pytest.mark.slow
 def test_reward_shaper_receives_the_reward_and_the_step():
     """Learning uses the shaped rewards; metrics report those of the environment."""
     train = purerl.make_train(CFG.replace(reward_clip=1.0), env=Varied(), reward_shaper=lambda reward, step: 0 * reward + step)

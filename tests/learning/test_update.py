@@ -37,6 +37,7 @@ def test_updates_before_learning_starts_keep_penalty_and_schedule():
     np.testing.assert_allclose(constant["lr"], 1e-3)
 
 
+@pytest.mark.slow
 def test_learning_rate_keeps_adapting_after_an_early_stop():
     cfg = CFG.replace(lr_schedule="kl_adaptive", desired_kl=1e-5, target_kl=1e-5, lr=1e-2)
     lr = purerl.summarize(jax.jit(tiny(cfg))(KEY).metrics)["lr"]

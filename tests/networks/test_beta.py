@@ -53,6 +53,7 @@ def test_mode_is_most_likely_and_maps_to_the_bounds():
     np.testing.assert_allclose(of_pair(1.0, 1.0)[0].mode(), 0.5)
 
 
+@pytest.mark.slow
 def test_training_with_beta_actions_moves_the_policy():
     cfg = CFG.replace(env="Pendulum-v1", action_distribution="beta", warmup_steps=64)
     train = purerl.make_train(cfg)

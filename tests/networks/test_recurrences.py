@@ -29,7 +29,7 @@ def drawn(length, dtype):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.complex64])
-@pytest.mark.parametrize("length", [1, 2, BLOCK, BLOCK + 1, 5 * BLOCK])
+@pytest.mark.parametrize("length", [1, 2, BLOCK, BLOCK + 1, pytest.param(5 * BLOCK, marks=pytest.mark.slow)])
 def test_recurrence_and_its_gradient_equal_the_definition(path, dtype, length):
     args = drawn(length, dtype)
     weight = jax.random.normal(jax.random.key(0), args[0].shape, dtype)

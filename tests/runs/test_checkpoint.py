@@ -74,6 +74,7 @@ def files_of(directory):
     return sorted(path.relative_to(directory) for path in newest.rglob("*") if path.is_file())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves its event loops behind
 def test_damaged_checkpoint_is_reported_or_harmless(run, tmp_path):

@@ -36,6 +36,7 @@ def compiles(n):
     jax.jit(lambda x: jnp.sin(x) * n)(jnp.float32(1)).block_until_ready()
 
 
+@pytest.mark.slow
 def test_programs_are_cached_only_inside_the_context(home):
     before = {name: getattr(jax.config, name) for name in ("jax_compilation_cache_dir", "jax_compilation_cache_max_size")}
     jax.clear_caches()  # cached programs of other tests are not compiled again
@@ -53,6 +54,7 @@ def test_programs_are_cached_only_inside_the_context(home):
     assert before == {name: getattr(jax.config, name) for name in before}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fit_caches_its_programs_and_reproduces_its_numbers(home):
     first = purerl.fit(CFG)

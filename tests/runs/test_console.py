@@ -4,6 +4,7 @@ import io
 import types
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from purerl.runs.fit import fit
@@ -44,6 +45,7 @@ def test_mean_return_without_finished_episodes_is_nan():
     assert overall(Mean(np.array([4.0, 6.0]), np.array([1, 3]))) == 2.5
 
 
+@pytest.mark.slow
 def test_fit_shows_progress_by_default_only_in_a_terminal(monkeypatch, capsys):
     fit(CFG, env=Varied())
     assert not capsys.readouterr().out

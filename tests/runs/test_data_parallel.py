@@ -231,6 +231,7 @@ def test_devices_evaluate_different_episodes(count):
     assert len(set(map(tuple, of_each.returns.tolist()))) == count
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_evaluations_cover_the_episodes_of_all_devices():
     """Evaluations by `data_parallel`, by a run and by `fit` are compared with those of one device."""
@@ -248,6 +249,7 @@ def test_evaluations_cover_the_episodes_of_all_devices():
     np.testing.assert_allclose(found["episode_length"], wanted.lengths.mean(), rtol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_data_parallel_run_evaluates_acts_and_trains(spread):
     state = jax.jit(spread.init)(KEY)
@@ -261,6 +263,7 @@ def test_data_parallel_run_evaluates_acts_and_trains(spread):
     assert purerl.summarize(result.metrics)["steps"].tolist() == [128, 128]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_state_is_saved_and_restored_on_its_devices(tmp_path):
     spread = purerl.data_parallel(purerl.make_train(PPO, env=Varied()), mesh())
@@ -401,6 +404,7 @@ def test_run_resumes_bit_for_bit_and_on_another_number_of_devices(seeds, tmp_pat
     assert jax.tree.map(jnp.shape, other.state) == jax.tree.map(jnp.shape, saved)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fit_in_a_fresh_process_uses_all_cores_as_devices(fresh_python, tmp_path):
     """Reading the directory and looking for other processes must not start JAX with a single device."""
@@ -450,6 +454,7 @@ def visits(reduced):
     return (lambda key, obs: jnp.zeros(3)), reward
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_state_not_reduced_over_devices_is_not_saved(tmp_path):
     cfg = SHORT.replace(num_epochs=1, num_minibatches=1, total_timesteps=256, normalize_obs=False)

@@ -31,6 +31,7 @@ def close(got, want):
         np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.each_landing("1")
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 def test_over_devices_accepts_any_number_of_seeds(count, alone):
@@ -61,6 +62,7 @@ def test_each_device_computes_its_share():
     assert {shard.data.shape[0] for shard in shards} == {2}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_only_the_given_devices_are_used():
     many = jax.jit(purerl.over_devices(train, devices=jax.local_devices()[1:]))
@@ -85,6 +87,7 @@ def test_update_counter_is_shared_by_all_seeds(count, exact):
     close(at(state.params, 2), alone.params)
 
 
+@pytest.mark.each_landing("True")
 @pytest.mark.slow
 @pytest.mark.parametrize("exact", [False, True])
 def test_over_devices_accepts_sweeps(exact):

@@ -65,6 +65,7 @@ def test_longer_run_passes_through_the_state_of_a_shorter_one(tmp_path):
     assert digest(purerl.load(tmp_path, env=Varied(), updates=4).state) == digest(short.state)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_restored_state_continues_under_another_train(whole, tmp_path):
     """A state from a checkpoint on disk continues under another `Train`, one update at a time."""
@@ -83,6 +84,7 @@ def test_restored_state_continues_under_another_train(whole, tmp_path):
     assert digest(again) == digest(state)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_every_saved_leaf_affects_later_updates(tmp_path):
     """A leaf without effect on the next two updates would be superfluous, or show a bug."""
@@ -113,6 +115,7 @@ def perturbed(x):
     return ~x if x.dtype == bool else x + jnp.ones((), x.dtype)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_checkpoint_is_unaffected_by_the_next_chunk(tmp_path):
     """The next chunk takes over the buffers of the state while the checkpoint is still being written."""
@@ -132,6 +135,7 @@ def test_keep_every_works_without_save_every(tmp_path):
     assert sorted(int(path.name) for path in (tmp_path / "checkpoints").iterdir()) == [4, 8, 10]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_best_state_of_a_run_without_checkpoints_is_replaced(tmp_path):
     """Another run starts in the directory of a run that was killed before its first checkpoint."""
@@ -144,6 +148,7 @@ def test_best_state_of_a_run_without_checkpoints_is_replaced(tmp_path):
     assert best.updates <= 4
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_resuming_without_evaluations_keeps_the_record_of_earlier_ones(tmp_path):
     constant = CFG.replace(lr_schedule="constant")
@@ -153,6 +158,7 @@ def test_resuming_without_evaluations_keeps_the_record_of_earlier_ones(tmp_path)
     assert checkpoint.newest_readable(tmp_path / "checkpoints").record["evaluated"] == evaluated
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_save_refuses_the_directory_of_fit(tmp_path):
     result = fitted(2, directory=tmp_path)
@@ -167,6 +173,7 @@ def test_rendering_an_unrenderable_environment_is_refused_at_the_start(tmp_path)
     assert not (tmp_path / "a" / "curves.jsonl").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_fit_returns_after_the_last_checkpoint_is_complete(fresh_python, tmp_path):
     code = f"""

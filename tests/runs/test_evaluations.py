@@ -62,6 +62,7 @@ def test_results_are_printed_in_a_few_lines(run):
     assert str(result.run.evaluate(3)).startswith("Episodes of shape (2, 3): return ")
 
 
+@pytest.mark.slow
 def test_best_by_selects_the_metric_of_the_best_state(tmp_path):
     options = {"directory": tmp_path, "eval_every": 1, "eval_episodes": 3, "updates": 4}
     result = fitted(**options, best_by="episode_length")

@@ -37,6 +37,7 @@ def test_result_is_independent_of_chunk_length():
     assert lengths == [1, 4, 5]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_metrics_rows_are_independent_of_chunk_length(whole):
     cfg = CFG.replace(total_timesteps=640, metrics_every=4)

@@ -31,6 +31,7 @@ def test_extending_a_run_warns_if_its_schedule_follows_total_timesteps(tmp_path)
         fitted(updates=4, **both)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_extending_a_run_does_not_warn_if_its_schedule_has_fixed_length(tmp_path):
     fixed = {"cfg": CFG.replace(lr_schedule="polynomial", decay_steps=100), "directory": tmp_path / "fixed"}

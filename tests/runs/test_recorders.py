@@ -98,6 +98,7 @@ def test_multi_update_rows_also_end_at_checkpoints(tmp_path):
     assert [row["update"] for row in rows_of(tmp_path / "b.jsonl")] == [4, 8, 10]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_seeds_are_recorded_individually_and_aggregated(tmp_path):
     result = fitted(seed=5, num_seeds=2, chunk_seconds=1e-9, recorders=(JsonLines(tmp_path / "a.jsonl"),))
@@ -120,6 +121,7 @@ def test_rows_have_the_newest_evaluation(tmp_path):
     assert tags == [64, 128, 192, 256]
 
 
+@pytest.mark.slow
 def test_measure_adds_a_metric_of_the_state(tmp_path):
     measure = lambda state: {"last_bias": state.params["value"]["head"]["Linear_0"]["bias"][0]}
     result = fitted(measure=measure, recorders=(JsonLines(tmp_path / "a.jsonl"),))
@@ -174,6 +176,7 @@ def test_wandb_rows_are_indexed_by_environment_steps(wandb):
     assert (begun, logged) == ([None], [128, 256, 384, 512, 640])
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_resumed_run_continues_its_wandb_run(wandb, tmp_path):
     begun, logged = wandb

@@ -46,6 +46,7 @@ def test_each_run_is_loaded_with_its_own_config(batch):
         _ = run.train
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_plot_has_one_line_per_config(batch, tmp_path):
     directory, result = batch

@@ -59,6 +59,7 @@ def test_stop_is_independent_of_chunks_and_resuming(tmp_path):
     assert digest(result.state) == digest(expected.state)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_stopped_run_stays_stopped_until_the_rule_changes(tmp_path):
     stopped = fit(stop_when=after(4), stop_every=2, directory=tmp_path)
@@ -74,6 +75,7 @@ def test_stopped_run_stays_stopped_until_the_rule_changes(tmp_path):
     assert [row.state for row in listed(tmp_path)] == ["finished"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_at_return_uses_evaluations_otherwise_training_episodes():
     progress = purerl.fit(RUN, env=Varied(), eval_every=12, eval_episodes=2, num_seeds=2).progress

@@ -68,6 +68,7 @@ def test_sweep_refuses_the_directory_of_a_run(tmp_path):
     assert not (tmp_path / "sweep.json").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_sweep_may_replace_one_without_checkpoints(tmp_path):
     (tmp_path / "sweep.json").write_text('{"at_once": 1, "seed": 7}')

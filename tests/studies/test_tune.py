@@ -214,6 +214,7 @@ def test_small_batches_are_not_padded_with_many_copies(monkeypatch):
     assert max(rows) == 4
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_study_without_scores_has_no_winner(capsys):
     small = ["--env", "Acrobot-v1", "--total-timesteps", "256", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
@@ -226,6 +227,7 @@ def test_study_without_scores_has_no_winner(capsys):
     assert "none has a score: 2 finished no episode" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_study_whose_trials_all_diverge_fails_and_keeps_its_directory(tmp_path):
     for _ in range(2):  # once trained, once read from the directory
