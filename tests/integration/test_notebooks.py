@@ -17,6 +17,7 @@ MINUTES = {
     "07_your_own_algorithm": 1.5,
     "08_suites": 4,
     "10_tuning": 3,
+    "12_populations": 6,
 }  # these notebooks compile many programs
 
 
@@ -31,6 +32,7 @@ def suites_can_draw():
 
 @pytest.mark.slow
 @pytest.mark.as_users
+@pytest.mark.each_landing(*(path.stem for path in NOTEBOOKS if MINUTES.get(path.stem, 1) < 5))
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_within_its_time(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(path.parent.parent))
