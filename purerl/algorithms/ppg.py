@@ -48,7 +48,8 @@ from purerl.core.streams import sum_over_streams
 from purerl.core.types import Advantages, Environment, Network, Rollout, Sequences, TrainState
 from purerl.learning import losses
 from purerl.learning.learner import Components, Learner, Metrics
-from purerl.learning.optimizers import Optimizer, learning_rates, lr_multipliers, without_kl_control
+from purerl.learning.learning_rates import learning_rates
+from purerl.learning.optimizers import Optimizer, lr_multipliers, without_kl_control
 from purerl.learning.phases import Groups, Loss, Phase, if_due, init_phase, make_phase, run_epochs
 from purerl.learning.update import Algorithm
 

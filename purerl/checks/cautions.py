@@ -1,6 +1,7 @@
 """Warnings about valid but probably mistaken fields, and about fields without effect."""
 
 import dataclasses
+import math
 import re
 import warnings
 from typing import Any
@@ -13,6 +14,7 @@ from purerl.checks.check_network import shapes_of
 from purerl.config.base import MEMORY, OnPolicyConfig
 from purerl.config.documentation import default_of
 from purerl.config.fields import Config, is_float_leaf
+from purerl.config.rules import surely_holds
 from purerl.core.auto_reset import has_slow_resets
 from purerl.core.errors import Problem
 from purerl.core.spaces import Box, bounds_map, entries_of, is_index
@@ -33,7 +35,7 @@ def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, giv
         given: the custom objects passed to `make_train`, by argument.
     """
     unmasked = _unused_masks(cfg, env) if asked.action_mask == "auto" else []
-    for problem in cfg.warnings_of() + _environment_warnings(cfg, env, given) + unmasked:
+    for problem in cfg.warnings_of() + _likely_mistakes(cfg) + _environment_warnings(cfg, env, given) + unmasked:
         warnings.warn(str(problem), stacklevel=3)
     if found := without_effect(cfg, env, given):
         warnings.warn("\n  ".join(["fields without effect:", *map(str, found)]), stacklevel=3)
@@ -75,6 +77,23 @@ def _unused_masks(cfg: OnPolicyConfig, env: Environment) -> list[Problem]:
             use = f"an action mask {wrong}" if wrong.startswith("must") else wrong or f"set action_mask={name!r} to use the mask"
             hint = f"the policy reads {name!r} as an observation; {use}; set action_mask='' if this entry is not a mask"
             found.append(Problem("action_mask", "auto", hint))
+    return found
+
+
+def _likely_mistakes(cfg: OnPolicyConfig) -> list[Problem]:
+    """Report valid values that are probably mistakes."""
+    found = []
+    if surely_holds(cfg.clip_eps, lambda x: (x >= 1) & (x < math.inf)):
+        hint = "a value of at least 1 never clips a decrease of a probability; usual values are 0.1 to 0.3"
+        found.append(Problem("clip_eps", cfg.clip_eps, hint))
+    adapts = cfg.lr_schedule == "kl_adaptive" and cfg.learns_from_others is False
+    if adapts and cfg.policy_epochs * cfg.num_minibatches == 1:
+        then = "never changes" if cfg.lr_kl_every == "minibatch" else "only rises"
+        hint = f"an update has one minibatch, and its KL is measured before the policy changes, so the rate {then}"
+        found.append(Problem("lr_schedule", cfg.lr_schedule, hint))
+    if cfg.learning_starts < cfg.warmup_steps and surely_holds(cfg.target_kl, np.isfinite):
+        hint = "warm-up actions are off-policy and trigger target_kl; set learning_starts >= warmup_steps"
+        found.append(Problem("target_kl", cfg.target_kl, hint))
     return found
 
 

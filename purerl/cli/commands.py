@@ -193,7 +193,7 @@ class Render(Watch):
     """Render an episode of the run that --run names, or of the first run.
 
     Attributes:
-        out: File to write.
+        out: File to write, a .gif or an .mp4.
     """
 
     out: str = "agent.gif"
@@ -201,7 +201,8 @@ class Render(Watch):
     def execute(self) -> int:
         _make_folder(self.out)
         run = self.load_one()
-        score = render(run.train, run.state, self.out, seed=self.seed, deterministic=self.deterministic)
+        with LiveLine().console.status(f"playing an episode of {run.labels[0]}"):
+            score = render(run.train, run.state, self.out, seed=self.seed, deterministic=self.deterministic)
         print(f"{self.out}: an episode of {run.labels[0]}, return {score:.1f}")
         return 0
 
@@ -224,7 +225,8 @@ class Export(Reader):
     def execute(self) -> int:
         _make_folder(self.out)
         run = self.load_one()
-        data = export(run.train, run.state, self.out)
+        with LiveLine().console.status(f"tracing the policy of {run.labels[0]} for each platform"):
+            data = export(run.train, run.state, self.out)
         print(f"{self.out}: {run.labels[0]}, {len(data):,} bytes")
         return 0
 

@@ -14,10 +14,11 @@ from purerl.config.fields import Config, configclass, count, leaf, nested, or_de
 from purerl.config.rules import (
     ANY,
     AUTO,
+    BOX,
+    GAUSSIAN,
     NAMES,
     PAIRS,
     SWITCH,
-    Need,
     above,
     at_least,
     between,
@@ -38,11 +39,6 @@ from purerl.core.types import Environment
 
 KL_ADAPTIVE = when(lr_schedule="kl_adaptive")
 MEMORY = when(memory=("gru", "lstm", "min_gru", "lru"))
-BOX = Need("continuous actions (a Box)", lambda cfg, space: isinstance(space, Box))
-GAUSSIAN = Need(
-    "continuous actions (a Box) of a Gaussian policy",
-    lambda cfg, space: isinstance(space, Box) and cfg.action_distribution != "beta",
-)
 
 
 @configclass
@@ -61,8 +57,7 @@ class OnPolicyConfig(Config, Batches):
         env_params: Overrides of environment parameters by name: `{"max_steps_in_episode": 200}`. Overrides can be swept.
         action_mask: Entry of a dict observation that is 1 or True for valid actions and 0 for invalid actions; "" for none.
           `auto`: the suite's entry; in a custom environment, the entry named "action_mask", if any.
-        frame_stack: Number of latest frames in an observation, stacked along the last axis, for images that show no motion. An
-          episode begins with copies of its first frame.
+        frame_stack: Number of latest frames in an observation, stacked along the last axis; at first, copies of the first frame.
         num_levels: Number of levels (layouts, maps, whatever a reset draws) that training episodes begin in; 0 for no limit.
           Evaluation uses other levels, so that the difference between training and evaluation scores measures generalisation.
         reset_pool: Number of first states that an update draws for new episodes, if the environment's resets are slow; 0 for
@@ -319,8 +314,7 @@ class OnPolicyConfig(Config, Batches):
         found = self.batch_problems()
         if self.clip_schedule == "linear" and surely_holds(self.clip_eps, lambda x: x == math.inf):
             found.append(Problem("clip_schedule", self.clip_schedule, "a linear schedule needs a finite clip_eps"))
-        limits = [self.log_std_min, self.log_std_init, self.log_std_max]
-        limits = [np.asarray(x) for x in limits if not isinstance(x, Tracer)]
+        limits = [np.asarray(x) for x in (self.log_std_min, self.log_std_init, self.log_std_max) if not isinstance(x, Tracer)]
         are_numbers = all(x.dtype.kind in "fiu" for x in limits)  # else the fields' own rules report them
         if are_numbers and any((low > high).any() for low, high in itertools.pairwise(limits)):
             found.append(Problem("log_std_init", self.log_std_init, "must lie between log_std_min and log_std_max"))
@@ -354,18 +348,3 @@ class OnPolicyConfig(Config, Batches):
     def measures_kl(self) -> bool:
         """Return True if the exact KL(old || new) of the policies is computed."""
         return self.lr_schedule == "kl_adaptive" or self.kl_penalty != "none"
-
-    def warnings_of(self) -> list[Problem]:
-        found = []
-        if surely_holds(self.clip_eps, lambda x: (x >= 1) & (x < math.inf)):
-            hint = "a value of at least 1 never clips a decrease of a probability; usual values are 0.1 to 0.3"
-            found.append(Problem("clip_eps", self.clip_eps, hint))
-        adapts = self.lr_schedule == "kl_adaptive" and self.learns_from_others is False
-        if adapts and self.policy_epochs * self.num_minibatches == 1:
-            then = "never changes" if self.lr_kl_every == "minibatch" else "only rises"
-            hint = f"an update has one minibatch, and its KL is measured before the policy changes, so the rate {then}"
-            found.append(Problem("lr_schedule", self.lr_schedule, hint))
-        if self.learning_starts < self.warmup_steps and surely_holds(self.target_kl, np.isfinite):
-            hint = "warm-up actions are off-policy and trigger target_kl; set learning_starts >= warmup_steps"
-            found.append(Problem("target_kl", self.target_kl, hint))
-        return found

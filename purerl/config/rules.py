@@ -8,6 +8,7 @@ import numpy as np
 from jax.core import Tracer
 
 from purerl.core.errors import is_int
+from purerl.core.spaces import Box
 
 
 class Rule(NamedTuple):
@@ -103,6 +104,13 @@ def is_finite(name: str) -> Need:
 def is_above(name: str, bound: int) -> Need:
     """Return the condition that a static number is above a bound."""
     return Need(f"{name} > {bound}", lambda cfg, space: getattr(cfg, name) > bound)
+
+
+BOX = Need("continuous actions (a Box)", lambda cfg, space: isinstance(space, Box))
+GAUSSIAN = Need(
+    "continuous actions (a Box) of a Gaussian policy",
+    lambda cfg, space: isinstance(space, Box) and cfg.action_distribution != "beta",
+)
 
 
 # --- leaves that may be tracers ---------------------------------------------------------------------------------------

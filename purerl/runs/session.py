@@ -26,7 +26,7 @@ from purerl.runs.directory import Directory
 from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.interrupts import Stop
 from purerl.runs.logging.progress import Progress
-from purerl.runs.logging.recorders import Reports
+from purerl.runs.logging.reports import Reports
 from purerl.runs.processes import agreed, by_first, from_first, is_first, on_host, placed
 from purerl.runs.stopping import STOPPED, Stopping
 from purerl.runs.storage.checkpoint import Checkpoint, describe, to_tree

@@ -131,20 +131,6 @@ def test_measure_adds_a_metric_of_the_state(tmp_path):
     np.testing.assert_allclose(rows_of(tmp_path / "a.jsonl")[0]["last_bias"], biases[0], rtol=1e-5)
 
 
-def test_failing_recorder_warns_once_and_training_continues():
-    calls = []
-
-    def failing(progress):
-        calls.append(progress.updates)
-        raise OSError("disk on fire")
-
-    with pytest.warns(UserWarning, match="disk on fire") as warned:
-        result = fitted(chunk_seconds=1e-9, recorders=(failing, lambda progress: calls.append(-progress.updates)))
-    assert len(warned) == 1
-    assert result.progress.updates == 10
-    assert calls == [1, *(-i for i in range(1, 11))]
-
-
 @pytest.mark.slow
 def test_missing_returns_are_null_rather_than_zero(tmp_path):
     from tests.helpers.probes import Endless

@@ -137,7 +137,7 @@ def test_sweep_too_large_for_memory_is_trained_in_batches(tmp_path, monkeypatch)
     made = purerl.sweep(SHORT, {"lr": [1e-3, 2e-3, 3e-3, 4e-3]})
     runs = Trainer(made.programs()[0].cfg, 0, 2, False, {"env": Varied()}, 1)
     runs.compile(runs.template())
-    monkeypatch.setattr(sweeps, "available_bytes", lambda: 0.6 * runs.needed_bytes() / sweeps.MOST_OF_MEMORY)
+    monkeypatch.setattr(sweeps, "available_bytes", lambda: 0.6 * runs.needed_bytes() / sweeps.MEMORY_FRACTION)
     result = made.fit(0, tmp_path, num_seeds=2, env=Varied())
     assert [program.places for program in result.programs] == [(0, 1), (2, 3)]
     monkeypatch.undo()

@@ -1,8 +1,8 @@
 """Recorders, which write the metrics of a run to files and services during training.
 
-A recorder is any function of a `Progress`, and is called after each chunk. A recorder can also have `begin(progress)`, called at
-the start and again after a failure; `flush()`, called before each checkpoint; `show(progress, path)`, called with the GIF of each
-episode that `render_every` renders; and `close()`, called at the end.
+A recorder is any function of a `Progress`, called after each chunk. It can also have `begin(progress)`, called at the start and
+again after a failure; `flush()`, called before each checkpoint; `show(progress, path)`, called with the GIF of each episode that
+`render_every` renders; and `close()`.
 
 Example:
     >>> rows = purerl.recorders.Csv("runs/c/metrics.csv")
@@ -23,9 +23,7 @@ import os
 import pathlib
 import secrets
 import time
-import warnings
-from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import jax
 import numpy as np
@@ -51,58 +49,6 @@ TAGS = {  # most of the tags are those of CleanRL
     "explained_variance": "losses/explained_variance",
     "evaluation": "evaluation",
 }
-
-
-class Reports:
-    """Calls recorders. A recorder that fails is skipped, with a warning, until the next checkpoint. Use as a context manager.
-
-    Attributes:
-        latest: the `Progress` of the last call.
-    """
-
-    def __init__(self, recorders: tuple[Callable[[Progress], None], ...], began: Progress):
-        self._recorders, self._failed, self.latest = list(recorders), [], began
-
-    def __enter__(self) -> Self:
-        self._each("begin", self.latest)
-        return self
-
-    def __call__(self, progress: Progress) -> None:
-        self.latest = progress
-        self._each("__call__", progress)
-
-    def show(self, progress: Progress, path: pathlib.Path) -> None:
-        """Show recorders the file of a rendered episode."""
-        self._each("show", progress, path)
-
-    def flush(self) -> None:
-        """Flush recorders before a checkpoint, and restart failed recorders. A restart that fails gives no further warning."""
-        failed, self._failed = self._failed, []
-        self._each("flush")
-        for recorder in failed:
-            again = self._error_of(recorder, "begin", self.latest)
-            (self._recorders if again is None else self._failed).append(recorder)
-
-    def __exit__(self, *_) -> None:
-        self._each("close")
-        for recorder in self._failed:
-            self._error_of(recorder, "close")
-
-    def _each(self, method: str, *args: Any) -> None:
-        for recorder in list(self._recorders):
-            if (error := self._error_of(recorder, method, *args)) is not None:
-                self._recorders = [x for x in self._recorders if x is not recorder]
-                self._failed.append(recorder)
-                hint = "and is skipped until the next checkpoint"
-                warnings.warn(f"the recorder {recorder!r} failed {hint}: {error!r}", stacklevel=4)
-
-    def _error_of(self, recorder: Any, method: str, *args: Any) -> Exception | None:
-        try:
-            if hasattr(recorder, method):
-                getattr(recorder, method)(*args)
-        except Exception as error:
-            return error
-        return None
 
 
 def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[str, Any]:
@@ -280,7 +226,7 @@ class TensorBoard(Rows):
         self.sink.write_event(Event(wall_time=time.time(), step=row["steps"], summary=Summary(value=values)))
 
     def show(self, progress: Progress, path: pathlib.Path) -> None:
-        """Add a rendered episode, a GIF, to the images."""
+        """Add the GIF of a rendered episode to the images."""
         from PIL import Image
         from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
@@ -288,8 +234,8 @@ class TensorBoard(Rows):
         with Image.open(path) as opened:
             width, height = opened.size
         image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
-        summary = Summary(value=[Summary.Value(tag="episode", image=image)])
-        self.sink.write_event(Event(wall_time=time.time(), step=progress.updates * progress.plan.batch_size, summary=summary))
+        step, summary = progress.updates * progress.plan.batch_size, Summary(value=[Summary.Value(tag="episode", image=image)])
+        self.sink.write_event(Event(wall_time=time.time(), step=step, summary=summary))
 
 
 class Wandb(Rows):
