@@ -7,6 +7,7 @@ from purerl.config.fields import configclass, leaf, static
 from purerl.config.presets import preset
 from purerl.config.value_checks import validate
 from purerl.core import reductions
+from purerl.core.environment import Environment, TimeStep
 from purerl.core.errors import (
     CheckpointCorrupt,
     CheckpointError,
@@ -18,7 +19,7 @@ from purerl.core.errors import (
 )
 from purerl.core.metrics import summarize
 from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete
-from purerl.core.types import Advantages, Environment, Network, Outputs, Sample, TimeStep, TrainState, Transition
+from purerl.core.types import Advantages, Network, Outputs, Sample, TrainState, Transition
 from purerl.envs import from_gymnasium
 from purerl.envs.conformance import check_env
 from purerl.envs.functions import wrap_env

@@ -16,13 +16,14 @@ from purerl.acting.wrappers import with_statistics
 from purerl.checks.check_environment import check_devices, num_bytes
 from purerl.config.base import OnPolicyConfig
 from purerl.core.auto_reset import draw_pool, has_slow_resets
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, is_count, raise_if_any, would_work
 from purerl.core.keys import Clock, typed_key
 from purerl.core.metrics import accumulate
 from purerl.core.plan import PhasePlan, Plan
 from purerl.core.platform import strong, with_matmul_precision
 from purerl.core.reductions import Axis, fold_in_device, local_batch, on_axis, shapes_on
-from purerl.core.types import Environment, Network, TrainResult, TrainState
+from purerl.core.types import Network, TrainResult, TrainState
 from purerl.learning.nonfinite import freeze
 from purerl.learning.phases import Phase
 from purerl.learning.update import Algorithm

@@ -18,9 +18,10 @@ from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import single_precision
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, guarded
 from purerl.core.spaces import Box
-from purerl.core.types import Environment, Intrinsic, Network
+from purerl.core.types import Intrinsic, Network
 from purerl.envs import make_env
 from purerl.envs.frames import with_frames
 from purerl.envs.levels import with_levels

@@ -81,6 +81,7 @@ WITHOUT_TESTS = (  # modules without a test file of their name
     # Data, registries and short modules, covered by the tests of their users.
     "cli.run_options",
     "config.curiosity",
+    "core.environment",
     "core.types",
     "core.streams",
     # Parts that the named tests cover.

@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.environment import Environment, TimeStep
 from purerl.core.platform import where_any
-from purerl.core.types import Actor, Environment, Network, Outputs, PyTree, TimeStep
+from purerl.core.types import Actor, Network, Outputs, PyTree
 
 CHUNK = 2**22  # maximum number of observation scalars in one call of the network, unless a single row has more
 
@@ -35,12 +36,13 @@ class LoopStep(NamedTuple):
 class Bootstrap(NamedTuple):
     """The method by which a rollout computes the value that follows each row.
 
-    network: policy and value function.
-    truncation: see `collect`.
-    count: C, see `most_truncations`.
-    recurrent: True if the value depends on the hidden state. The value is then computed in the loop over time.
-    apart: True if the loop stores the C observations before resets, instead of a `next_obs` in every row.
-    episodic: see `next_values`.
+    Attributes:
+        network: policy and value function.
+        truncation: see `collect`.
+        count: C, see `most_truncations`.
+        recurrent: True if the value depends on the hidden state. The value is then computed in the loop over time.
+        apart: True if the loop stores the C observations before resets, instead of a `next_obs` in every row.
+        episodic: see `next_values`.
     """
 
     network: Network

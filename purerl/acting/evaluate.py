@@ -7,20 +7,21 @@ from jax.core import Tracer
 
 from purerl.acting.policy import Policy
 from purerl.core.auto_reset import has_slow_resets
+from purerl.core.environment import Environment
 from purerl.core.finite import any_of
 from purerl.core.keys import named_key, split_keys
-from purerl.core.types import Environment
 
 
 class Episodes(struct.PyTreeNode):
     """The results of an evaluation, leaves `[num_episodes]`.
 
-    returns: float32, undiscounted sum of rewards.
-    lengths: int32, steps.
-    finished: bool. False if the episode was still running when the evaluation stopped, or met a nonfinite number (with
-      `nonfinite="reset"`); the other fields are then partial.
-    info: float32 each, the sum over the episode of each entry of `info` that the config names.
-    episode_info: float32 `[num_episodes, ...]` each, the value at the last step of each entry in the config's `episode_info`.
+    Attributes:
+        returns: float32, undiscounted sum of rewards.
+        lengths: int32, steps.
+        finished: bool. False if the episode was still running when the evaluation stopped, or met a nonfinite number (with
+          `nonfinite="reset"`); the other fields are then partial.
+        info: float32 each, the sum over the episode of each entry of `info` that the config names.
+        episode_info: float32 `[num_episodes, ...]` each, the value at the last step of each entry in the config's `episode_info`.
     """
 
     returns: jax.Array

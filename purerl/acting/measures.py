@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from purerl.acting.bootstrap import LoopStep
+from purerl.core.environment import TimeStep
 from purerl.core.finite import any_of
 from purerl.core.metrics import Max, Mean, Sum, mean_of, mean_where
 from purerl.core.reductions import num_devices, pmax, total
 from purerl.core.streams import extrinsic
-from purerl.core.types import TimeStep, Transition
+from purerl.core.types import Transition
 
 
 def rollout_metrics(

@@ -28,8 +28,9 @@ LARGEST = 1e15  # bound of the numbers in a batch: the sum of 2**28 squares is f
 class Moments(struct.PyTreeNode):
     """Running mean and variance.
 
-    mean, variance: `[...]` float32; 0 and 1 before the first merge.
-    count: number of merged observations, an exact integer in two words.
+    Attributes:
+        mean, variance: `[...]` float32; 0 and 1 before the first merge.
+        count: number of merged observations, an exact integer in two words.
     """
 
     mean: jax.Array
@@ -92,8 +93,9 @@ def restored(moments: Moments, z: jax.Array) -> jax.Array:
 class RewardScale(struct.PyTreeNode):
     """Statistics for the scale of rewards.
 
-    discounted: `[B]` float32, the discounted sum of each environment's rewards since the episode start.
-    moments: moments of the discounted sums of all environments; only the variance is used.
+    Attributes:
+        discounted: `[B]` float32, the discounted sum of each environment's rewards since the episode start.
+        moments: moments of the discounted sums of all environments; only the variance is used.
     """
 
     discounted: jax.Array
@@ -103,9 +105,10 @@ class RewardScale(struct.PyTreeNode):
 class Statistics(struct.PyTreeNode):
     """Running statistics of a run. A disabled statistic is the empty tuple, which costs nothing.
 
-    obs: `Moments` for each entry `[...]` of an observation; the empty tuple for a categorical entry and for the action mask.
-    reward: `RewardScale`.
-    value: `Moments` of value targets, `[]`, or `[K]` with K > 1 reward streams.
+    Attributes:
+        obs: `Moments` for each entry `[...]` of an observation; the empty tuple for a categorical entry and for the action mask.
+        reward: `RewardScale`.
+        value: `Moments` of value targets, `[]`, or `[K]` with K > 1 reward streams.
     """
 
     obs: PyTree = ()

@@ -14,9 +14,10 @@ from purerl.core.types import Network, Outputs, PyTree
 class Policy:
     """A network with its parameters. Acting is pure: a call changes nothing.
 
-    network: policy and value function.
-    params: parameters of the network.
-    action_space: action space of the environments.
+    Attributes:
+        network: policy and value function.
+        params: parameters of the network.
+        action_space: action space of the environments.
     """
 
     network: Network = dataclasses.field(repr=False)

@@ -13,12 +13,13 @@ from purerl.acting.measures import reuse_metrics, rollout_metrics
 from purerl.acting.wrappers import acting_network
 from purerl.config.base import OnPolicyConfig
 from purerl.core.auto_reset import draw_pool, has_slow_resets, restart_from_pool
+from purerl.core.environment import Environment, TimeStep
 from purerl.core.keys import Clock, named_key, split_keys
 from purerl.core.masks import mask_metrics
 from purerl.core.platform import by_platform, pack, unpack
 from purerl.core.reductions import local_batch, local_key, num_devices
 from purerl.core.streams import EPISODIC
-from purerl.core.types import Actor, Environment, Network, PyTree, Rollout, TimeStep, TrainState, Transition
+from purerl.core.types import Actor, Network, PyTree, Rollout, TrainState, Transition
 
 
 def reset_actor(env: Environment, network: Network, num_envs: int, key: jax.Array) -> Actor:

@@ -72,9 +72,10 @@ def with_uniform_policy(network: Network, space: Space, when: jax.Array) -> Netw
 class UniformOverride(struct.PyTreeNode):
     """A distribution over actions that is uniform where `random` is set.
 
-    policy: the distribution where `random` is not set.
-    random: `[*batch]` bool.
-    bounds: the lowest and the highest action of a Box, each `[*batch, d]`; empty for other spaces.
+    Attributes:
+        policy: the distribution where `random` is not set.
+        random: `[*batch]` bool.
+        bounds: the lowest and the highest action of a Box, each `[*batch, d]`; empty for other spaces.
     """
 
     policy: Any

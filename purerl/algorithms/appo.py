@@ -46,11 +46,12 @@ from purerl.acting.rollout import collect_rollout
 from purerl.acting.wrappers import with_statistics
 from purerl.algorithms.ppo import ppo, ppo_phases
 from purerl.config.algorithms import APPOConfig
+from purerl.core.environment import Environment
 from purerl.core.keys import named_key
 from purerl.core.metrics import Sum, mean_of
 from purerl.core.reductions import num_devices, pmax, quantile, total
 from purerl.core.streams import EPISODIC, extrinsic
-from purerl.core.types import Actor, Advantages, Environment, Network, PyTree, Rollout, Scalar, TrainState, Transition
+from purerl.core.types import Actor, Advantages, Network, PyTree, Rollout, Scalar, TrainState, Transition
 from purerl.learning import losses
 from purerl.learning.advantages import advantage_estimator, estimate, vtrace
 from purerl.learning.batch import make_batch, reads_old_policy

@@ -26,7 +26,8 @@ import jax.numpy as jnp
 from purerl.algorithms.ppg import value_phase
 from purerl.algorithms.ppo import ppo, ppo_loss
 from purerl.config.algorithms import DAACConfig
-from purerl.core.types import Environment, Network, Outputs, Sample
+from purerl.core.environment import Environment
+from purerl.core.types import Network, Outputs, Sample
 from purerl.learning.learner import Components, Learner
 from purerl.learning.losses import Term
 from purerl.learning.phases import Phase, make_phase

@@ -42,10 +42,11 @@ from flax import struct
 from purerl.acting.normalize import standardize_values
 from purerl.algorithms.ppo import ppo, ppo_loss, ppo_phases, value_term
 from purerl.config.algorithms import DAACConfig, PPGConfig
+from purerl.core.environment import Environment
 from purerl.core.metrics import mean_of
 from purerl.core.reductions import reduce_before
 from purerl.core.streams import sum_over_streams
-from purerl.core.types import Advantages, Environment, Network, Rollout, Sequences, TrainState
+from purerl.core.types import Advantages, Network, Rollout, Sequences, TrainState
 from purerl.learning import losses
 from purerl.learning.learner import Components, Learner, Metrics
 from purerl.learning.learning_rates import learning_rates
@@ -57,9 +58,10 @@ from purerl.learning.update import Algorithm
 class AuxBatch(struct.PyTreeNode):
     """The part of one step that the auxiliary phase reads.
 
-    obs, first: as in `Transition`, in their own dtypes.
-    target: the value target at collection, in units of reward.
-    clone: the policy before the auxiliary phase; `()` in the buffer.
+    Attributes:
+        obs, first: as in `Transition`, in their own dtypes.
+        target: the value target at collection, in units of reward.
+        clone: the policy before the auxiliary phase; `()` in the buffer.
     """
 
     obs: Any

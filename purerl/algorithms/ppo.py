@@ -27,8 +27,9 @@ import jax
 
 from purerl.acting.rollout import collect_rollout
 from purerl.config.base import OnPolicyConfig
+from purerl.core.environment import Environment
 from purerl.core.streams import sum_over_streams
-from purerl.core.types import Environment, Network, Outputs, Sample, Sequences, TrainState
+from purerl.core.types import Network, Outputs, Sample, Sequences, TrainState
 from purerl.learning.advantages import advantage_estimator
 from purerl.learning.batch import make_batch
 from purerl.learning.learner import Cfg, Components, Learner, Metrics

@@ -43,12 +43,13 @@ from purerl.acting.normalize import EPSILON, Moments, RewardScale, initial_momen
 from purerl.acting.rollout import collect, reset_actor
 from purerl.acting.wrappers import with_uniform_policy
 from purerl.config.base import OnPolicyConfig
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import named_key
 from purerl.core.metrics import mean_of
 from purerl.core.platform import strong
 from purerl.core.reductions import local_key, pmean
-from purerl.core.types import Environment, Intrinsic, Network, PyTree, Transition
+from purerl.core.types import Intrinsic, Network, PyTree, Transition
 from purerl.networks.encoding import encode, without
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import CNN, MLP, Linear
@@ -61,9 +62,10 @@ PRIOR = 1e-4  # number of values of F that the initial variance 1 counts for, as
 class RNDState(struct.PyTreeNode):
     """The state of random network distillation.
 
-    target: parameters of the random network.
-    obs: `Moments` of observations as the networks read them.
-    scale: the running scale of bonuses.
+    Attributes:
+        target: parameters of the random network.
+        obs: `Moments` of observations as the networks read them.
+        scale: the running scale of bonuses.
     """
 
     target: PyTree
@@ -74,9 +76,10 @@ class RNDState(struct.PyTreeNode):
 class RNDBatch(struct.PyTreeNode):
     """Inputs and targets of the predictor for one step.
 
-    obs: the next observation, in the environment's dtype: a standardised image would take four times the memory.
-    features: `[F]` float32, the output of the random network.
-    counts: float32, 1 if the step trains the predictor, else 0.
+    Attributes:
+        obs: the next observation, in the environment's dtype: a standardised image would take four times the memory.
+        features: `[F]` float32, the output of the random network.
+        counts: float32, 1 if the step trains the predictor, else 0.
     """
 
     obs: PyTree

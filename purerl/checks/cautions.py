@@ -16,9 +16,10 @@ from purerl.config.documentation import default_of
 from purerl.config.fields import Config, is_float_leaf
 from purerl.config.rules import surely_holds
 from purerl.core.auto_reset import has_slow_resets
+from purerl.core.environment import Environment
 from purerl.core.errors import Problem
 from purerl.core.spaces import Box, bounds_map, entries_of, is_index
-from purerl.core.types import Environment, Network
+from purerl.core.types import Network
 from purerl.learning.phases import Phase, moving_groups
 from purerl.networks.encoding import without
 

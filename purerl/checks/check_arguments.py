@@ -8,9 +8,10 @@ import numpy as np
 
 from purerl.config.base import OnPolicyConfig
 from purerl.config.value_checks import not_scalar, problems, undecorated
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.reductions import Axis, shapes_on
-from purerl.core.types import Environment, Network
+from purerl.core.types import Network
 from purerl.learning.learner import Components
 from purerl.learning.update import Algorithm
 

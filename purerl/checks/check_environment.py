@@ -10,11 +10,12 @@ import jax
 from purerl.checks.check_network import sequence_problems
 from purerl.config.algorithms import PPGConfig
 from purerl.config.base import OnPolicyConfig
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, divisors, neighbours, raise_if_any, would_work
 from purerl.core.masks import choices_of
 from purerl.core.reductions import Axis, shapes_on
 from purerl.core.spaces import Space, entries_of, is_index
-from purerl.core.types import Environment, Network, PyTree, TrainState
+from purerl.core.types import Network, PyTree, TrainState
 from purerl.networks.actor_critic import bounded
 
 

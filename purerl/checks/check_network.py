@@ -9,10 +9,11 @@ import numpy as np
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.rules import surely_holds
+from purerl.core.environment import Environment
 from purerl.core.errors import Problem, code_of, raise_if_any
 from purerl.core.platform import strong
 from purerl.core.spaces import Box, Discrete, MultiBinary
-from purerl.core.types import Environment, Network, Outputs, PyTree
+from purerl.core.types import Network, Outputs, PyTree
 from purerl.learning.custom import optimizer_problems
 from purerl.networks.distributions import Bernoulli
 

@@ -8,8 +8,8 @@ from jax.core import Tracer
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config, configclass, leaf, static
 from purerl.config.rules import SWITCH, above, at_least, between, finite, is_above, may_hold, one_of, or_auto, when
+from purerl.core.environment import Environment
 from purerl.core.errors import Problem, divisors, neighbours, would_work
-from purerl.core.types import Environment
 
 
 @configclass

@@ -33,9 +33,9 @@ from purerl.config.rules import (
     up_to,
     when,
 )
+from purerl.core.environment import Environment
 from purerl.core.errors import Problem
 from purerl.core.spaces import Box, entries_of, is_index
-from purerl.core.types import Environment
 
 KL_ADAPTIVE = when(lr_schedule="kl_adaptive")
 MEMORY = when(memory=("gru", "lstm", "min_gru", "lru"))

@@ -14,7 +14,8 @@ from purerl.core.spaces import Box
 class Rule(NamedTuple):
     """A rule for values: a text, an elementwise test of concrete values (False for NaN), and all choices, if any.
 
-    auto: "auto" is valid too, and stands for the value that suits the environment. A leaf then holds the number `AUTO`.
+    Attributes:
+        auto: "auto" is valid too, and stands for the value that suits the environment. A leaf then holds the number `AUTO`.
     """
 
     text: str

@@ -6,8 +6,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from purerl.core.environment import TimeStep
 from purerl.core.platform import by_platform, where_any
-from purerl.core.types import PyTree, TimeStep
+from purerl.core.types import PyTree
 
 LANES = 8  # minimum number of slow resets that an accelerator computes at once, outside of rollouts
 
@@ -18,9 +19,10 @@ class AutoReset:
 
     As `Environment.step`, it lets a rollout on an accelerator draw slow resets in one batch, before the loop over time.
 
-    advance: `(keys [B], env_state, action) -> TimeStep`, without a reset; its `obs` is `next_obs`.
-    reset: `(keys [B]) -> (env_state, obs)`; the reset of one environment does not depend on the others.
-    slow_reset: True if a reset takes as long as dozens of steps.
+    Attributes:
+        advance: `(keys [B], env_state, action) -> TimeStep`, without a reset; its `obs` is `next_obs`.
+        reset: `(keys [B]) -> (env_state, obs)`; the reset of one environment does not depend on the others.
+        slow_reset: True if a reset takes as long as dozens of steps.
     """
 
     advance: Callable

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.environment import Environment
 from purerl.core.metrics import Sum
 from purerl.core.reductions import total
 from purerl.core.spaces import Discrete, MultiDiscrete, Space
-from purerl.core.types import Environment
 
 ENTRY = "action_mask"
 VALUES = "an action mask must be 1 (or True) for valid actions and 0 for invalid actions, not logits such as 0 and -inf"

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 class PhasePlan(NamedTuple):
     """The schedule of one phase over a whole run.
 
-    name: name of the phase.
-    runs: number of updates that run the phase.
-    gradient_steps: gradient steps of the phase in all updates.
-    left_over: updates after the last run of the phase.
+    Attributes:
+        name: name of the phase.
+        runs: number of updates that run the phase.
+        gradient_steps: gradient steps of the phase in all updates.
+        left_over: updates after the last run of the phase.
     """
 
     name: str
@@ -38,20 +39,22 @@ def needed_bytes(compiled: Any) -> int:
 class Plan:
     """The size of a run. The plan prints as a table without `update_bytes`, which needs a compilation.
 
-    devices: number of devices per agent. All counts below are over all devices; all bytes are per device.
-    num_updates: updates of the run.
-    env_steps: environment steps of the run: `total_timesteps` rounded up to whole updates.
-    extra_steps: environment steps added by rounding up.
-    batch_size: environment steps per update.
-    minibatch_size: environment steps per gradient step.
-    gradient_steps: gradient steps of the run.
-    parameters: number of trained scalars.
-    rollout_bytes: memory of one rollout, and of its first states if an accelerator draws them before the rollout (slow resets).
-    state_bytes: memory of the training state.
-    kept_bytes: part of `state_bytes` for auxiliary state: stored rollouts, and other versions of the parameters.
-    phases: the plan of each training phase of an update.
-    on_host: True if the environments are external (Python) environments, outside of JAX.
-    compile_update: returns the compiled update of one run.
+    Attributes:
+        devices: number of devices per agent. All counts below are over all devices; all bytes are per device.
+        num_updates: updates of the run.
+        env_steps: environment steps of the run: `total_timesteps` rounded up to whole updates.
+        extra_steps: environment steps added by rounding up.
+        batch_size: environment steps per update.
+        minibatch_size: environment steps per gradient step.
+        gradient_steps: gradient steps of the run.
+        parameters: number of trained scalars.
+        rollout_bytes: memory of one rollout, and of its first states if an accelerator draws them before the rollout (slow
+          resets).
+        state_bytes: memory of the training state.
+        kept_bytes: part of `state_bytes` for auxiliary state: stored rollouts, and other versions of the parameters.
+        phases: the plan of each training phase of an update.
+        on_host: True if the environments are external (Python) environments, outside of JAX.
+        compile_update: returns the compiled update of one run.
     """
 
     devices: int

@@ -145,10 +145,11 @@ def strong(tree: Any) -> Any:
 class Packed(struct.PyTreeNode):
     """A tree of arrays `[*lead, ...]` whose small rows are packed into one array, bit for bit.
 
-    arrays: the packed rows side by side in one array `[*lead, words]`, float32 if all packed rows are, else int32; then the
-      leaves that are not packed.
-    structure: the tree structure.
-    rows: for each leaf, the shape and dtype of its packed row, or None if the leaf is not packed.
+    Attributes:
+        arrays: the packed rows side by side in one array `[*lead, words]`, float32 if all packed rows are, else int32; then the
+          leaves that are not packed.
+        structure: the tree structure.
+        rows: for each leaf, the shape and dtype of its packed row, or None if the leaf is not packed.
     """
 
     arrays: list[jax.Array]

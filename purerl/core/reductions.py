@@ -31,8 +31,9 @@ from purerl.core.platform import by_platform
 class Axis(NamedTuple):
     """A mesh axis that the environments of one agent are spread over.
 
-    name: the axis name that `jax.shard_map`, or `jax.vmap` with an `axis_name`, binds.
-    size: number of devices.
+    Attributes:
+        name: the axis name that `jax.shard_map`, or `jax.vmap` with an `axis_name`, binds.
+        size: number of devices.
     """
 
     name: str

@@ -58,9 +58,10 @@ class MultiBinary(NamedTuple):
 class Indices(NamedTuple):
     """An observation array of categorical values, such as tiles of a map or pieces on a board. Networks see a one-hot encoding.
 
-    sizes: number of categories. An int applies to the whole array, and the one-hot vectors form a new last axis. A tuple has one
-      number for each position on the last axis, and the one-hot vectors are concatenated along this axis.
-    shape: shape of the array.
+    Attributes:
+        sizes: number of categories. An int applies to the whole array, and the one-hot vectors form a new last axis. A tuple has
+          one number for each position on the last axis, and the one-hot vectors are concatenated along this axis.
+        shape: shape of the array.
 
     Example:
         >>> tiles = purerl.Indices((13, 12), shape=(7, 7, 2), dtype=np.dtype(np.uint8))  # what is there, and its colour
@@ -81,7 +82,8 @@ class Indices(NamedTuple):
 class Box(NamedTuple):
     """Real arrays between two bounds.
 
-    low, high: `[*shape]` float32, in the environment's units; may be infinite.
+    Attributes:
+        low, high: `[*shape]` float32, in the environment's units; may be infinite.
 
     Example:
         >>> purerl.Box(low=-np.ones(3, np.float32), high=np.ones(3, np.float32)).shape

@@ -13,102 +13,9 @@ import jax.numpy as jnp
 from flax import struct
 
 from purerl.core.keys import Clock
-from purerl.core.spaces import Space
 
 PyTree = Any
 Scalar = float | jax.Array  # a hyperparameter, concrete or traced
-
-
-# --- environments -----------------------------------------------------------------------------------------------------
-
-
-class TimeStep(struct.PyTreeNode):
-    """The output of one step of `B` auto-resetting environments.
-
-    env_state: the state of the environments. If an episode ended, the state after the reset.
-    obs: `[B, ...]` the observation to act on next. If an episode ended, the first observation of the new episode.
-    next_obs: `[B, ...]` the observation after this step, before any reset.
-    reward: `[B]` float32.
-    terminated: `[B]` bool, the episode ended in a terminal state, whose value is 0.
-    truncated: `[B]` bool, a time limit cut the episode short; the continuation is worth `V(next_obs)`. If both flags are set,
-      `terminated` wins.
-    info: further outputs by name, `[B, ...]` each.
-    nonfinite: `[B]` bool each, True if the named entry of the step was not finite: `reward`, `observation`, or `observation/x`
-      for entry `x` of the observation. Set by purerl; empty if nothing is checked.
-
-    Example:
-        >>> obs, done = jnp.zeros((4, 2)), jnp.zeros(4, bool)
-        >>> after = purerl.TimeStep(obs, obs, obs, reward=jnp.ones(4), terminated=done, truncated=done)
-    """
-
-    env_state: PyTree
-    obs: PyTree
-    next_obs: PyTree
-    reward: jax.Array
-    terminated: jax.Array
-    truncated: jax.Array
-    info: dict[str, jax.Array] = struct.field(default_factory=dict)
-    nonfinite: dict[str, jax.Array] = struct.field(default_factory=dict)
-
-
-NEVER = 2**31 - 1  # `truncates_after` of environments that never truncate
-
-
-class Environment(NamedTuple):
-    """A batch of auto-resetting environments as pure functions.
-
-    reset: `(keys [B]) -> (env_state, obs)`.
-    step: `(keys [2, B], env_state, action) -> TimeStep`; the first row of keys is for the step, the second row for resets. With a
-      `purerl.core.auto_reset.AutoReset`, slow resets of a rollout are drawn in one batch on an accelerator.
-    observation_space: the shape and dtype of one observation: a `jax.ShapeDtypeStruct`, `Discrete` for a categorical value,
-      `Indices` for an array of categorical values, or a PyTree of these.
-    action_space: the space of `action`.
-    max_steps: the time limit in steps, or None if unknown.
-    truncates_after: the least length of a truncated episode: `max_steps` if only the time limit truncates; `2**31 - 1` if nothing
-      truncates, or if the time limit is part of the task and terminates. If None (unknown), rollouts store observations twice.
-    info: names of the entries of `TimeStep.info`.
-    draw: `(env_states, returns, path)` renders states of one environment into a file, one frame per state; None if unsupported.
-    name: the name in messages and records.
-    action_mask: name of the observation entry that marks valid actions; "" for none.
-    critic_obs: name of the observation entry that only the value network sees; "" for none.
-    host: handle that opens and closes external (Python) environments; None for pure environments. See `purerl.envs.host`.
-    resets_itself: True if resets draw their own random numbers and ignore the second row of keys.
-
-    Example:
-        >>> def reset(keys):
-        ...     at = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
-        ...     return at, at
-        >>> def step(keys, at, action):
-        ...     moved = at + 0.1 * action
-        ...     reward, far = -jnp.abs(moved).sum(-1), (jnp.abs(moved) > 2).any(-1)
-        ...     fresh, _ = reset(keys[1])
-        ...     following = jnp.where(far[:, None], fresh, moved)
-        ...     return purerl.TimeStep(following, following, moved, reward, far, jnp.zeros_like(far))
-        >>> bounds = purerl.Box(-np.ones(2, np.float32), np.ones(2, np.float32))
-        >>> env = purerl.Environment(reset, step, jax.ShapeDtypeStruct((2,), jnp.float32), bounds, max_steps=None)
-        >>> train = purerl.make_train(purerl.PPOConfig(), env=env)
-    """
-
-    reset: Callable
-    step: Callable
-    observation_space: PyTree
-    action_space: Space
-    max_steps: int | None
-    info: tuple[str, ...] = ()
-    draw: Callable | None = None
-    name: str = ""
-    truncates_after: int | None = None
-    action_mask: str = ""
-    critic_obs: str = ""
-    host: Any = None
-    resets_itself: bool = False
-
-    def step_shapes(self, count: int) -> TimeStep:
-        """Return the shapes of the output of `step` for `count` environments."""
-        keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, count)))
-        env_state, _ = jax.eval_shape(self.reset, jax.ShapeDtypeStruct((count,), keys.dtype))
-        action = jax.ShapeDtypeStruct((count, *self.action_space.shape), self.action_space.dtype)
-        return jax.eval_shape(self.step, keys, env_state, action)
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------
@@ -117,10 +24,11 @@ class Environment(NamedTuple):
 class Outputs(NamedTuple):
     """The outputs of a network for `[L, N]` steps.
 
-    policy: a distribution over actions (`purerl.distributions`) of batch shape `[L, N]`.
-    value: `[L, N]` float32, or `[L, N, K]` with several reward streams.
-    heads: further outputs by name. PPG needs `aux_value`, shaped like `value`. DAAC needs `advantage`, a callable PyTree that
-      maps an encoded action `[L, N, d]` to `[L, N]`.
+    Attributes:
+        policy: a distribution over actions (`purerl.distributions`) of batch shape `[L, N]`.
+        value: `[L, N]` float32, or `[L, N, K]` with several reward streams.
+        heads: further outputs by name. PPG needs `aux_value`, shaped like `value`. DAAC needs `advantage`, a callable PyTree that
+          maps an encoded action `[L, N, d]` to `[L, N]`.
 
     Example:
         >>> policy = purerl.distributions.Categorical(jnp.zeros((128, 4, 2)))
@@ -135,13 +43,14 @@ class Outputs(NamedTuple):
 class Network(NamedTuple):
     """A policy and a value function, as pure functions of their parameters.
 
-    init: `(key, obs [L, N, ...]) -> params`, a dict from group name ("policy", "value", ...) to the parameters of the group. A
-      training phase updates whole groups.
-    apply: `(params, carry, obs [L, N, ...], first [L, N]) -> (Outputs, carry)`. If `first` is set, the network resets its hidden
-      state before it reads the observation. The returned carry is the hidden state after the last of the `L` steps.
-    initial_carry: `(num_envs) -> carry`, leaves `[num_envs, ...]`; the empty tuple for a network without hidden state.
-    prepare: `(params) -> params`, adds arrays that `apply` would otherwise compute from the parameters in every step. Used once
-      per rollout on an accelerator; `apply` accepts prepared and unprepared parameters.
+    Attributes:
+        init: `(key, obs [L, N, ...]) -> params`, a dict from group name ("policy", "value", ...) to the parameters of the group.
+          A training phase updates whole groups.
+        apply: `(params, carry, obs [L, N, ...], first [L, N]) -> (Outputs, carry)`. If `first` is set, the network resets its
+          hidden state before it reads the observation. The returned carry is the hidden state after the last of the `L` steps.
+        initial_carry: `(num_envs) -> carry`, leaves `[num_envs, ...]`; the empty tuple for a network without hidden state.
+        prepare: `(params) -> params`, adds arrays that `apply` would otherwise compute from the parameters in every step. Used
+          once per rollout on an accelerator; `apply` accepts prepared and unprepared parameters.
 
     Example:
         >>> def init(key, obs):
@@ -171,21 +80,22 @@ class Network(NamedTuple):
 class Transition(struct.PyTreeNode):
     """Everything about step t and nothing about other steps, so that estimators never shift an array. Leaves `[T, B, ...]`.
 
-    obs: the observation that `action` was chosen for.
-    first: bool, True if `obs` is the first of its episode. Networks reset their hidden state before they read `obs`.
-    action: the sampled action, in the unit of its distribution. The environment received `policy.env_action(action, space)`: a
-      continuous action is converted to the environment's unit and clipped.
-    log_prob: float32, log-probability of `action` under the acting policy.
-    value: float32 `[T, B(, K)]`, the value of `obs`.
-    reward: float32 `[T, B(, K)]`.
-    terminated, truncated: bool, as in `TimeStep`. There is no `done`.
-    next_value: float32 `[T, B(, K)]`, the value of the observation after this step, *before* any reset. Not masked: readers must
-      use 0 where `terminated` is set.
-    policy: the distribution that `action` was drawn from.
-    next_obs: the observation after this step, before any reset; `()` unless requested.
-    intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
-    info: the entries of the environment's info that the config names in `info` and `episode_info`, `[T, B, ...]` each; empty in
-      APPO, whose ring does not store it.
+    Attributes:
+        obs: the observation that `action` was chosen for.
+        first: bool, True if `obs` is the first of its episode. Networks reset their hidden state before they read `obs`.
+        action: the sampled action, in the unit of its distribution. The environment received `policy.env_action(action, space)`:
+          a continuous action is converted to the environment's unit and clipped.
+        log_prob: float32, log-probability of `action` under the acting policy.
+        value: float32 `[T, B(, K)]`, the value of `obs`.
+        reward: float32 `[T, B(, K)]`.
+        terminated, truncated: bool, as in `TimeStep`. There is no `done`.
+        next_value: float32 `[T, B(, K)]`, the value of the observation after this step, *before* any reset. Not masked: readers
+          must use 0 where `terminated` is set.
+        policy: the distribution that `action` was drawn from.
+        next_obs: the observation after this step, before any reset; `()` unless requested.
+        intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
+        info: the entries of the environment's info that the config names in `info` and `episode_info`, `[T, B, ...]` each; empty
+          in APPO, whose ring does not store it.
 
     Example:
         >>> no = jnp.zeros((3, 1), bool)
@@ -214,8 +124,9 @@ class Transition(struct.PyTreeNode):
 class Rollout(struct.PyTreeNode):
     """One rollout of every environment.
 
-    steps: `Transition`, leaves `[T, B, ...]`.
-    carry: leaves `[T / L, B, ...]`, the hidden state before the first step of every sequence of `L` steps.
+    Attributes:
+        steps: `Transition`, leaves `[T, B, ...]`.
+        carry: leaves `[T / L, B, ...]`, the hidden state before the first step of every sequence of `L` steps.
     """
 
     steps: Transition
@@ -225,8 +136,9 @@ class Rollout(struct.PyTreeNode):
 class Advantages(struct.PyTreeNode):
     """Advantages and value targets of each step, without gradients.
 
-    advantage: `[T, B(, K)]` float32.
-    target: `[T, B(, K)]` float32, the target of the value function.
+    Attributes:
+        advantage: `[T, B(, K)]` float32.
+        target: `[T, B(, K)]` float32, the target of the value function.
 
     Example:
         >>> def monte_carlo(steps, cfg):
@@ -242,8 +154,9 @@ class Advantages(struct.PyTreeNode):
 class Sample(struct.PyTreeNode):
     """The part of a step that PPO's loss reads. Fields are named as in `Transition` and `Advantages`.
 
-    policy: as in `Transition`; `()` if no loss reads the policy.
-    intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
+    Attributes:
+        policy: as in `Transition`; `()` if no loss reads the policy.
+        intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
 
     Example:
         >>> def behaviour_cloning(params, outputs, old: purerl.Sample, cfg):
@@ -265,8 +178,9 @@ class Sample(struct.PyTreeNode):
 class Sequences(struct.PyTreeNode):
     """A batch or minibatch: `N` sequences of `L` steps.
 
-    steps: leaves `[L, N, ...]`.
-    carry: leaves `[N, ...]`, the hidden state before the first step of each sequence.
+    Attributes:
+        steps: leaves `[L, N, ...]`.
+        carry: leaves `[N, ...]`, the hidden state before the first step of each sequence.
     """
 
     steps: PyTree
@@ -276,10 +190,11 @@ class Sequences(struct.PyTreeNode):
 class Intrinsic(NamedTuple):
     """A second reward stream, computed from observations instead of given by the environment.
 
-    init: `(key, obs [B, ...]) -> (parameter groups, state)`; the groups join the trained parameters.
-    reward: `(params, state, Transition [T, B] with next_obs) -> (reward [T, B], state, metrics)`.
-    training: `(state, Transition [T, B], key) -> input of the loss for each step`, leaves `[T, B, ...]`; None without a loss.
-    loss: `(params, state, loss input of a minibatch [L, N, ...]) -> (scalar, metrics)`.
+    Attributes:
+        init: `(key, obs [B, ...]) -> (parameter groups, state)`; the groups join the trained parameters.
+        reward: `(params, state, Transition [T, B] with next_obs) -> (reward [T, B], state, metrics)`.
+        training: `(state, Transition [T, B], key) -> input of the loss for each step`, leaves `[T, B, ...]`; None without a loss.
+        loss: `(params, state, loss input of a minibatch [L, N, ...]) -> (scalar, metrics)`.
     """
 
     init: Callable
@@ -305,13 +220,14 @@ class Actor(struct.PyTreeNode):
 class TrainState(struct.PyTreeNode):
     """Everything that persists from one update to the next. All leaves are arrays.
 
-    params: a dict from group to parameters.
-    opt_state: a dict from phase to optimizer state.
-    actor: the state of the environments and the episodes in progress.
-    clock: the update counter. Never batched under `vmap` over seeds: see `Train.seed_axes`.
-    key: the root of all random keys. The root is constant; the keys derived from it vary with the update counter.
-    statistics: running statistics, see `purerl.acting.normalize`.
-    extra: auxiliary state of the algorithm, by name.
+    Attributes:
+        params: a dict from group to parameters.
+        opt_state: a dict from phase to optimizer state.
+        actor: the state of the environments and the episodes in progress.
+        clock: the update counter. Never batched under `vmap` over seeds: see `Train.seed_axes`.
+        key: the root of all random keys. The root is constant; the keys derived from it vary with the update counter.
+        statistics: running statistics, see `purerl.acting.normalize`.
+        extra: auxiliary state of the algorithm, by name.
 
     Example:
         >>> state = purerl.make_train(purerl.PPOConfig()).init(jax.random.key(0))
@@ -331,8 +247,9 @@ class TrainState(struct.PyTreeNode):
 class TrainResult(struct.PyTreeNode):
     """The result of a whole run.
 
-    state: the `TrainState` after the last update.
-    metrics: a dict of metrics (`purerl.core.metrics`), leaves `[num_updates]`, or one record per `metrics_every` updates.
+    Attributes:
+        state: the `TrainState` after the last update.
+        metrics: a dict of metrics (`purerl.core.metrics`), leaves `[num_updates]`, or one record per `metrics_every` updates.
     """
 
     state: TrainState

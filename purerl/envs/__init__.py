@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.masks import with_named_mask
-from purerl.core.types import Environment
 from purerl.envs.finite_resets import with_finite
 from purerl.envs.functions import check_not_gymnasium
 from purerl.envs.own import checked, with_info

@@ -12,8 +12,8 @@ import copy
 import warnings
 from typing import Any, NamedTuple
 
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, is_count, nearest
-from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.importing import importing_mujoco
 from purerl.envs.one_state import OneState, drawn

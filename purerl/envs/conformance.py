@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.environment import NEVER, Environment
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, is_int, raise_if_any
 from purerl.core.keys import named_key, split_keys
 from purerl.core.masks import VALUES
 from purerl.core.spaces import Box, entries_of, is_index
-from purerl.core.types import NEVER, Environment, PyTree
+from purerl.core.types import PyTree
 from purerl.envs import make_env
 from purerl.envs.functions import wrapped_if_bare
 from purerl.envs.host import host_errors
@@ -25,8 +26,9 @@ TIMED = 256  # approximate number of environments for the timing
 class EnvReport(NamedTuple):
     """The findings of `check_env`.
 
-    problems: faults that make training wrong or impossible; empty for an environment that follows the protocol.
-    notes: properties of the environment: spaces, time limit, ends of episodes, cost.
+    Attributes:
+        problems: faults that make training wrong or impossible; empty for an environment that follows the protocol.
+        notes: properties of the environment: spaces, time limit, ends of episodes, cost.
     """
 
     problems: tuple[str, ...]

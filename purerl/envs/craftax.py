@@ -18,10 +18,10 @@ import numpy as np
 from craftax.craftax_env import make_craftax_env_from_name
 from jax.core import Tracer
 
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.platform import by_platform
 from purerl.core.spaces import Discrete
-from purerl.core.types import Environment
 from purerl.envs.animation import save_animation
 from purerl.envs.functions import wrap_env
 from purerl.envs.parameters import constructing

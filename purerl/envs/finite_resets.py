@@ -5,9 +5,10 @@ from collections.abc import Callable
 import jax
 
 from purerl.core.auto_reset import AutoReset, change_step, restart
+from purerl.core.environment import Environment, TimeStep
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.finite import any_of, finite_or_zero, nonfinite_rows
-from purerl.core.types import Environment, PyTree, TimeStep
+from purerl.core.types import PyTree
 
 OBSERVATION, REWARD = "observation", "reward"
 

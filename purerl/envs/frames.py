@@ -7,16 +7,18 @@ import jax.numpy as jnp
 from flax import struct
 
 from purerl.core.auto_reset import change_step
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Indices, is_index
-from purerl.core.types import Environment, PyTree
+from purerl.core.types import PyTree
 
 
 class Stacked(struct.PyTreeNode):
     """The state of environments with stacked frames.
 
-    env_state: the state of the environments.
-    frames: the stacked entries of the current observation, `[B, ...]` each; a single array has the name "".
+    Attributes:
+        env_state: the state of the environments.
+        frames: the stacked entries of the current observation, `[B, ...]` each; a single array has the name "".
     """
 
     env_state: PyTree

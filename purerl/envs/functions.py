@@ -8,9 +8,9 @@ import numpy as np
 from jax.core import Tracer
 
 from purerl.core.auto_reset import auto_reset
+from purerl.core.environment import NEVER, Environment
 from purerl.core.errors import ConfigError, Problem, code_of, is_count, raise_if_any
 from purerl.core.platform import strong
-from purerl.core.types import NEVER, Environment
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
 from purerl.envs.outputs import check_step, chosen, typed_signals, unpacked
 

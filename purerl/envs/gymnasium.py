@@ -16,10 +16,11 @@ import jax
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.masks import choices_of
 from purerl.core.spaces import entries_of
-from purerl.core.types import Environment, PyTree
+from purerl.core.types import PyTree
 from purerl.envs.gymnasium_vector import ASYNC, SYNC, VECTOR, VectorEnvironments, action_space, converter, observation_space
 from purerl.envs.host import Host
 from purerl.envs.importing import importing_mujoco, quietly

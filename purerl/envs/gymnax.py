@@ -14,9 +14,9 @@ import numpy as np
 from jax.core import Tracer
 
 from purerl.core.auto_reset import auto_reset
+from purerl.core.environment import Environment, TimeStep
 from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.platform import strong
-from purerl.core.types import Environment, TimeStep
 from purerl.envs.animation import draw_in_memory, ffmpeg
 from purerl.envs.converted_spaces import action_space_of, observation_space_of
 from purerl.envs.importing import lazily

@@ -19,9 +19,10 @@ import numpy as np
 from flax import struct
 from jax.experimental import io_callback
 
+from purerl.core.environment import Environment, TimeStep
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
 from purerl.core.finite import float_entries
-from purerl.core.types import Environment, PyTree, TimeStep
+from purerl.core.types import PyTree
 from purerl.envs.animation import save_animation
 from purerl.envs.finite_resets import OBSERVATION, REWARD
 from purerl.envs.outputs import check_names
@@ -30,12 +31,13 @@ from purerl.envs.outputs import check_names
 class HostEnvironments(Protocol):
     """A set of `B` external environments. Arrays are NumPy's, in the dtypes of the spaces, and are not changed afterwards.
 
-    count: number of environments.
-    steps: number of steps since all environments were last reset.
-    reset: `(seeds [B]) -> obs`; resets all environments.
-    step: `(action) -> (obs, next_obs, reward, terminated, truncated, info, nonfinite)`, as in `TimeStep`.
-    frame: returns an image of the first environment, if that can be drawn.
-    snapshot: returns JSON values for `restore`; `{"missing": reason}` if the state cannot be saved.
+    Attributes:
+        count: number of environments.
+        steps: number of steps since all environments were last reset.
+        reset: `(seeds [B]) -> obs`; resets all environments.
+        step: `(action) -> (obs, next_obs, reward, terminated, truncated, info, nonfinite)`, as in `TimeStep`.
+        frame: returns an image of the first environment, if that can be drawn.
+        snapshot: returns JSON values for `restore`; `{"missing": reason}` if the state cannot be saved.
     """
 
     count: int

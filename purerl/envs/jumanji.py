@@ -22,9 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.environment import NEVER, Environment
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Box, Discrete, Indices, MultiDiscrete
-from purerl.core.types import NEVER, Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.importing import quietly
 from purerl.envs.parameters import constructing

@@ -3,8 +3,8 @@
 import jax
 
 from purerl.core.auto_reset import AutoReset
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
-from purerl.core.types import Environment
 
 KIND = "threefry2x32"
 

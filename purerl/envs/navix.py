@@ -13,9 +13,9 @@ import navix as suite
 import numpy as np
 from navix.environments.environment import StepType
 
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete, Indices
-from purerl.core.types import Environment
 from purerl.envs.animation import save_animation
 from purerl.envs.functions import wrap_env
 from purerl.envs.parameters import constructing

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from purerl.core.auto_reset import AutoReset, change_step
+from purerl.core.environment import Environment, TimeStep
 from purerl.core.errors import ConfigError, Problem, code_of, is_count
 from purerl.core.platform import strong
 from purerl.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete, entries_of, is_index
-from purerl.core.types import Environment, TimeStep
 from purerl.envs.converted_spaces import action_space_of
 from purerl.envs.outputs import check_names, differences
 

@@ -15,9 +15,9 @@ import jax
 import numpy as np
 import pgx as suite
 
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete
-from purerl.core.types import Environment
 from purerl.envs.animation import save_animation
 from purerl.envs.functions import wrap_env
 from purerl.envs.parameters import constructing

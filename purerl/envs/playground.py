@@ -13,8 +13,8 @@ import contextlib
 import io
 from typing import Any
 
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, is_count, nearest, raise_if_any
-from purerl.core.types import Environment
 from purerl.envs.functions import wrap_env
 from purerl.envs.importing import importing_mujoco
 from purerl.envs.one_state import OneState, drawn

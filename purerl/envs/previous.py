@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 
 from purerl.core.auto_reset import change_step
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.spaces import Discrete, MultiDiscrete, Space
-from purerl.core.types import Environment, PyTree
+from purerl.core.types import PyTree
 
 
 def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:

@@ -7,21 +7,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.environment import Environment
 from purerl.core.keys import named_key, split_keys
 from purerl.core.masks import choices_of, is_empty, is_malformed
 from purerl.core.spaces import Box, Discrete, MultiDiscrete, entries_of, is_index
-from purerl.core.types import Environment, PyTree
+from purerl.core.types import PyTree
 
 
 class RandomRollout(NamedTuple):
     """Records of a rollout of random actions, `[T, B]` unless noted.
 
-    terminated, truncated, reward: as in `TimeStep`. length: steps of the episode so far. obs_sum: the sum of each `obs`.
-    stale: `next_obs` differs from `obs` within an episode. fresh: `next_obs` equals `obs` at the end of an episode.
-    varies: `next_obs` differs from the first observation. obs_finite, reward_finite, in_range: `[T]`, over all environments.
-    malformed_mask, empty_mask: faults of the action mask; `()` if there is no mask.
-    last_state, last_action: `[B, ...]`, of the last step that ended an episode; no state if environments share state.
-    ended: `[B]`, True if an episode ended. state: the state after the last step.
+    Attributes:
+        terminated, truncated, reward: as in `TimeStep`. length: steps of the episode so far. obs_sum: the sum of each `obs`.
+        stale: `next_obs` differs from `obs` within an episode. fresh: `next_obs` equals `obs` at the end of an episode.
+        varies: `next_obs` differs from the first observation. obs_finite, reward_finite, in_range: `[T]`, over all environments.
+        malformed_mask, empty_mask: faults of the action mask; `()` if there is no mask.
+        last_state, last_action: `[B, ...]`, of the last step that ended an episode; no state if environments share state.
+        ended: `[B]`, True if an episode ended. state: the state after the last step.
     """
 
     terminated: Any

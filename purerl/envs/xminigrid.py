@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.spaces import Discrete, Indices
-from purerl.core.types import Environment
 from purerl.envs.animation import save_animation
 from purerl.envs.functions import wrap_env
 from purerl.envs.importing import quietly

@@ -18,14 +18,15 @@ Cfg = TypeVar("Cfg", bound=OnPolicyConfig, covariant=True)
 class Components(NamedTuple):
     """The replaceable parts of an algorithm.
 
-    advantage: `(steps [T, B], cfg) -> Advantages [T, B]`.
-    policy_loss: `(Outputs, Sample, advantage, cfg) -> loss [L, N]`.
-    extra_losses: each `(params, Outputs, Sample, cfg) -> (scalar, metrics)`, added to the policy's loss.
-    optimizer: maps gradients to update directions, without a learning rate.
-    lr_schedule: `(gradient steps so far) -> learning rate`; None to use the config's schedule.
-    rewards: shaping, scaling and intrinsic rewards.
-    measure: `(state, batch, metrics) -> metrics`, called at the end of an update with the new state, the batch as `Sequences` of
-      `Sample`, and the metrics of the update.
+    Attributes:
+        advantage: `(steps [T, B], cfg) -> Advantages [T, B]`.
+        policy_loss: `(Outputs, Sample, advantage, cfg) -> loss [L, N]`.
+        extra_losses: each `(params, Outputs, Sample, cfg) -> (scalar, metrics)`, added to the policy's loss.
+        optimizer: maps gradients to update directions, without a learning rate.
+        lr_schedule: `(gradient steps so far) -> learning rate`; None to use the config's schedule.
+        rewards: shaping, scaling and intrinsic rewards.
+        measure: `(state, batch, metrics) -> metrics`, called at the end of an update with the new state, the batch as `Sequences`
+          of `Sample`, and the metrics of the update.
     """
 
     advantage: Callable[[Transition, OnPolicyConfig], Advantages]
@@ -40,9 +41,10 @@ class Components(NamedTuple):
 class Learner(NamedTuple, Generic[Cfg]):
     """The config, the network and the parts that phases are made of. `at` returns the learner of one update.
 
-    cfg: the config; for one update, with the scheduled coefficients of that update.
-    network: policy and value function; for one update, wrapped so that the network standardises observations.
-    parts: the replaceable parts; for one update, with the loss of intrinsic rewards.
+    Attributes:
+        cfg: the config; for one update, with the scheduled coefficients of that update.
+        network: policy and value function; for one update, wrapped so that the network standardises observations.
+        parts: the replaceable parts; for one update, with the loss of intrinsic rewards.
     """
 
     cfg: Cfg

@@ -37,9 +37,10 @@ class KLAdaptiveState(struct.PyTreeNode):
 class UpdateState(struct.PyTreeNode):
     """The state of an optimizer within one update; unused entries are `()`.
 
-    kept: the state that persists from one update to the next.
-    kl_sum: sum of the KL divergences of this epoch's minibatches so far.
-    stopped: bool, True if the last step was skipped because the policy had moved too far.
+    Attributes:
+        kept: the state that persists from one update to the next.
+        kl_sum: sum of the KL divergences of this epoch's minibatches so far.
+        stopped: bool, True if the last step was skipped because the policy had moved too far.
     """
 
     kept: PyTree
@@ -57,13 +58,14 @@ class Optimizer(NamedTuple):
     `init` and `update` are those of `optax.GradientTransformationExtraArgs`, for the gradient steps of one update. `begin`
     converts the persistent state to the `UpdateState` that these steps pass on; `end` converts it back.
 
-    transformation: maps gradients to directions, without a learning rate.
-    elementwise: the transformation treats every number alike, so that a group of parameters can be given as one vector.
-    rate: the learning rate of a step; required unless `adapts` is given.
-    adapts: the config of a KL-adaptive learning rate; None if `rate` is given.
-    multipliers: factors of the learning rate, by group. The factor of an absent group is 1.
-    target_kl: a step with `approx_kl` above this value is skipped, and starts an early stop; None for no early stop.
-    period: an early stop ends at the next multiple of this number of gradient steps.
+    Attributes:
+        transformation: maps gradients to directions, without a learning rate.
+        elementwise: the transformation treats every number alike, so that a group of parameters can be given as one vector.
+        rate: the learning rate of a step; required unless `adapts` is given.
+        adapts: the config of a KL-adaptive learning rate; None if `rate` is given.
+        multipliers: factors of the learning rate, by group. The factor of an absent group is 1.
+        target_kl: a step with `approx_kl` above this value is skipped, and starts an early stop; None for no early stop.
+        period: an early stop ends at the next multiple of this number of gradient steps.
     """
 
     transformation: optax.GradientTransformation
@@ -217,9 +219,10 @@ class Vectors(NamedTuple):
     are treated alike share one vector, which saves two more kernels per gradient step on a GPU. With the 79,000 parameters of a
     GRU, a shared vector takes a fifth longer on a CPU.
 
-    restore: by group, the function from its vector to its parameters.
-    ends: the split points between groups in the shared vector; None if each group has a vector of its own.
-    as_trees: True if the optimizer sees the groups' parameters in their own shapes.
+    Attributes:
+        restore: by group, the function from its vector to its parameters.
+        ends: the split points between groups in the shared vector; None if each group has a vector of its own.
+        as_trees: True if the optimizer sees the groups' parameters in their own shapes.
     """
 
     restore: dict[str, Callable[[jax.Array], PyTree]]

@@ -25,24 +25,25 @@ Loss = Callable[[Groups, Sequences], tuple[jax.Array, dict[str, jax.Array]]]
 class Phase(NamedTuple):
     """A phase of training: a loss, the parameter groups to train, and a schedule.
 
-    name: name of the phase, from which its random keys are derived.
-    loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`. One phase of an algorithm must have the metric `loss`.
-    optimizer: maps gradients to updates.
-    groups: names of the trained parameter groups; None for all.
-    epochs, minibatches: passes over the batch, and gradient steps in each pass.
-    accumulate: number of equal parts of a minibatch, processed one after the other; a gradient step uses the mean of their
-      gradients.
-    max_grad_norm: limit of the gradient norm, over all groups together, or over each group if `joint` is False; inf disables
-      clipping.
-    block: number of contiguous sequences that stay together in one minibatch. With sequences of one step, `block=B` keeps each
-      time step of all B environments together.
-    every: the phase runs in every `every`-th update.
-    start: number of updates at the start of training in which the phase does not run.
-    prefix: prefix of the names of the phase's gradient-norm metrics.
-    precompute: `(steps [L, M, n]) -> {field: [L, M, n]}`, computes fields of the steps once per epoch, for all M minibatches of n
-      sequences. These fields replace the same fields of the batch, so that gradient steps need no reductions over a minibatch and
-      over devices. None to replace nothing.
-    frozen: groups that the phase does not train, even if `groups` names them.
+    Attributes:
+        name: name of the phase, from which its random keys are derived.
+        loss: `(params, Sequences) -> (scalar, dict of scalar metrics)`. One phase of an algorithm must have the metric `loss`.
+        optimizer: maps gradients to updates.
+        groups: names of the trained parameter groups; None for all.
+        epochs, minibatches: passes over the batch, and gradient steps in each pass.
+        accumulate: number of equal parts of a minibatch, processed one after the other; a gradient step uses the mean of their
+          gradients.
+        max_grad_norm: limit of the gradient norm, over all groups together, or over each group if `joint` is False; inf disables
+          clipping.
+        block: number of contiguous sequences that stay together in one minibatch. With sequences of one step, `block=B` keeps
+          each time step of all B environments together.
+        every: the phase runs in every `every`-th update.
+        start: number of updates at the start of training in which the phase does not run.
+        prefix: prefix of the names of the phase's gradient-norm metrics.
+        precompute: `(steps [L, M, n]) -> {field: [L, M, n]}`, computes fields of the steps once per epoch, for all M minibatches
+          of n sequences. These fields replace the same fields of the batch, so that gradient steps need no reductions over a
+          minibatch and over devices. None to replace nothing.
+        frozen: groups that the phase does not train, even if `groups` names them.
 
     Example:
         >>> def halved(phase: purerl.Phase) -> purerl.Phase:

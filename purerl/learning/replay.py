@@ -19,10 +19,11 @@ EMPTY = 2**30  # `uses` of an empty slot
 class RingBatch(struct.PyTreeNode):
     """One or more rollouts, concatenated along the environment axis.
 
-    rollout: leaves `[T, B, ...]`.
-    final_obs: `[C, B, ...]`, up to C observations per environment before the resets that time limits caused; see
-      `purerl.acting.bootstrap`.
-    last_obs, last_first: `[B, ...]`, the observation after the last step, and its episode-start flag.
+    Attributes:
+        rollout: leaves `[T, B, ...]`.
+        final_obs: `[C, B, ...]`, up to C observations per environment before the resets that time limits caused; see
+          `purerl.acting.bootstrap`.
+        last_obs, last_first: `[B, ...]`, the observation after the last step, and its episode-start flag.
     """
 
     rollout: Rollout
@@ -34,10 +35,11 @@ class RingBatch(struct.PyTreeNode):
 class Ring(struct.PyTreeNode):
     """The last R rollouts, one per slot. A new rollout overwrites the oldest.
 
-    batch: `[T, R, B, ...]` and `[R, B, ...]`: the arrays of a `RingBatch` with an additional slot axis.
-    age: `[R]` int32, number of updates since the rollout was collected.
-    uses: `[R]` int32, number of updates that have learnt from the rollout.
-    lag: `[R]` int32, number of updates by which the acting parameters were behind the newest parameters, at collection.
+    Attributes:
+        batch: `[T, R, B, ...]` and `[R, B, ...]`: the arrays of a `RingBatch` with an additional slot axis.
+        age: `[R]` int32, number of updates since the rollout was collected.
+        uses: `[R]` int32, number of updates that have learnt from the rollout.
+        lag: `[R]` int32, number of updates by which the acting parameters were behind the newest parameters, at collection.
     """
 
     batch: RingBatch

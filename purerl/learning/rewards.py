@@ -19,11 +19,12 @@ Shaper = Callable[[jax.Array, jax.Array], jax.Array]
 class RewardStage(NamedTuple):
     """The reward stage as pure functions.
 
-    init: `(key, obs [B, ...]) -> (parameter groups, entries of TrainState.extra)`.
-    process: `(state, rollout) -> (state, rollout, metrics)`, called once per rollout: shaping, statistics, intrinsic rewards.
-    prepare: `(state, steps) -> steps`, called each time before steps are learnt from: scaling, and the inputs of the intrinsic
-      loss.
-    losses: `(state) -> extra losses`: the intrinsic loss, if there is one.
+    Attributes:
+        init: `(key, obs [B, ...]) -> (parameter groups, entries of TrainState.extra)`.
+        process: `(state, rollout) -> (state, rollout, metrics)`, called once per rollout: shaping, statistics, intrinsic rewards.
+        prepare: `(state, steps) -> steps`, called each time before steps are learnt from: scaling, and the inputs of the
+          intrinsic loss.
+        losses: `(state) -> extra losses`: the intrinsic loss, if there is one.
     """
 
     init: Callable

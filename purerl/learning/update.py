@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from purerl.acting.normalize import initial_statistics, merge_statistics
 from purerl.acting.rollout import reset_actor
 from purerl.config.base import OnPolicyConfig
+from purerl.core.environment import Environment
 from purerl.core.keys import clock_at, named_key
 from purerl.core.metrics import mean_of
 from purerl.core.reductions import mean
-from purerl.core.types import Advantages, Environment, Network, Outputs, PyTree, Rollout, Sample, Scalar, Sequences, TrainState
+from purerl.core.types import Advantages, Network, Outputs, PyTree, Rollout, Sample, Scalar, Sequences, TrainState
 from purerl.learning.learner import Learner, Metrics
 from purerl.learning.phases import Phase, init_phase
 
@@ -22,12 +23,13 @@ AfterLearning = Callable[[TrainState, Rollout, Advantages], tuple[TrainState, Me
 class Algorithm(NamedTuple):
     """A training algorithm as pure functions.
 
-    init: `(key) -> TrainState`.
-    update: `(TrainState) -> (TrainState, metrics)`.
-    phases: the phases of an update, in order.
-    restart: `(TrainState) -> TrainState`, recomputes the derived parts of a state after its parameters and statistics were
-      replaced.
-    skipped: `(before, after) -> extra`, the auxiliary state after an update that `nonfinite="freeze"` skips.
+    Attributes:
+        init: `(key) -> TrainState`.
+        update: `(TrainState) -> (TrainState, metrics)`.
+        phases: the phases of an update, in order.
+        restart: `(TrainState) -> TrainState`, recomputes the derived parts of a state after its parameters and statistics were
+          replaced.
+        skipped: `(before, after) -> extra`, the auxiliary state after an update that `nonfinite="freeze"` skips.
 
     Example:
         >>> def with_decay(cfg, env, network, parts):

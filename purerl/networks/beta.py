@@ -21,7 +21,8 @@ class Beta(struct.PyTreeNode):
     An action is the sample x in (0, 1), which the environment receives as `low + (high - low) x`. Unlike a clipped Gaussian, the
     distribution has no mass at or beyond the bounds. `log_prob` and `entropy` are those of x.
 
-    alpha, beta: `[*batch, d]` float32, at least 1. If both are above 1, the density has one mode.
+    Attributes:
+        alpha, beta: `[*batch, d]` float32, at least 1. If both are above 1, the density has one mode.
 
     Example:
         >>> policy = purerl.distributions.Beta(jnp.array([2.0]), jnp.array([4.0]))

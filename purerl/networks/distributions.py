@@ -76,7 +76,8 @@ def first_largest(x: jax.Array) -> jax.Array:
 class Categorical(struct.PyTreeNode):
     """A categorical distribution over `n` actions, with probabilities `softmax(logits)`.
 
-    logits: `[*batch, n]` float32, unnormalised.
+    Attributes:
+        logits: `[*batch, n]` float32, unnormalised.
     """
 
     logits: jax.Array
@@ -134,8 +135,9 @@ class Categorical(struct.PyTreeNode):
 class MultiCategorical(struct.PyTreeNode):
     """Independent categorical actions, whose log-probabilities, entropies and divergences add up ("37 details", number 37).
 
-    logits: `[*batch, sum(sizes)]` float32, concatenated over the actions.
-    sizes: number of values of each action.
+    Attributes:
+        logits: `[*batch, sum(sizes)]` float32, concatenated over the actions.
+        sizes: number of values of each action.
     """
 
     logits: jax.Array
@@ -193,7 +195,8 @@ class MultiCategorical(struct.PyTreeNode):
 class Bernoulli(struct.PyTreeNode):
     """Independent binary actions, each 1 with probability `sigmoid(logit)`.
 
-    logits: `[*batch, n]` float32.
+    Attributes:
+        logits: `[*batch, n]` float32.
     """
 
     logits: jax.Array

@@ -58,11 +58,12 @@ def fuses_first_layer(inputs: int, hidden: Sequence[int]) -> bool:
 class FusedLayers(struct.PyTreeNode):
     """Layers of `n` networks with equal hidden widths, packed for the kernels.
 
-    first: the first layers, stacked, if XLA computes them; None if the kernel does.
-    weights: kernels and biases below one another, padded with zeros at the right: `[n, height, width]`. A narrow head's kernel is
-      transposed.
-    sizes: the size of the kernels' input, then the width of each layer.
-    linear: True if the last layer has no activation.
+    Attributes:
+        first: the first layers, stacked, if XLA computes them; None if the kernel does.
+        weights: kernels and biases below one another, padded with zeros at the right: `[n, height, width]`. A narrow head's
+          kernel is transposed.
+        sizes: the size of the kernels' input, then the width of each layer.
+        linear: True if the last layer has no activation.
     """
 
     first: Layer | None

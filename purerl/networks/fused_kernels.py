@@ -29,13 +29,14 @@ SIDE = 16  # smallest side of a product in Triton
 class Chain(NamedTuple):
     """The form of a kernel.
 
-    sizes: the size of the input, then the width of each layer.
-    activation: the function after each layer. It must be zero at zero, since columns are padded with zeros.
-    activated: True if the input is activated before the first layer.
-    linear: True if the last layer has no activation; its output is float32.
-    by_column: True if each output of the last layer is a sum of its own; the layer's kernel is transposed.
-    sums_tiles: True if a program of the backward kernel adds gradients of several tiles of rows in registers.
-    interpret: True to interpret the kernels, in tests on a CPU.
+    Attributes:
+        sizes: the size of the input, then the width of each layer.
+        activation: the function after each layer. It must be zero at zero, since columns are padded with zeros.
+        activated: True if the input is activated before the first layer.
+        linear: True if the last layer has no activation; its output is float32.
+        by_column: True if each output of the last layer is a sum of its own; the layer's kernel is transposed.
+        sums_tiles: True if a program of the backward kernel adds gradients of several tiles of rows in registers.
+        interpret: True to interpret the kernels, in tests on a CPU.
     """
 
     sizes: tuple[int, ...]

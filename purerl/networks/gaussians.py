@@ -24,10 +24,12 @@ class DiagGaussian(struct.PyTreeNode):
     The environment receives the sample, converted to the environment's unit and clipped to the bounds. Rollouts, losses and
     entropies use the unclipped sample and its density, so that the ratio of densities is exact.
 
-    mean, log_std: `[*batch, d]` float32. `log_std` is clipped to [-20, 20] before use, and has no gradient outside of this range.
-    unit: the unit of the samples. With `environment`, it is the environment's unit. With `bounds`, -1 and 1 are the bounds of an
-      action; a dimension without two finite bounds keeps the environment's unit (`core.spaces.bounds_map`). The built-in
-      networks use `bounds`.
+    Attributes:
+        mean, log_std: `[*batch, d]` float32. `log_std` is clipped to [-20, 20] before use, and has no gradient outside of this
+          range.
+        unit: the unit of the samples. With `environment`, it is the environment's unit. With `bounds`, -1 and 1 are the bounds of
+          an action; a dimension without two finite bounds keeps the environment's unit (`core.spaces.bounds_map`). The built-in
+          networks use `bounds`.
 
     Raises:
         ConfigError: `unit` is unknown.
@@ -108,7 +110,8 @@ class TanhGaussian(struct.PyTreeNode):
     `log_prob` is the log-density of `tanh(u)` in (-1, 1). The log-density of the environment's action differs from it by a
     constant, which cancels in ratios.
 
-    mean, log_std: `[*batch, d]` float32, the parameters of u. `log_std` is clipped as in `DiagGaussian`.
+    Attributes:
+        mean, log_std: `[*batch, d]` float32, the parameters of u. `log_std` is clipped as in `DiagGaussian`.
     """
 
     mean: jax.Array

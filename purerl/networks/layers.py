@@ -228,8 +228,9 @@ class ValueHead(nn.Module):
 class OfAction(struct.PyTreeNode):
     """A linear function of the taken action for each step: `constant + weight . action`.
 
-    constant: `[*batch]`.
-    weight: `[*batch, d]`.
+    Attributes:
+        constant: `[*batch]`.
+        weight: `[*batch, d]`.
     """
 
     constant: jax.Array

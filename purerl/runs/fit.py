@@ -36,15 +36,16 @@ MANY_ROWS = 1_000_000  # above this number of rows of metrics, `fit` warns: the 
 class FitResult(NamedTuple):
     """The result of a run, finished or interrupted.
 
-    state: the training state after the last finished chunk. With several runs, all leaves except the update counter have a
-      leading run axis.
-    metrics: the metrics since the first update, as in `TrainResult` but on the host; leaves `[rows]`, or `[runs, rows]`.
-    evaluations: `update [evaluations]`, and means over episodes, `[evaluations, runs]`: `episode_return`, `episode_length`,
-      `finished`, and each scalar entry that the config names in `info` or `episode_info`, such as `episode_info/success`.
-    progress: the progress at the end; its `began` is the point from which this call resumed.
-    stopped_by: the reason for an early end: a signal, "max_hours" or "stop_when"; None without an early end.
-    run: the `Run` of the state and its config, as returned by `load`; `run.select` selects one of several runs.
-    finite: `[runs]`, True if all learnt values of a run are finite. False is possible only with `on_nonfinite="ignore"`.
+    Attributes:
+        state: the training state after the last finished chunk. With several runs, all leaves except the update counter have a
+          leading run axis.
+        metrics: the metrics since the first update, as in `TrainResult` but on the host; leaves `[rows]`, or `[runs, rows]`.
+        evaluations: `update [evaluations]`, and means over episodes, `[evaluations, runs]`: `episode_return`, `episode_length`,
+          `finished`, and each scalar entry that the config names in `info` or `episode_info`, such as `episode_info/success`.
+        progress: the progress at the end; its `began` is the point from which this call resumed.
+        stopped_by: the reason for an early end: a signal, "max_hours" or "stop_when"; None without an early end.
+        run: the `Run` of the state and its config, as returned by `load`; `run.select` selects one of several runs.
+        finite: `[runs]`, True if all learnt values of a run are finite. False is possible only with `on_nonfinite="ignore"`.
 
     Example:
         >>> result = purerl.fit(purerl.PPOConfig(total_timesteps=1024), num_seeds=2)

@@ -33,15 +33,16 @@ WINNER = "winner"  # the file in which a study names the folder of its winner's 
 class Scored(NamedTuple):
     """The scores of one config's seeds on one task.
 
-    label: how the config differs from the others in its directory, apart from the task; "" for a single config.
-    algorithm: algorithm of the config.
-    task: the environment, with its parameters.
-    seeds: seed of each score.
-    scores: `[seeds]`.
-    steps: `[points]` environment steps of one seed.
-    curve: `[seeds, points]` mean returns after these steps, NaN if no episode ended.
-    evaluated: for scores of evaluations, the number of episodes, whether actions were the most likely actions, and how the
-      environment differed from that of training; None for scores of training.
+    Attributes:
+        label: how the config differs from the others in its directory, apart from the task; "" for a single config.
+        algorithm: algorithm of the config.
+        task: the environment, with its parameters.
+        seeds: seed of each score.
+        scores: `[seeds]`.
+        steps: `[points]` environment steps of one seed.
+        curve: `[seeds, points]` mean returns after these steps, NaN if no episode ended.
+        evaluated: for scores of evaluations, the number of episodes, whether actions were the most likely actions, and how the
+          environment differed from that of training; None for scores of training.
     """
 
     label: str
@@ -200,10 +201,11 @@ def _labels_in_sweep(directory: pathlib.Path) -> tuple[str, ...]:
 class Summary(NamedTuple):
     """A config's scores over seeds.
 
-    label: description of the config.
-    seeds: number of seeds with a score.
-    iqm: the interquartile mean; NaN without a score.
-    low, high: 95 % bootstrap interval of `iqm`; NaN with one seed, and too narrow with fewer than five seeds.
+    Attributes:
+        label: description of the config.
+        seeds: number of seeds with a score.
+        iqm: the interquartile mean; NaN without a score.
+        low, high: 95 % bootstrap interval of `iqm`; NaN with one seed, and too narrow with fewer than five seeds.
     """
 
     label: str
@@ -239,15 +241,16 @@ def final_returns(result: FitResult) -> np.ndarray:
 class Listed(NamedTuple):
     """Overview of a run's directory.
 
-    directory: its path.
-    algorithm, task: algorithm and task of the run; "" if no checkpoint can be read. The task includes changed parameters.
-    runs: number of runs side by side, over seeds and configs.
-    steps: finished environment steps of one run.
-    total_steps: requested environment steps of one run.
-    best: highest mean return of any run, on any task: in an evaluation, or, without evaluations, in the last tenth of training;
-      NaN if unknown.
-    state: `finished`, `stop_when` if that rule ended the run, `running`, `stopped`, or the reason why the run cannot be read.
-    size: in bytes.
+    Attributes:
+        directory: its path.
+        algorithm, task: algorithm and task of the run; "" if no checkpoint can be read. The task includes changed parameters.
+        runs: number of runs side by side, over seeds and configs.
+        steps: finished environment steps of one run.
+        total_steps: requested environment steps of one run.
+        best: highest mean return of any run, on any task: in an evaluation, or, without evaluations, in the last tenth of
+          training; NaN if unknown.
+        state: `finished`, `stop_when` if that rule ended the run, `running`, `stopped`, or the reason why the run cannot be read.
+        size: in bytes.
     """
 
     directory: pathlib.Path

@@ -14,16 +14,17 @@ from purerl.studies import space
 class Step(NamedTuple):
     """A batch of trials that trained to the end of a rung: one line of the journal.
 
-    rung: from 0.
-    static: values that are compiled into the program, by field.
-    trials: numbers of the trials.
-    points: values of each trial, by field.
-    scores: `[trials][seeds]`, mean returns at the end of the rung; NaN if no episode ended, or the run diverged.
-    kept: numbers of the trials that continue to the next rung; in the last rung, of those that completed it.
-    env_steps: environment steps of this step.
-    seconds: duration of this step.
-    diverged: numbers of the trials with a diverged run.
-    drawn: in the first rung, each trial's parameters as Optuna drew them. The numbers in `points` are rounded.
+    Attributes:
+        rung: from 0.
+        static: values that are compiled into the program, by field.
+        trials: numbers of the trials.
+        points: values of each trial, by field.
+        scores: `[trials][seeds]`, mean returns at the end of the rung; NaN if no episode ended, or the run diverged.
+        kept: numbers of the trials that continue to the next rung; in the last rung, of those that completed it.
+        env_steps: environment steps of this step.
+        seconds: duration of this step.
+        diverged: numbers of the trials with a diverged run.
+        drawn: in the first rung, each trial's parameters as Optuna drew them. The numbers in `points` are rounded.
     """
 
     rung: int
@@ -51,11 +52,12 @@ class Step(NamedTuple):
 class Trial(NamedTuple):
     """A config that was tried.
 
-    number: from 0.
-    point: values of the config, by field.
-    rung: the last rung that the trial finished, from 0.
-    status: `waiting` for its next rung, `stopped` by the pruner, `diverged`, or `completed`.
-    scores: `[seeds]` mean returns at the end of that rung; NaN if the seed diverged or none of its episodes ended.
+    Attributes:
+        number: from 0.
+        point: values of the config, by field.
+        rung: the last rung that the trial finished, from 0.
+        status: `waiting` for its next rung, `stopped` by the pruner, `diverged`, or `completed`.
+        scores: `[seeds]` mean returns at the end of that rung; NaN if the seed diverged or none of its episodes ended.
     """
 
     number: int

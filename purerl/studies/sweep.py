@@ -42,9 +42,10 @@ MAX_BYTES_RATIO = 200  # an update needs less memory than this multiple of its s
 class Program(NamedTuple):
     """Configs that are trained side by side.
 
-    cfg: a batch of configs, with leaves `[configs]` for the swept floats; a single config if no float is swept.
-    places: index of each config in the sweep.
-    name: name of the program's directory inside the sweep's directory, if the sweep has several programs.
+    Attributes:
+        cfg: a batch of configs, with leaves `[configs]` for the swept floats; a single config if no float is swept.
+        places: index of each config in the sweep.
+        name: name of the program's directory inside the sweep's directory, if the sweep has several programs.
     """
 
     cfg: OnPolicyConfig
@@ -224,11 +225,12 @@ class SweepResult(NamedTuple):
     `returns` has a score for each run, `summary()` has a row for each config, and `best` is the config of the first row. Diverged
     runs have no score: rows summarise the other runs, and `diverged` is the number of diverged runs.
 
-    sweep: the configs that were trained.
-    programs: batches of configs, trained one after the other.
-    results: the `FitResult` of each program that was begun.
-    num_seeds: seeds per config.
-    stopped_by: the reason for an early end, a signal or "max_hours"; None without an early end.
+    Attributes:
+        sweep: the configs that were trained.
+        programs: batches of configs, trained one after the other.
+        results: the `FitResult` of each program that was begun.
+        num_seeds: seeds per config.
+        stopped_by: the reason for an early end, a signal or "max_hours"; None without an early end.
     """
 
     sweep: Sweep

@@ -15,8 +15,9 @@ FIELDS = ("env", "env_kwargs", "env_params", "num_levels")  # fields of a config
 class Task(NamedTuple):
     """The environment of a run.
 
-    name: id of the environment, or name of a custom environment, with the parameters that the run changed.
-    own: description of a custom environment, as in checkpoints: sorted pairs of a name and a text; () for other environments.
+    Attributes:
+        name: id of the environment, or name of a custom environment, with the parameters that the run changed.
+        own: description of a custom environment, as in checkpoints: sorted pairs of a name and a text; () for other environments.
     """
 
     name: str

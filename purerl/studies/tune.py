@@ -48,15 +48,16 @@ MOST_CHECKED = 32  # if there are more programs, only the first is checked befor
 class Tuned(NamedTuple):
     """The result of tuning, finished or interrupted.
 
-    cfg: the best config; None if the study was stopped before the choice, for the reason in `stopped_by`.
-    point: the values by which the best config differs from the config passed to `tune`, by field.
-    summary: score of the best config, with seeds that were used neither in the search nor to choose among the finalists.
-    trials: all trials, the best first; completed trials come before others.
-    finalists: labels of the best trials and their scores with seeds that the search did not use, the best first.
-    importance: by field, the share of the variance of completed trials' scores that the parameter explains; {} if unknown. Since
-      stopped and diverged trials do not count, a parameter that makes trials stop or diverge may look unimportant.
-    env_steps, seconds: environment steps and seconds of the whole study.
-    stopped_by: the reason for an early end, a signal or "max_hours"; None without an early end.
+    Attributes:
+        cfg: the best config; None if the study was stopped before the choice, for the reason in `stopped_by`.
+        point: the values by which the best config differs from the config passed to `tune`, by field.
+        summary: score of the best config, with seeds that were used neither in the search nor to choose among the finalists.
+        trials: all trials, the best first; completed trials come before others.
+        finalists: labels of the best trials and their scores with seeds that the search did not use, the best first.
+        importance: by field, the share of the variance of completed trials' scores that the parameter explains; {} if unknown.
+          Since stopped and diverged trials do not count, a parameter that makes trials stop or diverge may look unimportant.
+        env_steps, seconds: environment steps and seconds of the whole study.
+        stopped_by: the reason for an early end, a signal or "max_hours"; None without an early end.
 
     Example:
         >>> cfg = purerl.PPOConfig(lr=3e-4, hidden=(8,))

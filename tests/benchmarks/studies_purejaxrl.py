@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import purerl
-from purerl.core.types import Environment
+from purerl.core.environment import Environment
 from purerl.networks.encoding import encode, without
 from tests.benchmarks.scores import LAST_EPISODES
 

@@ -20,9 +20,10 @@ POINTS = 60  # maximum number of points of a curve
 class Curve(NamedTuple):
     """A metric over environment steps, for each seed of one config.
 
-    label: name of the directory and, with several configs, how this config differs.
-    steps: `[points]` environment steps of one seed.
-    values: `[seeds, points]`, NaN where nothing was counted.
+    Attributes:
+        label: name of the directory and, with several configs, how this config differs.
+        steps: `[points]` environment steps of one seed.
+        values: `[seeds, points]`, NaN where nothing was counted.
     """
 
     label: str

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, is_count
 from purerl.core.keys import named_key, split_keys
-from purerl.core.types import Environment, TrainState
+from purerl.core.types import TrainState
 from purerl.envs.animation import ffmpeg
 from purerl.envs.host import host_errors
 from purerl.pure import Train

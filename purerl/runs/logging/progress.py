@@ -10,14 +10,16 @@ from purerl.core.plan import Plan
 class Progress(NamedTuple):
     """The progress of a run after a chunk.
 
-    plan: plan of the whole run.
-    labels: one label per run, such as "seed 3".
-    updates: finished updates.
-    seconds: time spent on these updates, over all resumptions, including evaluations and saves but not compilation of updates.
-    metrics: metrics of this chunk's updates; leaves `[chunk]`, or `[runs, chunk]`.
-    began: updates and seconds at which this process started or resumed.
-    evaluation: the columns of the latest evaluation, each `[runs]`: `episode_return`, `episode_length`, `finished`, and
-      the entries of `info` and `episode_info` that the config names, such as `episode_info/success`; None if there is none yet.
+    Attributes:
+        plan: plan of the whole run.
+        labels: one label per run, such as "seed 3".
+        updates: finished updates.
+        seconds: time spent on these updates, over all resumptions, including evaluations and saves but not compilation of
+          updates.
+        metrics: metrics of this chunk's updates; leaves `[chunk]`, or `[runs, chunk]`.
+        began: updates and seconds at which this process started or resumed.
+        evaluation: the columns of the latest evaluation, each `[runs]`: `episode_return`, `episode_length`, `finished`, and the
+          entries of `info` and `episode_info` that the config names, such as `episode_info/success`; None if there is none yet.
     """
 
     plan: Plan

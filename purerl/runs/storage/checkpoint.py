@@ -35,9 +35,10 @@ KEY_KINDS = {"key<fry>": "threefry2x32", "key<rbg>": "rbg", "key<urbg>": "unsafe
 class Checkpoint(NamedTuple):
     """A saved checkpoint.
 
-    updates: finished updates.
-    record: the JSON record passed to `Store.save`, with "format", "updates" and "leaves" added.
-    arrays: arrays on the host, by their path in the saved tree.
+    Attributes:
+        updates: finished updates.
+        record: the JSON record passed to `Store.save`, with "format", "updates" and "leaves" added.
+        arrays: arrays on the host, by their path in the saved tree.
     """
 
     updates: int

@@ -26,12 +26,13 @@ Rows = dict[str, Any]  # metrics by name, leaves `[..., rows]`
 class Header(NamedTuple):
     """The header of a journal, its first entry.
 
-    row: dtype of a row's record, from `row_dtype`.
-    every: updates per row.
-    steps: environment steps per row, of one run.
-    runs: config index and seed of each run; the index is None without a batch of configs.
-    configs: for each config of a batch, its swept values as text; () without a batch of configs.
-    devices_per_run: number of devices per run, also of a resumed run unless another number is given.
+    Attributes:
+        row: dtype of a row's record, from `row_dtype`.
+        every: updates per row.
+        steps: environment steps per row, of one run.
+        runs: config index and seed of each run; the index is None without a batch of configs.
+        configs: for each config of a batch, its swept values as text; () without a batch of configs.
+        devices_per_run: number of devices per run, also of a resumed run unless another number is given.
     """
 
     row: np.dtype

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 from flax import linen as nn
 
+from purerl.core.environment import Environment
 from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete
-from purerl.core.types import Environment
 
 ARGUMENTS = ("config_class", "algorithm", "env", "env_params", "network", "torso", "memory", "advantage", "policy_loss")
 ARGUMENTS += ("extra_loss", "optimizer", "lr_schedule", "reward_shaper", "intrinsic")
