@@ -10,6 +10,7 @@ from jax.scipy.stats import norm
 from purerl.core.keys import flat_draw
 from purerl.core.metrics import Mean, mean_of
 from purerl.core.spaces import Box
+from purerl.networks.gaussians import between_bounds
 
 PROPOSALS = 6  # for each gamma variate; all of them are rejected once in 10^8 draws, and the last one is then taken
 EDGE = 1e-6  # samples keep this distance from 0 and 1, where a density of 0 would have no logarithm
@@ -61,9 +62,7 @@ class Beta(struct.PyTreeNode):
         return (betaln(other.alpha, other.beta) - betaln(self.alpha, self.beta) + slopes - joint).sum(-1)
 
     def env_action(self, action: jax.Array, space: Box) -> jax.Array:
-        action = action.reshape(action.shape[:-1] + space.shape)
-        low, high = (jnp.broadcast_to(bound, action.shape) for bound in (space.low, space.high))
-        return jnp.clip(low + (high - low) * action, low, high)  # the clip corrects rounding
+        return between_bounds(action, space)
 
     def encoded(self, action: jax.Array) -> jax.Array:
         """Return the action in units of the bounds, -1 and 1."""

@@ -29,7 +29,7 @@ Example:
 """
 
 import functools
-import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +39,7 @@ from flax import struct
 from purerl.core.keys import flat_draw
 from purerl.core.metrics import Mean
 from purerl.core.platform import FEW
-from purerl.core.spaces import Discrete, MultiBinary, MultiDiscrete
+from purerl.core.spaces import Space
 from purerl.networks.beta import Beta
 from purerl.networks.gaussians import DiagGaussian, TanhGaussian
 
@@ -73,7 +73,27 @@ def first_largest(x: jax.Array) -> jax.Array:
     return index
 
 
-class Categorical(struct.PyTreeNode):
+class Choice(struct.PyTreeNode):
+    """Base class of distributions over discrete actions, which the environment receives as they are."""
+
+    def env_action(self, action: jax.Array, space: Space) -> jax.Array:
+        return action
+
+    def metrics(self) -> dict[str, Mean]:
+        return {}
+
+    def uniform_sample(self, noise: jax.Array) -> jax.Array:
+        return self._flat().sample(noise)
+
+    def uniform_log_prob(self, action: jax.Array) -> jax.Array:
+        return self._flat().log_prob(action)
+
+    def _flat(self) -> Any:
+        """Return the distribution in which all valid actions are equally likely."""
+        raise NotImplementedError
+
+
+class Categorical(Choice):
     """A categorical distribution over `n` actions, with probabilities `softmax(logits)`.
 
     Attributes:
@@ -102,24 +122,12 @@ class Categorical(struct.PyTreeNode):
     def kl(self, other: "Categorical") -> jax.Array:
         return total([jnp.exp(x) * (x - y) for x, y in zip(self._log_p(), other._log_p(), strict=True)])
 
-    def env_action(self, action: jax.Array, space: Discrete) -> jax.Array:
-        return action
-
     def encoded(self, action: jax.Array) -> jax.Array:
         return jax.nn.one_hot(action, self.logits.shape[-1], dtype=jnp.float32)
-
-    def metrics(self) -> dict[str, Mean]:
-        return {}
 
     def masked(self, legal: jax.Array) -> "Categorical":
         """Exclude the actions where `legal [*batch, n]` is not set. At least one action must be valid."""
         return Categorical(jnp.where(legal.astype(bool), self.logits, jnp.float32(ILLEGAL)))
-
-    def uniform_sample(self, noise: jax.Array) -> jax.Array:
-        return self._flat().sample(noise)
-
-    def uniform_log_prob(self, action: jax.Array) -> jax.Array:
-        return self._flat().log_prob(action)
 
     def _log_p(self) -> list[jax.Array]:
         """Return the log-probabilities of all actions, as `columns`."""
@@ -132,7 +140,7 @@ class Categorical(struct.PyTreeNode):
         return Categorical(jnp.zeros_like(self.logits)).masked(self.logits > 0.5 * ILLEGAL)
 
 
-class MultiCategorical(struct.PyTreeNode):
+class MultiCategorical(Choice):
     """Independent categorical actions, whose log-probabilities, entropies and divergences add up ("37 details", number 37).
 
     Attributes:
@@ -166,24 +174,12 @@ class MultiCategorical(struct.PyTreeNode):
     def kl(self, other: "MultiCategorical") -> jax.Array:
         return jnp.asarray(sum(x.kl(y) for x, y in zip(self.choices, other.choices, strict=True)))
 
-    def env_action(self, action: jax.Array, space: MultiDiscrete) -> jax.Array:
-        return action
-
     def encoded(self, action: jax.Array) -> jax.Array:
         return jnp.concatenate([choice.encoded(action[..., i]) for i, choice in enumerate(self.choices)], axis=-1)
-
-    def metrics(self) -> dict[str, Mean]:
-        return {}
 
     def masked(self, legal: jax.Array) -> "MultiCategorical":
         """Exclude the values where `legal [*batch, sum(sizes)]` is not set. Each action must have at least one valid value."""
         return self.replace(logits=Categorical(self.logits).masked(legal).logits)
-
-    def uniform_sample(self, noise: jax.Array) -> jax.Array:
-        return self._flat().sample(noise)
-
-    def uniform_log_prob(self, action: jax.Array) -> jax.Array:
-        return self._flat().log_prob(action)
 
     def _flat(self) -> "MultiCategorical":
         return self.replace(logits=Categorical(self.logits)._flat().logits)
@@ -192,7 +188,7 @@ class MultiCategorical(struct.PyTreeNode):
         return jnp.split(x, np.cumsum(self.sizes)[:-1], axis=-1)
 
 
-class Bernoulli(struct.PyTreeNode):
+class Bernoulli(Choice):
     """Independent binary actions, each 1 with probability `sigmoid(logit)`.
 
     Attributes:
@@ -219,20 +215,11 @@ class Bernoulli(struct.PyTreeNode):
     def kl(self, other: "Bernoulli") -> jax.Array:
         return self._expected(other.logits) - self.entropy()
 
-    def env_action(self, action: jax.Array, space: MultiBinary) -> jax.Array:
-        return action
-
     def encoded(self, action: jax.Array) -> jax.Array:
         return action.astype(jnp.float32)
 
-    def metrics(self) -> dict[str, Mean]:
-        return {}
-
-    def uniform_sample(self, noise: jax.Array) -> jax.Array:
-        return Bernoulli(jnp.zeros_like(self.logits)).sample(noise)
-
-    def uniform_log_prob(self, action: jax.Array) -> jax.Array:
-        return jnp.full(self.logits.shape[:-1], -self.logits.shape[-1] * math.log(2), jnp.float32)
+    def _flat(self) -> "Bernoulli":
+        return Bernoulli(jnp.zeros_like(self.logits))
 
     def _expected(self, logits: jax.Array) -> jax.Array:
         """Return the cross entropy with a Bernoulli distribution of the given logits."""

@@ -74,8 +74,7 @@ class DiagGaussian(struct.PyTreeNode):
         return (0.5 * (jnp.exp(2 * ratio) + distance - 1) - ratio).sum(-1)
 
     def env_action(self, action: jax.Array, space: Box) -> jax.Array:
-        action = action.reshape(action.shape[:-1] + space.shape)
-        low, high = (jnp.broadcast_to(bound, action.shape) for bound in (space.low, space.high))
+        action, low, high = with_bounds(action, space)
         if self.unit == "bounds":
             centre, half_width = bounds_map(low, high)
             action = centre + half_width * action
@@ -146,9 +145,7 @@ class TanhGaussian(struct.PyTreeNode):
         return self.gaussian.kl(other.gaussian)
 
     def env_action(self, action: jax.Array, space: Box) -> jax.Array:
-        action = action.reshape(action.shape[:-1] + space.shape)
-        low, high = (jnp.broadcast_to(bound, action.shape) for bound in (space.low, space.high))
-        return jnp.clip(low + (high - low) * (0.5 + 0.5 * jnp.tanh(action)), low, high)  # the clip corrects rounding
+        return between_bounds(0.5 + 0.5 * jnp.tanh(action), space)
 
     def encoded(self, action: jax.Array) -> jax.Array:
         return action
@@ -163,6 +160,18 @@ class TanhGaussian(struct.PyTreeNode):
 
     def uniform_log_prob(self, action: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
         return jnp.full(action.shape[:-1], -action.shape[-1] * math.log(2), jnp.float32)
+
+
+def with_bounds(action: jax.Array, space: Box) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return actions in the shape of the space, `[*batch, *space.shape]`, and their bounds in the same shape."""
+    action = action.reshape(action.shape[:-1] + space.shape)
+    return action, jnp.broadcast_to(space.low, action.shape), jnp.broadcast_to(space.high, action.shape)
+
+
+def between_bounds(x: jax.Array, space: Box) -> jax.Array:
+    """Return the actions at `x` between the bounds: 0 is the lower one, 1 the upper one."""
+    x, low, high = with_bounds(x, space)
+    return jnp.clip(low + (high - low) * x, low, high)  # the clip corrects rounding
 
 
 def action_unit(policy: Any, space: Space) -> str:
