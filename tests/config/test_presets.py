@@ -21,3 +21,16 @@ def test_make_train_accepts_every_preset(name):
 def test_unknown_preset_is_refused_with_the_nearest_name():
     with pytest.raises(purerl.ConfigError, match="did you mean 'Breakout-MinAtar'"):
         purerl.preset("Breakout")
+
+
+def test_presets_of_dm_control_translate_the_published_settings():
+    params = pytest.importorskip("mujoco_playground.config.dm_control_suite_params")
+    suite = pytest.importorskip("mujoco_playground").dm_control_suite
+    own = {"CartpoleBalance", "CartpoleSwingup", "PendulumSwingup"}  # the last one's settings changed between releases
+    for name in set(suite.ALL_ENVS) - own:
+        cfg, published = purerl.preset(f"playground/{name}"), params.brax_ppo_config(name)
+        assert cfg.total_timesteps == published.num_timesteps
+        assert cfg.batch_size == published.unroll_length * published.batch_size * published.num_minibatches
+        names = {"num_envs": "num_envs", "num_minibatches": "num_minibatches", "num_epochs": "num_updates_per_batch"}
+        names |= {"gamma": "discounting", "lr": "learning_rate", "ent_coef": "entropy_cost"}
+        assert {here: getattr(cfg, here) for here in names} == {here: published[there] for here, there in names.items()}
