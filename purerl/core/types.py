@@ -95,7 +95,7 @@ class Transition(struct.PyTreeNode):
         next_obs: the observation after this step, before any reset; `()` unless requested.
         intrinsic: input of the intrinsic reward's loss; `()` without intrinsic rewards.
         info: the entries of the environment's info that the config names in `info` and `episode_info`, `[T, B, ...]` each; empty
-          in APPO, whose ring does not store it.
+          in APPO, whose ring does not store it. Entries may be nonfinite.
 
     Example:
         >>> no = jnp.zeros((3, 1), bool)

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import subprocess
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,7 +28,6 @@ def ffmpeg() -> str:
         from imageio_ffmpeg import get_ffmpeg_exe  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigError([Problem("path", ".mp4", "needs ffmpeg; run pip install '.[video]', or write a .gif")]) from error
-    os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")  # else it forks, and a forked JAX process may hang
     return get_ffmpeg_exe()
 
 
@@ -37,10 +37,11 @@ def save_animation(images: Sequence[np.ndarray] | np.ndarray, path: str | os.Pat
     Where a GIF would be too fast for viewers, images are skipped.
     """
     if pathlib.Path(path).suffix == ".mp4":
-        ffmpeg()
-        from imageio.v2 import mimwrite  # pyright: ignore[reportMissingImports]
-
-        mimwrite(os.fspath(path), list(images), fps=1 / seconds, macro_block_size=2)
+        pixels = np.asarray(images, np.uint8)
+        given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{pixels.shape[2]}x{pixels.shape[1]}", "-r", str(1 / seconds)]
+        coded = ["-pix_fmt", "yuv420p", "-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2"]  # the codec needs even sizes
+        command = [ffmpeg(), "-y", "-loglevel", "error", *given, "-i", "-", *coded, os.fspath(path)]
+        subprocess.run(command, input=pixels.tobytes(), check=True, capture_output=True)
         return
     from PIL import Image
 

@@ -103,8 +103,13 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def config_of(record: dict[str, Any], cls: type[OnPolicyConfig] | None = None) -> OnPolicyConfig:
-    """Return the config in a checkpoint's record. `cls`: the class of the config, if user-defined."""
-    return (cls or ALGORITHMS[record["algorithm"]]).from_json(json.dumps(record["config"]))
+    """Return the config in a checkpoint's record. `cls`: the class of the config, if user-defined.
+
+    If an earlier version had no such field, the record of a batch of configs lacks a float, which has its default in each config.
+    """
+    cfg = (cls or ALGORITHMS[record["algorithm"]]).from_json(json.dumps(record["config"]))
+    shape = next((x.shape for x in jax.tree.leaves(cfg) if np.ndim(x)), ())
+    return jax.tree.map(lambda x: x if np.shape(x) == shape else np.full(shape, x, np.float32), cfg)
 
 
 def absolute(directory: Any) -> pathlib.Path:
