@@ -174,6 +174,8 @@ class Train:
             ConfigError: the spaces of `env`, another environment to make, differ from those of the training environment.
         """
         made = self._remake_env(env_params or {}, num_levels, env)
+        if env is None:
+            return made
         texts = lambda env: {"observations": str(env.observation_space), "actions": str(env.action_space)}
         here, there = texts(made), texts(self.env)
         hint = "has other {} than the training environment: {}, there {}"

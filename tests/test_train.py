@@ -221,6 +221,12 @@ def test_deterministic_evaluation_takes_the_mode():
     np.testing.assert_array_equal(default, sampled)
 
 
+def test_evaluation_parameters_may_change_the_bounds_of_actions():
+    train = purerl.make_train(PPOConfig(env="Pendulum-v1", hidden=(8,)))
+    env = train.environments_apart({"max_torque": 1.0})
+    assert (env.action_space.high != train.env.action_space.high).all()
+
+
 def test_evaluation_plays_in_another_environment_with_the_same_spaces():
     train = purerl.make_train(CFG, env=probes.Constant())
     state = train.init(KEY)

@@ -189,10 +189,11 @@ class GaussianHead(nn.Module):
     def __call__(self, x: jax.Array) -> Any:
         x = Linear(self.outputs)(x) if self.linear else x[:, : self.outputs]
         mean, further = x[:, : self.size], x[:, self.size :]
+        log_std = jnp.full(self.size, self.log_std_init, jnp.float32)
         if self.std == "parameter":
-            log_std = self.param("log_std", lambda key: jnp.full(self.size, self.log_std_init, jnp.float32))
-        else:
-            log_std = further + self.log_std_init if self.std == "state" else jnp.full(self.size, self.log_std_init, jnp.float32)
+            log_std = self.param("log_std", lambda key: log_std)
+        if self.std == "state":
+            log_std = log_std[None] + further
         log_std = log_std if self.limits is None else jnp.clip(log_std, *self.limits)
         return self.distribution(mean, jnp.broadcast_to(log_std, mean.shape))
 
