@@ -269,15 +269,16 @@ def _from_json(value: Any, field: dataclasses.Field) -> Any:
     if kind := field.metadata.get("nested"):
         return None if value is None else kind._from_json(value)
     if field.metadata.get("static"):
-        return _tuples(value)
+        return as_tuples(value)
     if isinstance(value, dict):
         return {name: _from_json(v, field) for name, v in value.items()}
     number = lambda x: AUTO if x == "auto" and field.metadata["rule"].auto else float(x) if x == "inf" else x
     return np.array([number(x) for x in value], np.float32) if isinstance(value, list) else number(value)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+def as_tuples(value: Any) -> Any:
+    """Return a value of JSON or TOML with tuples in place of lists."""
+    return tuple(map(as_tuples, value)) if isinstance(value, list) else value
 
 
 def is_float_leaf(field: dataclasses.Field) -> bool:

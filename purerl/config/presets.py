@@ -5,6 +5,7 @@ import tomllib
 from typing import Any
 
 from purerl.config.algorithms import PPOConfig
+from purerl.config.fields import as_tuples
 from purerl.core.errors import ConfigError, Problem, nearest
 
 _TABLES = tomllib.loads(importlib.resources.files("purerl.config").joinpath("presets.toml").read_text())
@@ -17,13 +18,9 @@ def _values(name: str) -> dict[str, Any]:
     return (_values(like) if like else {}) | values
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
-
-
 # An environment's id has a dash or a slash, and a table that only others are like has neither.
 PRESETS = {
-    name: PPOConfig(env=name, **{field: _tuples(value) for field, value in _values(name).items()})
+    name: PPOConfig(env=name, **{field: as_tuples(value) for field, value in _values(name).items()})
     for name in _TABLES
     if "-" in name or "/" in name
 }

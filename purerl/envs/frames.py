@@ -56,7 +56,8 @@ def with_frames(env: Environment, count: int) -> Environment:
 
     def reset(keys):
         env_state, obs = env.reset(keys)
-        return Stacked(env_state, copies(obs)), joined(obs, copies(obs))
+        frames = copies(obs)
+        return Stacked(env_state, frames), joined(obs, frames)
 
     def stack(step):
         def run(keys, state, action):
@@ -75,7 +76,7 @@ def with_frames(env: Environment, count: int) -> Environment:
 
 
 def _can_stack(space: Any, at_least: int) -> bool:
-    """Return True for arrays with so many axes, of numbers or of categories that each channel counts for itself."""
+    """Return True for arrays of at least this many axes, of numbers, or of categories with a size for each channel."""
     return len(space.shape) >= at_least and (not is_index(space) or isinstance(space.sizes, tuple))
 
 
@@ -85,8 +86,8 @@ def _frame(x: jax.Array) -> jax.Array:
 
 
 def _stacked_space(space: Any, count: int) -> Any:
-    frame = jax.eval_shape(lambda x: _frame(x[None])[0], jax.ShapeDtypeStruct(space.shape, space.dtype))
-    shape = (*frame.shape[:-1], count * frame.shape[-1])
+    *lead, channels = (*space.shape, 1) if len(space.shape) == 2 else space.shape
+    shape = (*lead, count * channels)
     if isinstance(space, Indices):
         return space._replace(sizes=space.sizes * count, shape=shape)
     return jax.ShapeDtypeStruct(shape, space.dtype)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from purerl.config.fields import as_tuples
 from purerl.runs.storage.files import checksum
 from purerl.studies import space
 
@@ -113,11 +114,7 @@ def step_of(line: bytes) -> Step | None:
         scores = np.array(found["scores"], float)  # null becomes NaN
         without = [n for n, row in zip(found["trials"], scores, strict=True) if not np.isfinite(row).all()]
         found |= {"scores": scores.tolist(), "diverged": found.get("diverged", without)}  # v0.3 stopped trials without a score
-        found["points"] = [{path: _tuples(x) for path, x in point.items()} for point in found["points"]]
-        return Step(**{name: _tuples(x) for name, x in found.items()})
+        found["points"] = [{path: as_tuples(x) for path, x in point.items()} for point in found["points"]]
+        return Step(**{name: as_tuples(x) for name, x in found.items()})
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -31,7 +31,6 @@ from purerl.runs.storage.lock import Lock, run_directory
 from purerl.runs.trainer import Trainer
 from purerl.studies import space
 from purerl.studies.reading import PLAN, Summary, final_returns, has_begun, read_plan, refuse_another, summary_of
-from purerl.studies.space import Range
 from purerl.studies.tasks import Task, is_of_task, task_of_config
 
 METHODS = ("sobol", "random")
@@ -324,8 +323,8 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
         points = [point for each in lists for point in space.all_points(each)]
     else:
         values = space.checked(cfg, values, "values")
-        ranges = [Problem(x, str(y), "a range needs draws, such as draws=8") for x, y in values.items() if isinstance(y, Range)]
-        raise_if_any([] if draws else ranges)
+        ranges = {name: x for name, x in values.items() if isinstance(x, space.Range) and not draws}
+        raise_if_any([Problem(name, str(x), "a range needs draws, such as draws=8") for name, x in ranges.items()])
         points = space.draw_points(cfg, values, draws, method, seed) if draws else space.all_points(values)
     unique = {space.in_words(point, space.EXACT): point for point in points}
     return Sweep(cfg, tuple(unique.values()))
