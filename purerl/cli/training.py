@@ -28,6 +28,7 @@ TO_FIT = (
     *("num_seeds", "exact", "resume", "max_hours", "save_seconds", "save_every", "keep", "keep_every"),
     *("eval_every", "eval_episodes", "eval_deterministic", "best_by", "render_every", "stop_every"),
     "init_groups",
+    "continue_steps",
 )
 
 

@@ -33,6 +33,7 @@ _FLAG = FieldRule("must be True or False", is_flag)
 _PATH = FieldRule("must be a path", lambda x: x is None or isinstance(x, str | os.PathLike))
 KINDS: dict[str, FieldRule] = {
     "exact": _FLAG,
+    "continue_steps": _FLAG,
     "eval_deterministic": _FLAG,
     "progress": FieldRule("must be True, False or None", lambda x: x is None or is_flag(x)),
     "best_by": FieldRule("must be the name of a metric, such as 'episode_info/success'", lambda x: isinstance(x, str)),
@@ -64,8 +65,8 @@ def wrong_options(options: dict[str, Any]) -> list[Problem]:
             found.append(Problem(name, value, rule.text if rule.choices or right else f"{rule.text}, not {type(value).__name__}"))
     if not found and options["render_every"] and not (options["eval_every"] and options["directory"]):
         found.append(Problem("render_every", options["render_every"], "needs eval_every and a directory for the GIFs"))
-    if options["init_groups"] and options["init_from"] is None:
-        found.append(Problem("init_groups", options["init_groups"], "needs init_from"))
+    alone = [name for name in ("init_groups", "continue_steps") if options[name] and options["init_from"] is None]
+    found += [Problem(name, options[name], "needs init_from") for name in alone]
     found += _wrong_stopping(options)
     found += [_unknown(options, name, value) for name, value in options["objects"].items() if name not in OBJECTS]
     if options["resume"] == "must" and options["directory"] is None:

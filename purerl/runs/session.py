@@ -33,7 +33,7 @@ from purerl.runs.storage.checkpoint import Checkpoint, describe, to_tree
 from purerl.runs.storage.curves import FILE, Curves, Header, row_dtype
 from purerl.runs.storage.files import write_errors
 from purerl.runs.trainer import MAX_CHUNK, Trainer
-from purerl.runs.warm_start import require_checkpoint, warm_start
+from purerl.runs.warm_start import last_step, require_checkpoint, warm_start
 from purerl.runs.watch import MetricWatch
 
 MAX_SECONDS = 15.0  # longest chunk: a signal takes effect at the end of a chunk
@@ -64,13 +64,16 @@ class Session:
         self.updates, self.seconds, self.finite = 0, 0.0, np.ones(len(trainer.labels), bool)
         self.stopped_by: signal.Signals | str | None = None
         row, every = row_dtype(trainer.row()), options.cfg.metrics_every
-        header = Header(row, every, every * self.plan.batch_size, trainer.pairs, trainer.differ, trainer.devices_per_run)
-        self.curves = Curves(header, home.file(FILE))
         template = trainer.template()
         saved = share(home.saved(options.resume, self.plan, describe({"state": template})))
         if saved is None and options.init_from is not None:
             require_checkpoint(options.init_from)  # checked before anything is compiled
         record = {} if saved is None else saved.record
+        begins_later = saved is None and options.continue_steps
+        self._first_step = last_step(options.init_from) if begins_later else record.get("first_step", 0)
+        layout = trainer.pairs, trainer.differ, trainer.devices_per_run
+        header = Header(row, every, every * self.plan.batch_size, *layout, self._first_step)
+        self.curves = Curves(header, home.file(FILE))
         # A call without evaluations keeps the evaluation settings of the checkpoint.
         self._evaluated = _protocol(options) or record.get("evaluated")
         self.state = trainer.init()
@@ -186,7 +189,9 @@ class Session:
 
     def _progress(self, metrics: dict[str, Any] | None = None) -> Progress:
         newest = self.evaluations.newest()
-        return Progress(self.plan, self.trainer.labels, self.updates, self.seconds, metrics or {}, self._start, newest)
+        return Progress(
+            self.plan, self.trainer.labels, self.updates, self.seconds, metrics or {}, self._start, newest, self._first_step
+        )
 
     def _evaluate(self, score: Score) -> None:
         self.evaluations.add(self.updates, score(self.state))
@@ -215,6 +220,7 @@ class Session:
             outside = {"environments": host_environments.saved(self.state)} if self.trainer.on_host else {}
             more = {
                 "seconds": self.seconds,
+                "first_step": self._first_step,
                 "evaluations": len(self.evaluations),
                 "evaluated": self._evaluated,
                 "finite": self.finite.tolist(),

@@ -154,7 +154,7 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         table = read_evaluations(directory / "evaluations.jsonl", len(pairs))
         if not len(table["update"]):
             raise CheckpointError(f"{directory} has no evaluations; train with --eval-every, or compare training episodes")
-        steps = table["update"] * (header.steps // header.every)
+        steps = table["update"] * (header.steps // header.every) + header.first_step
         values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
     scores = final if score == "final" else _mean_of_seen(values)
     labels = tuple(map(_without_task, _labels_in_sweep(directory) or differ))

@@ -4,6 +4,7 @@ import jax
 import pytest
 
 import purerl
+from purerl.runs.analysis.plots import curves_of
 from purerl.runs.warm_start import warm_start
 from tests.helpers.interrupted import fitted
 from tests.helpers.probes import Varied
@@ -80,3 +81,19 @@ def test_warm_start_works_with_an_adaptive_penalty(tmp_path):
     warm = warm_start(tiny(cfg).init(KEY), tmp_path, "either")
     assert digest(warm.params) == digest(result.state.params)
     assert warm.extra["kl_coef"] == 1
+
+
+def test_continued_steps_are_counted_from_those_of_the_first_run(tmp_path):
+    first = fitted(updates=2, directory=tmp_path / "a")
+    before, wide = first.progress.steps, CFG.replace(num_envs=2 * CFG.num_envs, lr_schedule="constant")
+    seen = []
+    options = {"cfg": wide, "init_from": tmp_path / "a", "continue_steps": True, "recorders": (seen.append,)}
+    fitted(updates=2, directory=tmp_path / "b", **options)
+    fitted(updates=4, directory=tmp_path / "b", **options | {"init_from": tmp_path / "lost", "continue_steps": False})
+    assert [progress.steps_of_run() for progress in seen] == [before + 2 * CFG.batch_size, before + 4 * CFG.batch_size]
+    (curve,) = curves_of(tmp_path / "b")
+    assert curve.steps.tolist() == [before + 2 * CFG.batch_size, before + 4 * CFG.batch_size]
+    third = fitted(updates=1, init_from=tmp_path / "b", continue_steps=True)
+    assert third.progress.steps_of_run() == before + 5 * CFG.batch_size
+    with pytest.raises(purerl.ConfigError, match="continue_steps = True: needs init_from"):
+        purerl.fit(CFG, continue_steps=True)

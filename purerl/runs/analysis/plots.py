@@ -51,7 +51,7 @@ def curves_in(directory: pathlib.Path, metrics: dict[str, Any], header: curves.H
     """Return the curves of a directory, as `curves_of` does, from metrics that have already been read."""
     if metric not in metrics:
         raise ConfigError([Problem("metric", metric, nearest(metric, metrics))])
-    steps, chosen = np.cumsum(np.atleast_2d(metrics["steps"].total)[0], dtype=np.int64), metrics[metric]
+    steps, chosen = np.cumsum(np.atleast_2d(metrics["steps"].total)[0], dtype=np.int64) + header.first_step, metrics[metric]
     each = -(-len(steps) // POINTS) or 1
     ends = range(len(steps) % each or each, len(steps) + 1, each)  # the first point may have fewer rows
     part = lambda begin, end: type(chosen)(**{name: x[..., begin:end] for name, x in vars(chosen).items()})

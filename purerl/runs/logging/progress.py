@@ -20,6 +20,7 @@ class Progress(NamedTuple):
         began: updates and seconds at which this process started or resumed.
         evaluation: the columns of the latest evaluation, each `[runs]`: `episode_return`, `episode_length`, `finished`, and the
           entries of `info` and `episode_info` that the config names, such as `episode_info/success`; None if there is none yet.
+        first_step: environment steps before the first update, with `continue_steps` of `fit`.
     """
 
     plan: Plan
@@ -29,11 +30,16 @@ class Progress(NamedTuple):
     metrics: dict[str, Any]
     began: tuple[int, float] = (0, 0.0)
     evaluation: dict[str, np.ndarray] | None = None
+    first_step: int = 0
 
     @property
     def steps(self) -> int:
         """Return the environment steps so far, over all runs."""
         return self.updates * self.plan.batch_size * len(self.labels)
+
+    def steps_of_run(self, updates: int | None = None) -> int:
+        """Return the environment steps of one run after so many updates, by default now, counted from `first_step`."""
+        return self.first_step + (self.updates if updates is None else updates) * self.plan.batch_size
 
     @property
     def steps_in_words(self) -> str:

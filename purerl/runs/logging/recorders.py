@@ -58,7 +58,7 @@ def row_of(progress: Progress, metrics: dict[str, Any], updates: int) -> dict[st
     `/std`; and the value of each run, such as `episode_return/seed 3`. The first four leave out runs without a value. Every row
     also has the latest evaluation: `evaluation/episode_return`, ...
     """
-    steps = updates * progress.plan.batch_size
+    steps = progress.steps_of_run(updates)
     row = {"update": updates, "steps": steps, "seconds": round(progress.seconds, 3)}
     row["steps_per_second"] = round(progress.steps_per_second, 1)
     others = {name: metric for name, metric in metrics.items() if name != "steps"}
@@ -210,7 +210,7 @@ class TensorBoard(Rows):
         from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 
         self.path.mkdir(exist_ok=True)
-        steps = progress.updates * progress.plan.batch_size
+        steps = progress.steps_of_run()
         self.sink = EventsWriter(str(self.path / "events"), f".{steps:020}")  # distinguishes files made in the same second
         self.sink.write_event(Event(wall_time=time.time(), step=steps + 1, session_log=SessionLog(status=SessionLog.START)))
 
@@ -234,7 +234,7 @@ class TensorBoard(Rows):
         with Image.open(path) as opened:
             width, height = opened.size
         image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
-        step, summary = progress.updates * progress.plan.batch_size, Summary(value=[Summary.Value(tag="episode", image=image)])
+        step, summary = progress.steps_of_run(), Summary(value=[Summary.Value(tag="episode", image=image)])
         self.sink.write_event(Event(wall_time=time.time(), step=step, summary=summary))
 
 
@@ -280,7 +280,7 @@ class Wandb(Rows):
         """Log a rendered episode."""
         import wandb  # pyright: ignore[reportMissingImports]
 
-        self._run.log({"episode": wandb.Video(str(path), format="gif")}, step=progress.updates * progress.plan.batch_size)
+        self._run.log({"episode": wandb.Video(str(path), format="gif")}, step=progress.steps_of_run())
 
     def close(self) -> None:
         super().close()

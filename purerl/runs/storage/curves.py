@@ -33,6 +33,7 @@ class Header(NamedTuple):
         runs: config index and seed of each run; the index is None without a batch of configs.
         configs: for each config of a batch, its swept values as text; () without a batch of configs.
         devices_per_run: number of devices per run, also of a resumed run unless another number is given.
+        first_step: environment steps before the first update, of the run whose parameters this run started from.
     """
 
     row: np.dtype
@@ -41,6 +42,7 @@ class Header(NamedTuple):
     runs: tuple[tuple[int | None, int], ...] = ()
     configs: tuple[str, ...] = ()
     devices_per_run: int = 1
+    first_step: int = 0
 
 
 class Curves:
