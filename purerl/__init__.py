@@ -18,7 +18,7 @@ from purerl.core.errors import (
     NotFiniteError,
 )
 from purerl.core.metrics import summarize
-from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete
+from purerl.core.spaces import Box, Discrete, Indices, Mixed, MultiBinary, MultiDiscrete
 from purerl.core.types import Advantages, Network, Outputs, Sample, TrainState, Transition
 from purerl.envs import from_gymnasium
 from purerl.envs.conformance import check_env
@@ -55,7 +55,7 @@ __all__ += ["FitResult", "Run", "at_return", "fit", "load", "recorders", "restor
 __all__ += ["data_parallel", "export", "over_devices", "plot", "render", "use_cores"]
 __all__ += ["Comparison", "Range", "Tuned", "compare", "interval", "iqm", "sweep", "tune"]
 __all__ += ["Environment", "TimeStep", "check_env", "from_gymnasium", "wrap_env"]
-__all__ += ["Box", "Discrete", "Indices", "MultiBinary", "MultiDiscrete"]
+__all__ += ["Box", "Discrete", "Indices", "Mixed", "MultiBinary", "MultiDiscrete"]
 __all__ += ["Network", "Outputs", "distributions", "from_linen", "from_nnx"]
 __all__ += ["Algorithm", "Phase", "advantages", "losses", "make_phase", "ppo", "ppo_phases", "reductions"]
 __all__ += ["Advantages", "Sample", "Transition"]

@@ -20,7 +20,7 @@ from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import single_precision
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, guarded
-from purerl.core.spaces import Box
+from purerl.core.spaces import Box, parts_of
 from purerl.core.types import Intrinsic, Network
 from purerl.envs import make_env
 from purerl.envs.frames import with_frames
@@ -176,8 +176,9 @@ def make_train(
         return with_levels(make_environment(*arguments), levels)
 
     train = Train(cfg, environment, network, made, remake, given, axis)
-    if "network" in given and isinstance(environment.action_space, Box):
-        warn_of_unsuited_unit(train.action_unit, environment.action_space)
+    for part in parts_of(environment.action_space) if "network" in given else ():
+        if isinstance(part, Box):
+            warn_of_unsuited_unit(train.action_unit, part)
     return train
 
 

@@ -30,7 +30,7 @@ class Policy:
 
     def __call__(
         self, carry: PyTree, obs: PyTree, first: jax.Array, key: jax.Array, deterministic: bool = False
-    ) -> tuple[jax.Array, PyTree]:
+    ) -> tuple[PyTree, PyTree]:
         """Act in `B` environments.
 
         Args:

@@ -11,7 +11,7 @@ from flax import struct
 
 from purerl.acting.normalize import Statistics, restore_values, standardize_observations
 from purerl.config.base import OnPolicyConfig
-from purerl.core.spaces import Box, Space
+from purerl.core.spaces import Space, flat_bounds
 from purerl.core.types import Network, TrainState
 
 
@@ -62,8 +62,7 @@ def with_uniform_policy(network: Network, space: Space, when: jax.Array) -> Netw
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)
         random = jnp.broadcast_to(when, first.shape)
-        of_each = lambda bound: jnp.broadcast_to(bound.reshape(-1), (*first.shape, bound.size))
-        bounds = (of_each(space.low), of_each(space.high)) if isinstance(space, Box) else ()
+        bounds = tuple(jnp.broadcast_to(bound, (*first.shape, bound.size)) for bound in flat_bounds(space))
         return outputs._replace(policy=UniformOverride(outputs.policy, random, bounds)), carry
 
     return network._replace(apply=apply)
@@ -75,7 +74,7 @@ class UniformOverride(struct.PyTreeNode):
     Attributes:
         policy: the distribution where `random` is not set.
         random: `[*batch]` bool.
-        bounds: the lowest and the highest action of a Box, each `[*batch, d]`; empty for other spaces.
+        bounds: the lowest and the highest action of continuous actions, each `[*batch, d]`; empty for other spaces.
     """
 
     policy: Any

@@ -12,10 +12,15 @@ from purerl.config.rules import surely_holds
 from purerl.core.environment import Environment
 from purerl.core.errors import Problem, code_of, raise_if_any
 from purerl.core.platform import strong
-from purerl.core.spaces import Box, Discrete, MultiBinary
+from purerl.core.spaces import Box, Discrete, Mixed, MultiBinary, action_shapes
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.learning.custom import optimizer_problems
 from purerl.networks.distributions import Bernoulli
+
+SUITED = {  # the policies for a kind of actions
+    Box: "; for a Box, return DiagGaussian, or (mean, log_std) from a module",
+    Mixed: "; for a mixed action, return purerl.distributions.Joint, with a distribution for each part",
+}
 
 
 def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any) -> None:
@@ -68,13 +73,14 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
         found.append(Problem("network", list(outputs.value.shape), hint))
     with code_of("network", "the policy's sample(noise), env_action and log_prob"):
         action, log_prob = jax.eval_shape(act, outputs.policy)
-    expected = (1, num_envs, *space.shape)
-    if action.shape != expected or log_prob.shape != (1, num_envs):
-        hint = f"actions must have shape {list(expected)}, with one log-probability each"
-        hint += "; for a Box, return DiagGaussian, or (mean, log_std) from a module" if isinstance(space, Box) else ""
-        found.append(Problem("network", list(action.shape), hint))
-    elif np.issubdtype(action.dtype, np.floating) != isinstance(space, Box):
-        found.append(Problem("network", action.dtype.name, f"actions must have dtype {space.dtype.name}"))
+    expected, shapes = action_shapes(space, 1, num_envs), lambda tree: jax.tree.map(lambda x: list(x.shape), tree)
+    dtypes = lambda tree: jax.tree.map(lambda x: x.dtype.name, tree)
+    is_float = lambda tree: [np.issubdtype(x.dtype, np.floating) for x in jax.tree.leaves(tree)]
+    if shapes(action) != shapes(expected) or log_prob.shape != (1, num_envs):
+        hint = f"actions must have shape {shapes(expected)}, with one log-probability each{SUITED.get(type(space), '')}"
+        found.append(Problem("network", shapes(action), hint))
+    elif is_float(action) != is_float(expected):
+        found.append(Problem("network", dtypes(action), f"actions must have dtype {dtypes(expected)}"))
     choices = (2,) * space.n if isinstance(space, MultiBinary) else getattr(space, "sizes", None)
     switches = outputs.policy.logits.shape[-1] if isinstance(outputs.policy, Bernoulli) else 0
     offered = getattr(outputs.policy, "sizes", None) or (2,) * switches

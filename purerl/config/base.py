@@ -35,7 +35,7 @@ from purerl.config.rules import (
 )
 from purerl.core.environment import Environment
 from purerl.core.errors import Problem
-from purerl.core.spaces import Box, entries_of, is_index
+from purerl.core.spaces import entries_of, has_box, is_index
 
 KL_ADAPTIVE = when(lr_schedule="kl_adaptive")
 MEMORY = when(memory=("gru", "lstm", "min_gru", "lru"))
@@ -322,7 +322,7 @@ class OnPolicyConfig(Config, Batches):
 
     def resolved(self, env: Environment) -> Self:
         """Return the config with each `auto` replaced by the value that suits the environment."""
-        box = isinstance(env.action_space, Box)
+        box = has_box(env.action_space)
         entries = entries_of(env.observation_space).values()
         quantities = not all(map(is_index, entries))  # nothing can be normalised if all observations are categorical
         auto = {"normalize_obs": box and quantities, "normalize_reward": box}

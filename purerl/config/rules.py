@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 
 from purerl.core.errors import is_int
-from purerl.core.spaces import Box
+from purerl.core.spaces import has_box
 
 
 class Rule(NamedTuple):
@@ -107,10 +107,10 @@ def is_above(name: str, bound: int) -> Need:
     return Need(f"{name} > {bound}", lambda cfg, space: getattr(cfg, name) > bound)
 
 
-BOX = Need("continuous actions (a Box)", lambda cfg, space: isinstance(space, Box))
+BOX = Need("continuous actions (a Box)", lambda cfg, space: has_box(space))
 GAUSSIAN = Need(
     "continuous actions (a Box) of a Gaussian policy",
-    lambda cfg, space: isinstance(space, Box) and cfg.action_distribution != "beta",
+    lambda cfg, space: has_box(space) and cfg.action_distribution != "beta",
 )
 
 

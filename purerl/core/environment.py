@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import struct
 
-from purerl.core.spaces import Space
+from purerl.core.spaces import Space, action_shapes
 from purerl.core.types import PyTree
 
 
@@ -102,5 +102,4 @@ class Environment(NamedTuple):
         """Return the shapes of the output of `step` for `count` environments."""
         keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, count)))
         env_state, _ = jax.eval_shape(self.reset, jax.ShapeDtypeStruct((count,), keys.dtype))
-        action = jax.ShapeDtypeStruct((count, *self.action_space.shape), self.action_space.dtype)
-        return jax.eval_shape(self.step, keys, env_state, action)
+        return jax.eval_shape(self.step, keys, env_state, action_shapes(self.action_space, count))

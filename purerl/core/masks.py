@@ -9,7 +9,7 @@ import numpy as np
 from purerl.core.environment import Environment
 from purerl.core.metrics import Sum
 from purerl.core.reductions import total
-from purerl.core.spaces import Discrete, MultiDiscrete, Space
+from purerl.core.spaces import Discrete, MultiDiscrete, Space, parts_of
 
 ENTRY = "action_mask"
 VALUES = "an action mask must be 1 (or True) for valid actions and 0 for invalid actions, not logits such as 0 and -inf"
@@ -17,7 +17,8 @@ VALUES = "an action mask must be 1 (or True) for valid actions and 0 for invalid
 
 def choices_of(space: Space) -> tuple[int, ...]:
     """Return the number of values of each discrete action, or () if the actions cannot be masked."""
-    return (space.n,) if isinstance(space, Discrete) else space.sizes if isinstance(space, MultiDiscrete) else ()
+    found = [(x.n,) if isinstance(x, Discrete) else x.sizes if isinstance(x, MultiDiscrete) else () for x in parts_of(space)]
+    return sum(found, ())
 
 
 def with_named_mask(env: Environment) -> Environment:

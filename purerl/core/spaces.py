@@ -1,5 +1,7 @@
 """Action and observation spaces, and properties derived from their shapes."""
 
+import itertools
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -99,7 +101,80 @@ class Box(NamedTuple):
         return self.low.shape
 
 
-Space = Discrete | MultiDiscrete | MultiBinary | Box
+class Mixed(NamedTuple):
+    """Actions of several parts, such as a choice of a tool and a force: a dict or a tuple of spaces.
+
+    The environment's `step` receives an action in the structure of `parts`, as `Policy` returns it. A policy's distribution and
+    `Transition.action` hold one array `[..., d]`, the numbers of all parts as float32, the entries of a dict in sorted order.
+
+    Attributes:
+        parts: `Discrete`, `MultiDiscrete`, `MultiBinary` and `Box` spaces.
+
+    Example:
+        >>> space = purerl.Mixed({"force": purerl.Box(-np.ones(2), np.ones(2)), "tool": purerl.Discrete(3)})
+        >>> space.shape
+        (3,)
+        >>> space.separate(jnp.array([0.5, -0.5, 2.0]))["tool"]
+        Array(2, dtype=int32)
+    """
+
+    parts: Any
+    dtype = np.dtype(np.float32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (sum(math.prod(part.shape) for part in parts_of(self)),)
+
+    def separate(self, action: Any) -> Any:
+        """Return the parts of actions `[..., d]`, each `[..., *part.shape]` in the dtype of its space."""
+        ends = itertools.accumulate(math.prod(part.shape) for part in parts_of(self))
+
+        def values(part):
+            end = next(ends)
+            value = action[..., end - math.prod(part.shape) : end]
+            return value.reshape(*action.shape[:-1], *part.shape).astype(part.dtype)
+
+        return jax.tree.map(values, self.parts, is_leaf=is_part)
+
+    def join(self, action: Any) -> jax.Array:
+        """Return actions in the structure of `parts` as one array `[..., d]`."""
+        flat = lambda x, part: x.reshape(*x.shape[: x.ndim - len(part.shape)], -1).astype(jnp.float32)
+        return jnp.concatenate(list(map(flat, jax.tree.leaves(action), parts_of(self))), axis=-1)
+
+
+Space = Discrete | MultiDiscrete | MultiBinary | Box | Mixed
+
+
+def is_part(space: Any) -> bool:
+    """Return True for a space that is not made of others."""
+    return isinstance(space, Discrete | MultiDiscrete | MultiBinary | Box)
+
+
+def parts_of(space: Space) -> list[Any]:
+    """Return the spaces that make up an action: the parts of a `Mixed` space, else the space itself."""
+    return jax.tree.leaves(space, is_leaf=is_part)
+
+
+def action_shapes(space: Space, *lead: int) -> Any:
+    """Return the shapes and dtypes of actions `[*lead, ...]` as an environment receives them."""
+    shape = lambda part: jax.ShapeDtypeStruct((*lead, *part.shape), part.dtype)
+    return jax.tree.map(shape, space.parts if isinstance(space, Mixed) else space, is_leaf=is_part)
+
+
+def has_box(space: Space) -> bool:
+    """Return True if an action, or a part of it, is continuous."""
+    return any(isinstance(part, Box) for part in parts_of(space))
+
+
+def flat_bounds(space: Space) -> tuple[jax.Array, ...]:
+    """Return the lowest and the highest action of a space with continuous parts, each `[d]`; () for other spaces.
+
+    Discrete parts have bounds of 0, which nothing reads.
+    """
+    if not has_box(space):
+        return ()
+    bound = lambda part, name: getattr(part, name, jnp.zeros(part.shape)).reshape(-1)
+    return tuple(jnp.concatenate([bound(part, name) for part in parts_of(space)]) for name in ("low", "high"))
 
 
 def is_index(space: Any) -> bool:

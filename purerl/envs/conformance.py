@@ -12,7 +12,7 @@ from purerl.core.environment import NEVER, Environment
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem, is_int, raise_if_any
 from purerl.core.keys import named_key, split_keys
 from purerl.core.masks import VALUES
-from purerl.core.spaces import Box, entries_of, is_index
+from purerl.core.spaces import Box, Mixed, entries_of, is_index, parts_of
 from purerl.core.types import PyTree
 from purerl.envs import make_env
 from purerl.envs.functions import wrapped_if_bare
@@ -206,7 +206,8 @@ def _row_problems(env: Environment, key: jax.Array, B: int) -> list[str]:
         """Return a short rollout of the environments with the indices `rows` among 2 B environments."""
         start, _ = env.reset(jax.random.split(named_key(key, "rows"), 2 * B)[rows])
         keys = lambda i: split_keys(named_key(key, "rows/environment", i), 2, 2 * B)[:, rows]
-        actions = lambda i: random_actions(env.action_space, named_key(key, "rows/action", i), 2 * B)[rows]
+        every = lambda i: random_actions(env.action_space, named_key(key, "rows/action", i), 2 * B)
+        actions = lambda i: jax.tree.map(lambda x: x[rows], every(i))
         return _rollout(env, start, keys, actions)
 
     one, half = jax.jit(run), B // 2
@@ -238,8 +239,8 @@ def _forgets(env: Environment, key: jax.Array, state: PyTree, action: Any, ended
 
     def run():
         after = env.step(for_all(SHORT), state, action)
-        shape = (B, *env.action_space.shape)
-        one = lambda i: jnp.broadcast_to(random_actions(env.action_space, named_key(key, "forgets/action", i), 1), shape)
+        alone = lambda i: random_actions(env.action_space, named_key(key, "forgets/action", i), 1)
+        one = lambda i: jax.tree.map(lambda x: jnp.broadcast_to(x, (B, *x.shape[1:])), alone(i))
         fresh_state, fresh_obs = env.reset(for_all(SHORT)[1])
         followed, fresh = _rollout(env, after.env_state, for_all, one), _rollout(env, fresh_state, for_all, one)
         return after.terminated | after.truncated, (after.obs, followed), (fresh_obs, fresh)
@@ -308,4 +309,6 @@ def _text(space: PyTree) -> str:
 
 
 def _action_text(space: Any) -> str:
+    if isinstance(space, Mixed):
+        return f"Mixed({', '.join(map(_action_text, parts_of(space)))})"
     return f"Box{list(space.shape)}" if isinstance(space, Box) else str(space)

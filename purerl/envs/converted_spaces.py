@@ -8,16 +8,19 @@ import numpy as np
 from jax.core import Tracer
 
 from purerl.core.errors import ConfigError, Problem, is_count
-from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete, Space, is_index
+from purerl.core.spaces import Box, Discrete, Indices, Mixed, MultiBinary, MultiDiscrete, Space, is_index
 from purerl.core.types import PyTree
 
 
 def action_space_of(space: Any) -> Space:
-    """Convert a declared action space to purerl's. `Discrete` and `Box` can also be gymnax's or gymnasium's.
+    """Convert a declared action space to purerl's. `Discrete`, `Box`, `Dict` and `Tuple` can also be gymnax's or gymnasium's.
 
     Raises:
         ConfigError: the space is not supported, or contains no action.
     """
+    inside = space.parts if isinstance(space, Mixed) else getattr(space, "spaces", space)
+    if isinstance(inside, dict) or type(inside) in (tuple, list):
+        return Mixed(_parts(inside))
     if isinstance(space, Discrete | MultiDiscrete | MultiBinary):
         sizes = (space.n,) if not isinstance(space, MultiDiscrete) else space.sizes
         if not isinstance(sizes, tuple) or not all(isinstance(size, int | np.integer) for size in sizes):
@@ -30,11 +33,19 @@ def action_space_of(space: Any) -> Space:
             raise ConfigError([Problem("env", space, "actions must start at 0; shift them in the environment's step")])
         space, sizes = Discrete(int(space.n)), (space.n,)
     else:
-        hint = "the action space must be Discrete, Box, or purerl's MultiDiscrete or MultiBinary"
+        hint = "the action space must be Discrete, Box, purerl's MultiDiscrete or MultiBinary, or a dict or tuple of these"
         raise ConfigError([Problem("env", space, hint)])
     if not sizes or min(sizes) < 1:
         raise ConfigError([Problem("env", space, "the action space must have at least one action")])
     return space
+
+
+def _parts(spaces: dict | tuple | list) -> PyTree:
+    """Convert a dict or tuple of action spaces to purerl's, with those of dicts and tuples in it."""
+    if not spaces:
+        raise ConfigError([Problem("env", spaces, "the action space must have at least one part")])
+    plain = lambda space: made.parts if isinstance(made := action_space_of(space), Mixed) else made
+    return {name: plain(x) for name, x in spaces.items()} if isinstance(spaces, dict) else tuple(map(plain, spaces))
 
 
 def is_discrete(space: Any) -> TypeGuard[Discrete]:

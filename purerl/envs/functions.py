@@ -45,8 +45,8 @@ def wrap_env(env: Any, max_steps: int | None = None, slow_reset: bool = False) -
 
             reset(key) -> (state, obs)
             step(key, state, action) -> (state, obs, reward, terminated, truncated, info)
-            action_space: `purerl.Discrete(n)`, `MultiDiscrete`, `MultiBinary` or `Box(low, high)`, or a `Discrete` or `Box` of
-              gymnax or gymnasium
+            action_space: `purerl.Discrete(n)`, `MultiDiscrete`, `MultiBinary` or `Box(low, high)`, a `Discrete` or `Box` of
+              gymnax or gymnasium, or a dict or tuple of these, in whose structure `step` receives the action
             observation_space: optional; needed only for categorical observations: `purerl.Discrete(n)`, alone or in a dict or
               tuple with the structure of the observation, in which other entries can be None or anything else
             max_steps: optional; the time limit in steps

@@ -71,7 +71,8 @@ class Tracked(gymnasium.Wrapper):
 
 
 def _text(action: Any) -> str:
-    return np.array2string(np.asarray(action), threshold=8, precision=4, separator=", ")
+    each = lambda x: np.array2string(np.asarray(x), threshold=8, precision=4, separator=", ")
+    return each(action) if isinstance(action, np.ndarray) else str(jax.tree.map(each, action))
 
 
 def _vectorize(make: Callable[[], gymnasium.Env], vectorization: str, count: int) -> SyncVectorEnv | AsyncVectorEnv:
@@ -117,7 +118,7 @@ class VectorEnvironments:
             obs, self.told = self.envs.reset(seed=seed)
         return self._begin(self._convert(obs))
 
-    def step(self, action: np.ndarray) -> tuple:
+    def step(self, action: Any) -> tuple:
         return self._step(self._action(action))
 
     def explore(self, most: int) -> Iterator[PyTree]:
@@ -130,7 +131,7 @@ class VectorEnvironments:
             if (terminated | truncated).any():
                 return
 
-    def _step(self, actions: np.ndarray) -> tuple:
+    def _step(self, actions: Any) -> tuple:
         self.steps += 1
         with self._errors("step", actions):
             obs, reward, terminated, truncated, self.told = self.envs.step(actions)
@@ -288,6 +289,8 @@ def converter(space: spaces.Space) -> Callable[[Any], PyTree]:
 
 def action_space(space: spaces.Space) -> Space:
     """Convert the space of one action to purerl's."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return action_space_of(tree_of(space, action_space))
     if isinstance(space, spaces.MultiDiscrete):
         return MultiDiscrete(tuple(space.nvec.flat))
     if isinstance(space, spaces.MultiBinary):
@@ -295,8 +298,18 @@ def action_space(space: spaces.Space) -> Space:
     return Discrete(int(space.n)) if isinstance(space, spaces.Discrete) else action_space_of(space)
 
 
-def action_converter(space: spaces.Space) -> Callable[[np.ndarray], np.ndarray]:
+def tree_of(space: spaces.Space, convert: Callable[[Any], Any]) -> Any:
+    """Return a space as a dict or tuple of its converted parts, with `Dict` and `Tuple` spaces inside."""
+    if isinstance(space, spaces.Dict):
+        return {name: tree_of(x, convert) for name, x in space.spaces.items()}
+    return tuple(tree_of(x, convert) for x in space.spaces) if isinstance(space, spaces.Tuple) else convert(space)
+
+
+def action_converter(space: spaces.Space) -> Callable[[Any], Any]:
     """Return a function that converts actions `[B, ...]` from purerl's to gymnasium's format."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        converters = tree_of(space, action_converter)
+        return lambda actions: jax.tree.map(lambda convert, x: convert(x), converters, actions)
     shape, start = space.shape or (), getattr(space, "start", 0)
     plain = lambda actions: actions.reshape(len(actions), *shape).astype(space.dtype)
     if isinstance(space, spaces.Box):  # a bound of 0.1 is a larger number in float32 than in float64

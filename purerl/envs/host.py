@@ -22,6 +22,7 @@ from jax.experimental import io_callback
 from purerl.core.environment import Environment, TimeStep
 from purerl.core.errors import ConfigError, EnvironmentFailed, Problem
 from purerl.core.finite import float_entries
+from purerl.core.spaces import Mixed
 from purerl.core.types import PyTree
 from purerl.envs.animation import save_animation
 from purerl.envs.finite_resets import OBSERVATION, REWARD
@@ -134,9 +135,10 @@ class Host:
         number, obs = io_callback(self._reset, (jax.ShapeDtypeStruct((), np.uint32), obs), seeds)
         return Ticket(jnp.broadcast_to(number, count), jnp.zeros(count, jnp.uint32)), obs
 
-    def step(self, keys: jax.Array, ticket: Ticket, action: jax.Array) -> TimeStep:
+    def step(self, keys: jax.Array, ticket: Ticket, action: PyTree) -> TimeStep:
         """Step as in `Environment`. External environments have their own random numbers; the keys are not used."""
-        count, space = action.shape[0], self.env.action_space
+        count, space = ticket.number.shape[0], self.env.action_space
+        action = space.join(action) if isinstance(space, Mixed) else action
         words = lambda x: jax.lax.bitcast_convert_type(x, jnp.int32).reshape(-1)
         # All words are passed in one array, since each array that is passed to the host takes 30 microseconds.
         handed = jnp.concatenate([words(ticket.number[:1]), words(ticket.steps[:1]), words(action.astype(space.dtype))])
@@ -176,7 +178,8 @@ class Host:
             if opened.steps % 2**32 != before:
                 at = f"from step {before}, but its environments are at step {opened.steps}; use the newest state"
                 raise EnvironmentFailed(f"this state is outdated: {at}")
-            after = opened.step(words[2:].view(space.dtype).reshape(opened.count, *space.shape))
+            action = words[2:].view(space.dtype).reshape(opened.count, *space.shape)
+            after = opened.step(space.separate(action) if isinstance(space, Mixed) else action)
             self._draw(opened)
             return np.uint32(opened.steps % 2**32), *after
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.platform import strong
-from purerl.core.spaces import Space
+from purerl.core.spaces import Space, action_shapes
 
 
 def unpacked(values: Any, count: int, method: str, protocol: str) -> tuple:
@@ -54,7 +54,7 @@ def check_step(step: Callable, action_space: Space, obs: Any, env_state: Any) ->
     Returns:
         The shapes and dtypes of `info`.
     """
-    action = jax.ShapeDtypeStruct(action_space.shape, action_space.dtype)
+    action = action_shapes(action_space)
     after = jax.eval_shape(step, jax.random.key(0), env_state, action)
     *observations, state_after, reward, terminated, truncated, info = after
     found = []

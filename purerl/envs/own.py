@@ -10,7 +10,7 @@ from purerl.core.auto_reset import AutoReset, change_step
 from purerl.core.environment import Environment, TimeStep
 from purerl.core.errors import ConfigError, Problem, code_of, is_count
 from purerl.core.platform import strong
-from purerl.core.spaces import Box, Discrete, MultiBinary, MultiDiscrete, entries_of, is_index
+from purerl.core.spaces import Space, action_shapes, entries_of, is_index
 from purerl.envs.converted_spaces import action_space_of
 from purerl.envs.outputs import check_names, differences
 
@@ -21,8 +21,8 @@ def checked(env: Environment, num_envs: int) -> Environment:
     Raises:
         ConfigError: the environment violates the protocol. Nothing is compiled.
     """
-    if not isinstance(env.action_space, Discrete | MultiDiscrete | MultiBinary | Box):
-        hint = "must be purerl.Discrete, MultiDiscrete, MultiBinary or Box"
+    if not isinstance(env.action_space, Space):
+        hint = "must be purerl.Discrete, MultiDiscrete, MultiBinary, Box or Mixed"
         raise ConfigError([Problem("env.action_space", env.action_space, hint)])
     action_space = action_space_of(env.action_space)
     limit = env.max_steps
@@ -37,13 +37,14 @@ def checked(env: Environment, num_envs: int) -> Environment:
             return strong(env.reset(keys))
 
     def step(keys, env_state, action):
-        with code_of("env", f"step(keys [2, {keys.shape[1]}], env_state, action {list(action.shape)})"):
+        shapes = jax.tree.map(lambda x: list(x.shape), action)
+        with code_of("env", f"step(keys [2, {keys.shape[1]}], env_state, action {shapes})"):
             return strong(env.step(keys, env_state, action))
 
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), (2, num_envs)))
     with code_of("env", f"reset(keys [{num_envs}])"):
         env_state, obs = jax.eval_shape(reset, jax.ShapeDtypeStruct((num_envs,), keys.dtype))
-    action = jax.ShapeDtypeStruct((num_envs, *env.action_space.shape), env.action_space.dtype)
+    action = action_shapes(env.action_space, num_envs)
     after = jax.eval_shape(step, keys, env_state, action)
     if not isinstance(after, TimeStep):
         raise ConfigError([Problem("env", type(after).__name__, "step must return a purerl.TimeStep")])

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from purerl.core.auto_reset import change_step
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
-from purerl.core.spaces import Discrete, MultiDiscrete, Space
+from purerl.core.spaces import Discrete, Mixed, MultiDiscrete, Space, parts_of
 from purerl.core.types import PyTree
 
 
@@ -56,20 +56,26 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
     return env._replace(reset=reset, step=step, observation_space=space)
 
 
-def _entries(space: Space, action: jax.Array) -> PyTree:
+def _entries(space: Space, action: PyTree) -> PyTree:
     """Return an action as an observation: a discrete action as an integer, several as a tuple of integers, others as float32."""
+    if isinstance(space, Mixed):
+        return tuple(_entries(part, x) for part, x in zip(parts_of(space), jax.tree.leaves(action), strict=True))
     if isinstance(space, MultiDiscrete):
         return tuple(action[:, i] for i in range(len(space.sizes)))
     return action if isinstance(space, Discrete) else action.astype(jnp.float32)
 
 
 def _no_action(space: Space, count: int) -> PyTree:
+    if isinstance(space, Mixed):
+        return tuple(_no_action(part, count) for part in parts_of(space))
     if isinstance(space, MultiDiscrete):
         return tuple(jnp.full(count, -1, jnp.int32) for _ in space.sizes)
     return jnp.full(count, -1, jnp.int32) if isinstance(space, Discrete) else jnp.zeros((count, *space.shape), jnp.float32)
 
 
 def _action_space(space: Space) -> PyTree:
+    if isinstance(space, Mixed):
+        return tuple(_action_space(part) for part in parts_of(space))
     if isinstance(space, MultiDiscrete):
         return tuple(Discrete(n) for n in space.sizes)
     return space if isinstance(space, Discrete) else jax.ShapeDtypeStruct(space.shape, jnp.float32)

@@ -16,13 +16,13 @@ from purerl.config.rules import may_hold
 from purerl.core.errors import Problem, raise_if_any
 from purerl.core.keys import named_key
 from purerl.core.platform import by_platform
-from purerl.core.spaces import Box, MultiBinary, MultiDiscrete, Space, is_index
+from purerl.core.spaces import Box, Mixed, MultiBinary, MultiDiscrete, Space, has_box, is_index, parts_of
 from purerl.core.types import Network, Outputs, PyTree
-from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
+from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, Joint, MultiCategorical, TanhGaussian
 from purerl.networks.encoding import encode, encode_entries, without
 from purerl.networks.fused import OUTPUTS, apply_fused_layers, kernel_problems, layers_of, pack_layers
 from purerl.networks.initializers import initialize
-from purerl.networks.layers import MLP, ActionHead, BetaHead, GaussianHead, LogitsHead, Trunk, ValueHead
+from purerl.networks.layers import MLP, ActionHead, BetaHead, GaussianHead, JointHead, LogitsHead, Trunk, ValueHead
 from purerl.networks.modules import OWN, applied, check_memory, check_torso, memory_module, only_parameters
 from purerl.networks.recurrent import Memory
 from purerl.networks.torsos import by_entry, torso_of, torso_problems
@@ -278,22 +278,24 @@ def _gain(cfg: OnPolicyConfig, own_memory: bool) -> Callable[[str], float | None
     return gain
 
 
-def _policy_head(cfg: OnPolicyConfig, space: Space) -> nn.Module:
+def _policy_head(cfg: OnPolicyConfig, space: Space, linear: bool = True) -> Any:
+    if isinstance(space, Mixed):
+        return JointHead(tuple(_policy_head(cfg, part, linear=False) for part in parts_of(space)), Joint)
     if isinstance(space, Box):
         if cfg.action_distribution == "beta":
-            return BetaHead(math.prod(space.shape))
+            return BetaHead(math.prod(space.shape), linear)
         distribution = TanhGaussian if cfg.action_distribution == "tanh" else functools.partial(DiagGaussian, unit="bounds")
         bounded = may_hold(cfg.log_std_min, lambda x: x > -20) or may_hold(cfg.log_std_max, lambda x: x < 20)
         limits = (cfg.log_std_min, cfg.log_std_max) if bounded else None
-        return GaussianHead(math.prod(space.shape), distribution, cfg.log_std_init, cfg.std, limits)
+        return GaussianHead(math.prod(space.shape), distribution, cfg.log_std_init, cfg.std, limits, linear)
     if isinstance(space, MultiDiscrete):
-        return LogitsHead(sum(space.sizes), functools.partial(MultiCategorical, sizes=space.sizes))
-    return LogitsHead(space.n, Bernoulli if isinstance(space, MultiBinary) else Categorical)
+        return LogitsHead(sum(space.sizes), functools.partial(MultiCategorical, sizes=space.sizes), linear)
+    return LogitsHead(space.n, Bernoulli if isinstance(space, MultiBinary) else Categorical, linear)
 
 
 def _distribution_problems(cfg: OnPolicyConfig, space: Space) -> list[Problem]:
     chosen = cfg.action_distribution
-    if chosen != "auto" and not isinstance(space, Box):
+    if chosen != "auto" and not has_box(space):
         return [Problem("action_distribution", chosen, f"needs continuous actions, not {type(space).__name__}; use 'auto'")]
     if chosen in ("tanh", "beta") and not bounded(space):
         return [Problem("action_distribution", chosen, "needs finite action bounds; use 'gaussian'")]
@@ -302,7 +304,7 @@ def _distribution_problems(cfg: OnPolicyConfig, space: Space) -> list[Problem]:
 
 def bounded(space: Space) -> bool:
     """Return True if the range of actions is finite. Traced bounds are unknown and count as finite."""
-    if not isinstance(space, Box) or isinstance(space.low, Tracer) or isinstance(space.high, Tracer):
-        return True
+    boxes = [part for part in parts_of(space) if isinstance(part, Box)]
+    known = [box for box in boxes if not isinstance(box.low, Tracer) and not isinstance(box.high, Tracer)]
     with np.errstate(over="ignore"):  # the largest floats stand for missing bounds
-        return bool(np.isfinite(np.asarray(space.high) - np.asarray(space.low)).all())
+        return all(np.isfinite(np.asarray(box.high) - np.asarray(box.low)).all() for box in known)

@@ -17,7 +17,7 @@ Runs that start with random actions also use
     uniform_sample(noise, *bounds)       an action drawn uniformly from all valid actions, whatever the parameters
     uniform_log_prob(action, *bounds)    `[*batch]` log-probability (density) of a uniformly drawn action
 
-For a Box, `bounds` are the lowest and the highest action in the environment's unit, each `[*batch, d]`. Other spaces have none.
+For a Box, `bounds` are the lowest and the highest action in the environment's unit, each `[*batch, d]`; else there are none.
 
 Categorical distributions also have `masked(legal)`: the same distribution restricted to actions where `legal` is set.
 
@@ -29,6 +29,7 @@ Example:
 """
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -39,11 +40,12 @@ from flax import struct
 from purerl.core.keys import flat_draw
 from purerl.core.metrics import Mean
 from purerl.core.platform import FEW
-from purerl.core.spaces import Space
+from purerl.core.spaces import Mixed, Space, is_part, parts_of
+from purerl.core.types import PyTree
 from purerl.networks.beta import Beta
 from purerl.networks.gaussians import DiagGaussian, TanhGaussian
 
-__all__ = ["Bernoulli", "Beta", "Categorical", "DiagGaussian", "MultiCategorical", "TanhGaussian"]
+__all__ = ["Bernoulli", "Beta", "Categorical", "DiagGaussian", "Joint", "MultiCategorical", "TanhGaussian"]
 
 ILLEGAL = -1e9  # a logit with probability exactly 0, for which `p log p` is 0 and not NaN
 
@@ -225,3 +227,93 @@ class Bernoulli(Choice):
         """Return the cross entropy with a Bernoulli distribution of the given logits."""
         p = jax.nn.sigmoid(self.logits)
         return -(p * jax.nn.log_sigmoid(logits) + (1 - p) * jax.nn.log_sigmoid(-logits)).sum(-1)
+
+
+class Joint(struct.PyTreeNode):
+    """Independent distributions over the parts of a `purerl.Mixed` action.
+
+    An action is one array, the numbers of all parts as float32. Log-probabilities, entropies and divergences of the parts add up.
+
+    Attributes:
+        parts: the distribution of each part, in the order of the space's parts (entries of a dict are sorted).
+
+    Example:
+        >>> tool = purerl.distributions.Categorical(jnp.array([0.0, 3.0]))
+        >>> force = purerl.distributions.DiagGaussian(jnp.array([0.5]), jnp.zeros(1))
+        >>> purerl.distributions.Joint((force, tool)).mode().tolist()
+        [0.5, 1.0]
+    """
+
+    parts: tuple[Any, ...]
+
+    def noise(self, key: jax.Array, *leading: int) -> tuple[Any, ...]:
+        keys = jax.random.split(key, len(self.parts))
+        return tuple(part.noise(keys[i], *leading) for i, part in enumerate(self.parts))
+
+    def sample(self, noise: tuple[Any, ...]) -> jax.Array:
+        return self._joined([part.sample(x) for part, x in zip(self.parts, noise, strict=True)])
+
+    def mode(self) -> jax.Array:
+        return self._joined([part.mode() for part in self.parts])
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        return jnp.asarray(sum(part.log_prob(x) for part, x in zip(self.parts, self._separated(action), strict=True)))
+
+    def entropy(self) -> jax.Array:
+        return jnp.asarray(sum(part.entropy() for part in self.parts))
+
+    def kl(self, other: "Joint") -> jax.Array:
+        return jnp.asarray(sum(x.kl(y) for x, y in zip(self.parts, other.parts, strict=True)))
+
+    def env_action(self, action: jax.Array, space: Mixed) -> PyTree:
+        """Return the parts of the action in the structure of the space."""
+        trios = zip(self.parts, self._separated(action), parts_of(space), strict=True)
+        found = [part.env_action(x, of) for part, x, of in trios]
+        return jax.tree.unflatten(jax.tree.structure(space.parts, is_leaf=is_part), found)
+
+    def encoded(self, action: jax.Array) -> jax.Array:
+        pairs = zip(self.parts, self._separated(action), strict=True)
+        return jnp.concatenate([part.encoded(x) for part, x in pairs], axis=-1)
+
+    def metrics(self) -> dict[str, Mean]:
+        found: dict[str, Mean] = {}
+        for name, x in [entry for part in self.parts for entry in part.metrics().items()]:
+            found[name] = jax.tree.map(jnp.add, found[name], x) if name in found else x
+        return found
+
+    def masked(self, legal: jax.Array) -> "Joint":
+        """Exclude the values of discrete parts where `legal [*batch, n]` is not set; n counts the values of these parts."""
+        counts = [part.logits.shape[-1] if hasattr(part, "masked") else 0 for part in self.parts]
+        flags = jnp.split(legal, np.cumsum(counts)[:-1], axis=-1)
+        return Joint(tuple(part.masked(x) if n else part for part, x, n in zip(self.parts, flags, counts, strict=True)))
+
+    def uniform_sample(self, noise: tuple[Any, ...], low: jax.Array, high: jax.Array) -> jax.Array:
+        trios = zip(self.parts, noise, self._bounds(low, high), strict=True)
+        return self._joined([part.uniform_sample(x, *bounds) for part, x, bounds in trios])
+
+    def uniform_log_prob(self, action: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+        trios = zip(self.parts, self._separated(action), self._bounds(low, high), strict=True)
+        return jnp.asarray(sum(part.uniform_log_prob(x, *bounds) for part, x, bounds in trios))
+
+    def _shapes(self) -> tuple[list[Any], int]:
+        """Return the shapes of the parts' modes, and the number of their batch axes."""
+        modes, entropy = jax.eval_shape(lambda: ([part.mode() for part in self.parts], self.parts[0].entropy()))
+        return modes, entropy.ndim
+
+    def _joined(self, actions: list[jax.Array]) -> jax.Array:
+        """Return the parts of actions as one array `[*batch, d]`."""
+        _, axes = self._shapes()
+        return jnp.concatenate([x.astype(jnp.float32).reshape(*x.shape[:axes], -1) for x in actions], axis=-1)
+
+    def _separated(self, action: jax.Array) -> list[jax.Array]:
+        """Return the parts of actions `[*batch, d]`, in the shapes and dtypes of their distributions' samples."""
+        modes, axes = self._shapes()
+        events = [mode.shape[axes:] for mode in modes]
+        parts = jnp.split(action, np.cumsum([math.prod(event) for event in events])[:-1], axis=-1)
+        found = zip(parts, events, modes, strict=True)
+        return [x.reshape(*action.shape[:-1], *event).astype(mode.dtype) for x, event, mode in found]
+
+    def _bounds(self, low: jax.Array, high: jax.Array) -> list[tuple[jax.Array, ...]]:
+        """Return the bounds of each part, () for a discrete one."""
+        pairs = zip(self.parts, self._separated(low), self._separated(high), strict=True)
+        return [() if isinstance(part, Choice) else (lowest, highest) for part, lowest, highest in pairs]

@@ -12,7 +12,7 @@ from jax.core import Tracer
 from purerl.core.errors import ConfigError, Problem
 from purerl.core.keys import flat_draw
 from purerl.core.metrics import Mean, mean_of
-from purerl.core.spaces import Box, Space, bounds_map
+from purerl.core.spaces import Box, Mixed, Space, bounds_map, parts_of
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 20.0  # the upper limit is wider than any bounded Box, and derived numbers stay finite
 _HALF_LOG_2PI = np.float32(0.5 * np.log(2 * np.pi))
@@ -175,7 +175,14 @@ def between_bounds(x: jax.Array, space: Box) -> jax.Array:
 
 
 def action_unit(policy: Any, space: Space) -> str:
-    """Return the unit of a policy's samples: `environment`, `bounds`, or `either` if both units are the same."""
+    """Return the unit of a policy's samples: `environment`, `bounds`, or `either` if both units are the same.
+
+    For a mixed action, return `environment` if the units of the parts differ.
+    """
+    if isinstance(space, Mixed):
+        parts = getattr(policy, "parts", ())
+        units = {action_unit(*pair) for pair in zip(parts, parts_of(space), strict=bool(parts))} - {"either"}
+        return "environment" if len(units) > 1 else next(iter(units), "either")
     if not (isinstance(policy, DiagGaussian) and isinstance(space, Box)):
         return "either"
     if isinstance(space.low, Tracer) or isinstance(space.high, Tracer):

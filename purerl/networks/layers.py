@@ -1,6 +1,7 @@
 """Parts of the built-in networks, as flax linen modules: torsos, heads, and a trunk that combines them."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -212,6 +213,35 @@ class BetaHead(nn.Module):
     def __call__(self, x: jax.Array) -> Any:
         x = Linear(self.outputs)(x) if self.linear else x[:, : self.outputs]
         return Beta(*jnp.split(1 + jax.nn.softplus(x), 2, axis=-1))
+
+
+class JointHead(nn.Module):
+    """Independent distributions over the parts of a mixed action, from one dense layer.
+
+    Attributes:
+        heads: the head of each part, with `linear` unset.
+        distribution: called with the tuple of the parts' distributions.
+    """
+
+    heads: tuple[Any, ...]
+    distribution: Callable
+    linear: bool = True  # as in `LogitsHead`
+
+    @property
+    def size(self) -> int:
+        return sum(head.size for head in self.heads)
+
+    @property
+    def outputs(self) -> int:
+        return sum(head.outputs for head in self.heads)
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> Any:
+        x = Linear(self.outputs)(x) if self.linear else x[:, : self.outputs]
+        ends = list(itertools.accumulate(head.outputs for head in self.heads))
+        return self.distribution(
+            tuple(head(part) for head, part in zip(self.heads, jnp.split(x, ends[:-1], axis=-1), strict=True))
+        )
 
 
 class ValueHead(nn.Module):

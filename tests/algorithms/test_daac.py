@@ -114,7 +114,7 @@ def test_coefficients_affect_only_their_own_network():
 @pytest.mark.long
 @pytest.mark.parametrize(
     "env",
-    [Rich(), *(pytest.param(acting(Varied, kind)(), marks=pytest.mark.slow, id=kind) for kind in ("box", "multi_binary"))],
+    [Rich(), *(pytest.param(acting(Varied, kind)(), marks=pytest.mark.slow, id=kind) for kind in ("box", "mixed"))],
 )
 def test_ratio_is_one_before_the_first_gradient_step(env):
     rich = RICH if isinstance(env, Rich) else {}

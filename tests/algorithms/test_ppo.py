@@ -17,14 +17,15 @@ KINDS = {
     "everything": (EVERYTHING, Rich()),
     "multi_discrete": (CFG.replace(**NORMALISED, **RICH), Rich()),
     "multi_binary": (CFG.replace(**NORMALISED, arch="shared"), acting(Varied, "multi_binary")()),
+    "mixed": (CFG.replace(**NORMALISED, std="state"), acting(Varied, "mixed")()),
     "tanh": (CFG.replace(**NORMALISED, action_distribution="tanh", log_std_init=1.0), acting(Varied, "box")()),
     "clipped": (CFG.replace(**NORMALISED, arch="detach", log_std_init=1.0), acting(Varied, "box")()),
 }
-SLOW = ("everything", "multi_discrete", "clipped")  # everything with an RNN: in `networks/test_recurrent.py`
+SLOW = ("multi_binary", "everything", "multi_discrete", "clipped")  # everything with an RNN: in `networks/test_recurrent.py`
 
 
 @pytest.mark.each_landing("everything")
-@pytest.mark.parametrize("kind", ["multi_binary", "tanh", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)])
+@pytest.mark.parametrize("kind", ["mixed", "tanh", *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)])
 def test_ratio_is_one_before_the_first_gradient_step(kind):
     """Keep the policy still by a learning rate of 0, so that every gradient step is a first one."""
     cfg, env = KINDS[kind]

@@ -41,13 +41,14 @@ class Spaces(gymnasium.Env):
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("space2")
+@pytest.mark.each_landing("space3")
 @pytest.mark.parametrize(
     "space",
     [
         spaces.Discrete(3, start=1),
         spaces.MultiDiscrete([2, 3], start=[1, 0]),
         spaces.MultiBinary(3),
+        spaces.Dict({"b": spaces.Discrete(3, start=1), "a": spaces.Tuple((spaces.MultiBinary(2), spaces.Box(5, 35, (2, 1))))}),
         pytest.param(spaces.Box(np.float32([-1, 0]), np.float32([1, 5])), marks=pytest.mark.slow),
     ],
 )

@@ -28,12 +28,13 @@ ACTIONS = {
     "box": spaces.Box(-1.0, 1.0, (1,)),
     "multi_discrete": MultiDiscrete((2, 3)),
     "multi_binary": MultiBinary(2),
+    "mixed": spaces.Dict({"which": spaces.Discrete(2), "where": spaces.Box(-1.0, 1.0, (1,))}),
 }
 
 
 def right_action(kind, target):
     """Return the action that `aim` rewards most; of several dimensions, the second is the opposite of the first."""
-    return target if kind == "discrete" else jnp.stack([target, 1 - target])
+    return target if kind in ("discrete", "mixed") else jnp.stack([target, 1 - target])
 
 
 class Probe(Environment):
@@ -71,13 +72,17 @@ class Probe(Environment):
 
     def aim(self, action, target):
         """Return a reward of 1 for the right action and less for any other; `target` is 0 or 1."""
+        if self.kind == "mixed":
+            distance = action["where"][0] - (target.astype(jnp.float32) - jnp.float32(0.5))
+            return (action["which"] == target) - jnp.square(distance)
         if self.kind == "box":
             return 1 - jnp.square(action[0] - (target.astype(jnp.float32) - jnp.float32(0.5)))
         return (action == right_action(self.kind, target)).astype(jnp.float32).mean()
 
     def goes(self, action):
         """Return 1 if the first dimension of an action is positive, otherwise 0."""
-        first = action if self.kind == "discrete" else action[0]
+        action = action["which"] if self.kind == "mixed" else action
+        first = action if self.kind in ("discrete", "mixed") else action[0]
         return (first > 0).astype(jnp.int32)
 
 

@@ -7,6 +7,8 @@ import pytest
 
 import purerl
 from purerl import PPOConfig
+from purerl.core.spaces import action_shapes
+from purerl.envs.converted_spaces import action_space_of
 from tests.helpers import probes
 
 SEEDS = np.arange(5)
@@ -32,6 +34,7 @@ KINDS = {
     "tanh": ("box", "tanh"),
     "multi_discrete": ("multi_discrete", "auto"),
     "multi_binary": ("multi_binary", "auto"),
+    "mixed": ("mixed", "gaussian"),
 }
 # If the actions of a probe have no effect, one kind is enough.
 EMPTY = {(probe, kind) for probe in ("TimeLimit", "BothFlags", "FinalObs") for kind in KINDS if kind != "discrete"}
@@ -40,7 +43,8 @@ EMPTY = {(probe, kind) for probe in ("TimeLimit", "BothFlags", "FinalObs") for k
 def trained(probe, kind="discrete"):
     """Return the outputs of five trained seeds for some observations: for each, `(right [5, 2], value [5])`.
 
-    `right` is the probability of the right action, for target 0 and 1; for continuous actions, 1 less the distance from it.
+    `right` is the probability of the right action, for target 0 and 1; for continuous actions, 1 less the distance from it, and
+    for mixed actions the smaller of both.
     """
     actions, distribution = KINDS[kind]
     train = purerl.make_train(CFG.replace(action_distribution=distribution), env=probes.acting(probe, actions)())
@@ -48,6 +52,10 @@ def trained(probe, kind="discrete"):
     def rightness(policy, target):
         if actions == "box":
             return 1 - jnp.abs(policy.env_action(policy.mode(), train.env.action_space)[0, 0, 0] - (target - 0.5))
+        if actions == "mixed":
+            where, which = policy.parts
+            near = 1 - jnp.abs(where.mode()[0, 0, 0] - (target - 0.5))
+            return jnp.minimum(near, jnp.exp(which.log_prob(jnp.full((1, 1), target)))[0, 0])
         action = probes.right_action(actions, jnp.int32(target))
         return jnp.exp(policy.log_prob(jnp.broadcast_to(action, (1, 1, *action.shape))))[0, 0]
 
@@ -97,7 +105,7 @@ def test_value_is_discounted(kind):
 
 def is_right(rightness, target, kind):
     """Return True if the policy takes the right action: with probability 0.95, or with a mean close to it."""
-    return rightness[:, target] >= (0.9 if KINDS[kind][0] == "box" else 0.95)
+    return rightness[:, target] >= (0.9 if KINDS[kind][0] in ("box", "mixed") else 0.95)
 
 
 @pytest.mark.each_landing("discrete", "tanh")
@@ -119,8 +127,9 @@ def test_skipped_combinations_are_those_whose_rewards_ignore_actions():
     assert len(EMPTY) == 3 * (len(KINDS) - 1)
     for name, kind in EMPTY:
         probe = probes.acting(getattr(probes, name), KINDS[kind][0])()
-        space, state = probe.action_space(), probes.State(jnp.int32(0), jnp.int32(1))
-        rewards = {float(probe.reward_of(state, jnp.full(space.shape, a, space.dtype))) for a in (0, 1)}
+        space, state = action_space_of(probe.action_space()), probes.State(jnp.int32(0), jnp.int32(1))
+        of = lambda a: probe.reward_of(state, jax.tree.map(lambda x: jnp.full(x.shape, a, x.dtype), action_shapes(space)))  # noqa: B023
+        rewards = {float(of(a)) for a in (0, 1)}
         assert len(rewards) == 1
 
 

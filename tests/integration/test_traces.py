@@ -34,7 +34,7 @@ class Walk:
         return at, self._observe(at)
 
     def step(self, key, at, action):
-        at = jnp.clip(at + jnp.float32(0.1) * jnp.mean(action.astype(jnp.float32)), -2, 2)
+        at = jnp.clip(at + jnp.float32(0.1) * sum(x.astype(jnp.float32).mean() for x in jax.tree.leaves(action)), -2, 2)
         return at, self._observe(at), -jnp.abs(at).sum(), (at > 1).all(), False, {"far": at[0]}
 
     def _observe(self, at):
@@ -107,6 +107,7 @@ ENVIRONMENTS = {
     "wrapped, discrete": (LEVELS, lambda: {"env": purerl.wrap_env(Bare(), max_steps=30)}),
     "wrapped, multi-discrete": (LEVELS, wrapped(purerl.MultiDiscrete((2, 3)))),
     "wrapped, multi-binary": (LEVELS, wrapped(purerl.MultiBinary(3))),
+    "wrapped, mixed": (LEVELS | {"warmup_steps": 8}, wrapped((bounds(-1.0, 1.0), purerl.Discrete(2)))),
     "wrapped, box": (LEVELS, wrapped(purerl.Box(-np.ones(2, np.float32), np.ones(2, np.float32)))),
     "wrapped, box of JAX": (LEVELS | {"action_distribution": "tanh", "warmup_steps": 8}, wrapped(bounds(-1.0, 1.0))),
     "wrapped, box with one bound": (LEVELS, wrapped(bounds(0.0, jnp.inf))),

@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical
+from purerl.core.spaces import Box, Discrete, Mixed, flat_bounds
+from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, Joint, MultiCategorical
 
 
 def test_categorical_matches_the_reference_vector(vectors):
@@ -116,3 +117,52 @@ def test_categorical_is_exact_for_few_and_many_actions(size):
     np.testing.assert_allclose(policy.kl(Categorical(other)), want, rtol=1e-4, atol=1e-6)
     tied = jnp.round(logits)  # the first of several largest numbers counts
     np.testing.assert_array_equal(Categorical(tied).mode(), jnp.argmax(tied, axis=-1))
+
+
+# --- mixed actions ----------------------------------------------------------------------------------------------------
+
+MIXED = Mixed({"gear": Discrete(3), "push": Box(np.full((2, 1), 100.0, np.float32), np.full((2, 1), 200.0, np.float32))})
+
+
+def joint(batch=(4, 5)):
+    """Return a policy over `MIXED`, and one like it."""
+    gaussian = lambda shift: DiagGaussian(jnp.full((*batch, 2), 0.3 + shift), jnp.full((*batch, 2), -0.5), unit="bounds")
+    categorical = lambda shift: Categorical(jnp.broadcast_to(jnp.array([0.0, 1.0, -1.0 + shift]), (*batch, 3)))
+    return [Joint((categorical(shift), gaussian(shift))) for shift in (0.0, 0.5)]
+
+
+def test_joint_adds_up_its_parts():
+    policy, other = joint()
+    actions = policy.sample(policy.noise(jax.random.key(0)))
+    assert actions.shape == (4, 5, *MIXED.shape)
+    gear, push = actions[..., 0].astype(jnp.int32), actions[..., 1:]
+    expected = policy.parts[0].log_prob(gear) + policy.parts[1].log_prob(push)
+    np.testing.assert_allclose(policy.log_prob(actions), expected, rtol=1e-6)
+    np.testing.assert_allclose(policy.entropy(), sum(part.entropy() for part in policy.parts), rtol=1e-6)
+    divergences = [part.kl(like) for part, like in zip(policy.parts, other.parts, strict=True)]
+    np.testing.assert_allclose(policy.kl(other), sum(divergences), rtol=1e-6)
+    assert policy.encoded(actions).shape == (4, 5, 3 + 2)
+    assert policy.metrics().keys() == {"policy_std"}
+    np.testing.assert_array_equal(policy.mode()[..., 0], 1)
+
+
+def test_joint_gives_each_part_in_the_unit_of_the_environment():
+    policy, _ = joint(())
+    parts = policy.env_action(policy.mode(), MIXED)
+    assert parts["gear"] == 1
+    np.testing.assert_allclose(parts["push"], [[165.0], [165.0]])
+
+
+def test_masked_joint_never_takes_an_invalid_part():
+    policy = joint()[0].masked(jnp.broadcast_to(jnp.array([True, False, True]), (4, 5, 3)))
+    drawn = jax.vmap(policy.sample)(policy.noise(jax.random.key(0), 500))[..., 0]
+    assert set(np.unique(drawn)) == {0.0, 2.0}
+
+
+def test_uniform_joint_covers_the_bounds_of_every_part():
+    policy, _ = joint(())
+    low, high = flat_bounds(MIXED)
+    drawn = jax.vmap(lambda noise: policy.uniform_sample(noise, low, high))(policy.noise(jax.random.key(0), 20_000))
+    np.testing.assert_allclose(np.bincount(drawn[:, 0].astype(int)) / 20_000, 1 / 3, atol=0.02)
+    np.testing.assert_allclose(np.quantile(drawn[:, 1:], [0.1, 0.5, 0.9], axis=0)[:, 0], [-0.8, 0, 0.8], atol=0.03)
+    np.testing.assert_allclose(policy.uniform_log_prob(drawn, low, high), -np.log(3) - 2 * np.log(2), rtol=1e-5)
