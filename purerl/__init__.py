@@ -23,6 +23,7 @@ from purerl.core.types import Advantages, Network, Outputs, Sample, TrainState, 
 from purerl.envs import from_gymnasium
 from purerl.envs.conformance import check_env
 from purerl.envs.functions import wrap_env
+from purerl.envs.versus import versus
 from purerl.learning import advantages, losses
 from purerl.learning.phases import Phase, make_phase
 from purerl.learning.update import Algorithm
@@ -54,7 +55,7 @@ __all__ += ["configclass", "leaf", "static", "validate"]
 __all__ += ["FitResult", "Run", "at_return", "fit", "load", "recorders", "restore", "save"]
 __all__ += ["data_parallel", "export", "over_devices", "plot", "render", "use_cores"]
 __all__ += ["Comparison", "Range", "Tuned", "compare", "interval", "iqm", "sweep", "tune"]
-__all__ += ["Environment", "TimeStep", "check_env", "from_gymnasium", "wrap_env"]
+__all__ += ["Environment", "TimeStep", "check_env", "from_gymnasium", "versus", "wrap_env"]
 __all__ += ["Box", "Discrete", "Indices", "Mixed", "MultiBinary", "MultiDiscrete"]
 __all__ += ["Network", "Outputs", "distributions", "from_linen", "from_nnx"]
 __all__ += ["Algorithm", "Phase", "advantages", "losses", "make_phase", "ppo", "ppo_phases", "reductions"]

@@ -58,7 +58,7 @@ def make(name: str, env_kwargs: tuple) -> PgxGame:
         ConfigError: the name is unknown, the game has several players, or the constructor refused the arguments.
     """
     if name not in NAMES and name in suite.available_envs():
-        hint = f"has {suite.make(name).num_players} players, but purerl trains one agent"
+        hint = f"has {suite.make(name).num_players} players; train one of them with env=purerl.versus({name!r}, opponent)"
         raise ConfigError([Problem("env", f"pgx/{name}", hint)])
     if name not in NAMES:
         raise ConfigError([Problem("env", f"pgx/{name}", f"no such game for one player; {nearest(name, NAMES)}")])
@@ -66,6 +66,18 @@ def make(name: str, env_kwargs: tuple) -> PgxGame:
     limit = kwargs.pop("episode_length", None)
     with constructing(f"pgx/{name}", env_kwargs):
         return PgxGame(type(suite.make(name))(**kwargs), limit)
+
+
+def game_of_several(name: str) -> Any:
+    """Return the game of this name, of several players.
+
+    Raises:
+        ConfigError: there is no such game.
+    """
+    names = [other for other in suite.available_envs() if other not in NAMES]
+    if name not in names:
+        raise ConfigError([Problem("game", name, f"no such game of several players; {nearest(name, names)}")])
+    return suite.make(name)  # pyright: ignore[reportArgumentType]
 
 
 def default_params(made: PgxGame) -> None:

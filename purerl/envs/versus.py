@@ -1,0 +1,123 @@
+"""Games of several players for one agent, against opponents that are given."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from purerl.core.environment import Environment
+from purerl.core.errors import ConfigError, Problem
+from purerl.core.keys import named_key
+from purerl.core.spaces import Discrete
+from purerl.core.types import PyTree
+from purerl.envs.functions import wrap_env
+from purerl.envs.suites import adapter
+
+
+class Match(NamedTuple):
+    """The state of one game.
+
+    Attributes:
+        game: the state of Pgx's game.
+        opponent: index of the opponent of this episode.
+        carries: the hidden state of each opponent's policy.
+        first: True if the opponent has not moved yet.
+    """
+
+    game: Any
+    opponent: jax.Array
+    carries: tuple[PyTree, ...]
+    first: jax.Array
+
+
+class _RandomPlayer:
+    """A player that takes a legal action at random."""
+
+    def initial_carry(self, num_envs: int) -> tuple[()]:
+        return ()
+
+    def __call__(self, carry: PyTree, obs: PyTree, first: jax.Array, key: jax.Array) -> tuple[jax.Array, PyTree]:
+        return jax.random.categorical(key, jnp.where(obs["action_mask"], 0.0, -jnp.inf)), carry
+
+
+class _Versus:
+    """A game as `purerl.wrap_env` takes it. The agent is player 0."""
+
+    def __init__(self, game: Any, opponents: tuple[Any, ...]):
+        self._game, self._opponents, self.action_space = game, opponents, Discrete(int(game.num_actions))
+
+    def reset(self, key: jax.Array) -> tuple[Match, PyTree]:
+        opponent = jax.random.randint(named_key(key, "opponent"), (), 0, len(self._opponents))
+        carries = tuple(player.initial_carry(1) for player in self._opponents)
+        match = Match(self._game.init(named_key(key, "game")), opponent, carries, jnp.bool_(True))
+        match, _ = self._until_own_turn(named_key(key, "moves"), match)
+        return match, _observe(match.game)
+
+    def step(self, key: jax.Array, match: Match, action: jax.Array) -> tuple:
+        game = self._game.step(match.game, action, named_key(key, "own move"))
+        match, reward = self._until_own_turn(named_key(key, "moves"), match._replace(game=game))
+        reward, game = reward + game.rewards[0], match.game
+        info = {"won": game.terminated & (reward > 0), "drawn": game.terminated & (reward == 0)}
+        return match, _observe(game), reward, game.terminated, game.truncated, info
+
+    def _until_own_turn(self, key: jax.Array, match: Match) -> tuple[Match, jax.Array]:
+        """Let the opponent move until the agent's turn or the end of the game; return the agent's reward from these moves."""
+
+        def is_others_turn(state):
+            game = state[0].game
+            return (game.current_player != 0) & ~game.terminated & ~game.truncated
+
+        def move(state):
+            match, reward, key = state
+            key, of_player, of_game = jax.random.split(key, 3)
+            obs = jax.tree.map(lambda x: x[None], _observe(match.game))
+            moves = [p(carry, obs, match.first[None], of_player) for p, carry in zip(self._opponents, match.carries, strict=True)]
+            actions, carries = zip(*moves, strict=True)
+            game = self._game.step(match.game, jnp.concatenate(actions)[match.opponent], of_game)
+            return Match(game, match.opponent, carries, jnp.bool_(False)), reward + game.rewards[0], key
+
+        # A loop, since some games let a player move several times in a row.
+        match, reward, _ = jax.lax.while_loop(is_others_turn, move, (match, jnp.float32(0), key))
+        return match, reward
+
+
+def versus(game: Any, opponent: Callable | tuple[Callable, ...] = ()) -> Environment:
+    """Return a game of several players as an environment for one agent, in which the opponent plays all other players.
+
+    Observations are dicts with the entries `board`, as the player to move sees it, and `action_mask`, the legal actions. The
+    reward of a step is the agent's own, also from the moves of the opponent that follow its action. The game draws who begins.
+    `info` has the entries `won` and `drawn`, which are set at the end of a game; `episode_info=("won",)` of a config gives the
+    win rate.
+
+    Args:
+        game: the name of one of Pgx's games, such as "connect_four", or such a game.
+        opponent: a `Policy` of an agent that was trained on the same game; or a tuple of policies, of which each episode draws
+          one. Their parameters may be traced, so that one compiled program trains against any of them. Without an opponent, its
+          moves are random. A tuple costs as much as all its policies together.
+
+    Raises:
+        ConfigError: there is no such game, or it has one player; an opponent is not a policy.
+
+    Example:
+        >>> env = purerl.versus("tic_tac_toe")
+        >>> cfg = purerl.PPOConfig(total_timesteps=1024, episode_info=("won",))
+        >>> result = jax.jit(purerl.make_train(cfg, env=env))(jax.random.key(0))
+        >>> next_env = purerl.versus("tic_tac_toe", purerl.make_train(cfg, env=env).policy(result.state))
+    """
+    if isinstance(game, str):
+        suite, name = adapter(f"pgx/{game.removeprefix('pgx/')}")
+        game = suite.game_of_several(name)
+    if not all(hasattr(game, name) for name in ("init", "step", "num_actions", "num_players")) or game.num_players < 2:
+        raise ConfigError([Problem("game", game, "must be a game of Pgx with several players, such as 'connect_four'")])
+    opponents = opponent if isinstance(opponent, tuple) else (opponent,)
+    for player in opponents:
+        if not (callable(player) and hasattr(player, "initial_carry")):
+            raise ConfigError(
+                [Problem("opponent", player, "must be a Policy, as train.policy(state) returns it, or a tuple of them")]
+            )
+    return wrap_env(_Versus(game, opponents or (_RandomPlayer(),)))._replace(name=f"versus/{game.id}")
+
+
+def _observe(game: Any) -> dict[str, jax.Array]:
+    return {"board": game.observation, "action_mask": game.legal_action_mask}
