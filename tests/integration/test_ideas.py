@@ -1,5 +1,6 @@
 """Research ideas in `tests/ideas`: each works with every algorithm, under every transformation, stopped and resumed."""
 
+import ast
 import importlib
 import pathlib
 import signal
@@ -181,9 +182,12 @@ IDEAS = sorted(pathlib.Path(ideas.__file__).parent.glob("[a-z]*.py"))
 
 @pytest.mark.parametrize("path", IDEAS, ids=[path.stem for path in IDEAS])
 def test_each_idea_takes_fewer_than_thirty_lines(path):
-    lines = [line for line in path.read_text().splitlines() if line.strip()]
+    text = path.read_text()
+    documented = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
+    docs = "".join(ast.get_docstring(node, clean=False) or "" for node in documented)
+    lines = [line for line in text.splitlines() if line.strip() and line.strip().strip('"') not in docs]
     assert len(lines) < 30
-    assert max(map(len, lines)) <= 100
+    assert max(map(len, lines)) <= 120
 
 
 # --- metrics at the ends of episodes ----------------------------------------------------------------------------------
