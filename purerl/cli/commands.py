@@ -217,7 +217,7 @@ class Export(Reader):
     the last argument, the actions are the most likely ones.
 
     Attributes:
-        out: File to write.
+        out: File to write; one that ends in .onnx is an ONNX model of the most likely actions, and needs the extra onnx.
     """
 
     out: str = "policy.jaxexport"
@@ -225,7 +225,7 @@ class Export(Reader):
     def execute(self) -> int:
         _make_folder(self.out)
         run = self.load_one()
-        with LiveLine().console.status(f"tracing the policy of {run.labels[0]} for each platform"):
+        with LiveLine().console.status(f"tracing the policy of {run.labels[0]}"):
             data = export(run.train, run.state, self.out)
         print(f"{self.out}: {run.labels[0]}, {len(data):,} bytes")
         return 0

@@ -28,9 +28,11 @@ fuses the products. Recurrent cells are custom: one product covers the inputs of
 product for each step (purejaxrl's GRU has 2.7 times the kernels).
 """
 
+import contextlib
+import contextvars
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -45,11 +47,26 @@ FEW = 8  # maximum number of outputs that are computed one column after the othe
 LARGEST = 64  # maximum size of a packed row; larger rows are worth a separate operation
 
 
+_only_cpu = contextvars.ContextVar("only_cpu", default=False)
+
+
+@contextlib.contextmanager
+def for_cpu_alone() -> Iterator[None]:
+    """Trace programs for a CPU alone, for converters to formats without a choice by platform."""
+    token = _only_cpu.set(True)
+    try:
+        yield
+    finally:
+        _only_cpu.reset(token)
+
+
 def by_platform(*args: PyTree, cpu: Callable, accelerator: Callable, tpu: Callable | None = None) -> PyTree:
     """Compute `cpu(*args)` in a program for a CPU, and `accelerator(*args)` in a program for a GPU or TPU.
 
     If `tpu` is given, a program for a TPU computes `tpu(*args)` instead. All functions return the same shapes.
     """
+    if _only_cpu.get():
+        return cpu(*args)
     return jax.lax.platform_dependent(*args, cpu=cpu, default=accelerator, **({"tpu": tpu} if tpu else {}))
 
 

@@ -57,6 +57,7 @@ def test_mixed_actions_learn_the_tool_and_the_force():
     assert metrics["episode_return"][-3:].mean() > 6 > 2 > metrics["episode_return"][0]
 
 
+@pytest.mark.long
 def test_run_stops_when_good_enough_and_films_itself(tmp_path):
     cfg = purerl.PPOConfig(**SIZES, total_timesteps=256 * 20)
     result = stopping_and_videos.run(cfg, tmp_path)
@@ -92,6 +93,7 @@ class Hinted:
         return state, obs, reward, False, False, {}
 
 
+@pytest.mark.long
 def test_population_raises_its_learning_rates():
     cfg = purerl.PPOConfig(**SIZES, env="CartPole-v1", lr_schedule="constant").replace(lr=1e-3)
     run = jax.jit(lambda key: populations.population(cfg, key, members=4, rounds=4, updates=10))

@@ -1,27 +1,37 @@
 """Export of a trained policy as a standalone program, which needs `jax` and `flatbuffers` but not purerl."""
 
+import contextlib
+import logging
 import os
 import pathlib
+import warnings
+from collections.abc import Iterator
 
 import jax
 import jax.export
 import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import tree_leaves_with_path as leaves_with_path
 
+from purerl.acting.policy import Policy
 from purerl.core.errors import ConfigError, Problem
-from purerl.core.types import TrainState
+from purerl.core.platform import for_cpu_alone
+from purerl.core.spaces import action_shapes
+from purerl.core.types import PyTree, TrainState
 from purerl.pure import Train
 from purerl.runs.storage.files import atomic_write, write_errors
 from purerl.train import make_train
 
-OTHER_FORMATS = {".onnx", ".pt", ".pth", ".tflite", ".pb", ".h5", ".keras", ".safetensors", ".pkl", ".npz", ".mlmodel", ".engine"}
+OTHER_FORMATS = {".pt", ".pth", ".tflite", ".pb", ".h5", ".keras", ".safetensors", ".pkl", ".npz", ".mlmodel", ".engine"}
 
 
 def export(
     train: Train, state: TrainState, path: str | os.PathLike | None = None, platforms: tuple[str, ...] = ("cpu", "cuda", "tpu")
 ) -> bytes:
-    """Return the policy of a state, with its parameters, as a serialized `jax.export` program.
+    """Return the policy of a state, with its parameters, as a serialized `jax.export` program, or as an ONNX model.
 
-    Load and call the program with
+    A `path` that ends in `.onnx` gives ONNX, which needs the extra `onnx`: see `purerl.runs.analysis.export.onnx_of`. Otherwise,
+    load and call the program with
 
         act = jax.export.deserialize(bytearray(data)).call
         action, carry = act(carry, obs, first, key_data, deterministic)
@@ -37,7 +47,7 @@ def export(
         platforms: platforms to export the program for.
 
     Raises:
-        ConfigError: the suffix of the file belongs to another format, such as ONNX.
+        ConfigError: the suffix of the file belongs to another format, such as PyTorch's; or ONNX cannot hold the policy.
 
     Example:
         >>> run = purerl.load("runs/a").select(seed=0)
@@ -54,6 +64,18 @@ def export(
     if train.cfg.kernels == "fused":  # a kernel has a size, where the program is for any number of environments
         train = make_train(train.cfg.replace(kernels="xla"), **train.given)
     policy, env = train.policy(state), train.env
+    _, obs = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), train.cfg.num_envs))
+    carry = jax.eval_shape(lambda: policy.initial_carry(1))
+    is_onnx = path is not None and pathlib.Path(path).suffix.lower() == ".onnx"
+    data = onnx_of(policy, obs, carry) if is_onnx else _program_of(policy, obs, carry, platforms)
+    if path is not None:
+        with write_errors(path):
+            atomic_write(pathlib.Path(path), data)
+    return data
+
+
+def _program_of(policy: Policy, obs: PyTree, carry: PyTree, platforms: tuple[str, ...]) -> bytes:
+    """Return a policy as a serialized `jax.export` program for any number of environments."""
 
     def act(carry, obs, first, key_data, deterministic):
         key = jax.random.wrap_key_data(key_data)
@@ -62,15 +84,77 @@ def export(
 
     B = jax.export.symbolic_shape("B")[0]
     shaped = lambda x: jax.ShapeDtypeStruct((B, *x.shape[1:]), x.dtype)
-    _, obs = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), train.cfg.num_envs))
-    carry = jax.eval_shape(lambda: policy.initial_carry(1))
     arguments = (
         *jax.tree.map(shaped, (carry, obs, jax.ShapeDtypeStruct((1,), bool))),
         jax.ShapeDtypeStruct((2,), jnp.uint32),
         jax.ShapeDtypeStruct((), bool),
     )
-    data = bytes(jax.export.export(jax.jit(act), platforms=platforms)(*arguments).serialize())
-    if path is not None:
-        with write_errors(path):
-            atomic_write(pathlib.Path(path), data)
+    return bytes(jax.export.export(jax.jit(act), platforms=platforms)(*arguments).serialize())
+
+
+@contextlib.contextmanager
+def _quiet(*loggers: str) -> Iterator[None]:
+    """Hide warnings: the converter warns about each of its parts that this machine's packages do not suit."""
+    found = [logging.getLogger(name) for name in loggers]
+    levels = [logger.level for logger in found]
+    for logger in found:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(found, levels, strict=True):
+            logger.setLevel(level)
+
+
+def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
+    """Return the most likely action of a policy as an ONNX model, for any number of environments B.
+
+    Inputs are the observation, `obs [B, ...]`, or `obs/x` for the entry `x` of a dict. A recurrent policy also has `first [B]`,
+    bool, which marks episode starts, and the arrays of its hidden state, `carry/...`, of any value at an episode start. Outputs
+    are `action`, or `action/x` for the parts of a mixed action, and the next hidden state under the names of the inputs with
+    `next/` in front. The model is run once, and compared with the policy, before it is returned.
+
+    Args:
+        policy: the policy.
+        obs, carry: the shapes and dtypes of a batch of observations and of its hidden state.
+
+    Raises:
+        ConfigError: jax2onnx or onnxruntime is missing; or they cannot carry the policy, such as the complex numbers of `lru`.
+    """
+    try:
+        import jax2onnx  # pyright: ignore[reportMissingImports]
+        import onnxruntime  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        hint = "needs jax2onnx and onnxruntime; run pip install 'purerl[onnx]', or use the suffix .jaxexport"
+        raise ConfigError([Problem("path", ".onnx", hint)]) from error
+    recurrent = bool(jax.tree.leaves(carry))
+    given = {"obs": obs} | ({"first": jax.ShapeDtypeStruct((1,), bool), "carry": carry} if recurrent else {})
+    tree = jax.tree.structure(given)
+
+    def act(*arrays):
+        inputs = jax.tree.unflatten(tree, arrays)
+        first = inputs.get("first", jnp.zeros(jax.tree.leaves(inputs)[0].shape[0], bool))
+        action, after = policy(inputs.get("carry", ()), inputs["obs"], first, jax.random.key(0), deterministic=True)
+        return {"action": action} | ({"next": {"carry": after}} if recurrent else {})
+
+    flat = lambda tree: {jax.tree_util.keystr(path, simple=True, separator="/"): x for path, x in leaves_with_path(tree)}
+    shapes = flat(given)
+    names = list(flat({"action": action_shapes(policy.action_space)} | ({"next": {"carry": carry}} if recurrent else {})))
+    trial = {name: np.ones((3, *x.shape[1:]), x.dtype) for name, x in shapes.items()}
+    try:
+        with for_cpu_alone(), _quiet("jax2onnx", "onnx_ir"):
+            inputs = [jax.ShapeDtypeStruct(("B", *x.shape[1:]), x.dtype) for x in shapes.values()]
+            outputs = lambda *arrays: tuple(jax.tree.leaves(act(*arrays)))
+            model = jax2onnx.to_onnx(outputs, inputs, input_names=list(shapes), output_names=names)
+        data = model.SerializeToString()
+        found = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, trial)
+    except Exception as error:  # the converter and the runtime raise errors of many kinds
+        text = " ".join(str(error).split())[:300]
+        hint = f"the policy cannot be converted, {type(error).__name__}: {text}; use the suffix .jaxexport"
+        raise ConfigError([Problem("path", ".onnx", hint)]) from error
+    for (name, expected), x in zip(flat(act(*trial.values())).items(), found, strict=True):
+        if not np.allclose(np.asarray(x), expected, rtol=1e-4, atol=1e-5):
+            raise ConfigError([Problem("path", ".onnx", f"the converted policy differs in {name}; use the suffix .jaxexport")])
     return data
