@@ -88,7 +88,7 @@ def versus(game: Any, opponent: Callable | tuple[Callable, ...] = ()) -> Environ
     Observations are dicts with the entries `board`, as the player to move sees it, and `action_mask`, the legal actions. The
     reward of a step is the agent's own, also from the moves of the opponent that follow its action. The game draws who begins.
     `info` has the entries `won` and `drawn`, which are set at the end of a game; `episode_info=("won",)` of a config gives the
-    win rate.
+    win rate. Games have no time limit, so evaluations need `max_steps`. A recipe: `notebooks/14_self_play.ipynb`.
 
     Args:
         game: the name of one of Pgx's games, such as "connect_four", or such a game.

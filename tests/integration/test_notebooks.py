@@ -18,6 +18,8 @@ MINUTES = {
     "08_suites": 4,
     "10_tuning": 3,
     "12_populations": 6,
+    "13_distillation": 2,
+    "14_self_play": 5,
 }  # these notebooks compile many programs
 
 
@@ -41,6 +43,8 @@ def test_notebook_runs_within_its_time(path, tmp_path, monkeypatch):
     start = time.perf_counter()
     if path.stem == "08_suites":
         suites_can_draw()
+    for package in ("jax2onnx", "onnxruntime", "gymnasium") if path.stem == "15_onnx" else ():
+        pytest.importorskip(package)
     # If other tests run, a notebook has only a share of the machine; other machines take up to twice as long.
     seconds = 120 * MINUTES.get(path.stem, 1) * int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     executed(path, tmp_path, seconds)

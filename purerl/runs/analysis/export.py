@@ -30,8 +30,8 @@ def export(
 ) -> bytes:
     """Return the policy of a state, with its parameters, as a serialized `jax.export` program, or as an ONNX model.
 
-    A `path` that ends in `.onnx` gives ONNX, which needs the extra `onnx`: see `purerl.runs.analysis.export.onnx_of`. Otherwise,
-    load and call the program with
+    A `path` that ends in `.onnx` gives ONNX, which needs the extra `onnx`: see `purerl.runs.analysis.export.onnx_of`, and a
+    recipe in `notebooks/15_onnx.ipynb`. Otherwise, load and call the program with
 
         act = jax.export.deserialize(bytearray(data)).call
         action, carry = act(carry, obs, first, key_data, deterministic)
