@@ -7,7 +7,8 @@ import pytest
 
 import purerl
 from purerl import ConfigError, Network, Outputs
-from purerl.networks.distributions import Categorical
+from purerl.networks.distributions import Categorical, Joint
+from tests.helpers.probes import Varied, acting
 from tests.helpers.programs import compiles
 from tests.helpers.tiny import CFG, tiny
 
@@ -63,3 +64,13 @@ def test_critic_lr_scale_needs_a_value_group():
     tiny(network=net)
     with pytest.raises(purerl.ConfigError, match=r"critic_lr_scale = 0\.5.*'value'.*\['critic', 'policy'\]"):
         tiny(CFG.replace(critic_lr_scale=0.5), network=net)
+
+
+def test_policies_that_do_not_fit_a_mixed_action_are_refused():
+    env = acting(Varied, "mixed")()
+    with pytest.raises(ConfigError, match=r"must have shape .*'where': \[1, 2, 1\].*return purerl.distributions.Joint"):
+        purerl.make_train(CFG, env=env, network=outputs_of())
+    for parts in ((Categorical(jnp.zeros((1, 2, 2))),) * 2, (Categorical(jnp.zeros((1, 2, 2))),)):
+        apply = lambda params, c, obs, first, parts=parts: (Outputs(Joint(parts), jnp.zeros(first.shape)), c)
+        with pytest.raises(ConfigError, match="network"):
+            purerl.make_train(CFG, env=env, network=Network(lambda key, obs: {"policy": jnp.zeros(1)}, apply))

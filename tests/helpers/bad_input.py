@@ -166,10 +166,9 @@ REFUSED = {
         ["must have the structure of the state after a reset"],
     ),
     ("state", "object"): (lambda: purerl.make_train(purerl.PPOConfig(), env=Objects()), [".name", "'agent'", "is not an array"]),
-    ("action space", "tuple"): (
-        broken(action_space=lambda *_: spaces.Tuple([])),
-        ["the action space must be Discrete, Box, or purerl's"],
-    ),
+    ("action space", "text"): (broken(action_space=lambda *_: "four"), ["the action space must be Discrete, Box, purerl's"]),
+    ("action space", "no part"): (broken(action_space=lambda *_: spaces.Tuple([])), ["must have at least one part"]),
+    ("action space", "empty part"): (broken(action_space=lambda *_: (spaces.Discrete(0),)), ["must have at least one action"]),
     ("action space", "no action"): (broken(action_space=lambda *_: spaces.Discrete(0)), ["at least one action"]),
     ("action space", "bounds"): (broken(action_space=lambda *_: spaces.Box(1.0, -1.0, (1,))), ["low < high"]),
     ("action space", "nan"): (broken(action_space=lambda *_: spaces.Box(-1.0, np.nan, (1,))), ["low < high"]),

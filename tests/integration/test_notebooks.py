@@ -20,6 +20,7 @@ MINUTES = {
     "12_populations": 6,
     "13_distillation": 2,
     "14_self_play": 5,
+    "16_reference_and_symmetry": 5,
 }  # these notebooks compile many programs
 
 

@@ -1,4 +1,4 @@
-"""What people build on top of purerl, in `tests/ideas`: each works on a small task through public names alone."""
+"""Ten ideas that people build on top of purerl, in `tests/ideas`: each works on a small task through public names alone."""
 
 import jax
 import jax.numpy as jnp
