@@ -12,15 +12,10 @@ from purerl.config.rules import surely_holds
 from purerl.core.environment import Environment
 from purerl.core.errors import Problem, code_of, raise_if_any
 from purerl.core.platform import strong
-from purerl.core.spaces import Box, Discrete, Mixed, MultiBinary, action_shapes
+from purerl.core.spaces import Box, Discrete, Mixed, MultiBinary, action_shapes, parts_of
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.learning.custom import optimizer_problems
 from purerl.networks.distributions import Bernoulli
-
-SUITED = {  # the policies for a kind of actions
-    Box: "; for a Box, return DiagGaussian, or (mean, log_std) from a module",
-    Mixed: "; for a mixed action, return purerl.distributions.Joint, with a distribution for each part",
-}
 
 
 def check_network(cfg: OnPolicyConfig, env: Environment, network: Network, optimizer: Any) -> None:
@@ -71,28 +66,41 @@ def _network_problems(network: Network, env: Environment, cfg: OnPolicyConfig) -
         axis = f"with an axis of {cfg.streams} reward streams" if streams else "without an output axis"
         hint = f"the value of {num_envs} observations must have shape {[1, num_envs, *streams]}, {axis}"
         found.append(Problem("network", list(outputs.value.shape), hint))
+    if isinstance(space, Mixed) and len(getattr(outputs.policy, "parts", ())) != len(parts_of(space)):
+        hint = f"the policy must be purerl.distributions.Joint, with a distribution for each of {len(parts_of(space))} parts"
+        return [*found, Problem("network", type(outputs.policy).__name__, hint)]
     with code_of("network", "the policy's sample(noise), env_action and log_prob"):
         action, log_prob = jax.eval_shape(act, outputs.policy)
     expected, shapes = action_shapes(space, 1, num_envs), lambda tree: jax.tree.map(lambda x: list(x.shape), tree)
     dtypes = lambda tree: jax.tree.map(lambda x: x.dtype.name, tree)
     is_float = lambda tree: [np.issubdtype(x.dtype, np.floating) for x in jax.tree.leaves(tree)]
     if shapes(action) != shapes(expected) or log_prob.shape != (1, num_envs):
-        hint = f"actions must have shape {shapes(expected)}, with one log-probability each{SUITED.get(type(space), '')}"
+        hint = f"actions must have shape {shapes(expected)}, with one log-probability each"
+        hint += "; for a Box, return DiagGaussian, or (mean, log_std) from a module" if isinstance(space, Box) else ""
         found.append(Problem("network", shapes(action), hint))
     elif is_float(action) != is_float(expected):
         found.append(Problem("network", dtypes(action), f"actions must have dtype {dtypes(expected)}"))
-    choices = (2,) * space.n if isinstance(space, MultiBinary) else getattr(space, "sizes", None)
-    switches = outputs.policy.logits.shape[-1] if isinstance(outputs.policy, Bernoulli) else 0
-    offered = getattr(outputs.policy, "sizes", None) or (2,) * switches
-    if choices and offered and tuple(offered) != tuple(choices):
-        found.append(Problem("network", offered, f"the policy must have {choices} actions, like the environment"))
-    logits = getattr(outputs.policy, "logits", None)
-    if isinstance(space, Discrete) and logits is not None and logits.shape[-1] != space.n:
-        found.append(Problem("network", logits.shape[-1], f"the policy must have {space.n} logits, one per action"))
+    policies = outputs.policy.parts if isinstance(space, Mixed) else [outputs.policy]
+    for policy, part in zip(policies, parts_of(space), strict=True):
+        found += _choice_problems(policy, part)
     if network.is_recurrent:
         found += sequence_problems(cfg)
     elif cfg.sequence_length:
         found.append(Problem("sequence_length", cfg.sequence_length, "needs a recurrent network; set memory, or use 0"))
+    return found
+
+
+def _choice_problems(policy: Any, space: Any) -> list[Problem]:
+    """Report a policy with another number of values than a discrete action space."""
+    found = []
+    choices = (2,) * space.n if isinstance(space, MultiBinary) else getattr(space, "sizes", None)
+    switches = policy.logits.shape[-1] if isinstance(policy, Bernoulli) else 0
+    offered = getattr(policy, "sizes", None) or (2,) * switches
+    if choices and offered and tuple(offered) != tuple(choices):
+        found.append(Problem("network", offered, f"the policy must have {choices} actions, like the environment"))
+    logits = getattr(policy, "logits", None)
+    if isinstance(space, Discrete) and logits is not None and logits.shape[-1] != space.n:
+        found.append(Problem("network", logits.shape[-1], f"the policy must have {space.n} logits, one per action"))
     return found
 
 

@@ -25,7 +25,7 @@ class Training:
           and `never` fails if there is one.
         init_from: Directory of another run, whose parameters and statistics this run starts from.
         init_groups: Parts of the parameters to take from --init-from, such as policy/torso and statistics; by default, all.
-        continue_steps: Count environment steps from those of --init-from, in recorders, curves and comparisons.
+        continue_steps: Count environment steps from those of --init-from, in recorders and plots.
         sweep: Values of a flag to try, in all combinations with other flags: --sweep lr=1e-4,3e-4 --sweep hidden=64x64,256x256.
         draws: Number of configs to draw from the values of --sweep, which can then be ranges: --sweep lr=1e-5:1e-2:log; 0 for
           all combinations.

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -105,7 +106,8 @@ class Mixed(NamedTuple):
     """Actions of several parts, such as a choice of a tool and a force: a dict or a tuple of spaces.
 
     The environment's `step` receives an action in the structure of `parts`, as `Policy` returns it. A policy's distribution and
-    `Transition.action` hold one array `[..., d]`, the numbers of all parts as float32, the entries of a dict in sorted order.
+    `Transition.action` hold one array `[..., d]`, the numbers of all parts as float32, in the order of their declaration. An
+    action mask has the flags of all discrete parts, in the same order.
 
     Attributes:
         parts: `Discrete`, `MultiDiscrete`, `MultiBinary` and `Box` spaces.
@@ -128,18 +130,17 @@ class Mixed(NamedTuple):
     def separate(self, action: Any) -> Any:
         """Return the parts of actions `[..., d]`, each `[..., *part.shape]` in the dtype of its space."""
         ends = itertools.accumulate(math.prod(part.shape) for part in parts_of(self))
-
-        def values(part):
-            end = next(ends)
-            value = action[..., end - math.prod(part.shape) : end]
-            return value.reshape(*action.shape[:-1], *part.shape).astype(part.dtype)
-
-        return jax.tree.map(values, self.parts, is_leaf=is_part)
+        pairs = [(part, action[..., end - math.prod(part.shape) : end]) for part, end in zip(parts_of(self), ends, strict=True)]
+        return self.build([x.reshape(*action.shape[:-1], *part.shape).astype(part.dtype) for part, x in pairs])
 
     def join(self, action: Any) -> jax.Array:
         """Return actions in the structure of `parts` as one array `[..., d]`."""
         flat = lambda x, part: x.reshape(*x.shape[: x.ndim - len(part.shape)], -1).astype(jnp.float32)
-        return jnp.concatenate(list(map(flat, jax.tree.leaves(action), parts_of(self))), axis=-1)
+        return jnp.concatenate(list(map(flat, _in_order(self.parts, action), parts_of(self))), axis=-1)
+
+    def build(self, values: Iterable[Any]) -> Any:
+        """Return values, one for each of `parts_of`, in the structure of `parts`."""
+        return _build(self.parts, iter(values))
 
 
 Space = Discrete | MultiDiscrete | MultiBinary | Box | Mixed
@@ -151,8 +152,30 @@ def is_part(space: Any) -> bool:
 
 
 def parts_of(space: Space) -> list[Any]:
-    """Return the spaces that make up an action: the parts of a `Mixed` space, else the space itself."""
-    return jax.tree.leaves(space, is_leaf=is_part)
+    """Return the spaces that make up an action, in the order of their declaration; the space itself if it is not `Mixed`."""
+    return _in_order(space.parts, space.parts) if isinstance(space, Mixed) else [space]
+
+
+def values_of(space: Space, action: Any) -> list[Any]:
+    """Return the values of an action, one for each of `parts_of`."""
+    return _in_order(space.parts, action) if isinstance(space, Mixed) else [action]
+
+
+# JAX sorts the entries of a dict. The order of a declaration is that of a mask, too.
+def _in_order(spaces: Any, tree: Any) -> list[Any]:
+    """Return the leaves of a tree with the structure of `spaces`, in the order of the declaration."""
+    if is_part(spaces):
+        return [tree]
+    names = spaces if isinstance(spaces, dict) else range(len(spaces))
+    return [leaf for name in names for leaf in _in_order(spaces[name], tree[name])]
+
+
+def _build(spaces: Any, values: Iterator[Any]) -> Any:
+    if is_part(spaces):
+        return next(values)
+    if isinstance(spaces, dict):
+        return {name: _build(inner, values) for name, inner in spaces.items()}
+    return tuple(_build(inner, values) for inner in spaces)
 
 
 def action_shapes(space: Space, *lead: int) -> Any:

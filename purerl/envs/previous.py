@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from purerl.core.auto_reset import change_step
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem
-from purerl.core.spaces import Discrete, Mixed, MultiDiscrete, Space, parts_of
+from purerl.core.spaces import Discrete, Mixed, MultiDiscrete, Space, parts_of, values_of
 from purerl.core.types import PyTree
 
 
@@ -59,7 +59,7 @@ def with_previous(env: Environment, names: tuple[str, ...]) -> Environment:
 def _entries(space: Space, action: PyTree) -> PyTree:
     """Return an action as an observation: a discrete action as an integer, several as a tuple of integers, others as float32."""
     if isinstance(space, Mixed):
-        return tuple(_entries(part, x) for part, x in zip(parts_of(space), jax.tree.leaves(action), strict=True))
+        return tuple(_entries(part, x) for part, x in zip(parts_of(space), values_of(space, action), strict=True))
     if isinstance(space, MultiDiscrete):
         return tuple(action[:, i] for i in range(len(space.sizes)))
     return action if isinstance(space, Discrete) else action.astype(jnp.float32)

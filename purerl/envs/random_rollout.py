@@ -10,7 +10,7 @@ import numpy as np
 from purerl.core.environment import Environment
 from purerl.core.keys import named_key, split_keys
 from purerl.core.masks import choices_of, is_empty, is_malformed
-from purerl.core.spaces import Box, Discrete, Mixed, MultiDiscrete, entries_of, is_index, is_part, parts_of
+from purerl.core.spaces import Box, Discrete, Mixed, MultiDiscrete, entries_of, is_index, parts_of
 from purerl.core.types import PyTree
 
 
@@ -93,7 +93,7 @@ def random_actions(space: Any, key: jax.Array, count: int, mask: jax.Array | Non
         sizes = [sum(choices_of(part)) for part in parts]
         masks = [None] * len(parts) if mask is None else jnp.split(mask, np.cumsum(sizes)[:-1], axis=-1)
         drawn = [random_actions(parts[i], keys[i], count, masks[i] if n else None) for i, n in enumerate(sizes)]
-        return jax.tree.unflatten(jax.tree.structure(space.parts, is_leaf=is_part), drawn)
+        return space.build(drawn)
     if mask is not None:
         scores = jax.random.uniform(key, mask.shape) + mask.astype(bool)
         chosen = [x.argmax(-1) for x in jnp.split(scores, np.cumsum(choices_of(space))[:-1], axis=-1)]

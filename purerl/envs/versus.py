@@ -1,13 +1,16 @@
 """Games of several players for one agent, against opponents that are given."""
 
+import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.keys import named_key
 from purerl.core.spaces import Discrete
 from purerl.core.types import PyTree
@@ -50,8 +53,15 @@ class _Versus:
     def reset(self, key: jax.Array) -> tuple[Match, PyTree]:
         opponent = jax.random.randint(named_key(key, "opponent"), (), 0, len(self._opponents))
         carries = tuple(player.initial_carry(1) for player in self._opponents)
-        match = Match(self._game.init(named_key(key, "game")), opponent, carries, jnp.bool_(True))
-        match, _ = self._until_own_turn(named_key(key, "moves"), match)
+
+        def begin(drawn):
+            key, now = jax.random.split(drawn[0])
+            match = Match(self._game.init(named_key(now, "game")), opponent, carries, jnp.bool_(True))
+            return key, self._until_own_turn(named_key(now, "moves"), match)[0]
+
+        is_over = lambda drawn: drawn[1].game.terminated | drawn[1].game.truncated
+        # A game that ends before the agent's turn is drawn again.
+        _, match = jax.lax.while_loop(is_over, begin, begin((key, None)))
         return match, _observe(match.game)
 
     def step(self, key: jax.Array, match: Match, action: jax.Array) -> tuple:
@@ -111,12 +121,28 @@ def versus(game: Any, opponent: Callable | tuple[Callable, ...] = ()) -> Environ
     if not all(hasattr(game, name) for name in ("init", "step", "num_actions", "num_players")) or game.num_players < 2:
         raise ConfigError([Problem("game", game, "must be a game of Pgx with several players, such as 'connect_four'")])
     opponents = opponent if isinstance(opponent, tuple) else (opponent,)
+    obs = jax.eval_shape(lambda: jax.tree.map(lambda x: x[None], _observe(game.init(jax.random.key(0)))))
     for player in opponents:
         if not (callable(player) and hasattr(player, "initial_carry")):
             raise ConfigError(
                 [Problem("opponent", player, "must be a Policy, as train.policy(state) returns it, or a tuple of them")]
             )
-    return wrap_env(_Versus(game, opponents or (_RandomPlayer(),)))._replace(name=f"versus/{game.id}")
+        carry = jax.eval_shape(lambda player=player: player.initial_carry(1))
+        if game.num_players > 2 and jax.tree.leaves(carry):
+            hint = f"has a memory, but plays several of {game.num_players} players at once; use a policy without a memory"
+            raise ConfigError([Problem("opponent", player, hint)])
+        with code_of("opponent", "(carry, obs, first, key), which must not need memory_inputs or frame_stack"):
+            jax.eval_shape(player, carry, obs, jax.ShapeDtypeStruct((1,), bool), jax.random.key(0))
+    made = wrap_env(_Versus(game, opponents or (_RandomPlayer(),)))
+    return made._replace(name=f"versus/{game.id}: {', '.join(map(_text, opponents)) or 'random moves'}")
+
+
+def _text(player: Any) -> str:
+    """Describe an opponent by its class and, unless they are traced, a hash of its parameters: another one is another task."""
+    leaves = jax.tree.leaves(getattr(player, "params", ()))
+    if any(isinstance(x, Tracer) for x in leaves):
+        return f"{type(player).__name__}, traced"
+    return f"{type(player).__name__} {hashlib.sha256(b''.join(np.asarray(x).tobytes() for x in leaves)).hexdigest()[:8]}"
 
 
 def _observe(game: Any) -> dict[str, jax.Array]:

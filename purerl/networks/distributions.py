@@ -40,7 +40,7 @@ from flax import struct
 from purerl.core.keys import flat_draw
 from purerl.core.metrics import Mean
 from purerl.core.platform import FEW
-from purerl.core.spaces import Mixed, Space, is_part, parts_of
+from purerl.core.spaces import Mixed, Space, parts_of
 from purerl.core.types import PyTree
 from purerl.networks.beta import Beta
 from purerl.networks.gaussians import DiagGaussian, TanhGaussian
@@ -235,7 +235,7 @@ class Joint(struct.PyTreeNode):
     An action is one array, the numbers of all parts as float32. Log-probabilities, entropies and divergences of the parts add up.
 
     Attributes:
-        parts: the distribution of each part, in the order of the space's parts (entries of a dict are sorted).
+        parts: the distribution of each part, in the order of their declaration.
 
     Example:
         >>> tool = purerl.distributions.Categorical(jnp.array([0.0, 3.0]))
@@ -268,8 +268,7 @@ class Joint(struct.PyTreeNode):
     def env_action(self, action: jax.Array, space: Mixed) -> PyTree:
         """Return the parts of the action in the structure of the space."""
         trios = zip(self.parts, self._separated(action), parts_of(space), strict=True)
-        found = [part.env_action(x, of) for part, x, of in trios]
-        return jax.tree.unflatten(jax.tree.structure(space.parts, is_leaf=is_part), found)
+        return space.build(part.env_action(x, of) for part, x, of in trios)
 
     def encoded(self, action: jax.Array) -> jax.Array:
         pairs = zip(self.parts, self._separated(action), strict=True)
@@ -287,12 +286,12 @@ class Joint(struct.PyTreeNode):
         flags = jnp.split(legal, np.cumsum(counts)[:-1], axis=-1)
         return Joint(tuple(part.masked(x) if n else part for part, x, n in zip(self.parts, flags, counts, strict=True)))
 
-    def uniform_sample(self, noise: tuple[Any, ...], low: jax.Array, high: jax.Array) -> jax.Array:
-        trios = zip(self.parts, noise, self._bounds(low, high), strict=True)
+    def uniform_sample(self, noise: tuple[Any, ...], *ends: jax.Array) -> jax.Array:
+        trios = zip(self.parts, noise, self._bounds(*ends), strict=True)
         return self._joined([part.uniform_sample(x, *bounds) for part, x, bounds in trios])
 
-    def uniform_log_prob(self, action: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
-        trios = zip(self.parts, self._separated(action), self._bounds(low, high), strict=True)
+    def uniform_log_prob(self, action: jax.Array, *ends: jax.Array) -> jax.Array:
+        trios = zip(self.parts, self._separated(action), self._bounds(*ends), strict=True)
         return jnp.asarray(sum(part.uniform_log_prob(x, *bounds) for part, x, bounds in trios))
 
     def _shapes(self) -> tuple[list[Any], int]:
@@ -313,7 +312,7 @@ class Joint(struct.PyTreeNode):
         found = zip(parts, events, modes, strict=True)
         return [x.reshape(*action.shape[:-1], *event).astype(mode.dtype) for x, event, mode in found]
 
-    def _bounds(self, low: jax.Array, high: jax.Array) -> list[tuple[jax.Array, ...]]:
-        """Return the bounds of each part, () for a discrete one."""
-        pairs = zip(self.parts, self._separated(low), self._separated(high), strict=True)
-        return [() if isinstance(part, Choice) else (lowest, highest) for part, lowest, highest in pairs]
+    def _bounds(self, *ends: jax.Array) -> list[tuple[jax.Array, ...]]:
+        """Return the bounds of each part, () for a discrete one, from those of the action, none if all parts are discrete."""
+        of_parts = list(zip(*map(self._separated, ends), strict=True)) or [()] * len(self.parts)
+        return [() if isinstance(part, Choice) else bounds for part, bounds in zip(self.parts, of_parts, strict=True)]

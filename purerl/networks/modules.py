@@ -9,7 +9,7 @@ from flax import linen as nn
 
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.types import Network, PyTree
-from purerl.networks.distributions import ILLEGAL, Categorical, MultiCategorical
+from purerl.networks.distributions import ILLEGAL, Categorical, Joint, MultiCategorical
 
 OWN = "own"  # the name of parameters that keep the initial values of a custom function
 
@@ -132,11 +132,14 @@ def with_float32_outputs(network: Network) -> Network:
 def with_finite_logits(network: Network) -> Network:
     """Return a network whose logits are at least `ILLEGAL`, so that entropy and divergences are not NaN for infinite logits."""
 
+    def finite(policy):
+        if isinstance(policy, Joint):
+            return Joint(tuple(map(finite, policy.parts)))
+        is_categorical = isinstance(policy, Categorical | MultiCategorical)
+        return policy.replace(logits=jnp.maximum(policy.logits, ILLEGAL)) if is_categorical else policy
+
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)
-        policy = outputs.policy
-        if isinstance(policy, Categorical | MultiCategorical):
-            outputs = outputs._replace(policy=policy.replace(logits=jnp.maximum(policy.logits, ILLEGAL)))
-        return outputs, carry
+        return outputs._replace(policy=finite(outputs.policy)), carry
 
     return network._replace(apply=apply)

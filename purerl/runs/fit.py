@@ -139,9 +139,9 @@ def fit(
         init_from: directory of another run, whose parameters and statistics this run starts from.
         init_groups: parts of the parameters to take from `init_from`, such as `("policy/torso", "statistics")`; () takes all. A
           warning names the other parameters, which keep their initial values.
-        continue_steps: count environment steps from those of `init_from` in recorders, curves and comparisons, so that a run with
-          another learning rate or number of environments continues the curve of the first. Schedules and `total_timesteps` count
-          the steps of this run alone.
+        continue_steps: count environment steps from those of `init_from` in recorders and plots, so that a run with another
+          learning rate or number of environments continues the curve of the first. Schedules, `total_timesteps` and comparisons
+          count the steps of this run alone.
         save_seconds: approximate seconds between two checkpoints.
         save_every: also save a checkpoint every `save_every` updates; 0 for none.
         keep: keep this many of the newest checkpoints.

@@ -11,7 +11,7 @@ import numpy as np
 from purerl.core.errors import CheckpointError, ConfigError, Problem, raise_if_any
 from purerl.core.types import TrainState
 from purerl.runs.identity import WARM, absolute, unit_differences
-from purerl.runs.storage.checkpoint import first_readable, newest_readable, read_record, saved_updates
+from purerl.runs.storage.checkpoint import newest_readable, saved_updates
 
 INTRINSIC = "['state'].extra['intrinsic']"
 
@@ -25,10 +25,9 @@ def require_checkpoint(directory: Any) -> None:
 
 def last_step(directory: Any) -> int:
     """Return the environment steps of a run in a directory, at its newest readable checkpoint, counted from its first step."""
-    folder = absolute(directory) / "checkpoints"
-    there = saved_updates(folder)
-    updates, record = first_readable(there, lambda number: (number, read_record(folder / str(number))))
-    return record.get("first_step", 0) + updates * record["config"]["num_envs"] * record["config"]["num_steps"]
+    saved = newest_readable(absolute(directory) / "checkpoints")  # with its arrays, as `warm_start` reads it
+    config = saved.record["config"]
+    return saved.record.get("first_step", 0) + saved.updates * config["num_envs"] * config["num_steps"]
 
 
 def warm_start(state: TrainState, directory: Any, action_unit: str, groups: tuple[str, ...] = ()) -> TrainState:

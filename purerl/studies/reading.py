@@ -39,7 +39,7 @@ class Scored(NamedTuple):
         task: the environment, with its parameters.
         seeds: seed of each score.
         scores: `[seeds]`.
-        steps: `[points]` environment steps of one seed.
+        steps: `[points]` environment steps of one seed, counted from the first update.
         curve: `[seeds, points]` mean returns after these steps, NaN if no episode ended.
         evaluated: for scores of evaluations, the number of episodes, whether actions were the most likely actions, and how the
           environment differed from that of training; None for scores of training.
@@ -149,12 +149,12 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
     lines = curves_in(directory, metrics, header, "episode_return")
     values = np.concatenate([line.values for line in lines])
     pairs, differ = header.runs, header.configs
-    steps, final = lines[0].steps, over_the_last(metrics["episode_return"], LAST)
+    steps, final = lines[0].steps - header.first_step, over_the_last(metrics["episode_return"], LAST)
     if episodes == "evaluation":
         table = read_evaluations(directory / "evaluations.jsonl", len(pairs))
         if not len(table["update"]):
             raise CheckpointError(f"{directory} has no evaluations; train with --eval-every, or compare training episodes")
-        steps = table["update"] * (header.steps // header.every) + header.first_step
+        steps = table["update"] * (header.steps // header.every)
         values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
     scores = final if score == "final" else _mean_of_seen(values)
     labels = tuple(map(_without_task, _labels_in_sweep(directory) or differ))

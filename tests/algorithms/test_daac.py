@@ -125,7 +125,7 @@ def test_ratio_is_one_before_the_first_gradient_step(env):
     assert np.isfinite(metrics["advantage_loss"]).all()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_resumes_bit_for_bit(tmp_path):
     whole = fitted(cfg=DAAC)
     stopped(tmp_path, 5, cfg=DAAC)
@@ -134,7 +134,7 @@ def test_run_resumes_bit_for_bit(tmp_path):
     assert digest(again.metrics) == digest(whole.metrics)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_vmap_over_configs_and_seeds_trains_distinct_finite_runs():
     sweep = jax.vmap(lambda coef: DAAC.replace(adv_coef=coef))(jnp.array([0.0, 1.0]))
     run = jax.vmap(lambda cfg, key: made(cfg)(key), in_axes=(0, None))

@@ -275,7 +275,7 @@ def test_one_update_counter_for_all_seeds_is_accepted():
     assert "custom_vmap" not in jax.jit(train.update).lower(state).as_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_vmap_over_configs_and_seeds_equals_single_runs():
     sweep = jax.vmap(lambda beta: PPG.replace(beta_clone=beta, aux_lr=10 * beta))(jnp.array([1e-4, 1e-3]))
     run = jax.vmap(lambda cfg, key: made(cfg)(key), in_axes=(0, None))
@@ -286,7 +286,7 @@ def test_vmap_over_configs_and_seeds_equals_single_runs():
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("memory")
+@pytest.mark.each_landing("plain")
 @pytest.mark.parametrize("kind", ["plain", "memory", "two seeds"])
 def test_run_resumes_bit_for_bit_between_aux_phases(kind, tmp_path):
     run = {"cfg": REMEMBERS if kind == "memory" else PPG, "num_seeds": 2 if kind == "two seeds" else 1}

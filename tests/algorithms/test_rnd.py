@@ -187,8 +187,7 @@ def test_rnd_trains_on_images():
     assert np.isfinite(metrics["bonus"]).all()
 
 
-@pytest.mark.slow  # with a ring and an RNN: in `test_appo.py`
-@pytest.mark.each_landing("ppo")
+@pytest.mark.long  # with a ring and an RNN: in `test_appo.py`
 @pytest.mark.parametrize("kind", ["ppo", "ppg"])
 def test_run_resumes_bit_for_bit(kind, tmp_path):
     run = {"cfg": ALGORITHMS[kind], "num_seeds": 2} if kind == "ppo" else {"cfg": ALGORITHMS[kind]}

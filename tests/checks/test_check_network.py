@@ -7,7 +7,7 @@ import pytest
 
 import purerl
 from purerl import ConfigError, Network, Outputs
-from purerl.networks.distributions import Categorical, Joint
+from purerl.networks.distributions import Categorical, DiagGaussian, Joint
 from tests.helpers.probes import Varied, acting
 from tests.helpers.programs import compiles
 from tests.helpers.tiny import CFG, tiny
@@ -68,9 +68,13 @@ def test_critic_lr_scale_needs_a_value_group():
 
 def test_policies_that_do_not_fit_a_mixed_action_are_refused():
     env = acting(Varied, "mixed")()
-    with pytest.raises(ConfigError, match=r"must have shape .*'where': \[1, 2, 1\].*return purerl.distributions.Joint"):
+    with pytest.raises(ConfigError, match=r"must be purerl\.distributions\.Joint, with a distribution for each of 2 parts"):
         purerl.make_train(CFG, env=env, network=outputs_of())
-    for parts in ((Categorical(jnp.zeros((1, 2, 2))),) * 2, (Categorical(jnp.zeros((1, 2, 2))),)):
+    tool = lambda n: Categorical(jnp.zeros((1, 2, n)))
+    force = DiagGaussian(jnp.zeros((1, 2, 1)), jnp.zeros((1, 2, 1)))
+    cases = [((tool(2),), "each of 2 parts"), ((tool(3), force), "must have 2 logits")]
+    cases += [((force, tool(2)), "policy's sample"), ((tool(2), tool(2)), "must have shape")]
+    for parts, says in cases:
         apply = lambda params, c, obs, first, parts=parts: (Outputs(Joint(parts), jnp.zeros(first.shape)), c)
-        with pytest.raises(ConfigError, match="network"):
+        with pytest.raises(ConfigError, match=says):
             purerl.make_train(CFG, env=env, network=Network(lambda key, obs: {"policy": jnp.zeros(1)}, apply))

@@ -16,7 +16,7 @@ RUNNABLE = [name for name in gymnax.registered_envs if name != "MNISTBandit-bsui
 EVERY_TIME = {"CartPole-v1", "DeepSea-bsuite"}  # one for each kind of observation and action
 
 
-@pytest.mark.each_landing("Breakout-MinAtar", "Catch-bsuite")
+@pytest.mark.each_landing("Catch-bsuite")
 @pytest.mark.parametrize(
     "env_id", [name if name in EVERY_TIME else pytest.param(name, marks=pytest.mark.slow) for name in RUNNABLE]
 )

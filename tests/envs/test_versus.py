@@ -13,6 +13,21 @@ KEY = jax.random.key(0)
 CFG = purerl.PPOConfig(total_timesteps=4096, num_envs=16, num_steps=32, hidden=(16,), episode_info=("won", "drawn"))
 
 
+class Fixed:
+    """A player that always takes the first legal action, or the last one; None reads what a game does not show."""
+
+    def __init__(self, last, carry=()):
+        self.last, self.carry = last, carry
+
+    def initial_carry(self, num_envs):
+        return self.carry
+
+    def __call__(self, carry, obs, first, key):
+        legal = obs["action_mask" if self.last is not None else "previous_action"]
+        last = legal.shape[-1] - 1 - jnp.argmax(legal[:, ::-1], axis=-1)
+        return (last if self.last else jnp.argmax(legal, axis=-1)).astype(jnp.int32), carry
+
+
 def outcomes(env, num_envs=256, num_steps=64):
     """Return the shares of games that random legal actions win, draw and lose."""
 
@@ -58,6 +73,7 @@ def test_opponents_may_be_traced_and_have_a_memory():
         return train.update(train.init(KEY))[1]
 
     first, second = base.init(jax.random.key(1)), base.init(jax.random.key(2))
+    second = second.replace(params=jax.tree.map(lambda x: 100 * x, second.params))  # nearly deterministic, unlike the first
     metrics = [purerl.summarize(updated(*states)) for states in ((first, second), (second, first), (first, second))]
     assert updated._cache_size() == 1
     assert metrics[0]["loss"] == metrics[2]["loss"] != metrics[1]["loss"]
@@ -66,18 +82,6 @@ def test_opponents_may_be_traced_and_have_a_memory():
 
 def test_pool_draws_an_opponent_for_each_game():
     """One player always takes the first legal action, the other one the last."""
-
-    class Fixed:
-        def __init__(self, last):
-            self.last = last
-
-        def initial_carry(self, num_envs):
-            return ()
-
-        def __call__(self, carry, obs, first, key):
-            legal = obs["action_mask"]
-            last = legal.shape[-1] - 1 - jnp.argmax(legal[:, ::-1], axis=-1)
-            return (last if self.last else jnp.argmax(legal, axis=-1)).astype(jnp.int32), carry
 
     env_state, obs = purerl.versus("tic_tac_toe", (Fixed(False), Fixed(True))).reset(jax.random.split(KEY, 512))
     match, _ = env_state
@@ -88,6 +92,24 @@ def test_pool_draws_an_opponent_for_each_game():
     np.testing.assert_allclose(match.opponent.mean(), 0.5, atol=0.1)
 
 
+def test_games_that_end_before_the_agents_turn_are_drawn_again():
+    """In this game of three players, one may win by the first move of another."""
+    (match, _), _ = jax.jit(purerl.versus("sparrow_mahjong").reset)(jax.random.split(KEY, 512))
+    assert not match.game.terminated.any()
+    assert (match.game.current_player == 0).all()
+
+
+def test_another_opponent_is_another_task(tmp_path):
+    train = purerl.make_train(CFG, env=purerl.versus("tic_tac_toe"))
+    opponents = [train.policy(train.init(jax.random.key(seed))) for seed in (0, 1)]
+    envs = [purerl.versus("tic_tac_toe"), *(purerl.versus("tic_tac_toe", policy) for policy in opponents)]
+    assert len({env.name for env in envs}) == 3
+    assert purerl.versus("tic_tac_toe", opponents[0]).name == envs[1].name
+    purerl.save(tmp_path, purerl.make_train(CFG, env=envs[1]), purerl.make_train(CFG, env=envs[1]).init(KEY))
+    with pytest.raises(purerl.CheckpointMismatch, match="versus/tic_tac_toe"):
+        purerl.load(tmp_path, env=envs[2])
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -95,6 +117,8 @@ def test_pool_draws_an_opponent_for_each_game():
         (("pgx/2048",), "no such game of several players"),
         ((object(),), "must be a game of Pgx with several players"),
         (("tic_tac_toe", "random"), "opponent = 'random': must be a Policy"),
+        (("sparrow_mahjong", Fixed(False, jnp.zeros((1, 2)))), "has a memory, but plays several of 3 players at once"),
+        (("tic_tac_toe", Fixed(None)), "opponent = .*must not need memory_inputs"),
     ],
 )
 def test_wrong_games_and_opponents_are_refused(given, message):

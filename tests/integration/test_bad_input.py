@@ -136,7 +136,7 @@ def random_config(rng):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [50, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.long)])
 def test_boundary_configs_are_refused_or_can_be_traced(count):
     rng, refused = np.random.default_rng(count), 0
     for _ in range(count):

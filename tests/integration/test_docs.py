@@ -30,11 +30,11 @@ def home(tmp_path_factory):
     return home
 
 
-SLOW = ("tune", "Tuned")
+SLOW = ("tune", "Tuned", "versus")  # README.md, too, has an example of `tune`
 NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in purerl.__all__]
 
 
-@pytest.mark.each_landing("tune")
+@pytest.mark.each_landing("versus")
 @pytest.mark.parametrize("name", NAMES)
 def test_every_public_name_has_an_example_that_runs(name, home, monkeypatch):
     monkeypatch.chdir(home)

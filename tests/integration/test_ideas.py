@@ -431,7 +431,7 @@ def all_weights(params, outputs, batch, cfg):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ppo", "daac"])
+@pytest.mark.parametrize("kind", ["ppo", pytest.param("daac", marks=pytest.mark.long)])
 def test_extra_loss_trains_the_groups_of_the_policy_phase(kind):
     run = lambda **objects: jax.jit(purerl.make_train(KINDS[kind], env=Varied(), **objects))(KEY).state.params
     plain, pulled = run(), run(extra_loss=all_weights)
@@ -485,7 +485,7 @@ def test_custom_config_fields_may_have_every_type():
             purerl.validate(cfg.replace(**wrong))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_run_does_not_load_with_another_time_limit_or_torso(tmp_path):
     env = lambda limit: purerl.wrap_env(Achieving(), max_steps=limit)
     purerl.fit(KINDS["ppo"], directory=tmp_path, env=env(9), torso=residual_linen.Residual(8))

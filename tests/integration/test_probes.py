@@ -53,7 +53,7 @@ def trained(probe, kind="discrete"):
         if actions == "box":
             return 1 - jnp.abs(policy.env_action(policy.mode(), train.env.action_space)[0, 0, 0] - (target - 0.5))
         if actions == "mixed":
-            where, which = policy.parts
+            which, where = policy.parts
             near = 1 - jnp.abs(where.mode()[0, 0, 0] - (target - 0.5))
             return jnp.minimum(near, jnp.exp(which.log_prob(jnp.full((1, 1), target)))[0, 0])
         action = probes.right_action(actions, jnp.int32(target))

@@ -41,6 +41,7 @@ def test_reference_policy_follows_the_policy_and_holds_it_back():
     assert moved[30.0] < 0.5 * moved[0.0]
 
 
+@pytest.mark.long
 def test_window_resets_its_memory_and_solves_a_short_chain():
     options = {"env": "MemoryChain-bsuite", "env_params": {"memory_length": 4}, "gamma": 1.0, "gae_lambda": 1.0}
     cfg = purerl.PPOConfig(**SIZES | {"num_envs": 32, "num_steps": 20}, **options)
@@ -102,6 +103,7 @@ def test_population_raises_its_learning_rates():
     assert score.max() > 30
 
 
+@pytest.mark.long
 def test_league_plays_against_its_past():
     pytest.importorskip("pgx")
     cfg = purerl.PPOConfig(**SIZES)

@@ -166,3 +166,6 @@ def test_uniform_joint_covers_the_bounds_of_every_part():
     np.testing.assert_allclose(np.bincount(drawn[:, 0].astype(int)) / 20_000, 1 / 3, atol=0.02)
     np.testing.assert_allclose(np.quantile(drawn[:, 1:], [0.1, 0.5, 0.9], axis=0)[:, 0], [-0.8, 0, 0.8], atol=0.03)
     np.testing.assert_allclose(policy.uniform_log_prob(drawn, low, high), -np.log(3) - 2 * np.log(2), rtol=1e-5)
+    discrete = Joint((policy.parts[0], policy.parts[0]))
+    drawn = discrete.uniform_sample(discrete.noise(jax.random.key(0)), *flat_bounds(Mixed((Discrete(3), Discrete(3)))))
+    np.testing.assert_allclose(discrete.uniform_log_prob(drawn), -2 * np.log(3), rtol=1e-5)

@@ -55,7 +55,7 @@ CURIOUS = {"rnd": purerl.RNDConfig(features=4, hidden=(4,), init_steps=0)}
 
 
 @pytest.mark.slow
-@pytest.mark.each_landing("rnd")
+@pytest.mark.each_landing("plain")
 @pytest.mark.parametrize("more", [{}, CURIOUS], ids=["plain", "rnd"])
 def test_warm_start_accepts_another_number_of_environments(more, tmp_path):
     cfg = CFG.replace(normalize_reward=True, total_timesteps=128, **more)
