@@ -196,7 +196,7 @@ def flat_bounds(space: Space) -> tuple[jax.Array, ...]:
     """
     if not has_box(space):
         return ()
-    bound = lambda part, name: getattr(part, name, jnp.zeros(part.shape)).reshape(-1)
+    bound = lambda part, name: getattr(part, name, jnp.zeros(part.shape, jnp.float32)).reshape(-1)
     return tuple(jnp.concatenate([bound(part, name) for part in parts_of(space)]) for name in ("low", "high"))
 
 

@@ -1,5 +1,6 @@
 """Every bad input ends in one clear error, before anything is compiled, allocated or run."""
 
+import dataclasses
 import gc
 import json
 import math
@@ -130,7 +131,7 @@ BOUNDARY = {
 def random_config(rng):
     """Return a small config with one to three of its fields at a boundary."""
     small = PPOConfig(num_envs=2, num_steps=4, num_minibatches=2, num_epochs=1, hidden=(4,), total_timesteps=64)
-    fields = rng.choice(list(PPOConfig.__dataclass_fields__.values()), rng.integers(1, 4), replace=False)
+    fields = rng.choice(list(dataclasses.fields(PPOConfig)), rng.integers(1, 4), replace=False)
     pools = {f.name: f.metadata["rule"].choices or BOUNDARY[f.type] for f in fields}
     return small.replace(**{name: pool[rng.integers(len(pool))] for name, pool in pools.items()})
 
