@@ -253,10 +253,8 @@ def _final_obs(info: dict[str, Any], done: np.ndarray) -> Any:
 
 def observation_space(space: spaces.Space) -> PyTree:
     """Convert the space of one observation to purerl's."""
-    if isinstance(space, spaces.Dict):
-        return {name: observation_space(x) for name, x in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(map(observation_space, space.spaces))
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return tree_of(space, observation_space)
     if isinstance(space, spaces.Discrete):
         return Discrete(int(space.n))
     if isinstance(space, spaces.MultiDiscrete) and (space.nvec.ndim == 1 or (space.nvec == space.nvec.flat[0]).all()):

@@ -94,5 +94,5 @@ def test_policy_that_onnx_cannot_hold_is_refused(tmp_path):
 def test_onnx_names_the_missing_packages(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "jax2onnx", None)
     train = purerl.make_train(purerl.PPOConfig(env="CartPole-v1", hidden=(8,)))
-    with pytest.raises(purerl.ConfigError, match=r"needs jax2onnx and onnxruntime; run pip install 'purerl\[onnx\]'"):
+    with pytest.raises(purerl.ConfigError, match=r"needs jax2onnx and onnxruntime; run pip install '\.\[onnx\]'"):
         export(train, train.init(KEY), tmp_path / "policy.onnx")

@@ -129,7 +129,7 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
         import jax2onnx  # pyright: ignore[reportMissingImports]
         import onnxruntime  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        hint = "needs jax2onnx and onnxruntime; run pip install 'purerl[onnx]', or use the suffix .jaxexport"
+        hint = "needs jax2onnx and onnxruntime; run pip install '.[onnx]', or use the suffix .jaxexport"
         raise ConfigError([Problem("path", ".onnx", hint)]) from error
     recurrent = bool(jax.tree.leaves(carry))
     given = {"obs": obs} | ({"first": jax.ShapeDtypeStruct((1,), bool), "carry": carry} if recurrent else {})
