@@ -18,6 +18,7 @@ from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import single_precision
+from purerl.config.randomization import Normal, Uniform
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, guarded
 from purerl.core.spaces import Box, parts_of
@@ -173,8 +174,9 @@ def make_train(
 
     def remake(overrides: dict[str, Any], levels: int, other: Any) -> Environment:
         """Return fresh environments of training, or of another one, with `overrides` of parameters and `levels`."""
-        arguments = (env, env_params, {**cfg.env_params, **overrides}) if other is None else (other, None, overrides)
-        return with_levels(make_environment(*arguments), levels)
+        if other is not None:
+            return with_levels(make_environment(other, None, overrides, {}), levels)
+        return with_levels(make_environment(env, env_params, {**cfg.env_params, **overrides}, cfg.randomize), levels)
 
     train = Train(cfg, environment, network, made, remake, given, axis)
     for part in parts_of(environment.action_space) if "network" in given else ():
@@ -183,12 +185,14 @@ def make_train(
     return train
 
 
-def _environment(cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict[str, Any]) -> Environment:
-    """Return the environment of a config, with `overrides` of its parameters."""
+def _environment(
+    cfg: OnPolicyConfig, env: Any, env_params: Any, overrides: dict[str, Any], randomize: dict[str, Uniform | Normal]
+) -> Environment:
+    """Return the environment of a config, with `overrides` of its parameters, and others drawn in each episode."""
     names = tuple(dict.fromkeys((*cfg.info, *cfg.episode_info)))
     finite = cfg.nonfinite == "reset"
     try:
-        made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, names, cfg.num_envs, finite)
+        made = make_env(cfg.env, cfg.env_kwargs, overrides, env, env_params, names, cfg.num_envs, finite, randomize)
     except ConfigError as error:
         fields = {name: "info" if name in cfg.info else "episode_info" for name in names}
         rename = lambda x: x._replace(field=fields.get(x.value, x.field)) if x.field == "info" else x

@@ -69,20 +69,20 @@ def algorithm_made(maker: Callable, cfg: OnPolicyConfig, env: Environment, netwo
 
 
 def check_config(
-    cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any]], Environment], recurrent: bool = False
+    cfg: OnPolicyConfig, make_environment: Callable[[dict[str, Any], dict[str, Any]], Environment], recurrent: bool = False
 ) -> Environment:
     """Check the fields of a config, and return its environment.
 
     Args:
         cfg: the config.
-        make_environment: maps overrides of the environment's parameters to the environment.
+        make_environment: maps overrides and distributions of the environment's parameters to the environment.
         recurrent: True if a custom object makes the network recurrent, so that suggested values must suit a recurrent network.
     """
     found = problems(cfg.replace(memory="gru") if recurrent and cfg.memory == "none" else cfg) + not_scalar(cfg)
-    if any(problem.field.startswith(("env", "info", "episode_info", "memory", "num_envs")) for problem in found):
+    if any(problem.field.startswith(("env", "randomize", "info", "episode_info", "memory", "num_envs")) for problem in found):
         raise ConfigError(found)
     try:
-        environment = make_environment(cfg.env_params)
+        environment = make_environment(cfg.env_params, cfg.randomize)
     except ConfigError as error:
         raise ConfigError(found + error.problems) from None
     raise_if_any(found)

@@ -21,6 +21,7 @@ from purerl.config.curiosity import RNDConfig
 from purerl.config.documentation import GROUPS, parse_docs
 from purerl.config.other_names import unknown_names
 from purerl.config.presets import PRESETS, preset
+from purerl.config.randomization import Normal, Uniform
 from purerl.config.rules import ANY, AUTO, SWITCH
 from purerl.config.value_checks import field_problems
 from purerl.core.errors import ConfigError, Problem, is_int, is_number, raise_if_any
@@ -38,7 +39,7 @@ TUNING_EXAMPLES = """
 """
 
 # Types of flags that differ from the types of their fields: in a shell, pairs, for example, are a sequence of words.
-FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float]}
+FLAG_TYPES = {"env_kwargs": dict[str, str], "env_params": dict[str, float], "randomize": dict[str, str]}
 FLAG_TYPES["sweep"] = FLAG_TYPES["param"] = tyro.conf.UseAppendAction[tuple[str, ...]]  # the flag is repeated for each field
 
 
@@ -68,6 +69,8 @@ FLAG_HELP = {
     "env": "Environment id, in gymnax or in another suite (brax/ant), or package.module:Class of a custom environment.",
     "env_kwargs": "Arguments of the environment's constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite.",
     "env_params": "Overrides of the environment's parameters, names and values: --env-params max_steps_in_episode 200.",
+    "randomize": "Parameters of the environment that each episode draws, names and distributions: --randomize gravity 8:12 for "
+    "all numbers between 8 and 12, --randomize gravity normal:9.8:0.5 for a mean and a standard deviation.",
     "total_timesteps": "Environment steps over all environments, rounded up to whole updates: 500000, 5e5, 500k or 0.5M.",
     "torso": "mlp, cnn (MinAtar-sized images), nature_cnn (84 x 84 images; with --hidden 512), or auto: cnn or nature_cnn "
     "for images (height, width, channels), by their size, and mlp for other observations.",
@@ -287,6 +290,8 @@ def _default(field: dataclasses.Field, value: Any) -> Any:
     rule = field.metadata.get("rule", ANY)
     if field.name == "env_kwargs":
         value = {argument: json.dumps(x) for argument, x in value}
+    if field.name == "randomize":
+        value = {name: ":".join(["normal"] * isinstance(x, Normal) + [*map(str, x)]) for name, x in value.items()}
     value = "auto" if rule.auto and value == AUTO else value
     return dataclasses.field(default_factory=value.copy) if isinstance(value, dict) else dataclasses.field(default=value)
 
@@ -298,8 +303,23 @@ def config_of(cls: type[OnPolicyConfig], flags: dict[str, Any]) -> OnPolicyConfi
     if changed and not flags["rnd"]:
         raise ConfigError([Problem(f"rnd_{name}", inner[name], "has no effect without --rnd") for name in changed])
     values = {f.name: flags[f.name] for f in dataclasses.fields(cls)}
-    values |= {"rnd": RNDConfig(**inner) if flags["rnd"] else None}
-    return cls(**{**values, "env_kwargs": tuple((name, _parse(text)) for name, text in flags["env_kwargs"].items())})
+    values["rnd"] = RNDConfig(**inner) if flags["rnd"] else None
+    values["env_kwargs"] = tuple((name, _parse(text)) for name, text in flags["env_kwargs"].items())
+    values["randomize"] = {name: _distribution(name, text) for name, text in flags["randomize"].items()}
+    return cls(**values)
+
+
+def _distribution(name: str, text: str) -> Uniform | Normal:
+    """Return the distribution of a text: "8:12" is uniform, "normal:9.8:0.5" has a mean and a standard deviation."""
+    try:
+        match text.split(":"):
+            case ["normal", mean, std]:
+                return Normal(float(mean), float(std))
+            case [low, high]:
+                return Uniform(float(low), float(high))
+    except ValueError:  # not a number
+        pass
+    raise ConfigError([Problem("randomize", {name: text}, "must be low:high, or normal:mean:std")])
 
 
 def _parse(text: str) -> Any:

@@ -11,6 +11,7 @@ from jax.core import Tracer
 from purerl.config.batches import Batches
 from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import Config, configclass, count, leaf, nested, or_default, static
+from purerl.config.randomization import Normal, Uniform
 from purerl.config.rules import (
     ANY,
     AUTO,
@@ -55,6 +56,9 @@ class OnPolicyConfig(Config, Batches):
           pgx/minatar-breakout, playground/CartpoleBalance, xminigrid/MiniGrid-DoorKey-5x5.
         env_kwargs: Arguments of the environment's constructor, as pairs: `(("size", 12),)` for DeepSea-bsuite.
         env_params: Overrides of environment parameters by name: `{"max_steps_in_episode": 200}`. Overrides can be swept.
+        randomize: Distributions of environment parameters by name, `purerl.Uniform(low, high)` or `purerl.Normal(mean, std)`, for
+          parameters of gymnax and brax that are single floats. Each episode draws its parameters when it begins. Each is an
+          entry of `info`, under its name. Evaluations draw them too, but their `env_params` fix a parameter. Bounds can be swept.
         action_mask: Entry of a dict observation that is 1 or True for valid actions and 0 for invalid actions; "" for none.
           `auto`: the suite's entry; in a custom environment, the entry named "action_mask", if any.
         frame_stack: Number of latest frames in an observation, stacked along the last axis; at first, copies of the first frame.
@@ -191,6 +195,7 @@ class OnPolicyConfig(Config, Batches):
     env: str = static("CartPole-v1")
     env_kwargs: tuple = static((), PAIRS)
     env_params: dict = dataclasses.field(default_factory=dict, metadata={"rule": ANY})
+    randomize: dict[str, Uniform | Normal] = dataclasses.field(default_factory=dict, metadata={"rule": ANY})
 
     total_timesteps: float = count(500_000, up_to(2**62, at_least(1)))
     num_envs: int = static(4, at_least(1))
@@ -312,6 +317,9 @@ class OnPolicyConfig(Config, Batches):
 
     def cross_field_errors(self) -> list[Problem]:
         found = self.batch_problems()
+        are_dicts = isinstance(self.randomize, dict) and isinstance(self.env_params, dict)
+        if are_dicts and (both := self.randomize.keys() & self.env_params.keys()):
+            found.append(Problem("randomize", sorted(both), "also stand in env_params, where they are fixed"))
         if self.clip_schedule == "linear" and surely_holds(self.clip_eps, lambda x: x == math.inf):
             found.append(Problem("clip_schedule", self.clip_schedule, "a linear schedule needs a finite clip_eps"))
         limits = [np.asarray(x) for x in (self.log_std_min, self.log_std_init, self.log_std_max) if not isinstance(x, Tracer)]

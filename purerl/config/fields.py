@@ -24,6 +24,7 @@ from jax.core import Tracer
 
 from purerl.config.documentation import GROUPS, FieldDoc, default_of, documented, parse_docs, shown
 from purerl.config.other_names import unknown_names
+from purerl.config.randomization import DISTRIBUTIONS, Normal, Uniform
 from purerl.config.rules import ANY, AUTO, Need, Rule
 from purerl.core.errors import ConfigError, Problem, raise_if_any
 
@@ -253,6 +254,8 @@ def _to_json(value: Any) -> Any:
         return {f.name: _auto_to_json(f, _to_json(getattr(value, f.name))) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {name: _to_json(v) for name, v in value.items()}
+    if isinstance(value, Uniform | Normal):
+        return _to_json(value._asdict())
     if isinstance(value, np.generic | np.ndarray | jax.Array):
         value = np.asarray(value).tolist()
     if isinstance(value, list | tuple):
@@ -271,7 +274,8 @@ def _from_json(value: Any, field: dataclasses.Field) -> Any:
     if field.metadata.get("static"):
         return as_tuples(value)
     if isinstance(value, dict):
-        return {name: _from_json(v, field) for name, v in value.items()}
+        inner = {name: _from_json(v, field) for name, v in value.items()}
+        return DISTRIBUTIONS[tuple(inner)](**inner) if tuple(inner) in DISTRIBUTIONS else inner
     number = lambda x: AUTO if x == "auto" and field.metadata["rule"].auto else float(x) if x == "inf" else x
     return np.array([number(x) for x in value], np.float32) if isinstance(value, list) else number(value)
 

@@ -10,6 +10,7 @@ import numpy as np
 from jax.core import Tracer
 
 from purerl.config.fields import Config, inner_configs, kind_of
+from purerl.config.randomization import randomize_problem
 from purerl.config.rules import Rule
 from purerl.core.errors import ConfigError, Problem, is_int, is_number, raise_if_any
 
@@ -108,6 +109,8 @@ def _is_of(value: Any, kind: Any) -> bool:
 
 
 def _leaf_problem(value: Any, kind: type, rule: Rule) -> str | None:
+    if typing.get_origin(kind) is dict:
+        return randomize_problem(value)
     if kind is dict:
         right = isinstance(value, dict) and all(isinstance(name, str) and _is_numeric(x) for name, x in value.items())
         return None if right else "must be a dict from parameter names to finite numbers"

@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+from purerl.config.randomization import Normal, Uniform
 from purerl.core.environment import Environment
-from purerl.core.errors import ConfigError, Problem
+from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.masks import with_named_mask
 from purerl.envs.finite_resets import with_finite
 from purerl.envs.functions import check_not_gymnasium
 from purerl.envs.own import checked, with_info
 from purerl.envs.parameters import overridden
 from purerl.envs.parameters import swept_problems as problems_of
+from purerl.envs.randomized import with_randomized
 from purerl.envs.suites import adapter
 
 
@@ -23,6 +25,7 @@ def make_env(
     info: tuple[str, ...] = (),
     num_envs: int = 2,
     finite: bool = False,
+    randomize: dict[str, Uniform | Normal] | None = None,
 ) -> Environment:
     """Return the environment of an id, or a given environment object, as a `purerl.Environment`.
 
@@ -37,6 +40,7 @@ def make_env(
         info: names of the `info` entries to pass on.
         num_envs: number of environments with which a custom `Environment` is traced.
         finite: reset environments whose observation or reward is not finite.
+        randomize: the distribution of each parameter that is drawn at each reset.
 
     Raises:
         ConfigError: the environment does not exist, or violates the protocol.
@@ -45,7 +49,7 @@ def make_env(
         hint = "apply only to an environment id; pass arguments to the constructor of an env= object"
         raise ConfigError([Problem("env_kwargs", env_kwargs, hint)])
     if isinstance(env, Environment):
-        return _own(env, env_params, params, info, num_envs, finite)
+        return _own(env, env_params, params, info, num_envs, finite, randomize)
     if env is None and "/" in env_id:
         suite, name = adapter(env_id)
         env = suite.make(name, env_kwargs)
@@ -53,7 +57,9 @@ def make_env(
         if params is not None and (defaults is None or not isinstance(params, type(defaults))):
             kind = "has no parameters object" if defaults is None else f"needs an object of type {type(defaults).__name__}"
             raise ConfigError([Problem("env_params", params, f"{env_id} {kind}")])
-        made = suite.adapt(env, overridden(defaults if params is None else params, env_params))
+        params = defaults if params is None else params
+        adapt = lambda overrides: suite.adapt(env, overridden(params, overrides))
+        made = with_randomized(adapt, params, env_params, randomize) if randomize else adapt(env_params)
         return _informed(made, info, finite)._replace(name=env_id)
     gymnax, _ = adapter("")
     if env is None:
@@ -72,17 +78,28 @@ def make_env(
     if missing:
         hint = f"has no method {' or '.join(missing)}; use a gymnax 1.0 environment, or purerl.wrap_env(env)"
         raise ConfigError([Problem("env", env, hint)])
-    made = with_named_mask(gymnax.adapt(env, env_params, params, info))
+    own = tuple(name for name in info if name not in (randomize or {}))
+    adapt = lambda overrides: with_named_mask(gymnax.adapt(env, overrides, params, own))
+    if randomize:
+        params = gymnax.default_params(env) if params is None else params
+        return _informed(with_randomized(adapt, params, env_params, randomize), info, finite)
+    made = adapt(env_params)
     return with_finite(made) if finite else made
 
 
 def _own(
-    env: Environment, env_params: dict[str, Any], params: Any, info: tuple[str, ...], num_envs: int, finite: bool
+    env: Environment,
+    env_params: dict[str, Any],
+    params: Any,
+    info: tuple[str, ...],
+    num_envs: int,
+    finite: bool,
+    randomize: dict[str, Uniform | Normal] | None,
 ) -> Environment:
     """Check a custom `Environment`; return it with only these `info` entries."""
-    given = {"env_params": env_params or params}
-    if found := [Problem(name, x, "a purerl.Environment has no parameters to set") for name, x in given.items() if x]:
-        raise ConfigError(found)
+    given = {"env_params": env_params or params, "randomize": randomize}
+    hint = "a purerl.Environment has no parameters to set; draw them in its reset, and keep them in its state"
+    raise_if_any([Problem(name, x, hint) for name, x in given.items() if x])
     return with_named_mask(_informed(env if env.host else checked(env, num_envs), info, finite, num_envs))
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -56,6 +56,18 @@ def swept_problems(params: Any, overrides: dict[str, Any]) -> list[Problem]:
     """Report parameters with invalid values, among those that have one value `[configs]` for each config of a batch."""
     swept = {name: np.asarray(x) for name, x in overrides.items() if np.ndim(x)}
     return [Problem("env_params", {name: x}, hint) for name, x in swept.items() if (hint := _out_of_range(params, name, x))]
+
+
+def not_floats(params: Any, names: Iterable[str]) -> dict[str, str]:
+    """Return what is wrong with each name that is not a single float among the parameters."""
+    fields = [field.name for field in dataclasses.fields(params)] if dataclasses.is_dataclass(params) else []
+    hints = {}
+    for name in names:
+        if name not in fields:
+            hints[name] = f"no such parameter; {nearest(name, fields)}" if fields else "the environment has no parameters"
+        elif (kind := _kind(params, name)) is None or not jnp.issubdtype(kind, jnp.floating) or np.shape(getattr(params, name)):
+            hints[name] = "is not a single float in the environment, and cannot be drawn"
+    return hints
 
 
 def _misfit(params: Any, name: str, value: Any) -> str | None:

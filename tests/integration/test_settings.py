@@ -25,6 +25,7 @@ OTHERS = {  # values for fields that no rule covers
     "env": "Pendulum-v1",
     "env_kwargs": (("size", 5),),
     "env_params": {"max_steps_in_episode": 3},
+    "randomize": {"gravity": purerl.Uniform(8, 12)},
     "total_timesteps": 512,
     "num_minibatches": 4,
     "warmup_steps": 64,

@@ -1,0 +1,64 @@
+"""Distributions of environment parameters that are drawn in each episode."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from purerl.core.errors import is_number
+
+
+class Uniform(NamedTuple):
+    """All numbers between two bounds, with equal density. Bounds are leaves, which can be swept.
+
+    Example:
+        >>> cfg = purerl.PPOConfig(env="CartPole-v1", randomize={"gravity": purerl.Uniform(8, 12)})
+        >>> train = purerl.make_train(cfg)
+    """
+
+    low: Any
+    high: Any
+
+    def draw(self, key: jax.Array) -> jax.Array:
+        """Return a float32 number, `low + (high - low) * u` with `u` uniform in `[0, 1)`."""
+        return jax.random.uniform(key, (), minval=self.low, maxval=self.high)
+
+
+class Normal(NamedTuple):
+    """A normal distribution. Its mean and standard deviation are leaves, which can be swept.
+
+    Example:
+        >>> cfg = purerl.PPOConfig(env="CartPole-v1", randomize={"masspole": purerl.Normal(0.1, 0.01)})
+        >>> train = purerl.make_train(cfg)
+    """
+
+    mean: Any
+    std: Any
+
+    def draw(self, key: jax.Array) -> jax.Array:
+        """Return a float32 number, `mean + std * z` with `z` standard normal."""
+        return self.mean + self.std * jax.random.normal(key)
+
+
+DISTRIBUTIONS = {kind._fields: kind for kind in (Uniform, Normal)}  # by the names of their numbers
+
+
+def randomize_problem(value: Any) -> str | None:
+    """Return what is wrong with a dict of distributions; None if it is valid. Traced numbers pass."""
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        return "must be a dict from parameter names to purerl.Uniform(low, high) or purerl.Normal(mean, std)"
+    hints = (f"{name}: {hint}" for name, x in value.items() if (hint := _problem(x)))
+    return next(hints, None)
+
+
+def _problem(x: Any) -> str | None:
+    if not isinstance(x, Uniform | Normal):
+        return "must be purerl.Uniform(low, high) or purerl.Normal(mean, std)"
+    if any(isinstance(number, Tracer) for number in x):
+        return None
+    if not all((is_number(number) or isinstance(number, np.ndarray | jax.Array)) and np.isfinite(number).all() for number in x):
+        return "needs finite numbers"
+    if isinstance(x, Uniform):
+        return None if np.all(np.asarray(x.low) < np.asarray(x.high)) else "needs low < high"
+    return None if np.all(np.asarray(x.std) >= 0) else "needs a std of at least 0"

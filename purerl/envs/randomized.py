@@ -1,0 +1,68 @@
+"""Environments whose parameters are drawn anew in each episode."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from purerl.config.randomization import Normal, Uniform
+from purerl.core.auto_reset import AutoReset, auto_reset
+from purerl.core.environment import Environment
+from purerl.core.errors import ConfigError, Problem, raise_if_any
+from purerl.core.keys import named_key
+from purerl.core.types import PyTree
+from purerl.envs.parameters import not_floats
+
+
+class Randomized(NamedTuple):
+    """The state of an environment with drawn parameters: the environment's own state, and the parameters of its episode."""
+
+    env_state: PyTree
+    params: dict[str, jax.Array]
+
+
+def with_randomized(
+    adapt: Callable[[dict[str, Any]], Environment], params: Any, overrides: dict[str, Any], randomize: dict[str, Uniform | Normal]
+) -> Environment:
+    """Return environments that draw parameters from distributions at each reset, and report them as entries of `info`.
+
+    Args:
+        adapt: maps overrides of parameters, numbers or tracers, to the environment.
+        params: the environment's object of parameters.
+        overrides: fixed overrides, which take the place of distributions.
+        randomize: the distribution of each drawn parameter.
+
+    Raises:
+        ConfigError: a name is not a float parameter of the environment, or the environment resets itself.
+    """
+    raise_if_any([Problem("randomize", {name: randomize[name]}, hint) for name, hint in not_floats(params, randomize).items()])
+    base = adapt(overrides)
+    if not isinstance(base.step, AutoReset):
+        hint = "needs an environment that purerl resets, but this environment resets itself"
+        raise ConfigError([Problem("randomize", sorted(randomize), hint)])
+    batch_of_one = lambda tree: jax.tree.map(lambda x: x[None], tree)
+    only = lambda tree: jax.tree.map(lambda x: x[0], tree)
+
+    def reset(key):
+        drawn = {name: x.draw(named_key(key, f"randomize {name}")) for name, x in randomize.items()}
+        drawn |= {name: jnp.float32(x) for name, x in overrides.items() if name in drawn}
+        env_state, obs = only(adapt(overrides | drawn).reset(batch_of_one(key)))
+        return obs, Randomized(env_state, drawn)
+
+    def step(key, state, action):
+        advance = adapt(overrides | state.params).step.advance
+        after = only(advance(*batch_of_one((key, state.env_state, action))))
+        state = state._replace(env_state=after.env_state)
+        return after.obs, state, after.reward, after.terminated, after.truncated, after.info | state.params
+
+    return base._replace(
+        reset=lambda keys: jax.vmap(reset)(keys)[::-1],
+        step=auto_reset(reset, step, base.step.slow_reset),
+        info=(*base.info, *randomize),
+        draw=base.draw and _draw_inner(base.draw),
+    )
+
+
+def _draw_inner(draw: Callable) -> Callable:
+    return lambda states, returns, path: draw([state.env_state for state in states], returns, path)

@@ -1,0 +1,150 @@
+"""Parameters that each episode draws: their distribution, the dynamics they set, and evaluations at fixed values."""
+
+import gymnax
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import purerl
+from purerl.envs import make_env
+from tests.helpers.suites import installed
+
+KEY = jax.random.key(0)
+SMALL = {"num_envs": 8, "num_steps": 64, "total_timesteps": 1024, "hidden": (8,)}
+PENDULUM = purerl.PPOConfig(**SMALL, env="Pendulum-v1", randomize={"g": purerl.Uniform(8, 12)}, info=("g",))
+
+
+def environments(env_id="Pendulum-v1", overrides=None, **randomize):
+    return make_env(env_id, (), overrides or {}, info=tuple(randomize), randomize=randomize)
+
+
+def steps_of(env, length, count):
+    """Return a rollout of zero actions: the outputs of every step, `[length, count, ...]`."""
+
+    def one(state, key):
+        action = jnp.zeros((count, *env.action_space.shape), env.action_space.low.dtype)
+        after = env.step(jax.random.split(key, (2, count)), state, action)
+        return after.env_state, after.replace(env_state=())
+
+    state, _ = env.reset(jax.random.split(KEY, count))
+    return jax.lax.scan(one, state, jax.random.split(KEY, length))[1]
+
+
+def test_each_episode_draws_its_parameter_once():
+    env = environments(g=purerl.Uniform(8, 12))
+    steps = jax.jit(lambda: steps_of(env, 1000, 64))()
+    drawn, ended = steps.info["g"], np.asarray(steps.truncated | steps.terminated)
+    moved = np.diff(drawn, axis=0) != 0
+    np.testing.assert_array_equal(moved, ended[:-1])
+    of_episodes = np.asarray(drawn)[ended]
+    assert len(np.unique(of_episodes)) == len(of_episodes) == 5 * 64
+    assert 8 <= of_episodes.min() < 8.1
+    assert 11.9 < of_episodes.max() < 12
+    assert abs(of_episodes.mean() - 10) < 3 * np.sqrt(16 / 12 / len(of_episodes))
+
+
+def test_normal_distribution_has_its_mean_and_standard_deviation():
+    env = environments(g=purerl.Normal(10, 0.5))
+    state, _ = jax.jit(env.reset)(jax.random.split(KEY, 4000))
+    drawn = np.asarray(state.params["g"])
+    assert abs(drawn.mean() - 10) < 3 * 0.5 / np.sqrt(4000)
+    assert abs(drawn.std() - 0.5) < 3 * 0.5 / np.sqrt(2 * 4000)
+
+
+def test_dynamics_use_the_drawn_parameters():
+    env = environments(g=purerl.Uniform(8, 12), m=purerl.Uniform(0.5, 2))
+    keys = jax.random.split(KEY, 5)
+    state, _ = env.reset(keys)
+    action = jnp.ones((5, 1))
+    after = env.step(jnp.stack([keys, keys]), state, action)
+    bare, params = gymnax.make("Pendulum-v1")
+
+    def expected(key, state, drawn, action):
+        return bare.step_env(key, state, action, params.replace(**drawn))[0]
+
+    wanted = jax.vmap(expected)(keys, state.env_state, state.params, action)
+    np.testing.assert_allclose(after.obs, wanted, rtol=1e-6)
+
+
+def test_two_parameters_are_drawn_independently():
+    state, _ = environments(g=purerl.Uniform(0, 1), m=purerl.Uniform(0, 1)).reset(jax.random.split(KEY, 2000))
+    assert abs(np.corrcoef(state.params["g"], state.params["m"])[0, 1]) < 0.07
+
+
+def test_evaluation_at_a_fixed_value_is_that_of_the_plain_environment():
+    train = purerl.make_train(PENDULUM)
+    plain = purerl.make_train(PENDULUM.replace(randomize={}, info=()))
+    state = train.init(KEY)
+    fixed = train.evaluate(state, KEY, 8, env_params={"g": 9.0})
+    np.testing.assert_allclose(fixed.info["g"], 9.0 * 200)
+    same = plain.evaluate(plain.init(KEY), KEY, 8, env_params={"g": 9.0})
+    np.testing.assert_allclose(fixed.returns, same.returns, rtol=1e-6)
+    drawn = train.evaluate(state, KEY, 8).info["g"] / 200
+    assert len(np.unique(drawn)) == 8
+
+
+def test_bounds_can_be_swept_in_one_program():
+    cfgs = jax.vmap(lambda high: PENDULUM.replace(randomize={"g": purerl.Uniform(8.0, high)}))(jnp.array([8.5, 12.0]))
+    purerl.validate(cfgs)
+    run = lambda cfg: purerl.make_train(cfg)(KEY).metrics["info/g"]
+    means = purerl.summarize({"g": jax.jit(jax.vmap(run))(cfgs)})["g"]
+    assert 8 < means[0].max() < 8.5 < means[1].min() < 12
+
+
+def test_levels_have_their_own_parameters():
+    train = purerl.make_train(PENDULUM.replace(num_levels=3))
+    params = jax.vmap(train.init)(jax.random.split(KEY, 8)).actor.env_state.params
+    assert len(np.unique(params["g"])) == 3
+
+
+@pytest.mark.slow
+def test_runs_with_drawn_parameters_resume_to_the_same_bits(tmp_path):
+    cfg = PENDULUM.replace(lr_schedule="constant")
+    whole = purerl.fit(cfg, directory=tmp_path / "whole", progress=False)
+    purerl.fit(cfg.replace(total_timesteps=512), directory=tmp_path / "half", progress=False)
+    resumed = purerl.fit(cfg, directory=tmp_path / "half", progress=False, resume="must")
+    for one, other in zip(jax.tree.leaves(whole.state.params), jax.tree.leaves(resumed.state.params), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert purerl.load(tmp_path / "half").cfg.randomize == PENDULUM.randomize
+
+
+@pytest.mark.parametrize(
+    ("change", "hint"),
+    [
+        ({"randomize": {"gg": purerl.Uniform(1, 2)}}, "did you mean 'g'"),
+        ({"randomize": {"max_steps_in_episode": purerl.Uniform(1, 2)}}, "is not a single float"),
+        ({"randomize": {"g": (1, 2)}}, "must be purerl.Uniform"),
+        ({"randomize": {"g": purerl.Uniform(2, 1)}}, "needs low < high"),
+        ({"randomize": {"g": purerl.Normal(1, -1)}}, "std of at least 0"),
+        ({"randomize": {"g": purerl.Uniform(1, np.inf)}}, "needs finite numbers"),
+        ({"randomize": {"g": purerl.Uniform("a", 2)}}, "needs finite numbers"),
+        ({"randomize": 3}, "must be a dict"),
+        ({"env_params": {"g": 9.0}}, "also stand in env_params"),
+        ({"env": "DeepSea-bsuite", "randomize": {"unscaled_move_cost": purerl.Uniform(0, 1)}}, "resets itself"),
+    ],
+)
+def test_wrong_distributions_are_refused(change, hint):
+    with pytest.raises(purerl.ConfigError, match=hint) as error:
+        purerl.make_train(PENDULUM.replace(info=(), **change))
+    assert "randomize" in str(error.value)
+
+
+def test_own_environments_draw_their_parameters_themselves():
+    env = make_env("Pendulum-v1", (), {})
+    with pytest.raises(purerl.ConfigError, match="draw them in its reset"):
+        purerl.make_train(PENDULUM, env=env)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ranks")
+def test_brax_draws_its_float_parameters():
+    installed("brax/")
+    randomize = {"ang_damping": purerl.Uniform(-0.5, 0.0)}
+    train = purerl.make_train(purerl.PPOConfig(**SMALL, env="brax/inverted_pendulum", randomize=randomize))
+    state = jax.jit(train.init)(KEY)
+    drawn = state.actor.env_state.params["ang_damping"]
+    assert len(np.unique(drawn)) == 8
+    assert -0.5 <= drawn.min() <= drawn.max() <= 0
+    after = jax.jit(train.update)(state)[0]
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(after.params))
