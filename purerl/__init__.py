@@ -1,8 +1,8 @@
 """purerl: PPO-family training as one pure JAX function.
 
 Recipes, as notebooks with their results: `notebooks/07_your_own_algorithm.ipynb`, `12_populations.ipynb`,
-`13_distillation.ipynb`, `14_self_play.ipynb`, `15_onnx.ipynb`, `16_reference_and_symmetry.ipynb`; `notebooks/README.md` lists all
-notebooks.
+`13_distillation.ipynb`, `14_self_play.ipynb`, `15_onnx.ipynb`, `16_reference_and_symmetry.ipynb`, `18_several_agents.ipynb`,
+`19_level_replay.ipynb`; `notebooks/README.md` lists all notebooks.
 """
 
 from purerl.algorithms.ppo import ppo, ppo_phases
