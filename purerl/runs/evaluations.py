@@ -10,7 +10,8 @@ import numpy as np
 from purerl.core.errors import CheckpointError, CheckpointMismatch
 from purerl.runs.processes import from_first
 from purerl.runs.storage.checkpoint import CLOCK, Checkpoint, Store, describe, first_readable, leaf_differences, to_arrays
-from purerl.runs.storage.journal import Entry, Journal, read_journal
+from purerl.runs.storage.files import AppendOnlyFile
+from purerl.runs.storage.journal import Entry, read_journal, to_line
 
 COLUMNS = ("episode_return", "episode_length", "finished")
 
@@ -35,20 +36,14 @@ class Evaluations:
         lost = max(expected - len(self._rows), found.count(None))
         if lost and path is not None:
             warnings.warn(f"{path}: {lost} evaluations are damaged or missing, and are skipped", stacklevel=4)
-        self._journal = Journal(path, self._rows)
+        self._journal = AppendOnlyFile(path, b"".join(map(to_line, self._rows)))
         self.flush, self.close = self._journal.flush, self._journal.close
 
     def add(self, updates: int, columns: dict[str, np.ndarray]) -> None:
         """Add the columns of an evaluation, each `[runs]`."""
         row = {"update": updates} | {name: x.tolist() for name, x in columns.items()}
         self._rows.append(row)
-        self._journal.add(row)
-
-    def scores(self, updates: int, column: str) -> np.ndarray:
-        """Return each run's value of a column in the evaluation after `updates`, `[runs]`; minus infinity if missing or NaN."""
-        known = [row[column] for row in self._rows if row["update"] == updates]
-        scores = np.array(known[-1] if known else [-math.inf] * self._runs, np.float64)
-        return np.where(np.isnan(scores), -math.inf, scores)
+        self._journal.add(to_line(row))
 
     def newest(self) -> dict[str, np.ndarray] | None:
         """Return the columns of the latest evaluation, each `[runs]`; None before the first evaluation."""

@@ -194,13 +194,13 @@ class Session:
         )
 
     def _evaluate(self, score: Score) -> None:
-        self.evaluations.add(self.updates, score(self.state))
+        columns, whole = score(self.state), on_host(self.state)
+        self.evaluations.add(self.updates, columns)
+        scores = columns[self.options.best_by].astype(np.float64)
         with self._save_errors():
             self.evaluations.flush()
-        whole = on_host(self.state)
         with self._save_errors():
-            scores = self.evaluations.scores(self.updates, self.options.best_by)
-            self.best.update(self.updates, np.where(self.finite, scores, -np.inf), whole)
+            self.best.update(self.updates, np.where(self.finite & ~np.isnan(scores), scores, -np.inf), whole)
         every = self.options.render_every * self.options.eval_every
         if every and self.updates % every == 0 and (drawing := self.home.file(f"renders/{self.updates}.gif")):
             with self._save_errors(), write_errors(drawing):

@@ -1,11 +1,12 @@
 """Journals: incomplete and damaged lines."""
 
-from purerl.runs.storage.journal import Journal, read_journal
+from purerl.runs.storage.files import AppendOnlyFile
+from purerl.runs.storage.journal import read_journal, to_line
 
 
 def test_incomplete_lines_are_dropped_and_damaged_ones_are_none(tmp_path):
-    journal = Journal(tmp_path / "a", [{"n": 0}])
-    journal.add({"n": 1})
+    journal = AppendOnlyFile(tmp_path / "a", to_line({"n": 0}))
+    journal.add(to_line({"n": 1}))
     journal.flush()
     journal.close()
     whole = (tmp_path / "a").read_bytes()

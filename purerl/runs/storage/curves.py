@@ -1,9 +1,11 @@
 """The metrics history of a run on the host, in memory and in a journal.
 
-The first entry of the journal describes the rows and the runs. Later entries contain rows, as bytes of records. When a run
-resumes, rows after the last checkpoint are cut off. A damaged or missing row is replaced by a row that counts only steps.
+The first entry of the journal describes the rows and the runs. Later entries contain rows, as base64 of the little-endian bytes
+of records, so that NaN, infinity and float32 values are exact. When a run resumes, rows after the last checkpoint are cut off. A
+damaged or missing row is replaced by a row that counts only steps.
 """
 
+import base64
 import pathlib
 import warnings
 from collections.abc import Iterator
@@ -14,8 +16,8 @@ import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt
 from purerl.core.metrics import Max, Mean, Sum, add_up
-from purerl.runs.storage.files import read_errors
-from purerl.runs.storage.journal import Entry, Journal, decode, encode, iterate
+from purerl.runs.storage.files import AppendOnlyFile, read_errors
+from purerl.runs.storage.journal import Entry, iterate, to_line
 
 FILE = "curves.jsonl"
 LINE = 64  # largest number of rows per line: one damaged byte destroys at most one line
@@ -59,7 +61,7 @@ class Curves:
     def __init__(self, header: Header, path: pathlib.Path | None = None):
         self._header, self._path = header, path
         self.finished, self._pending, self._whole = 0, nothing(header.row), bytearray()
-        self._journal = Journal(path, [_to_entry(header)])
+        self._journal = AppendOnlyFile(path, to_line(_to_entry(header)))
 
     def begin(self, finished: int) -> None:
         """Resume after `finished` updates, with the journal's rows up to then. Warn about damaged or missing rows.
@@ -71,7 +73,8 @@ class Curves:
         if self._path is not None and finished:
             records, self._pending = _resume(self._path, self._header, finished)
             self._whole += records.tobytes()
-            self._journal = Journal(self._path, [_to_entry(self._header), *_entries(records, 0)])
+            entries = [_to_entry(self._header), *_entries(records, 0)]
+            self._journal = AppendOnlyFile(self._path, b"".join(map(to_line, entries)))
 
     def append(self, rows: Rows) -> None:
         """Add the metrics of some updates, leaves `[..., updates]`."""
@@ -90,7 +93,7 @@ class Curves:
 
     def _write(self, records: np.ndarray) -> None:
         for entry in _entries(records, len(self._whole) // records.itemsize):
-            self._journal.add(entry)
+            self._journal.add(to_line(entry))
         self._whole += records.tobytes()
 
     def flush(self) -> None:
@@ -101,7 +104,7 @@ class Curves:
         """
         if self.finished % self._header.every:
             (entry,) = _entries(_pack(self._pending, self._header.row), self.finished // self._header.every)
-            self._journal.add({**entry, "updates": self.finished})
+            self._journal.add(to_line({**entry, "updates": self.finished}))
         self._journal.flush()
 
     def whole(self) -> Rows:
@@ -165,7 +168,7 @@ def _parse(path: pathlib.Path) -> tuple[Header | None, list[Entry], bool]:
         elif "row" in entry:
             header = _to_header(entry)
         else:
-            entries.append({**entry, "rows": decode(entry["rows"])})
+            entries.append({**entry, "rows": base64.b64decode(entry["rows"])})
     return header, entries, damaged
 
 
@@ -201,7 +204,7 @@ def _tell(path: pathlib.Path, lost: int, count: int, every: int) -> None:
 def _entries(records: np.ndarray, first: int) -> Iterator[Entry]:
     """Yield records as entries of a journal. `first`: the place of the first record."""
     for i in range(0, len(records), LINE):
-        yield {"first": first + i, "rows": encode(records[i : i + LINE])}
+        yield {"first": first + i, "rows": base64.b64encode(records[i : i + LINE].tobytes()).decode()}
 
 
 def _to_entry(header: Header) -> Entry:
