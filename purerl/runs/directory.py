@@ -18,16 +18,9 @@ from typing import Any, Self
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import CheckpointError, CheckpointMismatch, ConfigError, Problem
 from purerl.core.plan import Plan
-from purerl.core.types import PyTree
 from purerl.runs.identity import begin_anew, changes_of_numbers, differences
 from purerl.runs.processes import by_first, is_first
-from purerl.runs.storage.checkpoint import (
-    Checkpoint,
-    Store,
-    first_readable,
-    leaf_differences,
-    prepare,
-)
+from purerl.runs.storage.checkpoint import Checkpoint, Store, first_readable, leaf_differences, prepare
 from purerl.runs.storage.curves import FILE
 from purerl.runs.storage.files import read_errors
 from purerl.runs.storage.lock import Lock
@@ -37,6 +30,10 @@ class Directory:
     """The run directory owned by this process, locked while open. With `path=None` every save is a no-op.
 
     In a job of several processes, the first process writes all files; the others write only their part of a checkpoint.
+
+    Attributes:
+        checkpoints: the checkpoints of the run, from which it can be resumed.
+        best: the state of each run at its best evaluation.
 
     Args:
         path: absolute path, from `run_directory`.
@@ -48,9 +45,9 @@ class Directory:
     def __init__(
         self, path: pathlib.Path | None, identity: dict[str, Any], cls: type[OnPolicyConfig], keep: int, keep_every: int
     ):
-        self.path, self.identity, self._cls, self._keep, self._keep_every = path, identity, cls, keep, keep_every
-        self._checkpoints = self.best = None
-        self._open = contextlib.ExitStack()
+        self.path, self.identity, self._cls, self._open = path, identity, cls, contextlib.ExitStack()
+        self.checkpoints = Store(path and path / "checkpoints", keep, keep_every)
+        self.best = Store(path and path / "best", keep=2)
 
     def __enter__(self) -> Self:
         if (path := self.path) is None:
@@ -58,10 +55,8 @@ class Directory:
         with read_errors(), contextlib.ExitStack() as entered:
             if lock := by_first(read_errors()(lambda: Lock(path))):
                 entered.callback(lock.release)
-            for name in ("checkpoints", "best"):
-                by_first(functools.partial(prepare, path / name))
-            self._checkpoints = Store(path / "checkpoints", self._keep, self._keep_every)
-            self.best = Store(path / "best", keep=2)
+            for store in (self.checkpoints, self.best):
+                by_first(functools.partial(prepare, store.directory))
             for name in (FILE, "evaluations.jsonl"):
                 if (path / name).is_dir():
                     raise ConfigError([Problem("directory", str(path), f"{name} must be a file, but is a directory")])
@@ -70,10 +65,9 @@ class Directory:
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         with self._open:
-            for store in (self._checkpoints, self.best):
+            for store in (self.checkpoints, self.best):
                 try:
-                    if store is not None:
-                        store.wait()
+                    store.wait()
                 except CheckpointError as other:
                     if error is None:
                         raise
@@ -97,12 +91,12 @@ class Directory:
             CheckpointCorrupt: with `must`, the newest checkpoint cannot be read; with `auto`, no checkpoint can be read.
         """
         # Every process reads, not only the first: Orbax counts each process's operations, and hangs if the counts differ.
-        store = self._checkpoints
-        there = store.updates() if store is not None else []
+        store = self.checkpoints
+        there = store.updates()
         if there and resume == "never":
             hint = f"already has checkpoints, up to update {there[-1]}; use resume='auto' to resume, or another directory"
             raise ConfigError([Problem("directory", str(self.path), hint)])
-        if store is None or not there:
+        if not there:
             if resume == "must":
                 raise ConfigError([Problem("directory", str(self.path), "has no checkpoint to resume from; use resume='auto'")])
             return None
@@ -120,21 +114,3 @@ class Directory:
             raise CheckpointMismatch(self.path, [f"total_timesteps: {text}; use a larger value, or another directory"])
         for text in changes_of_numbers(saved.record, self.identity, self._cls) if is_first() else ():
             warnings.warn(text, stacklevel=5)
-
-    def save(self, updates: int, tree: PyTree, more: dict[str, Any]) -> None:
-        """Begin to write a checkpoint, whose record has the run's identity and the entries of `more`.
-
-        Raises:
-            CheckpointError: the previous checkpoint or this one could not be written.
-        """
-        if self._checkpoints is not None:
-            self._checkpoints.save(updates, tree, {**self.identity, **more})
-
-    def wait(self) -> None:
-        """Wait until the latest checkpoint is written.
-
-        Raises:
-            CheckpointError: the checkpoint could not be written.
-        """
-        if self._checkpoints is not None:
-            self._checkpoints.wait()

@@ -9,7 +9,7 @@ import numpy as np
 
 from purerl.core.errors import CheckpointError, CheckpointMismatch
 from purerl.runs.processes import from_first
-from purerl.runs.storage.checkpoint import CLOCK, Checkpoint, Store, describe, first_readable, leaf_differences, to_arrays
+from purerl.runs.storage.checkpoint import CLOCK, Store, describe, first_readable, leaf_differences, to_arrays
 from purerl.runs.storage.files import AppendOnlyFile
 from purerl.runs.storage.journal import Entry, read_journal, to_line
 
@@ -63,9 +63,8 @@ def read_evaluations(path: pathlib.Path, runs: int) -> dict[str, np.ndarray]:
 
 
 def _table(rows: list[Entry], runs: int) -> dict[str, np.ndarray]:
-    names = [*COLUMNS, *(name for name in (rows[-1] if rows else ()) if name not in (*COLUMNS, "update"))]
-    unknown = [math.nan] * runs  # rows of 0.3 have no entries of `info`
-    columns = {name: np.array([row.get(name, unknown) for row in rows], np.float32).reshape(-1, runs) for name in names}
+    names = dict.fromkeys((*COLUMNS, *(rows[0] if rows else ())))
+    columns = {name: np.array([row[name] for row in rows], np.float32).reshape(-1, runs) for name in names if name != "update"}
     return {"update": np.array([row["update"] for row in rows], np.int64), **columns}
 
 
@@ -76,7 +75,7 @@ class Best:
     best states loses nothing.
 
     Args:
-        store: store of the checkpoint; None saves nothing.
+        store: store of the checkpoint.
         record: record of the run, for the checkpoint.
         runs: number of runs.
         by: name of the evaluation column that contains the scores; None if this run is not evaluated.
@@ -87,15 +86,13 @@ class Best:
         CheckpointMismatch: the saved best states were chosen by another column.
     """
 
-    def __init__(
-        self, store: Store | None, record: dict[str, Any], runs: int, by: str | None, wanted: dict[str, str] | None = None
-    ):
+    def __init__(self, store: Store, record: dict[str, Any], runs: int, by: str | None, wanted: dict[str, str] | None = None):
         self._store, self._record, self._by = store, record, by
         self._arrays, self._leaves, self._behind = {}, {}, False
         self._updates, self._scores = [0] * runs, [-math.inf] * runs
-        if store is not None and wanted is None:
+        if wanted is None:
             store.clear()  # left by a run that was killed before its first checkpoint
-        elif store is not None and wanted is not None:
+        else:
             self._restore(store, wanted)
             record = {"leaves": self._leaves, "updates": self._updates, "returns": self._scores}
             self._arrays, record = from_first(self._arrays, record)
@@ -114,7 +111,7 @@ class Best:
         if self._by not in (None, before):
             raise CheckpointMismatch(store.directory, [f"best_by: {before} in the checkpoint, {self._by} here"])
         self._arrays, self._leaves = saved.arrays, wanted
-        self._updates, self._scores = best_updates(saved), saved.record["best"]["returns"]
+        self._updates, self._scores = saved.record["best"]["updates"], saved.record["best"]["returns"]
 
     def update(self, updates: int, scores: np.ndarray, state: Any) -> None:
         """Keep the state of each run whose score improved, and begin to save the kept states.
@@ -123,7 +120,7 @@ class Best:
             CheckpointError: the previous save or this one failed; `settle` tries again.
         """
         better = scores > np.array(self._scores)
-        if self._store is None or not better.any():
+        if not (self._store.is_kept and better.any()):
             return
         tree = {"state": state}
         arrays, self._leaves = to_arrays(tree), describe(tree)
@@ -134,11 +131,11 @@ class Best:
         self._arrays, self._behind = arrays, True
         self._updates = chosen([updates] * len(better), self._updates)
         self._scores = chosen(scores.tolist(), self._scores)
-        self._begin(self._store)
+        self._begin()
 
-    def _begin(self, store: Store) -> None:
+    def _begin(self) -> None:
         best = {"best": {"updates": self._updates, "returns": self._scores, "by": self._by}}
-        store.write(max(self._updates), self._arrays or {}, self._leaves, {**self._record, "seconds": 0.0, **best})
+        self._store.write(max(self._updates), self._arrays or {}, self._leaves, {**self._record, "seconds": 0.0, **best})
         self._behind = False
 
     def settle(self) -> None:
@@ -147,17 +144,10 @@ class Best:
         Raises:
             CheckpointError: a save failed; the next call tries again.
         """
-        if self._store is None:
-            return
         if self._behind:
-            self._begin(self._store)
+            self._begin()
         try:
             self._store.wait()
         except CheckpointError:
             self._behind = True
             raise
-
-
-def best_updates(saved: Checkpoint) -> list[int]:
-    """Return the finished updates of each run's best state, from a checkpoint of best states."""
-    return saved.record["best"]["updates"]

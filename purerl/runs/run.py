@@ -20,16 +20,11 @@ from purerl.pure import Train
 from purerl.runs.data_parallel import DataParallel, check_replicas
 from purerl.runs.devices import use_cores
 from purerl.runs.directory import Directory
-from purerl.runs.evaluations import best_updates
 from purerl.runs.identity import absolute, config_of, differences, identity, own_class, unit_differences
 from purerl.runs.processes import by_first, on_host
 from purerl.runs.run_batch import Batch, pairs_of, state_at
 from purerl.runs.storage import checkpoint
-from purerl.runs.storage.checkpoint import (
-    Checkpoint,
-    newest_readable,
-    saved_updates,
-)
+from purerl.runs.storage.checkpoint import Checkpoint, newest_readable, saved_updates
 from purerl.runs.storage.curves import FILE, read_header
 from purerl.runs.storage.lock import run_directory
 from purerl.runs.storage.objects import describe_objects, object_differences, qualified_name
@@ -191,15 +186,13 @@ def load(
     named = {name: {"is": qualified_name(x)} for name, x in own.items()}
     if found := object_differences(record["objects"], named, ("config_class",)):
         raise CheckpointMismatch(directory, found)
-    lead = _lead(saved)
-    known = record["num_seeds"] is not None
-    count = record["num_seeds"] if known else (lead or (1,))[0]
-    batch = Batch(config_of(record, config_class), record["seed"] if known else None, count, given, batched=bool(lead))
+    lead, count = _lead(saved), record["num_seeds"]
+    seed = None if count is None else record["seed"]
+    batch = Batch(config_of(record, config_class), seed, count or (*lead, 1)[0], given, batched=bool(lead))
     described = describe_objects(batch.train.given | own, batch.train.env)
     if found := unit_differences(record, batch.train.action_unit) + object_differences(record["objects"], described):
         raise CheckpointMismatch(directory, found)
-    runs = len(batch.labels)
-    finished = best_updates(saved) if best else [saved.updates] * runs
+    finished = record["best"]["updates"] if best else [saved.updates] * len(batch.labels)
     return Run(batch, _state(saved, batch.train, directory), tuple(finished), home)
 
 
@@ -250,7 +243,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
     if (path / FILE).exists():
         raise ConfigError([Problem("directory", str(path), "belongs to a run of purerl.fit; choose another directory")])
     with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:
-        home.save(int(state.clock), {"state": on_host(state)}, {"seconds": 0.0})
+        home.checkpoints.save(int(state.clock), {"state": on_host(state)}, {**home.identity, "seconds": 0.0})
 
 
 def restore(directory: Any, train: Train | DataParallel, *, updates: int | None = None) -> TrainState:
@@ -293,11 +286,10 @@ def _lead(saved: Checkpoint) -> tuple[int, ...]:
 
 def _state(saved: Checkpoint, train: Train, directory: Any) -> TrainState:
     """Return the state of a checkpoint, with its saved leading axes."""
-    lead, one = _lead(saved), {"state": jax.eval_shape(train.init, jax.random.key(0))}
-    leaves, structure = jax.tree_util.tree_flatten_with_path(one)
-    is_clock = lambda path: jax.tree_util.keystr(path).startswith(checkpoint.CLOCK)
-    batched = lambda path, x: x if is_clock(path) else jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype)
-    template = structure.unflatten([batched(path, x) for path, x in leaves])
+    lead, init = _lead(saved), train.init
+    for _ in lead:
+        init = jax.vmap(init, out_axes=Train.seed_axes)
+    template = {"state": jax.eval_shape(lambda: init(jax.random.split(jax.random.key(0), lead)))}
     states = {name: x for name, (x, _) in saved.record["leaves"].items() if name.startswith("['state']")}
     if found := checkpoint.leaf_differences(states, checkpoint.describe(template)):
         raise CheckpointMismatch(directory, found)

@@ -111,7 +111,7 @@ class Session:
         with contextlib.closing(self.curves), contextlib.closing(self.evaluations), self.report:
             self._train()
             with self._save_errors():
-                self.home.wait()
+                self.home.checkpoints.wait()
 
     def _train(self) -> None:
         for write in (self.curves.flush, self.evaluations.flush):  # rewrites files that a kill has damaged
@@ -218,7 +218,8 @@ class Session:
         whole = on_host(self.state)
         with self._save_errors():
             outside = {"environments": host_environments.saved(self.state)} if self.trainer.on_host else {}
-            more = {
+            record = {
+                **self.home.identity,
                 "seconds": self.seconds,
                 "first_step": self._first_step,
                 "evaluations": len(self.evaluations),
@@ -226,7 +227,7 @@ class Session:
                 "finite": self.finite.tolist(),
                 "stopped_by": self.stopped_by if isinstance(self.stopped_by, str) else None,
             }
-            self.home.save(self.updates, {"state": whole, **self._stopping.saved, **outside}, more)
+            self.home.checkpoints.save(self.updates, {"state": whole, **self._stopping.saved, **outside}, record)
         self._saved_updates = self.updates
 
     @contextlib.contextmanager

@@ -115,13 +115,14 @@ class Store:
     processes need a shared file system.
 
     Args:
-        directory: absolute path of an existing directory; see `prepare`.
+        directory: absolute path of an existing directory, see `prepare`; None saves nothing.
         keep: keep this many of the newest checkpoints.
         keep_every: also keep every checkpoint whose number of updates is a multiple of `keep_every`; 0 keeps none of these.
     """
 
-    def __init__(self, directory: pathlib.Path, keep: int = 3, keep_every: int = 0):
-        self.directory, self._keep, self._keep_every = directory, keep, keep_every
+    def __init__(self, directory: pathlib.Path | None, keep: int = 3, keep_every: int = 0):
+        self.directory, self.is_kept = directory or pathlib.Path(os.devnull), directory is not None
+        self._keep, self._keep_every = keep, keep_every
         self._saving, self._saving_updates = None, 0
 
     def save(self, updates: int, tree: PyTree, record: dict[str, Any]) -> None:
@@ -131,7 +132,8 @@ class Store:
             CheckpointError: the previous save or this one failed.
         """
         self.wait()
-        self.write(updates, to_arrays(tree), describe(tree), record)
+        if self.is_kept:
+            self.write(updates, to_arrays(tree), describe(tree), record)
 
     def write(self, updates: int, arrays: dict[str, np.ndarray], described: dict[str, str], record: dict[str, Any]) -> None:
         """Wait for the previous save, then begin to write arrays from `to_arrays`, with their descriptions from `describe`.
