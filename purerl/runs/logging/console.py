@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from purerl.acting.evaluate import Episodes
-from purerl.core.metrics import LAST, Mean, over_the_last, summarize
+from purerl.core.metrics import LAST, Mean, over_the_last
 from purerl.runs.logging.progress import Progress
 
 WIDTH = 200  # width of a line if the width of the output is unknown
@@ -77,15 +77,14 @@ class LiveLine:
 def closing_table(progress: Progress, metrics: dict[str, Any]) -> Table:
     """Return a table of each run's episodes, last entropy, and mean return and length over the last tenth of `metrics`."""
     rate = f", {progress.steps_per_second:,.0f} steps/s" if progress.updates > progress.began[0] else ""
-    caption = "return, length: means over the last tenth of training"
-    table = Table(title=f"{progress.steps_in_words} in {_clock(progress.seconds)}{rate}", caption=caption)
-    for column in ("run", "episodes", "return", "length", "entropy"):
-        table.add_column(column, justify="right")
     returns, lengths = (over_the_last(metrics[name], LAST) for name in ("episode_return", "episode_length"))
     episodes = np.atleast_2d(metrics["episodes"].total).sum(1, dtype=np.int64)
-    entropies = np.atleast_2d(summarize({"entropy": metrics["entropy"]})["entropy"])[:, -1]
-    for label, count, *last, entropy in zip(progress.labels, episodes, returns, lengths, entropies, strict=True):
-        table.add_row(label, f"{count:,}", *(f"{x:.1f}" for x in last), f"{entropy:.3f}")
+    entropies = np.atleast_2d(metrics["entropy"].read())[:, -1]
+    columns = zip(progress.labels, episodes, returns, lengths, entropies, strict=True)
+    rows = ([label, f"{n:,}", f"{mean:.1f}", f"{length:.1f}", f"{entropy:.3f}"] for label, n, mean, length, entropy in columns)
+    title = f"{progress.steps_in_words} in {_clock(progress.seconds)}{rate}"
+    table = table_of(title, ("run", "episodes", "return", "length", "entropy"), rows, left=0)
+    table.caption = "return, length: means over the last tenth of training"
     return table
 
 
@@ -93,14 +92,13 @@ def evaluation_table(episodes: Episodes, labels: tuple[str, ...], finished: tupl
     """Return a table of each run's scores. `episodes`: on the host, leaves `[runs, episodes]`; `finished`: finished updates."""
     count, more = episodes.returns.shape[1], episodes.named_info()
     after = f"{min(finished):,}" + (f" to {max(finished):,}" if len(set(finished)) > 1 else "")
-    table = Table(title=f"{count} episodes after {after} updates")
-    for column in ("run", "return", "std", "min", "max", "length", *more, "finished"):
-        table.add_column(column, justify="right")
+    rows = []
     for i, returns in enumerate(episodes.returns):
         numbers = [returns.mean(), returns.std(), returns.min(), returns.max(), episodes.lengths[i].mean()]
         means = (f"{x[i].mean():.3g}" for x in more.values())
-        table.add_row(Text(labels[i]), *(f"{x:.1f}" for x in numbers), *means, f"{episodes.finished[i].sum()} of {count}")
-    return table
+        rows.append([labels[i], *(f"{x:.1f}" for x in numbers), *means, f"{episodes.finished[i].sum()} of {count}"])
+    columns = ("run", "return", "std", "min", "max", "length", *more, "finished")
+    return table_of(f"{count} episodes after {after} updates", columns, rows, left=0)
 
 
 def _console() -> RichConsole:
