@@ -40,13 +40,7 @@ def interval(scores: np.ndarray, statistic: Callable = iqm, resamples: int = 10_
         >>> bool(low < 3.5 < high)
         True
     """
-    rng, scores = np.random.default_rng(0), np.asarray(scores)
-    if len(scores) < 2:
-        unknown = np.full(scores.shape[1:], np.nan)[()]
-        return unknown, unknown
-    draws = scores[rng.integers(len(scores), size=(resamples, len(scores)))]  # [resamples, seeds, ...]
-    low, high = np.percentile(statistic(draws.swapaxes(0, 1)), [2.5, 97.5], axis=0)
-    return low, high
+    return stratified_interval([np.asarray(scores)], statistic, resamples)
 
 
 def few_seeds(counts: Iterable[int]) -> str:
