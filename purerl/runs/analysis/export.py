@@ -1,6 +1,5 @@
 """Export of a trained policy as a standalone program, which needs `jax` and `flatbuffers` but not purerl."""
 
-import contextlib
 import logging
 import os
 import pathlib
@@ -93,22 +92,6 @@ def _program_of(policy: Policy, obs: PyTree, carry: PyTree, platforms: tuple[str
     return bytes(jax.export.export(jax.jit(act), platforms=platforms)(*arguments).serialize())
 
 
-@contextlib.contextmanager
-def _quiet(*loggers: str) -> Iterator[None]:
-    """Hide warnings: the converter warns about each of its parts that this machine's packages do not suit."""
-    found = [logging.getLogger(name) for name in loggers]
-    levels = [logger.level for logger in found]
-    for logger in found:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(found, levels, strict=True):
-            logger.setLevel(level)
-
-
 def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
     """Return the most likely action of a policy as an ONNX model, for any number of environments B.
 
@@ -145,7 +128,9 @@ def onnx_of(policy: Policy, obs: PyTree, carry: PyTree) -> bytes:
     shapes = flat(given)
     names = list(flat({"action": action_shapes(policy.action_space)} | ({"next": {"carry": carry}} if recurrent else {})))
     try:
-        with for_cpu_alone(), _quiet("jax2onnx", "onnx_ir"):
+        for name in ("jax2onnx", "onnx_ir"):  # the converter warns about each of its parts that this machine does not suit
+            logging.getLogger(name).setLevel(logging.ERROR)
+        with for_cpu_alone(), warnings.catch_warnings(action="ignore"):
             inputs = [jax.ShapeDtypeStruct(("B", *x.shape[1:]), x.dtype) for x in shapes.values()]
             outputs = lambda *arrays: tuple(jax.tree.leaves(act(*arrays)))
             model = jax2onnx.to_onnx(outputs, inputs, input_names=list(shapes), output_names=names)
