@@ -16,7 +16,7 @@ class Reports:
     """
 
     def __init__(self, recorders: tuple[Callable[[Progress], None], ...], began: Progress):
-        self._recorders, self._failed, self.latest = list(recorders), [], began
+        self._recorders, self._failed, self.latest = recorders, set[int](), began
 
     def __enter__(self) -> Self:
         self._each("begin", self.latest)
@@ -32,22 +32,20 @@ class Reports:
 
     def flush(self) -> None:
         """Flush recorders before a checkpoint, and restart failed recorders. A restart that fails gives no further warning."""
-        failed, self._failed = self._failed, []
+        failed = set(self._failed)
         self._each("flush")
-        for recorder in failed:
-            again = self._error_of(recorder, "begin", self.latest)
-            (self._recorders if again is None else self._failed).append(recorder)
+        self._failed -= {i for i in failed if self._error_of(self._recorders[i], "begin", self.latest) is None}
 
     def __exit__(self, *_) -> None:
         self._each("close")
-        for recorder in self._failed:
-            self._error_of(recorder, "close")
+        for i in self._failed:
+            self._error_of(self._recorders[i], "close")
 
     def _each(self, method: str, *args: Any) -> None:
-        for recorder in list(self._recorders):
-            if (error := self._error_of(recorder, method, *args)) is not None:
-                self._recorders = [x for x in self._recorders if x is not recorder]
-                self._failed.append(recorder)
+        """Call a method of each recorder that has not failed."""
+        for i, recorder in enumerate(self._recorders):
+            if i not in self._failed and (error := self._error_of(recorder, method, *args)) is not None:
+                self._failed.add(i)
                 hint = "and is skipped until the next checkpoint"
                 warnings.warn(f"the recorder {recorder!r} failed {hint}: {error!r}", stacklevel=4)
 
