@@ -1,6 +1,7 @@
 """Orbax without terminal output: Orbax reports errors only as exceptions. Only this module imports Orbax."""
 
 import contextlib
+import functools
 import logging
 import sys
 import warnings
@@ -16,8 +17,8 @@ def orbax() -> Any:
     """Return Orbax's v1 interface, silenced."""
     for logger in ("absl", "asyncio"):  # if one array cannot be read, asyncio would log errors of the other arrays
         logging.getLogger(logger).addFilter(_not_of_orbax)
-    if not isinstance(sys.unraisablehook, _Unraisable):
-        sys.unraisablehook = _Unraisable(sys.unraisablehook)
+    if getattr(sys.unraisablehook, "func", None) is not _report:
+        sys.unraisablehook = functools.partial(_report, sys.unraisablehook)
         warnings.filterwarnings("ignore", r"coroutine '(\w*Handler\.\w+|_create_paths)' was never awaited", RuntimeWarning)
     from orbax.checkpoint import v1
 
@@ -39,18 +40,11 @@ def _not_of_orbax(record: logging.LogRecord) -> bool:
     return "orbax" not in names and "tensorstore" not in names
 
 
-class _Unraisable:
-    """A hook for errors that no code can catch.
+def _report(otherwise: Callable[[Any], None], unraisable: Any) -> None:
+    """Report an error that no code can catch by the hook `otherwise`, unless the error is about a closed event loop.
 
     If one array cannot be written, Orbax closes the event loop to which the other arrays are about to report. A thread of
     TensorStore would then print a traceback for each of the other arrays, dozens in all.
     """
-
-    def __init__(self, otherwise: Callable[[Any], None]):
-        self._otherwise = otherwise
-
-    def __call__(self, unraisable: Any) -> None:
-        error = unraisable.exc_value
-        if unraisable.object is None and isinstance(error, RuntimeError) and str(error) == "Event loop is closed":
-            return
-        self._otherwise(unraisable)
+    if unraisable.object is not None or str(unraisable.exc_value) != "Event loop is closed":
+        otherwise(unraisable)
