@@ -1,7 +1,6 @@
 """`fit`: training with logging, evaluation and checkpoints between chunks of updates."""
 
 import inspect
-import pathlib
 import signal
 import time
 import types
@@ -199,9 +198,7 @@ def fit(
     shown = line.is_live if progress is None else progress
     options.recorders = (*recorders, *([line] if shown else [])) if is_first() else ()
     options.on_save_error = on_save_error if process_count() == 1 else "raise"  # with `warn`, the others would wait for ever
-    path = None
-    if directory is not None:
-        path = by_first(lambda: run_directory(directory)) or pathlib.Path(directory).expanduser().absolute()
+    path = None if directory is None else run_directory(directory)
     if devices_per_run is None:
         (options.devices_per_run,), _ = agreed(by_first(lambda: saved_layout(path)) or 0)
     trainer = Trainer(cfg, options.seed, options.num_seeds, options.exact, objects, options.devices_per_run)

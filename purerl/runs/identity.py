@@ -1,8 +1,6 @@
 """The identity of a run: its record in a checkpoint, and the differences between two runs."""
 
 import json
-import os
-import pathlib
 from typing import Any
 
 import jax
@@ -11,7 +9,7 @@ import numpy as np
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
-from purerl.core.errors import ConfigError, Problem, is_int
+from purerl.core.errors import is_int
 from purerl.pure import Train
 from purerl.runs.run_batch import settled
 from purerl.runs.storage.objects import describe_objects, object_differences, versions
@@ -110,10 +108,3 @@ def config_of(record: dict[str, Any], cls: type[OnPolicyConfig] | None = None) -
     cfg = (cls or ALGORITHMS[record["algorithm"]]).from_json(json.dumps(record["config"]))
     shape = next((x.shape for x in jax.tree.leaves(cfg) if np.ndim(x)), ())
     return jax.tree.map(lambda x: x if np.shape(x) == shape else np.full(shape, x, np.float32), cfg)
-
-
-def absolute(directory: Any) -> pathlib.Path:
-    """Return the absolute path of a directory that the user gave."""
-    if not isinstance(directory, str | os.PathLike):
-        raise ConfigError([Problem("directory", directory, "must be a path")])
-    return pathlib.Path(directory).expanduser().absolute()

@@ -20,13 +20,13 @@ from purerl.pure import Train
 from purerl.runs.data_parallel import DataParallel, check_replicas
 from purerl.runs.devices import use_cores
 from purerl.runs.directory import Directory
-from purerl.runs.identity import absolute, config_of, differences, identity, own_class, unit_differences
-from purerl.runs.processes import by_first, on_host
+from purerl.runs.identity import config_of, differences, identity, own_class, unit_differences
+from purerl.runs.processes import on_host
 from purerl.runs.run_batch import Batch, pairs_of, state_at
 from purerl.runs.storage import checkpoint
 from purerl.runs.storage.checkpoint import Checkpoint, newest_readable, saved_updates
 from purerl.runs.storage.curves import FILE, read_header
-from purerl.runs.storage.lock import run_directory
+from purerl.runs.storage.lock import absolute, run_directory
 from purerl.runs.storage.objects import describe_objects, object_differences, qualified_name
 
 
@@ -239,7 +239,7 @@ def save(directory: Any, train: Train | DataParallel, state: TrainState) -> None
     """
     if isinstance(train, DataParallel):
         check_replicas(state, train.axis_name)
-    path, train = by_first(lambda: run_directory(directory)) or absolute(directory), _whole(train)
+    path, train = run_directory(directory), _whole(train)
     if (path / FILE).exists():
         raise ConfigError([Problem("directory", str(path), "belongs to a run of purerl.fit; choose another directory")])
     with Directory(path, identity(train, train.cfg), type(train.cfg), keep=2**31 - 1, keep_every=0) as home:

@@ -29,11 +29,12 @@ from purerl.runs.logging.progress import Progress
 from purerl.runs.logging.reports import Reports
 from purerl.runs.processes import agreed, by_first, from_first, is_first, on_host, placed
 from purerl.runs.stopping import STOPPED, Stopping
-from purerl.runs.storage.checkpoint import Checkpoint, describe, to_tree
+from purerl.runs.storage.checkpoint import Checkpoint, describe, newest_readable, to_tree
 from purerl.runs.storage.curves import FILE, Curves, Header, row_dtype
 from purerl.runs.storage.files import write_errors
+from purerl.runs.storage.lock import absolute
 from purerl.runs.trainer import MAX_CHUNK, Trainer
-from purerl.runs.warm_start import last_step, require_checkpoint, warm_start
+from purerl.runs.warm_start import last_step, warm_start
 from purerl.runs.watch import MetricWatch
 
 MAX_SECONDS = 15.0  # longest chunk: a signal takes effect at the end of a chunk
@@ -66,11 +67,11 @@ class Session:
         row, every = row_dtype(trainer.row()), options.cfg.metrics_every
         template = trainer.template()
         saved = share(home.saved(options.resume, self.plan, describe({"state": template})))
+        begins_from = None
         if saved is None and options.init_from is not None:
-            require_checkpoint(options.init_from)  # checked before anything is compiled
+            begins_from = newest_readable(absolute(options.init_from) / "checkpoints")  # before anything is compiled
         record = {} if saved is None else saved.record
-        begins_later = saved is None and options.continue_steps
-        self._first_step = last_step(options.init_from) if begins_later else record.get("first_step", 0)
+        self._first_step = last_step(begins_from) if begins_from and options.continue_steps else record.get("first_step", 0)
         layout = trainer.pairs, trainer.differ, trainer.devices_per_run
         header = Header(row, every, every * self.plan.batch_size, *layout, self._first_step)
         self.curves = Curves(header, home.file(FILE))
@@ -79,9 +80,9 @@ class Session:
         self.state = trainer.init()
         if saved is not None:
             self._resume(saved, template)
-        elif options.init_from is not None:
-            unit = trainer.train.action_unit
-            self.state = trainer.restart(warm_start(self.state, options.init_from, unit, tuple(options.init_groups)))
+        elif begins_from is not None:
+            unit, groups = trainer.train.action_unit, tuple(options.init_groups)
+            self.state = trainer.restart(warm_start(self.state, begins_from, options.init_from, unit, groups))
         self._start = (self.updates, self.seconds)
         self._saved_updates = self.updates
         by_first(lambda: self.curves.begin(self.updates))

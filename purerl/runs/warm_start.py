@@ -8,30 +8,24 @@ from typing import Any
 import jax
 import numpy as np
 
-from purerl.core.errors import CheckpointError, ConfigError, Problem, raise_if_any
+from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.core.types import TrainState
-from purerl.runs.identity import WARM, absolute, unit_differences
-from purerl.runs.storage.checkpoint import newest_readable, saved_updates
+from purerl.runs.identity import WARM, unit_differences
+from purerl.runs.storage.checkpoint import Checkpoint
 
 INTRINSIC = "['state'].extra['intrinsic']"
 
 
-def require_checkpoint(directory: Any) -> None:
-    """Raise a CheckpointError if a directory has no checkpoint."""
-    folder = absolute(directory) / "checkpoints"
-    if not saved_updates(folder):
-        raise CheckpointError(f"no checkpoint in {folder}")
-
-
-def last_step(directory: Any) -> int:
-    """Return the environment steps of a run in a directory, at its newest readable checkpoint, counted from its first step."""
-    saved = newest_readable(absolute(directory) / "checkpoints")  # with its arrays, as `warm_start` reads it
+def last_step(saved: Checkpoint) -> int:
+    """Return the environment steps of a run at its checkpoint, counted from its first step."""
     config = saved.record["config"]
     return saved.record.get("first_step", 0) + saved.updates * config["num_envs"] * config["num_steps"]
 
 
-def warm_start(state: TrainState, directory: Any, action_unit: str, groups: tuple[str, ...] = ()) -> TrainState:
-    """Return a state with the parameters and statistics of another run.
+def warm_start(
+    state: TrainState, saved: Checkpoint, directory: Any, action_unit: str, groups: tuple[str, ...] = ()
+) -> TrainState:
+    """Return a state with the parameters and statistics of another run, from its checkpoint in a directory.
 
     With `groups`, only these parts of the parameters are taken, such as "policy/torso", and the statistics with "statistics". A
     warning names the parameters that keep their initial values.
@@ -42,9 +36,7 @@ def warm_start(state: TrainState, directory: Any, action_unit: str, groups: tupl
 
     Raises:
         ConfigError: the parameters, the statistics or the units of actions do not fit.
-        CheckpointError: the directory has no checkpoint, or the checkpoint cannot be read.
     """
-    saved = newest_readable(absolute(directory) / "checkpoints")
     if found := unit_differences(saved.record, action_unit):
         raise ConfigError([Problem("init_from", str(directory), text) for text in found])
     leaves = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path({"state": state})}

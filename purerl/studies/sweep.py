@@ -139,9 +139,7 @@ class Sweep:
         check_arguments(self.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
         for program in self.programs():  # check all programs before the first is trained
             raise_if_any(problems(program.cfg))
-        home = None
-        if directory is not None:
-            home = by_first(lambda: run_directory(directory)) or pathlib.Path(directory).expanduser().absolute()
+        home = None if directory is None else run_directory(directory)
         with compile_cache(), contextlib.ExitStack() as planning:
             by_first(lambda: _lock_plan(home, planning))
             programs = self._planned(home, at_once, seed, num_seeds, options)

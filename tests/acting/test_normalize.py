@@ -17,6 +17,7 @@ from purerl.acting.normalize import (
     standardized,
 )
 from purerl.core.keys import clock_at
+from purerl.runs.storage.checkpoint import newest_readable
 from purerl.runs.warm_start import warm_start
 from tests.helpers.interrupted import fitted, stopped
 from tests.helpers.leaks import checking_leaks
@@ -211,7 +212,7 @@ def test_statistics_survive_vmap_resuming_and_warm_starts(tmp_path):
     whole = fitted(cfg=ON)
     stopped(tmp_path, 6, cfg=ON)
     assert digest(fitted(cfg=ON, directory=tmp_path).state) == digest(whole.state)
-    warm = warm_start(tiny(ON).init(jax.random.key(5)), tmp_path, "either")
+    warm = warm_start(tiny(ON).init(jax.random.key(5)), newest_readable(tmp_path / "checkpoints"), tmp_path, "either")
     reward = whole.state.statistics.reward
     begun = reward.replace(discounted=jnp.zeros_like(reward.discounted))  # the sums belong to the other run's episodes
     assert digest(warm.statistics) == digest(whole.state.statistics.replace(reward=begun))

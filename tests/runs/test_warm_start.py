@@ -5,10 +5,16 @@ import pytest
 
 import purerl
 from purerl.runs.analysis.plots import curves_of
+from purerl.runs.storage.checkpoint import newest_readable
 from purerl.runs.warm_start import warm_start
 from tests.helpers.interrupted import fitted
 from tests.helpers.probes import Varied
 from tests.helpers.tiny import CFG, digest, tiny
+
+
+def started(state, directory, groups=()):
+    """Return a state with the parameters of the run in a directory."""
+    return warm_start(state, newest_readable(directory / "checkpoints"), directory, "either", groups)
 
 
 @pytest.mark.slow
@@ -19,7 +25,7 @@ def test_warm_start_copies_only_the_parameters(tmp_path):
     assert digest(warm.state.params) == digest(source.state.params)
     assert int(warm.state.clock) == 1
     several = jax.vmap(tiny().init, out_axes=purerl.Train.seed_axes)(jax.random.split(jax.random.key(0), 2))
-    several = warm_start(several, tmp_path / "a", "either")
+    several = started(several, tmp_path / "a")
     assert digest(jax.tree.map(lambda x: x[1], several.params)) == digest(source.state.params)
 
 
@@ -27,9 +33,9 @@ def test_warm_start_needs_the_same_shapes(tmp_path):
     purerl.save(tmp_path / "a", tiny(), tiny().init(jax.random.key(0)))
     other = tiny(CFG.replace(hidden=(8, 8))).init(jax.random.key(0))
     with pytest.raises(purerl.ConfigError, match=r"init_from.*is \[16, 2\] in the checkpoint, \[8, 2\] here"):
-        warm_start(other, tmp_path / "a", "either")
+        started(other, tmp_path / "a")
     with pytest.raises(purerl.CheckpointError, match="no checkpoint"):
-        warm_start(other, tmp_path / "b", "either")
+        started(other, tmp_path / "b")
 
 
 def test_warm_start_of_groups_names_the_new_parameters(tmp_path):
@@ -38,7 +44,7 @@ def test_warm_start_of_groups_names_the_new_parameters(tmp_path):
     other = tiny(CFG.replace(normalize_obs=True, critic_hidden=(8,)))
     state, saved = other.init(jax.random.key(1)), purerl.restore(tmp_path / "a", source)
     with pytest.warns(UserWarning, match="policy/head, value/head, value/torso begin with new parameters"):
-        warm = warm_start(state, tmp_path / "a", "either", ("policy/torso", "statistics"))
+        warm = started(state, tmp_path / "a", ("policy/torso", "statistics"))
     assert digest(warm.params["policy"]["torso"]) == digest(saved.params["policy"]["torso"])
     assert digest(warm.params["policy"]["head"]) == digest(state.params["policy"]["head"])
     assert digest(warm.params["value"]) == digest(state.params["value"])
@@ -46,7 +52,7 @@ def test_warm_start_of_groups_names_the_new_parameters(tmp_path):
     with pytest.raises(
         purerl.ConfigError, match="init_groups = 'policy/tor': this run has no such group; choose from policy/head"
     ):
-        warm_start(state, tmp_path / "a", "either", ("policy/tor",))
+        started(state, tmp_path / "a", ("policy/tor",))
     with pytest.raises(purerl.ConfigError, match="needs init_from"):
         purerl.fit(CFG, init_groups=("policy",))
 
@@ -74,11 +80,9 @@ KEY = jax.random.key(0)
 
 @pytest.mark.slow
 def test_warm_start_works_with_an_adaptive_penalty(tmp_path):
-    from purerl.runs.warm_start import warm_start
-
     cfg = CFG.replace(kl_penalty="adaptive")
     result = fitted(cfg=cfg, directory=tmp_path)
-    warm = warm_start(tiny(cfg).init(KEY), tmp_path, "either")
+    warm = started(tiny(cfg).init(KEY), tmp_path)
     assert digest(warm.params) == digest(result.state.params)
     assert warm.extra["kl_coef"] == 1
 

@@ -10,6 +10,7 @@ from typing import Any
 import filelock
 
 from purerl.core.errors import ConfigError, DirectoryLocked, Problem
+from purerl.runs.processes import by_first
 
 
 class Lock:
@@ -39,21 +40,29 @@ class Lock:
         self._lock.release()
 
 
+def absolute(directory: Any) -> pathlib.Path:
+    """Return the absolute path of a directory that the user gave."""
+    if not isinstance(directory, str | os.PathLike) or not str(directory):
+        raise ConfigError([Problem("directory", directory, "must be a path")])
+    return pathlib.Path(directory).expanduser().absolute()
+
+
 def run_directory(directory: Any) -> pathlib.Path:
-    """Return the absolute path of a directory, which is created if needed and tested by a write.
+    """Return the absolute path of a directory, which the first process creates if needed and tests by a write.
 
     Raises:
         ConfigError: the path is not valid, or cannot be written to.
     """
-    wrong = lambda hint: ConfigError([Problem("directory", directory, hint)])
-    if not isinstance(directory, str | os.PathLike) or not str(directory):
-        raise wrong("must be a path")
-    text = os.fspath(directory)
+    path, text = absolute(directory), os.fspath(directory)
     if any(ord(character) < 32 for character in text):
-        raise wrong("must not contain control characters such as newlines")
+        raise ConfigError([Problem("directory", directory, "must not contain control characters such as newlines")])
     if "://" in text:
-        raise wrong("must be on a local or mounted file system")
-    path = pathlib.Path(text).expanduser().absolute()
+        raise ConfigError([Problem("directory", directory, "must be on a local or mounted file system")])
+    by_first(lambda: _try_to_write(path, directory))
+    return path
+
+
+def _try_to_write(path: pathlib.Path, directory: Any) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path, delete=False) as probe:
@@ -63,5 +72,4 @@ def run_directory(directory: Any) -> pathlib.Path:
         os.replace(probe.name, moved)
         os.unlink(moved)
     except OSError as error:
-        raise wrong(f"is not writable: {error.strerror}") from error
-    return path
+        raise ConfigError([Problem("directory", directory, f"is not writable: {error.strerror}")]) from error
