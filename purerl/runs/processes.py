@@ -132,9 +132,6 @@ def placed(x: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     if sharding.is_fully_addressable:
         return jax.device_put(x, sharding)
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return jax.random.wrap_key_data(_placed(np.asarray(jax.random.key_data(x)), sharding), impl=jax.random.key_impl(x))
-    return _placed(np.asarray(x), sharding)
-
-
-def _placed(x: np.ndarray, sharding: jax.sharding.Sharding) -> jax.Array:
-    return jax.make_array_from_callback(x.shape, sharding, lambda index: x[index])
+        return jax.random.wrap_key_data(placed(jax.random.key_data(x), sharding), impl=jax.random.key_impl(x))
+    whole = np.asarray(x)
+    return jax.make_array_from_callback(whole.shape, sharding, lambda index: whole[index])
