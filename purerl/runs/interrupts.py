@@ -30,9 +30,6 @@ class Stop:
         for each in SIGNALS:
             signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
 
-    def _restore(self) -> None:
+    def __exit__(self, *_) -> None:
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-    def __exit__(self, *_) -> None:
-        self._restore()
