@@ -10,8 +10,7 @@ import numpy as np
 from purerl.core.errors import CheckpointError, CheckpointMismatch
 from purerl.runs.processes import from_first
 from purerl.runs.storage.checkpoint import CLOCK, Store, describe, first_readable, leaf_differences, to_arrays
-from purerl.runs.storage.files import AppendOnlyFile
-from purerl.runs.storage.journal import Entry, read_journal, to_line
+from purerl.runs.storage.files import AppendOnlyFile, Entry, read_journal, to_line
 
 COLUMNS = ("episode_return", "episode_length", "finished")
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt
 from purerl.core.metrics import Max, Mean, Sum, add_up
-from purerl.runs.storage.files import AppendOnlyFile, read_errors
-from purerl.runs.storage.journal import Entry, iterate, to_line
+from purerl.runs.storage.files import AppendOnlyFile, Entry, iterate, read_errors, to_line
 
 FILE = "curves.jsonl"
 LINE = 64  # largest number of rows per line: one damaged byte destroys at most one line
@@ -88,13 +87,11 @@ class Curves:
             is_whole = (filled + size) % every == 0
             self._pending = nothing(self._header.row) if is_whole else added
             if is_whole:
-                self._write(_pack(added, self._header.row))
+                records = _pack(added, self._header.row)
+                for entry in _entries(records, len(self._whole) // records.itemsize):
+                    self._journal.add(to_line(entry))
+                self._whole += records.tobytes()
             self.finished, start = self.finished + size, start + size
-
-    def _write(self, records: np.ndarray) -> None:
-        for entry in _entries(records, len(self._whole) // records.itemsize):
-            self._journal.add(to_line(entry))
-        self._whole += records.tobytes()
 
     def flush(self) -> None:
         """Write all rows so far to the journal, including an incomplete last row.

@@ -1,18 +1,26 @@
-"""Atomic writes, append-only files and checksums, for files other than checkpoints.
+"""Atomic writes, append-only files, and journals, for files other than checkpoints.
 
 A checksum is a part of a SHA-256. If a write fails, nothing is lost: an atomic write leaves the previous file unchanged, and data
 to append stay in memory for the next flush.
+
+A journal is an append-only file of JSON objects, one per line, each with a checksum. A line without a line end is ignored: either
+a kill cut the line off, or another process is about to write the rest.
 """
 
 import contextlib
 import hashlib
 import io
+import json
 import os
 import pathlib
 from collections.abc import Iterator
 from typing import Any
 
 from purerl.core.errors import CheckpointError
+
+Entry = dict[str, Any]
+CHECK = b'{"check": "%s", '  # prefix of each line
+BEGIN = len(CHECK % (b"0" * 16))
 
 
 def checksum(data: bytes) -> bytes:
@@ -119,3 +127,42 @@ def atomic_write(path: pathlib.Path, data: bytes) -> None:
 def _begins(path: pathlib.Path, content: bytes) -> bool:
     with open(path, "rb") as file:
         return file.read(len(content)) == content
+
+
+# --- journals ---------------------------------------------------------------------------------------------------------
+
+
+@read_errors()
+def read_journal(path: pathlib.Path) -> list[Entry | None]:
+    """Return the entries of a file, with None for each damaged line; return [] if the file does not exist.
+
+    Raises:
+        CheckpointError: the file cannot be read.
+    """
+    return list(iterate(path))
+
+
+def iterate(path: pathlib.Path) -> Iterator[Entry | None]:
+    """Yield the entries of a file one by one, with None for each damaged line.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if path.exists():
+        with open(path, "rb") as file:
+            yield from (from_line(line) for line in file if line.endswith(b"\n"))
+
+
+def to_line(entry: Entry) -> bytes:
+    """Return an entry as a line with a checksum."""
+    text = json.dumps(entry).encode()
+    return CHECK % checksum(text).hex().encode() + text[1:] + b"\n"
+
+
+def from_line(line: bytes) -> Entry | None:
+    """Return the entry of a line; None if the line is damaged."""
+    try:
+        entry = json.loads(line)
+        return entry if entry.pop("check") == checksum(b"{" + line[BEGIN:-1]).hex() else None
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return None

@@ -1,7 +1,6 @@
 """Journals: incomplete and damaged lines."""
 
-from purerl.runs.storage.files import AppendOnlyFile
-from purerl.runs.storage.journal import read_journal, to_line
+from purerl.runs.storage.files import AppendOnlyFile, read_journal, to_line
 
 
 def test_incomplete_lines_are_dropped_and_damaged_ones_are_none(tmp_path):
