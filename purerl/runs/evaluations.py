@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from purerl.core.errors import CheckpointError, CheckpointMismatch
-from purerl.runs.processes import from_first
-from purerl.runs.storage.checkpoint import CLOCK, Store, describe, first_readable, leaf_differences, to_arrays
+from purerl.core.errors import CheckpointMismatch
+from purerl.runs.storage.checkpoint import CLOCK, Store, describe, share, to_arrays
 from purerl.runs.storage.files import AppendOnlyFile, Entry, read_journal, to_line
 
 COLUMNS = ("episode_return", "episode_length", "finished")
@@ -87,30 +86,15 @@ class Best:
 
     def __init__(self, store: Store, record: dict[str, Any], runs: int, by: str | None, wanted: dict[str, str] | None = None):
         self._store, self._record, self._by = store, record, by
-        self._arrays, self._leaves, self._behind = {}, {}, False
-        self._updates, self._scores = [0] * runs, [-math.inf] * runs
+        self._arrays, self._leaves, self._behind = {}, wanted or {}, False
+        self._updates, self._scores = np.zeros(runs, int), np.full(runs, -math.inf)
         if wanted is None:
             store.clear()  # left by a run that was killed before its first checkpoint
-        else:
-            self._restore(store, wanted)
-            record = {"leaves": self._leaves, "updates": self._updates, "returns": self._scores}
-            self._arrays, record = from_first(self._arrays, record)
-            self._leaves, self._updates, self._scores = record["leaves"], record["updates"], record["returns"]
-
-    def _restore(self, store: Store, wanted: dict[str, str]) -> None:
-        try:
-            there = store.updates()  # in all processes: see `Directory.saved`
-            saved = first_readable(there, store.load) if there else None
-        except CheckpointError as error:
-            warnings.warn(f"{error}; earlier best states are ignored", stacklevel=4)
-            return
-        if saved is None or leaf_differences({path: x for path, (x, _) in saved.record["leaves"].items()}, wanted):
-            return
-        before = saved.record["best"].get("by", COLUMNS[0])
-        if self._by not in (None, before):
-            raise CheckpointMismatch(store.directory, [f"best_by: {before} in the checkpoint, {self._by} here"])
-        self._arrays, self._leaves = saved.arrays, wanted
-        self._updates, self._scores = saved.record["best"]["updates"], saved.record["best"]["returns"]
+        elif saved := share(store.newest_like(wanted)):
+            best = saved.record["best"]
+            if by not in (None, before := best.get("by", COLUMNS[0])):
+                raise CheckpointMismatch(store.directory, [f"best_by: {before} in the checkpoint, {by} here"])
+            self._arrays, self._updates, self._scores = saved.arrays, np.array(best["updates"]), np.array(best["returns"])
 
     def update(self, updates: int, scores: np.ndarray, state: Any) -> None:
         """Keep the state of each run whose score improved, and begin to save the kept states.
@@ -118,7 +102,7 @@ class Best:
         Raises:
             CheckpointError: the previous save or this one failed; `settle` tries again.
         """
-        better = scores > np.array(self._scores)
+        better = scores > self._scores
         if not (self._store.is_kept and better.any()):
             return
         tree = {"state": state}
@@ -126,15 +110,14 @@ class Best:
         if not better.all() and self._arrays:
             rows = lambda new, old: np.where(better.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
             arrays = {path: x if path.startswith(CLOCK) else rows(x, self._arrays[path]) for path, x in arrays.items()}
-        chosen = lambda new, old: [n if b else o for n, o, b in zip(new, old, better, strict=True)]
         self._arrays, self._behind = arrays, True
-        self._updates = chosen([updates] * len(better), self._updates)
-        self._scores = chosen(scores.tolist(), self._scores)
+        self._updates, self._scores = np.where(better, updates, self._updates), np.where(better, scores, self._scores)
         self._begin()
 
     def _begin(self) -> None:
-        best = {"best": {"updates": self._updates, "returns": self._scores, "by": self._by}}
-        self._store.write(max(self._updates), self._arrays or {}, self._leaves, {**self._record, "seconds": 0.0, **best})
+        best = {"updates": self._updates.tolist(), "returns": self._scores.tolist(), "by": self._by}
+        record = {**self._record, "seconds": 0.0, "best": best}
+        self._store.write(int(self._updates.max()), self._arrays, self._leaves, record)
         self._behind = False
 
     def settle(self) -> None:
@@ -145,8 +128,6 @@ class Best:
         """
         if self._behind:
             self._begin()
-        try:
-            self._store.wait()
-        except CheckpointError:
-            self._behind = True
-            raise
+        self._behind = True  # until the save is complete
+        self._store.wait()
+        self._behind = False

@@ -27,9 +27,9 @@ from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.interrupts import Stop
 from purerl.runs.logging.progress import Progress
 from purerl.runs.logging.reports import Reports
-from purerl.runs.processes import agreed, by_first, from_first, is_first, on_host, placed
+from purerl.runs.processes import agreed, by_first, is_first, on_host, placed
 from purerl.runs.stopping import STOPPED, Stopping
-from purerl.runs.storage.checkpoint import Checkpoint, describe, newest_readable, to_tree
+from purerl.runs.storage.checkpoint import Checkpoint, describe, newest_readable, share, to_tree
 from purerl.runs.storage.curves import FILE, Curves, Header, row_dtype
 from purerl.runs.storage.files import write_errors
 from purerl.runs.storage.lock import absolute
@@ -66,7 +66,8 @@ class Session:
         self.stopped_by: signal.Signals | str | None = None
         row, every = row_dtype(trainer.row()), options.cfg.metrics_every
         template = trainer.template()
-        saved = share(home.saved(options.resume, self.plan, describe({"state": template})))
+        described = describe({"state": template})
+        saved = share(home.saved(options.resume, self.plan, described))
         begins_from = None
         if saved is None and options.init_from is not None:
             begins_from = newest_readable(absolute(options.init_from) / "checkpoints")  # before anything is compiled
@@ -92,9 +93,8 @@ class Session:
         expected = record.get("evaluations", 0)
         self.evaluations = Evaluations(home.file("evaluations.jsonl"), self.updates, len(trainer.labels), expected)
         self.report = Reports(options.recorders, self._progress())
-        wanted = None if saved is None else describe({"state": template})
         by = options.best_by if options.eval_every else None
-        self.best = Best(home.best, home.identity, len(trainer.labels), by, wanted)
+        self.best = Best(home.best, home.identity, len(trainer.labels), by, described if saved else None)
 
     def _resume(self, saved: Checkpoint, template: TrainState) -> None:
         self.updates, self.seconds = saved.updates, saved.record["seconds"]
@@ -250,13 +250,6 @@ def _protocol(options: types.SimpleNamespace) -> dict[str, Any] | None:
     params = {name: np.asarray(x).tolist() for name, x in (options.eval_env_params or {}).items()}
     how = {"episodes": options.eval_episodes, "deterministic": bool(options.eval_deterministic)}
     return {**how, "max_steps": options.eval_max_steps, "env_params": params}  # the last two can change the task
-
-
-def share(saved: Checkpoint | None) -> Checkpoint | None:
-    """Give every process the checkpoint that the first process has read, or None."""
-    record = {} if saved is None else {"updates": saved.updates, "record": saved.record}
-    arrays, record = from_first(None if saved is None else saved.arrays, record)
-    return None if arrays is None else Checkpoint(record["updates"], record["record"], arrays)
 
 
 def _diverged(state: TrainState, rows: dict[str, Any], finite: np.ndarray, updates: int, labels: tuple[str, ...]) -> Exception:

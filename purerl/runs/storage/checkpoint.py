@@ -22,7 +22,7 @@ import numpy as np
 
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, ConfigError, Problem
 from purerl.core.types import PyTree
-from purerl.runs.processes import agreed, is_first
+from purerl.runs.processes import agreed, from_first, is_first
 from purerl.runs.storage.files import read_errors
 from purerl.runs.storage.orbax_v1 import in_this_process, orbax
 
@@ -44,6 +44,13 @@ class Checkpoint(NamedTuple):
     updates: int
     record: dict[str, Any]
     arrays: dict[str, np.ndarray]
+
+
+def share(saved: Checkpoint | None) -> Checkpoint | None:
+    """Give every process the checkpoint that the first process has read, or None."""
+    record = {} if saved is None else {"updates": saved.updates, "record": saved.record}
+    arrays, record = from_first(None if saved is None else saved.arrays, record)
+    return None if arrays is None else Checkpoint(record["updates"], record["record"], arrays)
 
 
 # --- trees and arrays -------------------------------------------------------------------------------------------------
@@ -205,6 +212,17 @@ class Store:
         """
         return read(self._path(updates))
 
+    def newest_like(self, wanted: dict[str, str]) -> Checkpoint | None:
+        """Return the newest readable checkpoint if its arrays are as wanted, given by `describe`; otherwise None."""
+        try:
+            there = self.updates()  # in all processes: see `Directory.saved`
+            saved = first_readable(there, self.load) if there else None
+        except CheckpointError as error:
+            warnings.warn(f"{error}; earlier best states are ignored", stacklevel=4)
+            return None
+        fits = saved and not leaf_differences({path: x for path, (x, _) in saved.record["leaves"].items()}, wanted)
+        return saved if fits else None
+
     def _path(self, updates: int) -> pathlib.Path:
         return self.directory / str(updates)
 
@@ -243,14 +261,13 @@ def first_readable(there: list[int], read: Callable[[int], Any]) -> Any:
     Raises:
         CheckpointCorrupt: all checkpoints are damaged.
     """
-    for number in reversed(there):
-        try:
-            return read(number)
-        except CheckpointCorrupt as error:
-            if number == there[0]:
-                raise
-            warnings.warn(f"{error}; reading the previous checkpoint", stacklevel=5)
-    raise ValueError("no checkpoint to read")
+    try:
+        return read(there[-1])
+    except CheckpointCorrupt as error:
+        if len(there) == 1:
+            raise
+        warnings.warn(f"{error}; reading the previous checkpoint", stacklevel=5)
+    return first_readable(there[:-1], read)
 
 
 def read_record(path: pathlib.Path) -> dict[str, Any]:
@@ -276,11 +293,9 @@ def read(path: pathlib.Path) -> Checkpoint:
             shape, is_key = shape_of(described), described.startswith("key<")
             if 0 in shape:
                 continue
-            found = stored[name].shape[:-1] if is_key else stored[name].shape
-            if found != shape:
-                raise CheckpointCorrupt(f"{path}: {name} has the shape {found}, not {described}")
-            if stored[name].dtype != _dtype(described):
-                raise CheckpointCorrupt(f"{path}: {name} has the dtype {stored[name].dtype}, not {described}")
+            found, dtype = stored[name].shape[:-1] if is_key else stored[name].shape, stored[name].dtype
+            if (found, dtype) != (shape, _dtype(described)):
+                raise CheckpointCorrupt(f"{path}: {name} has the shape {found} and the dtype {dtype}, not {described}")
         arrays = v1.load(path, {name: np.empty(x.shape, x.dtype) for name, x in stored.items()}) if stored else {}
     for name, (described, expected) in record["leaves"].items():
         array = arrays.setdefault(name, np.empty(shape_of(described), _dtype(described)))
