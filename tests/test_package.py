@@ -87,7 +87,6 @@ WITHOUT_TESTS = (  # modules without a test file of their name
     # Parts that the named tests cover.
     "pure",  # test_train
     "runs.session",  # runs/test_fit, runs/test_directory
-    "runs.host_environments",  # envs/test_gymnasium
     "runs.storage.orbax_v1",  # runs/test_checkpoint
     "studies.reading",  # studies/test_compare, studies/test_sweep
     "envs.outputs",  # envs/test_conformance

@@ -6,11 +6,12 @@ evaluation and checkpoints between chunks do not affect training.
 """
 
 import contextlib
+import pathlib
 import signal
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,7 +21,6 @@ from purerl.core.errors import CheckpointError, NotFiniteError
 from purerl.core.types import TrainState
 from purerl.envs.host import take_failure
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf
-from purerl.runs import host_environments
 from purerl.runs.data_parallel import check_replicas
 from purerl.runs.directory import Directory
 from purerl.runs.evaluations import Best, Evaluations
@@ -31,7 +31,6 @@ from purerl.runs.processes import agreed, by_first, is_first, on_host, placed
 from purerl.runs.stopping import STOPPED, Stopping
 from purerl.runs.storage.checkpoint import Checkpoint, describe, newest_readable, share, to_tree
 from purerl.runs.storage.curves import FILE, Curves, Header, row_dtype
-from purerl.runs.storage.files import write_errors
 from purerl.runs.storage.lock import absolute
 from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.runs.warm_start import last_step, warm_start
@@ -103,22 +102,19 @@ class Session:
             label, path = self.trainer.labels[int(np.argmin(self.finite))], self.home.path
             raise NotFiniteError(f"{label} diverged before {path} was saved; on_nonfinite='ignore' continues the others")
         fresh, state = self.state, to_tree(saved.arrays, {"state": template})["state"]
-        self.state = jax.tree.map(lambda x, like: placed(x, like.sharding), state, fresh)
-        if self.trainer.on_host:
-            self.state = host_environments.restored(self.trainer, self.state, fresh, saved)
+        state = jax.tree.map(lambda x, like: placed(x, like.sharding), state, fresh)
+        self.state = self.trainer.restored(state, fresh, saved)
 
     def train(self) -> None:
         """Train until the last update, or until an early end; then save, and wait until everything is saved."""
         with contextlib.closing(self.curves), contextlib.closing(self.evaluations), self.report:
             self._train()
-            with self._save_errors():
-                self.home.checkpoints.wait()
+            self._try(self.home.checkpoints.wait)
 
     def _train(self) -> None:
         for write in (self.curves.flush, self.evaluations.flush):  # rewrites files that a kill has damaged
-            with self._save_errors():
-                by_first(write)
-        (over,), _ = agreed(self._stopping.was_stopped and self._is_over())
+            self._try(by_first, write)
+        (over,), _ = agreed(self._stopping.was_stopped and self._stopping.is_over(self._progress()))
         self.stopped_by = STOPPED if over else None
         done = self.updates == self.plan.num_updates or over
         if not done:
@@ -183,10 +179,8 @@ class Session:
     def _reason(self, stop: Stop) -> int:
         """Return the code of the reason to end the session now, or 0 without a reason."""
         hours, limit = (time.perf_counter() - self.options.entered) / 3600, self.options.max_hours
-        return STOP_WHEN if self._is_over() else stop.asked or (TIME_IS_UP if limit and hours >= limit else 0)
-
-    def _is_over(self) -> bool:
-        return self._stopping.is_over(self._progress())
+        is_over = self._stopping.is_over(self._progress())
+        return STOP_WHEN if is_over else stop.asked or (TIME_IS_UP if limit and hours >= limit else 0)
 
     def _progress(self, metrics: dict[str, Any] | None = None) -> Progress:
         newest = self.evaluations.newest()
@@ -198,15 +192,15 @@ class Session:
         columns, whole = score(self.state), on_host(self.state)
         self.evaluations.add(self.updates, columns)
         scores = columns[self.options.best_by].astype(np.float64)
-        with self._save_errors():
-            self.evaluations.flush()
-        with self._save_errors():
-            self.best.update(self.updates, np.where(self.finite & ~np.isnan(scores), scores, -np.inf), whole)
+        self._try(self.evaluations.flush)
+        self._try(self.best.update, self.updates, np.where(self.finite & ~np.isnan(scores), scores, -np.inf), whole)
         every = self.options.render_every * self.options.eval_every
         if every and self.updates % every == 0 and (drawing := self.home.file(f"renders/{self.updates}.gif")):
-            with self._save_errors(), write_errors(drawing):
-                self.trainer.render(whole, drawing)
-                self.report.show(self._progress(), drawing)
+            self._try(self._render, whole, drawing)
+
+    def _render(self, state: TrainState, drawing: pathlib.Path) -> None:
+        self.trainer.render(state, drawing)
+        self.report.show(self._progress(), drawing)
 
     def _save(self) -> None:
         """Save the files that a checkpoint depends on, and then begin to save the checkpoint."""
@@ -214,33 +208,28 @@ class Session:
         if self.trainer.devices_per_run > 1 and self._saved_updates == self._start[0]:  # at the first save only
             check_replicas(self.state)
         for write in (self.curves.flush, self.evaluations.flush, self.best.settle):
-            with self._save_errors():
-                write()
-        whole = on_host(self.state)
-        with self._save_errors():
-            outside = {"environments": host_environments.saved(self.state)} if self.trainer.on_host else {}
-            record = {
-                **self.home.identity,
-                "seconds": self.seconds,
-                "first_step": self._first_step,
-                "evaluations": len(self.evaluations),
-                "evaluated": self._evaluated,
-                "finite": self.finite.tolist(),
-                "stopped_by": self.stopped_by if isinstance(self.stopped_by, str) else None,
-            }
-            self.home.checkpoints.save(self.updates, {"state": whole, **self._stopping.saved, **outside}, record)
+            self._try(write)
+        tree = {"state": on_host(self.state), "environments": self.trainer.snapshots(self.state), **self._stopping.saved}
+        record = {
+            **self.home.identity,
+            "seconds": self.seconds,
+            "first_step": self._first_step,
+            "evaluations": len(self.evaluations),
+            "evaluated": self._evaluated,
+            "finite": self.finite.tolist(),
+            "stopped_by": self.stopped_by if isinstance(self.stopped_by, str) else None,
+        }
+        self._try(self.home.checkpoints.save, self.updates, tree, record)
         self._saved_updates = self.updates
 
-    @contextlib.contextmanager
-    def _save_errors(self) -> Iterator[None]:
-        """Raise errors of saving; with `on_save_error="warn"`, warn instead, since the next save may succeed."""
+    def _try(self, write: Callable[..., Any], *args: Any) -> None:
+        """Call a function that saves. With `on_save_error="warn"`, warn of its error, since the next save may succeed."""
         try:
-            yield
+            write(*args)
         except CheckpointError as error:
             if self.options.on_save_error == "raise":
                 raise
-            text = f"{error}; this checkpoint is missing, and training continues"
-            warnings.warn(text, stacklevel=4)
+            warnings.warn(f"{error}; this checkpoint is missing, and training continues", stacklevel=3)
 
 
 def _protocol(options: types.SimpleNamespace) -> dict[str, Any] | None:

@@ -1,7 +1,9 @@
 """Training of a batch of runs, over seeds, configs or both, as one compiled program."""
 
 import copy
+import json
 import pathlib
+import warnings
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -16,11 +18,13 @@ from purerl.core.keys import clock_at, named_key
 from purerl.core.plan import needed_bytes
 from purerl.core.reductions import on_axis, pall
 from purerl.core.types import TrainState
+from purerl.envs.host import Ticket, restore, snapshot
 from purerl.learning.nonfinite import LEARNT, finite_leaves
 from purerl.pure import Train
 from purerl.runs.analysis.rendering import render
 from purerl.runs.processes import on_host
 from purerl.runs.run_batch import Batch, state_at, swept
+from purerl.runs.storage.checkpoint import Checkpoint
 
 MAX_CHUNK = 1024  # largest number of updates in a chunk: the size of the metrics buffer
 
@@ -74,6 +78,32 @@ class Trainer(Batch):
         cfg, other = cfg.resolved(self.train.env), copy.copy(self)
         other.cfgs = {path: np.repeat(x, self.num_seeds).astype(self.cfgs[path].dtype) for path, x in swept(cfg).items()}
         return other
+
+    def snapshots(self, state: TrainState) -> dict[str, np.ndarray]:
+        """Return a snapshot of each run's external (Python) environments, as bytes `[size]`, by index of the run as text.
+
+        Their state is not part of the training state.
+        """
+        texts = (json.dumps(snapshot(ticket)).encode() for ticket in _tickets(state)) if self.on_host else ()
+        return {str(i): np.frombuffer(text, np.uint8) for i, text in enumerate(texts)}
+
+    def restored(self, state: TrainState, fresh: TrainState, saved: Checkpoint) -> TrainState:
+        """Return a checkpoint's state with its external environments restored; if that is impossible, warn and restart them.
+
+        Args:
+            state: the checkpoint's state.
+            fresh: a new initial state of these runs, whose environments are restored and used.
+            saved: the checkpoint.
+        """
+        if not self.on_host:
+            return state
+        snapshots = [json.loads(saved.arrays[f"['environments']['{i}']"].tobytes()) for i in range(len(self.labels))]
+        if missing := sorted({x["missing"] for x in snapshots if "missing" in x}):
+            warnings.warn(f"the resumed run is not bit-identical: environments restart, since {'; '.join(missing)}", stacklevel=3)
+            return state.replace(actor=self.init(saved.updates).actor)
+        for ticket, kept in zip(_tickets(fresh), snapshots, strict=True):
+            restore(ticket, kept)
+        return state.replace(actor=state.actor.replace(env_state=fresh.actor.env_state))
 
     def restart(self, state: TrainState) -> TrainState:
         """Return an initial state, given with another run's parameters and statistics, with its derived parts recomputed."""
@@ -149,3 +179,9 @@ class Trainer(Batch):
         state, buffer = jax.lax.fori_loop(0, length, body, (state, buffer))
         finite = jnp.stack(finite_leaves({name: getattr(state, name) for name in LEARNT})).all()
         return state, buffer, on_axis(pall, train.axis)(finite)
+
+
+def _tickets(state: TrainState) -> list[Ticket]:
+    """Return the environment handle of each run."""
+    ticket = jax.device_get(state.actor.env_state)
+    return [Ticket(*row) for row in zip(np.atleast_2d(ticket.number), np.atleast_2d(ticket.steps), strict=True)]

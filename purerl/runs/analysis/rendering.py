@@ -74,8 +74,8 @@ def render(
     steps = int(np.argmax(done)) + 1 if done.any() else limit
     frames = [jax.tree.map(lambda x: x[i], env_states) for i in range(steps)]  # noqa: B023
     path = pathlib.Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         draw(frames, np.cumsum(reward[:steps]), path)
     return float(reward[:steps].sum())
 
