@@ -17,7 +17,7 @@ from purerl.core.metrics import LAST, over_the_last
 from purerl.core.types import TrainState
 from purerl.runs.analysis.rendering import check_drawing
 from purerl.runs.compile_cache import compile_cache
-from purerl.runs.directory import Directory
+from purerl.runs.directory import Directory, run_directory
 from purerl.runs.identity import identity
 from purerl.runs.logging.console import LiveLine
 from purerl.runs.logging.progress import Progress
@@ -26,7 +26,6 @@ from purerl.runs.processes import agreed, by_first, is_first, process_count
 from purerl.runs.run import Run, saved_layout
 from purerl.runs.session import Session
 from purerl.runs.stopping import Rule
-from purerl.runs.storage.lock import run_directory
 from purerl.runs.trainer import Trainer
 
 MANY_ROWS = 1_000_000  # above this number of rows of metrics, `fit` warns: the rows take hundreds of megabytes

@@ -19,14 +19,13 @@ from purerl.envs.host import host_errors
 from purerl.pure import Train
 from purerl.runs.data_parallel import DataParallel, check_replicas
 from purerl.runs.devices import use_cores
-from purerl.runs.directory import Directory
+from purerl.runs.directory import Directory, absolute, run_directory
 from purerl.runs.identity import config_of, differences, identity, own_class, unit_differences
 from purerl.runs.processes import on_host
 from purerl.runs.run_batch import Batch, pairs_of, state_at
 from purerl.runs.storage import checkpoint
 from purerl.runs.storage.checkpoint import Checkpoint, newest_readable, saved_updates
 from purerl.runs.storage.curves import FILE, read_header
-from purerl.runs.storage.lock import absolute, run_directory
 from purerl.runs.storage.objects import describe_objects, object_differences, qualified_name
 
 

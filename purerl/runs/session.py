@@ -22,7 +22,7 @@ from purerl.core.types import TrainState
 from purerl.envs.host import take_failure
 from purerl.learning.nonfinite import LEARNT, first_bad_leaf
 from purerl.runs.data_parallel import check_replicas
-from purerl.runs.directory import Directory
+from purerl.runs.directory import Directory, absolute
 from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.interrupts import Stop
 from purerl.runs.logging.progress import Progress
@@ -31,7 +31,6 @@ from purerl.runs.processes import agreed, by_first, is_first, on_host, placed
 from purerl.runs.stopping import STOPPED, Stopping
 from purerl.runs.storage.checkpoint import Checkpoint, describe, newest_readable, share, to_tree
 from purerl.runs.storage.curves import FILE, Curves, Header, row_dtype
-from purerl.runs.storage.lock import absolute
 from purerl.runs.trainer import MAX_CHUNK, Trainer
 from purerl.runs.warm_start import last_step, warm_start
 from purerl.runs.watch import MetricWatch

@@ -21,13 +21,13 @@ from purerl.config.value_checks import problems
 from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, is_count, is_int, raise_if_any
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
+from purerl.runs.directory import Lock, run_directory
 from purerl.runs.fit import FitResult, check_arguments, evaluation_of, fit
 from purerl.runs.options import OBJECTS
 from purerl.runs.processes import agreed, by_first, process_count
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage.checkpoint import saved_updates
 from purerl.runs.storage.files import atomic_write, write_errors
-from purerl.runs.storage.lock import Lock, run_directory
 from purerl.runs.trainer import Trainer
 from purerl.studies import space
 from purerl.studies.reading import PLAN, Summary, final_returns, has_begun, read_plan, refuse_another, summary_of

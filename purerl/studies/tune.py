@@ -25,12 +25,12 @@ from purerl.config.curiosity import RNDConfig
 from purerl.config.documentation import default_of, shown
 from purerl.core.errors import ConfigError, Problem, is_count, is_int, is_number, raise_if_any
 from purerl.runs.compile_cache import compile_cache
+from purerl.runs.directory import Lock, run_directory
 from purerl.runs.identity import identity
 from purerl.runs.interrupts import Stop
 from purerl.runs.options import OBJECTS
 from purerl.runs.processes import process_count
 from purerl.runs.storage.files import atomic_write
-from purerl.runs.storage.lock import Lock, run_directory
 from purerl.studies import space
 from purerl.studies.reading import PLAN, WINNER, Summary, read_plan, summary_of
 from purerl.studies.rungs import RungTrainer, check_program, check_rungs
