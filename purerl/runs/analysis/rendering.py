@@ -70,7 +70,7 @@ def render(
         return jax.lax.scan(step, carry, jnp.arange(limit, dtype=jnp.uint32))[1]
 
     with host_errors():
-        env_states, reward, done = jax.tree.map(lambda x: x[:, 0] if _is_key(x) else np.asarray(x[:, 0]), jax.jit(episode)())
+        env_states, reward, done = jax.tree.map(lambda x: x[:, 0], jax.device_get(jax.jit(episode)()))
     steps = int(np.argmax(done)) + 1 if done.any() else limit
     frames = [jax.tree.map(lambda x: x[i], env_states) for i in range(steps)]  # noqa: B023
     path = pathlib.Path(path)
@@ -89,8 +89,3 @@ def check_drawing(env: Environment, max_steps: int | None) -> tuple[Callable, in
     if not is_count(max_steps):
         raise ConfigError([Problem("max_steps", max_steps, "must be an int of at least 1")])
     return env.draw, max_steps
-
-
-def _is_key(x: jax.Array) -> bool:
-    """Return True for random keys, which NumPy cannot hold."""
-    return jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
