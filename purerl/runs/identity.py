@@ -9,7 +9,6 @@ import numpy as np
 from purerl.config.algorithms import ALGORITHMS, algorithm_of
 from purerl.config.base import OnPolicyConfig
 from purerl.config.fields import Config
-from purerl.core.errors import is_int
 from purerl.pure import Train
 from purerl.runs.run_batch import settled
 from purerl.runs.storage.objects import describe_objects, object_differences, versions
@@ -54,8 +53,10 @@ def differences(saved: dict[str, Any], current: dict[str, Any], cls: type[OnPoli
     if saved["algorithm"] == current["algorithm"] and not object_differences(
         saved["objects"], current["objects"], ("config_class",)
     ):
-        then, now = (json.loads(settled(config_of(record, cls)).to_json()) for record in (saved, current))
-        changed = [name for name in now if name != "total_timesteps" and not _same(then[name], now[name])]
+        texts = [settled(config_of(record, cls)).to_json() for record in (saved, current)]
+        then, now = map(json.loads, texts)
+        before, after = (json.loads(text, parse_float=np.float32) for text in texts)  # integers are compared exactly
+        changed = [name for name in now if name != "total_timesteps" and before[name] != after[name]]
         found += [text(name, then[name], now[name]) for name in changed]
     return found + unit_differences(saved, current["action_unit"]) + object_differences(saved["objects"], current["objects"])
 
@@ -87,17 +88,6 @@ def changes_of_numbers(saved: dict[str, Any], current: dict[str, Any], cls: type
     saved, current = ({**record["versions"], **layout(record)} for record in (saved, current))
     changed = [f"{name} {saved.get(name)} before, {current[name]} now" for name in current if saved.get(name) != current[name]]
     return found + ([f"the resumed run may not be bit-identical: {'; '.join(changed)}"] if changed else [])
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Return True if two config values are equal: ints exactly, other numbers in single precision."""
-    if is_int(a) and is_int(b):
-        return a == b
-    if all(isinstance(x, int | float) and not isinstance(x, bool) for x in (a, b)):
-        return np.float32(a) == np.float32(b)
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
-    return a == b
 
 
 def config_of(record: dict[str, Any], cls: type[OnPolicyConfig] | None = None) -> OnPolicyConfig:

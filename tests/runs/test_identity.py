@@ -3,14 +3,17 @@
 import numpy as np
 import pytest
 
-from purerl.runs.identity import _same
+from purerl.runs.identity import differences, identity
 from tests.helpers.interrupted import fitted
-from tests.helpers.tiny import CFG
+from tests.helpers.tiny import CFG, tiny
 
 
-def test_integers_are_compared_exactly():
-    assert not _same(16_777_217, 16_777_216)  # equal in single precision
-    assert _same({"lr": 1e-3}, {"lr": float(np.float32(1e-3))})
+def test_integers_are_compared_exactly_and_other_numbers_in_single_precision():
+    cfg = CFG.replace(lr_schedule="polynomial", decay_steps=16_777_217)
+    record = identity(tiny(cfg), cfg)
+    changed = lambda **values: differences({**record, "config": record["config"] | values}, record, type(cfg))
+    assert changed(decay_steps=16_777_216)  # equal in single precision
+    assert not changed(lr=float(np.float32(cfg.lr)))
 
 
 @pytest.mark.slow
