@@ -177,15 +177,11 @@ class Batch:
         Raises:
             ConfigError: no run matches, or more than one run does.
         """
-        if isinstance(run, str) and run.lstrip("-").isdigit():
-            run = int(run)
-        if isinstance(run, str):
-            found, asked = [i for i, label in enumerate(self.labels) if label == run], {"run": run}
-        elif run is not None:
-            found, asked = [range(len(self.labels))[run]] if -len(self.labels) <= run < len(self.labels) else [], {"run": run}
-        else:
-            asked = {name: x for name, x in (("config", config), ("seed", seed)) if x is not None}
-            found = [i for i, (c, s) in enumerate(self.pairs) if config in (None, c) and seed in (None, s)]
+        asked = {name: x for name, x in (("run", run), ("config", config), ("seed", seed)) if x is not None}
+        count = len(self.labels)
+        names = [(None, label, i, str(i), i - count, str(i - count)) for i, label in enumerate(self.labels)]
+        runs = enumerate(zip(names, self.pairs, strict=True))
+        found = [i for i, (name, (c, s)) in runs if run in name and config in (None, c) and seed in (None, s)]
         if len(found) == 1:
             return found[0]
         shown = ", ".join(map(repr, self.labels[:8])) + (", ..." if len(self.labels) > 8 else "")
