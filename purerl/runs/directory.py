@@ -26,7 +26,6 @@ from purerl.core.plan import Plan
 from purerl.runs.identity import begin_anew, changes_of_numbers, differences
 from purerl.runs.processes import by_first, is_first
 from purerl.runs.storage.checkpoint import Checkpoint, Store, first_readable, leaf_differences, prepare
-from purerl.runs.storage.curves import FILE
 from purerl.runs.storage.files import atomic_write, read_errors
 
 
@@ -43,10 +42,8 @@ def run_directory(directory: Any) -> pathlib.Path:
     Raises:
         ConfigError: the path is not valid, or cannot be written to.
     """
-    path, text = absolute(directory), os.fspath(directory)
-    if any(ord(character) < 32 for character in text):
-        raise ConfigError([Problem("directory", directory, "must not contain control characters such as newlines")])
-    if "://" in text:
+    path = absolute(directory)
+    if "://" in os.fspath(directory):
         raise ConfigError([Problem("directory", directory, "must be on a local or mounted file system")])
     by_first(lambda: _try_to_write(path, directory))
     return path
@@ -120,9 +117,6 @@ class Directory:
                 entered.callback(lock.release)
             for store in (self.checkpoints, self.best):
                 by_first(functools.partial(prepare, store.directory))
-            for name in (FILE, "evaluations.jsonl"):
-                if (path / name).is_dir():
-                    raise ConfigError([Problem("directory", str(path), f"{name} must be a file, but is a directory")])
             self._open = entered.pop_all()
         return self
 

@@ -296,14 +296,13 @@ def test_directory_has_one_writer_and_many_readers(tmp_path):
 BAD_DIRECTORIES = [
     ("", "must be a path"),
     (7, "must be a path"),
-    ("a\nb", "control characters"),
     ("gs://bucket/run", "local or mounted"),
     ("/proc/run", "is not writable"),
     (__file__, "is not writable"),
 ]
 
 
-@pytest.mark.parametrize(("directory", "says"), BAD_DIRECTORIES, ids=["empty", "number", "newline", "bucket", "proc", "file"])
+@pytest.mark.parametrize(("directory", "says"), BAD_DIRECTORIES, ids=["empty", "number", "bucket", "proc", "file"])
 def test_invalid_directories_are_refused(directory, says):
     with pytest.raises(purerl.ConfigError, match=says):
         fitted(directory=directory)
