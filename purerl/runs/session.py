@@ -25,8 +25,7 @@ from purerl.runs.data_parallel import check_replicas
 from purerl.runs.directory import Directory, absolute
 from purerl.runs.evaluations import Best, Evaluations
 from purerl.runs.interrupts import Stop
-from purerl.runs.logging.progress import Progress
-from purerl.runs.logging.reports import Reports
+from purerl.runs.logging.progress import Progress, Reports
 from purerl.runs.processes import agreed, by_first, is_first, on_host, placed
 from purerl.runs.stopping import STOPPED, Stopping
 from purerl.runs.storage.checkpoint import Checkpoint, describe, newest_readable, share, to_tree
