@@ -10,7 +10,6 @@ from purerl.core.masks import VALUES
 from purerl.runs.processes import is_first
 
 ENOUGH = 10  # updates before the share of skipped updates is judged
-RESETS, SKIPS, FAR_VALUES = "resets", "skips", "far values"
 SHARE = 0.1  # largest share of updates that may be skipped without a warning
 # updates before values are judged; largest error without a warning, in units of the change that the value clip allows
 SETTLED, FAR = 100, 5
@@ -63,8 +62,9 @@ class MetricWatch:
         if self._value_clip is not None and updates >= SETTLED and "value_loss" in rows:
             self._judge_values(np.sqrt(2 * np.atleast_2d(rows["value_loss"].read())[:, -1]), updates, self._value_clip)
         counts = {name: np.atleast_2d(x.total) for name, x in rows.items() if name.startswith("nonfinite")}
-        if any(x.any() for name, x in counts.items() if name.startswith("nonfinite/")):
-            self._judge_resets(counts, updates, raises)
+        entries = {name.removeprefix("nonfinite/"): x for name, x in counts.items() if name.startswith("nonfinite/")}
+        if any(x.any() for x in entries.values()):
+            self._judge_resets(entries, counts["nonfinite_resets"], updates, raises)
         if "nonfinite" in counts:
             self._skipped += counts["nonfinite"].sum(1)
             if last or updates - self._began >= ENOUGH:
@@ -76,21 +76,20 @@ class MetricWatch:
             warnings.warn(text, stacklevel=4)
         self._warned.add(kind)
 
-    def _judge_resets(self, counts: dict[str, np.ndarray], updates: int, raises: bool) -> None:
-        resets = counts["nonfinite_resets"]  # [runs, length]
-        entries = {name.removeprefix("nonfinite/"): x for name, x in counts.items() if name.startswith("nonfinite/")}
-        stacked = np.stack(list(entries.values()))
-        bad = resets == self._batch_size if raises and (resets == self._batch_size).any() else np.any(stacked, 0)
+    def _judge_resets(self, entries: dict[str, np.ndarray], resets: np.ndarray, updates: int, raises: bool) -> None:
+        """Raise an error for an update without a finite step, or warn of steps that are not finite, all `[runs, length]`."""
+        stacked, useless = np.stack(list(entries.values())), raises & (resets == self._batch_size)
+        bad = useless if useless.any() else stacked.any(0)
         place = int(np.argmax(bad.any(0)))
         run = int(np.argmax(bad[:, place]))
         name = list(entries)[int(np.argmax(stacked[:, run, place] > 0))]
         at = f"{self._labels[run]}, update {updates - resets.shape[1] + place + 1}: the environment's {name}"
-        if raises and resets[run, place] == self._batch_size:
+        if useless[run, place]:
             raise NotFiniteError(f"{at} is not finite, or above 1e18, and no step of the update was finite; see purerl.check_env")
-        left_out = f"its mean excludes {stacked[:, run, place].max()} steps"
-        ended = f"{resets[run, place]} of {self._batch_size} steps reset the environment, with a reward of 0"
-        then = left_out if name.startswith("info/") else ended
-        self._warn(RESETS, f"{at} is not finite, or above 1e18; {then}. The metrics nonfinite/... count these steps")
+        then = f"{resets[run, place]} of {self._batch_size} steps reset the environment, with a reward of 0"
+        if name.startswith("info/"):
+            then = f"its mean excludes {stacked[:, run, place].max()} steps"
+        self._warn("resets", f"{at} is not finite, or above 1e18; {then}. The metrics nonfinite/... count these steps")
 
     def _judge_values(self, errors: np.ndarray, updates: int, value_clip: float) -> None:
         """Warn if value errors `[runs]` exceed 5 times what the updates so far can correct, about the clip's range per update."""
@@ -99,11 +98,11 @@ class MetricWatch:
             text = f"{self._labels[run]}: after {updates} updates the value error is {errors[run]:,.0f}"
             then = f"and value_clip lets values move by about {value_clip:g} per update"
             hint = "normalize_reward=True scales the returns, and value_clip='none' removes the clip"
-            self._warn(FAR_VALUES, f"{text}, {then}; {hint}")
+            self._warn("far values", f"{text}, {then}; {hint}")
 
     def _judge_skips(self, updates: int) -> None:
         run = int(np.argmax(self._skipped))
         if self._skipped[run] > SHARE * updates:
             text = f"{self._labels[run]}: nonfinite='freeze' has skipped {self._skipped[run]} of {updates} updates"
             hint = "if only some environments are not finite, nonfinite='reset' resets them and learns from the others"
-            self._warn(SKIPS, f"{text}; {hint}")
+            self._warn("skips", f"{text}; {hint}")

@@ -121,11 +121,8 @@ class Rows(abc.ABC):
             return
         self._written = progress.seconds
         count = jax.tree.leaves(rows)[0].shape[-1]
-        before = progress.updates - count
-        every = self._every or count
-        until_next = every - before % every if self._every else count
-        start = 0
-        for end in range(until_next, count + 1, every):
+        every, before, start = self._every or count, progress.updates - count, 0
+        for end in range(every - before % every if self._every else count, count + 1, every):
             self.write(row_of(progress, jax.tree.map(lambda x: x[..., start:end], rows), before + end))  # noqa: B023
             start = end
         self._pending = (progress, jax.tree.map(lambda x: x[..., start:], rows)) if start < count else None
@@ -209,15 +206,19 @@ class TensorBoard(Rows):
         super().begin(progress)
         # tensorboardX's `SummaryWriter` writes in its own thread, where errors are lost.
         from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboardX.proto.event_pb2 import SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 
         self.path.mkdir(exist_ok=True)
         steps = progress.steps_of_run()
         self.sink = EventsWriter(str(self.path / "events"), f".{steps:020}")  # distinguishes files made in the same second
-        self.sink.write_event(Event(wall_time=time.time(), step=steps + 1, session_log=SessionLog(status=SessionLog.START)))
+        self._add(steps + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def _add(self, step: int, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+
+        self.sink.write_event(Event(wall_time=time.time(), step=step, **content))
 
     def write(self, row: dict[str, Any]) -> None:
-        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboardX.summary import Summary, scalar  # pyright: ignore[reportAttributeAccessIssue]
 
         values = []
@@ -225,19 +226,17 @@ class TensorBoard(Rows):
             if name != "steps" and not math.isnan(value):
                 base, _, rest = name.partition("/")
                 values += scalar(TAGS.get(base, f"metrics/{base}") + (f"/{rest}" if rest else ""), value).value
-        self.sink.write_event(Event(wall_time=time.time(), step=row["steps"], summary=Summary(value=values)))
+        self._add(row["steps"], summary=Summary(value=values))
 
     def show(self, progress: Progress, path: pathlib.Path) -> None:
         """Add the GIF of a rendered episode to the images."""
         from PIL import Image
-        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
         from tensorboardX.proto.summary_pb2 import Summary  # pyright: ignore[reportAttributeAccessIssue]
 
         with Image.open(path) as opened:
             width, height = opened.size
         image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
-        step, summary = progress.steps_of_run(), Summary(value=[Summary.Value(tag="episode", image=image)])
-        self.sink.write_event(Event(wall_time=time.time(), step=step, summary=summary))
+        self._add(progress.steps_of_run(), summary=Summary(value=[Summary.Value(tag="episode", image=image)]))
 
 
 class Wandb(Rows):

@@ -83,7 +83,7 @@ class AppendOnlyFile:
                 self._end, self._new = self._end + len(data), []
 
     def _open(self, path: pathlib.Path) -> io.FileIO:
-        if not (path.is_file() and _begins(path, self._content)):
+        if not (path.is_file() and path.read_bytes().startswith(self._content)):
             atomic_write(path, self._content)
         file = self._file = open(path, "r+b", buffering=0)  # noqa: SIM115
         self._end, self._content = len(self._content), b""
@@ -122,11 +122,6 @@ def atomic_write(path: pathlib.Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
-
-
-def _begins(path: pathlib.Path, content: bytes) -> bool:
-    with open(path, "rb") as file:
-        return file.read(len(content)) == content
 
 
 # --- journals ---------------------------------------------------------------------------------------------------------
