@@ -58,7 +58,8 @@ def export(
         >>> action.shape
         (3,)
     """
-    if path is not None and (suffix := pathlib.Path(path).suffix.lower()) in OTHER_FORMATS:
+    suffix = "" if path is None else pathlib.Path(path).suffix.lower()
+    if suffix in OTHER_FORMATS:
         hint = f"jax.export does not write {suffix} files; use the suffix .jaxexport"
         raise ConfigError([Problem("path", str(path), hint)])
     if train.cfg.kernels == "fused":  # a kernel has a size, where the program is for any number of environments
@@ -66,8 +67,7 @@ def export(
     policy, env = train.policy(state), train.env
     _, obs = jax.eval_shape(env.reset, jax.random.split(jax.random.key(0), train.cfg.num_envs))
     carry = jax.eval_shape(lambda: policy.initial_carry(1))
-    is_onnx = path is not None and pathlib.Path(path).suffix.lower() == ".onnx"
-    data = onnx_of(policy, obs, carry) if is_onnx else _program_of(policy, obs, carry, platforms)
+    data = onnx_of(policy, obs, carry) if suffix == ".onnx" else _program_of(policy, obs, carry, platforms)
     if path is not None:
         with write_errors(path):
             atomic_write(pathlib.Path(path), data)

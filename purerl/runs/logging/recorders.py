@@ -267,12 +267,9 @@ class Wandb(Rows):
         super().begin(progress)
         if self._run is not None or progress.is_finished:
             return
-        if not self._keeps_id:
-            self._run = self._start()
-            return
-        if not progress.updates or not self.path.exists():
+        if self._keeps_id and not (progress.updates and self.path.exists()):
             atomic_write(self.path, secrets.token_hex(4).encode())
-        self._run = self._start(id=self.path.read_text())
+        self._run = self._start(**({"id": self.path.read_text()} if self._keeps_id else {}))
 
     def write(self, row: dict[str, Any]) -> None:
         self._run.log({TAGS.get(name, name): x for name, x in row.items() if not math.isnan(x)}, step=row["steps"])
