@@ -84,9 +84,7 @@ class Session:
         self._start = (self.updates, self.seconds)
         self._saved_updates = self.updates
         by_first(lambda: self.curves.begin(self.updates))
-        self._stopping = Stopping(
-            options.stop_when, (options.eval_every, options.stop_every), row, saved and (saved.arrays, saved.record)
-        )
+        self._stopping = Stopping(options.stop_when, (options.eval_every, options.stop_every), row, saved)
         expected = record.get("evaluations", 0)
         self.evaluations = Evaluations(home.file("evaluations.jsonl"), self.updates, len(trainer.labels), expected)
         self.report = Reports(options.recorders, self._progress())

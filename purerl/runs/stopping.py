@@ -10,6 +10,7 @@ from purerl.core.errors import ConfigError, Problem, is_number
 from purerl.core.metrics import summarize
 from purerl.runs.logging.progress import Progress
 from purerl.runs.processes import is_first
+from purerl.runs.storage.checkpoint import Checkpoint
 from purerl.runs.storage.curves import Rows, add_rows, nothing
 
 Rule = Callable[[Progress], Any]
@@ -27,12 +28,12 @@ class Stopping:
         rule: the function, or None.
         every: intervals in updates; the rule is called at all multiples of each interval. An interval of 0 is ignored.
         row: dtype of a row of metrics.
-        saved: arrays and record of the checkpoint that the run resumes from, if any.
+        saved: the checkpoint that the run resumes from, if any.
     """
 
-    def __init__(self, rule: Rule | None, every: tuple[int, ...], row: np.dtype, saved: tuple[dict, dict] | None = None):
+    def __init__(self, rule: Rule | None, every: tuple[int, ...], row: np.dtype, saved: Checkpoint | None = None):
         self._rule, self._every, self._row = rule, tuple(n for n in every if n) if rule else (), row
-        arrays, record = saved or ({}, {})
+        arrays, record = (saved.arrays, saved.record) if saved is not None else ({}, {})
         self._asked = _restore(arrays, nothing(row))
         self.was_stopped = rule is not None and record.get("stopped_by") == STOPPED
 
