@@ -58,11 +58,8 @@ def share(saved: Checkpoint | None) -> Checkpoint | None:
 
 def to_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     """Return a host copy of every leaf, by its path in the tree; for random keys, a copy of their data."""
-
-    def copied(x):
-        # On a CPU, `np.asarray` can return a view of memory that the next chunk of training overwrites.
-        return np.array(jax.random.key_data(x) if _is_key(x) else x)
-
+    # On a CPU, `np.asarray` can return a view of memory that the next chunk of training overwrites.
+    copied = lambda x: np.array(jax.random.key_data(x) if _is_key(x) else x)
     return {jax.tree_util.keystr(path): copied(x) for path, x in jax.tree_util.tree_leaves_with_path(tree)}
 
 
@@ -160,7 +157,7 @@ class Store:
             self._saving = orbax().save_async(path, stored, overwrite=bool(exists), custom_metadata=metadata)
 
     def wait(self) -> None:
-        """Wait until the previous save is complete.
+        """Wait until the previous save is complete, and remove the checkpoints that need not be kept.
 
         Raises:
             CheckpointError: the save failed; earlier checkpoints are unchanged.
@@ -170,16 +167,9 @@ class Store:
             return
         with _translate(self._failed):
             saving.result()
-            self._forget()
-
-    def _forget(self) -> None:
-        """Remove the checkpoints that need not be kept."""
-        if not is_first():
-            return
-        there = self.updates()
-        lasting = [updates for updates in there if self._keep_every and updates % self._keep_every == 0]
-        for updates in set(there) - {*there[-self._keep :], *lasting}:
-            self._remove(updates)
+            for updates in self.updates()[: -self._keep] if is_first() else ():
+                if not self._keep_every or updates % self._keep_every:
+                    self._remove(updates)
 
     def _remove(self, updates: int) -> None:
         """Remove a checkpoint in one step, by renaming it before its files are deleted."""
