@@ -60,7 +60,7 @@ class Curves:
     def __init__(self, header: Header, path: pathlib.Path | None = None):
         self._header, self._path = header, path
         self.finished, self._pending, self._whole = 0, nothing(header.row), bytearray()
-        self._journal = AppendOnlyFile(path, to_line(_to_entry(header)))
+        self._journal = AppendOnlyFile(path, _head(header))
 
     def begin(self, finished: int) -> None:
         """Resume after `finished` updates, with the journal's rows up to then. Warn about damaged or missing rows.
@@ -72,8 +72,7 @@ class Curves:
         if self._path is not None and finished:
             records, self._pending = _resume(self._path, self._header, finished)
             self._whole += records.tobytes()
-            entries = [_to_entry(self._header), *_entries(records, 0)]
-            self._journal = AppendOnlyFile(self._path, b"".join(map(to_line, entries)))
+            self._journal = AppendOnlyFile(self._path, _head(self._header) + _lines(records, 0))
 
     def append(self, rows: Rows) -> None:
         """Add the metrics of some updates, leaves `[..., updates]`."""
@@ -88,8 +87,7 @@ class Curves:
             self._pending = nothing(self._header.row) if is_whole else added
             if is_whole:
                 records = _pack(added, self._header.row)
-                for entry in _entries(records, len(self._whole) // records.itemsize):
-                    self._journal.add(to_line(entry))
+                self._journal.add(_lines(records, len(self._whole) // records.itemsize))
                 self._whole += records.tobytes()
             self.finished, start = self.finished + size, start + size
 
@@ -100,8 +98,8 @@ class Curves:
             CheckpointError: the write failed; the next flush tries again.
         """
         if self.finished % self._header.every:
-            (entry,) = _entries(_pack(self._pending, self._header.row), self.finished // self._header.every)
-            self._journal.add(to_line({**entry, "updates": self.finished}))
+            records, place = _pack(self._pending, self._header.row), self.finished // self._header.every
+            self._journal.add(_lines(records, place, updates=self.finished))
         self._journal.flush()
 
     def whole(self) -> Rows:
@@ -198,14 +196,14 @@ def _tell(path: pathlib.Path, lost: int, count: int, every: int) -> None:
     warnings.warn(f"{path}: damaged or missing: {what}; missing records contain only step counts", stacklevel=5)
 
 
-def _entries(records: np.ndarray, first: int) -> Iterator[Entry]:
-    """Yield records as entries of a journal. `first`: the place of the first record."""
-    for i in range(0, len(records), LINE):
-        yield {"first": first + i, "rows": base64.b64encode(records[i : i + LINE].tobytes()).decode()}
+def _lines(records: np.ndarray, first: int, **more: int) -> bytes:
+    """Return records as lines of a journal. `first`: the place of the first record."""
+    parts = ((first + i, records[i : i + LINE]) for i in range(0, len(records), LINE))
+    return b"".join(to_line({"first": i, "rows": base64.b64encode(x.tobytes()).decode(), **more}) for i, x in parts)
 
 
-def _to_entry(header: Header) -> Entry:
-    return {**header._asdict(), "row": header.row.descr}
+def _head(header: Header) -> bytes:
+    return to_line({**header._asdict(), "row": header.row.descr})
 
 
 def _to_header(entry: Entry | None) -> Header | None:
