@@ -70,7 +70,9 @@ class Batch:
             found.append(Problem("cfg", sorted(sizes), "all batched fields must have the same number of values"))
         if found:
             raise ConfigError(found)
-        self.pairs, self.differ = pairs_of(cfg, seed, num_seeds), differences_of(cfg)
+        values = swept(cfg)
+        text = lambda i: ", ".join(f"{name} = {_number(x[i])}" for name, x in values.items()) or f"config {i}"
+        self.pairs, self.differ = pairs_of(cfg, seed, num_seeds), tuple(map(text, range(max(sizes, default=0))))
         names = (f"run {n}" if s is None else f"seed {s}" for n, (_, s) in enumerate(self.pairs))
         unique = len(set(self.differ)) == len(self.differ)  # two texts can be equal, because their numbers are rounded
         config = lambda i: self.differ[i] if unique else f"config {i}"
@@ -203,13 +205,6 @@ def pairs_of(cfg: OnPolicyConfig, seed: int | None, num_seeds: int) -> tuple[tup
     sizes = [np.shape(x)[0] for x in jax.tree.leaves(cfg) if np.ndim(x)]
     configs = range(sizes[0]) if sizes else (None,)
     return tuple((i, None if seed is None else seed + j) for i in configs for j in range(num_seeds))
-
-
-def differences_of(cfg: OnPolicyConfig) -> tuple[str, ...]:
-    """Return `Batch.differ` for a config, or for a batch of configs."""
-    sizes = [len(x) for x in jax.tree.leaves(cfg) if np.ndim(x)]
-    text = lambda i: ", ".join(f"{name} = {_number(x[i])}" for name, x in swept(cfg).items()) or f"config {i}"
-    return tuple(map(text, range(sizes[0]))) if sizes else ()
 
 
 def swept(cfg: OnPolicyConfig) -> dict[str, np.ndarray]:
