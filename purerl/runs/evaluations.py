@@ -92,7 +92,8 @@ class Best:
             store.clear()  # left by a run that was killed before its first checkpoint
         elif saved := share(store.newest_like(wanted)):
             best = saved.record["best"]
-            if by not in (None, before := best.get("by", COLUMNS[0])):
+            before = best.get("by", COLUMNS[0])
+            if by not in (None, before):
                 raise CheckpointMismatch(store.directory, [f"best_by: {before} in the checkpoint, {by} here"])
             self._arrays, self._updates, self._scores = saved.arrays, np.array(best["updates"]), np.array(best["returns"])
 
