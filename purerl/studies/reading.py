@@ -143,8 +143,6 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         CheckpointError: a checkpoint, metrics or evaluations are missing.
     """
     record = newest_record(directory)
-    if not (directory / curves.FILE).exists():
-        raise CheckpointError(f"no metrics in {directory}")
     metrics, header = curves.read(directory)
     lines = curves_in(directory, metrics, header, "episode_return")
     values = np.concatenate([line.values for line in lines])

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from purerl.core.errors import CheckpointError, ConfigError, Problem, nearest
+from purerl.core.errors import ConfigError, Problem, nearest
 from purerl.core.metrics import add_up, summarize
 from purerl.runs.analysis import statistics
 from purerl.runs.storage import curves
-from purerl.runs.storage.files import read_errors, write_errors
+from purerl.runs.storage.files import write_errors
 
 CENTRES = {"iqm": ("interquartile mean", statistics.iqm), "mean": ("mean", statistics.mean)}
 POINTS = 60  # maximum number of points of a curve
@@ -31,7 +31,6 @@ class Curve(NamedTuple):
     values: np.ndarray
 
 
-@read_errors()
 def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[Curve]:
     """Return a metric of a run over environment steps, one curve per config.
 
@@ -42,8 +41,6 @@ def curves_of(path: str | os.PathLike, metric: str = "episode_return") -> list[C
         ConfigError: the run has no such metric.
     """
     directory = pathlib.Path(path).expanduser()
-    if not (directory / curves.FILE).exists():
-        raise CheckpointError(f"no metrics in {path}")
     return curves_in(directory, *curves.read(directory), metric)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from purerl.core.errors import CheckpointCorrupt
+from purerl.core.errors import CheckpointCorrupt, CheckpointError
 from purerl.core.metrics import Max, Mean, Sum, add_up
 from purerl.runs.storage.files import AppendOnlyFile, Entry, iterate, read_errors, to_line
 
@@ -119,9 +119,11 @@ def read(directory: pathlib.Path) -> tuple[Rows, Header]:
     The last row may cover fewer updates than the other rows.
 
     Raises:
-        CheckpointError: the journal cannot be read, or its first line is damaged.
+        CheckpointError: the journal is missing or cannot be read, or its first line is damaged.
     """
     path = directory / FILE
+    if not path.exists():
+        raise CheckpointError(f"no metrics in {directory}")
     header, entries, damaged = _parse(path)
     if header is None:
         raise CheckpointCorrupt(f"the first line of {path} is damaged; resume the run to repair the file")
