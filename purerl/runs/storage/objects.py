@@ -16,8 +16,6 @@ from flax import linen as nn
 from purerl.core.environment import Environment
 from purerl.core.spaces import Box, Discrete, Indices, MultiBinary, MultiDiscrete
 
-ARGUMENTS = ("config_class", "algorithm", "env", "env_params", "network", "torso", "memory", "advantage", "policy_loss")
-ARGUMENTS += ("extra_loss", "optimizer", "lr_schedule", "reward_shaper", "intrinsic")
 PACKAGES = ("purerl", "jax", "jaxlib", "flax", "optax", "gymnax", "numpy", "orbax-checkpoint")
 FLAGS = ("config_class", "algorithm", "env")  # objects that a command can import
 
@@ -57,10 +55,10 @@ def qualified_name(x: Any) -> str:
     return f"{one.__module__}.{one.__qualname__}"
 
 
-def object_differences(saved: dict[str, Any], current: dict[str, Any], names: tuple[str, ...] = ARGUMENTS) -> list[str]:
-    """Describe how the objects of two runs differ, and which argument to pass or leave out."""
+def object_differences(saved: dict[str, Any], current: dict[str, Any], names: tuple[str, ...] = ()) -> list[str]:
+    """Describe how the objects of two runs differ, and which argument to pass or leave out. `names`: compare only these."""
     found = []
-    for name in names:
+    for name in names or sorted(saved.keys() | current.keys()):
         then, now = saved.get(name), current.get(name)
         if then is None and now is not None:
             found.append(f"{name}: the default in the checkpoint, {now['is']} here; omit `{name}=`")
