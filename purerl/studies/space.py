@@ -1,5 +1,6 @@
 """Values to try for single fields of a config, given on the command line or in Python."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -14,7 +15,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.fields import is_float_leaf, kind_of
 from purerl.config.other_names import renamed
-from purerl.config.rules import AUTO, SWITCH
+from purerl.config.rules import AUTO
 from purerl.config.value_checks import field_problems
 from purerl.core.errors import ConfigError, Problem, is_int, is_number, nearest, raise_if_any
 
@@ -57,6 +58,7 @@ class Range:
 
 EXACT = 9  # significant digits that identify a float32
 TIME_LIMITS = ("env_params.max_steps_in_episode", "env_params.max_timesteps")  # compiled into the program
+PARAMETERS = ("env_params", "env_kwargs")  # fields whose entries are swept one by one
 Values = Range | tuple  # values to try for a field
 
 
@@ -66,23 +68,15 @@ def parsed(cfg: OnPolicyConfig, texts: Sequence[str], flag: str) -> dict[str, Va
     Forms: "lr=1e-4,3e-4", "hidden=64x64,256x256", "memory_inputs=action+reward" and "lr=1e-5:1e-2:log".
 
     Raises:
-        ConfigError: a text has none of these forms, or a value is invalid for its field.
+        ConfigError: a name is not a field, or a range is not one of numbers. `checked` checks the values.
     """
-    found, values = [], {}
+    values = {}
     for text in texts:
         name, _, given = text.partition("=")
-        try:
-            path = _path(cfg, name)
-            if path in values:
-                found.append(Problem(flag, text, f"{path} is given twice; separate its values by commas"))
-            values[path] = _range_of(given) if ":" in given else tuple(_value_of(cfg, path, x) for x in given.split(","))
-        except ConfigError as error:
-            found += [Problem(flag, text, problem.hint) for problem in error.problems]
-        except (ValueError, KeyError):
-            kind = "number" if _is_number(cfg, path) else f"value of {path}"
-            hint = f"{given!r} is not a {kind}; write field=value,value or field=low:high or field=low:high:log"
-            found.append(Problem(flag, text, hint))
-    raise_if_any(found)
+        path = _path(cfg, name)
+        if path in values:
+            raise ConfigError([Problem(flag, text, f"{path} is given twice; separate its values by commas")])
+        values[path] = _range_of(text, given) if ":" in given else tuple(_value_of(cfg, path, x) for x in given.split(","))
     return values
 
 
@@ -234,22 +228,18 @@ def _path(cfg: OnPolicyConfig, name: str) -> str:
     if not isinstance(name, str):
         raise ConfigError([Problem("values", name, "must be the name of a field")])
     path = name.strip().removeprefix("--").replace("-", "_")
-    inner = [f.name for f in dataclasses.fields(RNDConfig)]
-    path = f"rnd.{path.removeprefix('rnd_')}" if path.startswith("rnd_") and path.removeprefix("rnd_") in inner else path
-    outer, is_dotted, rest = path.partition(".")
-    names = [f.name for f in dataclasses.fields(cfg)]
-    if outer not in names or (is_dotted and not rest):
-        hint = f"no such field; {renamed(name) or nearest(outer, names)}"
-    elif is_dotted and outer not in ("rnd", "env_params", "env_kwargs"):
-        hint = f"{outer} has no fields inside"
-    elif outer == "rnd" and rest not in inner:
-        hint = f"must name a field of rnd; {nearest(rest, inner)}"
-    elif outer == "rnd" and cfg.rnd is None:
-        hint = "has no effect without rnd=purerl.RNDConfig(), or --rnd"
-    elif outer in ("env_params", "env_kwargs") and not is_dotted:
-        hint = f"must name one parameter, such as {outer}.g"
-    else:
+    inner = [f"rnd.{f.name}" for f in dataclasses.fields(RNDConfig)]
+    path = path.replace("_", ".", 1) if path.replace("_", ".", 1) in inner else path
+    outer, _, parameter = path.partition(".")
+    names = [f.name for f in dataclasses.fields(cfg) if f.name not in ("rnd", *PARAMETERS)]
+    if path in names or (path in inner and cfg.rnd is not None) or (outer in PARAMETERS and parameter):
         return path
+    if outer in PARAMETERS:
+        hint = f"must name one parameter, such as {outer}.g"
+    elif path in inner:
+        hint = "has no effect without rnd=purerl.RNDConfig(), or --rnd"
+    else:
+        hint = f"no such field; {renamed(name) or nearest(path, [*names, *inner])}"
     raise ConfigError([Problem(name, "", hint)])
 
 
@@ -300,30 +290,35 @@ def _value_problems(cfg: OnPolicyConfig, path: str, values: Sequence[Any]) -> li
     return [Problem(path, problem.value, problem.hint) for problem in found]
 
 
-def _range_of(text: str) -> Range:
-    low, high, *rest = text.split(":")
-    if rest not in ([], ["log"]):
-        raise ValueError(text)
-    return Range(float(low), float(high), bool(rest))
+def _range_of(text: str, given: str) -> Range:
+    low, high, *rest = given.split(":")
+    try:
+        if rest in ([], ["log"]):
+            return Range(float(low), float(high), bool(rest))
+    except ValueError:
+        pass
+    hint = "is not a range of numbers; write field=value,value or field=low:high or field=low:high:log"
+    raise ConfigError([Problem(text, given, hint)])
 
 
 def _value_of(cfg: OnPolicyConfig, path: str, text: str) -> Any:
-    """Return the value of a field from its text."""
+    """Return the value of a field from its text; if the text has no such value, return the text, which `checked` refuses."""
     field, text = _field(cfg, path), text.strip()
-    kind = kind_of(field)
     if path.startswith("env_kwargs."):
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError:
-            return text
-    if text == "auto" and field.metadata["rule"].auto:
-        return AUTO if is_float_leaf(field) else text
+        return parse_json(text)
     if _is_number(cfg, path):
-        number = float(text)
-        return int(number) if kind is int and number.is_integer() else number
-    if field.metadata["rule"] is SWITCH or kind is bool:
-        return {"true": True, "false": False}[text.lower()]
-    if kind is tuple:
+        with contextlib.suppress(ValueError):
+            number = float(text)
+            return int(number) if kind_of(field) is int and number.is_integer() else number
+    if kind_of(field) is tuple:
         widths = text.split("x")
         return tuple(map(int, widths)) if all(map(str.isdigit, widths)) else tuple(text.split("+"))
-    return text
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text, such as a number or true; return any other text unchanged."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

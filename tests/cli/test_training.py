@@ -24,7 +24,7 @@ def test_command_sweeps_values_from_a_config_file(tmp_path, capsys):
     assert "2 configs, 1 programs" in capsys.readouterr().out
     assert (tmp_path / "s" / "metrics.csv").exists()
     assert cli.main(["ppo", *small, "--sweep", "lr=x"]) == 2
-    assert "'x' is not a number" in capsys.readouterr().err
+    assert "lr = 'x': must be a number" in capsys.readouterr().err
     assert cli.main(["ppo", *small, "--draws", "4"]) == 2
     assert "needs --sweep" in capsys.readouterr().err
 

@@ -1,7 +1,5 @@
 """Swept values: draws, texts, and refused values."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -34,7 +32,7 @@ def test_command_line_values_are_parsed():
     more = ["env_params.g=5,10", "env_kwargs.size=5,name", "gamma=0.9:0.99", "ent_coef=1e-4:1e-2:log", "arch=shared"]
     found = space.parsed(cfg, [*texts, *more], "sweep")
     assert found == {
-        "reward_clip": (10.0, -math.inf),
+        "reward_clip": (10.0, "auto"),
         "hidden": ((64, 64), (8,)),
         "num_steps": (16, 100),
         "normalize_obs": ("auto", False),
@@ -61,7 +59,7 @@ WRONG = {
     "without rnd": ({"rnd.int_coef": [1.0]}, {}, "has no effect without rnd"),
     "a whole field": ({"env_params": [1.0]}, {}, "must name one parameter"),
     "draws": ({"lr": [1.0]}, {"draws": -1}, "must be an int of at least 0"),
-    "a method": ({"lr": [1.0]}, {"method": "grid"}, "choose from sobol, random"),
+    "a method": ({"lr": [1.0]}, {"method": "grid"}, "choose from 'sobol', 'random'"),
     "nothing": ({}, {}, "must be a dict from fields"),
     "points with draws": ([{"lr": 1.0}], {"draws": 2}, "with draws=0"),
     "a name that is none": ({3: [1.0]}, {}, "must be the name of a field"),
