@@ -5,64 +5,62 @@ import os
 from typing import Any
 
 from purerl.config.other_names import renamed
-from purerl.config.rules import Rule as FieldRule
-from purerl.config.rules import at_least, one_of
+from purerl.config.rules import Rule, one_of
 from purerl.core.errors import Problem, is_flag, is_int, is_number, nearest
 from purerl.train import make_train
 
 # The arguments of `make_train` that `fit` passes on. For `axis_name` and `axis_size`, `fit` has `devices_per_run` instead.
 OBJECTS = tuple(name for name in inspect.signature(make_train).parameters if name not in ("cfg", "axis_name", "axis_size"))
-RULES: dict[str, FieldRule] = {
-    "devices_per_run": at_least(1),
-    "resume": one_of("auto", "must", "never"),
-    "save_seconds": FieldRule("must be above 0", lambda x: x > 0),
-    "save_every": at_least(0),
-    "keep": at_least(1),
-    "keep_every": at_least(0),
-    "on_save_error": one_of("raise", "warn"),
-    "eval_every": at_least(0),
-    "eval_episodes": at_least(1),
-    "eval_max_steps": at_least(1),
-    "render_every": at_least(0),
-    "on_nonfinite": one_of("raise", "ignore"),
-    "stop_every": at_least(0),
-    "chunk_seconds": FieldRule("must be above 0", lambda x: x > 0),
-    "max_hours": at_least(0),
-}
-_FLAG = FieldRule("must be True or False", is_flag)
-_PATH = FieldRule("must be a path", lambda x: x is None or isinstance(x, str | os.PathLike))
-KINDS: dict[str, FieldRule] = {
-    "exact": _FLAG,
-    "continue_steps": _FLAG,
-    "eval_deterministic": _FLAG,
-    "progress": FieldRule("must be True, False or None", lambda x: x is None or is_flag(x)),
-    "best_by": FieldRule("must be the name of a metric, such as 'episode_info/success'", lambda x: isinstance(x, str)),
-    "seed": FieldRule("must be an int from 0 to 2**32 - 1", lambda x: x is not None),
-    "directory": _PATH,
-    "init_from": _PATH,
-    "init_groups": FieldRule(
+
+
+def int_from(low: int) -> Rule:
+    """Return the rule for ints of at least `low`."""
+    return Rule(f"must be an int of at least {low}", lambda x: is_int(x) and x >= low)
+
+
+def optional(rule: Rule) -> Rule:
+    """Return a rule that also accepts None."""
+    return Rule(f"{rule.text}, or None", lambda x: x is None or rule.holds(x))
+
+
+def wrong_values(values: dict[str, Any], rules: dict[tuple[str, ...], Rule]) -> list[Problem]:
+    """Return a problem for each value that breaks its rule. The keys of `rules` are the names of values that share a rule."""
+    each = ((name, rule) for names, rule in rules.items() for name in names)
+    return [Problem(name, values[name], rule.text) for name, rule in each if not rule.holds(values[name])]
+
+
+HOURS = Rule("must be a number of at least 0", lambda x: is_number(x) and x >= 0)
+SEED = Rule("must be an int from 0 to 2**32 - 1", lambda x: is_int(x) and 0 <= x < 2**32)
+RULES = {
+    ("exact", "continue_steps", "eval_deterministic"): Rule("must be True or False", is_flag),
+    ("save_every", "keep_every", "eval_every", "render_every", "stop_every"): int_from(0),
+    ("keep", "eval_episodes"): int_from(1),
+    ("eval_max_steps", "devices_per_run"): optional(int_from(1)),
+    ("save_seconds", "chunk_seconds"): Rule("must be a number above 0", lambda x: is_number(x) and x > 0),
+    ("max_hours",): HOURS,
+    ("resume",): one_of("auto", "must", "never"),
+    ("on_save_error",): one_of("raise", "warn"),
+    ("on_nonfinite",): one_of("raise", "ignore"),
+    ("progress",): optional(Rule("must be True or False", is_flag)),
+    ("best_by",): Rule("must be the name of a metric, such as 'episode_info/success'", lambda x: isinstance(x, str)),
+    ("directory", "init_from"): optional(Rule("must be a path", lambda x: isinstance(x, str | os.PathLike))),
+    ("init_groups",): Rule(
         "must be a tuple of groups of parameters, such as ('policy/torso', 'statistics')",
         lambda xs: isinstance(xs, tuple | list) and all(isinstance(x, str) for x in xs),
     ),
-    "recorders": FieldRule(
+    ("recorders",): Rule(
         "must be a tuple of functions of a Progress, as in (recorder,)",
         lambda xs: isinstance(xs, tuple | list) and all(map(callable, xs)),
     ),
-    "eval_env_params": FieldRule("must be a dict of environment parameters", lambda x: x is None or isinstance(x, dict)),
+    ("eval_env_params",): optional(Rule("must be a dict of environment parameters", lambda x: isinstance(x, dict))),
 }
 
 
 def wrong_options(options: dict[str, Any]) -> list[Problem]:
     """Return a problem for each invalid argument of `fit`. `options`: all arguments by name."""
-    found = [Problem(name, options[name], rule.text) for name, rule in KINDS.items() if not rule.holds(options[name])]
-    for name, rule in RULES.items():
-        value = options[name]
-        if name in ("eval_max_steps", "devices_per_run") and value is None:
-            continue
-        is_right = is_number if name.endswith(("seconds", "hours")) else is_int
-        right = isinstance(value, str) if rule.choices else is_right(value)
-        if not (right and rule.holds(value)):
-            found.append(Problem(name, value, rule.text if rule.choices or right else f"{rule.text}, not {type(value).__name__}"))
+    found = wrong_values(options, RULES)
+    if options["seed"] is None:  # other wrong seeds are found when the runs are made
+        found.append(Problem("seed", None, SEED.text))
     if not found and options["render_every"] and not (options["eval_every"] and options["directory"]):
         found.append(Problem("render_every", options["render_every"], "needs eval_every and a directory for the GIFs"))
     alone = [name for name in ("init_groups", "continue_steps") if options[name] and options["init_from"] is None]

@@ -11,19 +11,19 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from purerl.checks.check_arguments import check_type
 from purerl.config.algorithms import algorithm_of
 from purerl.config.base import OnPolicyConfig
-from purerl.config.value_checks import problems
-from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, is_count, is_int, raise_if_any
+from purerl.config.rules import Rule, one_of
+from purerl.config.value_checks import not_scalar, problems
+from purerl.core.errors import CheckpointMismatch, ConfigError, Problem, raise_if_any
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import available_bytes
 from purerl.runs.directory import Lock, run_directory
 from purerl.runs.fit import FitResult, check_arguments, evaluation_of, fit
-from purerl.runs.options import OBJECTS
+from purerl.runs.options import OBJECTS, SEED, int_from, optional, wrong_values
 from purerl.runs.processes import agreed, by_first, process_count
 from purerl.runs.stopping import STOPPED
 from purerl.runs.storage.checkpoint import saved_updates
@@ -33,7 +33,11 @@ from purerl.studies import space
 from purerl.studies.reading import PLAN, Summary, final_returns, has_begun, read_plan, refuse_another, summary_of
 from purerl.studies.tasks import Task, is_of_task, task_of_config
 
-METHODS = ("sobol", "random")
+RULES = {("draws",): int_from(0), ("method",): one_of("sobol", "random"), ("seed",): SEED}
+FIT_RULES = {
+    ("at_once",): optional(int_from(1)),
+    ("recorders",): optional(Rule("must be a function from a program's (directory, configs) to recorders", callable)),
+}
 MEMORY_FRACTION = 0.8
 MAX_BYTES_RATIO = 200  # an update needs less memory than this multiple of its state and rollout
 
@@ -132,10 +136,7 @@ class Sweep:
             ConfigError, CheckpointError: as in `fit`, or the directory has another sweep.
         """
         entered, options = time.perf_counter(), {"on_nonfinite": "ignore", **options}
-        found = [] if at_once is None or is_count(at_once) else [Problem("at_once", at_once, "must be an int of at least 1")]
-        if not (recorders is None or callable(recorders)):
-            found.append(Problem("recorders", recorders, "must be a function from a program's (directory, configs) to recorders"))
-        raise_if_any(found)
+        raise_if_any(wrong_values({"at_once": at_once, "recorders": recorders}, FIT_RULES))
         check_arguments(self.cfg, seed, directory, num_seeds=num_seeds, max_hours=max_hours, **options)
         for program in self.programs():  # check all programs before the first is trained
             raise_if_any(problems(program.cfg))
@@ -306,14 +307,8 @@ def sweep(cfg: OnPolicyConfig, values: Any, *, draws: int = 0, method: str = "so
         16
     """
     check_type(cfg)
-    found = [] if is_int(draws) and draws >= 0 else [Problem("draws", draws, "must be an int of at least 0")]
-    found += [] if method in METHODS else [Problem("method", method, f"choose from {', '.join(METHODS)}")]
-    found += [] if is_int(seed) and 0 <= seed < 2**32 else [Problem("seed", seed, "must be an int from 0 to 2**32 - 1")]
-    for path, x in jax.tree_util.tree_leaves_with_path(cfg.replace(env_params={})):
-        if np.ndim(x):
-            name = jax.tree_util.keystr(path, simple=True, separator=".")
-            found.append(Problem(name, x, "must be a single number; to sweep the field, add it to values"))
-    raise_if_any(found)
+    found = wrong_values({"draws": draws, "method": method, "seed": seed}, RULES)
+    raise_if_any(found + not_scalar(cfg.replace(env_params={})))
     if isinstance(values, list | tuple):
         if draws or not values or not all(isinstance(point, dict) for point in values):
             raise ConfigError([Problem("values", values, "must be a list of dicts from fields to single values, with draws=0")])

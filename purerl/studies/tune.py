@@ -23,12 +23,13 @@ from purerl.checks.check_arguments import check_type
 from purerl.config.base import OnPolicyConfig
 from purerl.config.curiosity import RNDConfig
 from purerl.config.documentation import default_of, shown
-from purerl.core.errors import ConfigError, Problem, is_count, is_int, is_number, raise_if_any
+from purerl.config.rules import Rule
+from purerl.core.errors import ConfigError, Problem, raise_if_any
 from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import Lock, run_directory
 from purerl.runs.identity import identity
 from purerl.runs.interrupts import Stop
-from purerl.runs.options import OBJECTS
+from purerl.runs.options import HOURS, OBJECTS, int_from, optional, wrong_values
 from purerl.runs.processes import process_count
 from purerl.runs.storage.files import atomic_write
 from purerl.studies import space
@@ -42,6 +43,16 @@ from purerl.studies.tasks import is_of_task
 from purerl.train import make_train
 
 MOST_AT_ONCE = 16
+RULES = {
+    ("trials", "num_seeds", "rungs", "finalists", "final_seeds"): int_from(1),
+    ("at_once",): optional(int_from(1)),
+    ("seed",): int_from(0),
+    ("search_hours", "max_hours"): HOURS,
+    ("sampler", "watch"): optional(Rule("must be a function", callable)),
+    ("pruner",): optional(
+        Rule("must be an Optuna pruner object", lambda x: callable(getattr(x, "prune", None)) and not callable(x))
+    ),
+}
 MOST_CHECKED = 32  # if there are more programs, only the first is checked before training
 
 
@@ -264,18 +275,7 @@ def _without_score(what: str, total: int, counts: dict[str, int], home: pathlib.
 
 
 def _wrong_options(options: dict[str, Any]) -> list[Problem]:
-    is_none = lambda x: x is None
-    is_pruner = lambda x: callable(getattr(x, "prune", None)) and not isinstance(x, type)
-    count, function = "must be an int of at least 1", "must be a function, or None"
-    rules = (
-        (is_count, count, ("trials", "num_seeds", "rungs", "finalists", "final_seeds")),
-        (lambda x: is_int(x) and x >= 0, "must be an int of at least 0", ("seed",)),
-        (lambda x: is_none(x) or is_count(x), count, ("at_once",)),
-        (lambda x: is_none(x) or callable(x), function, ("sampler", "watch")),
-        (lambda x: is_none(x) or is_pruner(x), "must be an Optuna pruner object, or None", ("pruner",)),
-        (lambda x: is_number(x) and x >= 0, "must be at least 0", ("search_hours", "max_hours")),
-    )
-    found = [Problem(x, options[x], hint) for is_right, hint, names in rules for x in names if not is_right(options[x])]
+    found = wrong_values(options, RULES)
     if not found and options["seed"] + 2 * options["num_seeds"] + options["final_seeds"] > 2**32:
         found.append(Problem("seed", options["seed"], "is too large: all seeds of the study must be below 2**32"))
     found += [Problem(name, x, "tune has no such argument") for name, x in options["objects"].items() if name not in OBJECTS]

@@ -177,10 +177,10 @@ class Endless(Varied):
 LATE = {
     "no limit": ({"env": Endless(), "eval_every": 1}, "max_steps = None: the environment has no known time limit"),
     "params": ({"eval_every": 1, "eval_env_params": {"gravty": 1.0}}, "env_params"),
-    "text": ({"eval_every": 1, "eval_max_steps": "x"}, "eval_max_steps = 'x': must be at least 1, not str"),
-    "zero": ({"eval_every": 1, "eval_max_steps": 0}, "eval_max_steps = 0: must be at least 1"),
+    "text": ({"eval_every": 1, "eval_max_steps": "x"}, "eval_max_steps = 'x': must be an int of at least 1"),
+    "zero": ({"eval_every": 1, "eval_max_steps": 0}, "eval_max_steps = 0: must be an int of at least 1"),
     "negative": ({"eval_max_steps": -1}, "eval_max_steps = -1"),
-    "fraction": ({"eval_max_steps": 2.5}, "eval_max_steps = 2.5: must be at least 1, not float"),
+    "fraction": ({"eval_max_steps": 2.5}, "eval_max_steps = 2.5: must be an int of at least 1"),
     "a flag": ({"exact": "no"}, "exact = 'no': must be True or False"),
     "checkpoints": ({"directory": "checkpoints"}, "is not writable"),
 }

@@ -6,10 +6,10 @@ import purerl
 from tests.helpers.interrupted import fitted
 
 BAD_OPTIONS = [
-    ({"save_every": -1}, "save_every = -1: must be at least 0"),
-    ({"eval_every": 2.5}, "eval_every = 2.5: must be at least 0, not float"),
-    ({"keep": 0}, "keep = 0: must be at least 1"),
-    ({"save_seconds": 0}, "save_seconds = 0: must be above 0"),
+    ({"save_every": -1}, "save_every = -1: must be an int of at least 0"),
+    ({"eval_every": 2.5}, "eval_every = 2.5: must be an int of at least 0"),
+    ({"keep": 0}, "keep = 0: must be an int of at least 1"),
+    ({"save_seconds": 0}, "save_seconds = 0: must be a number above 0"),
     ({"resume": "maybe"}, "resume = 'maybe': choose from 'auto', 'must', 'never'"),
     ({"render_every": 1}, "render_every = 1: needs eval_every and a directory"),
 ]
