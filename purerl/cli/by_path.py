@@ -1,38 +1,28 @@
 """Objects that the command line names by their import paths, `package.module:name`."""
 
-import importlib
 import os
+import pkgutil
 import sys
 from typing import Any
 
 from purerl.config.algorithms import ALGORITHMS
 from purerl.config.base import OnPolicyConfig
-from purerl.core.errors import ConfigError, Problem, code_of, nearest
+from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.envs.functions import wrapped_if_bare
 
 
 def imported(path: str, flag: str) -> Any:
-    """Import the object at a path `package.module:name`. The current folder is searched, too.
+    """Import the object at a path `package.module:name`, or the module at `package.module:`. The current folder is searched, too.
 
     Raises:
         ConfigError: the module or the name does not exist, or the module raises an error.
     """
-    module, colon, name = path.partition(":")
-    if not (module and colon and name):
+    if ":" not in path:
         raise ConfigError([Problem(flag, path, "must be an import path, such as package.module:name")])
-    found = _import_module(module, flag)
-    if not hasattr(found, name):
-        raise ConfigError(
-            [Problem(flag, path, f"{module} has no {name!r}; {nearest(name, vars(found), 'write package.module:name')}")]
-        )
-    return getattr(found, name)
-
-
-def _import_module(name: str, flag: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    with code_of(flag, f"import {name}"):
-        return importlib.import_module(name)
+    with code_of(flag, f"import {path}"):
+        return pkgutil.resolve_name(path)
 
 
 def imported_env(path: str, env_kwargs: tuple) -> Any:
@@ -42,7 +32,7 @@ def imported_env(path: str, env_kwargs: tuple) -> Any:
     return None.
     """
     if path.startswith("gymnasium/"):
-        _import_module(path.removeprefix("gymnasium/").partition(":")[0], "env")
+        imported(path.removeprefix("gymnasium/").partition(":")[0] + ":", "env")
         return None
     found = imported(path, "env")
     if callable(found):
@@ -55,13 +45,11 @@ def imported_env(path: str, env_kwargs: tuple) -> Any:
 
 def algorithms_of(args: list[str]) -> tuple[dict[str, type[OnPolicyConfig]], list[str]]:
     """Return config classes by subcommand, and the arguments, with the import path of a class replaced by the class's name."""
-    path = args[0] if args and ":" in args[0] and not args[0].startswith("-") else ""
-    if not path:
+    if not (args and ":" in args[0]):
         return ALGORITHMS, args
-    cls = imported(path, "command")
+    cls = imported(args[0], "command")
     if not (isinstance(cls, type) and issubclass(cls, OnPolicyConfig)):
-        hint = "must be a config class made with purerl.configclass"
-        raise ConfigError([Problem("command", path, hint)])
+        raise ConfigError([Problem("command", args[0], "must be a config class made with purerl.configclass")])
     return {**ALGORITHMS, cls.__name__: cls}, [cls.__name__, *args[1:]]
 
 
