@@ -1,4 +1,14 @@
-"""The command line: a subcommand for each algorithm, with flags from the fields of its config, and commands for finished runs."""
+"""Train agents of the PPO family.
+
+- purerl ppo --env CartPole-v1
+- purerl ppo --env CartPole-v1 --num-seeds 8 --directory runs/a
+- purerl ppo --env Pendulum-v1 --sweep lr=3e-4,1e-3 --sweep ent_coef=0,0.01 --num-seeds 4 --directory runs/s
+- purerl tune ppo --env Acrobot-v1 --directory runs/t
+- purerl plot runs/a
+
+"purerl ppo --help" lists a command's flags, and "purerl --version" prints the version. To complete flags with Tab in bash
+(or zsh), run: purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions/purerl
+"""
 
 import contextlib
 import dataclasses
@@ -23,18 +33,6 @@ from purerl.runs.compile_cache import compile_cache
 from purerl.runs.devices import use_cores
 from purerl.runs.processes import join, process_count
 
-DESCRIPTION = """Train agents of the PPO family.
-
-- purerl ppo --env CartPole-v1
-- purerl ppo --env CartPole-v1 --num-seeds 8 --directory runs/a
-- purerl ppo --env Pendulum-v1 --sweep lr=3e-4,1e-3 --sweep ent_coef=0,0.01 --num-seeds 4 --directory runs/s
-- purerl tune ppo --env Acrobot-v1 --directory runs/t
-- purerl plot runs/a
-
-"purerl ppo --help" lists a command's flags, and "purerl --version" prints the version. To complete flags with Tab in bash
-(or zsh), run: purerl --tyro-print-completion bash > ~/.local/share/bash-completion/completions/purerl
-"""
-
 
 @dataclasses.dataclass
 class Tune:
@@ -57,13 +55,24 @@ def main(args: list[str] | None = None) -> int:
         return 0
     use_cores()  # before anything starts JAX
     try:
-        if job := job_of(args):
+        if (job := job_of(args)) is not None:
             join(**job)
+        with compile_cache(), short_warnings():
+            return _run(args)
+    except BrokenPipeError:  # the reader, such as `head`, has ended: on exit, Python would report this again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    with compile_cache(), short_warnings():
-        return _run(args)
+    except (CheckpointError, EnvironmentFailed, NotFiniteError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except jax.errors.JaxRuntimeError as error:
+        if process_count() == 1:
+            raise
+        print(f"process {jax.process_index()}: another process of the job has ended: {error}", file=sys.stderr, flush=True)
+        os._exit(1)  # an orderly exit would wait for the other processes
 
 
 @contextlib.contextmanager
@@ -79,43 +88,27 @@ def short_warnings() -> Iterator[None]:
 
 def _run(args: list[str]) -> int:
     """Run the command that the arguments name, and return the exit status."""
-    try:
-        options_class = Training
-        if args[:1] == ["tune"]:
-            args, options_class = args[1:], Tuning
-        algorithms, args = algorithms_of(args)
-        if options_class is Training and args[:1] and args[0] in algorithms:
-            if {"-h", "--help"} & set(args):
-                print(short_help(args[0], algorithms[args[0]]))
-                return 0
-            args = ["--help" if arg == "--help-all" else arg for arg in args]
-        refuse_unknown(args, algorithms, options_class)
-        base = base_of(args, algorithms, options_class)
-        make = lambda name, cls: flags_of(name, base, cls, examples=name in args[:1], options=options_class)
-        flags = {name: make(name, cls) for name, cls in algorithms.items()}
-        commands, prog, about = flags | {"tune": Tune, **COMMANDS}, "purerl", DESCRIPTION
-        if options_class is Tuning:
-            commands, prog, about = flags, "purerl tune", inspect.getdoc(Tune)
-        options = {"prog": prog, "description": about, "args": args, "config": (tyro.conf.OmitArgPrefixes,)}
-        chosen = tyro.extras.subcommand_cli_from_dict(commands, **options)
-        name = type(chosen).__name__
-        if name not in algorithms:
-            return chosen.execute()
-        values = values_of(chosen)
-        asked = options_class(**{f.name: values[f.name] for f in dataclasses.fields(options_class)})
-        cfg = config_of(algorithms[name], values)
-        return run_tuning(cfg, asked) if isinstance(asked, Tuning) else run_training(cfg, asked)
-    except BrokenPipeError:  # the reader, such as `head`, has ended: on exit, Python would report this again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    except ConfigError as error:
-        print(error, file=sys.stderr)
-        return 2
-    except (CheckpointError, EnvironmentFailed, NotFiniteError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    except jax.errors.JaxRuntimeError as error:
-        if process_count() == 1:
-            raise
-        print(f"process {jax.process_index()}: another process of the job has ended: {error}", file=sys.stderr, flush=True)
-        os._exit(1)  # an orderly exit would wait for the other processes
+    options_class = Training
+    if args[:1] == ["tune"]:
+        args, options_class = args[1:], Tuning
+    algorithms, args = algorithms_of(args)
+    if options_class is Training and args[:1] and args[0] in algorithms:
+        if {"-h", "--help"} & set(args):
+            print(short_help(args[0], algorithms[args[0]]))
+            return 0
+        args = ["--help" if arg == "--help-all" else arg for arg in args]
+    refuse_unknown(args, algorithms, options_class)
+    base = base_of(args, algorithms, options_class)
+    make = lambda name, cls: flags_of(name, base, cls, examples=name in args[:1], options=options_class)
+    commands, prog, about = {name: make(name, cls) for name, cls in algorithms.items()}, "purerl tune", inspect.getdoc(Tune)
+    if options_class is Training:
+        commands, prog, about = {**commands, "tune": Tune, **COMMANDS}, "purerl", __doc__
+    options = {"prog": prog, "description": about, "args": args, "config": (tyro.conf.OmitArgPrefixes,)}
+    chosen = tyro.extras.subcommand_cli_from_dict(commands, **options)
+    if (name := type(chosen).__name__) not in algorithms:
+        chosen.execute()
+        return 0
+    values = values_of(chosen)
+    asked = options_class(**{f.name: values[f.name] for f in dataclasses.fields(options_class)})
+    cfg = config_of(algorithms[name], values)
+    return run_tuning(cfg, asked) if isinstance(asked, Tuning) else run_training(cfg, asked)

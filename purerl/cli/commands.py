@@ -1,4 +1,4 @@
-"""The commands for saved runs: dataclasses of flags, whose method `execute` runs the command and returns the exit status."""
+"""The commands for saved runs: dataclasses of flags, whose method `execute` runs the command."""
 
 import dataclasses
 import os
@@ -76,11 +76,10 @@ class Eval(Watch):
 
     num_episodes: int = 128
 
-    def execute(self) -> int:
+    def execute(self) -> None:
         run = self.load_one() if self.run else self.load()
         episodes = jax.tree.map(np.atleast_2d, run.evaluate(self.num_episodes, self.seed, self.deterministic))
         LiveLine().console.print(evaluation_table(episodes, run.labels, run.finished))
-        return 0
 
 
 @dataclasses.dataclass
@@ -99,7 +98,7 @@ class Plot:
     metric: str = "episode_return"
     centre: Literal["iqm", "mean"] = "iqm"
 
-    def execute(self) -> int:
+    def execute(self) -> None:
         if not self.dirs:
             raise ConfigError([Problem("dirs", (), "name at least one directory: purerl plot runs/a")])
         _make_folder(self.out)
@@ -107,7 +106,6 @@ class Plot:
         directories = [directory for folder in self.dirs for directory in below(folder)]
         plots.plot(directories, self.out, metric=self.metric, centre=self.centre)
         print(self.out)
-        return 0
 
 
 @dataclasses.dataclass
@@ -131,7 +129,7 @@ class Compare:
     reference: str = ""
     out: tuple[str, ...] = ()
 
-    def execute(self) -> int:
+    def execute(self) -> None:
         if not self.entries:
             raise ConfigError([Problem("entries", (), "name at least one folder: purerl compare runs/a runs/b")])
         entries = {}
@@ -161,7 +159,6 @@ class Compare:
             _make_folder(out)
             found.write(out)
             print(out)
-        return 0
 
 
 @dataclasses.dataclass
@@ -174,7 +171,7 @@ class Runs:
 
     folder: tyro.conf.Positional[str] = "runs"
 
-    def execute(self) -> int:
+    def execute(self) -> None:
         columns = ("run", "algorithm", "environment", "runs", "steps per run", "of", "best return", "state", "MB")
         rows = []
         for run in listed(self.folder):
@@ -185,7 +182,6 @@ class Runs:
                 [name, run.algorithm, run.task, str(run.runs or ""), steps, total, best, run.state, f"{run.size / 1e6:.1f}"]
             )
         LiveLine().console.print(table_of(f"{len(rows)} runs in {self.folder}", columns, rows, left=3))
-        return 0
 
 
 @dataclasses.dataclass
@@ -198,13 +194,12 @@ class Render(Watch):
 
     out: str = "agent.gif"
 
-    def execute(self) -> int:
+    def execute(self) -> None:
         _make_folder(self.out)
         run = self.load_one()
         with LiveLine().console.status(f"playing an episode of {run.labels[0]}"):
             score = render(run.train, run.state, self.out, seed=self.seed, deterministic=self.deterministic)
         print(f"{self.out}: an episode of {run.labels[0]}, return {score:.1f}")
-        return 0
 
 
 @dataclasses.dataclass
@@ -222,13 +217,12 @@ class Export(Reader):
 
     out: str = "policy.jaxexport"
 
-    def execute(self) -> int:
+    def execute(self) -> None:
         _make_folder(self.out)
         run = self.load_one()
         with LiveLine().console.status(f"tracing the policy of {run.labels[0]}"):
             data = export(run.train, run.state, self.out)
         print(f"{self.out}: {run.labels[0]}, {len(data):,} bytes")
-        return 0
 
 
 @dataclasses.dataclass
@@ -243,18 +237,17 @@ class Cache:
 
     clear: bool = False
 
-    def execute(self) -> int:
+    def execute(self) -> None:
         directory = cache_directory()
         if directory is None:
             print("off: the environment variable PURERL_CACHE disables the cache")
-            return 0
+            return
         if self.clear:
             for file in (*directory.glob("*-cache"), *directory.glob("*-atime")):
                 file.unlink(missing_ok=True)
         programs = cached_programs()
         megabytes = sum(program.stat().st_size for program in programs) / 1e6
         print(f"{directory}: {len(programs)} programs, {megabytes:.0f} MB")
-        return 0
 
 
 def _make_folder(out: str) -> None:

@@ -1,16 +1,63 @@
-"""The options of training and tuning that are not fields of the config."""
+"""The options of training and tuning that are not fields of the config, and help texts for values as they are written in a shell.
 
-import dataclasses
-from typing import Literal
+Environment:
+    env: Environment id, in gymnax or in another suite (brax/ant), or package.module:Class of a custom environment.
+    env_kwargs: Arguments of the environment's constructor, names and values: --env-kwargs size 12 for DeepSea-bsuite.
+    env_params: Overrides of the environment's parameters, names and values: --env-params max_steps_in_episode 200.
+    randomize: Parameters of the environment that each episode draws, names and distributions: --randomize gravity 8:12 for
+      all numbers between 8 and 12, --randomize gravity normal:9.8:0.5 for a mean and a standard deviation.
+
+Rollout:
+    total_timesteps: Environment steps over all environments, rounded up to whole updates: 500000, 5e5, 500k or 0.5M.
+
+Network:
+    torso: mlp, cnn (MinAtar-sized images), nature_cnn (84 x 84 images; with --hidden 512), or auto: cnn or nature_cnn for images
+      (height, width, channels), by their size, and mlp for other observations.
+    hidden: Widths of the hidden layers, in order; for images, of the layers after the convolutions.
+    critic_hidden: Widths of the value network's hidden layers; by default the widths in --hidden.
+
+Memory:
+    memory_inputs: Further inputs of the recurrent network: action, reward or both, of the previous step.
+
+Curiosity:
+    rnd: Intrinsic rewards by random network distillation, in addition to the environment's.
+"""
+
+import math
+
+from purerl.config.fields import Config, configclass, leaf, static
+from purerl.config.rules import one_of
 
 
-@dataclasses.dataclass(kw_only=True)
-class Training:
-    """The options of a training command that are not fields of the config.
+@configclass
+class Options(Config):
+    """The options that training and tuning share.
 
     Run:
         preset: Environment whose tuned config gives the defaults of the other flags.
         config: TOML file of flags, with underscores for dashes. Flags of the command line take precedence.
+        algorithm: Custom algorithm, package.module:function.
+    """
+
+    preset: str = static("")
+    config: str = static("")
+    seed: int = static(0)
+    num_seeds: int = static(1)
+    directory: str = static("")
+    at_once: int = static(0)
+    algorithm: str = static("")
+    max_hours: float = leaf(0.0)
+
+
+@configclass
+class Training(Options):
+    """The options of a training command that are not fields of the config.
+
+    - purerl ppo --env CartPole-v1 --total-timesteps 5e5
+    - purerl ppo --env CartPole-v1 --lr 1e-3 --num-seeds 8 --directory runs/a --eval-every 50
+    - purerl ppo --config flags.toml --seed 1
+
+    Run:
         seed: Seed of the first run.
         num_seeds: Number of parallel runs, with consecutive seeds, spread over the devices; on a CPU, over its cores.
         exact: Make every run bit-identical to the same run alone. Seeds on one device then train one after the other.
@@ -30,7 +77,6 @@ class Training:
         draws: Number of configs to draw from the values of --sweep, which can then be ranges: --sweep lr=1e-5:1e-2:log; 0 for
           all combinations.
         at_once: Largest number of configs of a sweep in one program; 0 for as many as fit into memory.
-        algorithm: Custom algorithm, package.module:function.
         max_hours: End and save the run after this many hours, with exit status 75; 0 for no limit.
         save_seconds: Approximate seconds between two checkpoints.
         save_every: Number of updates between additional checkpoints; 0 for none.
@@ -52,50 +98,44 @@ class Training:
         wandb: Weights & Biases project to log to; without it nothing is logged there.
     """
 
-    preset: str = ""
-    config: str = ""
-    seed: int = 0
-    num_seeds: int = 1
-    exact: bool = False
-    devices_per_run: int = 0
-    distributed: bool = False
-    coordinator: str = ""
-    num_processes: int = 0
-    process_id: int = -1
-    directory: str = ""
-    resume: Literal["auto", "must", "never"] = "auto"
-    init_from: str = ""
-    init_groups: tuple[str, ...] = ()
-    continue_steps: bool = False
-    sweep: tuple[str, ...] = ()
-    draws: int = 0
-    at_once: int = 0
-    algorithm: str = ""
-    max_hours: float = 0.0
-    save_seconds: float = 30.0
-    save_every: int = 0
-    keep: int = 3
-    keep_every: int = 0
-    write_every: int = 0
-    eval_every: int = 0
-    eval_episodes: int = 128
-    eval_deterministic: bool = False
-    best_by: str = "episode_return"
-    render_every: int = 0
-    stop_at_return: float | None = None
-    stop_every: int = 0
-    csv: bool = False
-    json_lines: bool = False
-    wandb: str = ""
+    exact: bool = static(False)
+    devices_per_run: int = static(0)
+    distributed: bool = static(False)
+    coordinator: str = static("")
+    num_processes: int = static(0)
+    process_id: int = static(-1)
+    resume: str = static("auto", one_of("auto", "must", "never"))
+    init_from: str = static("")
+    init_groups: tuple[str, ...] = static(())
+    continue_steps: bool = static(False)
+    sweep: tuple[str, ...] = static(())
+    draws: int = static(0)
+    save_seconds: float = leaf(30.0)
+    save_every: int = static(0)
+    keep: int = static(3)
+    keep_every: int = static(0)
+    write_every: int = static(0)
+    eval_every: int = static(0)
+    eval_episodes: int = static(128)
+    eval_deterministic: bool = static(False)
+    best_by: str = static("episode_return")
+    render_every: int = static(0)
+    stop_at_return: float = leaf(math.inf)
+    stop_every: int = static(0)
+    csv: bool = static(False)
+    json_lines: bool = static(False)
+    wandb: str = static("")
 
 
-@dataclasses.dataclass(kw_only=True)
-class Tuning:
+@configclass
+class Tuning(Options):
     """The options of a tuning command that are not fields of the config.
 
+    - purerl tune ppo --env Acrobot-v1 --directory runs/t
+    - purerl tune ppo --env Acrobot-v1 --trials 64 --num-seeds 4 --param lr=1e-5:1e-2:log --param num_steps=32,64,128
+    - purerl ppo --config runs/t/best.toml
+
     Run:
-        preset: Environment whose tuned config gives the defaults of the other flags.
-        config: TOML file of flags, with underscores for dashes. Flags of the command line take precedence.
         param: Values of a field to try: --param lr=1e-5:1e-2:log --param ent_coef=0:0.05 --param num_steps=32,64,128; by default
           wide ranges of lr, ent_coef, gamma and gae_lambda, and two values of num_steps.
         trials: Number of configs to try.
@@ -108,20 +148,12 @@ class Tuning:
         seed: First seed.
         search_hours: Begin no new trials after this many hours of training trials; 0 for no limit.
         max_hours: End and save the study after this many hours, with exit status 75; 0 for no limit.
-        algorithm: Custom algorithm, package.module:function.
     """
 
-    preset: str = ""
-    config: str = ""
-    param: tuple[str, ...] = ()
-    trials: int = 64
-    num_seeds: int = 4
-    directory: str = ""
-    rungs: int = 3
-    at_once: int = 0
-    finalists: int = 4
-    final_seeds: int = 8
-    seed: int = 0
-    search_hours: float = 0.0
-    max_hours: float = 0.0
-    algorithm: str = ""
+    param: tuple[str, ...] = static(())
+    trials: int = static(64)
+    num_seeds: int = static(4)
+    rungs: int = static(3)
+    finalists: int = static(4)
+    final_seeds: int = static(8)
+    search_hours: float = leaf(0.0)

@@ -1,17 +1,20 @@
 """The commands for training and tuning."""
 
+import inspect
 import json
+import math
 import pathlib
 import signal
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from purerl.cli.by_path import imported_objects
-from purerl.cli.run_options import Training, Tuning
+from purerl.cli.run_options import Options, Training, Tuning
 from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import ConfigError, Problem
-from purerl.runs.analysis.statistics import few_seeds, with_interval
+from purerl.runs.analysis.statistics import few_seeds
 from purerl.runs.fit import fit
 from purerl.runs.logging import recorders
 from purerl.runs.logging.console import LiveLine, closing_table, table_of
@@ -19,25 +22,19 @@ from purerl.runs.logging.progress import Progress
 from purerl.runs.processes import by_first, is_first
 from purerl.runs.stopping import STOPPED, at_return
 from purerl.studies import space
+from purerl.studies.reading import Summary
 from purerl.studies.sweep import sweep
 from purerl.studies.tune import Step, tune
 
+PLAIN: Any = {"highlight": False, "markup": False, "soft_wrap": True}  # brackets and numbers of a text have no meaning
 EXIT_TIME_IS_UP = 75  # EX_TEMPFAIL of sysexits.h: "try again later"
-
-TO_FIT = (
-    *("num_seeds", "exact", "resume", "max_hours", "save_seconds", "save_every", "keep", "keep_every"),
-    *("eval_every", "eval_episodes", "eval_deterministic", "best_by", "render_every", "stop_every"),
-    "init_groups",
-    "continue_steps",
-)
 
 
 def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
     """Train as the flags describe, and return the exit status."""
-    options = {name: getattr(asked, name) for name in TO_FIT}
-    options |= {name: getattr(asked, name) or None for name in ("directory", "init_from", "devices_per_run")}
-    options |= {"progress": False} | imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
-    if asked.stop_at_return is not None:
+    options: dict[str, Any] = _arguments_of(fit, asked) | {"progress": False}
+    options |= imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
+    if asked.stop_at_return < math.inf:
         if not (asked.eval_every or asked.stop_every):
             raise ConfigError([Problem("stop_at_return", asked.stop_at_return, "is never checked; set eval_every or stop_every")])
         options["stop_when"] = at_return(asked.stop_at_return)
@@ -50,76 +47,80 @@ def run_training(cfg: OnPolicyConfig, asked: Training) -> int:
     if watching:
         seeds = f", {asked.num_seeds} seeds" if asked.num_seeds > 1 else ""
         name, size = type(cfg).__name__.removesuffix("Config"), f"{cfg.num_envs} environments x {cfg.num_steps} steps"
-        live_line.console.print(f"{name} on {cfg.env}, {size}{seeds}", highlight=False, markup=False)
-    result = fit(cfg, asked.seed, recorders=watching, **options)
+        live_line.console.print(f"{name} on {cfg.env}, {size}{seeds}", **PLAIN)
+    result = fit(cfg, recorders=watching, **options)
     if result.progress.updates and watching:
         live_line.console.print(closing_table(result.progress, result.metrics))
     stopped_by = None if result.progress.is_finished else result.stopped_by
     if stopped_by and watching:
-        live_line.console.print(_stopped(result.progress, stopped_by, asked), highlight=False, markup=False)
+        live_line.console.print(_stopped(result.progress, stopped_by, asked), **PLAIN)
     return _status(stopped_by)
 
 
 def _train_sweep(cfg: OnPolicyConfig, asked: Training, options: dict[str, Any]) -> int:
     made = sweep(cfg, space.parsed(cfg, asked.sweep, "sweep"), draws=asked.draws, seed=asked.seed)
     recorders_of = lambda path, cfgs: (LiveLine(), *_recorders(asked, cfgs, path))
-    result = made.fit(asked.seed, at_once=asked.at_once or None, recorders=recorders_of, **options)
-    if is_first():
-        summary = result.summary()
-        rows = [[x.label, str(x.seeds), with_interval((x.iqm, x.low, x.high), "{:.1f}".format)] for x in summary]
-        title = f"{len(made.points)} configs, {len(result.programs)} programs; interquartile mean of the return, 95 % interval"
-        console = LiveLine().console
-        console.print(table_of(title, ("config", "seeds", "return"), rows))
-        if note := few_seeds(x.seeds for x in summary):
-            console.print(f"Few seeds: {note}.", highlight=False)
-        first = "The best config" if len(set(made.tasks)) == 1 else "The best config of each task"
-        console.print(f"{first} was selected on these seeds, so its score is biased; train it with new seeds.", highlight=False)
-        if result.diverged:
-            runs = result.returns.size
-            console.print(f"{result.diverged} of {runs} runs diverged and have no score.", highlight=False)
-        if result.stopped_by:
-            saved = "run the same command to continue" if asked.directory else "nothing was saved; use --directory DIR"
-            console.print(f"Stopped in program {len(result.results)} of {len(result.programs)}: {saved}.", highlight=False)
+    result = made.fit(at_once=asked.at_once or None, recorders=recorders_of, **options)
+    if not is_first():
+        return _status(result.stopped_by)
+    summary = result.summary()
+    rows = [[x.label, str(x.seeds), x.score] for x in summary]
+    title = f"{len(made.points)} configs, {len(result.programs)} programs; interquartile mean of the return, 95 % interval"
+    console = LiveLine().console
+    console.print(table_of(title, ("config", "seeds", "return"), rows))
+    first = "The best config" if len(set(made.tasks)) == 1 else "The best config of each task"
+    lines = [f"{first} was selected on these seeds, so its score is biased; train it with new seeds."]
+    if result.diverged:
+        lines.append(f"{result.diverged} of {result.returns.size} runs diverged and have no score.")
+    if result.stopped_by:
+        lines.append(f"Stopped in program {len(result.results)} of {len(result.programs)}{_to_continue(asked)}")
+    console.print("\n".join([*_few_seeds(summary), *lines]), **PLAIN)
     return _status(result.stopped_by)
 
 
 def run_tuning(cfg: OnPolicyConfig, asked: Tuning) -> int:
     """Tune as the flags describe, and return the exit status."""
     values = space.parsed(cfg, asked.param, "param") if asked.param else space.default_ranges(cfg)
-    names = ("trials", "num_seeds", "rungs", "finalists", "final_seeds", "seed", "search_hours", "max_hours")
-    options = {name: getattr(asked, name) for name in names}
-    options |= {"at_once": asked.at_once or None, "directory": asked.directory or None}
-    console = LiveLine().console
-    best = []
+    options = _arguments_of(tune, asked) | imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs)
+    console, best = LiveLine().console, np.full(1, np.nan)
 
     def watch(step: Step) -> None:
-        best.append(max((x for x in (*step.values, *best[-1:]) if np.isfinite(x)), default=np.nan))
+        best[:] = np.fmax.reduce([*best, *step.values])  # the largest number that is not NaN
         made = f" ({space.in_words(step.static)})" if step.static else ""
         span = f"trials {step.trials[0]} to {step.trials[-1]}" if step.rung == 0 else f"{len(step.trials)} trials"
-        line = f"rung {step.rung + 1} of {asked.rungs}{made}: {span}, {len(step.kept)} kept; best so far {best[-1]:.1f}"
-        console.print(f"{line}; {step.seconds:.1f} s", highlight=False, markup=False)
+        line = f"rung {step.rung + 1} of {asked.rungs}{made}: {span}, {len(step.kept)} kept; best so far {best[0]:.1f}"
+        console.print(f"{line}; {step.seconds:.1f} s", **PLAIN)
 
-    found = tune(cfg, values, watch=watch, **options, **imported_objects(cfg.env, asked.algorithm, cfg.env_kwargs))
+    found = tune(cfg, values, watch=watch, **options)
     if (score := found.summary) is None:  # the study was stopped
-        saved = "run the same command to continue" if asked.directory else "nothing was saved; use --directory DIR"
-        console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials: {saved}.", highlight=False)
+        console.print(f"Stopped after {len(found.trials)} of {asked.trials} trials{_to_continue(asked)}", **PLAIN)
         return _status(found.stopped_by)
     rows = [[str(x.number), space.in_words(x.point), f"{x.score:.1f}"] for x in found.trials[: asked.finalists]]
     title = f"best of {len(found.trials)} trials, by the mean return over {asked.num_seeds} seeds"
     console.print(table_of(title, ("trial", "hyperparameters", "return"), rows, left=2))
-    texts = [
-        f"Return of the winner on {score.seeds} new seeds: "
-        f"{with_interval((score.iqm, score.low, score.high), '{:.1f}'.format)}, interquartile mean and 95 % interval.",
-        *([f"Few seeds: {note}."] if (note := few_seeds([score.seeds])) else []),
+    lines = [
+        f"Return of the winner on {score.seeds} new seeds: {score.score}, interquartile mean and 95 % interval.",
+        *_few_seeds([score]),
         "Importance in completed trials: " + ", ".join(f"{path} {x:.2f}" for path, x in found.importance.items()),
         f"Total: {found.env_steps:,} environment steps, {found.seconds:,.0f} s.",
         "",
         found.toml() if not asked.directory else f"{asked.directory}/best.toml:\n{found.toml()}",
         found.preset_line(),
     ]
-    for text in texts:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print("\n".join(lines), **PLAIN)
     return 0
+
+
+def _few_seeds(summary: Iterable[Summary]) -> list[str]:
+    note = few_seeds(x.seeds for x in summary)
+    return [f"Few seeds: {note}."] if note else []
+
+
+def _arguments_of(function: Callable, asked: Options) -> dict[str, Any]:
+    """Return the options that are arguments of a function; an empty option whose default is None there is None."""
+    parameters = inspect.signature(function).parameters
+    given = {name: (x.default, getattr(asked, name)) for name, x in parameters.items() if hasattr(asked, name)}
+    return {name: value or None if default is None else value for name, (default, value) in given.items()}
 
 
 def _status(stopped_by: signal.Signals | str | None) -> int:
@@ -136,9 +137,13 @@ def _stopped(progress: Progress, stopped_by: signal.Signals | str, asked: Traini
     text = f"Stopped after {progress.updates:,} of {progress.plan.num_updates:,} updates"
     if stopped_by == STOPPED:
         return f"{text}: the mean return is at least {asked.stop_at_return:g}."
+    return text + _to_continue(asked)
+
+
+def _to_continue(asked: Options) -> str:
     if asked.directory:
-        return f"{text}. The run is saved in {asked.directory}; run the same command to continue."
-    return f"{text}. Nothing was saved; use --directory DIR to save runs and continue them."
+        return f". All is saved in {asked.directory}; run the same command to continue."
+    return ". Nothing was saved; use --directory DIR to save runs and continue them."
 
 
 def _recorders(asked: Training, cfg: OnPolicyConfig, directory: Any) -> list[recorders.Rows]:

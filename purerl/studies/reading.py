@@ -14,7 +14,7 @@ import numpy as np
 from purerl.core.errors import CheckpointCorrupt, CheckpointError, CheckpointMismatch, is_int
 from purerl.core.metrics import LAST, over_the_last
 from purerl.runs.analysis.plots import curves_in
-from purerl.runs.analysis.statistics import interval, iqm
+from purerl.runs.analysis.statistics import interval, iqm, with_interval
 from purerl.runs.evaluations import read_evaluations
 from purerl.runs.fit import FitResult
 from purerl.runs.run import num_runs
@@ -211,6 +211,11 @@ class Summary(NamedTuple):
     iqm: float
     low: float
     high: float
+
+    @property
+    def score(self) -> str:
+        """Return the interquartile mean and its interval as text."""
+        return with_interval((self.iqm, self.low, self.high), "{:.1f}".format)
 
 
 def summary_of(label: str, scores: np.ndarray) -> Summary:

@@ -5,12 +5,13 @@ import tyro
 
 import purerl
 from purerl.cli import main
-from purerl.cli.flags import config_of, flags_of, job_of, values_of
+from purerl.cli.flags import config_of, defaults_of, flags_of, job_of, values_of
 
 
 def test_preset_sets_the_defaults_that_flags_override():
     base = purerl.preset("Breakout-MinAtar")
-    config = lambda cfg, **flags: config_of(purerl.PPOConfig, values_of(flags_of("ppo", vars(cfg), purerl.PPOConfig)()) | flags)
+    flags = lambda cfg: flags_of("ppo", defaults_of(cfg), purerl.PPOConfig)
+    config = lambda cfg, **given: config_of(purerl.PPOConfig, values_of(flags(cfg)()) | given)
     assert config(base, lr=1.0, preset="Breakout-MinAtar") == base.replace(lr=1.0)
     curious = base.replace(rnd=purerl.RNDConfig(int_coef=0.5, hidden=(8,)))
     assert config(curious) == curious
