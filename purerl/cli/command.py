@@ -105,8 +105,7 @@ def _run(args: list[str]) -> int:
         commands, prog, about = {**commands, "tune": Tune, **COMMANDS}, "purerl", __doc__
     options = {"prog": prog, "description": about, "args": args, "config": (tyro.conf.OmitArgPrefixes,)}
     chosen = tyro.extras.subcommand_cli_from_dict(commands, **options)
-    if (name := type(chosen).__name__) not in algorithms:
-        chosen.execute()
+    if (name := type(chosen).__name__) not in algorithms:  # tyro has called the function of another command
         return 0
     values = values_of(chosen)
     asked = options_class(**{f.name: values[f.name] for f in dataclasses.fields(options_class)})

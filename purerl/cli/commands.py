@@ -1,4 +1,4 @@
-"""The commands for saved runs: dataclasses of flags, whose method `execute` runs the command."""
+"""The commands for saved runs: functions, whose arguments are flags."""
 
 import dataclasses
 import os
@@ -53,157 +53,119 @@ class Reader:
         return self.load().select(self.run or 0)
 
 
-@dataclasses.dataclass
-class Watch(Reader):
-    """Options of commands that run episodes.
+def evaluate(reader: Reader, num_episodes: int = 128, deterministic: bool = False, seed: int = 0) -> None:
+    """Evaluate every run in a directory, or only the run of --run, by the returns of fresh episodes in the run's environment.
 
-    Attributes:
+    Args:
+        num_episodes: Episodes per run.
         deterministic: Take the most likely actions instead of random ones.
         seed: Seed of the episodes.
     """
-
-    deterministic: bool = False
-    seed: int = 0
-
-
-@dataclasses.dataclass
-class Eval(Watch):
-    """Evaluate every run in a directory, or only the run of --run, by the returns of fresh episodes in the run's environment.
-
-    Attributes:
-        num_episodes: Episodes per run.
-    """
-
-    num_episodes: int = 128
-
-    def execute(self) -> None:
-        run = self.load_one() if self.run else self.load()
-        episodes = jax.tree.map(np.atleast_2d, run.evaluate(self.num_episodes, self.seed, self.deterministic))
-        LiveLine().console.print(evaluation_table(episodes, run.labels, run.finished))
+    run = reader.load_one() if reader.run else reader.load()
+    episodes = jax.tree.map(np.atleast_2d, run.evaluate(num_episodes, seed, deterministic))
+    LiveLine().console.print(evaluation_table(episodes, run.labels, run.finished))
 
 
-@dataclasses.dataclass
-class Plot:
+def plot_curves(
+    dirs: tyro.conf.Positional[tuple[str, ...]],
+    out: str = "curves.png",
+    metric: str = "episode_return",
+    centre: Literal["iqm", "mean"] = "iqm",
+) -> None:
     """Plot the learning curves of runs: one line per config, with a band over the config's seeds.
 
-    Attributes:
+    Args:
         dirs: Directories of the runs to compare, at least one.
         out: File to write.
         metric: Any metric of the runs: episode_return, episode_length, entropy, approx_kl, explained_variance, ...
         centre: Statistic over seeds: interquartile mean or mean.
     """
-
-    dirs: tyro.conf.Positional[tuple[str, ...]]
-    out: str = "curves.png"
-    metric: str = "episode_return"
-    centre: Literal["iqm", "mean"] = "iqm"
-
-    def execute(self) -> None:
-        if not self.dirs:
-            raise ConfigError([Problem("dirs", (), "name at least one directory: purerl plot runs/a")])
-        _make_folder(self.out)
-        below = lambda folder: (os.path.isdir(folder) and runs_below(folder)) or [folder]
-        directories = [directory for folder in self.dirs for directory in below(folder)]
-        plots.plot(directories, self.out, metric=self.metric, centre=self.centre)
-        print(self.out)
+    _make_folder(out)
+    below = lambda folder: (os.path.isdir(folder) and runs_below(folder)) or [folder]
+    directories = [directory for folder in dirs for directory in below(folder)]
+    plots.plot(directories, out, metric=metric, centre=centre)
+    print(out)
 
 
-@dataclasses.dataclass
-class Compare:
+def compare_runs(
+    entries: tyro.conf.Positional[tuple[str, ...]],
+    score: Literal["final", "auc"] = "final",
+    episodes: Literal["training", "evaluation"] = "training",
+    reference: str = "",
+    out: tuple[str, ...] = (),
+) -> None:
     """Compare runs over seeds and tasks: interquartile means, probabilities of improvement, profiles (Agarwal et al. 2021).
 
     purerl compare runs/ppo runs/ppg compares two folders, each with a run of every task inside. purerl compare new=runs/a,runs/b
     old=runs/c gives names to groups of folders.
 
-    Attributes:
+    Args:
         entries: Folders of runs, or name=folder,folder.
         score: Mean return over the last tenth of training (or in the last evaluation), or over the whole learning curve.
         episodes: Episodes to score: those of training, or of evaluations.
         reference: TOML or JSON file with two scores per task, which are normalised to 0 and 1: "CartPole-v1" = [20.0, 500.0].
         out: Files to write: .md and .tex tables, .png, .pdf and .svg pictures, .json and .csv with every score.
     """
-
-    entries: tyro.conf.Positional[tuple[str, ...]]
-    score: Literal["final", "auc"] = "final"
-    episodes: Literal["training", "evaluation"] = "training"
-    reference: str = ""
-    out: tuple[str, ...] = ()
-
-    def execute(self) -> None:
-        if not self.entries:
-            raise ConfigError([Problem("entries", (), "name at least one folder: purerl compare runs/a runs/b")])
-        entries = {}
-        for text in self.entries:
-            name, is_named, folders = text.partition("=")
-            if is_named and not os.path.exists(text):
-                if name in entries:
-                    raise ConfigError([Problem("entries", text, f"{name} is given twice; write {name}=DIR,DIR")])
-                if not all(folders := folders.split(",")):
-                    raise ConfigError([Problem("entries", text, "has an empty folder name; write name=DIR,DIR")])
-                entries[name] = folders
-            else:
-                path = pathlib.Path(text).expanduser().absolute()
-                entries[path.name if path.name not in entries else text] = [text]
-        options = {"score": self.score, "episodes": self.episodes, "reference": self.reference or None}
-        found = compare(entries, **options)
-        console = LiveLine().console
-        if found.unequal:
-            console.print(found.unequal, highlight=False, markup=False)
-        console.print(table_of("interquartile mean (95 % interval)", *found.rows()))
-        if list(found.pairs()):
-            console.print(table_of("probability of improvement (95 % interval)", *found.pair_rows(), left=2))
-        if not found.can_pool:
-            console.print("Scores are aggregated over tasks only if they are normalised; use --reference FILE", highlight=False)
-        console.print(found.protocol, highlight=False, markup=False)
-        for out in self.out:
-            _make_folder(out)
-            found.write(out)
-            print(out)
+    named = {}
+    for text in entries:
+        name, is_named, folders = text.partition("=")
+        if is_named and not os.path.exists(text):
+            if name in named:
+                raise ConfigError([Problem("entries", text, f"{name} is given twice; write {name}=DIR,DIR")])
+            if not all(folders := folders.split(",")):
+                raise ConfigError([Problem("entries", text, "has an empty folder name; write name=DIR,DIR")])
+            named[name] = folders
+        else:
+            path = pathlib.Path(text).expanduser().absolute()
+            named[path.name if path.name not in named else text] = [text]
+    found = compare(named, score=score, episodes=episodes, reference=reference or None)
+    console = LiveLine().console
+    if found.unequal:
+        console.print(found.unequal, highlight=False, markup=False)
+    console.print(table_of("interquartile mean (95 % interval)", *found.rows()))
+    if list(found.pairs()):
+        console.print(table_of("probability of improvement (95 % interval)", *found.pair_rows(), left=2))
+    if not found.can_pool:
+        console.print("Scores are aggregated over tasks only if they are normalised; use --reference FILE", highlight=False)
+    console.print(found.protocol, highlight=False, markup=False)
+    for file in out:
+        _make_folder(file)
+        found.write(file)
+        print(file)
 
 
-@dataclasses.dataclass
-class Runs:
+def list_runs(folder: tyro.conf.Positional[str] = "runs") -> None:
     """List the runs in a folder: algorithm, environment, steps, best score, how they ended, size.
 
-    Attributes:
+    Args:
         folder: Folder to search.
     """
-
-    folder: tyro.conf.Positional[str] = "runs"
-
-    def execute(self) -> None:
-        columns = ("run", "algorithm", "environment", "runs", "steps per run", "of", "best return", "state", "MB")
-        rows = []
-        for run in listed(self.folder):
-            name = str(run.directory.relative_to(pathlib.Path(self.folder).expanduser()))
-            best = "" if np.isnan(run.best) else f"{run.best:.1f}"
-            steps, total = (f"{x:,}" if x else "" for x in (run.steps, run.total_steps))
-            rows.append(
-                [name, run.algorithm, run.task, str(run.runs or ""), steps, total, best, run.state, f"{run.size / 1e6:.1f}"]
-            )
-        LiveLine().console.print(table_of(f"{len(rows)} runs in {self.folder}", columns, rows, left=3))
+    columns = ("run", "algorithm", "environment", "runs", "steps per run", "of", "best return", "state", "MB")
+    rows = []
+    for run in listed(folder):
+        name = str(run.directory.relative_to(pathlib.Path(folder).expanduser()))
+        best = "" if np.isnan(run.best) else f"{run.best:.1f}"
+        steps, total = (f"{x:,}" if x else "" for x in (run.steps, run.total_steps))
+        rows.append([name, run.algorithm, run.task, str(run.runs or ""), steps, total, best, run.state, f"{run.size / 1e6:.1f}"])
+    LiveLine().console.print(table_of(f"{len(rows)} runs in {folder}", columns, rows, left=3))
 
 
-@dataclasses.dataclass
-class Render(Watch):
+def render_episode(reader: Reader, out: str = "agent.gif", deterministic: bool = False, seed: int = 0) -> None:
     """Render an episode of the run that --run names, or of the first run.
 
-    Attributes:
+    Args:
         out: File to write, a .gif or an .mp4.
+        deterministic: Take the most likely actions instead of random ones.
+        seed: Seed of the episode.
     """
-
-    out: str = "agent.gif"
-
-    def execute(self) -> None:
-        _make_folder(self.out)
-        run = self.load_one()
-        with LiveLine().console.status(f"playing an episode of {run.labels[0]}"):
-            score = render(run.train, run.state, self.out, seed=self.seed, deterministic=self.deterministic)
-        print(f"{self.out}: an episode of {run.labels[0]}, return {score:.1f}")
+    _make_folder(out)
+    run = reader.load_one()
+    with LiveLine().console.status(f"playing an episode of {run.labels[0]}"):
+        score = render(run.train, run.state, out, seed=seed, deterministic=deterministic)
+    print(f"{out}: an episode of {run.labels[0]}, return {score:.1f}")
 
 
-@dataclasses.dataclass
-class Export(Reader):
+def export_policy(reader: Reader, out: str = "policy.jaxexport") -> None:
     """Write the policy of the run that --run names, or of the first run, as a program that needs only jax and flatbuffers.
 
     Load the program with act = jax.export.deserialize(bytearray(open("policy.jaxexport", "rb").read())).call, and act in any
@@ -211,43 +173,34 @@ class Export(Reader):
     of environments. Without a recurrent network, the carry is (). The array first is True where an episode starts. With True as
     the last argument, the actions are the most likely ones.
 
-    Attributes:
+    Args:
         out: File to write; one that ends in .onnx is an ONNX model of the most likely actions, and needs the extra onnx.
     """
-
-    out: str = "policy.jaxexport"
-
-    def execute(self) -> None:
-        _make_folder(self.out)
-        run = self.load_one()
-        with LiveLine().console.status(f"tracing the policy of {run.labels[0]}"):
-            data = export(run.train, run.state, self.out)
-        print(f"{self.out}: {run.labels[0]}, {len(data):,} bytes")
+    _make_folder(out)
+    run = reader.load_one()
+    with LiveLine().console.status(f"tracing the policy of {run.labels[0]}"):
+        data = export(run.train, run.state, out)
+    print(f"{out}: {run.labels[0]}, {len(data):,} bytes")
 
 
-@dataclasses.dataclass
-class Cache:
+def show_cache(clear: bool = False) -> None:
     """Show where compiled programs are cached, and how many. The second start of a run uses these programs and does not compile.
 
     The environment variable PURERL_CACHE names another directory, or "off". The cache holds at most a gigabyte.
 
-    Attributes:
+    Args:
         clear: Remove all cached programs.
     """
-
-    clear: bool = False
-
-    def execute(self) -> None:
-        directory = cache_directory()
-        if directory is None:
-            print("off: the environment variable PURERL_CACHE disables the cache")
-            return
-        if self.clear:
-            for file in (*directory.glob("*-cache"), *directory.glob("*-atime")):
-                file.unlink(missing_ok=True)
-        programs = cached_programs()
-        megabytes = sum(program.stat().st_size for program in programs) / 1e6
-        print(f"{directory}: {len(programs)} programs, {megabytes:.0f} MB")
+    directory = cache_directory()
+    if directory is None:
+        print("off: the environment variable PURERL_CACHE disables the cache")
+        return
+    if clear:
+        for file in (*directory.glob("*-cache"), *directory.glob("*-atime")):
+            file.unlink(missing_ok=True)
+    programs = cached_programs()
+    megabytes = sum(program.stat().st_size for program in programs) / 1e6
+    print(f"{directory}: {len(programs)} programs, {megabytes:.0f} MB")
 
 
 def _make_folder(out: str) -> None:
@@ -258,4 +211,5 @@ def _make_folder(out: str) -> None:
         raise ConfigError([Problem("out", out, f"the folder cannot be created: {error.strerror}")]) from error
 
 
-COMMANDS = {cls.__name__.lower(): cls for cls in (Eval, Plot, Compare, Runs, Render, Export, Cache)}
+COMMANDS = {"eval": evaluate, "plot": plot_curves, "compare": compare_runs, "runs": list_runs}
+COMMANDS |= {"render": render_episode, "export": export_policy, "cache": show_cache}

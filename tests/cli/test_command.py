@@ -212,7 +212,8 @@ def test_flags_of_other_libraries_are_refused_with_their_equivalent(flags, says,
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (["plot"], "name at least one directory"),
+        (["plot"], "must be a list of at least one directory"),
+        (["compare"], "must be a list of run folders"),
         (["plot", "nowhere"], "no metrics in nowhere"),
         (["plot", "nowhere", "--out", "file/a.png"], "the folder cannot be created"),
         (["plot", "nowhere", "--out", "a.zzz"], "must end in"),
