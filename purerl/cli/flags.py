@@ -135,7 +135,6 @@ def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: ty
     values = {name.replace("-", "_"): as_tuples(x) for name, x in values.items()}
     if isinstance(values.get("env_kwargs"), dict):
         values["env_kwargs"] = tuple(values["env_kwargs"].items())
-    values |= {name: _value_texts(values[name]) for name in ("sweep", "param") if name in values}
     only = "a file cannot contain import paths; use the command line"
     found = [Problem(name, values[name], only) for name in ("env", "algorithm") if ":" in str(values.get(name, ""))]
     job = "a file cannot contain this flag; use the command line"
@@ -151,15 +150,6 @@ def _from_file(path: str, algorithm: str, cls: type[OnPolicyConfig], options: ty
     inner = field_problems(config(RNDConfig, "rnd_"))
     raise_if_any(found + [problem._replace(field=f"rnd_{problem.field}") for problem in inner])
     return values
-
-
-def _value_texts(values: Any) -> tuple[str, ...]:
-    """Return values to try as texts of a flag. In a file, `values` is a list of such texts, or a table of lists of values."""
-    text = lambda x: "x".join(map(str, x)) if isinstance(x, list) else str(x).lower() if isinstance(x, bool) else str(x)
-    if isinstance(values, dict):
-        lists = {name: xs if isinstance(xs, list) else [xs] for name, xs in values.items()}
-        return tuple(f"{name}={','.join(map(text, xs))}" for name, xs in lists.items())
-    return tuple(map(str, values)) if isinstance(values, tuple) else (str(values),)
 
 
 def refuse_unknown(args: list[str], algorithms: dict[str, type[OnPolicyConfig]], options: type[Options] = Training) -> None:

@@ -19,7 +19,7 @@ def test_environment_errors_are_reported_without_a_traceback(capsys, monkeypatch
 @pytest.mark.slow
 def test_command_sweeps_values_from_a_config_file(tmp_path, capsys):
     small = ["--total-timesteps", "128", "--num-envs", "4", "--num-steps", "16", "--hidden", "8"]
-    (tmp_path / "flags.toml").write_text("csv = true\n[sweep]\nlr = [1e-3, 1e-2]\n")
+    (tmp_path / "flags.toml").write_text('csv = true\nsweep = ["lr=1e-3,1e-2"]\n')
     assert cli.main(["ppo", *small, "--config", str(tmp_path / "flags.toml"), "--directory", str(tmp_path / "s")]) == 0
     assert "2 configs, 1 programs" in capsys.readouterr().out
     assert (tmp_path / "s" / "metrics.csv").exists()
