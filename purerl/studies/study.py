@@ -1,5 +1,6 @@
 """Studies: the choice of the trials to train next, and the directory that records all decisions."""
 
+import contextlib
 import json
 import math
 import pathlib
@@ -30,9 +31,7 @@ class Study:
 
     Attributes:
         search: proposes the points to try.
-        cfg: values of all fields that are not tuned.
         steps: the steps so far.
-        env_steps, seconds: environment steps and seconds of the steps so far.
 
     Args:
         search, trainer: search and trainer of the trials.
@@ -44,7 +43,7 @@ class Study:
     def __init__(
         self, search: Search, trainer: RungTrainer, home: pathlib.Path | None, search_hours: float, limit: Callable[[], Any]
     ):
-        self.search, self.cfg, self.steps, self.env_steps, self.seconds = search, search.cfg, [], 0, 0.0
+        self.search, self.steps = search, []
         self._trainer, self._options, self._limit = trainer, search.options, limit
         self._search_seconds = 3600 * search_hours or math.inf
         self._states: dict[int, Arrays] = {}  # states of waiting trials, by number
@@ -55,7 +54,7 @@ class Study:
     def _open(self, home: pathlib.Path) -> None:
         """Continue the study of a directory, or begin a study there."""
         plain = lambda x: list(map(space.to_json, x)) if isinstance(x, tuple) else str(x)
-        plan = {"algorithm": algorithm_of(self.cfg), "config": json.loads(self.cfg.to_json())}
+        plan = {"algorithm": algorithm_of(self.search.cfg), "config": json.loads(self.search.cfg.to_json())}
         plan |= {"values": {path: plain(x) for path, x in self.search.values.items()}, **self._options}
         if (saved := read_plan(home / STUDY)) is None:
             atomic_write(home / STUDY, json.dumps(plan, indent=1).encode())
@@ -69,12 +68,17 @@ class Study:
                 warnings.warn(f"{journal}: a line is damaged; the study continues from the line before", stacklevel=4)
                 break
             lines.append(line + b"\n")
-            self._add(step._replace(points=tuple(map(self.search.restore, step.points))))
+            self.steps.append(step._replace(points=tuple(map(self.search.restore, step.points))))
         self._file = AppendOnlyFile(journal, b"".join(lines))
+        source = self._sources()
+        for i in {*source.values()} & {*self._store.updates()}:
+            with contextlib.suppress(CheckpointError):  # trials without a state train from the beginning
+                states = split(self._store.load(i).arrays, len(self.steps[i].kept))
+                self._states |= {n: x for n, x in zip(self.steps[i].kept, states, strict=True) if source[n] == i}
 
-    def _add(self, step: Step) -> None:
-        self.steps.append(step)
-        self.env_steps, self.seconds = self.env_steps + step.env_steps, self.seconds + step.seconds
+    def _sources(self) -> dict[int, int]:
+        """Return the index of the step that stored a trial's latest state, by number of the trial."""
+        return {number: i for i, step in enumerate(self.steps) for number in step.kept}
 
     def close(self) -> None:
         self._file.close()
@@ -92,8 +96,8 @@ class Study:
             return None
         step, states = trained
         step = step._replace(kept=self._judge(step))
-        waiting = step.rung + 1 < self._options["rungs"]
-        kept = {n: state for n, state in zip(step.trials, states, strict=False) if n in step.kept and waiting}
+        going = step.kept if step.rung + 1 < self._options["rungs"] else ()
+        kept = {n: state for n, state in zip(step.trials, states, strict=False) if n in going}
         if self._store is not None and kept:
             arrays = {path: np.concatenate([state[path] for state in kept.values()]) for path in states[0]}
             described = {path: f"{x.dtype}{list(x.shape)}" for path, x in arrays.items()}
@@ -101,7 +105,7 @@ class Study:
             self._store.wait()
         self._file.add(line_of(step))
         self._file.flush()
-        self._add(step)
+        self.steps.append(step)
         self._states = {n: state for n, state in self._states.items() if n not in step.trials} | kept
         self._remove_old_states()
         return step
@@ -111,7 +115,8 @@ class Study:
 
         The earliest rung comes first, so that its survivors can fill the batches of later rungs.
         """
-        new = lambda: self.search.new_batch(self.steps) if self.seconds <= self._search_seconds else None
+        is_over = sum(step.seconds for step in self.steps) > self._search_seconds
+        new = lambda: None if is_over else self.search.new_batch(self.steps)
         return self._waiting_batch(self._options["at_once"], latest=True) or new() or self._waiting_batch(1, latest=False)
 
     def _waiting_batch(self, least: int, latest: bool) -> Step | None:
@@ -119,7 +124,7 @@ class Study:
         groups: dict[tuple[int, str], list[Trial]] = {}
         for trial in self._found().values():
             if trial.status == "waiting":
-                static = space.static_values(self.cfg, trial.point)
+                static = space.static_values(self.search.cfg, trial.point)
                 groups.setdefault((trial.rung + 1, json.dumps(static)), []).append(trial)
         enough = sorted((key for key, trials in groups.items() if len(trials) >= least), reverse=latest)
         if not enough:
@@ -129,7 +134,8 @@ class Study:
 
     def _train(self, batch: Step) -> tuple[Step, list[Arrays]] | None:
         """Return the step with scores, and the final state of each trial; None if the study is stopped before the rung's end."""
-        return self._trainer.train(batch, self._load_states(batch.trials) if batch.rung else None)
+        states = [self._states[number] for number in batch.trials if number in self._states] if batch.rung else []
+        return self._trainer.train(batch, states if len(states) == len(batch.trials) else None)
 
     def _judge(self, step: Step) -> tuple[int, ...]:
         """Return the trials that continue; in the last rung, all trials that did not diverge."""
@@ -144,37 +150,15 @@ class Study:
         kept = dict(zip(step.trials, going_on(values, rungs)[-len(step.trials) :], strict=True))
         return tuple(number for number in whole if kept[number])
 
-    # --- states of waiting trials -------------------------------------------------------------------------------------
-
-    def _source(self, number: int) -> int:
-        """Return the index of the step that stored a trial's state."""
-        return max(i for i, step in enumerate(self.steps) if number in step.kept)
-
-    def _load_states(self, numbers: tuple[int, ...]) -> list[Arrays] | None:
-        """Return the state of each trial. If a state cannot be read, return None: the trials then train from the beginning."""
-        for number in numbers:
-            if number not in self._states and self._store is not None:
-                source = self._source(number)
-                kept = self.steps[source].kept
-                try:
-                    self._states[number] = split(self._store.load(source).arrays, len(kept))[kept.index(number)]
-                except CheckpointError:
-                    return None
-        return [self._states[number] for number in numbers]
-
     def _remove_old_states(self) -> None:
         """Remove the states from which no further rung begins."""
         if self._store is not None:
-            needed = {self._source(x.number) for x in self._found().values() if x.status == "waiting"}
+            source = self._sources()
+            needed = {source[x.number] for x in self._found().values() if x.status == "waiting"}
             for old in set(self._store.updates()) - needed:
                 shutil.rmtree(self._store.directory / str(old), ignore_errors=True)
 
     # --- the result ---------------------------------------------------------------------------------------------------
-
-    @property
-    def unjudged(self) -> int:
-        """Return how often a trial continued unjudged, because some seed finished no episode in a rung."""
-        return sum(len(step.unknown) for step in self.steps)
 
     def trials(self) -> list[Trial]:
         """Return all trials that finished a rung: completed trials first, the others sorted by last rung, then by score."""

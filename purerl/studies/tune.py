@@ -29,6 +29,7 @@ from purerl.runs.compile_cache import compile_cache
 from purerl.runs.directory import Lock, run_directory
 from purerl.runs.identity import identity
 from purerl.runs.interrupts import Stop
+from purerl.runs.logging.progress import Progress
 from purerl.runs.options import HOURS, OBJECTS, int_from, optional, wrong_values
 from purerl.runs.processes import process_count
 from purerl.runs.storage.files import atomic_write
@@ -169,10 +170,11 @@ def tune(
     hint = "changes the task, and scores of different tasks cannot be compared; tune each task alone, or use purerl.sweep"
     raise_if_any([Problem(path, x if isinstance(x, tuple) else str(x), hint) for path, x in values.items() if is_of_task(path)])
     static = {path: x for path, x in values.items() if space.is_static(cfg, path)}
-    choices = math.prod(len(x) if isinstance(x, tuple) else x.high - x.low + 1 for x in static.values())
     home = None if directory is None else run_directory(directory)
     saved = None if home is None else read_plan(home / STUDY)
-    at_once = at_once or (saved or {}).get("at_once") or max(1, min(MOST_AT_ONCE, int(trials / (2 * choices))))
+    at_once = (
+        at_once or (saved or {}).get("at_once") or max(1, min(MOST_AT_ONCE, int(trials / (2 * space.num_points(cfg, static)))))
+    )
     if len(static) == len(values):  # each combination is one trial, and a program of its own
         at_once = 1
     trials = int(min(trials, space.num_points(cfg, values)))
@@ -192,10 +194,7 @@ def tune(
             study.close()
         best = study.best(finalists)
         if limit() is not None:
-            return _result(study, limit())
-        if study.unjudged:
-            text = f"{study.unjudged} times, a trial continued without a score, since some seed finished no episode in its rung"
-            warnings.warn(text, stacklevel=2)
+            return _result(study, limit(), [])
         if not best:
             status = [trial.status for trial in study.trials()]
             counts = {"diverged": status.count("diverged"), "were stopped before the end": status.count("stopped")}
@@ -209,11 +208,11 @@ def _checked_programs(cfg: OnPolicyConfig, static: dict[str, space.Values], rung
     Raises:
         ConfigError: as in `make_train`, or a study cannot train a program.
     """
-    few = space.num_points(cfg, static) <= MOST_CHECKED
-    points = space.all_points(static if few else {path: x if isinstance(x, tuple) else (x.low,) for path, x in static.items()})
+    first = {path: x[:1] if isinstance(x, tuple) else (x.low,) for path, x in static.items()}
+    points = space.all_points(static if space.num_points(cfg, static) <= MOST_CHECKED else first)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # each program warns when it is trained
-        trains = [make_train(space.with_values(cfg, point), **objects) for point in points[: None if few else 1]]
+        trains = [make_train(space.with_values(cfg, point), **objects) for point in points]
     for train in trains:
         check_program(train, rungs)
     if warning := check_rungs(trains, rungs):
@@ -227,16 +226,16 @@ def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, h
     def train(points: tuple, name: str, seed: int, seeds: int) -> SweepResult:
         left = max(1e-9, deadline - time.perf_counter()) / 3600 if math.isfinite(deadline) else 0.0
         directory = None if home is None else home / name
-        result = Sweep(study.cfg, points).fit(seed, directory, num_seeds=seeds, max_hours=left, progress=False, **objects)
-        for fitted in result.results:
-            study.env_steps, study.seconds = study.env_steps + fitted.progress.steps, study.seconds + fitted.progress.seconds
+        result = Sweep(study.search.cfg, points).fit(seed, directory, num_seeds=seeds, max_hours=left, progress=False, **objects)
+        spent.extend(fitted.progress for fitted in result.results)
         return result
 
+    spent: list[Progress] = []
     seed = study.search.options["seed"] + num_seeds
     name = f"finalists/{len(best)}-of-{len(study.trials())}"  # with more trials, a later call may have other finalists
     chosen = train(tuple(trial.point for trial in best), name, seed, num_seeds)
     if chosen.stopped_by is not None:
-        return _result(study, chosen.stopped_by)
+        return _result(study, chosen.stopped_by, spent)
     rows = tuple(chosen.summary())
     if not rows[0].seeds:
         raise _without_score("finalists' runs", chosen.returns.size, {"diverged": chosen.diverged}, home)
@@ -247,11 +246,11 @@ def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, h
         name += f"-with-{final_seeds}-seeds"
     last = train((winner.point,), name, seed + num_seeds, final_seeds)
     if last.stopped_by is not None:
-        return _result(study, last.stopped_by, finalists=rows)
+        return _result(study, last.stopped_by, spent, finalists=rows)
     if last.diverged:
         warnings.warn(f"{last.diverged} of the {final_seeds} final runs diverged; the score excludes them", stacklevel=3)
-    summary, cfg = summary_of(last.sweep.labels[0], last.returns[0]), space.with_values(study.cfg, winner.point)
-    found = _result(study, None, cfg=cfg, point=winner.point, summary=summary, finalists=rows)
+    summary, cfg = summary_of(last.sweep.labels[0], last.returns[0]), space.with_values(study.search.cfg, winner.point)
+    found = _result(study, None, spent, cfg=cfg, point=winner.point, summary=summary, finalists=rows)
     if home is not None:
         atomic_write(home / WINNER, name.encode())
         atomic_write(home / "best.toml", found.toml().encode())
@@ -259,10 +258,12 @@ def _finals(study: Study, best: list[Trial], num_seeds: int, final_seeds: int, h
     return found
 
 
-def _result(study: Study, stopped_by: Any, **found: Any) -> Tuned:
-    spent = {"env_steps": study.env_steps, "seconds": study.seconds, "stopped_by": stopped_by}
+def _result(study: Study, stopped_by: Any, spent: list[Progress], **found: Any) -> Tuned:
+    """Return the result of a study. `spent`: progress of the runs after the search."""
+    steps = sum(x.env_steps for x in study.steps) + sum(x.steps for x in spent)
+    total = {"env_steps": steps, "seconds": sum(x.seconds for x in (*study.steps, *spent)), "stopped_by": stopped_by}
     nothing = {"cfg": None, "point": {}, "summary": None, "finalists": ()}
-    return Tuned(**nothing | found, trials=tuple(study.trials()), importance=study.search.importance(study.steps), **spent)
+    return Tuned(**nothing | found, trials=tuple(study.trials()), importance=study.search.importance(study.steps), **total)
 
 
 def _without_score(what: str, total: int, counts: dict[str, int], home: pathlib.Path | None) -> ConfigError:
