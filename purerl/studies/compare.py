@@ -1,5 +1,6 @@
 """Comparisons of runs over seeds and tasks."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -11,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from purerl.config.rules import one_of
 from purerl.core.errors import CheckpointError, ConfigError, Problem, is_number, raise_if_any
-from purerl.runs.analysis import statistics
+from purerl.runs.options import wrong_values
 from purerl.runs.storage.files import read_errors
 from purerl.studies.comparison import Comparison
-from purerl.studies.reading import EPISODES, SCORES, Scored, runs_to_compare, scored
+from purerl.studies.reading import Scored, runs_to_compare, scored
 from purerl.studies.tasks import names_of
+
+RULES = {("score",): one_of("final", "auc"), ("episodes",): one_of("training", "evaluation")}
 
 
 def compare(
@@ -46,20 +50,17 @@ def compare(
         >>> print(purerl.compare(["runs/a"]).rows()[0])
         ['', 'seeds', 'CartPole-v1']
     """
-    found = [] if score in SCORES else [Problem("score", score, f"choose from {', '.join(SCORES)}")]
-    found += [] if episodes in EPISODES else [Problem("episodes", episodes, f"choose from {', '.join(EPISODES)}")]
-    is_path = lambda x: isinstance(x, str | os.PathLike)
-    lists: list[Any] = [[x] if is_path(x) else x for x in entries.values()] if isinstance(entries, Mapping) else [entries]
-    if not lists or not all(isinstance(x, list | tuple) and x and all(map(is_path, x)) for x in lists):
+    found, is_path = wrong_values({"score": score, "episodes": episodes}, RULES), lambda x: isinstance(x, str | os.PathLike)
+    named: Any = entries
+    if isinstance(entries, list | tuple):
+        short = [pathlib.Path(str(path)).expanduser().absolute().name for path in entries]
+        named = dict(zip(short if len(set(short)) == len(short) else map(str, entries), entries, strict=True))
+    lists = {name: [x] if is_path(x) else x for name, x in named.items()} if isinstance(named, Mapping) else {}
+    if not lists or not all(isinstance(x, list | tuple) and x and all(map(is_path, x)) for x in lists.values()):
         found.append(Problem("entries", entries, "must be a list of run folders, or a dict from names to such lists"))
     raise_if_any(found)
-    names = list(entries)
-    if not isinstance(entries, Mapping):
-        names = [pathlib.Path(path).expanduser().absolute().name for path in entries]
-        names = names if len(set(names)) == len(names) else [str(path) for path in entries]
-        lists = [[path] for path in entries]
     found = []
-    for name, folders in zip(names, lists, strict=True):
+    for name, folders in lists.items():
         for directory in itertools.chain(*map(runs_to_compare, folders)):
             for one in scored(directory, score, episodes):
                 found.append((f"{name}: {one.label}" if one.label else name, one, directory))
@@ -68,10 +69,13 @@ def compare(
     names, read = names_of(one.task for _, one, _ in found), {}
     for name, one, directory in found:
         _add(read, name, names[one.task], one, directory)
-    comparison = Comparison(read, None, "")
-    _same_tasks(read)
-    reference = None if reference is None else _reference_of(reference, comparison.tasks)
-    return Comparison(read, reference, _protocol(read, score, episodes, reference))
+    tasks = sorted(set(names.values()))
+    missing = [(name, [task for task in tasks if task not in of_tasks]) for name, of_tasks in read.items()]
+    hint = "has no run of {}, unlike other entries; all entries need the same environments and environment parameters"
+    raise_if_any([Problem("entries", name, hint.format(", ".join(lacking))) for name, lacking in missing if lacking])
+    read = {name: {task: of_tasks[task] for task in tasks} for name, of_tasks in read.items()}
+    comparison = Comparison(read, None if reference is None else _reference_of(reference, tasks), "")
+    return dataclasses.replace(comparison, protocol=_protocol(comparison, score, episodes))
 
 
 def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored, directory: pathlib.Path) -> None:
@@ -88,15 +92,6 @@ def _add(read: dict[str, dict[str, Scored]], entry: str, task: str, one: Scored,
         join = lambda name: np.concatenate([getattr(before, name), getattr(one, name)])
         one = one._replace(seeds=before.seeds + one.seeds, scores=join("scores"), curve=join("curve"))
     of_tasks[task] = one
-
-
-def _same_tasks(read: dict[str, dict[str, Scored]]) -> None:
-    every = sorted({task for of_tasks in read.values() for task in of_tasks})
-    missing = [(name, [task for task in every if task not in of_tasks]) for name, of_tasks in read.items()]
-    hint = "has no run of {}, unlike other entries; all entries need the same environments and environment parameters"
-    raise_if_any([Problem("entries", name, hint.format(", ".join(tasks))) for name, tasks in missing if tasks])
-    for name, of_tasks in read.items():
-        read[name] = {task: of_tasks[task] for task in every}
 
 
 @read_errors()
@@ -118,27 +113,23 @@ def _reference_of(reference: Any, tasks: Sequence[str]) -> dict[str, tuple[float
     return {task: (float(table[task][0]), float(table[task][1])) for task in tasks}
 
 
-def _protocol(read: dict[str, dict[str, Scored]], score: str, episodes: str, reference: Any) -> str:
-    every = [x for of_tasks in read.values() for x in of_tasks.values()]
+def _protocol(found: Comparison, score: str, episodes: str) -> str:
     what = {"final": "the last tenth of training", "auc": "the whole learning curve"}[score]
     which = "training episodes, actions sampled from the policy as it learns"
     if episodes == "evaluation":
         what = {"final": "the last evaluation", "auc": "all evaluations"}[score]
-        evaluated = [x.evaluated or {} for x in every]
+        evaluated = [one.evaluated or {} for of_tasks in found.entries.values() for one in of_tasks.values()]
         seen = {x.get("deterministic") for x in evaluated}
         mode = "the most likely actions" if seen == {True} else "sampled actions" if seen == {False} else "both kinds of actions"
         counts = sorted({x.get("episodes") or 0 for x in evaluated})
         which = f"{' or '.join(map(str, counts))} evaluation episodes, {mode}"
-    steps = "; ".join(f"{task} {_steps(read, task)} steps" for task in next(iter(read.values())))
-    note = statistics.few_seeds(len(x.scores) for x in every)
-    normal = " (in the column of all tasks normalised by the reference)" if reference else ""
+    steps = "; ".join(f"{task} {found.steps_of(task)} steps" for task in found.tasks)
+    over, normal = "seeds", ""
+    if found.reference:
+        over, normal = "seeds and tasks", " (in the column of all tasks normalised by the reference)"
+    note = f" Few seeds: {found.note}." if found.note else ""
     return (
-        f"Interquartile mean over seeds{' and tasks' if reference else ''} and its 95 % interval, by a stratified bootstrap of "
-        f"10,000 draws. Scores: the mean return over {what}{normal}; {which}. {steps}. P(X > Y): the probability that a run of X "
-        "scores above a run of Y, 95 % interval of 2,000 draws (Agarwal et al. 2021)." + (f" Few seeds: {note}." if note else "")
+        f"Interquartile mean over {over} and its 95 % interval, by a stratified bootstrap of 10,000 draws. Scores: the mean "
+        f"return over {what}{normal}; {which}. {steps}. P(X > Y): the probability that a run of X scores above a run of Y, 95 % "
+        f"interval of 2,000 draws (Agarwal et al. 2021).{note}"
     )
-
-
-def _steps(read: dict[str, dict[str, Scored]], task: str) -> str:
-    counts = sorted({int(of_tasks[task].steps[-1]) for of_tasks in read.values() if len(of_tasks[task].steps)})
-    return " or ".join(f"{count:,}" for count in counts)

@@ -53,11 +53,13 @@ class Comparison:
     @property
     def unequal(self) -> str:
         """Return a note on tasks on which entries were trained for different numbers of steps; "" without such tasks."""
-        counts = {
-            task: {int(one[task].steps[-1]) for one in self.entries.values() if len(one[task].steps)} for task in self.tasks
-        }
-        found = [f"{task} {' or '.join(f'{n:,}' for n in sorted(x))}" for task, x in counts.items() if len(x) > 1]
+        found = [f"{task} {self.steps_of(task)}" for task in self.tasks if " or " in self.steps_of(task)]
         return f"Entries were trained for different numbers of steps: {'; '.join(found)}." if found else ""
+
+    def steps_of(self, task: str) -> str:
+        """Return the numbers of steps for which entries were trained on a task, as text: "256 or 1,024"."""
+        counts = {int(one[task].steps[-1]) for one in self.entries.values() if len(one[task].steps)}
+        return " or ".join(f"{count:,}" for count in sorted(counts))
 
     @property
     def can_pool(self) -> bool:
@@ -84,15 +86,11 @@ class Comparison:
         """
         if not self.can_pool:
             raise ConfigError([Problem("reference", None, "is required to aggregate scores of several tasks")])
-        scores = self.normalized(entry)
-        low, high = statistics.stratified_interval(scores)
-        return float(statistics.iqm(np.concatenate(scores))), float(low), float(high)
+        return _with_interval(self.normalized(entry))
 
     def of_task(self, entry: str, task: str) -> tuple[float, float, float]:
         """Return the interquartile mean of raw scores over one task's seeds, with both ends of its 95 % bootstrap interval."""
-        scores = self.scores(entry, task)
-        low, high = statistics.interval(scores)
-        return float(statistics.iqm(scores)), float(low), float(high)
+        return _with_interval([self.scores(entry, task)])
 
     def improvement(self, entry: str, other: str) -> tuple[float, float, float]:
         """Return the probability that `entry` scores above `other`, averaged over tasks, and both ends of its 95 % interval."""
@@ -251,6 +249,11 @@ class Comparison:
             self.draw(out)
         else:
             raise ConfigError([Problem("out", str(out), f"must end in {', '.join([*texts, '.png', '.pdf', '.svg'])}")])
+
+
+def _with_interval(scores: list[np.ndarray]) -> tuple[float, float, float]:
+    low, high = statistics.stratified_interval(scores)
+    return float(statistics.pooled(scores)), float(low), float(high)
 
 
 def _at(one: Scored, shares: np.ndarray) -> np.ndarray:

@@ -24,8 +24,6 @@ from purerl.runs.storage.checkpoint import first_readable, read_record, saved_up
 from purerl.runs.storage.files import read_errors, read_file
 from purerl.studies.tasks import Task, is_of_task, task_of
 
-SCORES = ("final", "auc")
-EPISODES = ("training", "evaluation")
 PLAN = "sweep.json"
 WINNER = "winner"  # the file in which a study names the folder of its winner's runs
 
@@ -156,20 +154,17 @@ def scored(directory: pathlib.Path, score: str, episodes: str) -> list[Scored]:
         values, final = table["episode_return"].T.astype(np.float64), table["episode_return"][-1].astype(np.float64)
     scores = final if score == "final" else _mean_of_seen(values)
     labels = tuple(map(_without_task, _labels_in_sweep(directory) or differ))
-    found, configs = [], [config for config, _ in pairs]
-    for config in dict.fromkeys(configs):
-        every = [i for i, other in enumerate(configs) if other == config]
-        label = "" if config is None and not labels else labels[config or 0]
-        places = [i for i in every if record["finite"][i]] if "finite" in record else every
-        if len(places) < len(every):
+    finite, found = record.get("finite") or [True] * len(pairs), []
+    evaluated = record.get("evaluated") or {} if episodes == "evaluation" else None
+    for config in dict.fromkeys(config for config, _ in pairs):
+        every = [i for i, (other, _) in enumerate(pairs) if other == config]
+        places, label = [i for i in every if finite[i]], labels[config or 0] if labels else ""
+        if lost := len(every) - len(places):
             which = f"{directory}, {label}" if label else directory
-            warnings.warn(f"{which}: {len(every) - len(places)} of {len(every)} runs diverged and are left out", stacklevel=4)
-        if not places:
-            continue
-        seeds = tuple(pairs[i][1] for i in places)
-        evaluated = record.get("evaluated") or {} if episodes == "evaluation" else None
-        task = task_of(record, config, evaluated)
-        found.append(Scored(label, record["algorithm"], task, seeds, scores[places], steps, values[places], evaluated))
+            warnings.warn(f"{which}: {lost} of {len(every)} runs diverged and are left out", stacklevel=4)
+        if places:
+            task, seeds = task_of(record, config, evaluated), tuple(pairs[i][1] for i in places)
+            found.append(Scored(label, record["algorithm"], task, seeds, scores[places], steps, values[places], evaluated))
     return found
 
 
@@ -231,11 +226,12 @@ def final_returns(result: FitResult) -> np.ndarray:
 
     If the run diverged or no episode ended, the result is NaN.
     """
-    if len(result.evaluations["update"]):
-        scores = result.evaluations["episode_return"][-1].astype(np.float64)
-    else:
-        scores = over_the_last(result.metrics["episode_return"], LAST)
-    return np.where(result.finite, scores, np.nan)
+    return np.where(result.finite, _final(result.evaluations, result.metrics), np.nan)
+
+
+def _final(evaluations: dict[str, np.ndarray], metrics: dict[str, Any]) -> np.ndarray:
+    table = evaluations["episode_return"]
+    return table[-1].astype(np.float64) if len(table) else over_the_last(metrics["episode_return"], LAST)
 
 
 # --- the list of runs ------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def task_of(record: dict[str, Any], config: int | None = None, evaluated: dict[s
     values, objects, evaluated = record["config"], record.get("objects", {}), evaluated or {}
     params = {name: _number(x, config) for name, x in values.get("env_params", {}).items()}
     params |= {name: _number(x, None) for name, x in evaluated.get("env_params", {}).items()}
-    parts = {f"env_kwargs.{name}": _text(x) for name, x in sorted(values.get("env_kwargs", []))}
+    parts = {f"env_kwargs.{name}": x if isinstance(x, str) else json.dumps(x) for name, x in sorted(values.get("env_kwargs", []))}
     parts |= {f"env_params.{name}": x for name, x in sorted(params.items())}
     drawn = {name: x for name, x in values.get("randomize", {}).items() if name not in params}
     parts |= {f"randomize.{name}.{end}": _number(x, config) for name, ends in sorted(drawn.items()) for end, x in ends.items()}
@@ -73,7 +73,3 @@ def _number(value: Any, config: int | None) -> str:
     if isinstance(value, list):
         return _number(value[config], None) if config is not None else ", ".join(_number(x, None) for x in value)
     return str(value) if is_int(value) else np.format_float_positional(np.float32(value), trim="-")
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
