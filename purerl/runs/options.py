@@ -52,6 +52,7 @@ RULES = {
         "must be a tuple of functions of a Progress, as in (recorder,)",
         lambda xs: isinstance(xs, tuple | list) and all(map(callable, xs)),
     ),
+    ("stop_when",): optional(Rule("must be a function of a Progress, such as purerl.at_return(475)", callable)),
     ("eval_env_params",): optional(Rule("must be a dict of environment parameters", lambda x: isinstance(x, dict))),
 }
 
@@ -61,27 +62,18 @@ def wrong_options(options: dict[str, Any]) -> list[Problem]:
     found = wrong_values(options, RULES)
     if options["seed"] is None:  # other wrong seeds are found when the runs are made
         found.append(Problem("seed", None, SEED.text))
-    if not found and options["render_every"] and not (options["eval_every"] and options["directory"]):
-        found.append(Problem("render_every", options["render_every"], "needs eval_every and a directory for the GIFs"))
-    alone = [name for name in ("init_groups", "continue_steps") if options[name] and options["init_from"] is None]
-    found += [Problem(name, options[name], "needs init_from") for name in alone]
-    found += _wrong_stopping(options)
+    needs = (
+        ("render_every", options["eval_every"] and options["directory"], "needs eval_every and a directory for the GIFs"),
+        ("init_groups", options["init_from"] is not None, "needs init_from"),
+        ("continue_steps", options["init_from"] is not None, "needs init_from"),
+        ("stop_every", options["stop_when"] is not None, "needs stop_when"),
+        ("stop_when", options["eval_every"] or options["stop_every"], "is never checked; set eval_every or stop_every"),
+    )
+    found += [] if found else [Problem(name, options[name], hint) for name, is_met, hint in needs if options[name] and not is_met]
     found += [_unknown(options, name, value) for name, value in options["objects"].items() if name not in OBJECTS]
     if options["resume"] == "must" and options["directory"] is None:
         found.append(Problem("directory", None, "resume='must' needs the directory to resume from"))
     return found
-
-
-def _wrong_stopping(options: dict[str, Any]) -> list[Problem]:
-    """Return the problems of `stop_when` and `stop_every`."""
-    rule, every = options["stop_when"], options["stop_every"]
-    if rule is None:
-        return [Problem("stop_every", every, "needs stop_when")] if every else []
-    if not callable(rule):
-        return [Problem("stop_when", rule, "must be a function of a Progress, such as purerl.at_return(475)")]
-    if not every and not options["eval_every"]:
-        return [Problem("stop_when", rule, "is never checked; set eval_every or stop_every")]
-    return []
 
 
 def _unknown(options: dict[str, Any], name: str, value: Any) -> Problem:
