@@ -18,11 +18,11 @@ from purerl.core.keys import named_key
 from purerl.core.platform import by_platform
 from purerl.core.spaces import Box, Mixed, MultiBinary, MultiDiscrete, Space, has_box, is_index, parts_of
 from purerl.core.types import Network, Outputs, PyTree
-from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, Joint, MultiCategorical, TanhGaussian
+from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.networks.encoding import encode, encode_entries, without
 from purerl.networks.fused import OUTPUTS, apply_fused_layers, kernel_problems, layers_of, pack_layers
 from purerl.networks.initializers import initialize
-from purerl.networks.layers import MLP, ActionHead, BetaHead, GaussianHead, JointHead, LogitsHead, Trunk, ValueHead
+from purerl.networks.layers import MLP, ActionHead, BetaHead, GaussianHead, Head, JointHead, LogitsHead, Trunk, ValueHead
 from purerl.networks.modules import OWN, applied, check_memory, check_torso, memory_module, only_parameters
 from purerl.networks.recurrent import Memory
 from purerl.networks.torsos import by_entry, torso_of, torso_problems
@@ -69,9 +69,10 @@ def actor_critic(
         memory = memory_module(memory)
     elif cfg.memory != "none":
         memory = Memory(cfg.memory, cfg.memory_size, cfg.memory_layers)
-    heads = {"policy": _policy_head(cfg, action_space), "value": ValueHead(cfg.streams)}
-    further = {"aux_value": ValueHead(cfg.streams), "advantage": ActionHead(heads["policy"].size)}
-    further = {name: further[name] for name in cfg.heads}
+    policy_head, value_head = _policy_head(cfg, action_space), ValueHead(cfg.streams)
+    heads = {"policy": policy_head, "value": value_head}
+    further = {"aux_value": value_head, "advantage": ActionHead(policy_head.size)}
+    heads |= {name: further[name] for name in cfg.heads}
     dtype = jnp.dtype(cfg.compute_dtype)
 
     def view(obs, group):
@@ -91,13 +92,13 @@ def actor_critic(
     if torso is not None or own_memory:
         _check_own(views, observation_space, torsos, memory if own_memory else None)
     gain = _gain(cfg, own_memory)
-    if apart:
-        trunks = {group: Trunk(torsos[group], memory, head) for group, head in heads.items()}
-        network = _separate(cfg, trunks, further, views, gain)
-        dense = memory is None and not further and all(isinstance(x, MLP) for x in torsos.values())
-        fuses = cfg.kernels == "fused" and dense and heads["policy"].outputs <= OUTPUTS
-        return _fused(network, torsos, heads, views) if fuses else network
-    return _shared(cfg, Trunk(torsos["policy"], memory, None), heads, further, views, gain)
+    trunks = {group: Trunk(module, memory) for group, module in torsos.items()}
+    if not apart:
+        return _shared(cfg, trunks["policy"], heads, views, gain)
+    network = _separate(cfg, trunks, heads, views, gain)
+    dense = memory is None and not cfg.heads and all(isinstance(x, MLP) for x in torsos.values())
+    fuses = cfg.kernels == "fused" and dense and policy_head.outputs <= OUTPUTS
+    return _fused(network, torsos, heads, views) if fuses else network
 
 
 def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Space, torso: Any, own_memory: bool) -> list[Problem]:
@@ -128,9 +129,9 @@ def _check_own(views: Callable, observation_space: PyTree, torsos: dict[str, nn.
 
 
 def _separate(
-    cfg: OnPolicyConfig, trunks: dict[str, Trunk], further: dict[str, nn.Module], views: Callable, gain: Callable
+    cfg: OnPolicyConfig, trunks: dict[str, Trunk], heads: dict[str, nn.Module], views: Callable, gain: Callable
 ) -> Network:
-    """Return a network with separate trunks and heads for policy and value, and further heads on the policy's features.
+    """Return a network with separate trunks for policy and value, each with its head in the trunk's group.
 
     The carry is a dict from group to hidden state. On an accelerator, two trunks of one shape without convolutions are computed
     together, by one product per layer: 51 kernels in a minibatch of 64-64 networks, not 58. On a CPU, batched products take a
@@ -138,8 +139,7 @@ def _separate(
     """
     memory = trunks["policy"].memory
     recurrent = memory is not None
-    bodies = {group: trunk.clone(head=None) for group, trunk in trunks.items()}
-    alike = bodies["policy"] == bodies["value"] and isinstance(bodies["policy"].torso, MLP) and not cfg.critic_obs
+    alike = trunks["policy"] == trunks["value"] and isinstance(trunks["policy"].torso, MLP) and not cfg.critic_obs
     carry_of = lambda carry, group: carry[group] if recurrent else ()
     # The first kernels are stacked side by side, so that one product with the shared input serves both trunks.
     axis = lambda path: int(jax.tree_util.keystr(path, simple=True, separator="/") == "torso/Dense_0/kernel")
@@ -154,20 +154,21 @@ def _separate(
         params, features = {}, {}
         for group, trunk in trunks.items():
             key_of_group = named_key(key, group)  # for parameters that the modules themselves draw, such as a custom torso's
-            found, made = trunk.init_with_output(key_of_group, x[group], past, carry_of(carry, group), first)
-            params[group], features[group] = made["params"], found[0]
-        params |= {name: head.init(key, features["policy"])["params"] for name, head in further.items()}
-        return initialize(key, params, cfg.init, gain, last=tuple(further))
+            inputs = x[group], past, carry_of(carry, group), first
+            (features[group], _), made = trunk.init_with_output(key_of_group, *inputs)
+            params[group] = only_parameters("network", made)
+        for name, found in _head_params(heads, features).items():
+            params[name] = {**params[name], "head": found} if name in trunks else found
+        return initialize(key, params, cfg.init, gain, last=cfg.heads)
 
     def apply(params, carry, obs, first):
         x, past = views(obs)
 
         def one_by_one(params, carries):
-            run = lambda group: bodies[group].apply({"params": params[group]}, x[group], past, carries[group], first)
-            return {group: run(group)[::2] for group in trunks}
+            return {group: applied(trunks[group], params[group], x[group], past, carries[group], first) for group in trunks}
 
         def at_once(stacked, carries):
-            run = lambda params, carry: bodies["policy"].apply({"params": params}, x["policy"], past, carry, first)[::2]
+            run = lambda params, carry: applied(trunks["policy"], params, x["policy"], past, carry, first)
             axes = jax.tree_util.tree_map_with_path(lambda path, _: axis(path), stacked)
             found = jax.vmap(run, in_axes=(axes, 0), axis_size=len(trunks))(stacked, both(carries))
             return {group: jax.tree.map(lambda y: y[i], found) for i, group in enumerate(trunks)}  # noqa: B023
@@ -178,10 +179,9 @@ def _separate(
         else:
             stacking = lambda params, carries: at_once(both(params), carries)
             found = by_platform(parts(params), carries, cpu=one_by_one, accelerator=stacking if alike else one_by_one)
-        heads = {group: trunk.head for group, trunk in trunks.items() if trunk.head is not None}
-        made = {group: applied(head, params[group]["head"], found[group][0]) for group, head in heads.items()}
-        outputs = _with_heads(Outputs(**made), further, params, found["policy"][0])
-        return _steps(outputs, first), {group: after for group, (_, after) in found.items()} if recurrent else ()
+        features = {group: x for group, (x, _) in found.items()}
+        outputs = _outputs(heads, params | {group: params[group]["head"] for group in trunks}, features, first)
+        return outputs, {group: after for group, (_, after) in found.items()} if recurrent else ()
 
     def prepare(params):
         return params | {STACKED: both(parts(params))} if alike else params
@@ -189,11 +189,10 @@ def _separate(
     return Network(init, apply, initial_carry, prepare)
 
 
-def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, Any], views: Callable) -> Network:
+def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, nn.Module], views: Callable) -> Network:
     """Return a network whose torsos and heads a GPU computes by one kernel; by one for each group if the groups differ."""
     alike = torsos["policy"] == torsos["value"]
     together = [tuple(torsos)] if alike else [(group,) for group in torsos]
-    heads = {group: head.clone(linear=False) for group, head in heads.items()}
 
     def pack(params):
         layers = {group: [*layers_of(params[group]["torso"]), params[group]["head"]["Linear_0"]] for group in torsos}
@@ -201,12 +200,11 @@ def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, Any], view
 
     def apply(params, carry, obs, first):
         def fused(params):
-            x, outputs = views(obs)[0], {}
+            x, found = views(obs)[0], {}
             for groups, packed in zip(together, params.get(PACKED) or pack(params), strict=True):
-                found = apply_fused_layers(packed, x[groups[0]], torsos[groups[0]].activation)
-                outputs |= dict(zip(groups, found, strict=True))
-            made = {group: applied(head, params[group]["head"], outputs[group]) for group, head in heads.items()}
-            return _steps(Outputs(**made), first)
+                arrays = apply_fused_layers(packed, x[groups[0]], torsos[groups[0]].activation)
+                found |= dict(zip(groups, arrays, strict=True))
+            return _outputs(heads, {group: params[group]["head"] for group in heads}, found, first, linear=False)
 
         unfused = lambda params: network.apply(params, carry, obs, first)[0]
         return by_platform(params, cpu=unfused, accelerator=fused, tpu=unfused), carry
@@ -214,16 +212,7 @@ def _fused(network: Network, torsos: dict[str, Any], heads: dict[str, Any], view
     return network._replace(apply=apply, prepare=lambda params: params | {PACKED: pack(params)})
 
 
-def _with_heads(outputs: Outputs, further: dict[str, nn.Module], params: PyTree, features: jax.Array) -> Outputs:
-    """Add the outputs of further heads on the policy's features."""
-    if not further:
-        return outputs
-    return outputs._replace(heads={name: applied(head, params[name], features) for name, head in further.items()})
-
-
-def _shared(
-    cfg: OnPolicyConfig, trunk: Trunk, heads: dict[str, nn.Module], further: dict[str, nn.Module], views: Callable, gain: Callable
-) -> Network:
+def _shared(cfg: OnPolicyConfig, trunk: Trunk, heads: dict[str, nn.Module], views: Callable, gain: Callable) -> Network:
     """Return a network with one trunk for all heads. The carry is the trunk's hidden state."""
 
     def initial_carry(num_envs):
@@ -231,19 +220,34 @@ def _shared(
 
     def init(key, obs):
         (x, past), (first, carry) = views(obs), _initial_inputs(obs, initial_carry, trunk.memory is not None)
-        (features, *_), params = trunk.init_with_output(key, x["policy"], past, carry, first)
-        made = {group: head.init(key, features)["params"] for group, head in (heads | further).items()}
-        return initialize(key, only_parameters("network", params) | made, cfg.init, gain, last=tuple(further))
+        (features, _), made = trunk.init_with_output(key, x["policy"], past, carry, first)
+        params = only_parameters("network", made) | _head_params(heads, {"policy": features})
+        return initialize(key, params, cfg.init, gain, last=cfg.heads)
 
     def apply(params, carry, obs, first):
         x, past = views(obs)
         trunk_params = {name: params[name] for name in ("torso", "memory") if name in params}
-        features, _, carry = applied(trunk, trunk_params, x["policy"], past, carry, first)
+        features, carry = applied(trunk, trunk_params, x["policy"], past, carry, first)
         seen = {"policy": features, "value": jax.lax.stop_gradient(features) if cfg.arch == "detach" else features}
-        outputs = Outputs(**{group: applied(head, params[group], seen[group]) for group, head in heads.items()})
-        return _steps(_with_heads(outputs, further, params, features), first), carry
+        return _outputs(heads, params, seen, first), carry
 
     return Network(init, apply, initial_carry)
+
+
+def _head_params(heads: dict[str, nn.Module], features: dict[str, jax.Array]) -> dict[str, PyTree]:
+    """Return the initial parameters of heads; `initialize` draws their kernels."""
+    init = lambda name, head: head.init(jax.random.key(0), features.get(name, features["policy"]))["params"]
+    return {name: init(name, head) for name, head in heads.items()}
+
+
+def _outputs(
+    heads: dict[str, nn.Module], params: PyTree, features: dict[str, jax.Array], first: jax.Array, **options: bool
+) -> Outputs:
+    """Return the outputs of all heads, `[L, N, ...]`, each with its own features or those of the policy."""
+    call = lambda name, head: applied(head, params[name], features.get(name, features["policy"]), **options)
+    made = {name: call(name, head) for name, head in heads.items()}
+    made = jax.tree.map(lambda y: y.reshape(*first.shape, *y.shape[1:]), made)
+    return Outputs(made.pop("policy"), made.pop("value"), made or ())
 
 
 def _initial_inputs(obs: PyTree, initial_carry: Callable, recurrent: bool) -> tuple[jax.Array | None, PyTree]:
@@ -252,11 +256,6 @@ def _initial_inputs(obs: PyTree, initial_carry: Callable, recurrent: bool) -> tu
         return None, ()
     first = jnp.ones(jax.tree.leaves(obs)[0].shape[:2], bool)
     return first, initial_carry(first.shape[1])
-
-
-def _steps(outputs: Outputs, first: jax.Array) -> Outputs:
-    """Reshape outputs `[L * N, ...]` to `[L, N, ...]`."""
-    return jax.tree.map(lambda y: y.reshape(*first.shape, *y.shape[1:]), outputs)
 
 
 def _gain(cfg: OnPolicyConfig, own_memory: bool) -> Callable[[str], float | None]:
@@ -278,19 +277,21 @@ def _gain(cfg: OnPolicyConfig, own_memory: bool) -> Callable[[str], float | None
     return gain
 
 
-def _policy_head(cfg: OnPolicyConfig, space: Space, linear: bool = True) -> Any:
+def _policy_head(cfg: OnPolicyConfig, space: Space) -> Head:
     if isinstance(space, Mixed):
-        return JointHead(tuple(_policy_head(cfg, part, linear=False) for part in parts_of(space)), Joint)
+        parts = tuple(_policy_head(cfg, part) for part in parts_of(space))
+        return JointHead(sum(head.size for head in parts), parts)
     if isinstance(space, Box):
+        size = math.prod(space.shape)
         if cfg.action_distribution == "beta":
-            return BetaHead(math.prod(space.shape), linear)
+            return BetaHead(size)
         distribution = TanhGaussian if cfg.action_distribution == "tanh" else functools.partial(DiagGaussian, unit="bounds")
         bounded = may_hold(cfg.log_std_min, lambda x: x > -20) or may_hold(cfg.log_std_max, lambda x: x < 20)
         limits = (cfg.log_std_min, cfg.log_std_max) if bounded else None
-        return GaussianHead(math.prod(space.shape), distribution, cfg.log_std_init, cfg.std, limits, linear)
+        return GaussianHead(size, distribution, cfg.log_std_init, cfg.std, limits)
     if isinstance(space, MultiDiscrete):
-        return LogitsHead(sum(space.sizes), functools.partial(MultiCategorical, sizes=space.sizes), linear)
-    return LogitsHead(space.n, Bernoulli if isinstance(space, MultiBinary) else Categorical, linear)
+        return LogitsHead(sum(space.sizes), functools.partial(MultiCategorical, sizes=space.sizes))
+    return LogitsHead(space.n, Bernoulli if isinstance(space, MultiBinary) else Categorical)
 
 
 def _distribution_problems(cfg: OnPolicyConfig, space: Space) -> list[Problem]:

@@ -12,7 +12,7 @@ from flax import struct
 
 from purerl.core.platform import FEW, by_platform
 from purerl.core.types import PyTree
-from purerl.networks.beta import Beta
+from purerl.networks.distributions import Beta, Joint
 from purerl.networks.fused import apply_dense_layers, apply_fused_layers, fuses_first_layer, layers_of, pack_layers
 
 
@@ -151,44 +151,57 @@ class Linear(nn.Module):
         return by_platform(x, kernel, bias, cpu=by_column, accelerator=by_column_on_accelerator)
 
 
-class LogitsHead(nn.Module):
-    """A distribution over discrete actions from `size` logits."""
+class Head(nn.Module):
+    """The base of heads: a dense layer with some `outputs`, and a function `read` of the layer's result.
+
+    If a call is not `linear`, its input is the output of the dense layer, computed elsewhere.
+
+    Attributes:
+        size: the number of logits, of dimensions of an action, or of values.
+    """
 
     size: int
-    distribution: Callable
-    linear: bool = True  # False if the input is the output of the dense layer, computed elsewhere
 
     @property
     def outputs(self) -> int:
+        """Return the number of outputs of the dense layer."""
         return self.size
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> Any:
-        return self.distribution(Linear(self.size)(x) if self.linear else x[:, : self.size])
+    def __call__(self, x: jax.Array, linear: bool = True) -> Any:
+        return self.read(Linear(self.outputs)(x) if linear else x[:, : self.outputs])
+
+    def read(self, x: jax.Array) -> Any:
+        """Return the head's result for outputs of the dense layer, `[N, outputs]`."""
+        raise NotImplementedError
 
 
-class GaussianHead(nn.Module):
+class LogitsHead(Head):
+    """A distribution over discrete actions from `size` logits."""
+
+    distribution: Callable
+
+    def read(self, x: jax.Array) -> Any:
+        return self.distribution(x)
+
+
+class GaussianHead(Head):
     """A Gaussian whose mean is a dense layer's output.
 
     The logarithm of the standard deviation starts at `log_std_init`. With `std`, it is a `parameter` for each dimension, further
     outputs of the dense layer (`state`), or constant (`fixed`). `limits` bound it, if given.
     """
 
-    size: int
     distribution: Callable
     log_std_init: Any
     std: str = "parameter"
     limits: tuple[Any, Any] | None = None
-    linear: bool = True  # as in `LogitsHead`
 
     @property
     def outputs(self) -> int:
-        """Return the number of outputs of the dense layer."""
         return 2 * self.size if self.std == "state" else self.size
 
-    @nn.compact
-    def __call__(self, x: jax.Array) -> Any:
-        x = Linear(self.outputs)(x) if self.linear else x[:, : self.outputs]
+    def read(self, x: jax.Array) -> Any:
         mean, further = x[:, : self.size], x[:, self.size :]
         log_std = jnp.full(self.size, self.log_std_init, jnp.float32)
         if self.std == "parameter":
@@ -199,61 +212,41 @@ class GaussianHead(nn.Module):
         return self.distribution(mean, jnp.broadcast_to(log_std, mean.shape))
 
 
-class BetaHead(nn.Module):
+class BetaHead(Head):
     """A Beta distribution whose two parameters are `1 + softplus` of a dense layer's outputs, so that it has one mode."""
-
-    size: int
-    linear: bool = True  # as in `LogitsHead`
 
     @property
     def outputs(self) -> int:
         return 2 * self.size
 
-    @nn.compact
-    def __call__(self, x: jax.Array) -> Any:
-        x = Linear(self.outputs)(x) if self.linear else x[:, : self.outputs]
+    def read(self, x: jax.Array) -> Any:
         return Beta(*jnp.split(1 + jax.nn.softplus(x), 2, axis=-1))
 
 
-class JointHead(nn.Module):
+class JointHead(Head):
     """Independent distributions over the parts of a mixed action, from one dense layer.
 
     Attributes:
-        heads: the head of each part, with `linear` unset.
-        distribution: called with the tuple of the parts' distributions.
+        heads: the head of each part; `size` is the sum of their sizes.
     """
 
-    heads: tuple[Any, ...]
-    distribution: Callable
-    linear: bool = True  # as in `LogitsHead`
-
-    @property
-    def size(self) -> int:
-        return sum(head.size for head in self.heads)
+    heads: tuple[Head, ...]
 
     @property
     def outputs(self) -> int:
         return sum(head.outputs for head in self.heads)
 
-    @nn.compact
-    def __call__(self, x: jax.Array) -> Any:
-        x = Linear(self.outputs)(x) if self.linear else x[:, : self.outputs]
+    def read(self, x: jax.Array) -> Any:
         ends = list(itertools.accumulate(head.outputs for head in self.heads))
-        return self.distribution(
-            tuple(head(part) for head, part in zip(self.heads, jnp.split(x, ends[:-1], axis=-1), strict=True))
-        )
+        parts = zip(self.heads, jnp.split(x, ends[:-1], axis=-1), strict=True)
+        return Joint(tuple(head(part, linear=False) for head, part in parts))
 
 
-class ValueHead(nn.Module):
-    """One value for each step and reward stream: `[N, features] -> [N]`, or `[N, streams]` for several streams."""
+class ValueHead(Head):
+    """A value for each step and each of `size` reward streams: `[N, features] -> [N]`, or `[N, size]` for several streams."""
 
-    streams: int = 1
-    linear: bool = True  # as in `LogitsHead`
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        value = Linear(self.streams)(x) if self.linear else x[:, : self.streams]
-        return value.squeeze(-1) if self.streams == 1 else value
+    def read(self, x: jax.Array) -> jax.Array:
+        return x.squeeze(-1) if self.size == 1 else x
 
 
 class OfAction(struct.PyTreeNode):
@@ -286,23 +279,21 @@ class ActionHead(nn.Module):
 
 
 class Trunk(nn.Module):
-    """A torso, followed by optional recurrent layers and an optional head.
+    """A torso and optional recurrent layers.
 
     `x [L * N, ...]` is the input of the torso, with steps and sequences as one axis. With two axes, XLA would transpose arrays
     for the gradient of each weight, which would take half as long again. `past [L, N, ...]` is a further input of the recurrent
-    layers. The head computes in float32. A call returns the features, the head's output (None without a head), and the carry.
+    layers. A call returns the features, in float32 for the heads, and the carry.
     """
 
     torso: nn.Module
     memory: nn.Module | None
-    head: nn.Module | None
 
-    def __call__(self, x: jax.Array, past: jax.Array | None, carry: PyTree, first: jax.Array) -> tuple[jax.Array, Any, PyTree]:
+    def __call__(self, x: jax.Array, past: jax.Array | None, carry: PyTree, first: jax.Array) -> tuple[jax.Array, PyTree]:
         features = self.torso(x)
         if self.memory is not None:
             inputs = features.reshape(*first.shape, -1)
             inputs = inputs if past is None else jnp.concatenate([inputs, past], axis=-1)
             features, carry = self.memory(carry, inputs, first)
             features = features.reshape(-1, features.shape[-1])
-        features = features.astype(jnp.float32)
-        return features, (None if self.head is None else self.head(features)), carry
+        return features.astype(jnp.float32), carry

@@ -35,9 +35,9 @@ def linen_module(module: Any, what: str) -> Any:
         return module()
 
 
-def applied(module: nn.Module, params: PyTree, *inputs: Any) -> Any:
+def applied(module: nn.Module, params: PyTree, *inputs: Any, **options: Any) -> Any:
     """Apply a module that has parameters only."""
-    return module.apply({"params": params}, *inputs)
+    return module.apply({"params": params}, *inputs, **options)
 
 
 def only_parameters(what: str, made: Mapping[str, Any]) -> dict[str, Any]:
