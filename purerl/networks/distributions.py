@@ -78,6 +78,12 @@ def first_largest(x: jax.Array) -> jax.Array:
 class Choice(struct.PyTreeNode):
     """Base class of distributions over discrete actions, which the environment receives as they are."""
 
+    logits: jax.Array
+    draw = staticmethod(jax.random.gumbel)
+
+    def noise(self, key: jax.Array, *leading: int) -> jax.Array:
+        return flat_draw(self.draw, key, (*leading, *self.logits.shape))
+
     def env_action(self, action: jax.Array, space: Space) -> jax.Array:
         return action
 
@@ -101,11 +107,6 @@ class Categorical(Choice):
     Attributes:
         logits: `[*batch, n]` float32, unnormalised.
     """
-
-    logits: jax.Array
-
-    def noise(self, key: jax.Array, *leading: int) -> jax.Array:
-        return flat_draw(jax.random.gumbel, key, (*leading, *self.logits.shape))
 
     def sample(self, noise: jax.Array) -> jax.Array:
         return first_largest(self.logits + noise)
@@ -150,15 +151,11 @@ class MultiCategorical(Choice):
         sizes: number of values of each action.
     """
 
-    logits: jax.Array
     sizes: tuple[int, ...] = struct.field(pytree_node=False)
 
     @property
     def choices(self) -> list[Categorical]:
         return [Categorical(logits) for logits in self._split(self.logits)]
-
-    def noise(self, key: jax.Array, *leading: int) -> jax.Array:
-        return flat_draw(jax.random.gumbel, key, (*leading, *self.logits.shape))
 
     def sample(self, noise: jax.Array) -> jax.Array:
         pairs = zip(self.choices, self._split(noise), strict=True)
@@ -197,10 +194,7 @@ class Bernoulli(Choice):
         logits: `[*batch, n]` float32.
     """
 
-    logits: jax.Array
-
-    def noise(self, key: jax.Array, *leading: int) -> jax.Array:
-        return flat_draw(jax.random.logistic, key, (*leading, *self.logits.shape))
+    draw = staticmethod(jax.random.logistic)
 
     def sample(self, noise: jax.Array) -> jax.Array:
         return (self.logits + noise > 0).astype(jnp.int32)

@@ -18,35 +18,16 @@ LOG_STD_MIN, LOG_STD_MAX = -20.0, 20.0  # the upper limit is wider than any boun
 _HALF_LOG_2PI = np.float32(0.5 * np.log(2 * np.pi))
 
 
-class DiagGaussian(struct.PyTreeNode):
+class Normal(struct.PyTreeNode):
     """Independent normal distributions, one for each dimension of a Box action.
-
-    The environment receives the sample, converted to the environment's unit and clipped to the bounds. Rollouts, losses and
-    entropies use the unclipped sample and its density, so that the ratio of densities is exact.
 
     Attributes:
         mean, log_std: `[*batch, d]` float32. `log_std` is clipped to [-20, 20] before use, and has no gradient outside of this
           range.
-        unit: the unit of the samples. With `environment`, it is the environment's unit. With `bounds`, -1 and 1 are the bounds of
-          an action; a dimension without two finite bounds keeps the environment's unit (`core.spaces.bounds_map`). The built-in
-          networks use `bounds`.
-
-    Raises:
-        ConfigError: `unit` is unknown.
-
-    Example:
-        >>> policy = purerl.distributions.DiagGaussian(jnp.array([0.5]), jnp.zeros(1), unit="bounds")
-        >>> policy.env_action(policy.mode(), purerl.Box(np.array([100.0]), np.array([200.0]))).tolist()
-        [175.0]
     """
 
     mean: jax.Array
     log_std: jax.Array
-    unit: str = struct.field(pytree_node=False, default="environment")
-
-    def __post_init__(self) -> None:
-        if self.unit not in ("environment", "bounds"):
-            raise ConfigError([Problem("unit", self.unit, "must be 'environment' or 'bounds'")])
 
     @property
     def clipped_log_std(self) -> jax.Array:
@@ -68,10 +49,45 @@ class DiagGaussian(struct.PyTreeNode):
     def entropy(self) -> jax.Array:
         return (self.clipped_log_std + (0.5 + _HALF_LOG_2PI)).sum(-1)
 
-    def kl(self, other: "DiagGaussian") -> jax.Array:
+    def kl(self, other: Any) -> jax.Array:
         ratio = self.clipped_log_std - other.clipped_log_std
         distance = jnp.square((self.mean - other.mean) * jnp.exp(-other.clipped_log_std))
         return (0.5 * (jnp.exp(2 * ratio) + distance - 1) - ratio).sum(-1)
+
+    def encoded(self, action: jax.Array) -> jax.Array:
+        return action
+
+    def metrics(self) -> dict[str, Mean]:
+        return {"policy_std": mean_of(jnp.exp(self.clipped_log_std).mean(-1))}
+
+
+class DiagGaussian(Normal):
+    """Independent normal distributions, one for each dimension of a Box action.
+
+    The environment receives the sample, converted to the environment's unit and clipped to the bounds. Rollouts, losses and
+    entropies use the unclipped sample and its density, so that the ratio of densities is exact.
+
+    Attributes:
+        mean, log_std: `[*batch, d]` float32. `log_std` is clipped to [-20, 20] before use, and has no gradient outside of this
+          range.
+        unit: the unit of the samples. With `environment`, it is the environment's unit. With `bounds`, -1 and 1 are the bounds of
+          an action; a dimension without two finite bounds keeps the environment's unit (`core.spaces.bounds_map`). The built-in
+          networks use `bounds`.
+
+    Raises:
+        ConfigError: `unit` is unknown.
+
+    Example:
+        >>> policy = purerl.distributions.DiagGaussian(jnp.array([0.5]), jnp.zeros(1), unit="bounds")
+        >>> policy.env_action(policy.mode(), purerl.Box(np.array([100.0]), np.array([200.0]))).tolist()
+        [175.0]
+    """
+
+    unit: str = struct.field(pytree_node=False, default="environment")
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("environment", "bounds"):
+            raise ConfigError([Problem("unit", self.unit, "must be 'environment' or 'bounds'")])
 
     def env_action(self, action: jax.Array, space: Box) -> jax.Array:
         action, low, high = with_bounds(action, space)
@@ -79,12 +95,6 @@ class DiagGaussian(struct.PyTreeNode):
             centre, half_width = bounds_map(low, high)
             action = centre + half_width * action
         return jnp.clip(action, low, high)
-
-    def encoded(self, action: jax.Array) -> jax.Array:
-        return action
-
-    def metrics(self) -> dict[str, Mean]:
-        return {"policy_std": mean_of(jnp.exp(self.clipped_log_std).mean(-1))}
 
     def uniform_sample(self, noise: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
         low, high = self._in_own_unit(low, high)
@@ -102,56 +112,30 @@ class DiagGaussian(struct.PyTreeNode):
         return (low - centre) / half_width, (high - centre) / half_width
 
 
-class TanhGaussian(struct.PyTreeNode):
+class TanhGaussian(Normal):
     """Independent normal distributions, squashed by `tanh` between the bounds of a Box action.
 
     An action is the normal sample u before the tanh. The tanh is never inverted, so `log_prob` is finite for every action.
     `log_prob` is the log-density of `tanh(u)` in (-1, 1). The log-density of the environment's action differs from it by a
-    constant, which cancels in ratios.
+    constant, which cancels in ratios. The divergence is that of the normal distributions, which does not change if both are
+    squashed by the same tanh. The mode is that of the normal distribution; squashed, it is the median of the squashed action.
 
     Attributes:
         mean, log_std: `[*batch, d]` float32, the parameters of u. `log_std` is clipped as in `DiagGaussian`.
     """
 
-    mean: jax.Array
-    log_std: jax.Array
-
-    @property
-    def gaussian(self) -> DiagGaussian:
-        return DiagGaussian(self.mean, self.log_std)
-
-    def noise(self, key: jax.Array, *leading: int) -> jax.Array:
-        return self.gaussian.noise(key, *leading)
-
-    def sample(self, noise: jax.Array) -> jax.Array:
-        return self.gaussian.sample(noise)
-
-    def mode(self) -> jax.Array:
-        """Return the mode of the normal distribution. Squashed, it is the median of the squashed action."""
-        return self.mean
-
     def log_prob(self, action: jax.Array) -> jax.Array:
-        return self.gaussian.log_prob(action) - _log_slope(action).sum(-1)
+        return super().log_prob(action) - _log_slope(action).sum(-1)
 
     def entropy(self) -> jax.Array:
         """Return the normal's entropy plus the expected log-slope of the tanh, by 64-point Gauss-Hermite quadrature."""
         points, weights = (x.astype(np.float32) for x in np.polynomial.hermite_e.hermegauss(64))
         points = points.reshape((1,) * self.mean.ndim + (-1,))
-        u = self.mean[..., None] + jnp.exp(self.gaussian.clipped_log_std)[..., None] * points
-        return self.gaussian.entropy() + (_log_slope(u) @ (weights / weights.sum())).sum(-1)
-
-    def kl(self, other: "TanhGaussian") -> jax.Array:
-        """Return the divergence of the normal distributions, which does not change if both are squashed by the same tanh."""
-        return self.gaussian.kl(other.gaussian)
+        u = self.mean[..., None] + jnp.exp(self.clipped_log_std)[..., None] * points
+        return super().entropy() + (_log_slope(u) @ (weights / weights.sum())).sum(-1)
 
     def env_action(self, action: jax.Array, space: Box) -> jax.Array:
         return between_bounds(0.5 + 0.5 * jnp.tanh(action), space)
-
-    def encoded(self, action: jax.Array) -> jax.Array:
-        return action
-
-    def metrics(self) -> dict[str, Mean]:
-        return self.gaussian.metrics()
 
     def uniform_sample(self, noise: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
         # The number s = cdf(noise) is uniform on (0, 1), so u = artanh(2 s - 1) = (log s - log(1 - s)) / 2.
