@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
+from purerl.core.errors import ConfigError, Problem, code_of
 from purerl.core.types import Network, PyTree
 from purerl.networks.distributions import ILLEGAL, Categorical, Joint, MultiCategorical
 
@@ -66,19 +66,6 @@ def torso_module(torso: Any, what: str = "torso") -> nn.Module:
     raise ConfigError([Problem(what, torso, hint)])
 
 
-def check_torso(module: nn.Module, x: Any, what: str = "torso") -> int:
-    """Return the size of a torso's features, from shapes alone. Raise a ConfigError unless features are floats `[N, size]`."""
-    shapes = jax.tree.map(lambda x: list(x.shape), x)
-    with code_of(what, f"{what}(x {shapes})"):
-        features, made = jax.eval_shape(lambda x: module.init_with_output(jax.random.key(0), x), x)
-    only_parameters(what, made)
-    rows = jax.tree.leaves(x)[0].shape[0]
-    if getattr(features, "shape", ())[:1] != (rows,) or features.ndim != 2 or not jnp.issubdtype(features.dtype, jnp.floating):
-        is_ = f"{features.dtype}{list(features.shape)}" if hasattr(features, "shape") else type(features).__name__
-        raise ConfigError([Problem(what, is_, f"must return float features of shape [{rows}, size] for {rows} observations")])
-    return features.shape[-1]
-
-
 def memory_module(memory: Any) -> nn.Module:
     """Return a custom recurrent module: a linen module `(carry, x [L, N, F], first [L, N]) -> (y [L, N, size], carry)`.
 
@@ -92,30 +79,43 @@ def memory_module(memory: Any) -> nn.Module:
     return memory
 
 
-def check_memory(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> None:
+def check_torso(torso: nn.Module, x: Any) -> int:
+    """Return the size of a torso's features, from shapes alone. Raise a ConfigError unless features are floats `[N, size]`."""
+    return _check_floats("torso", _output_of("torso", torso, x), jax.tree.leaves(x)[0].shape[:1])
+
+
+def check_memory(memory: nn.Module, x: jax.ShapeDtypeStruct) -> None:
     """Check, by shapes alone, that a recurrent module maps `[L, N, F]` to floats `[L, N, size]` and keeps the carry's shapes."""
-    envs = inputs.shape[1]
-    first = jax.ShapeDtypeStruct(inputs.shape[:2], bool)
+    envs = x.shape[1]
     with code_of("memory", f"initial_carry({envs})"):
-        carry = jax.eval_shape(lambda: module.initial_carry(envs))
-    run = lambda carry, x, first: module.init_with_output(jax.random.key(0), carry, x, first)
-    with code_of("memory", f"memory(carry, x {list(inputs.shape)}, first {list(first.shape)})"):
-        found, made = jax.eval_shape(run, carry, inputs, first)
-    only_parameters("memory", made)
+        carry = jax.eval_shape(lambda: memory.initial_carry(envs))
+    axes = {leaf.shape[:1] for leaf in jax.tree.leaves(carry)}
+    if axes != {(envs,)}:
+        hint = f"initial_carry({envs}) must return arrays, each with a first axis of size {envs}"
+        raise ConfigError([Problem("memory", carry, hint)])
+    found = _output_of("memory", memory, carry, x, jax.ShapeDtypeStruct(x.shape[:2], bool))
     if not (isinstance(found, tuple) and len(found) == 2):
         raise ConfigError([Problem("memory", type(found).__name__, "must return a pair: the outputs and the carry")])
     y, after = found
-    problems = []
-    if getattr(y, "shape", ())[:2] != inputs.shape[:2] or y.ndim != 3 or not jnp.issubdtype(y.dtype, jnp.floating):
-        is_ = f"{y.dtype}{list(y.shape)}" if hasattr(y, "shape") else type(y).__name__
-        problems.append(Problem("memory", is_, f"the outputs must be floats of shape {[*inputs.shape[:2], 'size']}"))
-    if any(x.shape[:1] != (envs,) for x in jax.tree.leaves(carry)):
-        problems.append(Problem("memory", carry, f"every array of initial_carry({envs}) must have a first axis of size {envs}"))
-    if not jax.tree.leaves(carry):
-        problems.append(Problem("memory", carry, "initial_carry returns no arrays, so the module is not recurrent; use torso="))
+    _check_floats("memory", y, x.shape[:2])
     if jax.tree.structure(after) != jax.tree.structure(carry) or jax.tree.leaves(after) != jax.tree.leaves(carry):
-        problems.append(Problem("memory", after, f"must return a carry with the shapes and dtypes of its input, {carry}"))
-    raise_if_any(problems)
+        raise ConfigError([Problem("memory", after, f"must return a carry with the shapes and dtypes of its input, {carry}")])
+
+
+def _output_of(what: str, module: nn.Module, *inputs: Any) -> Any:
+    """Return the shapes of a custom module's result. Raise a ConfigError if a call fails, or if it makes other variables."""
+    with code_of(what, f"{what}({', '.join(str(jax.tree.map(lambda x: list(x.shape), x)) for x in inputs)})"):
+        found, made = jax.eval_shape(lambda *inputs: module.init_with_output(jax.random.key(0), *inputs), *inputs)
+    only_parameters(what, made)
+    return found
+
+
+def _check_floats(what: str, y: Any, lead: tuple[int, ...]) -> int:
+    """Return the size of a module's outputs. Raise a ConfigError unless the outputs are floats `[*lead, size]`."""
+    if getattr(y, "shape", (None,))[:-1] != lead or not jnp.issubdtype(y.dtype, jnp.floating):
+        is_ = f"{y.dtype}{list(y.shape)}" if hasattr(y, "shape") else type(y).__name__
+        raise ConfigError([Problem(what, is_, f"must return float features of shape {[*lead, 'size']}")])
+    return y.shape[-1]
 
 
 def with_float32_outputs(network: Network) -> Network:
