@@ -60,7 +60,7 @@ class Batches:
             hint = f"a batch must have fewer than 2**31 steps; with {other} = {getattr(self, other)}, it has {self.training_size}"
             found = [Problem(name, value, f"{hint}; at most {most} would work")]
         else:
-            found = self.minibatch_problems() or self._single_step_problems()
+            found = self.minibatch_problems(self.memory != "none" and self.num_steps % self.training_length == 0)
         if self.training_size == 1 and self.advantage_norm != "none":
             hint = "the standardised advantage of one step is always 0; use more steps, or advantage_norm='none'"
             found.append(Problem("advantage_norm", self.advantage_norm, hint))
@@ -74,17 +74,22 @@ class Batches:
             found.append(Problem("metrics_every", self.metrics_every, hint))
         return found
 
-    def minibatch_problems(self, recurrent: bool = False) -> list[Problem]:
-        """Return a problem if the minibatches cannot be equal shares of a batch.
+    def minibatch_problems(self, recurrent: bool) -> list[Problem]:
+        """Return a problem if the minibatches cannot be equal shares of a batch, or would be single steps to standardise.
 
         Args:
-            recurrent: require whole sequences. If False, proposed values keep sequences whole only if `memory` is set.
+            recurrent: require whole sequences.
         """
         rule, units = self._minibatch_units(recurrent)
-        if units % self.num_minibatches == 0:
+        standardises = self.advantage_norm == "minibatch" and self.training_size > 1
+        choices = [count for count in divisors(units) if count < self.training_size or not standardises]
+        if self.num_minibatches in choices:
             return []
-        hint = f"{rule}{would_work(self._minibatch_counts(recurrent))}"
-        return [Problem("num_minibatches", self.num_minibatches, hint + (self._shorter_sequences() if recurrent else ""))]
+        hint = would_work(neighbours(self.num_minibatches, choices))
+        if units % self.num_minibatches == 0:
+            rule = "gives minibatches of one step, whose standardised advantage is always 0"
+            hint += ", or advantage_norm='batch'"
+        return [Problem("num_minibatches", self.num_minibatches, rule + hint)]
 
     def _minibatch_units(self, recurrent: bool) -> tuple[str, int]:
         """Return the divisibility rule for `num_minibatches` as text, and the number that `num_minibatches` must divide."""
@@ -97,26 +102,3 @@ class Batches:
             "time": ("with minibatches = 'time', num_minibatches must divide num_steps", self.num_steps),
         }.get(self.minibatches, (f"must divide num_envs * num_steps{replay}", self.training_size))
         return f"{rule} = {units}", units
-
-    def _minibatch_counts(self, recurrent: bool = False) -> list[int]:
-        """Return the valid numbers of minibatches nearest to `num_minibatches`."""
-        whole = recurrent or (self.memory != "none" and self.num_steps % self.training_length == 0)
-        choices = divisors(self._minibatch_units(whole)[1])
-        return neighbours(self.num_minibatches, filter(self._can_standardise, choices))
-
-    def _can_standardise(self, num_minibatches: int) -> bool:
-        """Return False if each minibatch would be a single step whose advantage is standardised."""
-        return self.advantage_norm != "minibatch" or num_minibatches < self.training_size or self.training_size == 1
-
-    def _shorter_sequences(self) -> str:
-        """Return a hint with the largest `sequence_length` that allows `num_minibatches`, or ""."""
-        fits = lambda length: self.training_size // length % self.num_minibatches == 0
-        lengths = [length for length in divisors(self.num_steps) if fits(length)] if self.minibatches == "auto" else []
-        return f", or sequence_length = {lengths[-1]}" if lengths and self._can_standardise(self.num_minibatches) else ""
-
-    def _single_step_problems(self) -> list[Problem]:
-        if self._can_standardise(self.num_minibatches):
-            return []
-        hint = f"gives minibatches of one step, whose standardised advantage is always 0{would_work(self._minibatch_counts())}"
-        hint += ", or advantage_norm='batch'" if self.memory == "none" or self.training_length == 1 else ""
-        return [Problem("num_minibatches", self.num_minibatches, hint)]

@@ -51,7 +51,6 @@ def proposals(problem):
     """Yield the fields and values that a hint says would work."""
     numbers = re.search(r"((?:\d+ or )*\d+) would work", problem.hint)
     yield from ((problem.field, int(x)) for x in (numbers[1].split(" or ") if numbers else ()))
-    yield from (("sequence_length", int(x)) for x in re.findall(r"or sequence_length = (\d+)", problem.hint))
     yield from (("advantage_norm", x) for x in re.findall(r"or advantage_norm='(\w+)'", problem.hint))
 
 
@@ -70,7 +69,7 @@ def test_proposed_numbers_pass_the_check_that_proposes_them():
                 followed.add((problem.field, field))
     fields = {"num_envs", "num_steps", "num_minibatches", "sequence_length", "aux_columns", "aux_accumulation", "n_pi"}
     assert {problem for problem, field in followed if problem == field} == {*fields, "metrics_every", "advantage_norm"}
-    assert {("num_minibatches", "sequence_length"), ("num_minibatches", "advantage_norm")} <= followed
+    assert ("num_minibatches", "advantage_norm") in followed
 
 
 @pytest.mark.parametrize("count", [2, 3, 8])
@@ -117,13 +116,6 @@ def test_proposed_numbers_work_with_custom_recurrent_networks(objects, wrong):
     (problem,) = error.value.problems
     for field, value in proposals(problem):
         purerl.make_train(cfg.replace(**{field: value}), env=Varied(), **objects)
-
-
-def test_single_recurrent_environment_gets_a_hint_for_shorter_sequences():
-    cfg = PPOConfig(num_envs=1, memory="gru", hidden=(4,), memory_size=4)
-    with pytest.raises(ConfigError, match="1 would work, or sequence_length = 32"):
-        purerl.make_train(cfg, env=Varied())
-    assert purerl.make_train(cfg.replace(sequence_length=32), env=Varied()).cfg.minibatch_size == 32
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
