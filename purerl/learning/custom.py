@@ -50,24 +50,10 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
 
 
 SIGNATURE = "policy_loss(outputs, old, advantage, cfg) -> loss of each step [L, N]"
-FORMER = {
-    "log_prob": "outputs.policy.log_prob(old.action)",
-    "old_log_prob": "old.log_prob",
-    "policy": "outputs.policy",
-    "old_policy": "old.policy",
-}
 
 
 def checked_loss(function: Callable) -> Callable:
-    """Wrap a custom `policy_loss`; the wrapper raises unless the loss has one number for each step, `[L, N]`.
-
-    Raises:
-        ConfigError: the function has parameters of the signature before 0.4.
-    """
-    former = list(accepted(function, **FORMER))
-    if former:
-        hint = f"the signature is {SIGNATURE}; use " + ", ".join(f"{FORMER[name]} for {name}" for name in former)
-        raise ConfigError([Problem("policy_loss", f"parameters {', '.join(former)}", hint)])
+    """Wrap a custom `policy_loss`; the wrapper raises unless the loss has one number for each step, `[L, N]`."""
 
     @functools.wraps(function)
     def loss(outputs: Outputs, old: Sample, advantage: jax.Array, cfg: OnPolicyConfig) -> jax.Array:
