@@ -51,7 +51,7 @@ from purerl.core.keys import named_key
 from purerl.core.metrics import Sum, mean_of
 from purerl.core.reductions import num_devices, pmax, quantile, total
 from purerl.core.streams import EPISODIC, extrinsic
-from purerl.core.types import Actor, Advantages, Network, PyTree, Rollout, Scalar, TrainState, Transition
+from purerl.core.types import Advantages, Network, PyTree, Rollout, Scalar, TrainState, Transition
 from purerl.learning import losses
 from purerl.learning.advantages import advantage_estimator, estimate, vtrace
 from purerl.learning.batch import make_batch, reads_old_policy
@@ -78,46 +78,42 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
     length = cfg.training_length if network.is_recurrent else cfg.num_steps
     count = most_truncations(env, cfg.num_steps)
 
-    def act(state: TrainState, published: dict[str, PyTree]) -> tuple[TrainState, Rollout, Metrics]:
-        """Collect a rollout with the published parameters."""
+    def act(state: TrainState, published: dict[str, PyTree]) -> tuple[TrainState, Rollout, RingBatch, Metrics]:
+        """Collect a rollout with the published parameters; return it also as the ring's record.
+
+        With intrinsic rewards, the record includes all next observations.
+        """
         behaviour, valued = state.replace(**published), cfg.correction == "none"
         state, rollout, rollout_metrics = collect_rollout(cfg, env, network, state, behaviour, valued=valued)
         # Only losses read the stored policy; V-trace uses the target policy.
         if cfg.correction != "none" or not reads_old_policy(learner, state, rollout):
             rollout = rollout.replace(steps=rollout.steps.replace(policy=()))
         state, rollout, reward_metrics = parts.rewards.process(state, rollout)
-        return state, rollout, rollout_metrics | reward_metrics
-
-    def record_of(rollout: Rollout, after: Actor) -> RingBatch:
-        """Return the ring's record of a rollout. With intrinsic rewards, it includes all next observations."""
-        return ring_batch(rollout, after, count, keep_next_obs=cfg.streams > 1)
-
-    def first_record(state: TrainState, snapshot: dict[str, PyTree]) -> RingBatch:
-        after, rollout, _ = act(state, snapshot)
-        return record_of(rollout, after.actor)
+        record = ring_batch(rollout, state.actor, count, keep_next_obs=cfg.streams > 1)
+        return state, rollout, record, rollout_metrics | reward_metrics
 
     def init(key: jax.Array) -> TrainState:
         state = base.init(key)
-        snapshot = {"params": state.params, "statistics": state.statistics}
-        extra = {
-            "published": snapshots(cfg, snapshot),
-            "ring": empty_ring(jax.eval_shape(first_record, state, snapshot), cfg.replay),
-            "target": jax.tree.map(jnp.copy, state.params),  # a copy, so that a state can be donated
-        }
-        return state.replace(extra=state.extra | extra)
+        record = jax.eval_shape(lambda state: act(state, snapshot_of(state))[2], state)
+        return restart(state.replace(extra=state.extra | {"ring": empty_ring(record, cfg.replay)}))
 
     def update(state: TrainState) -> tuple[TrainState, Metrics]:
         # Collect with older parameters, and store the rollout.
         published, snapshot, behind = publish(cfg, state)
-        state, newest, metrics = act(state, snapshot)
-        ring = ring_push(state.extra["ring"], state.clock, record_of(newest, state.actor), behind)
+        state, newest, record, metrics = act(state, snapshot)
+        ring = ring_push(state.extra["ring"], state.clock, record, behind)
         # Take rollouts from the ring.
         learns, key = ~(state.clock < cfg.skipped_updates), named_key(state.key, "replay", state.clock)
         ring, places = ring_select(ring, cfg.max_uses or cfg.replay, cfg.replay_order, key, learns)
         taken = ring_take(ring, places)
         taken = taken.replace(rollout=taken.rollout.replace(steps=parts.rewards.prepare(state, taken.rollout.steps)))
         # Estimate advantages and value targets, corrected for staleness.
-        steps, advantages, value_metrics = estimate_stale(cfg, network, parts, state, taken, length)
+        if cfg.correction == "none":
+            steps = taken.rollout.steps
+            advantages, value_metrics = advantage_estimator(cfg, parts.advantage)(steps)
+        else:
+            valued = with_statistics(cfg, network, state)
+            steps, advantages, value_metrics = correct(cfg, valued, state, taken, length, parts.advantage)
         batch = make_batch(learner, state, taken.rollout.replace(steps=steps), advantages)
         metrics |= value_metrics | {"value": mean_of(extrinsic(steps.value, steps.first))}
         # Learn, and move the target.
@@ -133,9 +129,9 @@ def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components)
         return finish_update(current, state, newest, of_newest, batch, metrics)
 
     def restart(state: TrainState) -> TrainState:
-        snapshot = {"params": state.params, "statistics": state.statistics}
-        target = jax.tree.map(jnp.copy, state.params)  # as in `init`
-        return state.replace(extra={**state.extra, "published": snapshots(cfg, snapshot), "target": target})
+        published = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_snapshots(cfg), *x.shape)), snapshot_of(state))
+        target = jax.tree.map(jnp.copy, state.params)  # a copy, so that a state can be donated
+        return state.replace(extra={**state.extra, "published": published, "target": target})
 
     def skipped(state: TrainState, after: TrainState) -> dict[str, PyTree]:
         """Drop the rollout of a skipped update. Published parameters, and the ages of the other rollouts, still advance."""
@@ -153,20 +149,20 @@ def num_snapshots(cfg: APPOConfig) -> int:
     return -(-cfg.lag // cfg.publish_every) + 1
 
 
-def snapshots(cfg: APPOConfig, snapshot: PyTree) -> PyTree:
-    """Return storage for all snapshots, filled with one snapshot."""
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_snapshots(cfg), *x.shape)), snapshot)
+def snapshot_of(state: TrainState) -> dict[str, PyTree]:
+    """Return the parts of a state that actors act with."""
+    return {"params": state.params, "statistics": state.statistics}
 
 
 def publish(cfg: APPOConfig, state: TrainState) -> tuple[PyTree, PyTree, jax.Array]:
     """Publish the newest snapshot if scheduled; return all snapshots, the acting snapshot, and its lag in updates.
 
-    A snapshot has `params` and `statistics`. The actors of update i use the snapshot of update `max(i - lag, 0)`,
+    The actors of update i use the snapshot of update `max(i - lag, 0)`,
     rounded down to a multiple of `publish_every`.
     """
     every, count = cfg.publish_every, num_snapshots(cfg)
     slot = lambda clock: (clock % (every * count) // np.uint32(every)).astype(jnp.int32)
-    newest, stored = {"params": state.params, "statistics": state.statistics}, state.extra["published"]
+    newest, stored = snapshot_of(state), state.extra["published"]
     write = lambda: jax.tree.map(lambda old, new: old.at[slot(state.clock)].set(new), stored, newest)
     stored = jax.lax.cond(state.clock % every == 0, write, lambda: stored)
     source = state.clock - cfg.lag
@@ -180,16 +176,6 @@ def move_towards(target: PyTree, params: PyTree, tau: Scalar) -> PyTree:
 
 
 # --- off-policy correction --------------------------------------------------------------------------------------------
-
-
-def estimate_stale(
-    cfg: APPOConfig, network: Network, parts: Components, state: TrainState, batch: RingBatch, length: int
-) -> tuple[Transition, Advantages, Metrics]:
-    """Return the steps to learn from, their advantages, and metrics, corrected for staleness unless `correction` is "none"."""
-    if cfg.correction == "none":
-        steps = batch.rollout.steps
-        return steps, *advantage_estimator(cfg, parts.advantage)(steps)
-    return correct(cfg, with_statistics(cfg, network, state), state, batch, length, parts.advantage)
 
 
 def correct(

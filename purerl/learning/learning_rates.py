@@ -31,7 +31,8 @@ def learning_rates(cfg: OnPolicyConfig, schedule: Callable | None, steps: int) -
 
     def rate(clock: Clock, step: jax.Array) -> jax.Array:
         so_far = learning(clock).as_float() * np.float32(steps) + step.astype(jnp.float32)
-        return polynomial_lr(so_far / np.float32(decay_steps), cfg.lr, cfg.lr_final, cfg.lr_power)
+        share = so_far / np.float32(decay_steps)
+        return (cfg.lr - cfg.lr_final) * (1 - jnp.minimum(share, 1)) ** cfg.lr_power + cfg.lr_final
 
     return rate
 
@@ -43,11 +44,6 @@ def learning_rate(clock: Clock, num_updates: int, lr: Scalar, lr_final: Scalar, 
     linear    lr + (lr_final - lr) * i / n    at update i = 0 .. n - 1
     """
     return {"constant": lr, "linear": lr + (lr_final - lr) * clock.progress(num_updates)}[schedule]
-
-
-def polynomial_lr(share: jax.Array, lr: Scalar, lr_final: Scalar, power: Scalar) -> jax.Array:
-    """Return `(lr - lr_final) * (1 - share)**power + lr_final`, or `lr_final` if `share >= 1`."""
-    return (lr - lr_final) * (1 - jnp.minimum(share, 1)) ** power + lr_final
 
 
 def kl_adapted_lrs(

@@ -54,7 +54,8 @@ def initial_state(learner: Learner[OnPolicyConfig], env: Environment, phases: li
     actor = reset_actor(env, network, cfg.num_envs, key)
     params = network.init(named_key(key, "params"), jax.tree.map(lambda x: x[None], actor.obs))
     reward_params, reward_state = parts.rewards.init(key, actor.obs)
-    params, extra = params | reward_params, initial_kl_coef(cfg) | reward_state
+    coef = {"kl_coef": jnp.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
+    params, extra = params | reward_params, coef | reward_state
     opt_state = {phase.name: init_phase(phase, params) for phase in phases}
     return TrainState(params, opt_state, actor, clock_at(0), key, initial_statistics(cfg, env.observation_space), extra)
 
@@ -88,11 +89,6 @@ def finish_update(
     state = state.replace(clock=state.clock + 1)
     metrics = metrics | penalty_metrics | more_metrics
     return state, metrics | learner.parts.measure(state, batch, metrics)
-
-
-def initial_kl_coef(cfg: OnPolicyConfig) -> dict[str, jax.Array]:
-    """Return the initial coefficient of an adaptive penalty as an entry of `TrainState.extra`, or an empty dict without one."""
-    return {"kl_coef": jnp.float32(cfg.kl_coef)} if cfg.kl_penalty == "adaptive" else {}
 
 
 def kl_loss(params: PyTree, outputs: Outputs, batch: Sample, cfg: OnPolicyConfig) -> tuple[Scalar, dict[str, jax.Array]]:

@@ -83,8 +83,7 @@ class GRU(nn.Module):
         x = product(inputs, kernel) + jnp.roll(bias, 1, axis=0).reshape(1, 1, -1)
         n, gates = x[..., : self.size], x[..., self.size :]
         gates = jnp.concatenate([gates, jnp.broadcast_to(recurrent_bias, n.shape)], axis=-1)
-        outputs, carry = scan_cells(step, inputs.dtype, recurrent_kernel, carry, n, gates, first)
-        return outputs.astype(inputs.dtype), carry
+        return scan_cells(step, inputs.dtype, recurrent_kernel, carry, n, gates, first)
 
 
 class LSTM(nn.Module):
@@ -114,8 +113,7 @@ class LSTM(nn.Module):
             return (c, h), h
 
         gates = product(inputs, kernel) + bias.reshape(1, 1, -1)
-        outputs, carry = scan_cells(step, inputs.dtype, recurrent_kernel, carry, None, gates, first)
-        return outputs.astype(inputs.dtype), carry
+        return scan_cells(step, inputs.dtype, recurrent_kernel, carry, None, gates, first)
 
 
 LRU_STEPS = 1000.0  # maximum number of steps over which a state of a newly initialised LRU decays
@@ -202,21 +200,22 @@ def scan_cells(
         first: `[L, N]` bool, True at the first step of an episode.
 
     Returns:
-        The outputs `[L, N, size]`, and the carry after the last step.
+        The outputs `[L, N, size]` in that dtype, and the carry after the last step.
     """
+    hidden = lambda carry: jax.tree.leaves(carry)[-1]
 
     def run(kernel, carry, inputs, gates, first):
         def one(carry, x):
             inputs, gates, first = x
             carry = jax.tree.map(lambda h: jnp.where(first[:, None], jnp.zeros_like(h), h), carry)
-            return step(carry, inputs, gates + product(_hidden(carry).astype(dtype), kernel))
+            return step(carry, inputs, gates + product(hidden(carry).astype(dtype), kernel))
 
         carry, outputs = scan(one, carry, (inputs, gates, first), recomputes=True)
         return outputs, carry
 
     def forward(kernel, carry, inputs, gates, first):
         found, back = jax.vjp(lambda carry, inputs, gates: run(kernel, carry, inputs, gates, first), carry, inputs, gates)
-        before = jnp.concatenate([_hidden(carry)[None], found[0][:-1]])
+        before = jnp.concatenate([hidden(carry)[None], found[0][:-1]])
         return found, (back, jnp.where(first[..., None], jnp.zeros_like(before), before).astype(dtype))
 
     def backward(kept, cotangents):
@@ -227,11 +226,8 @@ def scan_cells(
 
     outputs = jax.custom_vjp(run)
     outputs.defvjp(forward, backward)
-    return outputs(kernel, carry, inputs, gates, first)
-
-
-def _hidden(carry: PyTree) -> jax.Array:
-    return jax.tree.leaves(carry)[-1]
+    found, carry = outputs(kernel, carry, inputs, gates, first)
+    return found.astype(dtype), carry
 
 
 class Memory(nn.Module):

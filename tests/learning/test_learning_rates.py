@@ -8,7 +8,7 @@ import pytest
 import purerl
 from purerl import PPOConfig
 from purerl.core.keys import clock_at
-from purerl.learning.learning_rates import kl_adapted_lr, learning_rate, polynomial_lr
+from purerl.learning.learning_rates import kl_adapted_lr, learning_rate
 from purerl.learning.optimizers import Optimizer, phase_optimizer
 
 
@@ -35,7 +35,6 @@ def test_polynomial_schedule_matches_the_reference_vector(vectors):
         moving = phase_optimizer(cfg, Optimizer(optax.identity(), True), None, cfg.num_epochs)
         got.append(moving.rate(clock_at(step // 2), jnp.uint32(step % 2)))
     np.testing.assert_allclose(got, expected, rtol=1e-5)
-    np.testing.assert_allclose(polynomial_lr(jnp.float32(0.5), jnp.float32(1), jnp.float32(0), jnp.float32(2)), 0.25)
 
 
 @pytest.mark.parametrize("system", ["skrl", "rsl_rl", "unilab"])
