@@ -144,12 +144,6 @@ class Train:
         Raises:
             ConfigError: the environment has no known time limit and `max_steps` is None, or an argument is invalid.
         """
-        if not is_count(num_episodes):
-            raise ConfigError([Problem("num_episodes", num_episodes, "must be an int of at least 1")])
-        if self.axis is not None and num_episodes % self.axis.size:
-            near = would_work([-(-num_episodes // self.axis.size) * self.axis.size])
-            hint = f"must be divisible by the number of devices, {self.axis.size}{near}"
-            raise ConfigError([Problem("num_episodes", num_episodes, hint)])
         if not isinstance(env_params, dict | None):
             raise ConfigError([Problem("env_params", env_params, "must be a dict from parameter names to numbers, or None")])
         levels = self.cfg.num_levels if training_levels else 0
@@ -158,8 +152,12 @@ class Train:
         limit = env.max_steps if max_steps is None else max_steps
         if limit is None:
             raise ConfigError([Problem("max_steps", None, "the environment has no known time limit; set max_steps")])
-        if not is_count(limit):
-            raise ConfigError([Problem("max_steps", limit, "must be an int of at least 1")])
+        counts = {"num_episodes": num_episodes, "max_steps": limit}
+        raise_if_any([Problem(name, x, "must be an int of at least 1") for name, x in counts.items() if not is_count(x)])
+        if self.axis is not None and num_episodes % self.axis.size:
+            near = would_work([-(-num_episodes // self.axis.size) * self.axis.size])
+            hint = f"must be divisible by the number of devices, {self.axis.size}{near}"
+            raise ConfigError([Problem("num_episodes", num_episodes, hint)])
         options = {"info": self.cfg.info, "episode_info": self.cfg.episode_info}
 
         def run(policy: Policy, key: jax.Array) -> Episodes:  # traced for one device

@@ -31,7 +31,7 @@ from purerl.learning.advantages import estimate
 from purerl.learning.custom import checked_advantage, checked_loss, extra_term, measurement
 from purerl.learning.learner import Components
 from purerl.learning.optimizers import base_optimizer
-from purerl.learning.rewards import reward_stage
+from purerl.learning.rewards import RewardStage
 from purerl.learning.update import kl_loss
 from purerl.networks.actor_critic import actor_critic
 from purerl.networks.modules import with_finite_logits, with_float32_outputs
@@ -156,13 +156,14 @@ def make_train(
     stream = _stream(cfg, environment, network, intrinsic)
 
     # Compose.
+    losses = (kl_loss,) if cfg.measures_kl else ()
     parts = Components(
         advantage=advantage if advantage is estimate else checked_advantage(advantage),
         policy_loss=policy_loss if policy_loss is surrogate else checked_loss(policy_loss),
-        extra_losses=_extra_losses(cfg, extra_loss),
+        extra_losses=losses if extra_loss is None else (*losses, extra_term(extra_loss)),
         optimizer=base_optimizer(cfg, optimizer),
         lr_schedule=lr_schedule,
-        rewards=reward_stage(cfg, reward_shaper, stream),
+        rewards=RewardStage(cfg, reward_shaper, stream),
         **({} if measure is None else {"measure": measurement(measure)}),
     )
     made = algorithm_made(algorithm or MAKERS[algorithm_of(cfg)], cfg, environment, network, parts)
@@ -216,9 +217,3 @@ def _stream(
     if intrinsic is not None:
         return intrinsic_of_pair(*(guarded("intrinsic", function) for function in intrinsic))
     return None if cfg.rnd is None else rnd(cfg, env, network)
-
-
-def _extra_losses(cfg: OnPolicyConfig, extra_loss: Callable | None) -> tuple[Callable, ...]:
-    """Return the losses that are added to the policy loss: the KL penalty and the custom `extra_loss`, where used."""
-    losses = (kl_loss,) if cfg.measures_kl else ()
-    return losses if extra_loss is None else (*losses, extra_term(extra_loss))

@@ -56,7 +56,7 @@ class Optimizer(NamedTuple):
     """An optax transformation with a learning rate and an early stop.
 
     `init` and `update` are those of `optax.GradientTransformationExtraArgs`, for the gradient steps of one update. `begin`
-    converts the persistent state to the `UpdateState` that these steps pass on; `end` converts it back.
+    converts the persistent state to the `UpdateState` that these steps pass on, and that keeps it as `kept`.
 
     Attributes:
         transformation: maps gradients to directions, without a learning rate.
@@ -90,10 +90,6 @@ class Optimizer(NamedTuple):
         """Return the state before the first gradient step of an update."""
         sums = self.adapts is not None and self.adapts.lr_kl_every == "epoch"
         return UpdateState(kept, jnp.float32(0) if sums else (), () if self.target_kl is None else jnp.bool_(False))
-
-    def end(self, state: UpdateState) -> PyTree:
-        """Return the persistent state after the last gradient step of an update."""
-        return state.kept
 
     def update(
         self,

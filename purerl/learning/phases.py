@@ -204,7 +204,7 @@ def run_epochs(
     start = vectors.flatten(moving), phase.optimizer.begin(vectors.join_state(opt_state))
     (flat, last), metrics = jax.lax.scan(epoch, start, jnp.arange(phase.epochs, dtype=jnp.uint32))
     averages = {name: Mean(x.sum(), jnp.int32(x.size)) for name, x in unpack(metrics).items()}
-    return {**params, **vectors.unflatten(flat)}, vectors.split_state(phase.optimizer.end(last)), averages
+    return {**params, **vectors.unflatten(flat)}, vectors.split_state(last.kept), averages
 
 
 def minibatch_rows(phase: Phase, key: jax.Array, num_sequences: int) -> jax.Array:

@@ -41,7 +41,9 @@ def torso_of(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> nn.Module
         layers = (cfg.hidden, activation, cfg.kernels)
         return MLP(*layers) if kind == "mlp" else CNN(CONVOLUTIONS[kind][0], *layers)
     encoders = {name: _encoder(cfg, entry) for name, entry in entries_of(space).items()}
-    return Encoders(encoders | _own_encoders(given or {}, encoders), cfg.hidden, activation, cfg.kernels)
+    for name in encoders.keys() & (given or {}).keys():  # this torso may not see all entries
+        encoders[name] = torso_module(given[name], f"torso[{name!r}]")
+    return Encoders(encoders, cfg.hidden, activation, cfg.kernels)
 
 
 def _encoder(cfg: OnPolicyConfig, entry: Any) -> nn.Module:
@@ -51,18 +53,6 @@ def _encoder(cfg: OnPolicyConfig, entry: Any) -> nn.Module:
         kind = cfg.torso if cfg.torso in CONVOLUTIONS else torso_kind("auto", entry)[0]
         return CNN(CONVOLUTIONS[kind][0], cfg.hidden[:1], activation)
     return MLP(cfg.hidden[:1], (lambda x: x) if is_index(entry) else activation)
-
-
-def _own_encoders(given: dict[str, Any], encoders: dict[str, nn.Module]) -> dict[str, nn.Module]:
-    """Return the custom encoders as modules, without the encoders of entries that are hidden from this torso."""
-    return {name: torso_module(module, f"torso[{name!r}]") for name, module in given.items() if name in encoders}
-
-
-def _encoder_problems(given: Any, space: PyTree) -> list[Problem]:
-    """Report custom encoders whose names are not entries of the observation."""
-    names = entries_of(space)
-    unknown = [name for name in given if name not in names] if isinstance(given, dict) else []
-    return [Problem(f"torso[{name!r}]", given[name], f"no such entry; {nearest(str(name), names)}") for name in unknown]
 
 
 def _is_image(space: Any) -> bool:
@@ -91,16 +81,14 @@ def convolutions(space: PyTree) -> tuple | None:
 
 def torso_problems(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> list[Problem]:
     """Report where the config's torso, or the names of custom encoders, do not fit the observations."""
+    entries, found = entries_of(space), []
     if given is not None:
-        return _encoder_problems(given, space)
-    images = [x for x in entries_of(space).values() if _is_image(x)] if by_entry(cfg, space, None) else [space]
-    return [problem for image in images for problem in _size_problems(cfg, image)]
-
-
-def _size_problems(cfg: OnPolicyConfig, space: PyTree) -> list[Problem]:
-    kind, shape = torso_kind(cfg.torso, space)
-    if kind == "mlp" or (len(shape) == 3 and min(shape[:2]) >= CONVOLUTIONS[kind][1]):
-        return []
-    size = CONVOLUTIONS[kind][1]
-    hint = f"needs images [height, width, channels] of at least {size} x {size}, not {list(shape)}; use 'mlp'"
-    return [Problem("torso", cfg.torso, hint)]
+        unknown = [name for name in given if name not in entries] if isinstance(given, dict) else []
+        return [Problem(f"torso[{name!r}]", given[name], f"no such entry; {nearest(str(name), entries)}") for name in unknown]
+    images = [x for x in entries.values() if _is_image(x)] if by_entry(cfg, space, None) else [space]
+    for kind, shape in (torso_kind(cfg.torso, image) for image in images):
+        size = 0 if kind == "mlp" else CONVOLUTIONS[kind][1]
+        if size and not (len(shape) == 3 and min(shape[:2]) >= size):
+            hint = f"needs images [height, width, channels] of at least {size} x {size}, not {list(shape)}; use 'mlp'"
+            found.append(Problem("torso", cfg.torso, hint))
+    return found

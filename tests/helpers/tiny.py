@@ -12,7 +12,7 @@ from purerl.algorithms.ppo import surrogate
 from purerl.learning.advantages import estimate
 from purerl.learning.learner import Components, Learner
 from purerl.learning.optimizers import base_optimizer
-from purerl.learning.rewards import reward_stage
+from purerl.learning.rewards import RewardStage
 from tests.helpers.probes import Varied, boxed
 
 # The defaults of discrete tasks, for parts that are tested without an environment that would resolve "auto".
@@ -27,7 +27,7 @@ def tiny(cfg=CFG, box=False, **objects):
 
 def learner(cfg, network=None):
     """Return a learner with the default components."""
-    return Learner(cfg, network, Components(estimate, surrogate, (), base_optimizer(cfg), None, reward_stage(cfg)))
+    return Learner(cfg, network, Components(estimate, surrogate, (), base_optimizer(cfg), None, RewardStage(cfg)))
 
 
 def at(tree, index):

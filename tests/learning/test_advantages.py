@@ -7,7 +7,7 @@ from purerl import PPOConfig, RNDConfig, advantages
 from purerl.acting.normalize import EPSILON, RewardScale, Statistics, initial_moments, reward_sums
 from purerl.core.types import Intrinsic, Rollout, TrainState, Transition
 from purerl.learning.advantages import estimate, over_streams, standardize
-from purerl.learning.rewards import reward_stage
+from purerl.learning.rewards import RewardStage
 from tests.helpers.tiny import PLAIN, at
 
 gae, td_lambda = jax.jit(advantages.gae), jax.jit(advantages.td_lambda)
@@ -244,7 +244,7 @@ def test_advantages_of_two_streams_match_the_reference_vector(vectors):
     following = jnp.concatenate([values[1:], streams("bootstrap")[None]])
     steps = Transition((), (), (), (), values, row("extrinsic"), done, jnp.zeros_like(done), following)
     state = TrainState({}, {}, (), (), (), Statistics(), {"intrinsic": ()})
-    rewards = reward_stage(PPOConfig(**PLAIN), intrinsic=Intrinsic(None, lambda params, kept, steps: (paid, kept, {})))
+    rewards = RewardStage(PPOConfig(**PLAIN), intrinsic=Intrinsic(None, lambda params, kept, steps: (paid, kept, {})))
     _, rollout, _ = rewards.process(state, Rollout(steps, ()))
     steps = rollout.steps
     coefs = {"gamma_int": given["gamma_int"], "int_coef": given["int_coef"], "ext_coef": given["ext_coef"]}
