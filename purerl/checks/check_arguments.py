@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from purerl.config.base import OnPolicyConfig
-from purerl.config.value_checks import not_scalar, problems, undecorated
+from purerl.config.value_checks import not_scalar, problems
 from purerl.core.environment import Environment
 from purerl.core.errors import ConfigError, Problem, code_of, raise_if_any
 from purerl.core.reductions import Axis, shapes_on
@@ -20,7 +20,6 @@ def check_type(cfg: Any) -> None:
     """Raise unless `cfg` is a config."""
     hint = "must be the config of an algorithm, such as purerl.PPOConfig(lr=1e-3)"
     raise_if_any([] if isinstance(cfg, OnPolicyConfig) else [Problem("cfg", cfg, hint)])
-    raise_if_any(undecorated(cfg))
 
 
 def check_parts(given: dict[str, Any]) -> None:

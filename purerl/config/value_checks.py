@@ -30,15 +30,7 @@ def validate(cfg: Config) -> None:
     """
     if not isinstance(cfg, Config):
         raise ConfigError([Problem("cfg", cfg, "must be a config, such as purerl.PPOConfig()")])
-    raise_if_any(undecorated(cfg))
-    if found := problems(cfg):
-        raise ConfigError(found)
-
-
-def undecorated(cfg: Config) -> list[Problem]:
-    """Report a config class that lacks the `@configclass` decorator."""
-    hint = "the config class must be decorated with @purerl.configclass"
-    return [] if "__dataclass_params__" in vars(type(cfg)) else [Problem("cfg", type(cfg).__name__, hint)]
+    raise_if_any(problems(cfg))
 
 
 def problems(cfg: Config) -> list[Problem]:
@@ -46,6 +38,8 @@ def problems(cfg: Config) -> list[Problem]:
 
     Combinations of fields are checked only if all static fields are valid.
     """
+    if "__dataclass_params__" not in vars(type(cfg)):
+        return [Problem("cfg", type(cfg).__name__, "the config class must be decorated with @purerl.configclass")]
     found = field_problems(cfg)
     static = {field.name for field in dataclasses.fields(cfg) if field.metadata.get("static")}
     return found if static.intersection(problem.field for problem in found) else found + cfg.cross_field_errors()
