@@ -63,6 +63,8 @@ def default_of(field: dataclasses.Field) -> Any:
 
 
 def shown(field: dataclasses.Field, value: Any) -> Any:
-    """Return a field's value as users write it, with "auto" for `AUTO`."""
+    """Return a field's value, or each of a list, as users write it, with "auto" for `AUTO`."""
+    if isinstance(value, list):
+        return [shown(field, x) for x in value]
     is_auto = field.metadata["rule"].auto and isinstance(value, int | float | np.number) and value == AUTO
     return "auto" if is_auto else value

@@ -179,7 +179,6 @@ class Config:
         Raises:
             ConfigError: a name is not a field; the message suggests the nearest field.
         """
-        cls._refuse_unknown(values)
         return cls(**values)
 
     def to_json(self) -> str:
@@ -251,7 +250,7 @@ def _brief(field: dataclasses.Field, value: Any) -> str:
 
 def _to_json(value: Any) -> Any:
     if isinstance(value, Config):
-        return {f.name: _auto_to_json(f, _to_json(getattr(value, f.name))) for f in dataclasses.fields(value)}
+        return {f.name: shown(f, _to_json(getattr(value, f.name))) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
         return {name: _to_json(v) for name, v in value.items()}
     if isinstance(value, Uniform | Normal):
@@ -261,11 +260,6 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_to_json(v) for v in value]
     return "inf" if value == math.inf else value
-
-
-def _auto_to_json(field: dataclasses.Field, value: Any) -> Any:
-    """Return a field's value with "auto" in place of the number `AUTO`."""
-    return [shown(field, x) for x in value] if isinstance(value, list) else shown(field, value)
 
 
 def _from_json(value: Any, field: dataclasses.Field) -> Any:

@@ -218,12 +218,10 @@ class Vectors(NamedTuple):
     Attributes:
         restore: by group, the function from its vector to its parameters.
         ends: the split points between groups in the shared vector; None if each group has a vector of its own.
-        as_trees: True if the optimizer sees the groups' parameters in their own shapes.
     """
 
     restore: dict[str, Callable[[jax.Array], PyTree]]
     ends: list[int] | None
-    as_trees: bool
 
     def flatten(self, params: Groups) -> Groups:
         """Return parameters as vectors."""
@@ -265,21 +263,13 @@ class Vectors(NamedTuple):
         """Split every shared vector in an optimizer state."""
         return opt_state if self.ends is None else _replace_dicts(opt_state, {ALL}, self.split)
 
-    def show(self, vectors: Groups) -> Groups:
-        """Convert vectors to the form that the optimizer sees."""
-        return self.unflatten(vectors) if self.as_trees else vectors
-
-    def hide(self, shown: Groups) -> Groups:
-        """Convert the optimizer's output to vectors."""
-        return self.flatten(shown) if self.as_trees else shown
-
 
 def vectors_of(groups: Groups, optimizer: Optimizer) -> Vectors:
     """Return the flat storage of these parameter groups, for a phase with this optimizer."""
     sizes = [sum(x.size for x in jax.tree.leaves(tree)) for tree in groups.values()]
     joined = optimizer.is_uniform and sum(sizes) <= SMALL
     restore = {group: ravel_pytree(tree)[1] for group, tree in groups.items()}
-    return Vectors(restore, list(np.cumsum(sizes)[:-1]) if joined else None, not optimizer.elementwise)
+    return Vectors(restore, list(np.cumsum(sizes)[:-1]) if joined else None)
 
 
 def _replace_dicts(tree: PyTree, keys: object, function: Callable[[Groups], Groups]) -> PyTree:

@@ -182,6 +182,8 @@ def run_epochs(
     """Take the gradient steps of all epochs; arguments and results are those of `run_phase`."""
     moving, num_sequences = moving_groups(phase, params), jax.tree.leaves(batch.steps)[0].shape[1]
     vectors = vectors_of(moving, phase.optimizer)
+    same = lambda groups: groups
+    show, hide = (same, same) if phase.optimizer.elementwise else (vectors.unflatten, vectors.flatten)
     gradient_of = minibatch_gradient(phase, lambda flat: {**params, **vectors.unflatten(flat)}, batch)
 
     def gradient_step(carry, minibatch):
@@ -189,9 +191,9 @@ def run_epochs(
         rows, recomputed, step = minibatch
         gradient, metrics = pmean(gradient_of(flat, rows, recomputed))
         gradient, norms = clip_gradient(phase, vectors, gradient)
-        gradient, seen = vectors.show(gradient), vectors.show(flat)
-        updates, opt_state = phase.optimizer.update(gradient, opt_state, seen, clock=clock, step=step, metrics=metrics)
-        flat = jax.tree.map(jnp.add, flat, vectors.hide(updates))
+        now = {"clock": clock, "step": step, "metrics": metrics}
+        updates, opt_state = phase.optimizer.update(show(gradient), opt_state, show(flat), **now)
+        flat = jax.tree.map(jnp.add, flat, hide(updates))
         return (flat, opt_state), pack({**metrics, **norms, **phase.optimizer.report(opt_state)}, ())
 
     def epoch(carry, index):
