@@ -121,7 +121,6 @@ def test_heavy_packages_are_imported_only_by_the_listed_modules():
                 "networks.actor_critic",
                 "networks.foreign",
                 "networks.layers",
-                "networks.modules",
                 "networks.recurrent",
                 "networks.torsos",
             ),

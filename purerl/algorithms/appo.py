@@ -54,7 +54,6 @@ from purerl.core.streams import EPISODIC, extrinsic
 from purerl.core.types import Advantages, Network, PyTree, Rollout, Scalar, TrainState, Transition
 from purerl.learning import losses
 from purerl.learning.advantages import advantage_estimator, estimate, vtrace
-from purerl.learning.batch import make_batch, reads_old_policy
 from purerl.learning.custom import accepted
 from purerl.learning.learner import Components, Learner, Metrics
 from purerl.learning.phases import run_phases
@@ -69,7 +68,7 @@ from purerl.learning.replay import (
     ring_select,
     ring_take,
 )
-from purerl.learning.update import Algorithm, finish_update
+from purerl.learning.update import Algorithm, finish_update, make_batch, reads_old_policy
 
 
 def appo(cfg: APPOConfig, env: Environment, network: Network, parts: Components) -> Algorithm:

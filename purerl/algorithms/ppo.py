@@ -31,11 +31,10 @@ from purerl.core.environment import Environment
 from purerl.core.streams import sum_over_streams
 from purerl.core.types import Network, Outputs, Sample, Sequences, TrainState
 from purerl.learning.advantages import advantage_estimator
-from purerl.learning.batch import make_batch
 from purerl.learning.learner import Cfg, Components, Learner, Metrics
 from purerl.learning.losses import Term, approximate_kl, clip_fraction, clipped_surrogate, combine, value_loss
 from purerl.learning.phases import Groups, Loss, Phase, make_phase, run_phases
-from purerl.learning.update import AfterLearning, Algorithm, finish_update, initial_state
+from purerl.learning.update import AfterLearning, Algorithm, finish_update, initial_state, make_batch
 
 
 def ppo_phases(learner: Learner[OnPolicyConfig]) -> list[Phase]:

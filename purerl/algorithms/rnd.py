@@ -51,9 +51,9 @@ from purerl.core.platform import strong
 from purerl.core.reductions import local_key, pmean
 from purerl.core.types import Intrinsic, Network, PyTree, Transition
 from purerl.networks.encoding import encode, without
+from purerl.networks.foreign import applied
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import CNN, MLP, Linear
-from purerl.networks.modules import applied
 from purerl.networks.torsos import convolutions
 
 PRIOR = 1e-4  # number of values of F that the initial variance 1 counts for, as in OpenAI's code

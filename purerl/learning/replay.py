@@ -11,7 +11,7 @@ from purerl.acting.bootstrap import at_truncations, edge_values, final_obs_of, n
 from purerl.core.keys import Clock
 from purerl.core.platform import where_any
 from purerl.core.types import Actor, Network, Outputs, PyTree, Rollout
-from purerl.learning.batch import sequences
+from purerl.learning.update import sequences
 
 EMPTY = 2**30  # `uses` of an empty slot
 

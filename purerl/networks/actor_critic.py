@@ -20,10 +20,10 @@ from purerl.core.spaces import Box, Mixed, MultiBinary, MultiDiscrete, Space, ha
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
 from purerl.networks.encoding import encode, encode_entries, without
+from purerl.networks.foreign import OWN, applied, check_memory, check_torso, memory_module, only_parameters
 from purerl.networks.fused import OUTPUTS, apply_fused_layers, kernel_problems, layers_of, pack_layers
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import MLP, ActionHead, BetaHead, GaussianHead, Head, JointHead, LogitsHead, Trunk, ValueHead
-from purerl.networks.modules import OWN, applied, check_memory, check_torso, memory_module, only_parameters
 from purerl.networks.recurrent import Memory
 from purerl.networks.torsos import by_entry, torso_of, torso_problems
 

@@ -8,8 +8,8 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import Problem, nearest
 from purerl.core.spaces import encoded_shape, entries_of, is_index
 from purerl.core.types import PyTree
+from purerl.networks.foreign import torso_module
 from purerl.networks.layers import CNN, CONVOLUTIONS, MLP, Encoders
-from purerl.networks.modules import torso_module
 
 ACTIVATIONS = {"tanh": nn.tanh, "relu": nn.relu, "swish": nn.swish, "gelu": nn.gelu, "elu": nn.elu}
 

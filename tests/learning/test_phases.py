@@ -11,9 +11,9 @@ from purerl.core.keys import clock_at
 from purerl.core.reductions import Axis, on_axis
 from purerl.core.types import Sample, Sequences
 from purerl.envs import make_env
-from purerl.learning.batch import sequences
 from purerl.learning.optimizers import Optimizer
 from purerl.learning.phases import Phase, init_phase, make_phase, run_phase
+from purerl.learning.update import sequences
 from purerl.networks.actor_critic import actor_critic
 from tests.helpers.programs import branches
 from tests.helpers.tiny import PLAIN, learner

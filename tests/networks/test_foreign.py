@@ -1,4 +1,4 @@
-"""Networks of other dtypes, from flax modules."""
+"""Custom modules: other dtypes, and infinite logits."""
 
 import contextlib
 import warnings
@@ -10,6 +10,8 @@ import pytest
 from flax import linen as nn
 
 import purerl
+from purerl.networks.distributions import ILLEGAL, Categorical
+from purerl.networks.foreign import with_finite_logits
 from tests.helpers.tiny import tiny
 
 KEY = jax.random.key(0)
@@ -47,3 +49,14 @@ def test_probabilities_of_a_bfloat16_network_are_not_rounded():
     policy = train.network.apply(train.network.init(KEY, obs), (), obs, jnp.ones((1, 64), bool))[0].policy
     total = sum(jnp.exp(policy.log_prob(jnp.full((1, 64), action, jnp.int32))) for action in range(2))
     np.testing.assert_allclose(total, 1, atol=1e-6)
+
+
+def test_infinite_logits_of_a_custom_network_give_finite_results():
+    logits = jnp.array([[[0.3, -jnp.inf, 1.0]]])
+    apply = lambda params, carry, obs, first: (purerl.Outputs(Categorical(logits), jnp.zeros((1, 1))), carry)
+    outputs, _ = with_finite_logits(purerl.Network(lambda key, obs: {}, apply)).apply({}, (), None, None)
+    p = np.exp([0.3, 1.0]) / np.exp([0.3, 1.0]).sum()
+    np.testing.assert_allclose(outputs.policy.entropy(), -(p * np.log(p)).sum(), rtol=1e-6)
+    assert (outputs.policy.kl(outputs.policy) == 0).all()
+    gradient = jax.grad(lambda x: Categorical(jnp.maximum(x, ILLEGAL)).entropy().sum())(logits)
+    assert np.isfinite(gradient).all()

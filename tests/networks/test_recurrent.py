@@ -10,7 +10,7 @@ import purerl
 from purerl.acting.rollout import collect, reset_actor
 from purerl.core.spaces import Discrete
 from purerl.envs import make_env
-from purerl.learning.batch import sequences
+from purerl.learning.update import sequences
 from purerl.networks.actor_critic import actor_critic
 from purerl.networks.recurrent import GRU, LRU, LSTM, MinGRU
 from tests.helpers.configs import EVERYTHING
