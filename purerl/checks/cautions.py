@@ -36,7 +36,7 @@ def warn_about(asked: OnPolicyConfig, cfg: OnPolicyConfig, env: Environment, giv
         given: the custom objects passed to `make_train`, by argument.
     """
     unmasked = _unused_masks(cfg, env) if asked.action_mask == "auto" else []
-    for problem in cfg.warnings_of() + _likely_mistakes(cfg) + _environment_warnings(cfg, env, given) + unmasked:
+    for problem in _likely_mistakes(cfg) + _environment_warnings(cfg, env, given) + unmasked:
         warnings.warn(str(problem), stacklevel=3)
     if found := without_effect(cfg, env, given):
         warnings.warn("\n  ".join(["fields without effect:", *map(str, found)]), stacklevel=3)

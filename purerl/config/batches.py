@@ -64,11 +64,10 @@ class Batches:
         if self.training_size == 1 and self.advantage_norm != "none":
             hint = "the standardised advantage of one step is always 0; use more steps, or advantage_norm='none'"
             found.append(Problem("advantage_norm", self.advantage_norm, hint))
-        if self.sequence_length and (self.sequence_length > self.num_steps or self.num_steps % self.sequence_length):
-            recurrent = self.memory != "none"
-            choices = neighbours(self.sequence_length, divisors(self.num_steps)) if recurrent else [0]
-            hint = f"must divide num_steps = {self.num_steps}" if recurrent else "needs a recurrent network"
-            found.append(Problem("sequence_length", self.sequence_length, hint + would_work(choices)))
+        if self.memory != "none" and self.num_steps % self.training_length:
+            choices = neighbours(self.sequence_length, divisors(self.num_steps))
+            hint = f"must divide num_steps = {self.num_steps}{would_work(choices)}"
+            found.append(Problem("sequence_length", self.sequence_length, hint))
         if self.training_size < 2**31 <= self.metrics_every * self.training_size:
             hint = f"a record of metrics would cover 2**31 steps or more; at most {(2**31 - 1) // self.training_size} would work"
             found.append(Problem("metrics_every", self.metrics_every, hint))

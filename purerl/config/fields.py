@@ -227,10 +227,6 @@ class Config:
         """Return the problems of combinations of fields, where each field is valid alone."""
         return []
 
-    def warnings_of(self) -> list[Problem]:
-        """Return a problem for each valid value that is probably a mistake. `make_train` warns about these values."""
-        return []
-
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 

@@ -50,10 +50,7 @@ def from_linen(module: Any) -> Network:
         >>> train.plan.parameters
         259
     """
-    module = linen_module(module, "network")
-    if not isinstance(module, nn.Module):
-        raise ConfigError([Problem("network", module, "from_linen needs a flax linen module or its class")])
-
+    module = linen_module(module, "network", "from_linen needs a flax linen module or its class")
     init = lambda key, *inputs: only_parameters("network", module.init(key, *inputs))
     apply = functools.partial(applied, module)
     return _network(init, apply, getattr(module, "initial_carry", None))
@@ -179,12 +176,14 @@ class Pair(nn.Module):
         return self.apply_function(params, x)
 
 
-def linen_module(module: Any, what: str) -> Any:
-    """Instantiate a linen class; return anything else unchanged. `what` names the module in errors."""
-    if not (isinstance(module, type) and issubclass(module, nn.Module)):
-        return module
-    with code_of(what, f"{module.__name__}()"):
-        return module()
+def linen_module(module: Any, what: str, hint: str) -> Any:
+    """Return a linen module, or an instance of a linen class. Raise a ConfigError about `what` with a hint for anything else."""
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        with code_of(what, f"{module.__name__}()"):
+            return module()
+    if not isinstance(module, nn.Module):
+        raise ConfigError([Problem(what, module, hint)])
+    return module
 
 
 def applied(module: nn.Module, params: PyTree, *inputs: Any, **options: Any) -> Any:
@@ -209,13 +208,10 @@ def torso_module(torso: Any, what: str = "torso") -> nn.Module:
     Raises:
         ConfigError: `torso` is something else.
     """
-    torso = linen_module(torso, what)
-    if isinstance(torso, nn.Module):
-        return torso
     if isinstance(torso, tuple | list) and len(torso) == 2 and all(map(callable, torso)):
         return Pair(*torso)
     hint = "must be a flax linen module or class, or a pair of functions (init(key, x) -> params, apply(params, x) -> features)"
-    raise ConfigError([Problem(what, torso, hint)])
+    return linen_module(torso, what, hint)
 
 
 def memory_module(memory: Any) -> nn.Module:
@@ -224,9 +220,9 @@ def memory_module(memory: Any) -> nn.Module:
     Raises:
         ConfigError: `memory` is something else, or has no `initial_carry`.
     """
-    memory = linen_module(memory, "memory")
-    if not isinstance(memory, nn.Module) or not callable(getattr(memory, "initial_carry", None)):
-        hint = "must be a flax linen module with initial_carry(num_envs), called as memory(carry, x, first); see make_train"
+    hint = "must be a flax linen module with initial_carry(num_envs), called as memory(carry, x, first); see make_train"
+    memory = linen_module(memory, "memory", hint)
+    if not callable(getattr(memory, "initial_carry", None)):
         raise ConfigError([Problem("memory", memory, hint)])
     return memory
 
@@ -237,7 +233,7 @@ def check_torso(torso: nn.Module, x: Any) -> int:
 
 
 def check_memory(memory: nn.Module, x: jax.ShapeDtypeStruct) -> None:
-    """Check, by shapes alone, that a recurrent module maps `[L, N, F]` to floats `[L, N, size]` and keeps the carry's shapes."""
+    """Check, by shapes alone, that a recurrent module has a carry and maps `[L, N, F]` to floats `[L, N, size]`."""
     envs = x.shape[1]
     with code_of("memory", f"initial_carry({envs})"):
         carry = jax.eval_shape(lambda: memory.initial_carry(envs))
@@ -248,10 +244,7 @@ def check_memory(memory: nn.Module, x: jax.ShapeDtypeStruct) -> None:
     found = _output_of("memory", memory, carry, x, jax.ShapeDtypeStruct(x.shape[:2], bool))
     if not (isinstance(found, tuple) and len(found) == 2):
         raise ConfigError([Problem("memory", type(found).__name__, "must return a pair: the outputs and the carry")])
-    y, after = found
-    _check_floats("memory", y, x.shape[:2])
-    if jax.tree.structure(after) != jax.tree.structure(carry) or jax.tree.leaves(after) != jax.tree.leaves(carry):
-        raise ConfigError([Problem("memory", after, f"must return a carry with the shapes and dtypes of its input, {carry}")])
+    _check_floats("memory", found[0], x.shape[:2])  # `check_network` checks the carry
 
 
 def _output_of(what: str, module: nn.Module, *inputs: Any) -> Any:
