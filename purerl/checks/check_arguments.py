@@ -14,6 +14,7 @@ from purerl.core.reductions import Axis, shapes_on
 from purerl.core.types import Network
 from purerl.learning.learner import Components
 from purerl.learning.update import Algorithm
+from purerl.networks.foreign import describe
 
 
 def check_type(cfg: Any) -> None:
@@ -48,8 +49,9 @@ def check_parts(given: dict[str, Any]) -> None:
             with code_of(name, f"{name}({', '.join(str(list(x.shape)) for x in args)})"):
                 result = jax.eval_shape(given[name], *args)
             if getattr(result, "shape", None) != expected:
-                shape = list(result.shape) if hasattr(result, "shape") else type(result).__name__
-                found.append(Problem(name, shape, f"must return an array of shape {list(expected)}, like its first argument"))
+                found.append(
+                    Problem(name, describe(result), f"must return an array of shape {list(expected)}, like its first argument")
+                )
     raise_if_any(found)
 
 

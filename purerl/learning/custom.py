@@ -14,6 +14,7 @@ from purerl.config.base import OnPolicyConfig
 from purerl.core.errors import ConfigError, Problem, code_of, guarded, raise_if_any
 from purerl.core.metrics import Mean, mean_of, values
 from purerl.core.types import Advantages, Outputs, PyTree, Sample, Transition
+from purerl.networks.foreign import describe
 
 COLUMNS = ("update", "steps", "seconds", "steps_per_second")  # columns that loggers write beside the metrics
 
@@ -26,7 +27,7 @@ def extra_term(function: Callable) -> Callable:
         found = call(params, outputs, batch, cfg)
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
             hint = "must return a pair: a scalar loss and a dict from names to scalars"
-            raise ConfigError([Problem("extra_loss", _kind(found), hint)])
+            raise ConfigError([Problem("extra_loss", describe(found), hint)])
         loss, *rest = _scalars("extra_loss", {"the loss": found[0], **found[1]}).values()
         return loss, {"extra_loss": loss, **{f"extra_loss/{name}": x for name, x in zip(found[1], rest, strict=True)}}
 
@@ -40,7 +41,7 @@ def measurement(function: Callable) -> Callable[[Any, Any, dict[str, Any]], dict
     def measure(state: Any, batch: Any, metrics: dict[str, Any]) -> dict[str, Mean]:
         found = call(state, **accepted(function, batch=batch, metrics=values(metrics)))
         if not isinstance(found, dict):
-            raise ConfigError([Problem("measure", _kind(found), "must return a dict from names to scalars")])
+            raise ConfigError([Problem("measure", describe(found), "must return a dict from names to scalars")])
         hint = "is already the name of a metric; choose another name"
         taken = lambda name: name in metrics or name in COLUMNS or str(name).startswith("evaluation/")
         raise_if_any([Problem("measure", name, hint) for name in found if taken(name)])
@@ -61,7 +62,7 @@ def checked_loss(function: Callable) -> Callable:
             found = function(outputs, old, advantage, cfg)
         if getattr(found, "shape", None) != advantage.shape:
             hint = f"must return losses of shape {list(advantage.shape)}, one per step: {SIGNATURE}"
-            raise ConfigError([Problem("policy_loss", _kind(found), hint)])
+            raise ConfigError([Problem("policy_loss", describe(found), hint)])
         return found.astype(jnp.float32)
 
     return loss
@@ -75,7 +76,7 @@ def checked_advantage(function: Callable) -> Callable:
     def advantage(steps: Transition, *args: Any, **kwargs: Any) -> Advantages:
         found = call(steps, *args, **kwargs)
         if not isinstance(found, Advantages):
-            raise ConfigError([Problem("advantage", _kind(found), "must return purerl.Advantages(advantage, target)")])
+            raise ConfigError([Problem("advantage", describe(found), "must return purerl.Advantages(advantage, target)")])
         hint = f"the advantage and the target must have the shape of the values, {list(steps.value.shape)}"
         wrong = [np.shape(x) for x in (found.advantage, found.target) if np.shape(x) != steps.value.shape]
         raise_if_any([Problem("advantage", list(shape), hint) for shape in wrong[:1]])
@@ -88,13 +89,8 @@ def _scalars(field: str, found: dict[str, Any]) -> dict[str, jax.Array]:
     """Return values as float32 scalars."""
     numbers = (jax.Array, np.ndarray, np.generic, int, float)
     wrong = [name for name, x in found.items() if not isinstance(x, numbers) or np.shape(x)]
-    raise_if_any([Problem(field, _kind(found[name]), f"{name} must be a scalar") for name in wrong])
+    raise_if_any([Problem(field, describe(found[name]), f"{name} must be a scalar") for name in wrong])
     return {name: jnp.asarray(x).astype(jnp.float32) for name, x in found.items()}
-
-
-def _kind(x: Any) -> Any:
-    """Return the description of a custom function's result for messages: the shape of an array, else the name of the type."""
-    return list(x.shape) if hasattr(x, "shape") else type(x).__name__
 
 
 def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:

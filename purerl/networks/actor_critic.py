@@ -103,7 +103,12 @@ def actor_critic(
 
 def _problems(cfg: OnPolicyConfig, spaces: dict[str, PyTree], action_space: Space, torso: Any, own_memory: bool) -> list[Problem]:
     """Report where the config does not fit the actions, or does not fit the observations that policy and value see."""
-    found = _distribution_problems(cfg, action_space)
+    chosen, found = cfg.action_distribution, []
+    if chosen != "auto" and not has_box(action_space):
+        hint = f"needs continuous actions, not {type(action_space).__name__}; use 'auto'"
+        found.append(Problem("action_distribution", chosen, hint))
+    elif chosen in ("tanh", "beta") and not bounded(action_space):
+        found.append(Problem("action_distribution", chosen, "needs finite action bounds; use 'gaussian'"))
     if torso is None or isinstance(torso, dict):
         found += kernel_problems(cfg)
     if cfg.memory == "none" and not own_memory and cfg.memory_inputs:
@@ -292,15 +297,6 @@ def _policy_head(cfg: OnPolicyConfig, space: Space) -> Head:
     if isinstance(space, MultiDiscrete):
         return LogitsHead(sum(space.sizes), functools.partial(MultiCategorical, sizes=space.sizes))
     return LogitsHead(space.n, Bernoulli if isinstance(space, MultiBinary) else Categorical)
-
-
-def _distribution_problems(cfg: OnPolicyConfig, space: Space) -> list[Problem]:
-    chosen = cfg.action_distribution
-    if chosen != "auto" and not has_box(space):
-        return [Problem("action_distribution", chosen, f"needs continuous actions, not {type(space).__name__}; use 'auto'")]
-    if chosen in ("tanh", "beta") and not bounded(space):
-        return [Problem("action_distribution", chosen, "needs finite action bounds; use 'gaussian'")]
-    return []
 
 
 def bounded(space: Space) -> bool:

@@ -136,7 +136,7 @@ def _outputs(found: Any) -> Outputs:
     if not (policies and _is_array(value) and isinstance(heads, Mapping | None)):
         returns = "(policy, value) or (policy, value, heads)"
         hint = f"the module must return {returns}, where policy is logits or (mean, log_std); see help(purerl.from_linen)"
-        raise ConfigError([Problem("network", _kind(found), hint)])
+        raise ConfigError([Problem("network", describe(found), hint)])
     if _is_array(policy):
         policy = Categorical(policy)
     elif gaussian:
@@ -153,9 +153,9 @@ def _is_array(x: Any) -> TypeGuard[jax.Array]:
     return isinstance(x, jax.Array | np.ndarray)
 
 
-def _kind(x: Any) -> Any:
-    """Describe a module's outputs as nested tuples: shapes for arrays, type names for other objects."""
-    return tuple(map(_kind, x)) if type(x) is tuple else list(x.shape) if _is_array(x) else type(x).__name__
+def describe(x: Any) -> Any:
+    """Describe a result of custom code for a message: arrays by their shapes, tuples by entry, anything else by its type."""
+    return tuple(map(describe, x)) if type(x) is tuple else list(x.shape) if hasattr(x, "shape") else type(x).__name__
 
 
 # --- torsos and recurrent modules -------------------------------------------------------------------------------------
@@ -258,8 +258,7 @@ def _output_of(what: str, module: nn.Module, *inputs: Any) -> Any:
 def _check_floats(what: str, y: Any, lead: tuple[int, ...]) -> int:
     """Return the size of a module's outputs. Raise a ConfigError unless the outputs are floats `[*lead, size]`."""
     if getattr(y, "shape", (None,))[:-1] != lead or not jnp.issubdtype(y.dtype, jnp.floating):
-        is_ = f"{y.dtype}{list(y.shape)}" if hasattr(y, "shape") else type(y).__name__
-        raise ConfigError([Problem(what, is_, f"must return float features of shape {[*lead, 'size']}")])
+        raise ConfigError([Problem(what, describe(y), f"must return float features of shape {[*lead, 'size']}")])
     return y.shape[-1]
 
 

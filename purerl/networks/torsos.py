@@ -41,8 +41,9 @@ def torso_of(cfg: OnPolicyConfig, space: PyTree, given: Any = None) -> nn.Module
         layers = (cfg.hidden, activation, cfg.kernels)
         return MLP(*layers) if kind == "mlp" else CNN(CONVOLUTIONS[kind][0], *layers)
     encoders = {name: _encoder(cfg, entry) for name, entry in entries_of(space).items()}
-    for name in encoders.keys() & (given or {}).keys():  # this torso may not see all entries
-        encoders[name] = torso_module(given[name], f"torso[{name!r}]")
+    own = given or {}
+    for name in encoders.keys() & own.keys():  # this torso may not see all entries
+        encoders[name] = torso_module(own[name], f"torso[{name!r}]")
     return Encoders(encoders, cfg.hidden, activation, cfg.kernels)
 
 
