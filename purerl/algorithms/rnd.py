@@ -50,11 +50,10 @@ from purerl.core.metrics import mean_of
 from purerl.core.platform import strong
 from purerl.core.reductions import local_key, pmean
 from purerl.core.types import Intrinsic, Network, PyTree, Transition
-from purerl.networks.encoding import encode, without
 from purerl.networks.foreign import applied
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import CNN, MLP, Linear
-from purerl.networks.torsos import convolutions
+from purerl.networks.torsos import convolutions, encode, without
 
 PRIOR = 1e-4  # number of values of F that the initial variance 1 counts for, as in OpenAI's code
 

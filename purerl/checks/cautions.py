@@ -21,7 +21,7 @@ from purerl.core.errors import Problem
 from purerl.core.spaces import Box, bounds_map, entries_of, is_index
 from purerl.core.types import Network
 from purerl.learning.phases import Phase, moving_groups
-from purerl.networks.encoding import without
+from purerl.networks.torsos import without
 
 MASK = re.compile(r"action_?mask|(legal|valid|avail\w*)_?action")  # the name of an entry that is probably an action mask
 

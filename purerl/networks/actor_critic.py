@@ -19,13 +19,12 @@ from purerl.core.platform import by_platform
 from purerl.core.spaces import Box, Mixed, MultiBinary, MultiDiscrete, Space, has_box, is_index, parts_of
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
-from purerl.networks.encoding import encode, encode_entries, without
 from purerl.networks.foreign import OWN, applied, check_memory, check_torso, memory_module, only_parameters
 from purerl.networks.fused import OUTPUTS, apply_fused_layers, kernel_problems, layers_of, pack_layers
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import MLP, ActionHead, BetaHead, GaussianHead, Head, JointHead, LogitsHead, Trunk, ValueHead
 from purerl.networks.recurrent import Memory
-from purerl.networks.torsos import by_entry, torso_of, torso_problems
+from purerl.networks.torsos import by_entry, encode, encode_entries, torso_of, torso_problems, without
 
 STACKED = "trunks of policy and value, stacked"  # the key that `prepare` adds beside the groups
 PACKED = "layers of policy and value, packed"  # the key that `prepare` adds if kernels are fused

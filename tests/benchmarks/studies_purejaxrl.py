@@ -23,7 +23,7 @@ import numpy as np
 
 import purerl
 from purerl.core.environment import Environment
-from purerl.networks.encoding import encode, without
+from purerl.networks.torsos import encode, without
 from tests.benchmarks.scores import LAST_EPISODES
 
 FIXED = {"GAMMA": 0.99, "GAE_LAMBDA": 0.95, "CLIP_EPS": 0.2, "ENT_COEF": 0.01, "VF_COEF": 0.5, "MAX_GRAD_NORM": 0.5}

@@ -12,7 +12,7 @@ from purerl import ConfigError
 from purerl.core.keys import named_key
 from purerl.envs import make_env
 from purerl.envs.levels import with_levels
-from purerl.networks.encoding import encode
+from purerl.networks.torsos import encode
 from tests.helpers.tiny import CFG
 
 KEY = jax.random.key(0)

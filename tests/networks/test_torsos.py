@@ -1,4 +1,4 @@
-"""Torsos: sizes, precision, and observations that do not fit."""
+"""Torsos: encoded observations, sizes, precision, and observations that do not fit."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from purerl import ConfigError, PPOConfig
+from purerl.core.spaces import Discrete
+from purerl.networks.torsos import encode
 from tests.helpers.networks import IMAGE, made, outputs
 from tests.helpers.tiny import CFG, tiny
 
@@ -50,3 +52,16 @@ def test_default_networks_match_the_37_implementation_details():
 def test_cnn_torso_needs_image_observations():
     with pytest.raises(ConfigError, match=r"torso = 'cnn': needs images \[height, width, channels\]"):
         tiny(CFG.replace(torso="cnn"))
+
+
+def test_entries_are_concatenated_by_name():
+    space = {"b": jax.ShapeDtypeStruct((2, 2), jnp.int8), "a": Discrete(3), "c": jax.ShapeDtypeStruct((), jnp.float32)}
+    obs = {"a": jnp.array([[2]]), "b": jnp.arange(4, dtype=jnp.int8).reshape(1, 1, 2, 2), "c": jnp.full((1, 1), 9.0)}
+    np.testing.assert_array_equal(encode(obs, space)[0, 0], [0, 0, 1, 0, 1, 2, 3, 9])
+
+
+def test_byte_images_are_scaled_and_byte_vectors_are_not():
+    image, vector = jax.ShapeDtypeStruct((36, 36, 4), jnp.uint8), jax.ShapeDtypeStruct((3,), jnp.uint8)
+    of = lambda space: encode(jnp.full((1, 1, *space.shape), 255, jnp.uint8), space)
+    assert (of(image) == 1).all()
+    assert (of(vector) == 255).all()
