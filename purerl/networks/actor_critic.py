@@ -19,7 +19,7 @@ from purerl.core.platform import by_platform
 from purerl.core.spaces import Box, Mixed, MultiBinary, MultiDiscrete, Space, has_box, is_index, parts_of
 from purerl.core.types import Network, Outputs, PyTree
 from purerl.networks.distributions import Bernoulli, Categorical, DiagGaussian, MultiCategorical, TanhGaussian
-from purerl.networks.foreign import OWN, applied, check_memory, check_torso, memory_module, only_parameters
+from purerl.networks.foreign import OWN, applied, check_memory, check_torso, initial_inputs, memory_module, only_parameters
 from purerl.networks.fused import OUTPUTS, apply_fused_layers, kernel_problems, layers_of, pack_layers
 from purerl.networks.initializers import initialize
 from purerl.networks.layers import MLP, ActionHead, BetaHead, GaussianHead, Head, JointHead, LogitsHead, Trunk, ValueHead
@@ -154,7 +154,7 @@ def _separate(
         return () if memory is None else {group: memory.initial_carry(num_envs) for group in trunks}
 
     def init(key, obs):
-        (x, past), (first, carry) = views(obs), _initial_inputs(obs, initial_carry, recurrent)
+        (x, past), (first, carry) = views(obs), initial_inputs(obs, initial_carry)
         params, features = {}, {}
         for group, trunk in trunks.items():
             key_of_group = named_key(key, group)  # for parameters that the modules themselves draw, such as a custom torso's
@@ -223,7 +223,7 @@ def _shared(cfg: OnPolicyConfig, trunk: Trunk, heads: dict[str, nn.Module], view
         return trunk.memory.initial_carry(num_envs) if trunk.memory is not None else ()
 
     def init(key, obs):
-        (x, past), (first, carry) = views(obs), _initial_inputs(obs, initial_carry, trunk.memory is not None)
+        (x, past), (first, carry) = views(obs), initial_inputs(obs, initial_carry)
         (features, _), made = trunk.init_with_output(key, x["policy"], past, carry, first)
         params = only_parameters("network", made) | _head_params(heads, {"policy": features})
         return initialize(key, params, cfg.init, gain, last=cfg.heads)
@@ -252,14 +252,6 @@ def _outputs(
     made = {name: call(name, head) for name, head in heads.items()}
     made = jax.tree.map(lambda y: y.reshape(*first.shape, *y.shape[1:]), made)
     return Outputs(made.pop("policy"), made.pop("value"), made or ())
-
-
-def _initial_inputs(obs: PyTree, initial_carry: Callable, recurrent: bool) -> tuple[jax.Array | None, PyTree]:
-    """Return `first` and the initial carry for observations `[L, N, ...]`; None and () if the network is not recurrent."""
-    if not recurrent:
-        return None, ()
-    first = jnp.ones(jax.tree.leaves(obs)[0].shape[:2], bool)
-    return first, initial_carry(first.shape[1])
 
 
 def _gain(cfg: OnPolicyConfig, own_memory: bool) -> Callable[[str], float | None]:

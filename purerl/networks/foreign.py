@@ -108,8 +108,8 @@ def _network(init: Callable, apply: Callable, initial_carry: Callable | None) ->
         return Network(init, lambda params, carry, obs, first: (_outputs(apply(params, obs)), carry))
 
     def init_recurrent(key, obs):
-        first = jnp.ones(jax.tree.leaves(obs)[0].shape[:2], bool)
-        return init(key, initial_carry(first.shape[1]), obs, first)
+        first, carry = initial_inputs(obs, initial_carry)
+        return init(key, carry, obs, first)
 
     def apply_recurrent(params, carry, obs, first):
         found = apply(params, carry, obs, first)
@@ -119,6 +119,12 @@ def _network(init: Callable, apply: Callable, initial_carry: Callable | None) ->
         return _outputs(found[0]), found[1]
 
     return Network(init_recurrent, apply_recurrent, initial_carry)
+
+
+def initial_inputs(obs: PyTree, initial_carry: Callable) -> tuple[jax.Array, PyTree]:
+    """Return `first` and the initial carry for observations `[L, N, ...]`."""
+    first = jnp.ones(jax.tree.leaves(obs)[0].shape[:2], bool)
+    return first, initial_carry(first.shape[1])
 
 
 def _outputs(found: Any) -> Outputs:
