@@ -203,16 +203,7 @@ class Config:
         if not isinstance(values, dict):
             raise ConfigError([Problem(cls.__name__, values, "must be a JSON object from fields to values")])
         cls._refuse_unknown(values)
-        found, wrong = {}, []
-        for field in dataclasses.fields(cls):
-            try:
-                found |= {field.name: _from_json(values[field.name], field)} if field.name in values else {}
-            except ConfigError:  # raised by a nested config
-                raise
-            except (TypeError, ValueError):
-                wrong.append(Problem(field.name, values[field.name], "must be a number, or a list of numbers"))
-        raise_if_any(wrong)
-        return cls(**found)
+        return cls(**{f.name: _from_json(values[f.name], f) for f in dataclasses.fields(cls) if f.name in values})
 
     @classmethod
     def _refuse_unknown(cls, names) -> None:
@@ -267,7 +258,12 @@ def _from_json(value: Any, field: dataclasses.Field) -> Any:
         inner = {name: _from_json(v, field) for name, v in value.items()}
         return DISTRIBUTIONS[tuple(inner)](**inner) if tuple(inner) in DISTRIBUTIONS else inner
     number = lambda x: AUTO if x == "auto" and field.metadata["rule"].auto else float(x) if x == "inf" else x
-    return np.array([number(x) for x in value], np.float32) if isinstance(value, list) else number(value)
+    if not isinstance(value, list):
+        return number(value)
+    try:
+        return np.array([number(x) for x in value], np.float32)
+    except (TypeError, ValueError) as error:
+        raise ConfigError([Problem(field.name, value, "must be a number, or a list of numbers")]) from error
 
 
 def as_tuples(value: Any) -> Any:
