@@ -33,7 +33,7 @@ from purerl.learning.learner import Components, RewardStage
 from purerl.learning.optimizers import base_optimizer
 from purerl.learning.update import kl_loss
 from purerl.networks.actor_critic import actor_critic
-from purerl.networks.foreign import with_finite_logits, with_float32_outputs
+from purerl.networks.foreign import with_safe_outputs
 from purerl.pure import Train, checked_axis
 
 MAKERS = {"ppo": ppo, "ppg": ppg, "daac": daac, "appo": appo}  # to add an algorithm: CONTRIBUTING.md
@@ -201,12 +201,11 @@ def _environment(
 
 
 def _network(cfg: OnPolicyConfig, env: Environment, network: Network | None, torso: Any, memory: Any, optimizer: Any) -> Network:
-    """Return the custom or the built-in network, checked and with float32 outputs."""
+    """Return the custom or the built-in network, checked; outputs of a custom one are made safe."""
     built = network or actor_critic(cfg, env.observation_space, env.action_space, torso, memory)
     built = with_action_mask(built, cfg.action_mask) if cfg.action_mask else built
     check_network(cfg, env, built, optimizer)
-    built = with_float32_outputs(built)
-    return built if network is None else with_finite_logits(built)
+    return built if network is None else with_safe_outputs(built)
 
 
 def _stream(

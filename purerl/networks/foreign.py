@@ -268,19 +268,12 @@ def _check_floats(what: str, y: Any, lead: tuple[int, ...]) -> int:
     return y.shape[-1]
 
 
-def with_float32_outputs(network: Network) -> Network:
-    """Return a network whose float outputs are cast to float32, whatever its compute dtype."""
+def with_safe_outputs(network: Network) -> Network:
+    """Return a custom network whose float outputs are cast to float32, and whose logits are at least `ILLEGAL`.
+
+    Entropy and divergences are therefore not NaN for infinite logits.
+    """
     is_float = lambda x: hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
-
-    def apply(params, carry, obs, first):
-        outputs, carry = network.apply(params, carry, obs, first)
-        return jax.tree.map(lambda x: x.astype(jnp.float32) if is_float(x) else x, outputs), carry
-
-    return network._replace(apply=apply)
-
-
-def with_finite_logits(network: Network) -> Network:
-    """Return a network whose logits are at least `ILLEGAL`, so that entropy and divergences are not NaN for infinite logits."""
 
     def finite(policy):
         if isinstance(policy, Joint):
@@ -290,6 +283,7 @@ def with_finite_logits(network: Network) -> Network:
 
     def apply(params, carry, obs, first):
         outputs, carry = network.apply(params, carry, obs, first)
+        outputs = jax.tree.map(lambda x: x.astype(jnp.float32) if is_float(x) else x, outputs)
         return outputs._replace(policy=finite(outputs.policy)), carry
 
     return network._replace(apply=apply)

@@ -49,7 +49,7 @@ class Normal(struct.PyTreeNode):
     def entropy(self) -> jax.Array:
         return (self.clipped_log_std + (0.5 + _HALF_LOG_2PI)).sum(-1)
 
-    def kl(self, other: Any) -> jax.Array:
+    def kl(self, other: "Normal") -> jax.Array:
         ratio = self.clipped_log_std - other.clipped_log_std
         distance = jnp.square((self.mean - other.mean) * jnp.exp(-other.clipped_log_std))
         return (0.5 * (jnp.exp(2 * ratio) + distance - 1) - ratio).sum(-1)

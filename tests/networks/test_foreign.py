@@ -11,7 +11,7 @@ from flax import linen as nn
 
 import purerl
 from purerl.networks.distributions import ILLEGAL, Categorical
-from purerl.networks.foreign import with_finite_logits
+from purerl.networks.foreign import with_safe_outputs
 from tests.helpers.tiny import tiny
 
 KEY = jax.random.key(0)
@@ -54,7 +54,7 @@ def test_probabilities_of_a_bfloat16_network_are_not_rounded():
 def test_infinite_logits_of_a_custom_network_give_finite_results():
     logits = jnp.array([[[0.3, -jnp.inf, 1.0]]])
     apply = lambda params, carry, obs, first: (purerl.Outputs(Categorical(logits), jnp.zeros((1, 1))), carry)
-    outputs, _ = with_finite_logits(purerl.Network(lambda key, obs: {}, apply)).apply({}, (), None, None)
+    outputs, _ = with_safe_outputs(purerl.Network(lambda key, obs: {}, apply)).apply({}, (), None, None)
     p = np.exp([0.3, 1.0]) / np.exp([0.3, 1.0]).sum()
     np.testing.assert_allclose(outputs.policy.entropy(), -(p * np.log(p)).sum(), rtol=1e-6)
     assert (outputs.policy.kl(outputs.policy) == 0).all()
