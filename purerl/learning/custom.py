@@ -107,24 +107,17 @@ def optimizer_problems(optimizer: Any, params: PyTree) -> list[Problem]:
         return optimizer.update(params, optimizer.init(params), params)[0]
 
     with jax.numpy_dtype_promotion("standard"):
-        taken, refusal = _call(lambda: jax.eval_shape(step, params))
-        if not refusal and jax.tree.map(np.shape, taken) != jax.tree.map(np.shape, params):
-            refusal = "updates must have the shapes of the parameters"
-        if refusal:
-            return [Problem("optimizer", optimizer, f"cannot update the network's parameters: {refusal}")]
-        with jax.ensure_compile_time_eval(), jax.disable_jit():
-            # The result is None if the optimizer needs groups other than "policy", or holds tracers.
-            taken, _ = _call(lambda: float(step({"policy": np.ones(1, np.float32)})["policy"][0]))
+        with code_of("optimizer", "update(gradient, state, params)"):
+            taken = jax.eval_shape(step, params)
+        if jax.tree.map(np.shape, taken) != jax.tree.map(np.shape, params):
+            return [Problem("optimizer", optimizer, "updates must have the shapes of the network's parameters")]
+        try:
+            with jax.ensure_compile_time_eval(), jax.disable_jit():
+                moved = float(step({"policy": np.ones(1, np.float32)})["policy"][0])
+        except Exception:  # the optimizer needs groups other than "policy", or holds tracers
+            return []
     hint = "already applies a learning rate; use optax.scale_by_adam(), not optax.adam()"
-    return [Problem("optimizer", optimizer, hint)] if taken is not None and taken < 0 else []
-
-
-def _call(function: Callable) -> tuple[Any, str]:
-    """Call custom code; return (result, "") or (None, first line of its error)."""
-    try:
-        return function(), ""
-    except Exception as error:
-        return None, str(error).strip().split("\n")[0] or type(error).__name__
+    return [Problem("optimizer", optimizer, hint)] if moved < 0 else []
 
 
 def accepted(function: Callable, **values: Any) -> dict[str, Any]:

@@ -48,10 +48,10 @@ def test_optimizer_that_cannot_update_the_parameters_is_refused():
     for optimizer, says in (
         (broken, "only matrices of tungsten"),
         (flat, "must have the shapes"),
-        (optax.contrib.scale_by_muon(), ""),
+        (optax.contrib.scale_by_muon(), "raised ValueError"),
     ):
         before = compiles()
-        with pytest.raises(purerl.ConfigError, match=f"optimizer.*cannot update the network's parameters: .*{says}"):
+        with pytest.raises(purerl.ConfigError, match=rf"optimizer = .*{says}"):
             tiny(optimizer=optimizer)
         assert compiles() == before
 
