@@ -2,7 +2,6 @@
 
 import difflib
 import importlib
-import importlib.metadata
 import re
 from collections.abc import Iterable
 from types import ModuleType
@@ -49,7 +48,7 @@ def adapter(env_id: str) -> tuple[ModuleType, str]:
     """
     prefix, slash, name = env_id.partition("/")
     if not slash:
-        return _gymnax(env_id), env_id
+        return _imported("gymnax"), env_id
     if prefix in REFUSED:
         raise ConfigError([Problem("env", env_id, REFUSED[prefix])])
     if prefix == "gymnax":
@@ -94,20 +93,3 @@ def _imported(name: str) -> ModuleType:
     """Import the adapter of a suite outside of any trace, so that arrays in the modules of the suite are concrete."""
     with jax.ensure_compile_time_eval():
         return importlib.import_module(f"purerl.envs.{name}")
-
-
-def _gymnax(env_id: str) -> ModuleType:
-    try:
-        return _imported("gymnax")
-    except (ImportError, AttributeError) as error:
-        if not _is_installed("stable-gymnax"):
-            raise
-        hint = "stable-gymnax (from popgym-arcade) has overwritten gymnax; run pip uninstall stable-gymnax, and then "
-        raise ConfigError([Problem("env", env_id, hint + "pip install --force-reinstall gymnax")]) from error
-
-
-def _is_installed(distribution: str) -> bool:
-    try:
-        return bool(importlib.metadata.distribution(distribution))
-    except importlib.metadata.PackageNotFoundError:
-        return False

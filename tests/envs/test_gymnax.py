@@ -1,8 +1,5 @@
 """Environments of gymnax: transitions, parameters, and refused names."""
 
-import importlib.metadata
-import sys
-
 import gymnax
 import jax
 import jax.numpy as jnp
@@ -132,15 +129,6 @@ def test_action_bounds_are_read_from_the_environment():
     assert isinstance(env.action_space, Box)
     np.testing.assert_array_equal(env.action_space.high, [2])
     assert issubclass(probes.Probe, GymnaxEnvironment)
-
-
-def test_package_that_shadows_gymnax_is_reported(monkeypatch):
-    found = importlib.metadata.distribution
-    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: found("jax" if name == "stable-gymnax" else name))
-    monkeypatch.delitem(sys.modules, "purerl.envs.gymnax", raising=False)
-    monkeypatch.delattr("gymnax.environments.environment.Environment")
-    with pytest.raises(ConfigError, match="pip uninstall stable-gymnax"):
-        purerl.make_train(PPOConfig())
 
 
 class Undeclared(gymnax.environments.environment.Environment):
